@@ -1,0 +1,30 @@
+// Dropout masks from a counter-based generator.
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_DROPOUT_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_DROPOUT_H_
+
+#include <cstdint>
+
+#include "kernels/cpu/parallel.h"
+
+namespace cudnn_rnn_tf {
+
+// The mask of one layer's output: for element e of the time-major [T, B, D * P]
+// sequence, word e % 4 of Philox4x32-10 (Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3", 2011) with key seed[0] and the counter
+// {e / 4 (48 bits), layer (16 bits), seed[1] (64 bits)}. An element is dropped
+// where that word is below rate * 2^32. A pure function of the position, so the
+// mask does not depend on the data's layout or on the number of threads.
+struct DropoutMask {
+  uint64_t seed[2];
+  int64_t layer;
+  float rate;
+};
+
+// to = from * mask / (1 - rate). `from` may be `to`.
+template <typename T>
+void ApplyDropout(const DropoutMask& mask, int64_t size, const T* from, T* to,
+                  const ParallelFor& parallel_for);
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_DROPOUT_H_

@@ -1,0 +1,51 @@
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cpu/simd_kernels.h"
+
+namespace cudnn_rnn_tf {
+
+namespace baseline {
+extern const SimdTable kTable;
+}
+#ifdef CRNN_SIMD_X86
+namespace avx2 {
+extern const SimdTable kTable;
+}
+namespace avx512 {
+extern const SimdTable kTable;
+}
+#endif
+
+namespace {
+
+const SimdTable* Choose() {
+  const SimdTable* candidates[3] = {};
+  int count = 0;
+#ifdef CRNN_SIMD_X86
+  __builtin_cpu_init();
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (has_avx2 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512dq")) {
+    candidates[count++] = &avx512::kTable;
+  }
+  if (has_avx2) candidates[count++] = &avx2::kTable;
+#endif
+  candidates[count++] = &baseline::kTable;
+  if (const char* wanted = std::getenv("CUDNN_RNN_TF_CPU_ISA")) {
+    for (int i = 0; i < count; ++i) {
+      if (std::strcmp(candidates[i]->name, wanted) == 0) return candidates[i];
+    }
+  }
+  return candidates[0];
+}
+
+}  // namespace
+
+const SimdTable& Simd() {
+  static const SimdTable* const table = Choose();
+  return *table;
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,26 @@
+// The bridge between TensorFlow's OpKernels and a backend.
+#ifndef CUDNN_RNN_TF_KERNELS_OP_BACKEND_H_
+#define CUDNN_RNN_TF_KERNELS_OP_BACKEND_H_
+
+#include <memory>
+
+#include "kernels/rnn_backend.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace cudnn_rnn_tf {
+
+// Stands for the device in a kernel's template parameter.
+struct CpuDevice {};
+
+// The device's backend, over the resources of this call.
+template <typename Device>
+std::unique_ptr<RnnBackend> MakeBackend(tensorflow::OpKernelContext* context);
+
+absl::Status ToTensorFlow(const RnnStatus& status);
+
+// `tensor`'s memory, whatever its type.
+inline void* DataOf(const tensorflow::Tensor& tensor) { return tensor.data(); }
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_OP_BACKEND_H_

@@ -1,0 +1,160 @@
+// The kernels of CudnnRnnTf>ParamsSize, CanonicalToParams and
+// ParamsToCanonical.
+#include <memory>
+
+#include "kernels/op_backend.h"
+#include "kernels/rnn_attrs.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/register_types.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::OpOutputList;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+TensorShape BlockShape(const ParamBlock& block, bool is_bias) {
+  return is_bias ? TensorShape({block.rows})
+                 : TensorShape({block.rows, block.cols});
+}
+
+class ParamsOp : public OpKernel {
+ public:
+  explicit ParamsOp(OpKernelConstruction* context) : OpKernel(context) {
+    RnnSpec spec;
+    OP_REQUIRES_OK(context, ReadSpec(context, &spec));
+    OP_REQUIRES_OK(context, context->GetAttr("input_size", &spec.input_size));
+    OP_REQUIRES_OK(context, CheckSpec(spec));
+    layout_ = std::make_unique<ParamLayout>(spec);
+  }
+
+ protected:
+  const ParamLayout& layout() const { return *layout_; }
+
+ private:
+  std::unique_ptr<ParamLayout> layout_;
+};
+
+// The conversions, whose lists must be as long as the layout's.
+class ConversionOp : public ParamsOp {
+ public:
+  explicit ConversionOp(OpKernelConstruction* context) : ParamsOp(context) {
+    if (!context->status().ok()) return;
+    CheckCount(context, "num_weights", "weights", layout().weights().size());
+    CheckCount(context, "num_biases", "biases", layout().biases().size());
+  }
+
+ private:
+  static void CheckCount(OpKernelConstruction* context, const char* attr,
+                         const char* name, int64_t expected) {
+    int64_t count = 0;
+    OP_REQUIRES_OK(context, context->GetAttr(attr, &count));
+    OP_REQUIRES(context, count == expected,
+                InvalidArgument("expected ", expected, " ", name,
+                                " for this configuration, but received ",
+                                count));
+  }
+};
+
+class ParamsSizeOp : public ParamsOp {
+ public:
+  using ParamsOp::ParamsOp;
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* size;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({}), &size));
+    size->scalar<int64_t>()() = layout().size();
+  }
+};
+
+template <typename Device, typename T>
+class CanonicalToParamsOp : public ConversionOp {
+ public:
+  using ConversionOp::ConversionOp;
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* params;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({layout().size()}),
+                                            &params));
+    T* const to = params->flat<T>().data();
+    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    for (const bool is_bias : {false, true}) {
+      OpInputList list;
+      OP_REQUIRES_OK(context,
+                     context->input_list(is_bias ? "biases" : "weights", &list));
+      const auto& blocks = is_bias ? layout().biases() : layout().weights();
+      for (int i = 0; i < list.size(); ++i) {
+        const TensorShape expected = BlockShape(blocks[i], is_bias);
+        OP_REQUIRES(
+            context, list[i].shape() == expected,
+            InvalidArgument("expected shape ", expected.DebugString(), " for ",
+                            blocks[i].name, ", but received ",
+                            list[i].shape().DebugString()));
+        OP_REQUIRES_OK(context,
+                       ToTensorFlow(backend->Copy(DataOf(list[i]),
+                                                  to + blocks[i].offset,
+                                                  list[i].TotalBytes())));
+      }
+    }
+  }
+};
+
+template <typename Device, typename T>
+class ParamsToCanonicalOp : public ConversionOp {
+ public:
+  using ConversionOp::ConversionOp;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& params = context->input(0);
+    OP_REQUIRES(
+        context, params.shape() == TensorShape({layout().size()}),
+        InvalidArgument("expected params of shape [", layout().size(),
+                        "] for this configuration, but received ",
+                        params.shape().DebugString()));
+    const T* const from = params.flat<T>().data();
+    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    for (const bool is_bias : {false, true}) {
+      OpOutputList list;
+      OP_REQUIRES_OK(context, context->output_list(
+                                  is_bias ? "biases" : "weights", &list));
+      const auto& blocks = is_bias ? layout().biases() : layout().weights();
+      for (int i = 0; i < list.size(); ++i) {
+        Tensor* tensor;
+        OP_REQUIRES_OK(context, list.allocate(i, BlockShape(blocks[i], is_bias),
+                                              &tensor));
+        OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                    from + blocks[i].offset, DataOf(*tensor),
+                                    tensor->TotalBytes())));
+      }
+    }
+  }
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU), ParamsSizeOp);
+
+#define CRNN_REGISTER(T)                                          \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams")    \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T"),            \
+                          CanonicalToParamsOp<CpuDevice, T>);     \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical")    \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T"),            \
+                          ParamsToCanonicalOp<CpuDevice, T>)
+CRNN_REGISTER(double);
+CRNN_REGISTER(float);
+CRNN_REGISTER(Eigen::half);
+CRNN_REGISTER(Eigen::bfloat16);
+#undef CRNN_REGISTER
+
+}  // namespace
+}  // namespace cudnn_rnn_tf

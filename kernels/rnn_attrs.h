@@ -1,0 +1,67 @@
+// Reading a configuration from an op's attributes, for shape functions and
+// kernels alike.
+#ifndef CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
+#define CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
+
+#include <string>
+
+#include "kernels/rnn_spec.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace cudnn_rnn_tf {
+
+template <typename... Args>
+absl::Status InvalidArgument(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+template <typename E, typename Context>
+absl::Status ReadEnum(Context* context, const char* attr,
+                            bool (*parse)(std::string_view, E*), E* value) {
+  std::string name;
+  TF_RETURN_IF_ERROR(context->GetAttr(attr, &name));
+  if (!parse(name, value)) {
+    return InvalidArgument("unknown ", attr, " '", name,
+                                               "'");
+  }
+  return absl::OkStatus();
+}
+
+// The attributes that every op has; input_size stays as it is.
+template <typename Context>
+absl::Status ReadSpec(Context* context, RnnSpec* spec) {
+  TF_RETURN_IF_ERROR(
+      ReadEnum(context, "rnn_mode", ParseRnnMode, &spec->rnn_mode));
+  TF_RETURN_IF_ERROR(
+      ReadEnum(context, "input_mode", ParseInputMode, &spec->input_mode));
+  TF_RETURN_IF_ERROR(
+      ReadEnum(context, "direction", ParseDirection, &spec->direction));
+  TF_RETURN_IF_ERROR(
+      ReadEnum(context, "bias_mode", ParseBiasMode, &spec->bias_mode));
+  TF_RETURN_IF_ERROR(context->GetAttr("num_layers", &spec->num_layers));
+  TF_RETURN_IF_ERROR(context->GetAttr("num_units", &spec->num_units));
+  return context->GetAttr("num_proj", &spec->num_proj);
+}
+
+// Those that Forward and Backward have besides.
+template <typename Context>
+absl::Status ReadRunAttrs(Context* context, RnnSpec* spec,
+                                bool* time_major,
+                                bool* has_sequence_lengths) {
+  TF_RETURN_IF_ERROR(context->GetAttr("dropout", &spec->dropout));
+  TF_RETURN_IF_ERROR(context->GetAttr("cell_clip", &spec->cell_clip));
+  TF_RETURN_IF_ERROR(context->GetAttr("time_major", time_major));
+  return context->GetAttr("has_sequence_lengths", has_sequence_lengths);
+}
+
+inline absl::Status CheckSpec(const RnnSpec& spec) {
+  const std::string problem = spec.Problem();
+  if (!problem.empty()) return InvalidArgument(problem);
+  return absl::OkStatus();
+}
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_

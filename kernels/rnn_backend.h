@@ -1,0 +1,104 @@
+// What the OpKernels ask of a backend, and all they know of one.
+#ifndef CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
+#define CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/rnn_spec.h"
+
+namespace cudnn_rnn_tf {
+
+// The outcome of a backend call, without TensorFlow's types.
+struct RnnStatus {
+  enum class Code { kOk, kInvalidArgument, kUnimplemented, kInternal };
+  Code code = Code::kOk;
+  std::string message;
+
+  bool ok() const { return code == Code::kOk; }
+};
+
+enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
+
+// One configuration applied to one shape of data.
+struct RnnProblem {
+  RnnSpec spec;
+  RnnDataType dtype = RnnDataType::kFloat32;
+  int64_t max_time = 0;
+  int64_t batch_size = 0;
+  bool time_major = true;
+  bool has_sequence_lengths = false;
+  // Training runs dropout and leaves a reserve space for a backward pass.
+  bool is_training = true;
+};
+
+// Bytes of the buffers whose size a backend decides.
+struct RnnBufferSizes {
+  size_t reserve_space = 0;  // 0 in inference.
+  size_t forward_workspace = 0;
+  size_t backward_workspace = 0;
+};
+
+// Tensors in the problem's data type unless said otherwise. With T time steps,
+// B batch, I input size, P output size, H units, L layers, D directions:
+// sequences are [T, B, n] time-major, [B, T, n] batch-major; states are
+// [L * D, B, n] and [B, L * D, n].
+struct RnnForwardBuffers {
+  const void* input = nullptr;    // n = I
+  const void* input_h = nullptr;  // n = P
+  const void* input_c = nullptr;  // n = H; LSTM only.
+  const void* params = nullptr;
+  // [B] in host memory, each in [0, T]; null where all sequences fill T.
+  const int32_t* sequence_lengths = nullptr;
+  // Dropout masks are a pure function of these two.
+  uint64_t seed[2] = {0, 0};
+
+  void* output = nullptr;    // n = D * P
+  void* output_h = nullptr;  // n = P
+  void* output_c = nullptr;  // n = H; LSTM only.
+  void* reserve_space = nullptr;
+  void* workspace = nullptr;
+};
+
+struct RnnBackwardBuffers {
+  const void* input = nullptr;
+  const void* input_h = nullptr;
+  const void* input_c = nullptr;
+  const void* params = nullptr;
+  const int32_t* sequence_lengths = nullptr;
+  uint64_t seed[2] = {0, 0};
+  const void* output = nullptr;
+  const void* output_h = nullptr;
+  const void* output_c = nullptr;
+  const void* output_backprop = nullptr;
+  const void* output_h_backprop = nullptr;
+  const void* output_c_backprop = nullptr;
+  const void* reserve_space = nullptr;
+
+  void* input_backprop = nullptr;
+  void* input_h_backprop = nullptr;
+  void* input_c_backprop = nullptr;
+  void* params_backprop = nullptr;
+  void* workspace = nullptr;
+};
+
+// A backend is made for one call, over the device resources of that call.
+class RnnBackend {
+ public:
+  virtual ~RnnBackend() = default;
+
+  virtual RnnStatus BufferSizes(const RnnProblem& problem,
+                                RnnBufferSizes* sizes) = 0;
+  virtual RnnStatus Forward(const RnnProblem& problem,
+                            const RnnForwardBuffers& buffers) = 0;
+  virtual RnnStatus Backward(const RnnProblem& problem,
+                             const RnnBackwardBuffers& buffers) = 0;
+  // Copies within the device's memory, in the order of its work.
+  virtual RnnStatus Copy(const void* from, void* to, size_t bytes) = 0;
+  virtual RnnStatus SetZero(void* to, size_t bytes) = 0;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_

@@ -1,0 +1,295 @@
+// The kernels of CudnnRnnTf>Forward and Backward: they check, allocate and call
+// the device's backend.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/op_backend.h"
+#include "kernels/rnn_attrs.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/register_types.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+RnnDataType DataTypeOf(tensorflow::DataType dtype) {
+  switch (dtype) {
+    case tensorflow::DT_DOUBLE:
+      return RnnDataType::kFloat64;
+    case tensorflow::DT_HALF:
+      return RnnDataType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return RnnDataType::kBfloat16;
+    default:
+      return RnnDataType::kFloat32;
+  }
+}
+
+absl::Status CheckShape(const char* name, const Tensor& tensor,
+                  const TensorShape& expected) {
+  if (tensor.shape() != expected) {
+    return InvalidArgument("expected ", name, " of shape ",
+                           expected.DebugString(), ", but received ",
+                           tensor.shape().DebugString());
+  }
+  return absl::OkStatus();
+}
+
+// What Forward and Backward share: the attributes and the checked inputs.
+class RnnOp : public OpKernel {
+ public:
+  explicit RnnOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, ReadSpec(context, &spec_));
+    OP_REQUIRES_OK(context, ReadRunAttrs(context, &spec_, &time_major_,
+                                         &has_sequence_lengths_));
+  }
+
+ protected:
+  struct Run {
+    RnnProblem problem;
+    TensorShape output_shape, h_shape, c_shape;
+    const int32_t* sequence_lengths = nullptr;
+    uint64_t seed[2];
+
+    bool empty() const {
+      return problem.max_time == 0 || problem.batch_size == 0;
+    }
+  };
+
+  absl::Status ReadRun(OpKernelContext* context, Run* run) const {
+    const Tensor& input = context->input(0);
+    if (input.dims() != 3) {
+      return InvalidArgument("expected input of rank 3, ",
+                             time_major_ ? "[time, batch, input_size]"
+                                         : "[batch, time, input_size]",
+                             ", but received shape ",
+                             input.shape().DebugString());
+    }
+    RnnProblem& problem = run->problem;
+    problem.spec = spec_;
+    problem.spec.input_size = input.dim_size(2);
+    TF_RETURN_IF_ERROR(CheckSpec(problem.spec));
+    problem.dtype = DataTypeOf(input.dtype());
+    problem.max_time = input.dim_size(time_major_ ? 0 : 1);
+    problem.batch_size = input.dim_size(time_major_ ? 1 : 0);
+    problem.time_major = time_major_;
+    problem.has_sequence_lengths = has_sequence_lengths_;
+    if (problem.max_time > std::numeric_limits<int32_t>::max() ||
+        problem.batch_size > std::numeric_limits<int32_t>::max()) {
+      return InvalidArgument(
+          "input's time and batch dimensions must fit 32 bits, but received "
+          "shape ",
+          input.shape().DebugString());
+    }
+
+    const RnnSpec& spec = problem.spec;
+    const int64_t b = problem.batch_size;
+    auto states = [&](int64_t n) {
+      return time_major_ ? TensorShape({spec.num_pseudo_layers(), b, n})
+                         : TensorShape({b, spec.num_pseudo_layers(), n});
+    };
+    run->output_shape = input.shape();
+    run->output_shape.set_dim(2, spec.layer_output_size());
+    run->h_shape = states(spec.output_size());
+    run->c_shape =
+        spec.is_lstm() ? states(spec.num_units) : TensorShape({0});
+    TF_RETURN_IF_ERROR(CheckShape("input_h", context->input(1), run->h_shape));
+    TF_RETURN_IF_ERROR(CheckShape("input_c", context->input(2), run->c_shape));
+    TF_RETURN_IF_ERROR(
+        CheckShape("params", context->input(3),
+                   TensorShape({ParamLayout(problem.spec).size()})));
+    const Tensor& lengths = context->input(4);
+    TF_RETURN_IF_ERROR(
+        CheckShape("sequence_lengths", lengths,
+                   TensorShape({has_sequence_lengths_ ? b : 0})));
+    if (has_sequence_lengths_) {
+      run->sequence_lengths = lengths.flat<int32_t>().data();
+      for (int64_t i = 0; i < b; ++i) {
+        const int32_t length = run->sequence_lengths[i];
+        if (length < 0 || length > problem.max_time) {
+          return InvalidArgument("sequence_lengths[", i, "] must lie in [0, ",
+                                 problem.max_time, "], but received ", length);
+        }
+      }
+    }
+    TF_RETURN_IF_ERROR(
+        CheckShape("seed", context->input(5), TensorShape({2})));
+    const auto seed = context->input(5).flat<int64_t>();
+    run->seed[0] = static_cast<uint64_t>(seed(0));
+    run->seed[1] = static_cast<uint64_t>(seed(1));
+    return absl::OkStatus();
+  }
+
+  static absl::Status AllocateWorkspace(OpKernelContext* context, size_t bytes,
+                                  Tensor* workspace) {
+    return context->allocate_temp(
+        tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes)}),
+        workspace);
+  }
+
+ private:
+  RnnSpec spec_;
+  bool time_major_ = true;
+  bool has_sequence_lengths_ = false;
+};
+
+template <typename Device>
+class ForwardOp : public RnnOp {
+ public:
+  explicit ForwardOp(OpKernelConstruction* context) : RnnOp(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    Run run;
+    OP_REQUIRES_OK(context, ReadRun(context, &run));
+    run.problem.is_training = is_training_;
+    Tensor *output, *output_h, *output_c, *reserve_space;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, run.output_shape, &output));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(1, run.h_shape, &output_h));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(2, run.c_shape, &output_c));
+    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    RnnBufferSizes sizes;
+    if (!run.empty()) {
+      OP_REQUIRES_OK(context,
+                     ToTensorFlow(backend->BufferSizes(run.problem, &sizes)));
+    }
+    OP_REQUIRES_OK(
+        context, context->allocate_output(
+                     3, TensorShape({static_cast<int64_t>(sizes.reserve_space)}),
+                     &reserve_space));
+    const Tensor& input_h = context->input(1);
+    const Tensor& input_c = context->input(2);
+    if (run.empty()) {
+      // No step runs: the states pass through.
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                  DataOf(input_h), DataOf(*output_h),
+                                  input_h.TotalBytes())));
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                  DataOf(input_c), DataOf(*output_c),
+                                  input_c.TotalBytes())));
+      return;
+    }
+    Tensor workspace;
+    OP_REQUIRES_OK(context, AllocateWorkspace(
+                                context, sizes.forward_workspace, &workspace));
+    RnnForwardBuffers buffers;
+    buffers.input = DataOf(context->input(0));
+    buffers.input_h = DataOf(input_h);
+    buffers.input_c = DataOf(input_c);
+    buffers.params = DataOf(context->input(3));
+    buffers.sequence_lengths = run.sequence_lengths;
+    std::copy_n(run.seed, 2, buffers.seed);
+    buffers.output = DataOf(*output);
+    buffers.output_h = DataOf(*output_h);
+    buffers.output_c = DataOf(*output_c);
+    buffers.reserve_space = DataOf(*reserve_space);
+    buffers.workspace = DataOf(workspace);
+    OP_REQUIRES_OK(context,
+                   ToTensorFlow(backend->Forward(run.problem, buffers)));
+  }
+
+ private:
+  bool is_training_ = true;
+};
+
+template <typename Device>
+class BackwardOp : public RnnOp {
+ public:
+  using RnnOp::RnnOp;
+
+  void Compute(OpKernelContext* context) override {
+    Run run;
+    OP_REQUIRES_OK(context, ReadRun(context, &run));
+    run.problem.is_training = true;
+    const char* const names[] = {"output",          "output_h",
+                                 "output_c",        "output_backprop",
+                                 "output_h_backprop", "output_c_backprop"};
+    const TensorShape* const shapes[] = {&run.output_shape, &run.h_shape,
+                                         &run.c_shape};
+    for (int i = 0; i < 6; ++i) {
+      OP_REQUIRES_OK(
+          context, CheckShape(names[i], context->input(6 + i), *shapes[i % 3]));
+    }
+    Tensor* backprops[4];
+    for (int i = 0; i < 4; ++i) {
+      OP_REQUIRES_OK(context,
+                     context->allocate_output(i, context->input(i).shape(),
+                                              &backprops[i]));
+    }
+    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    const Tensor& h_backprop = context->input(10);
+    const Tensor& c_backprop = context->input(11);
+    if (run.empty()) {
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                  DataOf(h_backprop), DataOf(*backprops[1]),
+                                  h_backprop.TotalBytes())));
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                  DataOf(c_backprop), DataOf(*backprops[2]),
+                                  c_backprop.TotalBytes())));
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->SetZero(
+                                  DataOf(*backprops[3]),
+                                  backprops[3]->TotalBytes())));
+      return;
+    }
+    RnnBufferSizes sizes;
+    OP_REQUIRES_OK(context,
+                   ToTensorFlow(backend->BufferSizes(run.problem, &sizes)));
+    const Tensor& reserve_space = context->input(12);
+    OP_REQUIRES_OK(
+        context,
+        CheckShape("reserve_space", reserve_space,
+                   TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
+    Tensor workspace;
+    OP_REQUIRES_OK(context, AllocateWorkspace(
+                                context, sizes.backward_workspace, &workspace));
+    RnnBackwardBuffers buffers;
+    buffers.input = DataOf(context->input(0));
+    buffers.input_h = DataOf(context->input(1));
+    buffers.input_c = DataOf(context->input(2));
+    buffers.params = DataOf(context->input(3));
+    buffers.sequence_lengths = run.sequence_lengths;
+    std::copy_n(run.seed, 2, buffers.seed);
+    buffers.output = DataOf(context->input(6));
+    buffers.output_h = DataOf(context->input(7));
+    buffers.output_c = DataOf(context->input(8));
+    buffers.output_backprop = DataOf(context->input(9));
+    buffers.output_h_backprop = DataOf(h_backprop);
+    buffers.output_c_backprop = DataOf(c_backprop);
+    buffers.reserve_space = DataOf(reserve_space);
+    buffers.input_backprop = DataOf(*backprops[0]);
+    buffers.input_h_backprop = DataOf(*backprops[1]);
+    buffers.input_c_backprop = DataOf(*backprops[2]);
+    buffers.params_backprop = DataOf(*backprops[3]);
+    buffers.workspace = DataOf(workspace);
+    OP_REQUIRES_OK(context,
+                   ToTensorFlow(backend->Backward(run.problem, buffers)));
+  }
+};
+
+#define CRNN_REGISTER(T)                                         \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")             \
+                              .Device(tensorflow::DEVICE_CPU)    \
+                              .TypeConstraint<T>("T"),           \
+                          ForwardOp<CpuDevice>);                 \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")            \
+                              .Device(tensorflow::DEVICE_CPU)    \
+                              .TypeConstraint<T>("T"),           \
+                          BackwardOp<CpuDevice>)
+CRNN_REGISTER(double);
+CRNN_REGISTER(float);
+CRNN_REGISTER(Eigen::half);
+CRNN_REGISTER(Eigen::bfloat16);
+#undef CRNN_REGISTER
+
+}  // namespace
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,193 @@
+#include "kernels/rnn_spec.h"
+
+#include <cmath>
+#include <utility>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+template <typename E>
+struct Named {
+  std::string_view name;
+  E value;
+};
+
+constexpr Named<RnnMode> kRnnModes[] = {{"lstm", RnnMode::kLstm},
+                                        {"gru", RnnMode::kGru},
+                                        {"rnn_tanh", RnnMode::kRnnTanh},
+                                        {"rnn_relu", RnnMode::kRnnRelu}};
+constexpr Named<InputMode> kInputModes[] = {
+    {"linear_input", InputMode::kLinear}, {"skip_input", InputMode::kSkip}};
+constexpr Named<Direction> kDirections[] = {
+    {"unidirectional", Direction::kUnidirectional},
+    {"bidirectional", Direction::kBidirectional}};
+constexpr Named<BiasMode> kBiasModes[] = {
+    {"none", BiasMode::kNone},
+    {"single_input", BiasMode::kSingleInput},
+    {"single_recurrent", BiasMode::kSingleRecurrent},
+    {"double", BiasMode::kDouble}};
+
+template <typename E, size_t n>
+bool Parse(const Named<E> (&table)[n], std::string_view name, E* value) {
+  for (const Named<E>& entry : table) {
+    if (entry.name == name) {
+      *value = entry.value;
+      return true;
+    }
+  }
+  return false;
+}
+
+const char* GateName(const RnnSpec& spec, int64_t gate) {
+  constexpr const char* kLstmGates[] = {"input_gate_", "forget_gate_",
+                                        "cell_candidate_", "output_gate_"};
+  constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
+                                       "candidate_"};
+  if (spec.is_lstm()) return kLstmGates[gate];
+  if (spec.is_gru()) return kGruGates[gate];
+  return "";
+}
+
+std::string BlockName(const RnnSpec& spec, const ParamBlock& block,
+                      bool is_bias) {
+  std::string name = "layer_" + std::to_string(block.layer) +
+                     (block.dir == 0 ? "_forward_" : "_backward_");
+  const int64_t gates = spec.num_gates();
+  if (block.linear_layer_id == 2 * gates) return name + "projection_kernel";
+  name += GateName(spec, block.linear_layer_id % gates);
+  if (block.linear_layer_id >= gates) name += "recurrent_";
+  return name + (is_bias ? "bias" : "kernel");
+}
+
+std::string Received(const char* expectation, int64_t value) {
+  return std::string(expectation) + ", but received " + std::to_string(value);
+}
+
+}  // namespace
+
+bool ParseRnnMode(std::string_view name, RnnMode* mode) {
+  return Parse(kRnnModes, name, mode);
+}
+bool ParseInputMode(std::string_view name, InputMode* mode) {
+  return Parse(kInputModes, name, mode);
+}
+bool ParseDirection(std::string_view name, Direction* direction) {
+  return Parse(kDirections, name, direction);
+}
+bool ParseBiasMode(std::string_view name, BiasMode* mode) {
+  return Parse(kBiasModes, name, mode);
+}
+
+const char* RnnModeName(RnnMode mode) {
+  for (const auto& entry : kRnnModes) {
+    if (entry.value == mode) return entry.name.data();
+  }
+  return "unknown";
+}
+
+std::string RnnSpec::Problem() const {
+  if (num_layers < 1) {
+    return Received("num_layers must be at least 1", num_layers);
+  }
+  if (num_units < 1) {
+    return Received("num_units must be at least 1", num_units);
+  }
+  if (input_size < 1) {
+    return Received("input_size must be at least 1", input_size);
+  }
+  if (num_proj < 0) {
+    return Received("num_proj must be 0 (no projection) or positive", num_proj);
+  }
+  if (num_proj > 0 && !is_lstm()) {
+    return std::string("num_proj is for rnn_mode 'lstm' only, but received ") +
+           std::to_string(num_proj) + " with rnn_mode '" +
+           RnnModeName(rnn_mode) + "'";
+  }
+  if (num_proj > num_units) {
+    return Received("num_proj must be at most num_units", num_proj) +
+           " with num_units " + std::to_string(num_units);
+  }
+  if (input_mode == InputMode::kSkip && input_size != num_units) {
+    return "input_mode 'skip_input' feeds the inputs to the gates as they are, "
+           "so input_size must equal num_units, but received input_size " +
+           std::to_string(input_size) + " and num_units " +
+           std::to_string(num_units);
+  }
+  if (!(dropout >= 0.0f && dropout < 1.0f)) {
+    return "dropout must lie in [0, 1), but received " +
+           std::to_string(dropout);
+  }
+  if (!(cell_clip >= 0.0f) || std::isinf(cell_clip)) {
+    return "cell_clip must be 0 (no clipping) or a positive finite number, but "
+           "received " +
+           std::to_string(cell_clip);
+  }
+  if (cell_clip > 0.0f && !is_lstm()) {
+    return "cell_clip is for rnn_mode 'lstm' only, but received " +
+           std::to_string(cell_clip) + " with rnn_mode '" +
+           RnnModeName(rnn_mode) + "'";
+  }
+  // Doubles cannot overflow here; a generous bound keeps every int64 product
+  // of the layout exact.
+  const double fan_in = static_cast<double>(input_size) +
+                        2.0 * static_cast<double>(num_units) + 4.0;
+  if (2.0 * num_layers * num_gates() * num_units * 2.0 * fan_in > 1e15) {
+    return "the network is too large: num_layers " +
+           std::to_string(num_layers) + ", num_units " +
+           std::to_string(num_units) + ", input_size " +
+           std::to_string(input_size);
+  }
+  return "";
+}
+
+ParamLayout::ParamLayout(const RnnSpec& spec)
+    : pseudo_layers_(spec.num_pseudo_layers()) {
+  const int64_t gates = spec.num_gates();
+  auto add = [&](std::vector<ParamBlock>* blocks, int64_t layer, int64_t dir,
+                 int64_t id, int64_t rows, int64_t cols) {
+    ParamBlock block{layer, dir, id, size_, rows, cols, ""};
+    block.name = BlockName(spec, block, blocks == &biases_);
+    size_ += block.size();
+    blocks->push_back(std::move(block));
+  };
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      PseudoLayer& offsets = pseudo_layers_[layer * spec.num_dirs() + dir];
+      if (spec.has_input_weights(layer)) {
+        offsets.input_weights = size_;
+        for (int64_t gate = 0; gate < gates; ++gate) {
+          add(&weights_, layer, dir, gate, spec.num_units,
+              spec.layer_input_size(layer));
+        }
+      }
+      offsets.recurrent_weights = size_;
+      for (int64_t gate = 0; gate < gates; ++gate) {
+        add(&weights_, layer, dir, gates + gate, spec.num_units,
+            spec.output_size());
+      }
+      if (spec.num_proj > 0) {
+        offsets.projection = size_;
+        add(&weights_, layer, dir, 2 * gates, spec.num_proj, spec.num_units);
+      }
+    }
+  }
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      PseudoLayer& offsets = pseudo_layers_[layer * spec.num_dirs() + dir];
+      if (spec.has_input_bias()) {
+        offsets.input_bias = size_;
+        for (int64_t gate = 0; gate < gates; ++gate) {
+          add(&biases_, layer, dir, gate, spec.num_units, 1);
+        }
+      }
+      if (spec.has_recurrent_bias()) {
+        offsets.recurrent_bias = size_;
+        for (int64_t gate = 0; gate < gates; ++gate) {
+          add(&biases_, layer, dir, gates + gate, spec.num_units, 1);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace cudnn_rnn_tf

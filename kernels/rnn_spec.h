@@ -1,0 +1,125 @@
+// The configuration of a recurrent network and the layout of its parameters.
+//
+// Everything here is plain C++: the TensorFlow ops, the backends and the Python
+// helper module share it.
+#ifndef CUDNN_RNN_TF_KERNELS_RNN_SPEC_H_
+#define CUDNN_RNN_TF_KERNELS_RNN_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cudnn_rnn_tf {
+
+enum class RnnMode { kLstm, kGru, kRnnTanh, kRnnRelu };
+enum class InputMode { kLinear, kSkip };
+enum class Direction { kUnidirectional, kBidirectional };
+enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
+
+// Each returns false where `name` names no value; the names are those of the
+// ops' attributes.
+bool ParseRnnMode(std::string_view name, RnnMode* mode);
+bool ParseInputMode(std::string_view name, InputMode* mode);
+bool ParseDirection(std::string_view name, Direction* direction);
+bool ParseBiasMode(std::string_view name, BiasMode* mode);
+const char* RnnModeName(RnnMode mode);
+
+struct RnnSpec {
+  RnnMode rnn_mode = RnnMode::kLstm;
+  int64_t num_layers = 1;
+  int64_t num_units = 0;
+  int64_t num_proj = 0;  // 0: no recurrent projection.
+  int64_t input_size = 0;
+  InputMode input_mode = InputMode::kLinear;
+  Direction direction = Direction::kUnidirectional;
+  BiasMode bias_mode = BiasMode::kDouble;
+  float dropout = 0.0f;
+  float cell_clip = 0.0f;  // 0: the cell state is not clipped.
+
+  bool is_lstm() const { return rnn_mode == RnnMode::kLstm; }
+  bool is_gru() const { return rnn_mode == RnnMode::kGru; }
+  int64_t num_gates() const { return is_lstm() ? 4 : is_gru() ? 3 : 1; }
+  int64_t num_dirs() const {
+    return direction == Direction::kBidirectional ? 2 : 1;
+  }
+  int64_t num_pseudo_layers() const { return num_layers * num_dirs(); }
+  // What one pseudo-layer emits per time step.
+  int64_t output_size() const { return num_proj > 0 ? num_proj : num_units; }
+  // What one layer, all its directions together, emits per time step.
+  int64_t layer_output_size() const { return num_dirs() * output_size(); }
+  int64_t layer_input_size(int64_t layer) const {
+    return layer == 0 ? input_size : layer_output_size();
+  }
+  bool has_input_weights(int64_t layer) const {
+    return layer > 0 || input_mode == InputMode::kLinear;
+  }
+  bool has_input_bias() const {
+    return bias_mode == BiasMode::kSingleInput ||
+           bias_mode == BiasMode::kDouble;
+  }
+  bool has_recurrent_bias() const {
+    return bias_mode == BiasMode::kSingleRecurrent ||
+           bias_mode == BiasMode::kDouble;
+  }
+
+  // What is wrong with the configuration, in words, or nothing. `input_size`
+  // is checked as well.
+  std::string Problem() const;
+};
+
+// One matrix or bias vector in the opaque buffer.
+struct ParamBlock {
+  int64_t layer = 0;
+  int64_t dir = 0;
+  // cuDNN's number of the linear map: input side from 0, recurrent side from
+  // num_gates, the projection 2 * num_gates.
+  int64_t linear_layer_id = 0;
+  int64_t offset = 0;  // In elements.
+  int64_t rows = 0;
+  int64_t cols = 0;  // 1 for a bias.
+  // "layer_0_forward_input_gate_kernel" and the like: the name of the canonical
+  // tensor in checkpoints, which would escape dots and slashes.
+  std::string name;
+
+  int64_t size() const { return rows * cols; }
+};
+
+// Where every canonical tensor stands in the opaque buffer: all matrices,
+// pseudo-layer by pseudo-layer and linear-layer id by linear-layer id, each
+// row-major [num_units, fan_in]; then all biases in the same order.
+//
+// Requires spec.Problem() to be empty.
+class ParamLayout {
+ public:
+  explicit ParamLayout(const RnnSpec& spec);
+
+  const std::vector<ParamBlock>& weights() const { return weights_; }
+  const std::vector<ParamBlock>& biases() const { return biases_; }
+  // Number of elements in the opaque buffer.
+  int64_t size() const { return size_; }
+
+  // Offsets of a pseudo-layer's stacked maps. The gates of one side are
+  // neighbours, so they form one [num_gates * num_units, fan_in] matrix and one
+  // [num_gates * num_units] bias; -1 where the configuration has none.
+  struct PseudoLayer {
+    int64_t input_weights = -1;
+    int64_t recurrent_weights = -1;
+    int64_t projection = -1;
+    int64_t input_bias = -1;
+    int64_t recurrent_bias = -1;
+  };
+  const PseudoLayer& pseudo_layer(int64_t index) const {
+    return pseudo_layers_[index];
+  }
+
+ private:
+  std::vector<ParamBlock> weights_;
+  std::vector<ParamBlock> biases_;
+  std::vector<PseudoLayer> pseudo_layers_;
+  int64_t size_ = 0;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_RNN_SPEC_H_

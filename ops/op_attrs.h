@@ -1,0 +1,27 @@
+// The attributes that describe a network, the same in every op. An op is a file
+// format: attributes are only ever added, with defaults.
+#ifndef CUDNN_RNN_TF_OPS_OP_ATTRS_H_
+#define CUDNN_RNN_TF_OPS_OP_ATTRS_H_
+
+#define CRNN_SPEC_ATTRS                                                    \
+  Attr("rnn_mode: {'lstm', 'gru', 'rnn_tanh', 'rnn_relu'} = 'lstm'")       \
+      .Attr("num_layers: int >= 1 = 1")                                    \
+      .Attr("num_units: int >= 1")                                         \
+      .Attr("num_proj: int >= 0 = 0")                                      \
+      .Attr("input_mode: {'linear_input', 'skip_input'} = 'linear_input'") \
+      .Attr(                                                               \
+          "direction: {'unidirectional', 'bidirectional'} = "              \
+          "'unidirectional'")                                              \
+      .Attr(                                                               \
+          "bias_mode: {'none', 'single_input', 'single_recurrent', "       \
+          "'double'} = 'double'")
+
+#define CRNN_RUN_ATTRS           \
+  Attr("dropout: float = 0.0")   \
+      .Attr("cell_clip: float = 0.0") \
+      .Attr("time_major: bool = true") \
+      .Attr("has_sequence_lengths: bool = false")
+
+#define CRNN_TYPE_ATTR Attr("T: {float64, float32, float16, bfloat16}")
+
+#endif  // CUDNN_RNN_TF_OPS_OP_ATTRS_H_

@@ -1,0 +1,199 @@
+// CudnnRnnTf>Forward and Backward: a whole recurrent network in one op.
+#include <utility>
+
+#include "kernels/rnn_attrs.h"
+#include "ops/op_attrs.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// The inputs that both ops begin with.
+enum Input { kInput, kInputH, kInputC, kParams, kSequenceLengths, kSeed };
+
+struct RunShapes {
+  RnnSpec spec;
+  DimensionHandle time;
+  DimensionHandle batch;
+  ShapeHandle input, output, h, c, params;
+};
+
+absl::Status MergeInput(InferenceContext* c, int index, const char* name,
+                  ShapeHandle expected, ShapeHandle* merged) {
+  if (!c->Merge(c->input(index), expected, merged).ok()) {
+    return InvalidArgument("expected ", name, " of shape ",
+                           c->DebugString(expected), ", but received ",
+                           c->DebugString(c->input(index)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
+  RnnSpec& spec = shapes->spec;
+  bool time_major, has_sequence_lengths;
+  TF_RETURN_IF_ERROR(ReadSpec(c, &spec));
+  TF_RETURN_IF_ERROR(
+      ReadRunAttrs(c, &spec, &time_major, &has_sequence_lengths));
+  if (!c->WithRank(c->input(kInput), 3, &shapes->input).ok()) {
+    return InvalidArgument(
+        "expected input of rank 3, ",
+        time_major ? "[time, batch, input_size]" : "[batch, time, input_size]",
+        ", but received ", c->DebugString(c->input(kInput)));
+  }
+  auto sequence = [&](DimensionHandle n) {
+    return time_major ? c->MakeShape({shapes->time, shapes->batch, n})
+                      : c->MakeShape({shapes->batch, shapes->time, n});
+  };
+  auto states = [&](int64_t n) {
+    const DimensionHandle count = c->MakeDim(spec.num_pseudo_layers());
+    return time_major
+               ? c->MakeShape({count, shapes->batch, c->MakeDim(n)})
+               : c->MakeShape({shapes->batch, count, c->MakeDim(n)});
+  };
+  shapes->time = c->Dim(shapes->input, time_major ? 0 : 1);
+  shapes->batch = c->Dim(shapes->input, time_major ? 1 : 0);
+  const DimensionHandle input_size = c->Dim(shapes->input, 2);
+
+  TF_RETURN_IF_ERROR(MergeInput(c, kInputH, "input_h",
+                                states(spec.output_size()), &shapes->h));
+  shapes->batch = c->Dim(shapes->h, time_major ? 1 : 0);
+  if (spec.is_lstm()) {
+    TF_RETURN_IF_ERROR(MergeInput(c, kInputC, "input_c",
+                                  states(spec.num_units), &shapes->c));
+    shapes->batch = c->Dim(shapes->c, time_major ? 1 : 0);
+  } else {
+    TF_RETURN_IF_ERROR(
+        MergeInput(c, kInputC, "input_c", c->Vector(0), &shapes->c));
+  }
+  ShapeHandle lengths, unused;
+  TF_RETURN_IF_ERROR(MergeInput(
+      c, kSequenceLengths, "sequence_lengths",
+      has_sequence_lengths ? c->Vector(shapes->batch) : c->Vector(0),
+      &lengths));
+  if (has_sequence_lengths) shapes->batch = c->Dim(lengths, 0);
+  TF_RETURN_IF_ERROR(MergeInput(c, kSeed, "seed", c->Vector(2), &unused));
+
+  DimensionHandle params_size = c->UnknownDim();
+  if (c->ValueKnown(input_size)) {
+    spec.input_size = c->Value(input_size);
+    TF_RETURN_IF_ERROR(CheckSpec(spec));
+    params_size = c->MakeDim(ParamLayout(spec).size());
+  }
+  TF_RETURN_IF_ERROR(MergeInput(c, kParams, "params", c->Vector(params_size),
+                                &shapes->params));
+  shapes->input = sequence(input_size);
+  shapes->output = sequence(c->MakeDim(spec.layer_output_size()));
+  shapes->h = states(spec.output_size());
+  if (spec.is_lstm()) shapes->c = states(spec.num_units);
+  return absl::OkStatus();
+}
+
+absl::Status ForwardShape(InferenceContext* c) {
+  RunShapes shapes;
+  TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
+  bool is_training;
+  TF_RETURN_IF_ERROR(c->GetAttr("is_training", &is_training));
+  c->set_output(0, shapes.output);
+  c->set_output(1, shapes.h);
+  c->set_output(2, shapes.c);
+  c->set_output(3, is_training ? c->Vector(InferenceContext::kUnknownDim)
+                               : c->Vector(0));
+  return absl::OkStatus();
+}
+
+absl::Status BackwardShape(InferenceContext* c) {
+  RunShapes shapes;
+  TF_RETURN_IF_ERROR(InferRunShapes(c, &shapes));
+  const std::pair<const char*, ShapeHandle> others[] = {
+      {"output", shapes.output},
+      {"output_h", shapes.h},
+      {"output_c", shapes.c},
+      {"output_backprop", shapes.output},
+      {"output_h_backprop", shapes.h},
+      {"output_c_backprop", shapes.c},
+      {"reserve_space", c->Vector(InferenceContext::kUnknownDim)}};
+  int index = kSeed + 1;
+  for (const auto& [name, shape] : others) {
+    ShapeHandle unused;
+    TF_RETURN_IF_ERROR(MergeInput(c, index++, name, shape, &unused));
+  }
+  c->set_output(0, shapes.input);
+  c->set_output(1, shapes.h);
+  c->set_output(2, shapes.c);
+  c->set_output(3, shapes.params);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("CudnnRnnTf>Forward")
+    .Input("input: T")
+    .Input("input_h: T")
+    .Input("input_c: T")
+    .Input("params: T")
+    .Input("sequence_lengths: int32")
+    .Input("seed: int64")
+    .Output("output: T")
+    .Output("output_h: T")
+    .Output("output_c: T")
+    .Output("reserve_space: uint8")
+    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS
+    .Attr("is_training: bool = true")
+    .SetShapeFn(ForwardShape)
+    .Doc(R"doc(
+Runs a stack of recurrent layers over whole sequences.
+
+In the shapes, P is num_proj where it is set, else num_units; L is num_layers; D
+is 2 for a bidirectional network, else 1. Shapes are given time-major; with
+time_major false the first two dimensions of each are exchanged.
+
+input: [time, batch, input_size].
+input_h: The initial hidden states, [L * D, batch, P].
+input_c: An LSTM's initial cell states, [L * D, batch, num_units]; else empty, [0].
+params: The opaque parameter buffer, [params_size].
+sequence_lengths: [batch], each in [0, time], with has_sequence_lengths; else
+  empty, [0], and every sequence fills all time steps. Outputs past a sequence's
+  end are zero and its final state is the state at its end.
+seed: [2]. With dropout, the masks are a function of these two integers.
+output: The last layer's outputs, [time, batch, D * P].
+output_h: The final hidden states, shaped as input_h.
+output_c: The final cell states, shaped as input_c.
+reserve_space: What Backward needs, where is_training is set; else empty, [0].
+dropout: The rate at which outputs of all layers but the last are dropped, in
+  training only.
+cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip]; 0: not.
+)doc");
+
+REGISTER_OP("CudnnRnnTf>Backward")
+    .Input("input: T")
+    .Input("input_h: T")
+    .Input("input_c: T")
+    .Input("params: T")
+    .Input("sequence_lengths: int32")
+    .Input("seed: int64")
+    .Input("output: T")
+    .Input("output_h: T")
+    .Input("output_c: T")
+    .Input("output_backprop: T")
+    .Input("output_h_backprop: T")
+    .Input("output_c_backprop: T")
+    .Input("reserve_space: uint8")
+    .Output("input_backprop: T")
+    .Output("input_h_backprop: T")
+    .Output("input_c_backprop: T")
+    .Output("params_backprop: T")
+    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS.SetShapeFn(BackwardShape)
+    .Doc(R"doc(
+Computes the gradients of Forward, run with is_training, by its inputs.
+
+The inputs and attributes are those of that Forward, its outputs, and the
+gradients of output, output_h and output_c.
+)doc");
+
+}  // namespace cudnn_rnn_tf
