@@ -1,0 +1,53 @@
+"""cuDNN's fused LSTM, GRU and plain RNN for TensorFlow 2 and Keras 3, on GPUs and CPUs.
+
+`CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` and `CudnnRNNRelu` are Keras layers;
+`cudnn_rnn_ops` holds the op-level models of `tf.contrib.cudnn_rnn`. Importing the package
+registers the ops, which a SavedModel that uses them needs.
+"""
+
+from cudnn_rnn_tf import native
+
+try:
+    import tensorflow as _tensorflow  # noqa: F401
+except ModuleNotFoundError as error:
+    # Without TensorFlow, cudnn_rnn_tf.native works on its own.
+    _missing = str(error)
+
+    def __getattr__(name: str):
+        raise AttributeError(
+            f"cudnn_rnn_tf.{name} needs TensorFlow, which cannot be imported ({_missing}); only "
+            "cudnn_rnn_tf.native works without it"
+        )
+else:
+    from cudnn_rnn_tf import cudnn_rnn_ops
+    from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
+    from cudnn_rnn_tf.constants import *
+    from cudnn_rnn_tf.information import __version__, info
+    from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+    from cudnn_rnn_tf.saveable import (
+        CudnnGRUSaveable,
+        CudnnLSTMSaveable,
+        CudnnOpaqueParamsSaveable,
+        CudnnRNNReluSaveable,
+        CudnnRNNTanhSaveable,
+        RNNParamsSaveable,
+    )
+
+    __all__ = [
+        "CudnnCompatibleGRUCell",
+        "CudnnCompatibleLSTMCell",
+        "CudnnGRU",
+        "CudnnGRUSaveable",
+        "CudnnLSTM",
+        "CudnnLSTMSaveable",
+        "CudnnOpaqueParamsSaveable",
+        "CudnnRNNRelu",
+        "CudnnRNNReluSaveable",
+        "CudnnRNNTanh",
+        "CudnnRNNTanhSaveable",
+        "RNNParamsSaveable",
+        "__version__",
+        "cudnn_rnn_ops",
+        "info",
+        "native",
+    ]

@@ -1,0 +1,107 @@
+"""Cells in plain TensorFlow with the arithmetic of the fused layers.
+
+For `keras.layers.RNN` where there is a step-by-step loop to write, such as a decoder that feeds
+its outputs back; weights move to and from the fused layers through `set_canonical`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def _stack(tensors: Sequence[Any]) -> np.ndarray:
+    return np.concatenate([keras.ops.convert_to_numpy(tensor).T for tensor in tensors], axis=-1)
+
+
+def _check_counts(cell: Any, weights: Sequence[Any], biases: Sequence[Any], count: int) -> None:
+    for argument, tensors in (("weights", weights), ("biases", biases)):
+        if len(tensors) != count:
+            raise ValueError(
+                f"expected {count} canonical {argument} of one pseudo-layer for "
+                f"{type(cell).__name__}, but received {len(tensors)}"
+            )
+
+
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class CudnnCompatibleLSTMCell(keras.layers.LSTMCell):
+    """An LSTM cell with the arithmetic of `CudnnLSTM`: Keras's, without its unit forget bias.
+
+    Args:
+        num_units: units, H.
+        **kwargs: to `keras.layers.LSTMCell`.
+    """
+
+    def __init__(self, num_units: int, **kwargs: Any):
+        kwargs.pop("units", None)
+        kwargs.setdefault("unit_forget_bias", False)
+        super().__init__(num_units, **kwargs)
+
+    def set_canonical(self, weights: Sequence[Any], biases: Sequence[Any]) -> None:
+        """Takes over one pseudo-layer of a fused LSTM; the cell must be built.
+
+        Args:
+            weights: its 8 canonical weights.
+            biases: its 8 canonical biases; the two sides are summed.
+
+        Raises:
+            ValueError: if there are not 8 of each, or a shape does not fit.
+        """
+        _check_counts(self, weights, biases, 8)
+        self.set_weights(
+            [_stack(weights[:4]), _stack(weights[4:]), _stack(biases[:4]) + _stack(biases[4:])]
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        config["num_units"] = config.pop("units")
+        return config
+
+
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class CudnnCompatibleGRUCell(keras.layers.GRUCell):
+    """A GRU cell with the arithmetic of `CudnnGRU`: Keras's with `reset_after=True`.
+
+    Args:
+        num_units: units, H.
+        **kwargs: to `keras.layers.GRUCell`.
+    """
+
+    def __init__(self, num_units: int, **kwargs: Any):
+        kwargs.pop("units", None)
+        if not kwargs.setdefault("reset_after", True):
+            raise ValueError(
+                "expected reset_after=True for CudnnCompatibleGRUCell, whose reset gate acts after "
+                "the recurrent product, but received reset_after=False"
+            )
+        super().__init__(num_units, **kwargs)
+
+    def set_canonical(self, weights: Sequence[Any], biases: Sequence[Any]) -> None:
+        """Takes over one pseudo-layer of a fused GRU; the cell must be built.
+
+        Args:
+            weights: its 6 canonical weights.
+            biases: its 6 canonical biases.
+
+        Raises:
+            ValueError: if there are not 6 of each, or a shape does not fit.
+        """
+        _check_counts(self, weights, biases, 6)
+
+        def in_keras_order(gates: Sequence[Any]) -> np.ndarray:
+            reset, update, candidate = gates
+            return _stack([update, reset, candidate])
+
+        self.set_weights(
+            [
+                in_keras_order(weights[:3]),
+                in_keras_order(weights[3:]),
+                np.stack([in_keras_order(biases[:3]), in_keras_order(biases[3:])]),
+            ]
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        config["num_units"] = config.pop("units")
+        return config

@@ -1,0 +1,113 @@
+"""The configuration of a network, and what follows from it."""
+
+import dataclasses
+import functools
+import operator
+from typing import Any
+
+from cudnn_rnn_tf import constants, native
+
+
+@dataclasses.dataclass(frozen=True)
+class RnnConfig:
+    """One network: everything that its parameter layout and arithmetic depend on.
+
+    Attributes:
+        rnn_mode: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        num_layers: layers in the stack.
+        num_units: units per layer and direction, H.
+        input_size: size of the inputs' last dimension, I.
+        input_mode: "linear_input", "skip_input" (the first layer adds its inputs to the gates as
+            they are; I must be H) or "auto_select" (skip_input where I is H).
+        direction: "unidirectional" or "bidirectional".
+        bias_mode: "none", "single_input", "single_recurrent" or "double".
+        num_proj: size of an LSTM's recurrent projection; 0 for none.
+        dropout: rate between layers, in [0, 1).
+        cell_clip: bound of an LSTM's cell states; 0 for none.
+
+    Raises:
+        TypeError: if a number is of the wrong type.
+        ValueError: if a value is out of range or does not fit the others.
+    """
+
+    rnn_mode: str
+    num_layers: int
+    num_units: int
+    input_size: int
+    input_mode: str = "linear_input"
+    direction: str = "unidirectional"
+    bias_mode: str = "double"
+    num_proj: int = 0
+    dropout: float = 0.0
+    cell_clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "num_units", "input_size", "num_proj"):
+            object.__setattr__(self, name, _integer(name, getattr(self, name)))
+        for name in ("dropout", "cell_clip"):
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
+        for name in ("rnn_mode", "input_mode", "direction", "bias_mode"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(
+                    f"expected {name} to be a string, but received {getattr(self, name)!r}"
+                )
+        if self.input_mode == constants.CUDNN_INPUT_AUTO_MODE:
+            skip = self.input_size == self.num_units
+            object.__setattr__(self, "input_mode", "skip_input" if skip else "linear_input")
+        self.layout  # noqa: B018 - Checks the values.
+
+    @functools.cached_property
+    def layout(self) -> native.ParamLayout:
+        """Where every canonical tensor stands in the opaque buffer."""
+        return native.ParamLayout(**dataclasses.asdict(self))
+
+    @property
+    def is_lstm(self) -> bool:
+        return self.rnn_mode == constants.CUDNN_LSTM
+
+    @property
+    def canonical_names(self) -> list[str]:
+        """The canonical tensors' names: the weights', then the biases'."""
+        return self.layout.weight_names + self.layout.bias_names
+
+    @property
+    def canonical_shapes(self) -> list[tuple[int, ...]]:
+        return self.layout.weight_shapes + self.layout.bias_shapes
+
+    def state_sizes(self) -> tuple[int, ...]:
+        """The sizes of the states' last dimension: h, and an LSTM's c."""
+        return (self.layout.output_size, self.num_units)[: 2 if self.is_lstm else 1]
+
+    def state_shapes(
+        self, batch_size: int | None, time_major: bool
+    ) -> tuple[tuple[int | None, ...], ...]:
+        """The shapes of the states: [L * D, B, n] time-major, [B, L * D, n] batch-major."""
+        count = self.num_layers * self.layout.num_dirs
+        if time_major:
+            return tuple((count, batch_size, size) for size in self.state_sizes())
+        return tuple((batch_size, count, size) for size in self.state_sizes())
+
+    def spec_attrs(self) -> dict[str, Any]:
+        """The attributes that every op has, but for input_size."""
+        attrs = dataclasses.asdict(self)
+        for name in ("input_size", "dropout", "cell_clip"):
+            del attrs[name]
+        return attrs
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"expected {name} to be an integer, but received {value!r}") from None
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"expected {name} to be a number, but received {value!r}") from None

@@ -1,0 +1,20 @@
+"""The names of modes, as `tf.contrib.cudnn_rnn` spelled them."""
+
+CUDNN_LSTM = "lstm"
+CUDNN_GRU = "gru"
+CUDNN_RNN_RELU = "rnn_relu"
+CUDNN_RNN_TANH = "rnn_tanh"
+
+CUDNN_RNN_UNIDIRECTION = "unidirectional"
+CUDNN_RNN_BIDIRECTION = "bidirectional"
+
+CUDNN_INPUT_LINEAR_MODE = "linear_input"
+CUDNN_INPUT_SKIP_MODE = "skip_input"
+# skip_input where input_size equals num_units, else linear_input.
+CUDNN_INPUT_AUTO_MODE = "auto_select"
+
+# Weights, or biases, of one pseudo-layer with both bias sets.
+CUDNN_LSTM_PARAMS_PER_LAYER = 8
+CUDNN_GRU_PARAMS_PER_LAYER = 6
+CUDNN_RNN_TANH_PARAMS_PER_LAYER = 2
+CUDNN_RNN_RELU_PARAMS_PER_LAYER = 2

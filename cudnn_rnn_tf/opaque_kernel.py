@@ -1,0 +1,213 @@
+"""The variable that holds a layer's opaque buffer, and what happens to its parts.
+
+The buffer is one variable, so that one op reads it and one optimizer slot follows it; but its
+initializers, regularizers, constraints and checkpoints see the matrices and biases within.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+
+class OpaqueKernel(keras.Variable):
+    """A Keras variable of shape [params_size] that is saved as its canonical tensors.
+
+    Object-based checkpoints hold one tensor per gate, layer and direction, under the layout's
+    names, wherever in the object graph the variable is found (optimizers track it as well). A
+    SavedModel, which is for running, not for reading, holds the buffer itself.
+
+    Args:
+        config: the network.
+        initializer: called with `shape` and `dtype`.
+        **kwargs: to `keras.Variable`.
+    """
+
+    def __init__(self, config: RnnConfig, initializer: Callable[..., tf.Tensor], **kwargs: Any):
+        self._config = config
+        self._exported_to: weakref.ref | None = None
+        super().__init__(initializer=initializer, shape=(config.layout.size,), **kwargs)
+
+    def canonical_tensors(self) -> dict[str, tf.Tensor]:
+        """The canonical tensors by name."""
+        return ops.params_to_named(self._config, tf.convert_to_tensor(self.value))
+
+    def assign_canonical(self, tensors: Mapping[str, Any]) -> Any:
+        """Assigns the whole buffer from canonical tensors by name.
+
+        Raises:
+            ValueError: if one is missing or its shape is not the layout's; it is named.
+        """
+        return self.assign(ops.named_to_params(self._config, tensors, self.dtype, self.path))
+
+    # TensorFlow's extension points for what a checkpoint holds of an object. A SavedModel's
+    # variables go through the same one, but its loader makes plain variables, which want the
+    # buffer as it is; it announces itself by asking for a copy of the variable in its graph.
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        graph, self._exported_to = self._exported_to, None
+        if graph is not None and graph() is not None:
+            return super()._serialize_to_tensors()
+        return self.canonical_tensors()
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        return self.assign_canonical(restored_tensors)
+
+    def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> Any:
+        self._exported_to = weakref.ref(tf.compat.v1.get_default_graph())
+        return super()._export_to_saved_model_graph(*args, **kwargs)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        if save_type == "checkpoint":
+            # An export that failed half-way must not show in the next checkpoint.
+            self._exported_to = None
+        return super()._trackable_children(save_type, **kwargs)
+
+
+def stacked_parts(
+    config: RnnConfig, params: tf.Tensor
+) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+    """The buffer as Keras's layers would hold it.
+
+    Returns:
+        Per pseudo-layer: the input kernels [fan_in, G * H] and the recurrent kernels [P, G * H]
+        (and projections [H, P]), and per pseudo-layer and side the biases [G * H].
+    """
+    weights, biases = ops.params_to_canonical(config, params)
+    kernels, recurrent_kernels, stacked_biases = [], [], []
+    gates = config.layout.num_gates
+    for names, tensors, is_bias in (
+        (config.layout.weight_names, weights, False),
+        (config.layout.bias_names, biases, True),
+    ):
+        position = 0
+        while position < len(names):
+            if "projection" in names[position]:
+                recurrent_kernels.append(tf.transpose(tensors[position]))
+                position += 1
+                continue
+            stacked = tf.concat(tensors[position : position + gates], axis=0)
+            if is_bias:
+                stacked_biases.append(stacked)
+            elif "recurrent_kernel" in names[position]:
+                recurrent_kernels.append(tf.transpose(stacked))
+            else:
+                kernels.append(tf.transpose(stacked))
+            position += gates
+    return kernels, recurrent_kernels, stacked_biases
+
+
+def params_from_stacked(
+    config: RnnConfig,
+    kernels: Sequence[tf.Tensor],
+    recurrent_kernels: Sequence[tf.Tensor],
+    biases: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """The inverse of `stacked_parts`."""
+    gates = config.layout.num_gates
+    kernels, recurrent_kernels = iter(kernels), iter(recurrent_kernels)
+    weights: list[tf.Tensor] = []
+    while len(weights) < len(config.layout.weight_names):
+        name = config.layout.weight_names[len(weights)]
+        if "projection" in name:
+            weights.append(tf.transpose(next(recurrent_kernels)))
+        else:
+            source = recurrent_kernels if "recurrent_kernel" in name else kernels
+            weights += tf.split(tf.transpose(next(source)), gates, axis=0)
+    parts = [part for bias in biases for part in tf.split(bias, gates, axis=0)]
+    return ops.canonical_to_params(config, weights, parts)
+
+
+def make_initializer(
+    config: RnnConfig,
+    kernel_initializer: Callable[..., tf.Tensor],
+    recurrent_initializer: Callable[..., tf.Tensor],
+    bias_initializer: Callable[..., tf.Tensor],
+) -> Callable[..., tf.Tensor]:
+    """An initializer of the buffer that fills each canonical tensor on its own.
+
+    A kernel's initializer is called with Keras's shape, [fan_in, num_units]. Every tensor has its
+    own random numbers: an initializer with a seed is used with that seed plus the tensor's place.
+    """
+
+    def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
+        canonical = []
+        for index, (name, part_shape) in enumerate(
+            zip(config.canonical_names, config.canonical_shapes, strict=True)
+        ):
+            if len(part_shape) == 1:
+                initializer = bias_initializer
+            elif name.endswith(("recurrent_kernel", "projection_kernel")):
+                initializer = recurrent_initializer
+            else:
+                initializer = kernel_initializer
+            value = _with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
+            canonical.append(tf.transpose(tf.convert_to_tensor(value, dtype=dtype)))
+        num_weights = len(config.layout.weight_shapes)
+        return ops.canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
+
+    return initialize
+
+
+def _with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., Any]:
+    # A Keras initializer returns the same numbers whenever it is called with the same shape.
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    config = initializer.get_config()
+    if isinstance(config.get("seed"), int):
+        config["seed"] += index
+    return type(initializer).from_config(config)
+
+
+def make_regularizer(
+    config: RnnConfig,
+    kernel_regularizer: Callable | None,
+    recurrent_regularizer: Callable | None,
+    bias_regularizer: Callable | None,
+) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """A regularizer of the buffer that applies Keras's to its parts; None for none."""
+    functions = (kernel_regularizer, recurrent_regularizer, bias_regularizer)
+    if not any(functions):
+        return None
+
+    def regularize(params: tf.Tensor) -> tf.Tensor:
+        params = tf.convert_to_tensor(params)
+        terms = [
+            function(part)
+            for function, parts in zip(functions, stacked_parts(config, params), strict=True)
+            if function
+            for part in parts
+        ]
+        return tf.add_n(terms) if terms else tf.zeros([], params.dtype)
+
+    return regularize
+
+
+def make_constraint(
+    config: RnnConfig,
+    kernel_constraint: Callable | None,
+    recurrent_constraint: Callable | None,
+    bias_constraint: Callable | None,
+) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """A constraint of the buffer that applies Keras's to its parts; None for none."""
+    functions = (kernel_constraint, recurrent_constraint, bias_constraint)
+    if not any(functions):
+        return None
+
+    def constrain(params: tf.Tensor) -> tf.Tensor:
+        return params_from_stacked(
+            config,
+            *(
+                [tf.convert_to_tensor(function(part)) for part in parts] if function else parts
+                for function, parts in zip(
+                    functions, stacked_parts(config, tf.convert_to_tensor(params)), strict=True
+                )
+            ),
+        )
+
+    return constrain

@@ -1,0 +1,257 @@
+"""The ops with Python's types, and their gradients."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.op_library import raw_ops
+
+_SPEC_ATTRS = (
+    "rnn_mode",
+    "num_layers",
+    "num_units",
+    "num_proj",
+    "input_mode",
+    "direction",
+    "bias_mode",
+)
+_RUN_ATTRS = _SPEC_ATTRS + ("dropout", "cell_clip", "time_major", "has_sequence_lengths")
+_PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
+
+
+def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
+    """The number of elements in the opaque buffer: a scalar int64 tensor."""
+    return raw_ops.cudnn_rnn_tf_params_size(
+        input_size=config.input_size, name=name, **config.spec_attrs()
+    )
+
+
+def canonical_to_params(
+    config: RnnConfig,
+    weights: Sequence[tf.Tensor],
+    biases: Sequence[tf.Tensor],
+    name: str | None = None,
+) -> tf.Tensor:
+    """Packs canonical tensors into one opaque buffer.
+
+    Args:
+        config: the network.
+        weights: matrices of the layout's `weight_shapes`, in its order.
+        biases: vectors of the layout's `bias_shapes`, in its order.
+        name: name of the op.
+
+    Returns:
+        The buffer, [params_size], of the weights' dtype.
+
+    Raises:
+        ValueError: if a list's length or a tensor's static shape is not the layout's.
+    """
+    layout = config.layout
+    for argument, tensors, shapes, names in (
+        ("weights", weights, layout.weight_shapes, layout.weight_names),
+        ("biases", biases, layout.bias_shapes, layout.bias_names),
+    ):
+        if len(tensors) != len(shapes):
+            raise ValueError(
+                f"expected {len(shapes)} {argument} for this configuration, but received "
+                f"{len(tensors)}"
+            )
+        for tensor, shape, tensor_name in zip(tensors, shapes, names, strict=True):
+            check_shape(tensor_name, tensor, shape)
+    return raw_ops.cudnn_rnn_tf_canonical_to_params(
+        weights=list(weights),
+        biases=list(biases),
+        input_size=config.input_size,
+        name=name,
+        **config.spec_attrs(),
+    )
+
+
+def params_to_canonical(
+    config: RnnConfig, params: tf.Tensor, name: str | None = None
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Takes an opaque buffer apart: the inverse of `canonical_to_params`.
+
+    Returns:
+        weights and biases, two lists of tensors of the buffer's dtype.
+
+    Raises:
+        ValueError: if the buffer's static shape is not [params_size].
+    """
+    layout = config.layout
+    check_shape("params", params, (layout.size,))
+    weights, biases = raw_ops.cudnn_rnn_tf_params_to_canonical(
+        params=params,
+        num_weights=len(layout.weight_shapes),
+        num_biases=len(layout.bias_shapes),
+        input_size=config.input_size,
+        name=name,
+        **config.spec_attrs(),
+    )
+    return list(weights), list(biases)
+
+
+def params_to_named(config: RnnConfig, params: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The canonical tensors of an opaque buffer by name, as checkpoints hold them."""
+    weights, biases = params_to_canonical(config, params)
+    return dict(zip(config.canonical_names, weights + biases, strict=True))
+
+
+def named_to_params(
+    config: RnnConfig, tensors: Mapping[str, Any], dtype: tf.DType, owner: str
+) -> tf.Tensor:
+    """The inverse of `params_to_named`, for tensors that come from a file.
+
+    Args:
+        config: the network.
+        tensors: the canonical tensors by name, of any floating-point type.
+        dtype: the type of the buffer.
+        owner: whose buffer it is, for errors.
+
+    Raises:
+        ValueError: if a tensor is missing or its static shape is not the layout's; it is named.
+    """
+    canonical = []
+    for name, shape in zip(config.canonical_names, config.canonical_shapes, strict=True):
+        if name not in tensors:
+            raise ValueError(f"stored weight {name} of {owner} is missing")
+        tensor = tf.cast(tensors[name], dtype)
+        check_shape(f"stored weight {name} of {owner}", tensor, shape)
+        canonical.append(tensor)
+    num_weights = len(config.layout.weight_shapes)
+    return canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
+
+
+def forward(
+    config: RnnConfig,
+    inputs: tf.Tensor,
+    states: Sequence[tf.Tensor],
+    params: tf.Tensor,
+    *,
+    sequence_lengths: tf.Tensor | None = None,
+    seed: tf.Tensor | None = None,
+    time_major: bool = True,
+    is_training: bool = True,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Runs the network over whole sequences.
+
+    Args:
+        config: the network.
+        inputs: [T, B, I] time-major, [B, T, I] batch-major.
+        states: the initial states, h and an LSTM's c, of `config.state_shapes`.
+        params: the opaque buffer, [params_size].
+        sequence_lengths: int32 [B], each in [0, T]; None where all sequences fill T.
+        seed: int64 [2]; with dropout, the masks are a function of it.
+        time_major: the layout of inputs, states and what is returned.
+        is_training: whether dropout acts. Gradients are had either way; out of training they cost
+            one more forward pass.
+        name: name of the op.
+
+    Returns:
+        outputs [T, B, D * P] ([B, T, D * P] batch-major), and the final states as a tuple.
+
+    Raises:
+        ValueError: if a static shape does not fit the configuration.
+        tf.errors.InvalidArgumentError: if a shape or a sequence length does not, when run.
+    """
+    dtype = inputs.dtype
+    if inputs.shape.rank not in (None, 3):
+        layout = "[time, batch, input_size]" if time_major else "[batch, time, input_size]"
+        raise ValueError(
+            f"expected inputs of rank 3, {layout}, but received shape {tuple(inputs.shape)}"
+        )
+    check_shape("params", params, (config.layout.size,))
+    if sequence_lengths is not None:
+        check_shape("sequence_lengths", sequence_lengths, (None,))
+    if len(states) != len(config.state_sizes()):
+        raise ValueError(
+            f"expected {len(config.state_sizes())} initial states for {config.rnn_mode!r}, but "
+            f"received {len(states)}"
+        )
+    batch_size = None if inputs.shape.rank is None else inputs.shape[1 if time_major else 0]
+    for argument, state, shape in zip(
+        ("initial h", "initial c"),
+        states,
+        config.state_shapes(batch_size, time_major),
+        strict=False,
+    ):
+        check_shape(argument, state, shape)
+    output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
+        input=inputs,
+        input_h=states[0],
+        input_c=states[1] if config.is_lstm else tf.zeros([0], dtype),
+        params=params,
+        sequence_lengths=tf.zeros([0], tf.int32) if sequence_lengths is None else sequence_lengths,
+        seed=tf.zeros([2], tf.int64) if seed is None else seed,
+        dropout=config.dropout,
+        cell_clip=config.cell_clip,
+        time_major=time_major,
+        has_sequence_lengths=sequence_lengths is not None,
+        is_training=is_training,
+        name=name,
+        **config.spec_attrs(),
+    )
+    return output, (output_h, output_c) if config.is_lstm else (output_h,)
+
+
+def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:
+    """Raises ValueError, naming the argument, if a static shape cannot be `shape`."""
+    if not tf.TensorShape(shape).is_compatible_with(tensor.shape):
+        raise ValueError(
+            f"expected {argument} of shape {tuple(shape)}, but received {tuple(tensor.shape)}"
+        )
+
+
+def _attrs(op: tf.Operation, names: Sequence[str]) -> dict[str, Any]:
+    attrs = {name: op.get_attr(name) for name in names}
+    return {
+        name: tf.compat.as_str(value) if isinstance(value, bytes) else value
+        for name, value in attrs.items()
+    }
+
+
+@tf.RegisterGradient("CudnnRnnTf>Forward")
+def _forward_gradient(op, output_grad, output_h_grad, output_c_grad, _):
+    attrs = _attrs(op, _RUN_ATTRS)
+    inputs = list(op.inputs)
+    outputs = list(op.outputs)
+    if not op.get_attr("is_training"):
+        # An inference pass keeps nothing for its gradient, so that it is cheap where none is
+        # asked for. Where one is, the pass runs again, still without dropout.
+        attrs["dropout"] = 0.0
+        outputs = list(raw_ops.cudnn_rnn_tf_forward(*inputs, is_training=True, **attrs))
+    output, output_h, output_c, reserve_space = outputs
+    grads = raw_ops.cudnn_rnn_tf_backward(
+        *inputs,
+        output,
+        output_h,
+        output_c,
+        output_grad,
+        output_h_grad,
+        output_c_grad,
+        reserve_space,
+        **attrs,
+    )
+    return *grads, None, None
+
+
+@tf.RegisterGradient("CudnnRnnTf>CanonicalToParams")
+def _canonical_to_params_gradient(op, params_grad):
+    weights, biases = raw_ops.cudnn_rnn_tf_params_to_canonical(
+        params_grad,
+        num_weights=op.get_attr("num_weights"),
+        num_biases=op.get_attr("num_biases"),
+        **_attrs(op, _PARAMS_ATTRS),
+    )
+    return *weights, *biases
+
+
+@tf.RegisterGradient("CudnnRnnTf>ParamsToCanonical")
+def _params_to_canonical_gradient(op, *grads):
+    num_weights = op.get_attr("num_weights")
+    return raw_ops.cudnn_rnn_tf_canonical_to_params(
+        weights=grads[:num_weights], biases=grads[num_weights:], **_attrs(op, _PARAMS_ATTRS)
+    )

@@ -1,0 +1,48 @@
+"""Masks, lengths and the order of variable-length sequences."""
+
+import tensorflow as tf
+
+
+def lengths_from_mask(mask: tf.Tensor, time_major: bool, layer_name: str) -> tf.Tensor:
+    """The sequence lengths that a right-padded mask says.
+
+    Args:
+        mask: boolean [B, T] ([T, B] time-major), true where a step is to be read.
+        time_major: which of the two.
+        layer_name: for the error.
+
+    Returns:
+        int32 [B].
+
+    Raises:
+        tf.errors.InvalidArgumentError: if a sequence's true values are not all at its beginning
+            (in a graph: when it runs).
+    """
+    mask = tf.cast(mask, tf.bool)
+    if time_major:
+        mask = tf.transpose(mask)
+    lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
+    expected = tf.sequence_mask(lengths, tf.shape(mask)[1])
+    wrong = tf.reduce_any(tf.not_equal(mask, expected), axis=1)
+    check = tf.debugging.Assert(
+        tf.logical_not(tf.reduce_any(wrong)),
+        [
+            f"expected the mask of layer '{layer_name}' to be padded on the right (in each "
+            "sequence all True values before all False ones), but received, in the first sequence "
+            "for which this does not hold:",
+            tf.gather(mask, tf.argmax(tf.cast(wrong, tf.int32))),
+        ],
+        summarize=100,
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(lengths)
+
+
+def reverse_sequences(
+    inputs: tf.Tensor, sequence_lengths: tf.Tensor | None, time_major: bool
+) -> tf.Tensor:
+    """Each sequence in reverse, its padding staying where it is."""
+    time_axis, batch_axis = (0, 1) if time_major else (1, 0)
+    if sequence_lengths is None:
+        return tf.reverse(inputs, [time_axis])
+    return tf.reverse_sequence(inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis)
