@@ -194,6 +194,11 @@ def forward(
         name=name,
         **config.spec_attrs(),
     )
+    if config.cell_clip:
+        # The op clips a cell state where it is read, as cuDNN does; here it leaves the network.
+        output_c = tf.clip_by_value(
+            output_c, tf.cast(-config.cell_clip, dtype), tf.cast(config.cell_clip, dtype)
+        )
     return output, (output_h, output_c) if config.is_lstm else (output_h,)
 
 

@@ -41,6 +41,10 @@ absl::Status ToTensorFlow(const RnnStatus& status) {
       return absl::InvalidArgumentError(status.message);
     case RnnStatus::Code::kUnimplemented:
       return absl::UnimplementedError(status.message);
+    case RnnStatus::Code::kFailedPrecondition:
+      return absl::FailedPreconditionError(status.message);
+    case RnnStatus::Code::kResourceExhausted:
+      return absl::ResourceExhaustedError(status.message);
     case RnnStatus::Code::kInternal:
       break;
   }

@@ -9,12 +9,19 @@
 
 namespace cudnn_rnn_tf {
 
-// Stands for the device in a kernel's template parameter.
+// Stand for the device in a kernel's template parameter.
 struct CpuDevice {};
+struct GpuDevice {};
 
 // The device's backend, over the resources of this call.
 template <typename Device>
 std::unique_ptr<RnnBackend> MakeBackend(tensorflow::OpKernelContext* context);
+template <>
+std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
+    tensorflow::OpKernelContext* context);
+template <>
+std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
+    tensorflow::OpKernelContext* context);
 
 absl::Status ToTensorFlow(const RnnStatus& status);
 

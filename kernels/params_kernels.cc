@@ -55,10 +55,10 @@ class ConversionOp : public ParamsOp {
                          const char* name, int64_t expected) {
     int64_t count = 0;
     OP_REQUIRES_OK(context, context->GetAttr(attr, &count));
-    OP_REQUIRES(context, count == expected,
-                InvalidArgument("expected ", expected, " ", name,
-                                " for this configuration, but received ",
-                                count));
+    OP_REQUIRES(
+        context, count == expected,
+        InvalidArgument("expected ", expected, " ", name,
+                        " for this configuration, but received ", count));
   }
 };
 
@@ -81,27 +81,24 @@ class CanonicalToParamsOp : public ConversionOp {
 
   void Compute(OpKernelContext* context) override {
     Tensor* params;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({layout().size()}),
-                                            &params));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                0, TensorShape({layout().size()}), &params));
     T* const to = params->flat<T>().data();
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     for (const bool is_bias : {false, true}) {
       OpInputList list;
-      OP_REQUIRES_OK(context,
-                     context->input_list(is_bias ? "biases" : "weights", &list));
+      OP_REQUIRES_OK(
+          context, context->input_list(is_bias ? "biases" : "weights", &list));
       const auto& blocks = is_bias ? layout().biases() : layout().weights();
       for (int i = 0; i < list.size(); ++i) {
         const TensorShape expected = BlockShape(blocks[i], is_bias);
-        OP_REQUIRES(
-            context, list[i].shape() == expected,
-            InvalidArgument("expected shape ", expected.DebugString(), " for ",
-                            blocks[i].name, ", but received ",
-                            list[i].shape().DebugString()));
-        OP_REQUIRES_OK(context,
-                       ToTensorFlow(backend->Copy(DataOf(list[i]),
-                                                  to + blocks[i].offset,
-                                                  list[i].TotalBytes())));
+        OP_REQUIRES(context, list[i].shape() == expected,
+                    InvalidArgument("expected shape ", expected.DebugString(),
+                                    " for ", blocks[i].name, ", but received ",
+                                    list[i].shape().DebugString()));
+        OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                    DataOf(list[i]), to + blocks[i].offset,
+                                    list[i].TotalBytes())));
       }
     }
   }
@@ -114,22 +111,21 @@ class ParamsToCanonicalOp : public ConversionOp {
 
   void Compute(OpKernelContext* context) override {
     const Tensor& params = context->input(0);
-    OP_REQUIRES(
-        context, params.shape() == TensorShape({layout().size()}),
-        InvalidArgument("expected params of shape [", layout().size(),
-                        "] for this configuration, but received ",
-                        params.shape().DebugString()));
+    OP_REQUIRES(context, params.shape() == TensorShape({layout().size()}),
+                InvalidArgument("expected params of shape [", layout().size(),
+                                "] for this configuration, but received ",
+                                params.shape().DebugString()));
     const T* const from = params.flat<T>().data();
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     for (const bool is_bias : {false, true}) {
       OpOutputList list;
-      OP_REQUIRES_OK(context, context->output_list(
-                                  is_bias ? "biases" : "weights", &list));
+      OP_REQUIRES_OK(
+          context, context->output_list(is_bias ? "biases" : "weights", &list));
       const auto& blocks = is_bias ? layout().biases() : layout().weights();
       for (int i = 0; i < list.size(); ++i) {
         Tensor* tensor;
-        OP_REQUIRES_OK(context, list.allocate(i, BlockShape(blocks[i], is_bias),
-                                              &tensor));
+        OP_REQUIRES_OK(
+            context, list.allocate(i, BlockShape(blocks[i], is_bias), &tensor));
         OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
                                     from + blocks[i].offset, DataOf(*tensor),
                                     tensor->TotalBytes())));
@@ -140,21 +136,29 @@ class ParamsToCanonicalOp : public ConversionOp {
 
 REGISTER_KERNEL_BUILDER(
     Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU), ParamsSizeOp);
+REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsSize")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("params_size"),
+                        ParamsSizeOp);
 
-#define CRNN_REGISTER(T)                                          \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams")    \
-                              .Device(tensorflow::DEVICE_CPU)     \
-                              .TypeConstraint<T>("T"),            \
-                          CanonicalToParamsOp<CpuDevice, T>);     \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical")    \
-                              .Device(tensorflow::DEVICE_CPU)     \
-                              .TypeConstraint<T>("T"),            \
-                          ParamsToCanonicalOp<CpuDevice, T>)
+#define CRNN_REGISTER_ON(T, DEVICE, Type)                      \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams") \
+                              .Device(tensorflow::DEVICE)      \
+                              .TypeConstraint<T>("T"),         \
+                          CanonicalToParamsOp<Type, T>);       \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical") \
+                              .Device(tensorflow::DEVICE)      \
+                              .TypeConstraint<T>("T"),         \
+                          ParamsToCanonicalOp<Type, T>)
+#define CRNN_REGISTER(T)                      \
+  CRNN_REGISTER_ON(T, DEVICE_CPU, CpuDevice); \
+  CRNN_REGISTER_ON(T, DEVICE_GPU, GpuDevice)
 CRNN_REGISTER(double);
 CRNN_REGISTER(float);
 CRNN_REGISTER(Eigen::half);
 CRNN_REGISTER(Eigen::bfloat16);
 #undef CRNN_REGISTER
+#undef CRNN_REGISTER_ON
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

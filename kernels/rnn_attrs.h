@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "kernels/rnn_spec.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/rnn_spec.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace cudnn_rnn_tf {
@@ -19,12 +19,11 @@ absl::Status InvalidArgument(const Args&... args) {
 
 template <typename E, typename Context>
 absl::Status ReadEnum(Context* context, const char* attr,
-                            bool (*parse)(std::string_view, E*), E* value) {
+                      bool (*parse)(std::string_view, E*), E* value) {
   std::string name;
   TF_RETURN_IF_ERROR(context->GetAttr(attr, &name));
   if (!parse(name, value)) {
-    return InvalidArgument("unknown ", attr, " '", name,
-                                               "'");
+    return InvalidArgument("unknown ", attr, " '", name, "'");
   }
   return absl::OkStatus();
 }
@@ -47,9 +46,8 @@ absl::Status ReadSpec(Context* context, RnnSpec* spec) {
 
 // Those that Forward and Backward have besides.
 template <typename Context>
-absl::Status ReadRunAttrs(Context* context, RnnSpec* spec,
-                                bool* time_major,
-                                bool* has_sequence_lengths) {
+absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
+                          bool* has_sequence_lengths) {
   TF_RETURN_IF_ERROR(context->GetAttr("dropout", &spec->dropout));
   TF_RETURN_IF_ERROR(context->GetAttr("cell_clip", &spec->cell_clip));
   TF_RETURN_IF_ERROR(context->GetAttr("time_major", time_major));

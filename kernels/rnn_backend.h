@@ -12,7 +12,14 @@ namespace cudnn_rnn_tf {
 
 // The outcome of a backend call, without TensorFlow's types.
 struct RnnStatus {
-  enum class Code { kOk, kInvalidArgument, kUnimplemented, kInternal };
+  enum class Code {
+    kOk,
+    kInvalidArgument,
+    kUnimplemented,
+    kFailedPrecondition,
+    kResourceExhausted,
+    kInternal
+  };
   Code code = Code::kOk;
   std::string message;
 
@@ -38,6 +45,9 @@ struct RnnBufferSizes {
   size_t reserve_space = 0;  // 0 in inference.
   size_t forward_workspace = 0;
   size_t backward_workspace = 0;
+  // Whether a backward pass uses the reserve space up, so that a caller who
+  // wants to run another one must hand it a copy.
+  bool backward_consumes_reserve = false;
 };
 
 // Tensors in the problem's data type unless said otherwise. With T time steps,
@@ -74,7 +84,7 @@ struct RnnBackwardBuffers {
   const void* output_backprop = nullptr;
   const void* output_h_backprop = nullptr;
   const void* output_c_backprop = nullptr;
-  const void* reserve_space = nullptr;
+  void* reserve_space = nullptr;
 
   void* input_backprop = nullptr;
   void* input_h_backprop = nullptr;

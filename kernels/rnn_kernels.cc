@@ -32,7 +32,7 @@ RnnDataType DataTypeOf(tensorflow::DataType dtype) {
 }
 
 absl::Status CheckShape(const char* name, const Tensor& tensor,
-                  const TensorShape& expected) {
+                        const TensorShape& expected) {
   if (tensor.shape() != expected) {
     return InvalidArgument("expected ", name, " of shape ",
                            expected.DebugString(), ", but received ",
@@ -97,8 +97,7 @@ class RnnOp : public OpKernel {
     run->output_shape = input.shape();
     run->output_shape.set_dim(2, spec.layer_output_size());
     run->h_shape = states(spec.output_size());
-    run->c_shape =
-        spec.is_lstm() ? states(spec.num_units) : TensorShape({0});
+    run->c_shape = spec.is_lstm() ? states(spec.num_units) : TensorShape({0});
     TF_RETURN_IF_ERROR(CheckShape("input_h", context->input(1), run->h_shape));
     TF_RETURN_IF_ERROR(CheckShape("input_c", context->input(2), run->c_shape));
     TF_RETURN_IF_ERROR(
@@ -118,8 +117,7 @@ class RnnOp : public OpKernel {
         }
       }
     }
-    TF_RETURN_IF_ERROR(
-        CheckShape("seed", context->input(5), TensorShape({2})));
+    TF_RETURN_IF_ERROR(CheckShape("seed", context->input(5), TensorShape({2})));
     const auto seed = context->input(5).flat<int64_t>();
     run->seed[0] = static_cast<uint64_t>(seed(0));
     run->seed[1] = static_cast<uint64_t>(seed(1));
@@ -127,10 +125,10 @@ class RnnOp : public OpKernel {
   }
 
   static absl::Status AllocateWorkspace(OpKernelContext* context, size_t bytes,
-                                  Tensor* workspace) {
-    return context->allocate_temp(
-        tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes)}),
-        workspace);
+                                        Tensor* workspace) {
+    return context->allocate_temp(tensorflow::DT_UINT8,
+                                  TensorShape({static_cast<int64_t>(bytes)}),
+                                  workspace);
   }
 
  private:
@@ -164,9 +162,10 @@ class ForwardOp : public RnnOp {
                      ToTensorFlow(backend->BufferSizes(run.problem, &sizes)));
     }
     OP_REQUIRES_OK(
-        context, context->allocate_output(
-                     3, TensorShape({static_cast<int64_t>(sizes.reserve_space)}),
-                     &reserve_space));
+        context,
+        context->allocate_output(
+            3, TensorShape({static_cast<int64_t>(sizes.reserve_space)}),
+            &reserve_space));
     const Tensor& input_h = context->input(1);
     const Tensor& input_c = context->input(2);
     if (run.empty()) {
@@ -180,8 +179,8 @@ class ForwardOp : public RnnOp {
       return;
     }
     Tensor workspace;
-    OP_REQUIRES_OK(context, AllocateWorkspace(
-                                context, sizes.forward_workspace, &workspace));
+    OP_REQUIRES_OK(context, AllocateWorkspace(context, sizes.forward_workspace,
+                                              &workspace));
     RnnForwardBuffers buffers;
     buffers.input = DataOf(context->input(0));
     buffers.input_h = DataOf(input_h);
@@ -211,9 +210,9 @@ class BackwardOp : public RnnOp {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, &run));
     run.problem.is_training = true;
-    const char* const names[] = {"output",          "output_h",
-                                 "output_c",        "output_backprop",
-                                 "output_h_backprop", "output_c_backprop"};
+    const char* const names[] = {
+        "output",          "output_h",          "output_c",
+        "output_backprop", "output_h_backprop", "output_c_backprop"};
     const TensorShape* const shapes[] = {&run.output_shape, &run.h_shape,
                                          &run.c_shape};
     for (int i = 0; i < 6; ++i) {
@@ -222,9 +221,8 @@ class BackwardOp : public RnnOp {
     }
     Tensor* backprops[4];
     for (int i = 0; i < 4; ++i) {
-      OP_REQUIRES_OK(context,
-                     context->allocate_output(i, context->input(i).shape(),
-                                              &backprops[i]));
+      OP_REQUIRES_OK(context, context->allocate_output(
+                                  i, context->input(i).shape(), &backprops[i]));
     }
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     const Tensor& h_backprop = context->input(10);
@@ -236,9 +234,9 @@ class BackwardOp : public RnnOp {
       OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
                                   DataOf(c_backprop), DataOf(*backprops[2]),
                                   c_backprop.TotalBytes())));
-      OP_REQUIRES_OK(context, ToTensorFlow(backend->SetZero(
-                                  DataOf(*backprops[3]),
-                                  backprops[3]->TotalBytes())));
+      OP_REQUIRES_OK(
+          context, ToTensorFlow(backend->SetZero(DataOf(*backprops[3]),
+                                                 backprops[3]->TotalBytes())));
       return;
     }
     RnnBufferSizes sizes;
@@ -250,8 +248,8 @@ class BackwardOp : public RnnOp {
         CheckShape("reserve_space", reserve_space,
                    TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
     Tensor workspace;
-    OP_REQUIRES_OK(context, AllocateWorkspace(
-                                context, sizes.backward_workspace, &workspace));
+    OP_REQUIRES_OK(context, AllocateWorkspace(context, sizes.backward_workspace,
+                                              &workspace));
     RnnBackwardBuffers buffers;
     buffers.input = DataOf(context->input(0));
     buffers.input_h = DataOf(context->input(1));
@@ -265,7 +263,20 @@ class BackwardOp : public RnnOp {
     buffers.output_backprop = DataOf(context->input(9));
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);
-    buffers.reserve_space = DataOf(reserve_space);
+    Tensor consumable = reserve_space;
+    if (sizes.backward_consumes_reserve) {
+      // Where nobody else holds the reserve space, this is the same buffer.
+      OP_REQUIRES_OK(context,
+                     context->forward_input_or_allocate_temp(
+                         {12}, tensorflow::DT_UINT8, reserve_space.shape(),
+                         tensorflow::AllocatorAttributes(), &consumable));
+      if (!consumable.SharesBufferWith(reserve_space)) {
+        OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                    DataOf(reserve_space), DataOf(consumable),
+                                    reserve_space.TotalBytes())));
+      }
+    }
+    buffers.reserve_space = DataOf(consumable);
     buffers.input_backprop = DataOf(*backprops[0]);
     buffers.input_h_backprop = DataOf(*backprops[1]);
     buffers.input_c_backprop = DataOf(*backprops[2]);
@@ -276,15 +287,27 @@ class BackwardOp : public RnnOp {
   }
 };
 
-#define CRNN_REGISTER(T)                                         \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")             \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<T>("T"),           \
-                          ForwardOp<CpuDevice>);                 \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")            \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<T>("T"),           \
-                          BackwardOp<CpuDevice>)
+#define CRNN_REGISTER(T)                                      \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
+                              .Device(tensorflow::DEVICE_CPU) \
+                              .TypeConstraint<T>("T"),        \
+                          ForwardOp<CpuDevice>);              \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")         \
+                              .Device(tensorflow::DEVICE_CPU) \
+                              .TypeConstraint<T>("T"),        \
+                          BackwardOp<CpuDevice>);             \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .HostMemory("sequence_lengths") \
+                              .HostMemory("seed")             \
+                              .TypeConstraint<T>("T"),        \
+                          ForwardOp<GpuDevice>);              \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")         \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .HostMemory("sequence_lengths") \
+                              .HostMemory("seed")             \
+                              .TypeConstraint<T>("T"),        \
+                          BackwardOp<GpuDevice>)
 CRNN_REGISTER(double);
 CRNN_REGISTER(float);
 CRNN_REGISTER(Eigen::half);

@@ -16,9 +16,9 @@
           "bias_mode: {'none', 'single_input', 'single_recurrent', "       \
           "'double'} = 'double'")
 
-#define CRNN_RUN_ATTRS           \
-  Attr("dropout: float = 0.0")   \
-      .Attr("cell_clip: float = 0.0") \
+#define CRNN_RUN_ATTRS                 \
+  Attr("dropout: float = 0.0")         \
+      .Attr("cell_clip: float = 0.0")  \
       .Attr("time_major: bool = true") \
       .Attr("has_sequence_lengths: bool = false")
 

@@ -25,7 +25,7 @@ struct RunShapes {
 };
 
 absl::Status MergeInput(InferenceContext* c, int index, const char* name,
-                  ShapeHandle expected, ShapeHandle* merged) {
+                        ShapeHandle expected, ShapeHandle* merged) {
   if (!c->Merge(c->input(index), expected, merged).ok()) {
     return InvalidArgument("expected ", name, " of shape ",
                            c->DebugString(expected), ", but received ",
@@ -52,39 +52,39 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   };
   auto states = [&](int64_t n) {
     const DimensionHandle count = c->MakeDim(spec.num_pseudo_layers());
-    return time_major
-               ? c->MakeShape({count, shapes->batch, c->MakeDim(n)})
-               : c->MakeShape({shapes->batch, count, c->MakeDim(n)});
+    return time_major ? c->MakeShape({count, shapes->batch, c->MakeDim(n)})
+                      : c->MakeShape({shapes->batch, count, c->MakeDim(n)});
   };
   shapes->time = c->Dim(shapes->input, time_major ? 0 : 1);
   shapes->batch = c->Dim(shapes->input, time_major ? 1 : 0);
   const DimensionHandle input_size = c->Dim(shapes->input, 2);
-
-  TF_RETURN_IF_ERROR(MergeInput(c, kInputH, "input_h",
-                                states(spec.output_size()), &shapes->h));
-  shapes->batch = c->Dim(shapes->h, time_major ? 1 : 0);
-  if (spec.is_lstm()) {
-    TF_RETURN_IF_ERROR(MergeInput(c, kInputC, "input_c",
-                                  states(spec.num_units), &shapes->c));
-    shapes->batch = c->Dim(shapes->c, time_major ? 1 : 0);
-  } else {
-    TF_RETURN_IF_ERROR(
-        MergeInput(c, kInputC, "input_c", c->Vector(0), &shapes->c));
-  }
-  ShapeHandle lengths, unused;
-  TF_RETURN_IF_ERROR(MergeInput(
-      c, kSequenceLengths, "sequence_lengths",
-      has_sequence_lengths ? c->Vector(shapes->batch) : c->Vector(0),
-      &lengths));
-  if (has_sequence_lengths) shapes->batch = c->Dim(lengths, 0);
-  TF_RETURN_IF_ERROR(MergeInput(c, kSeed, "seed", c->Vector(2), &unused));
-
+  // First, since the shapes expected below follow from the configuration.
   DimensionHandle params_size = c->UnknownDim();
   if (c->ValueKnown(input_size)) {
     spec.input_size = c->Value(input_size);
     TF_RETURN_IF_ERROR(CheckSpec(spec));
     params_size = c->MakeDim(ParamLayout(spec).size());
   }
+
+  TF_RETURN_IF_ERROR(MergeInput(c, kInputH, "input_h",
+                                states(spec.output_size()), &shapes->h));
+  shapes->batch = c->Dim(shapes->h, time_major ? 1 : 0);
+  if (spec.is_lstm()) {
+    TF_RETURN_IF_ERROR(
+        MergeInput(c, kInputC, "input_c", states(spec.num_units), &shapes->c));
+    shapes->batch = c->Dim(shapes->c, time_major ? 1 : 0);
+  } else {
+    TF_RETURN_IF_ERROR(
+        MergeInput(c, kInputC, "input_c", c->Vector(0), &shapes->c));
+  }
+  ShapeHandle lengths, unused;
+  TF_RETURN_IF_ERROR(
+      MergeInput(c, kSequenceLengths, "sequence_lengths",
+                 has_sequence_lengths ? c->Vector(shapes->batch) : c->Vector(0),
+                 &lengths));
+  if (has_sequence_lengths) shapes->batch = c->Dim(lengths, 0);
+  TF_RETURN_IF_ERROR(MergeInput(c, kSeed, "seed", c->Vector(2), &unused));
+
   TF_RETURN_IF_ERROR(MergeInput(c, kParams, "params", c->Vector(params_size),
                                 &shapes->params));
   shapes->input = sequence(input_size);
@@ -102,8 +102,8 @@ absl::Status ForwardShape(InferenceContext* c) {
   c->set_output(0, shapes.output);
   c->set_output(1, shapes.h);
   c->set_output(2, shapes.c);
-  c->set_output(3, is_training ? c->Vector(InferenceContext::kUnknownDim)
-                               : c->Vector(0));
+  c->set_output(
+      3, is_training ? c->Vector(InferenceContext::kUnknownDim) : c->Vector(0));
   return absl::OkStatus();
 }
 
@@ -167,7 +167,9 @@ output_c: The final cell states, shaped as input_c.
 reserve_space: What Backward needs, where is_training is set; else empty, [0].
 dropout: The rate at which outputs of all layers but the last are dropped, in
   training only.
-cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip]; 0: not.
+cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
+  a step reads them: before the forget gate and before tanh; output_c holds the
+  last ones before that. 0: no clipping.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")

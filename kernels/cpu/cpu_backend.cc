@@ -48,9 +48,7 @@ class Adapter {
   Sequence OutputSequence() const { return Steps(spec_.layer_output_size()); }
   Sequence HiddenStates() const { return States(spec_.output_size()); }
   Sequence CellStates() const { return States(spec_.num_units); }
-  Sequence Params() const {
-    return {1, 1, ParamLayout(spec_).size(), false};
-  }
+  Sequence Params() const { return {1, 1, ParamLayout(spec_).size(), false}; }
 
   // The caller's tensor where the network can read it in place, else a copy of
   // it from the arena. Padded steps come as zeros: what the caller has there,
@@ -140,15 +138,15 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   CpuForwardCall<Compute> call = {};
   call.input = adapter.Import(buffers.input, adapter.InputSequence(),
                               /*has_padding=*/true, &workspace);
-  call.input_h =
-      adapter.Import(buffers.input_h, adapter.HiddenStates(), false, &workspace);
+  call.input_h = adapter.Import(buffers.input_h, adapter.HiddenStates(), false,
+                                &workspace);
   call.params =
       adapter.Import(buffers.params, adapter.Params(), false, &workspace);
   call.output_h =
       adapter.Result(buffers.output_h, adapter.HiddenStates(), &workspace);
   if (lstm) {
-    call.input_c =
-        adapter.Import(buffers.input_c, adapter.CellStates(), false, &workspace);
+    call.input_c = adapter.Import(buffers.input_c, adapter.CellStates(), false,
+                                  &workspace);
     call.output_c =
         adapter.Result(buffers.output_c, adapter.CellStates(), &workspace);
   }
@@ -173,7 +171,7 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
                  const ParallelFor& parallel_for, bool count_only,
                  size_t* workspace_bytes) {
   Arena workspace(buffers.workspace);
-  Arena reserve_arena(const_cast<void*>(buffers.reserve_space));
+  Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(problem, &reserve_arena);
   Adapter<Storage, Compute> adapter(problem, buffers.sequence_lengths,
                                     parallel_for);
@@ -181,26 +179,24 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   CpuBackwardCall<Compute> call = {};
   call.input = adapter.Import(buffers.input, adapter.InputSequence(),
                               /*has_padding=*/true, &workspace);
-  call.input_h =
-      adapter.Import(buffers.input_h, adapter.HiddenStates(), false, &workspace);
+  call.input_h = adapter.Import(buffers.input_h, adapter.HiddenStates(), false,
+                                &workspace);
   call.params =
       adapter.Import(buffers.params, adapter.Params(), false, &workspace);
   call.output_backprop =
       adapter.ImportCopy(buffers.output_backprop, adapter.OutputSequence(),
                          /*has_padding=*/true, &workspace);
-  call.h_backprop = adapter.ImportCopy(buffers.output_h_backprop,
-                                       adapter.HiddenStates(), false,
-                                       &workspace);
+  call.h_backprop = adapter.ImportCopy(
+      buffers.output_h_backprop, adapter.HiddenStates(), false, &workspace);
   call.input_backprop = adapter.Result(buffers.input_backprop,
                                        adapter.InputSequence(), &workspace);
   call.params_backprop =
       adapter.Result(buffers.params_backprop, adapter.Params(), &workspace);
   if (lstm) {
-    call.input_c =
-        adapter.Import(buffers.input_c, adapter.CellStates(), false, &workspace);
-    call.c_backprop = adapter.ImportCopy(buffers.output_c_backprop,
-                                         adapter.CellStates(), false,
-                                         &workspace);
+    call.input_c = adapter.Import(buffers.input_c, adapter.CellStates(), false,
+                                  &workspace);
+    call.c_backprop = adapter.ImportCopy(
+        buffers.output_c_backprop, adapter.CellStates(), false, &workspace);
   }
   CpuNetwork<Compute>(problem, buffers.sequence_lengths, buffers.seed,
                       parallel_for)
@@ -245,8 +241,8 @@ RnnStatus CpuBackend::BufferSizes(const RnnProblem& problem,
     using Compute = decltype(compute);
     size_t reserve = 0;
     RunForward<Storage, Compute>(problem, {}, parallel_for_,
-                                 /*count_only=*/true,
-                                 &sizes->forward_workspace, &reserve);
+                                 /*count_only=*/true, &sizes->forward_workspace,
+                                 &reserve);
     sizes->reserve_space = reserve;
     if (problem.is_training) {
       RunBackward<Storage, Compute>(problem, {}, parallel_for_,

@@ -16,7 +16,8 @@ struct CpuNetwork<T>::BackwardLayer {
   T* input_backprop = nullptr;         // [T, B, fan_in]
   // Gradients of the preactivations, [T, B, dz_width].
   T* dz[2] = {};
-  T* first_dz = nullptr;  // Those of every sequence's first step, [B, dz_width].
+  T* first_dz =
+      nullptr;  // Those of every sequence's first step, [B, dz_width].
   // Projection only: the gradient of the projected output and what was
   // projected, [T, B, P] and [T, B, H].
   T* projected_backprop[2] = {};
@@ -172,7 +173,7 @@ void CpuNetwork<T>::BackwardSteps(const BackwardLayer& layer, int64_t dir,
                              layer.call.c_backprop + (states + r) * units_,
                              row_dz);
           if (projects) {
-            simd.lstm_output(units_, gates + 3 * units_, c,
+            simd.lstm_output(units_, clip, gates + 3 * units_, c,
                              layer.unprojected[dir] + (first + r) * units_);
           }
           break;
@@ -245,8 +246,8 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer, int64_t dir) {
   // Recurrent side. The state before a step is the output of its neighbour,
   // except for a sequence's first step: padded outputs are zero, so those rows
   // add nothing in the first product and come in the second.
-  const MatrixView<T> output = {
-      layer.reserve.outputs[layer.index] + dir * out_, layer_out_};
+  const MatrixView<T> output = {layer.reserve.outputs[layer.index] + dir * out_,
+                                layer_out_};
   const int64_t pairs = steps - batch_;
   const T* const dz_after = dir == 0 ? dz + batch_ * dz_width : dz;
   const MatrixView<T> output_before = {
@@ -321,7 +322,8 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
                 PackedSize<T>(batch_, out_),
                 projects ? PackedSize<T>(steps, units_) : 0}));
   // The gradient of a layer's input is the one of the output below it.
-  T* spare = spec_.num_layers > 1 ? arena->Take<T>(steps * layer_out_) : nullptr;
+  T* spare =
+      spec_.num_layers > 1 ? arena->Take<T>(steps * layer_out_) : nullptr;
   T* const dropped = spec_.num_layers > 1 && has_dropout(1)
                          ? arena->Take<T>(steps * layer_out_)
                          : nullptr;
@@ -355,8 +357,8 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
                    layer.projection_panels[dir], parallel_for_);
       }
     }
-    const double flops = 2.0 * time_ * std::min(batch_, BatchBlock()) *
-                         dz_width * (out_ + 10.0);
+    const double flops =
+        2.0 * time_ * std::min(batch_, BatchBlock()) * dz_width * (out_ + 10.0);
     parallel_for_(dirs_ * blocks, flops, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t first_row = task % blocks * BatchBlock();
@@ -373,8 +375,8 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
   }
 }
 
-#define CRNN_INSTANTIATE(T)                                             \
-  template void CpuNetwork<T>::Backward(const CpuBackwardCall<T>&,      \
+#define CRNN_INSTANTIATE(T)                                        \
+  template void CpuNetwork<T>::Backward(const CpuBackwardCall<T>&, \
                                         const CpuReserve<T>&, Arena*, bool)
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);

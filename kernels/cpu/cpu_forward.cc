@@ -95,19 +95,18 @@ void CpuNetwork<T>::ForwardInputGates(int64_t layer, int64_t dir,
   const int64_t steps = time_ * batch_;
   const int64_t input_size = spec_.layer_input_size(layer);
   const bool skip = offsets.input_weights < 0;
-  parallel_for_(
-      CeilDiv(steps, kRowBlock), 1.0 * kRowBlock * gates_,
-      [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin * kRowBlock;
-             row < std::min(end * kRowBlock, steps); ++row) {
-          T* to = gates + row * gates_;
-          std::copy_n(bias.data(), gates_, to);
-          if (!skip) continue;
-          for (int64_t j = 0; j < gates_; ++j) {
-            to[j] += input[row * input_size + j % units_];
-          }
-        }
-      });
+  parallel_for_(CeilDiv(steps, kRowBlock), 1.0 * kRowBlock * gates_,
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t row = begin * kRowBlock;
+                       row < std::min(end * kRowBlock, steps); ++row) {
+                    T* to = gates + row * gates_;
+                    std::copy_n(bias.data(), gates_, to);
+                    if (!skip) continue;
+                    for (int64_t j = 0; j < gates_; ++j) {
+                      to[j] += input[row * input_size + j % units_];
+                    }
+                  }
+                });
   if (skip) return;
   const MatrixView<T> weights = {params + offsets.input_weights, input_size};
   Gemm(steps, gates_, input_size, MatrixView<T>{input, input_size},
@@ -175,12 +174,11 @@ void CpuNetwork<T>::ForwardSteps(int64_t layer, int64_t dir, int64_t first_row,
           break;
         }
         case RnnMode::kGru:
-          simd.gru_forward(units_, recurrent + r * gates_, candidate_bias,
-                           row_gates,
-                           kept.candidate != nullptr
-                               ? kept.candidate + (first + r) * units_
-                               : candidate_row,
-                           row_h);
+          simd.gru_forward(
+              units_, recurrent + r * gates_, candidate_bias, row_gates,
+              kept.candidate != nullptr ? kept.candidate + (first + r) * units_
+                                        : candidate_row,
+              row_h);
           break;
         case RnnMode::kRnnTanh:
           simd.rnn_tanh_forward(units_, row_gates, row_h);
@@ -220,9 +218,9 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
   const int64_t blocks = CeilDiv(batch_, kBatchBlock);
   const int64_t block_workspace_size =
       kBatchBlock * std::max(gates_, units_ + out_) + 2 * units_;
-  T* const input_panels = arena->Take<T>(
-      std::max(PackedSize<T>(spec_.input_size, gates_),
-               PackedSize<T>(layer_out_, gates_)));
+  T* const input_panels =
+      arena->Take<T>(std::max(PackedSize<T>(spec_.input_size, gates_),
+                              PackedSize<T>(layer_out_, gates_)));
   T* recurrent_panels[2] = {};
   T* projection_panels[2] = {};
   for (int64_t dir = 0; dir < dirs_; ++dir) {
@@ -269,8 +267,8 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
                    projection_panels[dir], parallel_for_);
       }
     }
-    const double flops = 2.0 * time_ * std::min(batch_, kBatchBlock) * gates_ *
-                         (out_ + 10.0);
+    const double flops =
+        2.0 * time_ * std::min(batch_, kBatchBlock) * gates_ * (out_ + 10.0);
     parallel_for_(dirs_ * blocks, flops, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t dir = task / blocks;
@@ -291,12 +289,12 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
 template struct CpuReserve<float>;
 template struct CpuReserve<double>;
 // The members that other files define are instantiated there.
-#define CRNN_INSTANTIATE(T)                                                   \
-  template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const int32_t*,       \
-                                     const uint64_t*, const ParallelFor&);    \
-  template int64_t CpuNetwork<T>::BatchBlock();                               \
-  template int64_t CpuNetwork<T>::LongestLength(int64_t, int64_t) const;      \
-  template void CpuNetwork<T>::Forward(const CpuForwardCall<T>&,              \
+#define CRNN_INSTANTIATE(T)                                                \
+  template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const int32_t*,    \
+                                     const uint64_t*, const ParallelFor&); \
+  template int64_t CpuNetwork<T>::BatchBlock();                            \
+  template int64_t CpuNetwork<T>::LongestLength(int64_t, int64_t) const;   \
+  template void CpuNetwork<T>::Forward(const CpuForwardCall<T>&,           \
                                        const CpuReserve<T>&, Arena*, bool)
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);

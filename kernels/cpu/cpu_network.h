@@ -3,37 +3,16 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/arena.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
-
-// Hands out aligned pieces of one buffer; over a null buffer it only counts, so
-// that one piece of code both sizes a workspace and lays it out.
-class Arena {
- public:
-  explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
-
-  template <typename T>
-  T* Take(int64_t count) {
-    const size_t offset = used_;
-    used_ += (static_cast<size_t>(count) * sizeof(T) + kAlign - 1) / kAlign *
-             kAlign;
-    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset);
-  }
-  size_t used() const { return used_; }
-
- private:
-  static constexpr size_t kAlign = 64;
-  char* base_;
-  size_t used_ = 0;
-};
 
 // What a forward pass leaves for its backward pass. In inference the layers
 // share one set of gates and two outputs, and no cell states are kept.
@@ -111,8 +90,8 @@ class CpuNetwork {
                     const T* projection_panels, T* h, T* c, T* block_workspace);
 
   struct BackwardLayer;
-  void BackwardSteps(const BackwardLayer& layer, int64_t dir,
-                     int64_t first_row, int64_t last_row);
+  void BackwardSteps(const BackwardLayer& layer, int64_t dir, int64_t first_row,
+                     int64_t last_row);
   void BackwardWeights(const BackwardLayer& layer, int64_t dir);
 
   const RnnProblem& problem_;

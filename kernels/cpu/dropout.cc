@@ -40,13 +40,13 @@ void ApplyDropout(const DropoutMask& mask, int64_t size, const T* from, T* to,
         const int64_t last = std::min(end * kTask, size);
         for (int64_t e = begin * kTask; e < last; e += 4) {
           const uint64_t group = static_cast<uint64_t>(e) / 4;
-          const Words words = Philox(
-              {static_cast<uint32_t>(group),
-               static_cast<uint32_t>(group >> 32) |
-                   static_cast<uint32_t>(mask.layer) << 16,
-               static_cast<uint32_t>(mask.seed[1]),
-               static_cast<uint32_t>(mask.seed[1] >> 32)},
-              mask.seed[0]);
+          const Words words =
+              Philox({static_cast<uint32_t>(group),
+                      static_cast<uint32_t>(group >> 32) |
+                          static_cast<uint32_t>(mask.layer) << 16,
+                      static_cast<uint32_t>(mask.seed[1]),
+                      static_cast<uint32_t>(mask.seed[1] >> 32)},
+                     mask.seed[0]);
           for (int64_t w = 0; w < std::min<int64_t>(4, last - e); ++w) {
             to[e + w] = words[w] < threshold ? T(0) : from[e + w] * scale;
           }

@@ -115,6 +115,19 @@ inline float Tanh(float x) {
 inline double Sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 inline double Tanh(double x) { return __builtin_tanh(x); }
 
+// A NaN stays a NaN: both comparisons are false.
+template <typename T>
+inline T Clip(T c, T clip) {
+  const T low = clip > T(0) && c < -clip ? -clip : c;
+  return clip > T(0) && low > clip ? clip : low;
+}
+
+// Whether the clipped state moves with the state.
+template <typename T>
+inline bool Moves(T c, T clip) {
+  return !(clip > T(0)) || (c < clip && c > -clip);
+}
+
 template <typename T>
 void LstmForward(int64_t n, T clip, T* gates, T* c, T* h) {
   T* __restrict i = gates;
@@ -130,19 +143,18 @@ void LstmForward(int64_t n, T clip, T* gates, T* c, T* h) {
     o[j] = Sigmoid(o[j]);
   }
   for (int64_t j = 0; j < n; ++j) {
-    T next = f[j] * cell[j] + i[j] * g[j];
-    // A NaN stays a NaN: both comparisons are false.
-    const T low = clip > T(0) && next < -clip ? -clip : next;
-    next = clip > T(0) && low > clip ? clip : low;
+    const T next = f[j] * Clip(cell[j], clip) + i[j] * g[j];
     cell[j] = next;
-    out[j] = o[j] * Tanh(next);
+    out[j] = o[j] * Tanh(Clip(next, clip));
   }
 }
 
 template <typename T>
-void LstmOutput(int64_t n, const T* output_gate, const T* c, T* y) {
+void LstmOutput(int64_t n, T clip, const T* output_gate, const T* c, T* y) {
   T* __restrict out = y;
-  for (int64_t j = 0; j < n; ++j) out[j] = output_gate[j] * Tanh(c[j]);
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] = output_gate[j] * Tanh(Clip(c[j], clip));
+  }
 }
 
 template <typename T>
@@ -158,16 +170,14 @@ void LstmBackward(int64_t n, T clip, const T* gates, const T* c,
   T* __restrict d_o = dz + 3 * n;
   T* __restrict dcell = dc;
   for (int64_t j = 0; j < n; ++j) {
-    const T tanh_c = Tanh(c[j]);
-    T dnext = dcell[j] + dh[j] * o[j] * (T(1) - tanh_c * tanh_c);
-    // A clipped cell state does not move with what lies before the clip.
-    const bool clipped = clip > T(0) && (c[j] >= clip || c[j] <= -clip);
-    dnext = clipped ? T(0) : dnext;
+    const T tanh_c = Tanh(Clip(c[j], clip));
+    const T through_h = dh[j] * o[j] * (T(1) - tanh_c * tanh_c);
+    const T dnext = dcell[j] + (Moves(c[j], clip) ? through_h : T(0));
     d_o[j] = dh[j] * tanh_c * o[j] * (T(1) - o[j]);
     di[j] = dnext * g[j] * i[j] * (T(1) - i[j]);
-    df[j] = dnext * c_prev[j] * f[j] * (T(1) - f[j]);
+    df[j] = dnext * Clip(c_prev[j], clip) * f[j] * (T(1) - f[j]);
     dg[j] = dnext * i[j] * (T(1) - g[j] * g[j]);
-    dcell[j] = dnext * f[j];
+    dcell[j] = Moves(c_prev[j], clip) ? dnext * f[j] : T(0);
   }
 }
 

@@ -27,7 +27,8 @@ struct SimdKernels {
 
   // Each works on one row of n units. `gates` holds the gates' preactivations
   // [num_gates * n] and is left with their activations. States are updated in
-  // place. clip = 0: no clipping.
+  // place. Cell states are kept as they are and clipped where they are read;
+  // clip = 0: no clipping.
   void (*lstm_forward)(int64_t n, T clip, T* gates, T* c, T* h);
   // `recurrent` is R h [3 n]; `candidate_bias` the recurrent bias of the
   // candidate [n]; `candidate` is left with R_h h + b_Rh [n].
@@ -47,7 +48,8 @@ struct SimdKernels {
   void (*rnn_tanh_backward)(int64_t n, const T* h, const T* dh, T* dz);
   void (*rnn_relu_backward)(int64_t n, const T* h, const T* dh, T* dz);
   // y = o * tanh(c), an LSTM's output before its projection.
-  void (*lstm_output)(int64_t n, const T* output_gate, const T* c, T* y);
+  void (*lstm_output)(int64_t n, T clip, const T* output_gate, const T* c,
+                      T* y);
 };
 
 // Elementwise functions on their own, for tests of their accuracy.

@@ -1,0 +1,350 @@
+#include "kernels/cudnn/plan.h"
+
+#include <cctype>
+#include <limits>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+const CudnnLibrary& Cudnn() { return Gpu().cudnn; }
+
+cudnnDataType_t CudnnType(RnnDataType dtype) {
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return CUDNN_DATA_DOUBLE;
+    case RnnDataType::kFloat32:
+      return CUDNN_DATA_FLOAT;
+    case RnnDataType::kFloat16:
+      return CUDNN_DATA_HALF;
+    case RnnDataType::kBfloat16:
+      return CUDNN_DATA_BFLOAT16;
+  }
+  return CUDNN_DATA_FLOAT;
+}
+
+const char* TypeName(RnnDataType dtype) {
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return "float64";
+    case RnnDataType::kFloat32:
+      return "float32";
+    case RnnDataType::kFloat16:
+      return "float16";
+    case RnnDataType::kBfloat16:
+      return "bfloat16";
+  }
+  return "unknown type";
+}
+
+size_t SizeOf(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat64   ? 8
+         : dtype == RnnDataType::kFloat32 ? 4
+                                          : 2;
+}
+
+cudnnRNNMode_t CellMode(RnnMode mode) {
+  switch (mode) {
+    case RnnMode::kLstm:
+      return CUDNN_LSTM;
+    case RnnMode::kGru:
+      return CUDNN_GRU;
+    case RnnMode::kRnnTanh:
+      return CUDNN_RNN_TANH;
+    case RnnMode::kRnnRelu:
+      return CUDNN_RNN_RELU;
+  }
+  return CUDNN_LSTM;
+}
+
+cudnnRNNBiasMode_t CudnnBiasMode(BiasMode mode) {
+  switch (mode) {
+    case BiasMode::kNone:
+      return CUDNN_RNN_NO_BIAS;
+    case BiasMode::kSingleInput:
+      return CUDNN_RNN_SINGLE_INP_BIAS;
+    case BiasMode::kSingleRecurrent:
+      return CUDNN_RNN_SINGLE_REC_BIAS;
+    case BiasMode::kDouble:
+      return CUDNN_RNN_DOUBLE_BIAS;
+  }
+  return CUDNN_RNN_DOUBLE_BIAS;
+}
+
+cudnnMathType_t MathType(RnnDataType dtype, bool allow_tf32) {
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return CUDNN_DEFAULT_MATH;
+    case RnnDataType::kFloat32:
+      return allow_tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+    case RnnDataType::kFloat16:
+    case RnnDataType::kBfloat16:
+      return CUDNN_TENSOR_OP_MATH;
+  }
+  return CUDNN_DEFAULT_MATH;
+}
+
+// "cudnnRNNForward" of "Gpu().cudnn.cudnnRNNForward(…)".
+std::string FunctionName(const std::string& call) {
+  size_t begin = call.find("cudnn");
+  while (begin != std::string::npos && !std::isupper(call[begin + 5])) {
+    begin = call.find("cudnn", begin + 1);
+  }
+  if (begin == std::string::npos) begin = 0;
+  return call.substr(begin, call.find('(', begin) - begin);
+}
+
+// Stands for device memory where cuDNN only computes with the address.
+void* UnreadAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 20); }
+
+}  // namespace
+
+std::string Describe(const RnnProblem& problem) {
+  const RnnSpec& spec = problem.spec;
+  std::string text = RnnModeName(spec.rnn_mode);
+  text += ", " + std::to_string(spec.num_layers) + " layers of " +
+          std::to_string(spec.num_units) + " units";
+  if (spec.num_proj > 0) {
+    text += " projected to " + std::to_string(spec.num_proj);
+  }
+  text += spec.num_dirs() == 2 ? ", bidirectional" : ", unidirectional";
+  if (spec.input_mode == InputMode::kSkip) text += ", skip_input";
+  text += ", input size " + std::to_string(spec.input_size);
+  text += ", bias set " + std::to_string(static_cast<int>(spec.bias_mode));
+  if (spec.cell_clip > 0) text += ", clip " + std::to_string(spec.cell_clip);
+  if (spec.dropout > 0) text += ", dropout " + std::to_string(spec.dropout);
+  text += std::string(", ") + TypeName(problem.dtype);
+  text += ", time " + std::to_string(problem.max_time) + ", batch " +
+          std::to_string(problem.batch_size);
+  text += problem.time_major ? ", time-major" : ", batch-major";
+  if (problem.has_sequence_lengths) text += ", with sequence lengths";
+  return text + (problem.is_training ? ", training" : ", inference");
+}
+
+RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
+                       const RnnProblem& problem) {
+  char details[512] = "";
+  Cudnn().cudnnGetLastErrorString(details, sizeof(details));
+  const std::string message = std::string("cuDNN failed (") +
+                              Cudnn().cudnnGetErrorString(status) + ") in " +
+                              FunctionName(call) + " for " + Describe(problem) +
+                              (details[0] != '\0' ? ": " : "") + details;
+  switch (status / 1000) {
+    case CUDNN_STATUS_BAD_PARAM / 1000:
+      return {RnnStatus::Code::kInvalidArgument, message};
+    case CUDNN_STATUS_NOT_SUPPORTED / 1000:
+      return {RnnStatus::Code::kUnimplemented, message};
+    default:
+      break;
+  }
+  const bool out_of_memory =
+      status == CUDNN_STATUS_ALLOC_FAILED ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  return {out_of_memory ? RnnStatus::Code::kResourceExhausted
+                        : RnnStatus::Code::kInternal,
+          message};
+}
+
+RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
+                            const CudnnOptions& options,
+                            std::unique_ptr<CudnnPlan>* plan) {
+  std::unique_ptr<CudnnPlan> built(new CudnnPlan(problem));
+  CRNN_RETURN_IF_ERROR(built->Build(handle, options));
+  *plan = std::move(built);
+  return {};
+}
+
+RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
+                                  int64_t vector_size, const int32_t* lengths) {
+  // Padded outputs are set to this; the bytes are zero in every type.
+  double padding = 0.0;
+  std::vector<int> full;
+  if (lengths == nullptr) {
+    full.assign(problem_.batch_size, static_cast<int>(problem_.max_time));
+    lengths = full.data();
+  }
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnSetRNNDataDescriptor(
+          descriptor->get(), CudnnType(problem_.dtype),
+          problem_.time_major ? CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED
+                              : CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED,
+          static_cast<int>(problem_.max_time),
+          static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
+          lengths, &padding),
+      problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
+                                    int64_t size) {
+  const int rows = static_cast<int>(problem_.spec.num_pseudo_layers());
+  const int batch = static_cast<int>(problem_.batch_size);
+  const int n = static_cast<int>(size);
+  const int dims[] = {rows, batch, n};
+  const int strides[] = {batch * n, n, 1};
+  CRNN_RETURN_IF_CUDNN_ERROR(descriptor->Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnSetTensorNdDescriptor(
+          descriptor->get(), CudnnType(problem_.dtype), 3, dims, strides),
+      problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
+  CRNN_RETURN_IF_ERROR(
+      DescribeData(&input_, problem_.spec.input_size, lengths));
+  return DescribeData(&output_, problem_.spec.layer_output_size(), lengths);
+}
+
+RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t handle, void* states,
+                                 uint64_t seed) {
+  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnSetDropoutDescriptor(
+                                 dropout_.get(), handle, problem_.spec.dropout,
+                                 states, dropout_states_size_, seed),
+                             problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t handle, void* states) {
+  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnRestoreDropoutDescriptor(
+                                 dropout_.get(), handle, problem_.spec.dropout,
+                                 states, dropout_states_size_, 0),
+                             problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
+  const RnnSpec& spec = problem_.spec;
+  const int64_t largest = std::numeric_limits<int32_t>::max();
+  for (const int64_t size :
+       {spec.num_pseudo_layers(), problem_.batch_size * spec.num_units,
+        problem_.batch_size * spec.output_size(), spec.input_size,
+        spec.layer_output_size()}) {
+    if (size > largest) {
+      return {RnnStatus::Code::kUnimplemented,
+              "cuDNN's sizes are 32-bit integers, too small for " +
+                  Describe(problem_)};
+    }
+  }
+  if (spec.num_proj == spec.num_units) {
+    // It would take the equal size to mean that there is no projection.
+    return {RnnStatus::Code::kUnimplemented,
+            "cuDNN projects to fewer units than there are only; num_proj equal "
+            "to num_units runs on the CPU (tf.device('CPU')), but received " +
+                Describe(problem_)};
+  }
+  CRNN_RETURN_IF_CUDNN_ERROR(dropout_.Create(), problem_);
+  const bool drops =
+      problem_.is_training && spec.dropout > 0.0f && spec.num_layers > 1;
+  if (drops) {
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Cudnn().cudnnDropoutGetStatesSize(handle, &dropout_states_size_),
+        problem_);
+  }
+  if (drops) {
+    // The rate decides the sizes below; the states are set before each run, and
+    // until then this address is only noted.
+    CRNN_RETURN_IF_ERROR(AttachDropout(handle, UnreadAddress()));
+  } else {
+    CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnSetDropoutDescriptor(
+                                   dropout_.get(), handle, 0.0f, nullptr, 0, 0),
+                               problem_);
+  }
+  CRNN_RETURN_IF_CUDNN_ERROR(rnn_.Create(), problem_);
+  // Data that are padded or batch-major are read and written in place.
+  const bool padded = problem_.has_sequence_lengths || !problem_.time_major;
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnSetRNNDescriptor_v8(
+          rnn_.get(), CUDNN_RNN_ALGO_STANDARD, CellMode(spec.rnn_mode),
+          CudnnBiasMode(spec.bias_mode),
+          spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
+          spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
+                                              : CUDNN_LINEAR_INPUT,
+          CudnnType(problem_.dtype),
+          problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
+                                                  : CUDNN_DATA_FLOAT,
+          MathType(problem_.dtype, options.allow_tf32),
+          static_cast<int32_t>(spec.input_size),
+          static_cast<int32_t>(spec.num_units),
+          static_cast<int32_t>(spec.output_size()),
+          static_cast<int32_t>(spec.num_layers), dropout_.get(),
+          padded ? CUDNN_RNN_PADDED_IO_ENABLED : CUDNN_RNN_PADDED_IO_DISABLED),
+      problem_);
+  if (spec.cell_clip > 0.0f) {
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Cudnn().cudnnRNNSetClip_v9(rnn_.get(), CUDNN_RNN_CLIP_MINMAX,
+                                   -static_cast<double>(spec.cell_clip),
+                                   static_cast<double>(spec.cell_clip)),
+        problem_);
+  }
+  CRNN_RETURN_IF_CUDNN_ERROR(input_.Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(output_.Create(), problem_);
+  CRNN_RETURN_IF_ERROR(SetSequenceLengths(nullptr));
+  CRNN_RETURN_IF_ERROR(DescribeStates(&h_, spec.output_size()));
+  CRNN_RETURN_IF_ERROR(DescribeStates(&c_, spec.num_units));
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnGetRNNTempSpaceSizes(
+          handle, rnn_.get(),
+          problem_.is_training ? CUDNN_FWD_MODE_TRAINING
+                               : CUDNN_FWD_MODE_INFERENCE,
+          input_.get(), &workspace_size_, &reserve_size_),
+      problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnGetRNNWeightSpaceSize(
+                                 handle, rnn_.get(), &weight_space_size_),
+                             problem_);
+  return CompareLayouts(handle, options.force_repack);
+}
+
+RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
+  const RnnSpec& spec = problem_.spec;
+  const ParamLayout layout(spec);
+  const size_t item = SizeOf(problem_.dtype);
+  TensorDescriptor matrix, bias;
+  CRNN_RETURN_IF_CUDNN_ERROR(matrix.Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(bias.Create(), problem_);
+  char* const base = static_cast<char*>(UnreadAddress());
+  bool same = weight_space_size_ == layout.size() * item;
+  for (const bool is_bias : {false, true}) {
+    for (const ParamBlock& block :
+         is_bias ? layout.biases() : layout.weights()) {
+      void* matrix_address = nullptr;
+      void* bias_address = nullptr;
+      CRNN_RETURN_IF_CUDNN_ERROR(
+          Cudnn().cudnnGetRNNWeightParams(
+              handle, rnn_.get(),
+              static_cast<int32_t>(block.layer * spec.num_dirs() + block.dir),
+              weight_space_size_, base,
+              static_cast<int32_t>(block.linear_layer_id), matrix.get(),
+              &matrix_address, bias.get(), &bias_address),
+          problem_);
+      const char* const address =
+          static_cast<const char*>(is_bias ? bias_address : matrix_address);
+      if (address == nullptr) {
+        return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
+                                                     block.name + " for " +
+                                                     Describe(problem_)};
+      }
+      cudnnDataType_t type;
+      int num_dims, dims[3], strides[3];
+      CRNN_RETURN_IF_CUDNN_ERROR(
+          Cudnn().cudnnGetTensorNdDescriptor((is_bias ? bias : matrix).get(), 3,
+                                             &type, &num_dims, dims, strides),
+          problem_);
+      if (dims[1] * static_cast<int64_t>(dims[2]) != block.size() ||
+          dims[1] != block.rows) {
+        return {RnnStatus::Code::kUnimplemented,
+                "cuDNN expects parameter " + block.name + " of shape [" +
+                    std::to_string(dims[1]) + ", " + std::to_string(dims[2]) +
+                    "] for " + Describe(problem_)};
+      }
+      const RepackedBlock repacked = {block.offset * item,
+                                      static_cast<size_t>(address - base),
+                                      block.size() * item};
+      same = same && repacked.offset == repacked.cudnn_offset;
+      repacked_.push_back(repacked);
+    }
+  }
+  if (same && !force_repack) repacked_.clear();
+  return {};
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,103 @@
+// A configuration as cuDNN knows it: described once, then run many times.
+#ifndef CUDNN_RNN_TF_KERNELS_CUDNN_PLAN_H_
+#define CUDNN_RNN_TF_KERNELS_CUDNN_PLAN_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cudnn/descriptors.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// What besides the problem decides how cuDNN computes.
+struct CudnnOptions {
+  bool allow_tf32 = true;
+  // For tests: copy the parameters as if cuDNN's layout were another one.
+  bool force_repack = false;
+};
+
+// A piece of the parameters that stands elsewhere in cuDNN's buffer; in bytes.
+struct RepackedBlock {
+  size_t offset;
+  size_t cudnn_offset;
+  size_t size;
+};
+
+// The problem in words, for errors.
+std::string Describe(const RnnProblem& problem);
+
+// A failed cuDNN call as a status, with cuDNN's own account of it.
+RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
+                       const RnnProblem& problem);
+
+#define CRNN_RETURN_IF_CUDNN_ERROR(call, problem)       \
+  do {                                                  \
+    const cudnnStatus_t crnn_status = (call);           \
+    if (crnn_status != CUDNN_STATUS_SUCCESS) {          \
+      return CudnnFailure(crnn_status, #call, problem); \
+    }                                                   \
+  } while (false)
+
+#define CRNN_RETURN_IF_ERROR(expression)               \
+  do {                                                 \
+    const RnnStatus crnn_rnn_status = (expression);    \
+    if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
+  } while (false)
+
+// Not thread-safe: sequence lengths are set before each run.
+class CudnnPlan {
+ public:
+  static RnnStatus Create(cudnnHandle_t handle, const RnnProblem& problem,
+                          const CudnnOptions& options,
+                          std::unique_ptr<CudnnPlan>* plan);
+
+  // For a problem with sequence lengths: describes the data anew.
+  RnnStatus SetSequenceLengths(const int32_t* lengths);
+  // Begins the sequence of random numbers of `seed`; `states` is device memory
+  // of dropout_states_size() bytes, written in the handle's stream.
+  RnnStatus SeedDropout(cudnnHandle_t handle, void* states, uint64_t seed);
+  // Describes dropout for a backward pass, which takes the masks from the
+  // reserve space and leaves `states` alone.
+  RnnStatus AttachDropout(cudnnHandle_t handle, void* states);
+
+  const RnnProblem& problem() const { return problem_; }
+  bool uses_dropout() const { return dropout_states_size_ > 0; }
+  size_t dropout_states_size() const { return dropout_states_size_; }
+  size_t workspace_size() const { return workspace_size_; }
+  size_t reserve_size() const { return reserve_size_; }
+  size_t weight_space_size() const { return weight_space_size_; }
+  // Empty where cuDNN's layout is the opaque buffer's.
+  const std::vector<RepackedBlock>& repacked() const { return repacked_; }
+
+  cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
+  cudnnRNNDataDescriptor_t input() const { return input_.get(); }
+  cudnnRNNDataDescriptor_t output() const { return output_.get(); }
+  cudnnTensorDescriptor_t h() const { return h_.get(); }
+  cudnnTensorDescriptor_t c() const { return c_.get(); }
+
+ private:
+  explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
+  RnnStatus Build(cudnnHandle_t handle, const CudnnOptions& options);
+  RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t vector_size,
+                         const int32_t* lengths);
+  RnnStatus DescribeStates(TensorDescriptor* descriptor, int64_t size);
+  RnnStatus CompareLayouts(cudnnHandle_t handle, bool force_repack);
+
+  const RnnProblem problem_;
+  DropoutDescriptor dropout_;
+  RnnDescriptor rnn_;
+  RnnDataDescriptor input_, output_;
+  TensorDescriptor h_, c_;
+  size_t dropout_states_size_ = 0;
+  size_t workspace_size_ = 0;
+  size_t reserve_size_ = 0;
+  size_t weight_space_size_ = 0;
+  std::vector<RepackedBlock> repacked_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CUDNN_PLAN_H_

@@ -1,0 +1,260 @@
+"""Random networks and data for comparing the ops with `reference`."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import reference
+import tensorflow as tf
+
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+# What rounding to the type costs at most, relative to the number.
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+# Of the largest magnitude in a tensor. Sums of a few hundred products keep 14 digits in float64
+# and 6 in float32, in which the half types compute as well; what these lose by rounding their
+# results, `errors` has taken off.
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-5, "bfloat16": 1e-5}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A network, the shape of its data and how it runs."""
+
+    index: int
+    config: RnnConfig
+    max_time: int
+    batch_size: int
+    time_major: bool
+    is_training: bool
+    sequence_lengths: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        config = self.config
+        parts = [
+            f"{self.index:03d}-{config.rnn_mode}-L{config.num_layers}-H{config.num_units}",
+            f"I{config.input_size}-T{self.max_time}-B{self.batch_size}",
+            config.bias_mode,
+        ]
+        parts += [f"P{config.num_proj}"] * bool(config.num_proj)
+        parts += ["skip"] * (config.input_mode == "skip_input")
+        parts += ["bidirectional"] * (config.direction == "bidirectional")
+        parts += [f"dropout{config.dropout:.2f}"] * bool(config.dropout)
+        parts += [f"clip{config.cell_clip:.2f}"] * bool(config.cell_clip)
+        parts += ["lengths"] * (self.sequence_lengths is not None)
+        parts += ["time_major" if self.time_major else "batch_major"]
+        parts += ["training" if self.is_training else "inference"]
+        return "-".join(parts)
+
+
+class Data(NamedTuple):
+    """What goes into a forward and a backward pass, in the type that the ops compute in."""
+
+    inputs: np.ndarray
+    states: tuple[np.ndarray, ...]
+    params: np.ndarray
+    seed: np.ndarray
+    d_outputs: np.ndarray
+    d_states: tuple[np.ndarray, ...]
+
+
+class Results(NamedTuple):
+    """What comes out, in the type that the ops compute in; states are h and an LSTM's c."""
+
+    outputs: np.ndarray
+    states: tuple[np.ndarray, ...]
+    d_inputs: np.ndarray
+    d_states: tuple[np.ndarray, ...]
+    d_params: np.ndarray
+
+    def named(self) -> dict[str, np.ndarray]:
+        named = {"outputs": self.outputs, "d_inputs": self.d_inputs, "d_params": self.d_params}
+        for prefix, states in (("", self.states), ("d_", self.d_states)):
+            named |= dict(zip((prefix + "h", prefix + "c"), states, strict=False))
+        return named
+
+
+def random_cases(count: int, seed: int) -> list[Case]:
+    """Draws networks over all attributes; mostly small, some with many steps, rows or units."""
+    rng = np.random.default_rng(seed)
+    return [_random_case(rng, index) for index in range(count)]
+
+
+def _random_case(rng: np.random.Generator, index: int) -> Case:
+    rnn_mode = str(rng.choice(["lstm", "lstm", "gru", "rnn_tanh", "rnn_relu"]))
+    is_lstm = rnn_mode == "lstm"
+    size = rng.choice(["small", "long", "wide"], p=[0.86, 0.09, 0.05])
+    # From 129 units on, a row of the state is more than one block of the inner products.
+    low, high = {"small": (1, 41), "long": (8, 34), "wide": (129, 420)}[size]
+    num_units = int(rng.integers(low, high))
+    input_size = int(rng.integers(1, 41))
+    input_mode = "skip_input" if rng.random() < 0.2 else "linear_input"
+    max_time, batch_size = (int(n) for n in rng.integers(1, 9, size=2))
+    if size == "long":
+        max_time, batch_size = int(rng.integers(15, 28)), int(rng.integers(17, 50))
+    elif rng.random() < 0.1:
+        max_time = 1
+    elif rng.random() < 0.1:
+        batch_size = 1
+    projects = is_lstm and rng.random() < 0.3
+    clips = is_lstm and rng.random() < 0.3
+    lengths = None
+    if rng.random() < 0.5:
+        lengths = rng.integers(0, max_time + 1, size=batch_size)
+        lengths[rng.random(batch_size) < 0.2] = max_time
+    return Case(
+        index=index,
+        config=RnnConfig(
+            rnn_mode=rnn_mode,
+            num_layers=1 if size == "wide" else int(rng.integers(1, 4)),
+            num_units=num_units,
+            input_size=num_units if input_mode == "skip_input" else input_size,
+            input_mode=input_mode,
+            direction=str(rng.choice(["unidirectional", "bidirectional"])),
+            bias_mode=str(rng.choice(["none", "single_input", "single_recurrent", "double"])),
+            num_proj=int(rng.integers(1, num_units + 1)) if projects else 0,
+            dropout=float(rng.uniform(0.05, 0.95)) if rng.random() < 0.4 else 0.0,
+            cell_clip=float(rng.uniform(0.1, 1.0)) if clips else 0.0,
+        ),
+        max_time=max_time,
+        batch_size=batch_size,
+        time_major=bool(rng.random() < 0.5),
+        is_training=bool(rng.random() < 0.7),
+        sequence_lengths=None if lengths is None else tuple(int(n) for n in lengths),
+    )
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def draw_data(case: Case, dtype: str, attempt: int = 0) -> Data:
+    """Random data, rounded to `dtype`."""
+    rng = np.random.default_rng([case.index, attempt])
+    config, out = case.config, case.config.num_proj or case.config.num_units
+    batch_size, max_time = case.batch_size, case.max_time
+    lead = (max_time, batch_size) if case.time_major else (batch_size, max_time)
+    count = config.num_layers * reference.num_dirs(config)
+    state_lead = (count, batch_size) if case.time_major else (batch_size, count)
+    state_sizes = (out, config.num_units) if config.rnn_mode == "lstm" else (out,)
+
+    def draw(*shape: int, scale: float = 1.0) -> np.ndarray:
+        return (scale * rng.standard_normal(shape)).astype(numpy_dtype(dtype))
+
+    d_scales = [1.0, 1.0]
+    if config.cell_clip and dtype in UNIT_ROUNDOFF:
+        # A final cell state is rounded before it is clipped, which may carry it over the clip.
+        d_scales[1] = 0.0
+    weight_shapes, bias_shapes = reference.canonical_shapes(config)
+    # Preactivations of about 1, so that the gates do not saturate.
+    scale = max(config.num_units, config.input_size) ** -0.5
+    return Data(
+        inputs=draw(*lead, config.input_size),
+        states=tuple(draw(*state_lead, n) for n in state_sizes),
+        params=draw(sum(int(np.prod(shape)) for shape in weight_shapes + bias_shapes), scale=scale),
+        seed=rng.integers(-(2**63), 2**63, size=2),
+        d_outputs=draw(*lead, out * reference.num_dirs(config)),
+        d_states=tuple(
+            draw(*state_lead, n, scale=scale)
+            for n, scale in zip(state_sizes, d_scales, strict=False)
+        ),
+    )
+
+
+def draw_smooth_data(case: Case, dtype: str) -> tuple[Data, Results]:
+    """Data, and the reference's results of them, on which rounding moves nothing over a kink.
+
+    A ReLU's argument on the wrong side of zero, or a cell state on the wrong side of the clip,
+    changes a gradient by all of itself. Data with such a number in reach of the type's rounding
+    are drawn again.
+    """
+    reach = 1e-10 if dtype == "float64" else 1e-5
+    for attempt in range(20):
+        data = draw_data(case, dtype, attempt)
+        run, results = run_reference(case, data)
+        if run.margin > reach:
+            return data, results
+    raise AssertionError(f"no data without a number within {reach} of a kink: {case}")
+
+
+def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
+    """The reference's forward pass and results, of `data` as they are."""
+    masks = None
+    if case.is_training:
+        masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
+    run = reference.forward(
+        case.config,
+        data.inputs,
+        data.states,
+        *reference.split_params(case.config, data.params),
+        sequence_lengths=case.sequence_lengths,
+        masks=masks,
+        time_major=case.time_major,
+    )
+    gradients = reference.backward(run, data.d_outputs, data.d_states)
+    return run, Results(
+        run.outputs, run.states, gradients.inputs, gradients.states, gradients.params
+    )
+
+
+def run_ops(case: Case, data: Data) -> Results:
+    """The ops' results, gradients by way of a tape."""
+    inputs, params = tf.constant(data.inputs), tf.constant(data.params)
+    lengths = case.sequence_lengths
+    states = [tf.constant(state) for state in data.states]
+    with tf.GradientTape() as tape:
+        tape.watch([inputs, params, *states])
+        outputs, final_states = ops.forward(
+            case.config,
+            inputs,
+            states,
+            params,
+            sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
+            seed=tf.constant(data.seed),
+            time_major=case.time_major,
+            is_training=case.is_training,
+        )
+    d_inputs, d_params, *d_states = tape.gradient(
+        [outputs, *final_states],
+        [inputs, params, *states],
+        output_gradients=[tf.constant(d) for d in (data.d_outputs, *data.d_states)],
+    )
+    return Results(
+        outputs.numpy(),
+        tuple(state.numpy() for state in final_states),
+        d_inputs.numpy(),
+        tuple(state.numpy() for state in d_states),
+        d_params.numpy(),
+    )
+
+
+def errors(results: Results, expected: Results, dtype: str) -> dict[str, float]:
+    """How far each tensor is off, relative to the largest magnitude in it.
+
+    The half types compute in float32 and round once, when storing: that rounding, relative to
+    each number, is taken off first.
+    """
+    return {
+        name: _error(value, expected.named()[name], dtype)
+        for name, value in results.named().items()
+    }
+
+
+def _error(value: np.ndarray, expected: np.ndarray, dtype: str) -> float:
+    assert value.shape == expected.shape
+    if not value.size:
+        return 0.0
+    difference = np.abs(value.astype(np.float64) - expected)
+    if dtype in ("float16", "bfloat16"):
+        tiny = 2.0**-25 if dtype == "float16" else 0.0  # Half the distance of denormals.
+        difference = np.maximum(difference - np.abs(expected) * UNIT_ROUNDOFF[dtype] - tiny, 0.0)
+    scale = np.abs(expected).max()
+    return float(difference.max() / scale) if scale else float(difference.max())
+
+
+def bits(results: Results) -> Sequence[bytes]:
+    return [array.tobytes() for array in results.named().values()]

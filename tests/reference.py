@@ -1,0 +1,441 @@
+"""A float64 NumPy network to compare the ops with, forward and backward.
+
+It follows the published arithmetic and parameter layout step by step and shares no code with the
+kernels. With input-side bias b_W and recurrent-side bias b_R:
+
+    LSTM  i = sigmoid(W_i x + R_i h + b_Wi + b_Ri), f and o likewise
+          g = tanh(W_g x + R_g h + b_Wg + b_Rg)
+          c' = clip(f c + i g), h' = o tanh(c'), with projection h' = W_p (o tanh(c'));
+          the initial c is clipped, too
+    GRU   r = sigmoid(W_r x + R_r h + b_Wr + b_Rr), z likewise
+          g = tanh(W_g x + b_Wg + r (R_g h + b_Rg)), h' = (1 - z) g + z h
+    RNN   h' = act(W x + R h + b_W + b_R)
+
+Gates stand in the order i f g o and r z g. In skip_input mode the first layer has W x = x for
+every gate. `config` is anything with the attributes of `cudnn_rnn_tf.config.RnnConfig`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+# The opaque buffer.
+
+
+def num_dirs(config: Any) -> int:
+    return 2 if config.direction == "bidirectional" else 1
+
+
+def canonical_shapes(config: Any) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The shapes of all matrices and all bias vectors, in the order of the opaque buffer."""
+    gates, units = NUM_GATES[config.rnn_mode], config.num_units
+    out = config.num_proj or units
+    weights, biases = [], []
+    for layer in range(config.num_layers):
+        fan_in = config.input_size if layer == 0 else num_dirs(config) * out
+        for _ in range(num_dirs(config)):
+            if layer > 0 or config.input_mode != "skip_input":
+                weights += [(units, fan_in)] * gates
+            weights += [(units, out)] * gates
+            if config.num_proj:
+                weights += [(out, units)]
+            biases += (
+                [(units,)]
+                * gates
+                * ("none", "single", "double").index(config.bias_mode.split("_")[0])
+            )
+    return weights, biases
+
+
+def split_params(config: Any, params: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Cuts an opaque buffer into its canonical weights and biases."""
+    weight_shapes, bias_shapes = canonical_shapes(config)
+    tensors, start = [], 0
+    for shape in weight_shapes + bias_shapes:
+        end = start + int(np.prod(shape))
+        tensors.append(params[start:end].reshape(shape))
+        start = end
+    assert start == params.size
+    return tensors[: len(weight_shapes)], tensors[len(weight_shapes) :]
+
+
+def join_params(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray]) -> np.ndarray:
+    """The opaque buffer of canonical weights and biases."""
+    return np.concatenate([tensor.ravel() for tensor in (*weights, *biases)])
+
+
+class PseudoLayer(NamedTuple):
+    """One direction of one layer, the gates of each side stacked into one map."""
+
+    input_weights: np.ndarray | None  # [G * H, fan_in]; None in skip_input mode.
+    recurrent_weights: np.ndarray  # [G * H, P]
+    projection: np.ndarray | None  # [P, H]
+    input_bias: np.ndarray  # [G * H], zeros where the bias mode has none.
+    recurrent_bias: np.ndarray
+
+
+def _pseudo_layers(
+    config: Any, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray]
+) -> Iterator[PseudoLayer]:
+    gates = NUM_GATES[config.rnn_mode]
+    weights = iter([np.asarray(w, np.float64) for w in weights])
+    biases = iter([np.asarray(b, np.float64) for b in biases])
+    zeros = np.zeros(gates * config.num_units)
+
+    def stack(tensors: Iterator[np.ndarray]) -> np.ndarray:
+        return np.concatenate([next(tensors) for _ in range(gates)])
+
+    for layer in range(config.num_layers):
+        for _ in range(num_dirs(config)):
+            skips = layer == 0 and config.input_mode == "skip_input"
+            yield PseudoLayer(
+                input_weights=None if skips else stack(weights),
+                recurrent_weights=stack(weights),
+                projection=next(weights) if config.num_proj else None,
+                input_bias=stack(biases)
+                if config.bias_mode in ("single_input", "double")
+                else zeros,
+                recurrent_bias=stack(biases)
+                if config.bias_mode in ("single_recurrent", "double")
+                else zeros,
+            )
+
+
+def _canonical(
+    config: Any, pseudo_layers: Sequence[PseudoLayer]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    gates = NUM_GATES[config.rnn_mode]
+    weights, biases = [], []
+    for layer in pseudo_layers:
+        if layer.input_weights is not None:
+            weights += np.split(layer.input_weights, gates)
+        weights += np.split(layer.recurrent_weights, gates)
+        if layer.projection is not None:
+            weights.append(layer.projection)
+        if config.bias_mode in ("single_input", "double"):
+            biases += np.split(layer.input_bias, gates)
+        if config.bias_mode in ("single_recurrent", "double"):
+            biases += np.split(layer.recurrent_bias, gates)
+    return weights, biases
+
+
+# Dropout.
+
+
+def philox4x32(counter: np.ndarray, key: np.ndarray, rounds: int = 10) -> np.ndarray:
+    """Philox4x32 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+
+    Args:
+        counter: uint32 [..., 4].
+        key: uint32 [2].
+        rounds: number of rounds.
+
+    Returns:
+        uint32 [..., 4].
+    """
+    low = np.uint64(0xFFFFFFFF)
+    words = [counter[..., i].astype(np.uint64) for i in range(4)]
+    k0, k1 = (int(word) for word in key)
+    for _ in range(rounds):
+        product0 = np.uint64(0xD2511F53) * words[0]
+        product1 = np.uint64(0xCD9E8D57) * words[2]
+        words = [
+            (product1 >> np.uint64(32)) ^ words[1] ^ np.uint64(k0),
+            product1 & low,
+            (product0 >> np.uint64(32)) ^ words[3] ^ np.uint64(k1),
+            product0 & low,
+        ]
+        k0 = (k0 + 0x9E3779B9) & 0xFFFFFFFF
+        k1 = (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack(words, axis=-1).astype(np.uint32)
+
+
+def dropout_mask(
+    seed: Sequence[int], layer: int, rate: float, shape: tuple[int, int, int]
+) -> np.ndarray:
+    """What the output of `layer`, time-major of `shape`, is multiplied with.
+
+    Element e takes word e % 4 of Philox4x32-10 with key seed[0] and the counter {e / 4 (48 bits),
+    layer (16 bits), seed[1] (64 bits)}, and is dropped where that word is below rate * 2^32.
+    """
+    size = int(np.prod(shape))
+    group = np.arange(-(-size // 4), dtype=np.uint64)
+    key, stream = (int(word) & 0xFFFFFFFFFFFFFFFF for word in seed)
+    counter = np.empty((group.size, 4), np.uint32)
+    counter[:, 0] = group & np.uint64(0xFFFFFFFF)
+    counter[:, 1] = (group >> np.uint64(32)) | np.uint64(layer << 16)
+    counter[:, 2] = stream & 0xFFFFFFFF
+    counter[:, 3] = stream >> 32
+    words = philox4x32(counter, np.array([key & 0xFFFFFFFF, key >> 32], np.uint32))
+    rate = float(np.float32(rate))
+    kept = words.ravel()[:size] >= int(rate * 2**32)
+    return np.where(kept, 1.0 / (1.0 - rate), 0.0).reshape(shape)
+
+
+def dropout_masks(
+    config: Any, seed: Sequence[int], max_time: int, batch_size: int
+) -> list[np.ndarray] | None:
+    """The masks of all layers but the last; None without dropout."""
+    if not config.dropout:
+        return None
+    size = num_dirs(config) * (config.num_proj or config.num_units)
+    return [
+        dropout_mask(seed, layer, config.dropout, (max_time, batch_size, size))
+        for layer in range(config.num_layers - 1)
+    ]
+
+
+# One step of one pseudo-layer, as functions of the two sides' preactivations.
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def _clip(config: Any, c: np.ndarray) -> tuple[np.ndarray, Any, Any]:
+    """Clipped cell states, where they move with `c`, and their distances from the clip."""
+    clip = float(np.float32(config.cell_clip))
+    if not clip:
+        return c, True, np.inf
+    return np.clip(c, -clip, clip), np.abs(c) < clip, np.abs(np.abs(c) - clip)
+
+
+def _step_forward(config: Any, p: PseudoLayer, x, h, c) -> tuple[Any, Any, dict[str, Any]]:
+    gates = NUM_GATES[config.rnn_mode]
+    input_side = np.tile(x, gates) if p.input_weights is None else x @ p.input_weights.T
+    a = np.split(input_side + p.input_bias, gates, axis=-1)
+    s = np.split(h @ p.recurrent_weights.T + p.recurrent_bias, gates, axis=-1)
+    kept = {"x": x, "h": h, "c": c, "margin": np.inf}
+    if config.rnn_mode == "lstm":
+        i, f, o = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1, 3))
+        g = np.tanh(a[2] + s[2])
+        new_c, inside, kept["margin"] = _clip(config, f * c + i * g)
+        y = o * np.tanh(new_c)
+        kept |= {"i": i, "f": f, "g": g, "o": o, "y": y, "tanh_c": np.tanh(new_c), "inside": inside}
+        return (y if p.projection is None else y @ p.projection.T), new_c, kept
+    if config.rnn_mode == "gru":
+        r, z = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1))
+        g = np.tanh(a[2] + r * s[2])
+        return (1.0 - z) * g + z * h, None, kept | {"r": r, "z": z, "g": g, "s_g": s[2]}
+    pre = a[0] + s[0]
+    if config.rnn_mode == "rnn_tanh":
+        new_h = np.tanh(pre)
+        return new_h, None, kept | {"slope": 1.0 - new_h**2}
+    return np.maximum(pre, 0.0), None, kept | {"slope": pre > 0.0, "margin": np.abs(pre)}
+
+
+def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
+    """The gradients by x, h, c and, as a PseudoLayer, by the parameters."""
+    direct_dh = 0.0
+    previous_dc = None
+    d_projection = None
+    if config.rnn_mode == "lstm":
+        i, f, g, o, tanh_c = (kept[name] for name in ("i", "f", "g", "o", "tanh_c"))
+        dy = dh
+        if p.projection is not None:
+            d_projection = dh.T @ kept["y"]
+            dy = dh @ p.projection
+        dc = np.where(kept["inside"], dc + dy * o * (1.0 - tanh_c**2), 0.0)
+        da = ds = np.concatenate(
+            [
+                dc * g * i * (1.0 - i),
+                dc * kept["c"] * f * (1.0 - f),
+                dc * i * (1.0 - g**2),
+                dy * tanh_c * o * (1.0 - o),
+            ],
+            axis=-1,
+        )
+        previous_dc = dc * f
+    elif config.rnn_mode == "gru":
+        r, z, g = kept["r"], kept["z"], kept["g"]
+        dg = dh * (1.0 - z) * (1.0 - g**2)
+        dz = dh * (kept["h"] - g) * z * (1.0 - z)
+        dr = dg * kept["s_g"] * r * (1.0 - r)
+        da = np.concatenate([dr, dz, dg], axis=-1)
+        ds = np.concatenate([dr, dz, dg * r], axis=-1)
+        direct_dh = dh * z
+    else:
+        da = ds = dh * kept["slope"]
+    if p.input_weights is None:
+        dx = sum(np.split(da, NUM_GATES[config.rnn_mode], axis=-1))
+    else:
+        dx = da @ p.input_weights
+    gradients = PseudoLayer(
+        input_weights=None if p.input_weights is None else da.T @ kept["x"],
+        recurrent_weights=ds.T @ kept["h"],
+        projection=d_projection,
+        input_bias=da.sum(0),
+        recurrent_bias=ds.sum(0),
+    )
+    return dx, ds @ p.recurrent_weights + direct_dh, previous_dc, gradients
+
+
+# The network.
+
+
+@dataclasses.dataclass
+class Forward:
+    """What a forward pass returns and leaves for its backward pass."""
+
+    outputs: np.ndarray
+    states: tuple[np.ndarray, ...]
+    # The smallest distance of a number from the place where its function has a kink: of a ReLU's
+    # argument from 0, of a cell state from the clip. Below rounding, gradients may differ.
+    margin: float
+    config: Any
+    time_major: bool
+    valid: np.ndarray  # [T, B, 1]
+    masks: list[np.ndarray] | None
+    pseudo_layers: list[PseudoLayer]
+    kept: list[list[dict[str, Any]]]  # [L * D][T]
+    inside: Any  # Where an LSTM's initial cell states are not clipped, [L * D, B, H].
+
+
+class Gradients(NamedTuple):
+    inputs: np.ndarray
+    states: tuple[np.ndarray, ...]
+    params: np.ndarray
+
+
+def _swap(array: np.ndarray, time_major: bool) -> np.ndarray:
+    """To time-major or back, in float64."""
+    array = np.asarray(array, np.float64)
+    return array if time_major else array.swapaxes(0, 1)
+
+
+def _steps(direction: int, max_time: int) -> Sequence[int]:
+    return range(max_time) if direction == 0 else range(max_time - 1, -1, -1)
+
+
+def forward(
+    config: Any,
+    inputs: np.ndarray,
+    states: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+    biases: Sequence[np.ndarray],
+    *,
+    sequence_lengths: Sequence[int] | None = None,
+    masks: list[np.ndarray] | None = None,
+    time_major: bool = True,
+) -> Forward:
+    """Runs the network.
+
+    Args:
+        config: the network.
+        inputs: [T, B, I], or [B, T, I] batch-major; what stands past a sequence's end is ignored.
+        states: h [L * D, B, P] and an LSTM's c [L * D, B, H], or [B, L * D, n] batch-major.
+        weights: canonical matrices.
+        biases: canonical bias vectors.
+        sequence_lengths: steps per sequence; None: T each.
+        masks: per layer but the last, time-major factors of its output; None: no dropout.
+        time_major: the layout of inputs, states and results.
+    """
+    x = _swap(inputs, time_major)
+    max_time, batch_size, _ = x.shape
+    lengths = np.full(batch_size, max_time) if sequence_lengths is None else sequence_lengths
+    valid = (np.arange(max_time)[:, None] < np.asarray(lengths))[..., None]
+    x = np.where(valid, x, 0.0)
+    states = [_swap(state, time_major) for state in states]
+    pseudo_layers = list(_pseudo_layers(config, weights, biases))
+    kept, margin, inside = [], np.inf, True
+    if config.rnn_mode == "lstm":
+        states[1], inside, distance = _clip(config, states[1])
+        margin = np.min(distance, initial=np.inf)
+    final_states = [np.empty_like(state) for state in states]
+    for layer in range(config.num_layers):
+        if layer > 0 and masks is not None:
+            x = x * masks[layer - 1]
+        outputs = []
+        for direction in range(num_dirs(config)):
+            index = layer * num_dirs(config) + direction
+            h = states[0][index]
+            c = states[1][index] if config.rnn_mode == "lstm" else None
+            output = np.zeros((max_time, batch_size, h.shape[-1]))
+            steps = [{}] * max_time
+            for t in _steps(direction, max_time):
+                new_h, new_c, steps[t] = _step_forward(config, pseudo_layers[index], x[t], h, c)
+                # A sequence that has ended, or in reverse not begun, holds its state.
+                h = np.where(valid[t], new_h, h)
+                c = None if c is None else np.where(valid[t], new_c, c)
+                output[t] = np.where(valid[t], new_h, 0.0)
+                margin = min(
+                    margin, np.where(valid[t], steps[t]["margin"], np.inf).min(initial=np.inf)
+                )
+            kept.append(steps)
+            outputs.append(output)
+            for final, state in zip(final_states, (h, c), strict=False):
+                final[index] = state
+        x = np.concatenate(outputs, axis=-1)
+    return Forward(
+        outputs=_swap(x, time_major),
+        states=tuple(_swap(state, time_major) for state in final_states),
+        margin=float(margin),
+        config=config,
+        time_major=time_major,
+        valid=valid,
+        masks=masks,
+        pseudo_layers=pseudo_layers,
+        kept=kept,
+        inside=inside,
+    )
+
+
+def backward(run: Forward, d_outputs: np.ndarray, d_states: Sequence[np.ndarray]) -> Gradients:
+    """Back-propagation through time.
+
+    Args:
+        run: the forward pass.
+        d_outputs: the gradients of its outputs; ignored past a sequence's end.
+        d_states: the gradients of its final states.
+    """
+    config = run.config
+    max_time = run.valid.shape[0]
+    dx = np.where(run.valid, _swap(d_outputs, run.time_major), 0.0)
+    d_states = [_swap(state, run.time_major).copy() for state in d_states]
+    gradients = [PseudoLayer(*(_zeros_like(p) for p in layer)) for layer in run.pseudo_layers]
+    for layer in reversed(range(config.num_layers)):
+        d_output = np.split(dx, num_dirs(config), axis=-1)
+        dx = 0.0
+        for direction in range(num_dirs(config)):
+            index = layer * num_dirs(config) + direction
+            p = run.pseudo_layers[index]
+            dh = d_states[0][index]
+            dc = d_states[1][index] if config.rnn_mode == "lstm" else None
+            fan_in = config.input_size if layer == 0 else d_output[0].shape[-1] * num_dirs(config)
+            d_input = np.zeros((*run.valid.shape[:2], fan_in))
+            for t in reversed(_steps(direction, max_time)):
+                valid = run.valid[t]
+                d_input[t], previous_dh, previous_dc, d_params = _step_backward(
+                    config,
+                    p,
+                    run.kept[index][t],
+                    np.where(valid, dh + d_output[direction][t], 0.0),
+                    None if dc is None else np.where(valid, dc, 0.0),
+                )
+                dh = np.where(valid, previous_dh, dh)
+                dc = None if dc is None else np.where(valid, previous_dc, dc)
+                for total, addend in zip(gradients[index], d_params, strict=True):
+                    if total is not None:
+                        total += addend
+            dx = dx + d_input
+            d_states[0][index] = dh
+            if dc is not None:
+                d_states[1][index] = dc
+        if layer > 0 and run.masks is not None:
+            dx = dx * run.masks[layer - 1]
+    if config.rnn_mode == "lstm":
+        d_states[1] = d_states[1] * run.inside
+    return Gradients(
+        inputs=_swap(dx, run.time_major),
+        states=tuple(_swap(state, run.time_major) for state in d_states),
+        params=join_params(*_canonical(config, gradients)),
+    )
+
+
+def _zeros_like(array: np.ndarray | None) -> np.ndarray | None:
+    return None if array is None else np.zeros_like(array)

@@ -1,0 +1,192 @@
+"""The CPU kernels: every instruction set, any number of threads, the elementwise functions.
+
+Instruction set and threads are settled when a process starts, so each test starts one: this file,
+run as a program.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cudnn_rnn_tf import native
+
+
+def instruction_sets() -> list[str]:
+    """Those that this processor can run."""
+    features = native.info()["cpu_features"]
+    has_avx2 = features.get("avx2") and features.get("fma")
+    has_avx512 = has_avx2 and features.get("avx512f") and features.get("avx512dq")
+    return ["baseline"] + ["avx2"] * bool(has_avx2) + ["avx512"] * bool(has_avx512)
+
+
+def run_program(*arguments: str, isa: str | None = None) -> dict[str, Any]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("CUDNN_RNN_TF_CPU_ISA", None)
+    if isa is not None:
+        environment["CUDNN_RNN_TF_CPU_ISA"] = isa
+    process = subprocess.run(
+        [sys.executable, __file__, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    runs = {threads: run_program("digest", str(threads)) for threads in (1, 2, 4)}
+    assert {threads: run["threads"] for threads, run in runs.items()} == {1: 1, 2: 2, 4: 4}
+    assert runs[1]["digests"] == runs[2]["digests"] == runs[4]["digests"]
+
+
+@functools.cache
+def accuracy(isa: str) -> dict[str, Any]:
+    return run_program("accuracy", isa=isa)
+
+
+ALL_SETS = pytest.mark.parametrize("isa", instruction_sets())
+
+
+@ALL_SETS
+def test_instruction_set_agrees_with_reference(isa):
+    measured = accuracy(isa)
+    assert measured["isa"] == isa
+    assert measured["failures"] == []
+    assert measured["num_comparisons"] == 4 * NUM_CASES
+
+
+@ALL_SETS
+@pytest.mark.parametrize("function, bound", [("sigmoid", 2.5), ("tanh", 2.0)])
+def test_elementwise_functions(function, bound, isa):
+    """In units in the last place of float32; found by measuring: 2.1 and 1.9."""
+    measured = accuracy(isa)[function]
+    assert measured["num_arguments"] > 4e6
+    assert measured["ulps"] <= bound
+    assert (
+        measured["specials"]
+        == {
+            "sigmoid": {"nan": "nan", "inf": 1.0, "-inf": "tiny", "0.0": 0.5, "3e+38": 1.0},
+            "tanh": {"nan": "nan", "inf": 1.0, "-inf": -1.0, "0.0": "tiny", "3e+38": 1.0},
+        }[function]
+    )
+
+
+def test_unknown_instruction_set_is_ignored():
+    code = "from cudnn_rnn_tf import native; print(native.info()['cpu_isa'])"
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "CUDNN_RNN_TF_CPU_ISA": "mmx",
+    }
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split()[-1] == instruction_sets()[-1]
+
+
+# What the processes run.
+
+NUM_CASES = 60
+
+
+def print_digest(threads: int) -> dict[str, Any]:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    import random_configs
+
+    from cudnn_rnn_tf.config import RnnConfig
+
+    # Each has several blocks of rows, and products of over a million operations: work for all.
+    both = {"direction": "bidirectional"}
+    configs = [
+        RnnConfig("lstm", 2, 70, 50, dropout=0.3, **both),
+        RnnConfig("lstm", 2, 70, 50, num_proj=33, cell_clip=0.5),
+        RnnConfig("gru", 2, 70, 70, input_mode="skip_input", dropout=0.3),
+        RnnConfig("rnn_tanh", 2, 130, 50, **both),
+        RnnConfig("rnn_relu", 1, 130, 50, bias_mode="single_recurrent"),
+    ]
+    digests = []
+    for index, config in enumerate(configs):
+        for dtype in ("float32", "float64", "bfloat16"):
+            lengths = tuple(n % 31 for n in range(70)) if index % 2 else None
+            case = random_configs.Case(
+                index=index,
+                config=config,
+                max_time=30,
+                batch_size=70,
+                time_major=index % 3 > 0,
+                is_training=index < 4,
+                sequence_lengths=lengths,
+            )
+            data = random_configs.draw_data(case, dtype)
+            for _ in range(2):
+                results = random_configs.run_ops(case, data)
+                digest = hashlib.sha256(b"".join(random_configs.bits(results))).hexdigest()
+                digests.append(digest)
+            assert digests[-1] == digests[-2], "two runs of one process differ"
+    return {
+        "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "digests": digests,
+    }
+
+
+def measure_accuracy() -> dict[str, Any]:
+    import random_configs
+
+    failures, num_comparisons = [], 0
+    for case in random_configs.random_cases(NUM_CASES, seed=777):
+        for dtype, tolerance in random_configs.TOLERANCE.items():
+            data, expected = random_configs.draw_smooth_data(case, dtype)
+            errors = random_configs.errors(random_configs.run_ops(case, data), expected, dtype)
+            num_comparisons += 1
+            if not all(error <= tolerance for error in errors.values()):
+                failures.append([str(case), dtype, str(errors)])
+    measured = {"isa": native.info()["cpu_isa"], "failures": failures}
+    for function in ("sigmoid", "tanh"):
+        measured[function] = measure_function(function)
+    return measured | {"num_comparisons": num_comparisons}
+
+
+def measure_function(name: str) -> dict[str, Any]:
+    """Compares with float64 over every 997th float32, denormals to the largest, of both signs."""
+    from cudnn_rnn_tf.native import _native
+
+    function = getattr(_native, name)
+    magnitudes = np.arange(0, 0x7F800000, 997, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([magnitudes, -magnitudes])
+    with np.errstate(over="ignore"):
+        exact = np.tanh(x.astype(np.float64))
+        if name == "sigmoid":
+            exact = 1.0 / (1.0 + np.exp(-x.astype(np.float64)))
+    computed = function(x)
+    units = np.abs(computed - exact) / np.spacing(np.abs(exact).astype(np.float32))
+    if name == "sigmoid":
+        # exp saturates where float's normal numbers end. From -88 on sigmoid lies below them, and
+        # what counts there is that it stays below.
+        tiny = np.finfo(np.float32).tiny
+        units[(exact < tiny) & (computed >= 0) & (computed < tiny)] = 0
+
+    def describe(value: float) -> float | str:
+        if np.isnan(value):
+            return "nan"
+        return "tiny" if abs(value) < np.finfo(np.float32).tiny else float(value)
+
+    specials = np.array([np.nan, np.inf, -np.inf, 0.0, 3e38], np.float32)
+    return {
+        "num_arguments": x.size,
+        "ulps": float(units.max()),
+        "specials": {
+            str(argument): describe(value)
+            for argument, value in zip(specials, function(specials), strict=True)
+        },
+    }
+
+
+if __name__ == "__main__":
+    report = print_digest(int(sys.argv[2])) if sys.argv[1] == "digest" else measure_accuracy()
+    print(json.dumps(report))

@@ -1,0 +1,222 @@
+"""The parameter layout on NumPy arrays, without TensorFlow."""
+
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import random_configs
+import reference
+
+from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf.config import RnnConfig
+
+CONFIGS = [case.config for case in random_configs.random_cases(60, seed=5)] + [
+    RnnConfig("rnn_tanh", 1, 1, 1, bias_mode="none"),
+    RnnConfig("lstm", 3, 5, 5, "skip_input", "bidirectional", "double", num_proj=5),
+]
+DTYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
+
+ALL_CONFIGS = pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
+ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+
+
+@ALL_CONFIGS
+def test_layout(config):
+    """Dense, in the documented order, and every tensor with a name of its own."""
+    layout = config.layout
+    weight_shapes, bias_shapes = reference.canonical_shapes(config)
+    assert layout.weight_shapes == weight_shapes
+    assert layout.bias_shapes == bias_shapes
+    sizes = [int(np.prod(shape)) for shape in weight_shapes + bias_shapes]
+    ends = np.cumsum(sizes)
+    assert layout.weight_offsets + layout.bias_offsets == [0, *ends[:-1]]
+    assert layout.size == ends[-1]
+    names = layout.weight_names + layout.bias_names
+    assert len(names) == len(set(names)) == len(sizes)
+    assert layout.num_gates == reference.NUM_GATES[config.rnn_mode]
+    assert layout.num_dirs == reference.num_dirs(config)
+    assert layout.output_size == (config.num_proj or config.num_units)
+
+
+def test_layout_by_hand():
+    """A bidirectional LSTM with projection: its order spelled out."""
+    layout = native.ParamLayout(
+        "lstm", 1, 3, 2, direction="bidirectional", bias_mode="double", num_proj=1
+    )
+    gates = ["input_gate", "forget_gate", "cell_candidate", "output_gate"]
+    weights, biases = [], []
+    for direction in ("forward", "backward"):
+        prefix = f"layer_0_{direction}_"
+        weights += [f"{prefix}{gate}_kernel" for gate in gates]
+        weights += [f"{prefix}{gate}_recurrent_kernel" for gate in gates]
+        weights += [f"{prefix}projection_kernel"]
+        biases += [f"{prefix}{gate}_bias" for gate in gates]
+        biases += [f"{prefix}{gate}_recurrent_bias" for gate in gates]
+    assert layout.weight_names == weights
+    assert layout.bias_names == biases
+    assert layout.weight_shapes == ([(3, 2)] * 4 + [(3, 1)] * 4 + [(1, 3)]) * 2
+    assert layout.weight_offsets[:9] == [0, 6, 12, 18, 24, 27, 30, 33, 36]
+    assert layout.weight_offsets[9] == 39
+    assert layout.bias_offsets == list(range(78, 78 + 16 * 3, 3))
+    assert layout.size == 126
+
+
+@ALL_DTYPES
+@ALL_CONFIGS
+def test_round_trip(config, dtype):
+    layout = config.layout
+    params = np.random.default_rng(0).standard_normal(layout.size).astype(dtype)
+    weights, biases = layout.params_to_canonical(params)
+    expected_weights, expected_biases = reference.split_params(config, params)
+    assert [w.shape for w in weights] == layout.weight_shapes
+    for tensor, expected in zip(weights + biases, expected_weights + expected_biases, strict=True):
+        assert tensor.dtype == dtype
+        assert tensor.tobytes() == expected.tobytes()
+    again = layout.canonical_to_params(weights, biases)
+    assert again.dtype == dtype
+    assert again.tobytes() == params.tobytes()
+
+
+@pytest.mark.usefixtures("on_cpu")
+@ALL_DTYPES
+@pytest.mark.parametrize("config", CONFIGS[:6], ids=range(6))
+def test_agrees_with_the_ops(config, dtype):
+    params = np.random.default_rng(0).standard_normal(config.layout.size).astype(dtype)
+    weights, biases = config.layout.params_to_canonical(params)
+    op_weights, op_biases = ops.params_to_canonical(config, params)
+    for tensor, expected in zip(weights + biases, op_weights + op_biases, strict=True):
+        assert tensor.tobytes() == expected.numpy().tobytes()
+    packed = ops.canonical_to_params(config, weights, biases).numpy()
+    assert config.layout.canonical_to_params(weights, biases).tobytes() == packed.tobytes()
+
+
+@ALL_DTYPES
+def test_arrays_need_not_be_contiguous(dtype):
+    config = RnnConfig("gru", 1, 3, 2)
+    layout = config.layout
+    params = np.arange(2 * layout.size).astype(dtype)[::2]
+    dense = params.copy()
+    weights, biases = layout.params_to_canonical(params)
+    for tensor, expected in zip(weights, layout.params_to_canonical(dense)[0], strict=True):
+        assert tensor.tobytes() == expected.tobytes()
+    # Column-major, every second column, and reversed.
+    strided = [np.asfortranarray(weights[0]), np.repeat(weights[1], 2, axis=1)[:, ::2]]
+    strided += [np.ascontiguousarray(w[::-1])[::-1] for w in weights[2:]]
+    packed = layout.canonical_to_params(strided, [b[::-1].copy()[::-1] for b in biases])
+    assert packed.tobytes() == dense.tobytes()
+
+
+def test_results_are_new_arrays():
+    layout = RnnConfig("rnn_relu", 1, 3, 2).layout
+    params = np.ones(layout.size, np.float32)
+    weights, biases = layout.params_to_canonical(params)
+    packed = layout.canonical_to_params(weights, biases)
+    for array in (params, *weights, *biases):
+        array[...] = 7.0
+    np.testing.assert_array_equal(packed, 1.0)
+    np.testing.assert_array_equal(layout.params_to_canonical(packed)[0][0], 1.0)
+
+
+# Errors, on an rnn_tanh of 3 units over 2 inputs: W [3, 2], R [3, 3], b_W [3], b_R [3].
+
+SMALL = native.ParamLayout("rnn_tanh", 1, 3, 2)
+
+
+def arrays() -> tuple[list[np.ndarray], list[np.ndarray]]:
+    return SMALL.params_to_canonical(np.zeros(21, np.float32))
+
+
+@pytest.mark.parametrize("shape, received", [((20,), r"\(20,\)"), ((3, 7), r"\(3, 7\)")])
+def test_params_of_wrong_shape(shape, received):
+    with pytest.raises(ValueError, match=rf"params of shape \(21,\), but received {received}"):
+        SMALL.params_to_canonical(np.zeros(shape))
+
+
+@pytest.mark.parametrize("index, name", list(enumerate(SMALL.weight_names + SMALL.bias_names)))
+def test_canonical_array_of_wrong_shape(index, name):
+    weights, biases = arrays()
+    shape = (weights + biases)[index].shape
+    wrong = np.zeros((*shape, 1), np.float32)
+    (weights if index < 2 else biases)[index % 2] = wrong
+    with pytest.raises(ValueError) as error:
+        SMALL.canonical_to_params(weights, biases)
+    assert f"expected shape {shape} for {name}, but received {wrong.shape}" in str(error.value)
+
+
+def test_canonical_arrays_of_wrong_number():
+    weights, biases = arrays()
+    with pytest.raises(ValueError, match=r"expected 2 weights for .*, but received 1"):
+        SMALL.canonical_to_params(weights[:1], biases)
+    with pytest.raises(ValueError, match=r"expected 2 biases for .*, but received 0"):
+        SMALL.canonical_to_params(weights, [])
+
+
+def test_canonical_arrays_of_several_dtypes():
+    weights, biases = arrays()
+    biases[1] = biases[1].astype(np.float64)
+    name = SMALL.bias_names[1]
+    with pytest.raises(TypeError, match=f"dtype float32 for {name}, .* received float64"):
+        SMALL.canonical_to_params(weights, biases)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"rnn_mode": "RNN"}, "rnn_mode to be 'lstm', 'gru', .* received 'RNN'"),
+        ({"input_mode": ""}, "input_mode to be 'linear_input' .* received ''"),
+        ({"direction": "left"}, "direction to be 'unidirectional' .* received 'left'"),
+        ({"bias_mode": "two"}, "bias_mode to be 'none', .* received 'two'"),
+        ({"num_layers": 0}, "num_layers must be at least 1, but received 0"),
+        ({"num_units": -1}, "num_units must be at least 1, but received -1"),
+        ({"input_size": 0}, "input_size must be at least 1, but received 0"),
+        ({"num_proj": 2}, "num_proj is for rnn_mode 'lstm' only, but received 2"),
+        ({"input_mode": "skip_input"}, "input_size 2 and num_units 3"),
+        ({"num_layers": 2**62}, "too large: num_layers 4611686018427387904"),
+    ],
+    ids=str,
+)
+def test_bad_configuration(changes, message):
+    good = {"rnn_mode": "gru", "num_layers": 1, "num_units": 3, "input_size": 2}
+    native.ParamLayout(**good)
+    with pytest.raises(ValueError, match=message):
+        native.ParamLayout(**(good | changes))
+
+
+# The module.
+
+
+def test_info():
+    info = native.info()
+    assert info["cpu_isa"] in ("baseline", "avx2", "avx512")
+    assert set(info) == {
+        "built_for_tensorflow",
+        "compiler",
+        "build_type",
+        "cpu_features",
+        "cpu_isa",
+    }
+
+
+def test_imports_without_tensorflow():
+    code = """
+import sys
+sys.modules["tensorflow"] = None
+sys.modules["keras"] = None
+import numpy as np
+from cudnn_rnn_tf import native
+layout = native.ParamLayout("lstm", 1, 3, 2)
+weights, biases = layout.params_to_canonical(np.arange(layout.size, dtype=np.float32))
+assert np.array_equal(layout.canonical_to_params(weights, biases), np.arange(layout.size))
+print(native.info()["cpu_isa"])
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == native.info()["cpu_isa"]

@@ -1,0 +1,552 @@
+"""What the ops say to bad arguments: eagerly, while a function is traced, and when it runs."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.op_library import raw_ops
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+# Shapes are known when a "traced" function is traced, and only when a "run" one runs.
+MODES = pytest.mark.parametrize("mode", ["eager", "traced", "run"])
+
+
+def call(mode: str, function: Callable, tensors: Sequence[np.ndarray]) -> Any:
+    tensors = [tf.constant(tensor) for tensor in tensors]
+    if mode == "eager":
+        return function(*tensors)
+    signature = [tf.TensorSpec(None if mode == "run" else t.shape, t.dtype) for t in tensors]
+    return tf.function(function, input_signature=signature, autograph=False)(*tensors)
+
+
+def error_of(mode: str) -> type[Exception]:
+    """What becomes of an op's INVALID_ARGUMENT: tracing makes it a ValueError."""
+    return ValueError if mode == "traced" else tf.errors.InvalidArgumentError
+
+
+def assert_raises(
+    error: type[Exception] | tuple[type[Exception], ...], parts: Sequence[str], function: Callable
+) -> None:
+    with pytest.raises(error) as caught:
+        function()
+    # Without the node's definition, which repeats all attributes, and a function's source.
+    message = str(caught.value).split(" for '{{node")[0].split("; NodeDef:")[0]
+    for part in parts:
+        assert part in message
+
+
+def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.zeros(shape, dtype)
+
+
+# A good call of Forward: a bidirectional LSTM, time-major [4, 2, 5].
+SIZE = 2 * (4 * 3 * 5 + 4 * 3 * 3 + 8 * 3)
+FORWARD = {
+    "input": zeros(4, 2, 5),
+    "input_h": zeros(2, 2, 3),
+    "input_c": zeros(2, 2, 3),
+    "params": zeros(SIZE),
+    "sequence_lengths": zeros(0, dtype=np.int32),
+    "seed": zeros(2, dtype=np.int64),
+    "rnn_mode": "lstm",
+    "num_units": 3,
+    "direction": "bidirectional",
+}
+
+
+def lengths(*values: int, dtype: Any = np.int32) -> dict[str, Any]:
+    return {"has_sequence_lengths": True, "sequence_lengths": np.array(values, dtype)}
+
+
+def run_raw(mode: str, op: Callable, arguments: dict[str, Any]) -> Any:
+    names = [name for name, value in arguments.items() if isinstance(value, np.ndarray)]
+    attrs = {name: value for name, value in arguments.items() if name not in names}
+    return call(
+        mode,
+        lambda *tensors: op(**dict(zip(names, tensors, strict=True)), **attrs),
+        [arguments[name] for name in names],
+    )
+
+
+GRU = {"rnn_mode": "gru", "input_c": zeros(0)}
+
+BAD_FORWARD = {
+    "input_rank_2": (
+        {"input": zeros(4, 5)},
+        ["input of rank 3, [time, batch, input_size]", "[4,5]"],
+    ),
+    "input_rank_2_batch_major": (
+        {"input": zeros(4, 5), "time_major": False},
+        ["input of rank 3, [batch, time, input_size]", "[4,5]"],
+    ),
+    "h_batch": ({"input_h": zeros(2, 3, 3)}, ["input_h of shape [2,2,3]", "received [2,3,3]"]),
+    "h_size": ({"input_h": zeros(2, 2, 4)}, ["input_h of shape [2,2,3]", "received [2,2,4]"]),
+    "h_rank": ({"input_h": zeros(2, 3)}, ["input_h of shape [2,2,3]", "received [2,3]"]),
+    "h_for_one_direction": (
+        {"input_h": zeros(1, 2, 3)},
+        ["input_h of shape [2,2,3]", "received [1,2,3]"],
+    ),
+    "h_without_projection": (
+        {"num_proj": 2, "params": zeros(2 * (4 * 3 * 5 + 4 * 3 * 2 + 6 + 24))},
+        ["input_h of shape [2,2,2]", "received [2,2,3]"],
+    ),
+    "c_missing": ({"input_c": zeros(0)}, ["input_c of shape [2,2,3]", "received [0]"]),
+    "c_batch": ({"input_c": zeros(2, 3, 3)}, ["input_c of shape [2,2,3]", "received [2,3,3]"]),
+    "c_of_gru": (
+        {"rnn_mode": "gru", "params": zeros(2 * 3 * (15 + 9 + 6))},
+        ["input_c of shape [0]", "received [2,2,3]"],
+    ),
+    "params_size": ({"params": zeros(SIZE - 1)}, ["params of shape [240]", "received [239]"]),
+    "params_rank": ({"params": zeros(24, 10)}, ["params of shape [240]", "received [24,10]"]),
+    "lengths_count": (lengths(1, 2, 3), ["sequence_lengths of shape [2]", "received [3]"]),
+    "lengths_rank": (lengths([1, 2]), ["sequence_lengths of shape [2]", "received [1,2]"]),
+    "lengths_unannounced": (
+        {"sequence_lengths": np.array([1, 2], np.int32)},
+        ["sequence_lengths of shape [0]", "received [2]"],
+    ),
+    "seed_size": ({"seed": zeros(3, dtype=np.int64)}, ["seed of shape [2]", "received [3]"]),
+    "seed_rank": ({"seed": zeros(dtype=np.int64)}, ["seed of shape [2]", "received []"]),
+    "skip_input": (
+        {"input_mode": "skip_input"},
+        ["skip_input", "input_size must equal num_units", "input_size 5 and num_units 3"],
+    ),
+    "projection_of_gru": (
+        {**GRU, "num_proj": 2},
+        ["num_proj is for rnn_mode 'lstm'", "received 2", "'gru'"],
+    ),
+    "projection_too_large": (
+        {"num_proj": 4},
+        ["num_proj must be at most num_units", "received 4", "num_units 3"],
+    ),
+    "dropout_1": ({"dropout": 1.0}, ["dropout must lie in [0, 1)", "received 1.0"]),
+    "dropout_negative": ({"dropout": -0.25}, ["dropout must lie in [0, 1)", "received -0.25"]),
+    "dropout_nan": ({"dropout": float("nan")}, ["dropout must lie in [0, 1)", "received nan"]),
+    "clip_negative": ({"cell_clip": -1.0}, ["cell_clip must be", "positive", "received -1.0"]),
+    "clip_nan": ({"cell_clip": float("nan")}, ["cell_clip must be", "received nan"]),
+    "clip_infinite": ({"cell_clip": float("inf")}, ["cell_clip must be", "finite", "received inf"]),
+    "clip_of_gru": (
+        {**GRU, "cell_clip": 1.0},
+        ["cell_clip is for rnn_mode 'lstm'", "received 1.0", "'gru'"],
+    ),
+    "too_large": ({"num_units": 2**40}, ["too large", "num_units 1099511627776"]),
+}
+
+
+@MODES
+@pytest.mark.parametrize("has_lengths", [False, True], ids=["full", "lengths"])
+def test_good_forward(mode, has_lengths):
+    """The calls below differ from this one in what they are about only."""
+    output, h, c, _ = run_raw(
+        mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | (lengths(0, 4) if has_lengths else {})
+    )
+    assert (output.shape, h.shape, c.shape) == ((4, 2, 6), (2, 2, 3), (2, 2, 3))
+
+
+@MODES
+@pytest.mark.parametrize("name", BAD_FORWARD)
+def test_bad_forward(name, mode):
+    changes, parts = BAD_FORWARD[name]
+    assert_raises(
+        error_of(mode),
+        parts,
+        lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | changes),
+    )
+
+
+@MODES
+@pytest.mark.parametrize(
+    "values, parts",
+    [
+        ((5, 1), ["sequence_lengths[0] must lie in [0, 4]", "received 5"]),
+        ((2, -1), ["sequence_lengths[1] must lie in [0, 4]", "received -1"]),
+        ((0, -(2**31)), ["sequence_lengths[1]", "received -2147483648"]),
+    ],
+)
+def test_sequence_lengths_out_of_range(values, parts, mode):
+    """Values, not shapes: found when run in every mode."""
+    assert_raises(
+        tf.errors.InvalidArgumentError,
+        parts,
+        lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | lengths(*values)),
+    )
+
+
+# Checked by TensorFlow itself: the names are there, the words are its own.
+BAD_ATTRIBUTES = {
+    "rnn_mode": ({"rnn_mode": "LSTM"}, ["'rnn_mode'", "LSTM", '"lstm"', '"rnn_relu"']),
+    "direction": ({"direction": "both"}, ["'direction'", "both", '"bidirectional"']),
+    "input_mode": ({"input_mode": "auto_select"}, ["'input_mode'", "auto_select", '"skip_input"']),
+    "bias_mode": ({"bias_mode": "single"}, ["'bias_mode'", "single", '"single_input"']),
+    "num_units": ({"num_units": 0}, ["'num_units'", "0", "minimum 1"]),
+    "num_layers": ({"num_layers": 0}, ["'num_layers'", "0", "minimum 1"]),
+    "num_proj": ({"num_proj": -1}, ["'num_proj'", "-1", "minimum 0"]),
+}
+
+
+@MODES
+@pytest.mark.parametrize("name", BAD_ATTRIBUTES)
+def test_bad_attributes(name, mode):
+    changes, parts = BAD_ATTRIBUTES[name]
+    error = tf.errors.InvalidArgumentError if mode == "eager" else ValueError
+    assert_raises(
+        error, parts, lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | changes)
+    )
+
+
+@MODES
+@pytest.mark.parametrize(
+    "changes, parts",
+    [
+        ({"input": zeros(4, 2, 5, dtype=np.int32)}, ["int32", "bfloat16"]),
+        ({"params": zeros(SIZE, dtype=np.float64)}, ["float", "double|float64"]),
+        ({"input_h": zeros(2, 2, 3, dtype=np.float16)}, ["float", "half|float16"]),
+        (lengths(1, 2, dtype=np.int64), ["int32", "int64"]),
+        ({"seed": zeros(2, dtype=np.int32)}, ["int32", "int64"]),
+    ],
+    ids=["input", "params", "input_h", "sequence_lengths", "seed"],
+)
+def test_bad_dtype(changes, parts, mode):
+    """TensorFlow's own checks: eagerly of several types, which name dtypes in several ways."""
+    error = (tf.errors.InvalidArgumentError, ValueError) if mode == "eager" else TypeError
+    with pytest.raises(error) as caught:
+        run_raw(mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | changes)
+    for part in parts:
+        assert any(name in str(caught.value) for name in part.split("|"))
+    if mode != "eager":
+        assert next(name for name in changes if name != "has_sequence_lengths") in str(caught.value)
+
+
+# Backward.
+
+
+@functools.cache
+def good_backward() -> dict[str, Any]:
+    output, h, c, reserve_space = run_raw("eager", raw_ops.cudnn_rnn_tf_forward, FORWARD)
+    return FORWARD | {
+        "output": output.numpy(),
+        "output_h": h.numpy(),
+        "output_c": c.numpy(),
+        "output_backprop": zeros(4, 2, 6),
+        "output_h_backprop": zeros(2, 2, 3),
+        "output_c_backprop": zeros(2, 2, 3),
+        "reserve_space": reserve_space.numpy(),
+    }
+
+
+BAD_BACKWARD = {
+    "output": ({"output": zeros(4, 2, 3)}, ["output of shape [4,2,6]", "received [4,2,3]"]),
+    "output_h": ({"output_h": zeros(2, 2, 4)}, ["output_h of shape [2,2,3]", "received [2,2,4]"]),
+    "output_c": ({"output_c": zeros(0)}, ["output_c of shape [2,2,3]", "received [0]"]),
+    "output_backprop": (
+        {"output_backprop": zeros(3, 2, 6)},
+        ["output_backprop of shape [4,2,6]", "received [3,2,6]"],
+    ),
+    "output_h_backprop": (
+        {"output_h_backprop": zeros(2, 3)},
+        ["output_h_backprop of shape [2,2,3]", "received [2,3]"],
+    ),
+    "output_c_backprop": (
+        {"output_c_backprop": zeros(2, 1, 3)},
+        ["output_c_backprop of shape [2,2,3]", "received [2,1,3]"],
+    ),
+    "reserve_space_rank": (
+        {"reserve_space": zeros(2, 2, dtype=np.uint8)},
+        ["reserve_space of shape [", "received [2,2]"],
+    ),
+    "input": ({"input": zeros(4, 5)}, ["input of rank 3", "[4,5]"]),
+    "params": ({"params": zeros(SIZE + 1)}, ["params of shape [240]", "received [241]"]),
+    "dropout": ({"dropout": 2.0}, ["dropout must lie in [0, 1)", "received 2.0"]),
+}
+
+
+@MODES
+def test_good_backward(mode):
+    gradients = run_raw(mode, raw_ops.cudnn_rnn_tf_backward, good_backward())
+    assert [g.shape for g in gradients] == [(4, 2, 5), (2, 2, 3), (2, 2, 3), (SIZE,)]
+
+
+@MODES
+@pytest.mark.parametrize("name", BAD_BACKWARD)
+def test_bad_backward(name, mode):
+    changes, parts = BAD_BACKWARD[name]
+    assert_raises(
+        error_of(mode),
+        parts,
+        lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_backward, good_backward() | changes),
+    )
+
+
+@MODES
+@pytest.mark.parametrize("change", [-1, 1, None], ids=["short", "long", "of_inference"])
+def test_reserve_space_of_wrong_size(change, mode):
+    """The size is the backend's affair, so only a kernel knows it."""
+    size = good_backward()["reserve_space"].size
+    received = 0 if change is None else size + change
+    changed = good_backward() | {"reserve_space": zeros(received, dtype=np.uint8)}
+    assert_raises(
+        tf.errors.InvalidArgumentError,
+        [f"reserve_space of shape [{size}]", f"received [{received}]"],
+        lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_backward, changed),
+    )
+
+
+@MODES
+def test_backward_checks_sequence_lengths(mode):
+    assert_raises(
+        tf.errors.InvalidArgumentError,
+        ["sequence_lengths[0] must lie in [0, 4]", "received 9"],
+        lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_backward, good_backward() | lengths(9, 1)),
+    )
+
+
+# The conversions. An rnn_tanh of 3 units over 2 inputs: W [3, 2], R [3, 3], b_W [3], b_R [3].
+
+SMALL = RnnConfig("rnn_tanh", 1, 3, 2)
+SMALL_ATTRS = {"rnn_mode": "rnn_tanh", "num_units": 3, "input_size": 2}
+SMALL_TENSORS = [zeros(3, 2), zeros(3, 3), zeros(3), zeros(3)]
+
+
+def pack(*tensors: tf.Tensor, num_weights: int = 2, **attrs: Any) -> tf.Tensor:
+    return raw_ops.cudnn_rnn_tf_canonical_to_params(
+        weights=tensors[:num_weights], biases=tensors[num_weights:], **(SMALL_ATTRS | attrs)
+    )
+
+
+def unpack(params: tf.Tensor, num_weights: int = 2, num_biases: int = 2, **attrs: Any) -> Any:
+    return raw_ops.cudnn_rnn_tf_params_to_canonical(
+        params=params, num_weights=num_weights, num_biases=num_biases, **(SMALL_ATTRS | attrs)
+    )
+
+
+@MODES
+@pytest.mark.parametrize(
+    "index, shape, parts",
+    [
+        (0, (2, 3), ["shape [3,2]", "kernel", "received [2,3]"]),
+        (1, (3, 2), ["shape [3,3]", "recurrent_kernel", "received [3,2]"]),
+        (1, (9,), ["shape [3,3]", "recurrent_kernel", "received [9]"]),
+        (2, (3, 1), ["shape [3]", "bias", "received [3,1]"]),
+        (3, (4,), ["shape [3]", "recurrent_bias", "received [4]"]),
+    ],
+)
+def test_canonical_tensor_of_wrong_shape(index, shape, parts, mode):
+    tensors = list(SMALL_TENSORS)
+    tensors[index] = zeros(*shape)
+    name = SMALL.canonical_names[index]
+    assert_raises(error_of(mode), [*parts, name], lambda: call(mode, pack, tensors))
+    # The wrapper knows static shapes; it names the same things before the op is called.
+    error = tf.errors.InvalidArgumentError if mode == "run" else ValueError
+    assert_raises(
+        error,
+        [name, str(tensors[index].shape) if mode != "run" else parts[-1]],
+        lambda: call(mode, lambda *t: ops.canonical_to_params(SMALL, t[:2], t[2:]), tensors),
+    )
+
+
+@MODES
+def test_canonical_tensors_of_wrong_number(mode):
+    received = "but received 3"
+    assert_raises(
+        error_of("eager" if mode == "eager" else "traced"),
+        ["expected 2 weights", received],
+        lambda: call(mode, lambda *t: pack(*t, num_weights=3), [*SMALL_TENSORS, zeros(3)]),
+    )
+    assert_raises(
+        error_of("eager" if mode == "eager" else "traced"),
+        ["expected 2 biases", received],
+        lambda: call(mode, pack, [*SMALL_TENSORS, zeros(3)]),
+    )
+    for split, argument in ((3, "weights"), (2, "biases")):
+        assert_raises(
+            ValueError,
+            [f"expected 2 {argument}", received],
+            lambda split=split: call(
+                mode,
+                lambda *t: ops.canonical_to_params(SMALL, t[:split], t[split:]),
+                [*SMALL_TENSORS, zeros(3)],
+            ),
+        )
+
+
+@MODES
+def test_params_to_canonical_of_wrong_size(mode):
+    parts = ["params of shape [21]", "received [20]"]
+    assert_raises(error_of(mode), parts, lambda: call(mode, unpack, [zeros(20)]))
+    assert_raises(
+        tf.errors.InvalidArgumentError if mode == "run" else ValueError,
+        parts if mode == "run" else ["params of shape (21,)", "received (20,)"],
+        lambda: call(mode, lambda params: ops.params_to_canonical(SMALL, params), [zeros(20)]),
+    )
+
+
+@MODES
+@pytest.mark.parametrize("argument", ["num_weights", "num_biases"])
+def test_params_to_canonical_of_wrong_number(argument, mode):
+    assert_raises(
+        error_of("eager" if mode == "eager" else "traced"),
+        [f"expected 2 {argument.removeprefix('num_')}", "received 5"],
+        lambda: call(mode, functools.partial(unpack, **{argument: 5}), [zeros(21)]),
+    )
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_conversions_check_the_configuration(mode):
+    parts = ["num_proj is for rnn_mode 'lstm'", "received 2", "'rnn_tanh'"]
+    error = error_of(mode)
+    assert_raises(error, parts, lambda: call(mode, lambda *t: pack(*t, num_proj=2), SMALL_TENSORS))
+    assert_raises(error, parts, lambda: call(mode, lambda p: unpack(p, num_proj=2), [zeros(21)]))
+    assert_raises(
+        error,
+        parts,
+        lambda: call(mode, lambda: raw_ops.cudnn_rnn_tf_params_size(**SMALL_ATTRS, num_proj=2), []),
+    )
+
+
+# The wrapper.
+
+LSTM = RnnConfig("lstm", 1, 3, 5, direction="bidirectional")
+
+
+def run_wrapper(mode: str, changes: dict[str, Any], config: RnnConfig = LSTM) -> Any:
+    names = ["input", "input_h", "input_c", "params"]
+    arguments = {name: FORWARD[name] for name in names} | changes
+    attrs = {name: arguments.pop(name) for name in ("time_major",) if name in arguments}
+
+    def function(inputs, h, c, params, *rest):
+        return ops.forward(
+            config,
+            inputs,
+            (h, c) if config.is_lstm else (h,),
+            params,
+            **dict(zip(list(arguments)[4:], rest, strict=True)),
+            **attrs,
+        )
+
+    return call(mode, function, list(arguments.values()))
+
+
+BAD_WRAPPER = {
+    "inputs_rank": (
+        {"input": zeros(4, 5)},
+        ["inputs of rank 3, [time, batch, input_size]", "(4, 5)"],
+    ),
+    "inputs_rank_batch_major": (
+        {"input": zeros(4, 5), "time_major": False},
+        ["inputs of rank 3, [batch, time, input_size]", "(4, 5)"],
+    ),
+    "h": ({"input_h": zeros(2, 3, 3)}, ["initial h of shape (2, 2, 3)", "received (2, 3, 3)"]),
+    "c": ({"input_c": zeros(2, 2, 4)}, ["initial c of shape (2, 2, 3)", "received (2, 2, 4)"]),
+    "params": ({"params": zeros(9)}, ["params of shape (240,)", "received (9,)"]),
+    "lengths_rank": (
+        {"sequence_lengths": zeros(1, 2, dtype=np.int32)},
+        ["sequence_lengths of shape (None,)", "received (1, 2)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+@pytest.mark.parametrize("name", BAD_WRAPPER)
+def test_wrapper_checks_static_shapes(name, mode):
+    changes, parts = BAD_WRAPPER[name]
+    assert_raises(ValueError, parts, lambda: run_wrapper(mode, changes))
+
+
+@pytest.mark.parametrize("name", BAD_WRAPPER)
+def test_op_checks_what_the_wrapper_cannot_see(name):
+    changes, _ = BAD_WRAPPER[name]
+    assert_raises(tf.errors.InvalidArgumentError, ["received"], lambda: run_wrapper("run", changes))
+
+
+@MODES
+def test_wrapper_passes_on_what_the_op_says(mode):
+    for changes, parts in (
+        ({"sequence_lengths": np.array([1, 2, 3], np.int32)}, ["sequence_lengths of shape [2]"]),
+        ({"seed": zeros(3, dtype=np.int64)}, ["seed of shape [2]", "received [3]"]),
+    ):
+        assert_raises(error_of(mode), parts, lambda changes=changes: run_wrapper(mode, changes))
+
+
+@pytest.mark.parametrize("mode", ["eager", "traced"])
+def test_wrapper_checks_the_number_of_states(mode):
+    for config, count in ((LSTM, 1), (RnnConfig("gru", 1, 3, 5), 2)):
+        tensors = [zeros(4, 2, 5), zeros(config.layout.size), *[zeros(2, 2, 3)] * count]
+        assert_raises(
+            ValueError,
+            [f"expected {3 - count} initial states", config.rnn_mode, f"received {count}"],
+            lambda config=config, tensors=tensors: call(
+                mode, lambda x, params, *states: ops.forward(config, x, states, params), tensors
+            ),
+        )
+
+
+# The configuration.
+
+BAD_CONFIGS = {
+    "rnn_mode": ({"rnn_mode": "LSTM"}, ["rnn_mode", "'lstm', 'gru'", "'LSTM'"]),
+    "direction": ({"direction": "both"}, ["direction", "'bidirectional'", "'both'"]),
+    "input_mode": ({"input_mode": "skip"}, ["input_mode", "'skip_input'", "'skip'"]),
+    "bias_mode": ({"bias_mode": "single"}, ["bias_mode", "'single_input'", "'single'"]),
+    "num_layers": ({"num_layers": 0}, ["num_layers", "at least 1", "received 0"]),
+    "num_units": ({"num_units": -3}, ["num_units", "at least 1", "received -3"]),
+    "input_size": ({"input_size": 0}, ["input_size", "at least 1", "received 0"]),
+    "num_proj_negative": ({"num_proj": -1}, ["num_proj", "positive", "received -1"]),
+    "num_proj_too_large": (
+        {"num_proj": 4},
+        ["num_proj", "at most num_units", "received 4", "num_units 3"],
+    ),
+    "num_proj_of_gru": (
+        {"rnn_mode": "gru", "num_proj": 2},
+        ["num_proj", "'lstm'", "received 2", "'gru'"],
+    ),
+    "skip_input": ({"input_mode": "skip_input"}, ["skip_input", "input_size 5", "num_units 3"]),
+    "dropout_1": ({"dropout": 1.0}, ["dropout", "[0, 1)", "received 1.0"]),
+    # Attributes are float32, in which this is 1.
+    "dropout_nearly_1": ({"dropout": 1.0 - 1e-12}, ["dropout", "[0, 1)", "received 1.0"]),
+    "dropout_negative": ({"dropout": -0.25}, ["dropout", "[0, 1)", "received -0.25"]),
+    "dropout_nan": ({"dropout": float("nan")}, ["dropout", "[0, 1)", "received nan"]),
+    "cell_clip_negative": ({"cell_clip": -1.0}, ["cell_clip", "positive", "-1.0"]),
+    "cell_clip_nan": ({"cell_clip": float("nan")}, ["cell_clip", "positive", "nan"]),
+    "cell_clip_infinite": ({"cell_clip": float("inf")}, ["cell_clip", "finite", "inf"]),
+    "cell_clip_of_gru": ({"rnn_mode": "gru", "cell_clip": 1.0}, ["cell_clip", "'lstm'", "'gru'"]),
+    "too_large": ({"num_units": 2**40}, ["too large", "num_units 1099511627776"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_bad_config(name):
+    changes, parts = BAD_CONFIGS[name]
+    good = {"rnn_mode": "lstm", "num_layers": 1, "num_units": 3, "input_size": 5}
+    RnnConfig(**good)
+    assert_raises(ValueError, parts, lambda: RnnConfig(**(good | changes)))
+
+
+@pytest.mark.parametrize(
+    "changes, parts",
+    [
+        ({"num_units": 2.5}, ["num_units", "integer", "received 2.5"]),
+        ({"num_units": True}, ["num_units", "integer", "received True"]),
+        ({"num_layers": "2"}, ["num_layers", "integer", "'2'"]),
+        ({"num_proj": None}, ["num_proj", "integer", "None"]),
+        ({"dropout": "0.5"}, ["dropout", "number", "'0.5'"]),
+        ({"cell_clip": None}, ["cell_clip", "number", "None"]),
+        ({"rnn_mode": 3}, ["rnn_mode", "string", "received 3"]),
+    ],
+    ids=str,
+)
+def test_config_of_wrong_type(changes, parts):
+    good = {"rnn_mode": "lstm", "num_layers": 1, "num_units": 3, "input_size": 5}
+    assert_raises(TypeError, parts, lambda: RnnConfig(**(good | changes)))
+
+
+def test_config_takes_numpy_numbers():
+    config = RnnConfig("lstm", np.int64(1), np.int32(3), np.int64(5), dropout=np.float32(0.5))
+    assert config == RnnConfig("lstm", 1, 3, 5, dropout=0.5)
+    assert isinstance(config.num_units, int)
+    assert isinstance(config.dropout, float)

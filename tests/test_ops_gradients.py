@@ -1,0 +1,351 @@
+"""The ops' gradients: against finite differences, on tapes, in functions and in graphs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+BIDIRECTIONAL = {"direction": "bidirectional"}
+
+
+def weights_like(tensor: tf.Tensor) -> tf.Tensor:
+    """Weights that differ from element to element, so that no two can be confused."""
+    weights = tf.sin(tf.range(tf.cast(tf.size(tensor), tf.float64), dtype=tf.float64))
+    return tf.reshape(tf.cast(weights, tensor.dtype), tf.shape(tensor))
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A network with data for it, time-major, and a scalar made of all it returns."""
+
+    config: RnnConfig
+    max_time: int = 4
+    batch_size: int = 3
+    sequence_lengths: tuple[int, ...] | None = None
+    is_training: bool = True
+    dtype: str = "float64"
+
+    def arguments(self) -> list[tf.Tensor]:
+        """Inputs, params, h and an LSTM's c."""
+        config, rng = self.config, np.random.default_rng(7)
+        shapes = [
+            (self.max_time, self.batch_size, config.input_size),
+            (config.layout.size,),
+            *config.state_shapes(self.batch_size, time_major=True),
+        ]
+        return [tf.constant(0.6 * rng.standard_normal(shape), self.dtype) for shape in shapes]
+
+    def results(self, inputs: tf.Tensor, params: tf.Tensor, *states: tf.Tensor) -> list[tf.Tensor]:
+        lengths = self.sequence_lengths
+        outputs, final_states = ops.forward(
+            self.config,
+            inputs,
+            states,
+            params,
+            sequence_lengths=None if lengths is None else tf.constant(lengths),
+            seed=tf.constant([3, 5], tf.int64),
+            is_training=self.is_training,
+        )
+        return [outputs, *final_states]
+
+    def loss(self, *arguments: tf.Tensor) -> tf.Tensor:
+        results = self.results(*arguments)
+        return tf.add_n([tf.reduce_sum(result * weights_like(result)) for result in results])
+
+    def gradients(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            loss = self.loss(*arguments)
+        return tape.gradient(loss, arguments)
+
+
+PROBLEMS = {
+    "lstm": Problem(RnnConfig("lstm", 1, 3, 2)),
+    "gru": Problem(RnnConfig("gru", 1, 3, 2)),
+    "rnn_tanh": Problem(RnnConfig("rnn_tanh", 1, 3, 2)),
+    "rnn_relu": Problem(RnnConfig("rnn_relu", 1, 3, 2)),
+    "lstm_projection": Problem(RnnConfig("lstm", 2, 4, 2, num_proj=2)),
+    "lstm_projection_bidirectional_lengths": Problem(
+        RnnConfig("lstm", 1, 3, 2, num_proj=2, **BIDIRECTIONAL), sequence_lengths=(4, 0, 2)
+    ),
+    "lstm_clip": Problem(RnnConfig("lstm", 1, 4, 2, cell_clip=0.4)),
+    "lstm_bidirectional": Problem(RnnConfig("lstm", 2, 2, 3, **BIDIRECTIONAL)),
+    "gru_bidirectional_lengths": Problem(
+        RnnConfig("gru", 2, 2, 3, **BIDIRECTIONAL), sequence_lengths=(1, 4, 3)
+    ),
+    "lstm_dropout": Problem(RnnConfig("lstm", 2, 3, 2, dropout=0.4, **BIDIRECTIONAL)),
+    "gru_dropout_lengths": Problem(
+        RnnConfig("gru", 3, 3, 2, dropout=0.4), sequence_lengths=(2, 4, 0)
+    ),
+    "rnn_tanh_skip": Problem(RnnConfig("rnn_tanh", 2, 3, 3, input_mode="skip_input")),
+    "gru_single_recurrent": Problem(RnnConfig("gru", 1, 3, 2, bias_mode="single_recurrent")),
+    "lstm_inference": Problem(RnnConfig("lstm", 2, 3, 2, dropout=0.4), is_training=False),
+    "gru_inference": Problem(RnnConfig("gru", 1, 3, 2), is_training=False),
+}
+
+ALL_MODES = pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+RUN_MODES = pytest.mark.parametrize("is_training", [True, False], ids=["training", "inference"])
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_finite_differences(name):
+    problem = PROBLEMS[name]
+    arguments = problem.arguments()
+    # Central differences err by delta^2 times a third derivative of order 1, and by float64's
+    # 1e-16 over delta: about 1e-9 in all.
+    delta = 1e-5
+    for index, gradient in enumerate(problem.gradients(arguments)):
+        flat = arguments[index].numpy().ravel()
+        numeric = np.empty_like(flat)
+        for position in range(flat.size):
+            losses = []
+            for step in (delta, -delta):
+                moved = flat.copy()
+                moved[position] += step
+                moved = tf.reshape(moved, arguments[index].shape)
+                losses.append(
+                    problem.loss(*arguments[:index], moved, *arguments[index + 1 :]).numpy()
+                )
+            numeric[position] = (losses[0] - losses[1]) / (2 * delta)
+        np.testing.assert_allclose(gradient.numpy().ravel(), numeric, rtol=0, atol=1e-8)
+        assert np.abs(numeric).max() > 1e-3
+
+
+@ALL_MODES
+@RUN_MODES
+def test_gradient_of_each_result_alone(rnn_mode, is_training):
+    """A result that nothing depends on counts as a gradient of zero."""
+    config = RnnConfig(rnn_mode, 2, 3, 2, **BIDIRECTIONAL)
+    problem = Problem(config, is_training=is_training)
+    arguments = problem.arguments()
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(arguments)
+        results = problem.results(*arguments)
+    weights = [weights_like(result) for result in results]
+    alone = [
+        tape.gradient(result, arguments, weight)
+        for result, weight in zip(results, weights, strict=True)
+    ]
+    together = tape.gradient(results, arguments, weights)
+    for index, gradient in enumerate(together):
+        summed = sum(gradients[index].numpy() for gradients in alone)
+        np.testing.assert_allclose(gradient.numpy(), summed, rtol=0, atol=1e-13)
+
+
+@RUN_MODES
+def test_persistent_tape_twice_is_the_same(is_training):
+    problem = Problem(
+        RnnConfig("lstm", 2, 5, 3, dropout=0.5), is_training=is_training, dtype="float32"
+    )
+    arguments = problem.arguments()
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(arguments)
+        loss = problem.loss(*arguments)
+    first, second = tape.gradient(loss, arguments), tape.gradient(loss, arguments)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_several_forwards_before_one_backward():
+    """Each pass keeps what it needs for its own gradient."""
+    problem = Problem(RnnConfig("gru", 2, 5, 3, dropout=0.5), dtype="float32")
+    arguments = problem.arguments()
+    scales = (1.0, -0.5, 2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(arguments)
+        losses = [problem.loss(arguments[0] * scale, *arguments[1:]) for scale in scales]
+        total = tf.add_n(losses)
+    gradients = tape.gradient(total, arguments)
+    expected = [0.0] * len(arguments)
+    for scale in scales:
+        scaled = problem.gradients([arguments[0] * scale, *arguments[1:]])
+        scaled[0] = scaled[0] * scale
+        expected = [a + b for a, b in zip(expected, scaled, strict=True)]
+    for a, b in zip(gradients, expected, strict=True):
+        # The same numbers, perhaps summed in another order.
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max())
+
+
+def test_a_chain_of_calls_trains_through_states():
+    """Two calls over halves of the steps, states handed on, are one call over all."""
+    whole = Problem(RnnConfig("lstm", 1, 4, 3, num_proj=3, cell_clip=1.0), max_time=6)
+    arguments = whole.arguments()
+    inputs, params, *states = arguments
+    with tf.GradientTape() as tape:
+        tape.watch(arguments)
+        first, *middle = whole.results(inputs[:2], params, *states)
+        second, *last = whole.results(inputs[2:], params, *middle)
+        loss = tf.reduce_sum(tf.concat([first, second], 0) ** 2) + sum(map(tf.reduce_sum, last))
+    halves = tape.gradient(loss, arguments)
+    with tf.GradientTape() as tape:
+        tape.watch(arguments)
+        outputs, *last = whole.results(*arguments)
+        loss = tf.reduce_sum(outputs**2) + sum(map(tf.reduce_sum, last))
+    for a, b in zip(halves, tape.gradient(loss, arguments), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-13)
+
+
+CONVERTED = {
+    "lstm_projection": RnnConfig("lstm", 2, 3, 2, num_proj=2, **BIDIRECTIONAL),
+    "gru_single_input": RnnConfig("gru", 2, 3, 2, bias_mode="single_input"),
+    "rnn_skip_no_bias": RnnConfig("rnn_relu", 2, 3, 3, input_mode="skip_input", bias_mode="none"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", CONVERTED)
+def test_conversions_and_their_gradients(name, dtype):
+    config = CONVERTED[name]
+    size = config.layout.size
+    # Whole numbers up to 2^8 are exact in every type.
+    params = tf.cast(tf.range(size) % 200, dtype)
+    factors = tf.cast(tf.range(size) % 7 - 3, dtype)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(params)
+        weights, biases = ops.params_to_canonical(config, params)
+        again = ops.canonical_to_params(config, weights, biases)
+        scaled = factors * again
+    np.testing.assert_array_equal(again, params)
+    np.testing.assert_array_equal(tape.gradient(scaled, params), factors)
+    gradients = tape.gradient(scaled, weights + biases)
+    expected = [tensor for part in ops.params_to_canonical(config, factors) for tensor in part]
+    for gradient, factor in zip(gradients, expected, strict=True):
+        np.testing.assert_array_equal(gradient, factor)
+
+
+def test_gradient_of_one_canonical_tensor():
+    """What the others contribute is zero."""
+    config = RnnConfig("gru", 1, 3, 2)
+    params = tf.random.normal([config.layout.size])
+    with tf.GradientTape() as tape:
+        tape.watch(params)
+        weights, _ = ops.params_to_canonical(config, params)
+        loss = 2.0 * tf.reduce_sum(weights[1])
+    start = config.layout.weight_offsets[1]
+    expected = np.zeros(params.shape, np.float32)
+    expected[start : start + 6] = 2.0
+    np.testing.assert_array_equal(tape.gradient(loss, params), expected)
+
+
+@pytest.mark.parametrize("name", ["lstm_dropout", "gru_bidirectional_lengths", "lstm_inference"])
+def test_function_is_as_eager(name):
+    problem = PROBLEMS[name]
+    arguments = problem.arguments()
+    eager = [*problem.results(*arguments), *problem.gradients(arguments)]
+    function = tf.function(
+        lambda *arguments: [*problem.results(*arguments), *problem.gradients(list(arguments))]
+    )
+    for a, b in zip(function(*arguments), eager, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("time_major", [True, False], ids=["time_major", "batch_major"])
+@pytest.mark.parametrize("batch_from", ["inputs", "states", "sequence_lengths", "nothing"])
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
+def test_static_shapes(rnn_mode, batch_from, time_major):
+    """Shapes are known in a function as far as any argument tells them."""
+    projection = {"num_proj": 4} if rnn_mode == "lstm" else {}
+    config = RnnConfig(rnn_mode, 2, 5, 3, **BIDIRECTIONAL, **projection)
+    known = None if batch_from == "nothing" else 7
+
+    def sequence(batch_size, n):
+        return [None, batch_size, n] if time_major else [batch_size, None, n]
+
+    state_shapes = config.state_shapes(7 if batch_from == "states" else None, time_major)
+    signature = [
+        tf.TensorSpec(sequence(7 if batch_from == "inputs" else None, 3)),
+        tf.TensorSpec([7 if batch_from == "sequence_lengths" else None], tf.int32),
+        tf.TensorSpec([None]),
+        *map(tf.TensorSpec, state_shapes),
+    ]
+    seen = {}
+
+    @tf.function(input_signature=signature)
+    def trace(inputs, lengths, params, *states):
+        arguments = [inputs, params, *states]
+        for is_training in (True, False):
+            with tf.GradientTape() as tape:
+                tape.watch(arguments)
+                outputs, final = ops.forward(
+                    config,
+                    inputs,
+                    states,
+                    params,
+                    sequence_lengths=lengths,
+                    time_major=time_major,
+                    is_training=is_training,
+                )
+            results = [outputs, *final]
+            gradients = tape.gradient(results, arguments)
+            seen[is_training] = [tensor.shape.as_list() for tensor in results + gradients]
+        return outputs
+
+    trace.get_concrete_function()
+    out = 4 if rnn_mode == "lstm" else 5
+    final_shapes = [list(shape) for shape in config.state_shapes(known, time_major)]
+    expected = [
+        sequence(known, 2 * out),
+        *final_shapes,
+        sequence(known, 3),
+        [config.layout.size],
+        *final_shapes,
+    ]
+    assert seen[True] == expected
+    assert seen[False] == expected
+
+
+def test_static_shapes_of_conversions():
+    config = CONVERTED["lstm_projection"]
+    seen = {}
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def trace(params):
+        weights, biases = ops.params_to_canonical(config, params)
+        size = ops.params_size(config)
+        seen["canonical"] = [tuple(tensor.shape) for tensor in weights + biases]
+        seen["params"] = ops.canonical_to_params(config, weights, biases).shape.as_list()
+        seen["size"] = (size.shape.as_list(), size.dtype)
+        return size
+
+    size = trace(tf.zeros([config.layout.size]))
+    assert seen["canonical"] == config.canonical_shapes
+    assert seen["params"] == [config.layout.size]
+    assert seen["size"] == ([], tf.int64)
+    assert size.numpy() == config.layout.size == ops.params_size(config).numpy()
+
+
+@pytest.mark.parametrize("name", ["lstm_dropout", "gru_dropout_lengths", "lstm_inference"])
+def test_session(name):
+    """A TensorFlow 1 graph with placeholders of unknown shape computes the same."""
+    problem = PROBLEMS[name]
+    arguments = problem.arguments()
+    eager = [*problem.results(*arguments), *problem.gradients(arguments)]
+    with tf.Graph().as_default():
+        placeholders = [tf.compat.v1.placeholder(tensor.dtype) for tensor in arguments]
+        fetches = problem.results(*placeholders)
+        fetches += tf.compat.v1.gradients(problem.loss(*placeholders), placeholders)
+        with tf.compat.v1.Session() as session:
+            feeds = {p: tensor.numpy() for p, tensor in zip(placeholders, arguments, strict=True)}
+            for value, expected in zip(session.run(fetches, feeds), eager, strict=True):
+                np.testing.assert_array_equal(value, expected)
+
+
+def test_session_conversions():
+    config = CONVERTED["gru_single_input"]
+    values = np.arange(config.layout.size, dtype=np.float32)
+    with tf.Graph().as_default():
+        params = tf.compat.v1.placeholder(tf.float32)
+        weights, biases = ops.params_to_canonical(config, params)
+        again = ops.canonical_to_params(config, weights, biases)
+        (gradient,) = tf.compat.v1.gradients(again**2, params)
+        with tf.compat.v1.Session() as session:
+            feeds = {params: values}
+            np.testing.assert_array_equal(session.run(again, feeds), values)
+            np.testing.assert_array_equal(session.run(gradient, feeds), 2 * values)
+            assert session.run(ops.params_size(config)) == values.size
