@@ -1,0 +1,56 @@
+# make run    trains the example model     make test   runs the tests
+# make lint   checks style                 make wheel  builds and checks a wheel
+#
+# All of it happens in a virtual environment, .venv, that these targets make and
+# keep up to date. The package in it is an editable installation: changes to
+# Python files are live, changes to C++ files rebuild it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+CXX_FILES = $(shell find ops kernels cudnn_rnn_tf -name '*.cc' -o -name '*.h')
+BUILD_FILES = pyproject.toml CMakeLists.txt \
+  pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
+
+.PHONY: run test lint wheel clean
+
+run: $(VENV)/.package $(VENV)/.examples
+	$(BIN)/python examples/char_lm.py $(ARGS)
+
+test: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+wheel: $(VENV)/.build
+	$(BIN)/python pip_package/build_pip_package.py --no-build-isolation
+
+clean:
+	rm -rf $(VENV) dist
+
+# The files below say that a step is done, and when.
+
+$(VENV)/.created: | pip_package/install_system_packages.sh
+	pip_package/install_system_packages.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade 'pip>=25.1'
+	@touch $@
+
+# What building needs and, as the dependency group dev, what linting needs.
+$(VENV)/.build $(VENV)/.dev: $(VENV)/.%: $(VENV)/.created pyproject.toml
+	$(PIP) install --group $*
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.build $(BUILD_FILES) $(CXX_FILES)
+	$(PIP) install --no-build-isolation \
+	  --config-settings=build-dir=$(VENV)/cmake --editable .
+	@touch $@
+
+# The package is there by now, so these only add what its extras need.
+$(VENV)/.test $(VENV)/.examples: $(VENV)/.%: pyproject.toml | $(VENV)/.package
+	$(PIP) install 'cudnn_rnn_tf[$*]'
+	@touch $@
