@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 else:
     from cudnn_rnn_tf import cudnn_rnn_ops
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
-    from cudnn_rnn_tf.constants import *
+    from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
     from cudnn_rnn_tf.information import __version__, info
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.saveable import (

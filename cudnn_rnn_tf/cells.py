@@ -16,10 +16,13 @@ def _stack(tensors: Sequence[Any]) -> np.ndarray:
 
 
 def _check_counts(cell: Any, weights: Sequence[Any], biases: Sequence[Any], count: int) -> None:
-    for argument, tensors in (("weights", weights), ("biases", biases)):
-        if len(tensors) != count:
+    for argument, tensors, expected in (
+        ("weights", weights, count),
+        ("biases", biases, count if cell.use_bias else 0),
+    ):
+        if len(tensors) != expected:
             raise ValueError(
-                f"expected {count} canonical {argument} of one pseudo-layer for "
+                f"expected {expected} canonical {argument} of one pseudo-layer for "
                 f"{type(cell).__name__}, but received {len(tensors)}"
             )
 
@@ -34,7 +37,6 @@ class CudnnCompatibleLSTMCell(keras.layers.LSTMCell):
     """
 
     def __init__(self, num_units: int, **kwargs: Any):
-        kwargs.pop("units", None)
         kwargs.setdefault("unit_forget_bias", False)
         super().__init__(num_units, **kwargs)
 
@@ -43,15 +45,17 @@ class CudnnCompatibleLSTMCell(keras.layers.LSTMCell):
 
         Args:
             weights: its 8 canonical weights.
-            biases: its 8 canonical biases; the two sides are summed.
+            biases: its 8 canonical biases, of which the two sides are summed; none for a cell with
+                `use_bias=False`.
 
         Raises:
-            ValueError: if there are not 8 of each, or a shape does not fit.
+            ValueError: if a list's length or a shape does not fit.
         """
         _check_counts(self, weights, biases, 8)
-        self.set_weights(
-            [_stack(weights[:4]), _stack(weights[4:]), _stack(biases[:4]) + _stack(biases[4:])]
-        )
+        stacked = [_stack(weights[:4]), _stack(weights[4:])]
+        if self.use_bias:
+            stacked.append(_stack(biases[:4]) + _stack(biases[4:]))
+        self.set_weights(stacked)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -69,7 +73,6 @@ class CudnnCompatibleGRUCell(keras.layers.GRUCell):
     """
 
     def __init__(self, num_units: int, **kwargs: Any):
-        kwargs.pop("units", None)
         if not kwargs.setdefault("reset_after", True):
             raise ValueError(
                 "expected reset_after=True for CudnnCompatibleGRUCell, whose reset gate acts after "
@@ -82,10 +85,10 @@ class CudnnCompatibleGRUCell(keras.layers.GRUCell):
 
         Args:
             weights: its 6 canonical weights.
-            biases: its 6 canonical biases.
+            biases: its 6 canonical biases; none for a cell with `use_bias=False`.
 
         Raises:
-            ValueError: if there are not 6 of each, or a shape does not fit.
+            ValueError: if a list's length or a shape does not fit.
         """
         _check_counts(self, weights, biases, 6)
 
@@ -93,13 +96,10 @@ class CudnnCompatibleGRUCell(keras.layers.GRUCell):
             reset, update, candidate = gates
             return _stack([update, reset, candidate])
 
-        self.set_weights(
-            [
-                in_keras_order(weights[:3]),
-                in_keras_order(weights[3:]),
-                np.stack([in_keras_order(biases[:3]), in_keras_order(biases[3:])]),
-            ]
-        )
+        stacked = [in_keras_order(weights[:3]), in_keras_order(weights[3:])]
+        if self.use_bias:
+            stacked.append(np.stack([in_keras_order(biases[:3]), in_keras_order(biases[3:])]))
+        self.set_weights(stacked)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

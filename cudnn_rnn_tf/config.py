@@ -23,7 +23,7 @@ class RnnConfig:
         bias_mode: "none", "single_input", "single_recurrent" or "double".
         num_proj: size of an LSTM's recurrent projection; 0 for none.
         dropout: rate between layers, in [0, 1).
-        cell_clip: bound of an LSTM's cell states; 0 for none.
+        cell_clip: bound of an LSTM's cell states, the initial ones included; 0 for none.
 
     Raises:
         TypeError: if a number is of the wrong type.

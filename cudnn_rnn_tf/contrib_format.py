@@ -11,7 +11,7 @@ One set per pseudo-layer, named and laid out as the cell that computes the same 
 A sum of biases goes back as one half for each side.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
@@ -24,31 +24,30 @@ _CELL_NAMES = {
     "rnn_tanh": "basic_rnn_cell",
     "rnn_relu": "basic_rnn_cell",
 }
-# Which gates, by cuDNN's numbers, stand in which merged tensor.
-_MERGED = {
-    "lstm": {"": (0, 2, 1, 3)},
-    "gru": {"gates/": (0, 1)},
-    "rnn_tanh": {"": (0,)},
-    "rnn_relu": {"": (0,)},
+# Where the kernel that joins both sides stands, and which gates, by cuDNN's numbers, are in it.
+_JOINED = {
+    "lstm": ("", (0, 2, 1, 3)),
+    "gru": ("gates/", (0, 1)),
+    "rnn_tanh": ("", (0,)),
+    "rnn_relu": ("", (0,)),
 }
 _GRU_CANDIDATE = 2
 
 
-def prefix(config: RnnConfig, layer: int, direction: int) -> str:
-    """The variable scope in which contrib's cells of one pseudo-layer stood."""
+def _pseudo_layers(config: RnnConfig, scope: str) -> Iterator[tuple[str, int]]:
+    """Each pseudo-layer's variable scope, and how many inputs it has a matrix for."""
     cell = _CELL_NAMES[config.rnn_mode]
-    if config.layout.num_dirs == 1:
-        return f"rnn/multi_rnn_cell/cell_{layer}/{cell}"
-    side = ("fw", "bw")[direction]
-    return f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{side}/{cell}"
-
-
-def _pseudo_layers(config: RnnConfig):
-    return (
-        (layer, direction)
-        for layer in range(config.num_layers)
-        for direction in range(config.layout.num_dirs)
-    )
+    outer = f"{scope}/" if scope else ""
+    for layer in range(config.num_layers):
+        fan_in = config.layout.num_dirs * config.num_units
+        if layer == 0:
+            fan_in = 0 if config.input_mode == "skip_input" else config.input_size
+        if config.direction == "unidirectional":
+            yield f"{outer}rnn/multi_rnn_cell/cell_{layer}/{cell}", fan_in
+            continue
+        for side in ("fw", "bw"):
+            inner = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{side}/{cell}"
+            yield outer + inner, fan_in
 
 
 def _check(config: RnnConfig) -> None:
@@ -59,83 +58,89 @@ def _check(config: RnnConfig) -> None:
         )
 
 
-def from_params(config: RnnConfig, params: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The tensors of contrib's checkpoints by name, from an opaque buffer."""
+def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[str, tf.Tensor]:
+    """The tensors of contrib's checkpoints by name, from an opaque buffer.
+
+    Args:
+        config: the network.
+        params: the opaque buffer, [params_size].
+        scope: what stands before the names, without its slash.
+
+    Raises:
+        ValueError: if contrib's format has no place for such a network.
+    """
     _check(config)
     weights, biases = (iter(tensors) for tensors in ops.params_to_canonical(config, params))
     gates = config.layout.num_gates
+    part, order = _JOINED[config.rnn_mode]
     result = {}
-    for layer, direction in _pseudo_layers(config):
-        scope = prefix(config, layer, direction)
-        has_input = layer > 0 or config.input_mode == "linear_input"
-        inputs = [next(weights) for _ in range(gates)] if has_input else None
+    for cell, fan_in in _pseudo_layers(config, scope):
+        inputs = [next(weights) for _ in range(gates)] if fan_in else []
         recurrent = [next(weights) for _ in range(gates)]
         input_bias = [next(biases) for _ in range(gates)]
         recurrent_bias = [next(biases) for _ in range(gates)]
-        for part, order in _MERGED[config.rnn_mode].items():
-            rows = [tf.concat([recurrent[gate] for gate in order], 0)]
-            if has_input:
-                rows.insert(0, tf.concat([inputs[gate] for gate in order], 0))
-            result[f"{scope}/{part}kernel"] = tf.transpose(tf.concat(rows, 1))
-            result[f"{scope}/{part}bias"] = tf.concat(
-                [input_bias[gate] + recurrent_bias[gate] for gate in order], 0
-            )
+        sides = [
+            tf.concat([side[gate] for gate in order], 0) for side in (inputs, recurrent) if side
+        ]
+        result[f"{cell}/{part}kernel"] = tf.transpose(tf.concat(sides, 1))
+        result[f"{cell}/{part}bias"] = tf.concat(
+            [input_bias[gate] + recurrent_bias[gate] for gate in order], 0
+        )
         if config.rnn_mode == "gru":
-            candidate = f"{scope}/candidate"
-            if has_input:
-                result[f"{candidate}/input_projection/kernel"] = tf.transpose(
-                    inputs[_GRU_CANDIDATE]
-                )
-            result[f"{candidate}/input_projection/bias"] = input_bias[_GRU_CANDIDATE]
-            result[f"{candidate}/hidden_projection/kernel"] = tf.transpose(
-                recurrent[_GRU_CANDIDATE]
-            )
-            result[f"{candidate}/hidden_projection/bias"] = recurrent_bias[_GRU_CANDIDATE]
+            candidate, gate = f"{cell}/candidate", _GRU_CANDIDATE
+            if fan_in:
+                result[f"{candidate}/input_projection/kernel"] = tf.transpose(inputs[gate])
+            result[f"{candidate}/input_projection/bias"] = input_bias[gate]
+            result[f"{candidate}/hidden_projection/kernel"] = tf.transpose(recurrent[gate])
+            result[f"{candidate}/hidden_projection/bias"] = recurrent_bias[gate]
     return result
 
 
-def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """The opaque buffer, from the tensors of contrib's checkpoints.
+def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = "") -> tf.Tensor:
+    """The opaque buffer, from the tensors of contrib's checkpoints: the inverse of `from_params`.
 
     Raises:
-        ValueError: if a tensor's static shape does not fit the configuration; it is named.
+        ValueError: if contrib's format has no place for such a network, or a tensor's static shape
+            does not fit it; the tensor is named.
+        tf.errors.InvalidArgumentError: likewise for a shape that is known when run only.
     """
     _check(config)
-    gates = config.layout.num_gates
-    units = config.num_units
+    gates, units = config.layout.num_gates, config.num_units
+    part, order = _JOINED[config.rnn_mode]
     weights, biases = [], []
 
-    def take(name: str, shape: Sequence[int]) -> tf.Tensor:
+    def take(name: str, shape: tuple[int, ...]) -> tf.Tensor:
         tensor = tf.convert_to_tensor(tensors[name])
-        ops.check_shape(name, tensor, tuple(shape))
-        return tensor
+        ops.check_shape(name, tensor, shape)
+        if tensor.shape.is_fully_defined():
+            return tensor
+        check = tf.debugging.assert_equal(
+            tf.shape(tensor), shape, message=f"expected {name} of shape {shape}"
+        )
+        with tf.control_dependencies([check]):
+            return tf.identity(tensor)
 
-    for layer, direction in _pseudo_layers(config):
-        scope = prefix(config, layer, direction)
-        fan_in = config.input_size if layer == 0 else config.layout.num_dirs * units
-        if layer == 0 and config.input_mode == "skip_input":
-            fan_in = 0
+    for cell, fan_in in _pseudo_layers(config, scope):
         inputs, recurrent = [None] * gates, [None] * gates
         input_bias, recurrent_bias = [None] * gates, [None] * gates
-        for part, order in _MERGED[config.rnn_mode].items():
-            kernel = take(f"{scope}/{part}kernel", (fan_in + units, len(order) * units))
-            bias = take(f"{scope}/{part}bias", (len(order) * units,))
-            rows = tf.split(tf.transpose(kernel), len(order), axis=0)
-            halves = tf.split(bias / 2, len(order))
-            for gate, row, half in zip(order, rows, halves, strict=True):
-                inputs[gate], recurrent[gate] = row[:, :fan_in], row[:, fan_in:]
-                input_bias[gate] = recurrent_bias[gate] = half
+        kernel = take(f"{cell}/{part}kernel", (fan_in + units, len(order) * units))
+        bias = take(f"{cell}/{part}bias", (len(order) * units,))
+        rows = tf.split(tf.transpose(kernel), len(order), axis=0)
+        halves = tf.split(bias / 2, len(order))
+        for gate, row, half in zip(order, rows, halves, strict=True):
+            inputs[gate], recurrent[gate] = row[:, :fan_in], row[:, fan_in:]
+            input_bias[gate] = recurrent_bias[gate] = half
         if config.rnn_mode == "gru":
-            candidate = f"{scope}/candidate"
+            candidate, gate = f"{cell}/candidate", _GRU_CANDIDATE
             if fan_in:
-                inputs[_GRU_CANDIDATE] = tf.transpose(
+                inputs[gate] = tf.transpose(
                     take(f"{candidate}/input_projection/kernel", (fan_in, units))
                 )
-            input_bias[_GRU_CANDIDATE] = take(f"{candidate}/input_projection/bias", (units,))
-            recurrent[_GRU_CANDIDATE] = tf.transpose(
+            input_bias[gate] = take(f"{candidate}/input_projection/bias", (units,))
+            recurrent[gate] = tf.transpose(
                 take(f"{candidate}/hidden_projection/kernel", (units, units))
             )
-            recurrent_bias[_GRU_CANDIDATE] = take(f"{candidate}/hidden_projection/bias", (units,))
+            recurrent_bias[gate] = take(f"{candidate}/hidden_projection/bias", (units,))
         weights += (inputs if fan_in else []) + recurrent
         biases += input_bias + recurrent_bias
     return ops.canonical_to_params(config, weights, biases)

@@ -5,66 +5,62 @@ tensor or variable that the caller owns. They work eagerly, in `tf.function` and
 graphs.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.constants import *
-from cudnn_rnn_tf.constants import (
-    CUDNN_GRU,
-    CUDNN_INPUT_LINEAR_MODE,
-    CUDNN_LSTM,
-    CUDNN_RNN_RELU,
-    CUDNN_RNN_TANH,
-    CUDNN_RNN_UNIDIRECTION,
-)
-
-
-def _dropout_seed(config: RnnConfig, is_training: bool, seed: Any) -> tf.Tensor | None:
-    """The seed input of a call that was given `seed`.
-
-    An integer seeds a sequence of masks, a new one each run, as TensorFlow 1's random ops do with
-    their `seed` argument; a tensor [2] is used as it is.
-    """
-    if not is_training or config.dropout == 0.0:
-        return None
-    if isinstance(seed, int):
-        return tf.compat.v1.random_uniform([2], maxval=tf.int64.max, dtype=tf.int64, seed=seed)
-    return tf.cast(seed, tf.int64)
+from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 
 
 def _run(
     config: RnnConfig,
-    inputs: Any,
+    inputs: tf.Tensor,
     states: Sequence[Any],
     params: Any,
     is_training: bool,
     sequence_lengths: Any,
     time_major: bool,
     seed: Any,
-    dtype: tf.DType | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
     if not isinstance(is_training, bool):
         raise TypeError(f"expected is_training to be a Python bool, but received {is_training!r}")
-    inputs = tf.convert_to_tensor(inputs, dtype=dtype)
     if sequence_lengths is not None:
-        sequence_lengths = tf.convert_to_tensor(sequence_lengths, dtype=tf.int32)
+        sequence_lengths = tf.convert_to_tensor(sequence_lengths)
+        if not sequence_lengths.dtype.is_integer:
+            raise TypeError(
+                f"expected integer sequence_lengths, but received {sequence_lengths.dtype.name}"
+            )
+        sequence_lengths = tf.cast(sequence_lengths, tf.int32)
     outputs, final_states = ops.forward(
         config,
         inputs,
         [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in states],
         tf.convert_to_tensor(params, dtype=inputs.dtype),
         sequence_lengths=sequence_lengths,
-        seed=_dropout_seed(config, is_training, seed),
+        seed=_seed_tensor(seed) if is_training and config.dropout else None,
         time_major=time_major,
         is_training=is_training,
         name=name,
     )
     return outputs, *final_states
+
+
+def _seed_tensor(seed: Any) -> tf.Tensor:
+    """The two numbers that one run's dropout masks are a function of.
+
+    An integer seeds a sequence of them, new ones each run, as with TensorFlow 1's random ops.
+    """
+    if seed is None or isinstance(seed, (int, np.integer)):
+        return tf.compat.v1.random_uniform([2], maxval=tf.int64.max, dtype=tf.int64, seed=seed)
+    seed = tf.cast(seed, tf.int64)
+    ops.check_shape("seed", seed, (2,))
+    return seed
 
 
 class _CudnnRNN:
@@ -78,8 +74,8 @@ class _CudnnRNN:
         direction: "unidirectional" or "bidirectional" (D = 1 or 2).
         dtype: float16, bfloat16, float32 or float64.
         dropout: rate between layers, in [0, 1).
-        seed: seed of the dropout masks.
-        num_proj: size of an LSTM's recurrent projection; None for none.
+        seed: an integer that seeds a sequence of dropout masks, a new one each run, or an int64
+            tensor [2] that says the masks; None for a random sequence.
 
     Raises:
         ValueError: if an argument is out of range or does not fit the others.
@@ -93,23 +89,14 @@ class _CudnnRNN:
         num_layers: int,
         num_units: int,
         input_size: int,
-        input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-        direction: str = CUDNN_RNN_UNIDIRECTION,
+        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
         dtype: Any = tf.float32,
         dropout: float = 0.0,
-        seed: int = 0,
-        num_proj: int | None = None,
+        seed: Any = 0,
     ):
-        self._config = RnnConfig(
-            rnn_mode=self._rnn_mode,
-            num_layers=num_layers,
-            num_units=num_units,
-            input_size=input_size,
-            input_mode=input_mode,
-            direction=direction,
-            num_proj=num_proj or 0,
-            dropout=dropout,
-        )
+        sizes = (num_layers, num_units, input_size)
+        self._config = RnnConfig(self._rnn_mode, *sizes, input_mode, direction, dropout=dropout)
         self._dtype = tf.as_dtype(dtype)
         self._seed = seed
 
@@ -167,31 +154,38 @@ class _CudnnRNN:
             self._config, tf.convert_to_tensor(params, dtype=self._dtype)
         )
 
-    def _call(
-        self,
-        input_data: Any,
-        states: Sequence[Any],
-        params: Any,
-        is_training: bool,
-        sequence_lengths: Any,
-        time_major: bool,
-    ) -> tuple[tf.Tensor, ...]:
-        return _run(
-            self._config,
-            input_data,
-            states,
-            params,
-            is_training,
-            sequence_lengths,
-            time_major,
-            self._seed,
-            dtype=self._dtype,
-        )
+    def _call(self, input_data: Any, states: Sequence[Any], *rest: Any) -> tuple[tf.Tensor, ...]:
+        inputs = tf.convert_to_tensor(input_data, dtype=self._dtype)
+        return _run(self._config, inputs, states, *rest, seed=self._seed)
+
+
+def _doc(network: str) -> str:
+    # Python's -OO leaves out docstrings.
+    return (_CudnnRNN.__doc__ or "").replace("A network", network)
 
 
 class CudnnLSTM(_CudnnRNN):
-    __doc__ = _CudnnRNN.__doc__.replace("A network", "An LSTM")
-    _rnn_mode = CUDNN_LSTM
+    __doc__ = f"""{_doc("An LSTM")}
+    After `seed`, an LSTM has the argument `num_proj`, the size P of its recurrent projection.
+    """
+    _rnn_mode = constants.CUDNN_LSTM
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_units: int,
+        input_size: int,
+        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+        dtype: Any = tf.float32,
+        dropout: float = 0.0,
+        seed: Any = 0,
+        num_proj: int | None = None,
+    ):
+        super().__init__(
+            num_layers, num_units, input_size, input_mode, direction, dtype, dropout, seed
+        )
+        self._config = dataclasses.replace(self._config, num_proj=num_proj or 0)
 
     def __call__(
         self,
@@ -207,7 +201,7 @@ class CudnnLSTM(_CudnnRNN):
 
         Args:
             input_data: [T, B, I].
-            input_h: the initial hidden states, [L * D, B, P].
+            input_h: the initial hidden states, [L * D, B, P]; P is H without projection.
             input_c: the initial cell states, [L * D, B, H].
             params: the opaque buffer, [params_size].
             is_training: whether dropout acts, a Python bool.
@@ -223,21 +217,6 @@ class CudnnLSTM(_CudnnRNN):
 
 
 class _CudnnRNNNoInputC(_CudnnRNN):
-    def __init__(
-        self,
-        num_layers: int,
-        num_units: int,
-        input_size: int,
-        input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-        direction: str = CUDNN_RNN_UNIDIRECTION,
-        dtype: Any = tf.float32,
-        dropout: float = 0.0,
-        seed: int = 0,
-    ):
-        super().__init__(
-            num_layers, num_units, input_size, input_mode, direction, dtype, dropout, seed
-        )
-
     def __call__(
         self,
         input_data: Any,
@@ -264,24 +243,24 @@ class _CudnnRNNNoInputC(_CudnnRNN):
 
 
 class CudnnGRU(_CudnnRNNNoInputC):
-    __doc__ = _CudnnRNN.__doc__.replace("A network", "A GRU").partition("        num_proj")[0]
-    _rnn_mode = CUDNN_GRU
+    __doc__ = _doc("A GRU")
+    _rnn_mode = constants.CUDNN_GRU
 
 
 class CudnnRNNTanh(_CudnnRNNNoInputC):
-    __doc__ = _CudnnRNN.__doc__.replace("A network", "A tanh RNN").partition("        num_proj")[0]
-    _rnn_mode = CUDNN_RNN_TANH
+    __doc__ = _doc("A tanh RNN")
+    _rnn_mode = constants.CUDNN_RNN_TANH
 
 
 class CudnnRNNRelu(_CudnnRNNNoInputC):
-    __doc__ = _CudnnRNN.__doc__.replace("A network", "A ReLU RNN").partition("        num_proj")[0]
-    _rnn_mode = CUDNN_RNN_RELU
+    __doc__ = _doc("A ReLU RNN")
+    _rnn_mode = constants.CUDNN_RNN_RELU
 
 
 # The functional ops.
 
 
-def _config_from_tensors(
+def _tensors_and_config(
     rnn_mode: str,
     inputs: Any,
     states: Sequence[Any],
@@ -289,37 +268,30 @@ def _config_from_tensors(
     input_mode: str,
     direction: str,
     dropout: float,
-) -> tuple[RnnConfig, tf.Tensor, list[tf.Tensor]]:
-    """The configuration that the tensors' static shapes say."""
+) -> tuple[tf.Tensor, list[tf.Tensor], RnnConfig]:
+    """Inputs and states as tensors, and the configuration that their static shapes say."""
     inputs = tf.convert_to_tensor(inputs)
     states = [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in states]
-    for argument, tensor in zip(("inputs", "input_h", "input_c"), (inputs, *states), strict=False):
-        if tensor.shape.rank != 3:
-            raise ValueError(f"expected {argument} of rank 3, but received shape {tensor.shape}")
-    num_dirs = 2 if direction == "bidirectional" else 1
-    count = states[0].shape[0 if time_major else 1]
+    count_axis = 0 if time_major else 1
+    needed = {"inputs": (2,), "input_h": (count_axis, 2), "input_c": (2,)}
+    for (argument, axes), tensor in zip(needed.items(), (inputs, *states), strict=False):
+        if tensor.shape.rank != 3 or any(tensor.shape[axis] is None for axis in axes):
+            raise ValueError(
+                f"expected {argument} of rank 3 with static dimensions {axes}, from which the "
+                f"network's sizes are taken, but received shape {tensor.shape}"
+            )
+    count, output_size = states[0].shape[count_axis], states[0].shape[2]
     num_units = states[-1].shape[2]
-    known = {"inputs' last": inputs.shape[2], "input_h's layer": count, "states' last": num_units}
-    for dimension, size in known.items():
-        if size is None:
-            raise ValueError(f"expected the {dimension} dimension to be static, but it is unknown")
+    num_dirs = 2 if direction == constants.CUDNN_RNN_BIDIRECTION else 1
     if count % num_dirs:
         raise ValueError(
             f"expected input_h to hold an even number of states for direction {direction!r}, but "
             f"received {count}"
         )
-    output_size = states[0].shape[2]
-    config = RnnConfig(
-        rnn_mode=rnn_mode,
-        num_layers=count // num_dirs,
-        num_units=num_units,
-        input_size=inputs.shape[2],
-        input_mode=input_mode,
-        direction=direction,
-        num_proj=0 if output_size in (None, num_units) else output_size,
-        dropout=dropout,
-    )
-    return config, inputs, states
+    sizes = (count // num_dirs, num_units, inputs.shape[2])
+    num_proj = 0 if output_size == num_units else output_size
+    config = RnnConfig(rnn_mode, *sizes, input_mode, direction, num_proj=num_proj, dropout=dropout)
+    return inputs, states, config
 
 
 def cudnn_lstm(
@@ -330,8 +302,8 @@ def cudnn_lstm(
     is_training: bool,
     sequence_lengths: Any = None,
     time_major: bool = True,
-    input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-    direction: str = CUDNN_RNN_UNIDIRECTION,
+    input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+    direction: str = constants.CUDNN_RNN_UNIDIRECTION,
     dropout: float = 0.0,
     seed: Any = 0,
     name: str | None = None,
@@ -340,33 +312,34 @@ def cudnn_lstm(
 
     Args:
         inputs: [T, B, I].
-        input_h: [L * D, B, P]; a P other than H means a projection.
-        input_c: [L * D, B, H].
-        params: the opaque buffer.
+        input_h: the initial hidden states, [L * D, B, P]; a P other than H means a projection.
+        input_c: the initial cell states, [L * D, B, H].
+        params: the opaque buffer, [params_size].
         is_training: whether dropout acts, a Python bool.
         sequence_lengths: int32 [B]; None where all sequences fill T.
         time_major: if false, the first two dimensions of sequences and states are exchanged.
         input_mode: "linear_input", "skip_input" or "auto_select".
         direction: "unidirectional" or "bidirectional".
         dropout: rate between layers.
-        seed: an integer that seeds a sequence of masks, or an int64 tensor [2].
+        seed: an integer that seeds a sequence of dropout masks, or an int64 tensor [2].
         name: name of the op.
 
     Returns:
-        output [T, B, D * P], output_h and output_c.
+        output [T, B, D * P], output_h and output_c, shaped as the initial states.
 
     Raises:
         ValueError: if a shape does not fit, or one that fixes the network's size is not static.
+        TypeError: if `is_training` is no Python bool.
     """
-    config, inputs, states = _config_from_tensors(
-        CUDNN_LSTM, inputs, (input_h, input_c), time_major, input_mode, direction, dropout
+    inputs, states, config = _tensors_and_config(
+        constants.CUDNN_LSTM, inputs, (input_h, input_c), time_major, input_mode, direction, dropout
     )
     return _run(
-        config, inputs, states, params, is_training, sequence_lengths, time_major, seed, name=name
+        config, inputs, states, params, is_training, sequence_lengths, time_major, seed, name
     )
 
 
-def _run_without_c(rnn_mode: str, description: str):
+def _without_c(rnn_mode: str, network: str) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
     def run(
         inputs: Any,
         input_h: Any,
@@ -374,53 +347,37 @@ def _run_without_c(rnn_mode: str, description: str):
         is_training: bool,
         sequence_lengths: Any = None,
         time_major: bool = True,
-        input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-        direction: str = CUDNN_RNN_UNIDIRECTION,
+        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
         dropout: float = 0.0,
         seed: Any = 0,
         name: str | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        config, inputs, states = _config_from_tensors(
+        inputs, states, config = _tensors_and_config(
             rnn_mode, inputs, (input_h,), time_major, input_mode, direction, dropout
         )
         return _run(
-            config,
-            inputs,
-            states,
-            params,
-            is_training,
-            sequence_lengths,
-            time_major,
-            seed,
-            name=name,
+            config, inputs, states, params, is_training, sequence_lengths, time_major, seed, name
         )
 
-    run.__name__ = run.__qualname__ = description
-    run.__doc__ = (
-        f"Runs a network of mode {rnn_mode!r} whose sizes are those of the tensors.\n\n"
-        "    As `cudnn_lstm`, without the cell state: `input_h` is [L * D, B, H], and output\n"
-        "    [T, B, D * H] and output_h are returned.\n    "
-    )
+    run.__name__ = run.__qualname__ = f"cudnn_{rnn_mode}"
+    run.__doc__ = f"""Runs {network} whose sizes are those of the tensors.
+
+    Args:
+        inputs: [T, B, I].
+        input_h: the initial states, [L * D, B, H].
+
+    The other arguments are those of `cudnn_lstm`.
+
+    Returns:
+        output [T, B, D * H] and output_h, shaped as the initial states.
+    """
     return run
 
 
-cudnn_gru = _run_without_c(CUDNN_GRU, "cudnn_gru")
-cudnn_rnn_tanh = _run_without_c(CUDNN_RNN_TANH, "cudnn_rnn_tanh")
-cudnn_rnn_relu = _run_without_c(CUDNN_RNN_RELU, "cudnn_rnn_relu")
-
-
-def _config(
-    rnn_mode: str,
-    num_layers: int,
-    num_units: int,
-    input_size: int,
-    input_mode: str,
-    direction: str,
-    num_proj: int | None,
-) -> RnnConfig:
-    return RnnConfig(
-        rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj=num_proj or 0
-    )
+cudnn_gru = _without_c(constants.CUDNN_GRU, "a GRU")
+cudnn_rnn_tanh = _without_c(constants.CUDNN_RNN_TANH, "a tanh RNN")
+cudnn_rnn_relu = _without_c(constants.CUDNN_RNN_RELU, "a ReLU RNN")
 
 
 def cudnn_rnn_opaque_params_size(
@@ -428,8 +385,8 @@ def cudnn_rnn_opaque_params_size(
     num_layers: int,
     num_units: int,
     input_size: int,
-    input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-    direction: str = CUDNN_RNN_UNIDIRECTION,
+    input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+    direction: str = constants.CUDNN_RNN_UNIDIRECTION,
     dtype: Any = tf.float32,
     dropout: float = 0.0,
     seed: int = 0,
@@ -442,7 +399,9 @@ def cudnn_rnn_opaque_params_size(
     on them.
     """
     del dtype, dropout, seed
-    config = _config(rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj)
+    config = RnnConfig(
+        rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj=num_proj or 0
+    )
     return ops.params_size(config, name=name)
 
 
@@ -453,20 +412,22 @@ def cudnn_rnn_canonical_to_opaque_params(
     input_size: int,
     weights: Sequence[Any],
     biases: Sequence[Any],
-    input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-    direction: str = CUDNN_RNN_UNIDIRECTION,
+    input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+    direction: str = constants.CUDNN_RNN_UNIDIRECTION,
     dropout: float = 0.0,
     seed: int = 0,
     num_proj: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Packs canonical weights and biases into an opaque buffer.
+    """Packs canonical weights and biases into an opaque buffer; ignores `dropout` and `seed`.
 
     Raises:
         ValueError: if a list's length or a shape does not fit the configuration.
     """
     del dropout, seed
-    config = _config(rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj)
+    config = RnnConfig(
+        rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj=num_proj or 0
+    )
     return ops.canonical_to_params(
         config,
         [tf.convert_to_tensor(weight) for weight in weights],
@@ -481,18 +442,20 @@ def cudnn_rnn_opaque_params_to_canonical(
     num_units: int,
     input_size: int,
     params: Any,
-    input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-    direction: str = CUDNN_RNN_UNIDIRECTION,
+    input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+    direction: str = constants.CUDNN_RNN_UNIDIRECTION,
     dropout: float = 0.0,
     seed: int = 0,
     num_proj: int | None = None,
     name: str | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Takes an opaque buffer apart into lists of canonical weights and biases.
+    """Takes an opaque buffer apart into lists of weights and biases; ignores `dropout` and `seed`.
 
     Raises:
         ValueError: if the buffer's shape does not fit the configuration.
     """
     del dropout, seed
-    config = _config(rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj)
+    config = RnnConfig(
+        rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj=num_proj or 0
+    )
     return ops.params_to_canonical(config, tf.convert_to_tensor(params), name=name)

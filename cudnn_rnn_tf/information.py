@@ -6,7 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import native
+from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf.config import RnnConfig
 
 __version__: str = native.build_info.VERSION
 
@@ -27,8 +28,19 @@ def info() -> dict[str, Any]:
         "keras": keras.__version__,
         **native.info(),
         "op_library": str(native.op_library_file()),
-        "backends": {
-            "cpu": "available",
-            "cudnn": "not available: this build has no cuDNN kernels",
-        },
+        "backends": {"cpu": "available", "cudnn": _cudnn()},
     }
+
+
+def _cudnn() -> str:
+    if not tf.config.list_logical_devices("GPU"):
+        return "not available: TensorFlow sees no GPU"
+    config = RnnConfig("rnn_relu", num_layers=1, num_units=1, input_size=1)
+    try:
+        # Whether TensorFlow's cuDNN can be found shows only when it is used.
+        with tf.init_scope(), tf.device("GPU:0"):
+            ones = tf.ones([1, 1, 1])
+            ops.forward(config, ones, [ones], tf.ones([config.layout.size]), is_training=False)
+    except tf.errors.OpError as error:
+        return f"not available: {error.message}"
+    return "available"

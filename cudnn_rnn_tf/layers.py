@@ -11,12 +11,15 @@ from cudnn_rnn_tf import constants, opaque_kernel, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.sequences import lengths_from_mask, reverse_sequences
 
+# The name of the state of the dropout masks' seeds in Keras's weight files.
+_SEED_STATE = "seed_generator_state"
+
 
 class _SeedGenerator(keras.random.SeedGenerator, tf.__internal__.tracking.AutoTrackable):
     """A Keras seed generator that object-based checkpoints see, too.
 
-    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state; TensorFlow
-    exports the class that makes it one under `tf.__internal__` only.
+    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state;
+    TensorFlow exports the class that makes it one under `tf.__internal__` only.
     """
 
 
@@ -135,7 +138,7 @@ class CudnnRNN(keras.layers.Layer):
         )
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
             raise TypeError(f"expected seed to be an integer or None, but received {seed!r}")
-        self.seed = seed
+        self.seed = None if seed is None else int(seed)
         self.return_sequences = return_sequences
         self.return_state = return_state
         self.go_backwards = go_backwards
@@ -150,7 +153,9 @@ class CudnnRNN(keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed_generator = _SeedGenerator(seed, name="seed_generator") if self._config.dropout > 0 else None
+        self.seed_generator = (
+            _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
+        )
         self.kernel: opaque_kernel.OpaqueKernel | None = None
         self._states = _Untracked()
         self.input_spec = keras.layers.InputSpec(ndim=3)
@@ -283,7 +288,6 @@ class CudnnRNN(keras.layers.Layer):
                 self.bias_initializer,
             ),
             dtype=self.variable_dtype,
-            trainable=self.trainable,
             name="opaque_kernel",
         )
         kernel.regularizer = opaque_kernel.make_regularizer(
@@ -293,6 +297,8 @@ class CudnnRNN(keras.layers.Layer):
             config, self.kernel_constraint, self.recurrent_constraint, self.bias_constraint
         )
         self.kernel = kernel
+        # Only now, as Keras does it: the layer may be unfrozen later.
+        kernel.trainable = self.trainable
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         if self.stateful:
             self._create_states(input_shape[1 if self.time_major else 0])
@@ -347,8 +353,14 @@ class CudnnRNN(keras.layers.Layer):
                     f"layer {self.name!r} received both sequence_lengths and a mask, which say the "
                     "same thing twice: pass one of them"
                 )
-            sequence_lengths = lengths_from_mask(mask, self.time_major, self.name)
+            sequence_lengths = lengths_from_mask(mask, inputs, self.time_major, self.name)
         elif sequence_lengths is not None:
+            sequence_lengths = tf.convert_to_tensor(sequence_lengths)
+            if not sequence_lengths.dtype.is_integer:
+                raise TypeError(
+                    f"expected sequence_lengths of layer {self.name!r} to be integers, but "
+                    f"received {sequence_lengths.dtype.name}"
+                )
             sequence_lengths = tf.cast(sequence_lengths, tf.int32)
         if self.go_backwards:
             inputs = reverse_sequences(inputs, sequence_lengths, self.time_major)
@@ -431,16 +443,24 @@ class CudnnRNN(keras.layers.Layer):
         return children
 
     def save_own_variables(self, store: Any) -> None:
+        if not self.built:
+            return
         for name, tensor in self.kernel.canonical_tensors().items():
-            store[name] = keras.ops.convert_to_numpy(tensor)
+            store[name] = tensor.numpy()
+        if self.seed_generator:
+            store[_SEED_STATE] = self.seed_generator.state.numpy()
 
     def load_own_variables(self, store: Any) -> None:
         if not self.built:
+            if not store.keys():
+                return
             raise ValueError(
                 f"layer {self.name!r} is not built yet, so it has no variables to load into: build "
                 "it, or the model, first"
             )
         self.kernel.assign_canonical({name: store[name] for name in store.keys()})
+        if self.seed_generator and _SEED_STATE in store.keys():
+            self.seed_generator.state.assign(store[_SEED_STATE])
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -473,8 +493,9 @@ class CudnnLSTM(CudnnRNN):
 
     Besides what all layers have:
         num_proj: size P of the recurrent projection, at most `num_units`; None for none.
-        cell_clip: bound to which the cell states are clipped; None for none.
-    {CudnnRNN.__doc__.partition("use on its own.")[2]}"""
+        cell_clip: bound to which the cell states, the initial ones included, are clipped; None for
+            none.
+    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
 
     rnn_mode = constants.CUDNN_LSTM
 
@@ -506,7 +527,7 @@ class CudnnGRU(CudnnRNN):
 
     r, z = σ(W x + R h + b_W + b_R), h̃ = tanh(W_h x + r∘(R_h h + b_Rh) + b_Wh),
     h' = (1−z)∘h̃ + z∘h: Keras's GRU with `reset_after=True`, PyTorch's GRU.
-    {CudnnRNN.__doc__.partition("use on its own.")[2]}"""
+    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
 
     rnn_mode = constants.CUDNN_GRU
 
@@ -516,7 +537,7 @@ class CudnnRNNTanh(CudnnRNN):
     __doc__ = f"""A stack of plain recurrent layers with tanh in one op.
 
     h' = tanh(W x + R h + b_W + b_R).
-    {CudnnRNN.__doc__.partition("use on its own.")[2]}"""
+    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
 
     rnn_mode = constants.CUDNN_RNN_TANH
 
@@ -526,6 +547,6 @@ class CudnnRNNRelu(CudnnRNN):
     __doc__ = f"""A stack of plain recurrent layers with ReLU in one op.
 
     h' = max(0, W x + R h + b_W + b_R).
-    {CudnnRNN.__doc__.partition("use on its own.")[2]}"""
+    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
 
     rnn_mode = constants.CUDNN_RNN_RELU

@@ -23,8 +23,8 @@ def check_tensorflow_version(built_for: str, imported: str) -> None:
     if built_for.split(".")[:2] != imported.split(".")[:2]:
         raise ImportError(
             f"cudnn_rnn_tf was built for TensorFlow {built_for}, but TensorFlow {imported} is "
-            "imported. Build it again for this one: pip install --force-reinstall --no-deps "
-            "--no-build-isolation cudnn_rnn_tf"
+            "imported. Build it again for this one, in its source directory: pip install "
+            "--force-reinstall --no-deps --no-build-isolation --no-cache-dir ."
         )
 
 

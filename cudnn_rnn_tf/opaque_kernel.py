@@ -4,7 +4,6 @@ The buffer is one variable, so that one op reads it and one optimizer slot follo
 initializers, regularizers, constraints and checkpoints see the matrices and biases within.
 """
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,12 +29,12 @@ class OpaqueKernel(keras.Variable):
 
     def __init__(self, config: RnnConfig, initializer: Callable[..., tf.Tensor], **kwargs: Any):
         self._config = config
-        self._exported_to: weakref.ref | None = None
+        self._is_exported = False
         super().__init__(initializer=initializer, shape=(config.layout.size,), **kwargs)
 
     def canonical_tensors(self) -> dict[str, tf.Tensor]:
-        """The canonical tensors by name."""
-        return ops.params_to_named(self._config, tf.convert_to_tensor(self.value))
+        """The canonical tensors by name, of the variable's own type in an autocast scope, too."""
+        return ops.params_to_named(self._config, tf.cast(self.value, self.dtype))
 
     def assign_canonical(self, tensors: Mapping[str, Any]) -> Any:
         """Assigns the whole buffer from canonical tensors by name.
@@ -43,30 +42,53 @@ class OpaqueKernel(keras.Variable):
         Raises:
             ValueError: if one is missing or its shape is not the layout's; it is named.
         """
-        return self.assign(ops.named_to_params(self._config, tensors, self.dtype, self.path))
+        return self.assign(self._params_from(tensors))
+
+    def _params_from(self, tensors: Mapping[str, Any]) -> tf.Tensor:
+        return ops.named_to_params(self._config, tensors, self.dtype, self.path)
 
     # TensorFlow's extension points for what a checkpoint holds of an object. A SavedModel's
     # variables go through the same one, but its loader makes plain variables, which want the
     # buffer as it is; it announces itself by asking for a copy of the variable in its graph.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        graph, self._exported_to = self._exported_to, None
-        if graph is not None and graph() is not None:
-            return super()._serialize_to_tensors()
-        return self.canonical_tensors()
+        is_exported, self._is_exported = self._is_exported, False
+        return super()._serialize_to_tensors() if is_exported else self.canonical_tensors()
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
-        return self.assign_canonical(restored_tensors)
+        params = self._params_from(restored_tensors)
+        if self._value is None:
+            # Keras builds a subclassed model in a scope in which variables wait for their first
+            # values, and what is assigned to them is lost.
+            self._initializer = lambda *_, **__: params
+            return params
+        return self._value.assign(params)
 
     def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> Any:
-        self._exported_to = weakref.ref(tf.compat.v1.get_default_graph())
+        self._is_exported = True
         return super()._export_to_saved_model_graph(*args, **kwargs)
 
-    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        if save_type == "checkpoint":
-            # An export that failed half-way must not show in the next checkpoint.
-            self._exported_to = None
-        return super()._trackable_children(save_type, **kwargs)
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        self.value._copy_trackable_to_cpu(object_map)
+        if self not in object_map:
+            object_map[self] = _CheckpointCopy(self._config, object_map[self.value])
+
+    def _maybe_initialize_trackable(self) -> None:
+        # Called before every save and restore, but not between the two steps of an export: one
+        # that failed half-way must not show in the next checkpoint.
+        self._is_exported = False
+        super()._maybe_initialize_trackable()
+
+
+class _CheckpointCopy(tf.__internal__.tracking.Trackable):
+    """What an asynchronous checkpoint writes: canonical tensors, from a copy of the buffer."""
+
+    def __init__(self, config: RnnConfig, params: tf.Variable):
+        self._config = config
+        self._params = params
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return ops.params_to_named(self._config, tf.convert_to_tensor(self._params))
 
 
 def stacked_parts(
@@ -155,11 +177,14 @@ def make_initializer(
 
 
 def _with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., Any]:
-    # A Keras initializer returns the same numbers whenever it is called with the same shape.
+    # With an integer seed, or none, a Keras initializer returns the same numbers whenever it is
+    # called with the same shape; with a seed generator it does not.
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     config = initializer.get_config()
-    if isinstance(config.get("seed"), int):
+    if not isinstance(config.get("seed", ""), (int, type(None))):
+        return initializer
+    if config["seed"] is not None:
         config["seed"] += index
     return type(initializer).from_config(config)
 

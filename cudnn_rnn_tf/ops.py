@@ -163,6 +163,11 @@ def forward(
         raise ValueError(
             f"expected inputs of rank 3, {layout}, but received shape {tuple(inputs.shape)}"
         )
+    if inputs.shape.rank == 3 and inputs.shape[2] not in (None, config.input_size):
+        raise ValueError(
+            f"expected inputs of size {config.input_size} in the last dimension, but received "
+            f"shape {tuple(inputs.shape)}"
+        )
     check_shape("params", params, (config.layout.size,))
     if sequence_lengths is not None:
         check_shape("sequence_lengths", sequence_lengths, (None,))

@@ -1,8 +1,10 @@
 """Saving opaque buffers that are not inside a Keras layer."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 # The class that `tf.compat.v1.train.Saver` takes custom objects by has no public name.
@@ -29,7 +31,8 @@ class CudnnOpaqueParamsSaveable(SaveableObject, tf.__internal__.tracking.Trackab
         input_size: size of the inputs' last dimension.
         input_mode: "linear_input", "skip_input" or "auto_select".
         direction: "unidirectional" or "bidirectional".
-        scope: prefix of the names in a Saver's checkpoint; None for none.
+        scope: prefix of the names in a Saver's checkpoint, a string or a
+            `tf.compat.v1.VariableScope`; None for none.
         name: name of the object.
 
     Raises:
@@ -47,14 +50,16 @@ class CudnnOpaqueParamsSaveable(SaveableObject, tf.__internal__.tracking.Trackab
         input_size: int,
         input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
         direction: str = constants.CUDNN_RNN_UNIDIRECTION,
-        scope: str | None = None,
+        scope: str | tf.compat.v1.VariableScope | None = None,
         name: str = "cudnn_rnn_saveable",
     ):
         if self._rnn_mode is None:
             raise TypeError(
-                "CudnnOpaqueParamsSaveable knows no mode: use CudnnLSTMSaveable, CudnnGRUSaveable, "
+                f"{type(self).__name__} knows no mode: use CudnnLSTMSaveable, CudnnGRUSaveable, "
                 "CudnnRNNTanhSaveable or CudnnRNNReluSaveable"
             )
+        if isinstance(opaque_params, keras.Variable):
+            opaque_params = opaque_params.value
         if not hasattr(opaque_params, "assign"):
             raise TypeError(
                 f"expected opaque_params to be a variable, but received {opaque_params!r}"
@@ -64,38 +69,38 @@ class CudnnOpaqueParamsSaveable(SaveableObject, tf.__internal__.tracking.Trackab
         )
         ops.check_shape("opaque_params", opaque_params, (self._config.layout.size,))
         self._opaque_params = opaque_params
-        dtype = tf.as_dtype(opaque_params.dtype).base_dtype
-        with tf.init_scope():
-            self._names = list(contrib_format.from_params(self._config, self._zeros(dtype)))
-        scoped = f"{scope}/" if scope else ""
+        self._scope = scope.name if isinstance(scope, tf.compat.v1.VariableScope) else scope or ""
+        tensors = self._contrib_tensors()
+        self._contrib_names = list(tensors)
         specs = [
             SaveSpec(
-                self._reader(tensor_name),
+                # Eagerly, a tensor that is read now would never change.
+                functools.partial(self._contrib_tensor, tensor_name)
+                if tf.executing_eagerly()
+                else tensor,
                 slice_spec="",
-                name=scoped + tensor_name,
-                dtype=dtype,
+                name=tensor_name,
+                dtype=tensor.dtype,
                 device=opaque_params.device,
             )
-            for tensor_name in self._names
+            for tensor_name, tensor in tensors.items()
         ]
         super().__init__(opaque_params, specs, name)
 
-    def _zeros(self, dtype: tf.DType) -> tf.Tensor:
-        return tf.zeros([self._config.layout.size], dtype)
+    def _contrib_tensors(self) -> dict[str, tf.Tensor]:
+        params = tf.convert_to_tensor(self._opaque_params)
+        return contrib_format.from_params(self._config, params, self._scope)
 
-    def _reader(self, tensor_name: str):
-        # Read when saving: eagerly, a tensor read now would never change.
-        def read() -> tf.Tensor:
-            params = tf.convert_to_tensor(self._opaque_params)
-            return contrib_format.from_params(self._config, params)[tensor_name]
-
-        return read
+    def _contrib_tensor(self, tensor_name: str) -> tf.Tensor:
+        return self._contrib_tensors()[tensor_name]
 
     def restore(self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any = None) -> Any:
         """Assigns the buffer from the tensors of a Saver's checkpoint."""
         del restored_shapes
-        tensors = dict(zip(self._names, restored_tensors, strict=True))
-        return self._opaque_params.assign(contrib_format.to_params(self._config, tensors))
+        tensors = dict(zip(self._contrib_names, restored_tensors, strict=True))
+        return self._opaque_params.assign(
+            contrib_format.to_params(self._config, tensors, self._scope)
+        )
 
     # TensorFlow's extension points for what an object-based checkpoint holds of an object.
 
@@ -105,7 +110,7 @@ class CudnnOpaqueParamsSaveable(SaveableObject, tf.__internal__.tracking.Trackab
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         return self._opaque_params.assign(
             ops.named_to_params(
-                self._config, restored_tensors, self._opaque_params.dtype, self.name
+                self._config, restored_tensors, self._opaque_params.dtype.base_dtype, self.name
             )
         )
 
@@ -114,21 +119,27 @@ class CudnnOpaqueParamsSaveable(SaveableObject, tf.__internal__.tracking.Trackab
 RNNParamsSaveable = CudnnOpaqueParamsSaveable
 
 
+def _doc(buffer: str) -> str:
+    # Python's -OO leaves out docstrings.
+    whole = (CudnnOpaqueParamsSaveable.__doc__ or "").replace("an opaque buffer", buffer)
+    return whole.replace("Use the subclass of the network's mode.\n\n    ", "")
+
+
 class CudnnLSTMSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = CudnnOpaqueParamsSaveable.__doc__.replace("an opaque buffer", "an LSTM's buffer")
+    __doc__ = _doc("an LSTM's buffer")
     _rnn_mode = constants.CUDNN_LSTM
 
 
 class CudnnGRUSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = CudnnOpaqueParamsSaveable.__doc__.replace("an opaque buffer", "a GRU's buffer")
+    __doc__ = _doc("a GRU's buffer")
     _rnn_mode = constants.CUDNN_GRU
 
 
 class CudnnRNNTanhSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = CudnnOpaqueParamsSaveable.__doc__.replace("an opaque buffer", "a tanh RNN's buffer")
+    __doc__ = _doc("a tanh RNN's buffer")
     _rnn_mode = constants.CUDNN_RNN_TANH
 
 
 class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = CudnnOpaqueParamsSaveable.__doc__.replace("an opaque buffer", "a ReLU RNN's buffer")
+    __doc__ = _doc("a ReLU RNN's buffer")
     _rnn_mode = constants.CUDNN_RNN_RELU

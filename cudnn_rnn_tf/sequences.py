@@ -2,12 +2,17 @@
 
 import tensorflow as tf
 
+from cudnn_rnn_tf import ops
 
-def lengths_from_mask(mask: tf.Tensor, time_major: bool, layer_name: str) -> tf.Tensor:
+
+def lengths_from_mask(
+    mask: tf.Tensor, inputs: tf.Tensor, time_major: bool, layer_name: str
+) -> tf.Tensor:
     """The sequence lengths that a right-padded mask says.
 
     Args:
         mask: boolean [B, T] ([T, B] time-major), true where a step is to be read.
+        inputs: what it masks, [B, T, I] ([T, B, I] time-major).
         time_major: which of the two.
         layer_name: for the error.
 
@@ -15,26 +20,34 @@ def lengths_from_mask(mask: tf.Tensor, time_major: bool, layer_name: str) -> tf.
         int32 [B].
 
     Raises:
-        tf.errors.InvalidArgumentError: if a sequence's true values are not all at its beginning
-            (in a graph: when it runs).
+        ValueError: if the mask's static shape is not that of the inputs' first two dimensions.
+        tf.errors.InvalidArgumentError: if its shape is not (in a graph: when it runs), or a
+            sequence's true values are not all at its beginning.
     """
     mask = tf.cast(mask, tf.bool)
-    if time_major:
-        mask = tf.transpose(mask)
+    ops.check_shape(f"the mask of layer {layer_name!r}", mask, inputs.shape[:2])
+    shape_check = tf.debugging.assert_equal(
+        tf.shape(mask),
+        tf.shape(inputs)[:2],
+        f"expected the mask of layer '{layer_name}' to have the inputs' first two dimensions",
+    )
+    with tf.control_dependencies([shape_check]):
+        mask = tf.transpose(mask) if time_major else tf.identity(mask)
     lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
     expected = tf.sequence_mask(lengths, tf.shape(mask)[1])
     wrong = tf.reduce_any(tf.not_equal(mask, expected), axis=1)
+    first = tf.reduce_sum(tf.math.cumprod(tf.cast(tf.logical_not(wrong), tf.int32)))
     check = tf.debugging.Assert(
         tf.logical_not(tf.reduce_any(wrong)),
         [
             f"expected the mask of layer '{layer_name}' to be padded on the right (in each "
             "sequence all True values before all False ones), but received, in the first sequence "
             "for which this does not hold:",
-            tf.gather(mask, tf.argmax(tf.cast(wrong, tf.int32))),
+            mask[first : first + 1],
         ],
         summarize=100,
     )
-    with tf.control_dependencies([check] if check is not None else []):
+    with tf.control_dependencies([check]):
         return tf.identity(lengths)
 
 

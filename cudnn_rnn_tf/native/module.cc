@@ -1,4 +1,5 @@
-// cudnn_rnn_tf.native: the parameter layout on NumPy arrays, without TensorFlow.
+// cudnn_rnn_tf.native: the parameter layout on NumPy arrays, without
+// TensorFlow.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -33,16 +34,15 @@ RnnSpec MakeSpec(const std::string& rnn_mode, int64_t num_layers,
                  const std::string& bias_mode, int64_t num_proj, float dropout,
                  float cell_clip) {
   RnnSpec spec;
-  spec.rnn_mode =
-      ParseOrThrow("rnn_mode", rnn_mode, ParseRnnMode,
-                   "'lstm', 'gru', 'rnn_tanh' or 'rnn_relu'");
+  spec.rnn_mode = ParseOrThrow("rnn_mode", rnn_mode, ParseRnnMode,
+                               "'lstm', 'gru', 'rnn_tanh' or 'rnn_relu'");
   spec.input_mode = ParseOrThrow("input_mode", input_mode, ParseInputMode,
                                  "'linear_input' or 'skip_input'");
   spec.direction = ParseOrThrow("direction", direction, ParseDirection,
                                 "'unidirectional' or 'bidirectional'");
-  spec.bias_mode = ParseOrThrow(
-      "bias_mode", bias_mode, ParseBiasMode,
-      "'none', 'single_input', 'single_recurrent' or 'double'");
+  spec.bias_mode =
+      ParseOrThrow("bias_mode", bias_mode, ParseBiasMode,
+                   "'none', 'single_input', 'single_recurrent' or 'double'");
   spec.num_layers = num_layers;
   spec.num_units = num_units;
   spec.input_size = input_size;
@@ -110,11 +110,12 @@ class Layout {
         }
         if (!tensor.dtype().equal(dtype)) {
           throw py::type_error("expected dtype " + Text(dtype) + " for " +
-                               block.name + ", as the first weight has, but "
-                               "received " + Text(tensor.dtype()));
+                               block.name +
+                               ", as the first weight has, but "
+                               "received " +
+                               Text(tensor.dtype()));
         }
-        const py::array dense =
-            py::array::ensure(tensor, py::array::c_style);
+        const py::array dense = py::array::ensure(tensor, py::array::c_style);
         std::memcpy(to + block.offset * dtype.itemsize(), dense.data(),
                     block.size() * dtype.itemsize());
       }
@@ -136,9 +137,8 @@ class Layout {
     for (const bool is_bias : {false, true}) {
       py::list& list = is_bias ? canonical.second : canonical.first;
       for (const ParamBlock& block : blocks(is_bias)) {
-        py::array tensor(dtype,
-                         py::cast<std::vector<py::ssize_t>>(
-                             ShapeOf(block, is_bias)));
+        py::array tensor(
+            dtype, py::cast<std::vector<py::ssize_t>>(ShapeOf(block, is_bias)));
         std::memcpy(tensor.mutable_data(),
                     from + block.offset * dtype.itemsize(),
                     block.size() * dtype.itemsize());
@@ -170,7 +170,8 @@ using Function = void (*)(int64_t, const float*, float*);
 py::array_t<float> Apply(
     Function function,
     const py::array_t<float, py::array::c_style | py::array::forcecast>& x) {
-  py::array_t<float> y(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
+  py::array_t<float> y(
+      std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
   function(x.size(), x.data(), y.mutable_data());
   return y;
 }
@@ -265,8 +266,9 @@ Raises:
   ValueError: where the buffer's shape is not the layout's.
 )doc");
 
-  m.def("cpu_isa", [] { return Simd().name; },
-        "The instruction set that the CPU kernels use.");
+  m.def(
+      "cpu_isa", [] { return Simd().name; },
+      "The instruction set that the CPU kernels use.");
   m.def("cpu_features", &CpuFeatures);
   m.def(
       "sigmoid",
