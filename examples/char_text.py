@@ -1,0 +1,181 @@
+"""The text of the character model: where it comes from, its baselines and its batches."""
+
+import collections
+import dataclasses
+import hashlib
+import os
+import pathlib
+import sysconfig
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+# Stands for every character that is too rare to have an id of its own.
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+_HELD_OUT_PARTS = 25
+_RAREST = 100_000
+# Not the library itself: what is installed beside it, its tests, and tables that tools generate.
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "encodings", "pydoc_data"}
+
+
+class RunError(Exception):
+    """The run cannot go on, or missed its goal. The message is for whoever started it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A text as character ids, one part to train on and one held out.
+
+    Attributes:
+        vocabulary: the character of each id.
+        train: int32 ids.
+        held_out: int32 ids of the text's end.
+    """
+
+    vocabulary: str
+    train: np.ndarray
+    held_out: np.ndarray
+
+    def digest(self) -> str:
+        """A fingerprint of all of it."""
+        digest = hashlib.sha256(self.vocabulary.encode())
+        for ids in (self.train, self.held_out):
+            digest.update(ids.tobytes() + b"|")
+        return digest.hexdigest()
+
+
+def read_standard_library(max_chars: int) -> str:
+    """The sources of this Python's standard library, one after another.
+
+    The files come in an order that depends on their names only and mixes the packages, so that
+    the end of the text is like the rest of it.
+
+    Raises:
+        RunError: if there are none.
+    """
+    root = pathlib.Path(sysconfig.get_path("stdlib"))
+    names = []
+    for directory, subdirectories, files in os.walk(root):
+        subdirectories[:] = [name for name in subdirectories if name not in _SKIPPED]
+        below = pathlib.Path(directory).relative_to(root)
+        names += [below / name for name in files if name.endswith(".py")]
+    names.sort(key=lambda name: hashlib.sha256(name.as_posix().encode()).digest())
+    parts, size = [], 0
+    for name in names:
+        if size >= max_chars:
+            break
+        parts.append((root / name).read_text(encoding="utf-8", errors="replace"))
+        size += len(parts[-1])
+    if not parts:
+        raise RunError(f"there are no Python sources in {root}: name a text with --text")
+    return "".join(parts)[:max_chars]
+
+
+def read_file(path: str, max_chars: int) -> str:
+    """The start of a UTF-8 text file.
+
+    Raises:
+        RunError: if it cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(max_chars)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"cannot read the text {path}: {error}") from error
+
+
+def make_corpus(text: str, batch_size: int, seq_len: int) -> Corpus:
+    """Splits a text and turns it into ids.
+
+    The held-out part is cut to a length that `batch_size` streams read to the end in steps of
+    `seq_len`, so that evaluation predicts each of its characters but the first exactly once.
+
+    Raises:
+        RunError: if the text is too short for a batch of the held-out part.
+    """
+    split = len(text) - len(text) // _HELD_OUT_PARTS
+    batch_chars = batch_size * seq_len
+    held_out_size = (len(text) - split - 1) // batch_chars * batch_chars + 1
+    if held_out_size <= 1:
+        raise RunError(
+            f"the text has {len(text)} characters, but batches of {batch_size} x {seq_len} need at "
+            f"least {(batch_chars + 1) * _HELD_OUT_PARTS}: take a longer text, or lower "
+            "--batch_size or --seq_len"
+        )
+    counts = collections.Counter(text[:split])
+    common = sorted(char for char, count in counts.items() if count * _RAREST >= split)
+    vocabulary = UNKNOWN + "".join(common).replace(UNKNOWN, "")
+    id_of = {char: index for index, char in enumerate(vocabulary)}
+    ids = np.fromiter((id_of.get(char, 0) for char in text), np.int32, len(text))
+    return Corpus(vocabulary, ids[:split], ids[split : split + held_out_size])
+
+
+def baseline_bits(corpus: Corpus) -> tuple[float, float]:
+    """Bits per character of the simplest models of the held-out part.
+
+    Both are counted on the training part: characters with one added to every count, and pairs
+    smoothed with one pseudo-count that is shared out as the single characters are.
+
+    Returns:
+        The cross entropies of the unigram and of the bigram model.
+    """
+    size = len(corpus.vocabulary)
+    singles = np.bincount(corpus.train, minlength=size) + 1.0
+    unigram = singles / singles.sum()
+    before, after = corpus.held_out[:-1], corpus.held_out[1:]
+    # A large alphabet has more pairs than memory would hold, but few of them occur.
+    pairs, counts = np.unique(_pairs(corpus.train, size), return_counts=True)
+    wanted = _pairs(corpus.held_out, size)
+    places = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    seen = np.where(pairs[places] == wanted, counts[places], 0)
+    firsts = np.bincount(corpus.train[:-1], minlength=size)
+    bigram = (seen + unigram[after]) / (firsts[before] + 1.0)
+    return float(-np.log2(unigram[after]).mean()), float(-np.log2(bigram).mean())
+
+
+def _pairs(ids: np.ndarray, size: int) -> np.ndarray:
+    return ids[:-1].astype(np.int64) * size + ids[1:]
+
+
+def stream_batches(
+    strategy: tf.distribute.Strategy,
+    ids: Sequence[int] | np.ndarray,
+    batch_size: int,
+    seq_len: int,
+    first_step: int = 0,
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Endless batches in which every row reads on where it stopped in the batch before.
+
+    The text is a ring with `batch_size` readers spread over it. What a step reads is a function of
+    the step alone, so a run resumes anywhere; and of its global row, so the streams are the same
+    however many replicas share them.
+
+    Args:
+        strategy: each of its replicas gets its own rows, [batch_size / replicas, seq_len].
+        ids: the text.
+        batch_size: rows on all replicas together.
+        seq_len: characters per step.
+        first_step: where to start.
+
+    Returns:
+        A data set of inputs and targets, the latter one character ahead.
+    """
+    text = tf.constant(ids, tf.int32)
+    size, distance = len(ids), (len(ids) - 1) // batch_size
+
+    def worker_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        rows = batch_size // context.num_replicas_in_sync
+
+        def batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            step = index // replicas
+            replica = context.input_pipeline_id * replicas + index % replicas
+            starts = (replica * rows + tf.range(rows, dtype=tf.int64)) * distance + step * seq_len
+            places = starts[:, tf.newaxis] + tf.range(seq_len + 1, dtype=tf.int64)
+            chars = tf.gather(text, places % size)
+            return chars[:, :-1], chars[:, 1:]
+
+        return tf.data.Dataset.counter(first_step * replicas).map(batch).prefetch(2 * replicas)
+
+    return strategy.distribute_datasets_from_function(worker_batches)

@@ -1,0 +1,340 @@
+"""The example, run as its users run it, on a small text and a small model."""
+
+import importlib
+import json
+import math
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+WORDS = "the tea that a rat ate at the table set on a stone near the eastern train to another state"
+STEPS_PER_EPOCH = 15
+EPOCHS = 6
+BATCH_SIZE = 8
+SMALL = {
+    "num_units": 32,
+    "embedding_dim": 16,
+    "batch_size": BATCH_SIZE,
+    "seq_len": 24,
+    "steps_per_epoch": STEPS_PER_EPOCH,
+    "epochs": EPOCHS,
+    "learning_rate": 0.02,
+    "sample_chars": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def text_path(tmp_path_factory):
+    """Random words: a letter follows from those before it, but seldom from the last one alone."""
+    rng = random.Random(0)
+    words = [rng.choice(WORDS.split()) + rng.choice(["", "", "", ".\n"]) for _ in range(12_000)]
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join(words))
+    return path
+
+
+def command(text_path, output_dir, **changed):
+    settings = {**SMALL, "text": text_path, "output_dir": output_dir, **changed}
+    program = [sys.executable, str(EXAMPLES / "char_lm.py")]
+    return program + [f"--{name}={value}" for name, value in settings.items()]
+
+
+def environment(**extra):
+    # Runs are compared to the last bit, which no GPU promises.
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **extra}
+
+
+def run(text_path, output_dir, **changed):
+    return subprocess.run(
+        command(text_path, output_dir, **changed),
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=150,
+        check=False,
+    )
+
+
+def read_history(output_dir):
+    """Bits per character of the training steps, and of the held-out text by step."""
+    records = [json.loads(line) for line in (output_dir / "history.jsonl").read_text().splitlines()]
+    training = [record for record in records if "bits_per_char" in record]
+    assert [record["step"] for record in training] == list(range(1, len(training) + 1))
+    held_out = {
+        record["step"]: record["held_out_bits_per_char"]
+        for record in records
+        if "held_out_bits_per_char" in record
+    }
+    return [record["bits_per_char"] for record in training], held_out
+
+
+def assert_same_course(actual_dir, expected_dir):
+    """Compares two runs that add up the same numbers in another order."""
+    (actual, actual_held_out), (expected, expected_held_out) = map(
+        read_history, (actual_dir, expected_dir)
+    )
+    last = len(expected)
+    # Float32 sums in another order differ by about 1e-7 of their values. A hundred times that is
+    # room for what the steps add up to, and far from what a wrong state or mask would do.
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    np.testing.assert_allclose(actual_held_out[last], expected_held_out[last], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def finished(text_path, tmp_path_factory):
+    """A run from beginning to end: its output and its directory."""
+    directory = tmp_path_factory.mktemp("finished")
+    done = run(text_path, directory, sample_chars=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, directory
+
+
+@pytest.fixture(scope="module")
+def without_dropout(text_path, tmp_path_factory):
+    """The directory of a run that replicas must repeat: dropout masks are each replica's own.
+
+    It takes in one go what the others interrupt with an evaluation and a checkpoint.
+    """
+    directory = tmp_path_factory.mktemp("without_dropout")
+    changed = {"steps_per_epoch": 2 * STEPS_PER_EPOCH, "epochs": 1, "dropout": 0}
+    done = run(text_path, directory, check_baselines=False, **changed)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+@pytest.fixture(scope="module")
+def char_lm():
+    """The example as a module."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        module = importlib.import_module("char_lm")
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    flags.FLAGS.mark_as_parsed()
+    return module
+
+
+@pytest.fixture(scope="module")
+def char_text(char_lm):
+    return char_lm.char_text
+
+
+def test_reports_and_files(finished):
+    stdout, directory = finished
+    summary = json.loads((directory / "summary.json").read_text())
+    training, held_out = read_history(directory)
+    assert len(training) == EPOCHS * STEPS_PER_EPOCH == summary["steps"]
+    assert list(held_out) == list(range(0, summary["steps"] + 1, STEPS_PER_EPOCH))
+    assert held_out[0] == summary["bits_before"]
+    assert held_out[summary["steps"]] == summary["bits_after"]
+    # An untrained model is about as good as guessing among the text's characters.
+    num_chars = len(set(WORDS + ".\n")) + 1
+    assert summary["bits_before"] == pytest.approx(math.log2(num_chars), abs=0.3)
+    assert summary["bits_after"] < summary["bigram_bits"] < summary["unigram_bits"]
+    # On the CPU, the same op on the same numbers.
+    assert summary["restored_difference"] == 0
+    assert (directory / "loss.png").read_bytes().startswith(b"\x89PNG\r\n")
+    sample = (directory / "sample.txt").read_text()
+    assert sample.startswith("\n") and len(sample) == 61
+    assert set(sample) <= set(WORDS + ".\n")
+    assert sample in stdout
+    assert f"{summary['bits_after']:.3f}" in stdout and f"{summary['bigram_bits']:.3f}" in stdout
+    checkpoints = tf.train.get_checkpoint_state(str(directory / "checkpoints"))
+    names = [os.path.basename(path) for path in checkpoints.all_model_checkpoint_paths]
+    assert names == ["ckpt-60", "ckpt-75", "ckpt-90"]
+
+
+def test_saved_model_has_the_reported_loss(finished, text_path, char_text):
+    # Reading the held-out text bit by bit with states carried by hand is what the reported number
+    # is about, and uses nothing of the example's model, states or batches.
+    directory = finished[1]
+    step = tf.saved_model.load(str(directory / "saved_model")).signatures["step"]
+    held_out = char_text.make_corpus(text_path.read_text(), BATCH_SIZE, 24).held_out
+    length = (len(held_out) - 1) // BATCH_SIZE
+    inputs = held_out[:-1].reshape(BATCH_SIZE, length)
+    targets = held_out[1:].reshape(BATCH_SIZE, length)
+    states = {name: tf.zeros([BATCH_SIZE, 2, SMALL["num_units"]]) for name in ("h", "c")}
+    nats = []
+    for start in range(0, length, 100):
+        states = step(ids=tf.constant(inputs[:, start : start + 100]), **states)
+        nats.append(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(
+                targets[:, start : start + 100], states.pop("logits")
+            )
+        )
+    bits = float(tf.reduce_mean(tf.concat(nats, axis=1))) / math.log(2)
+    summary = json.loads((directory / "summary.json").read_text())
+    # Float32 means over 2,000 numbers, summed in another order.
+    assert bits == pytest.approx(summary["bits_after"], rel=1e-5)
+
+
+def test_baselines(char_text):
+    text = "".join(random.Random(1).choices("abcd\n", [8, 4, 2, 1, 1], k=3000))
+    corpus = char_text.make_corpus(text, 4, 7)
+    assert corpus.vocabulary == char_text.UNKNOWN + "\nabcd"
+    train = [corpus.vocabulary[index] for index in corpus.train]
+    held_out = [corpus.vocabulary[index] for index in corpus.held_out]
+    assert "".join(train) == text[:2880]
+    assert "".join(held_out) == text[2880 : 2880 + 4 * 7 * 4 + 1]
+    singles, pairs = Counter(train), Counter(zip(train, train[1:], strict=False))
+    firsts = Counter(train[:-1])
+    unigram = {char: (singles[char] + 1) / (2880 + 6) for char in corpus.vocabulary}
+    expected_unigram = expected_bigram = 0.0
+    for before, after in zip(held_out, held_out[1:], strict=False):
+        expected_unigram -= math.log2(unigram[after]) / 112
+        smoothed = (pairs[before, after] + unigram[after]) / (firsts[before] + 1)
+        expected_bigram -= math.log2(smoothed) / 112
+    # Float64 sums of a hundred numbers.
+    assert char_text.baseline_bits(corpus) == pytest.approx(
+        (expected_unigram, expected_bigram), rel=1e-12
+    )
+
+
+def test_streams_read_on(char_text):
+    text = list(range(50))
+    batches = iter(char_text.stream_batches(tf.distribute.get_strategy(), text, 4, 5))
+    inputs, targets = zip(*(next(batches) for _ in range(11)), strict=True)
+    inputs, targets = np.concatenate(inputs, axis=1), np.concatenate(targets, axis=1)
+    # Rows start 12 apart and read on around the end of the text.
+    np.testing.assert_array_equal(inputs, (np.arange(55) + [[0], [12], [24], [36]]) % 50)
+    np.testing.assert_array_equal(targets, (inputs + 1) % 50)
+    later = char_text.stream_batches(tf.distribute.get_strategy(), text, 4, 5, first_step=9)
+    np.testing.assert_array_equal(next(iter(later))[0], inputs[:, 45:50])
+
+
+def test_standard_library_is_text(char_text):
+    text = char_text.read_standard_library(30_000)
+    assert len(text) == 30_000
+    assert "import " in text and "\n" in text
+    assert text == char_text.read_standard_library(40_000)[:30_000]
+
+
+def test_goes_on_exactly_after_kill(finished, text_path, tmp_path):
+    process = subprocess.Popen(
+        command(text_path, tmp_path),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    history = tmp_path / "history.jsonl"
+    deadline = time.monotonic() + 120
+    try:
+        # Past a checkpoint, so that steps are lost and must be repeated.
+        while not (history.exists() and f'"step": {STEPS_PER_EPOCH + 3},' in history.read_text()):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    killed_at = len(read_history(tmp_path)[0])
+    assert STEPS_PER_EPOCH < killed_at < EPOCHS * STEPS_PER_EPOCH
+    # The worst moment: half a line is written.
+    history.write_text(history.read_text() + '{"step": 1')
+    done = run(text_path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    resumed_at = killed_at // STEPS_PER_EPOCH * STEPS_PER_EPOCH
+    assert f"resuming at step {resumed_at}" in done.stdout
+    assert history.read_text() == (finished[1] / "history.jsonl").read_text()
+
+
+def test_mirrored_then_alone(without_dropout, text_path, tmp_path):
+    changed = {"dropout": 0, "epochs": 1, "strategy": "mirrored", "virtual_devices": 2}
+    done = run(text_path, tmp_path, **changed)
+    # After one epoch it cannot have beaten the baselines, and must say so.
+    assert done.returncode == 1
+    assert "2 replica(s)" in done.stdout
+    assert "no fewer than the better baseline" in done.stderr
+    # The states of both replicas' streams are in the checkpoint: one device can go on with them.
+    done = run(text_path, tmp_path, dropout=0, epochs=2, check_baselines=False)
+    assert done.returncode == 0, done.stderr
+    assert f"1 replica(s); resuming at step {STEPS_PER_EPOCH}" in done.stdout
+    assert_same_course(tmp_path, without_dropout)
+
+
+def test_multiworker(without_dropout, text_path, tmp_path):
+    sockets = [socket.socket() for _ in range(2)]
+    for each in sockets:
+        each.bind(("localhost", 0))
+    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    temporary.mkdir()
+    workers = []
+    for index in range(2):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        workers.append(
+            subprocess.Popen(
+                command(
+                    text_path,
+                    work,
+                    dropout=0,
+                    epochs=2,
+                    strategy="multiworker",
+                    check_baselines=False,
+                ),
+                env=environment(TF_CONFIG=json.dumps(task), TMPDIR=str(temporary)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+            )
+        )
+    try:
+        outputs = [worker.communicate(timeout=150) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    assert "2 replica(s)" in outputs[0][0]
+    # Only the chief reports, and what the other one wrote is gone.
+    assert outputs[1][0] == ""
+    assert not list(temporary.glob("*/checkpoints"))
+    assert_same_course(work, without_dropout)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"text": "/does/not/exist"}, "cannot read the text /does/not/exist"),
+        ({"max_chars": 3000}, "has 3000 characters, but batches of 8 x 24 need at least 4825"),
+        ({"virtual_devices": 2}, "--virtual_devices goes with --strategy=mirrored only"),
+        ({"strategy": "multiworker"}, "TF_CONFIG"),
+        ({"num_units": 33, "seed": 2}, "holds a run that differs in num_units, seed"),
+        ({"output_dir": f"{__file__}/below"}, "cannot write to --output_dir"),
+    ],
+)
+def test_says_what_is_wrong(char_lm, finished, text_path, changed, message):
+    settings = {**SMALL, "text": str(text_path), "output_dir": str(finished[1]), **changed}
+    with flagsaver.flagsaver(**settings), pytest.raises(SystemExit, match=message):
+        char_lm.main(["char_lm.py"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"dropout": 1.5}, "flag --dropout=1.5"),
+        (
+            {"strategy": "mirrored", "virtual_devices": 3},
+            "--batch_size=8 cannot be shared out evenly among 3 replicas",
+        ),
+    ],
+)
+def test_exits_on_what_is_wrong(text_path, tmp_path, changed, message):
+    done = run(text_path, tmp_path, **changed)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
