@@ -6,12 +6,17 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pytest
+import tensorflow as tf
+
+
+@pytest.fixture(autouse=True, scope="session")
+def full_precision():
+    """Products of float32 numbers in float32, on GPUs as well."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 @pytest.fixture
 def on_cpu():
     """Keeps a test of the CPU kernels on the CPU where there is a GPU as well."""
-    import tensorflow as tf
-
     with tf.device("CPU:0"):
         yield

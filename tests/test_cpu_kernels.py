@@ -27,7 +27,10 @@ def instruction_sets() -> list[str]:
 
 
 def run_program(*arguments: str, isa: str | None = None) -> dict[str, Any]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
     environment.pop("CUDNN_RNN_TF_CPU_ISA", None)
     if isa is not None:
         environment["CUDNN_RNN_TF_CPU_ISA"] = isa

@@ -12,8 +12,6 @@ from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.op_library import raw_ops
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 # Shapes are known when a "traced" function is traced, and only when a "run" one runs.
 MODES = pytest.mark.parametrize("mode", ["eager", "traced", "run"])
 

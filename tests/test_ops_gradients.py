@@ -9,8 +9,6 @@ import tensorflow as tf
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 BIDIRECTIONAL = {"direction": "bidirectional"}
 
 

@@ -1,0 +1,205 @@
+"""The cells against the fused layers whose weights they take over."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import cudnn_rnn_tf as crnn
+
+BATCH_SIZE, MAX_TIME, INPUT_SIZE, NUM_UNITS = 3, 5, 4, 6
+# The same sums of some ten products, in float64.
+TOLERANCE = {"rtol": 0, "atol": 1e-12}
+
+CELLS = {"lstm": crnn.CudnnCompatibleLSTMCell, "gru": crnn.CudnnCompatibleGRUCell}
+LAYERS = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}
+NUM_CANONICAL = {"lstm": 8, "gru": 6}
+
+with_modes = pytest.mark.parametrize("mode", CELLS)
+with_biases = pytest.mark.parametrize("use_bias", [True, False], ids=["bias", "no_bias"])
+
+
+def draw_inputs() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((BATCH_SIZE, MAX_TIME, INPUT_SIZE))
+
+
+def make_fused(mode: str, num_layers: int = 1, use_bias: bool = True, **options: Any) -> Any:
+    layer = LAYERS[mode](
+        num_layers,
+        NUM_UNITS,
+        bias_mode="double" if use_bias else "none",
+        bias_initializer=keras.initializers.RandomNormal(seed=1),
+        return_state=True,
+        dtype="float64",
+        **options,
+    )
+    layer.build((None, None, INPUT_SIZE))
+    return layer
+
+
+def make_cells(mode: str, fused: Any) -> list[Any]:
+    """One cell per pseudo-layer, with that one's weights."""
+    weights, biases = fused.params_to_canonical()
+    cells, count = [], NUM_CANONICAL[mode]
+    for index in range(fused.num_layers * fused.num_dirs):
+        part = slice(index * count, (index + 1) * count)
+        cell = CELLS[mode](NUM_UNITS, use_bias=bool(biases), dtype="float64")
+        cell.build((None, weights[index * count].shape[1]))
+        cell.set_canonical(weights[part], biases[part])
+        cells.append(cell)
+    return cells
+
+
+@with_biases
+@with_modes
+def test_agrees_with_fused_layer(mode, use_bias):
+    fused = make_fused(mode, use_bias=use_bias)
+    (cell,) = make_cells(mode, fused)
+    inputs = draw_inputs()
+    rng = np.random.default_rng(1)
+    states = [rng.standard_normal((BATCH_SIZE, NUM_UNITS)) for _ in range(1 + (mode == "lstm"))]
+    rnn = keras.layers.RNN(cell, return_sequences=True, return_state=True, dtype="float64")
+    outputs, *final = rnn(inputs, initial_state=states)
+    expected, *expected_final = fused(inputs, initial_state=[s[:, np.newaxis] for s in states])
+    np.testing.assert_allclose(outputs, expected, **TOLERANCE)
+    for state, expected_state in zip(final, expected_final, strict=True):
+        np.testing.assert_allclose(state, expected_state[:, 0], **TOLERANCE)
+
+
+@with_modes
+def test_stacked_cells(mode):
+    fused = make_fused(mode, num_layers=3)
+    cell = keras.layers.StackedRNNCells(make_cells(mode, fused), dtype="float64")
+    rnn = keras.layers.RNN(cell, return_sequences=True, dtype="float64")
+    inputs = draw_inputs()
+    np.testing.assert_allclose(rnn(inputs), fused(inputs)[0], **TOLERANCE)
+
+
+@with_modes
+def test_two_directions(mode):
+    fused = make_fused(mode, direction="bidirectional")
+    forward, backward = (
+        keras.layers.RNN(cell, return_sequences=True, go_backwards=go_backwards, dtype="float64")
+        for cell, go_backwards in zip(make_cells(mode, fused), (False, True), strict=True)
+    )
+    inputs = draw_inputs()
+    outputs = np.concatenate([forward(inputs), backward(inputs)[:, ::-1]], axis=-1)
+    np.testing.assert_allclose(outputs, fused(inputs)[0], **TOLERANCE)
+
+
+@with_modes
+def test_step_by_step(mode):
+    """The loop that a decoder writes."""
+    fused = make_fused(mode)
+    (cell,) = make_cells(mode, fused)
+    inputs = draw_inputs()
+    states, outputs = cell.get_initial_state(BATCH_SIZE), []
+    for time in range(MAX_TIME):
+        output, states = cell(inputs[:, time], states)
+        outputs.append(output)
+    np.testing.assert_allclose(np.stack(outputs, axis=1), fused(inputs)[0], **TOLERANCE)
+
+
+@with_modes
+def test_biases_start_at_zero(mode):
+    """Unlike Keras's LSTM, whose forget gate has a bias of one."""
+    cell = CELLS[mode](NUM_UNITS)
+    cell.build((None, INPUT_SIZE))
+    assert np.all(np.asarray(cell.bias) == 0)
+
+
+# Configuration.
+
+
+@with_modes
+def test_config_round_trip(mode):
+    options = {"use_bias": False, "dropout": 0.25, "recurrent_initializer": "glorot_uniform"}
+    cell = CELLS[mode](NUM_UNITS, name="some_cell", dtype="float64", **options)
+    config = cell.get_config()
+    assert config["num_units"] == NUM_UNITS
+    assert "units" not in config
+    again = CELLS[mode].from_config(config)
+    assert again.get_config() == config
+    assert again.units == NUM_UNITS and again.dropout == 0.25 and not again.use_bias
+    restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(cell))
+    assert type(restored) is CELLS[mode]
+    assert restored.get_config() == config
+
+
+# Keras's own, when it writes a variable to a file.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@with_modes
+def test_keras_file(mode, tmp_path):
+    cells = make_cells(mode, make_fused(mode, num_layers=2))
+    cell = keras.layers.StackedRNNCells(cells, dtype="float64")
+    model = keras.Sequential(
+        [
+            keras.Input((None, INPUT_SIZE), dtype="float64"),
+            keras.layers.RNN(cell, return_sequences=True, dtype="float64"),
+            keras.layers.Dense(2, dtype="float64"),
+        ]
+    )
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    assert [type(cell) for cell in loaded.layers[0].cell.cells] == [CELLS[mode]] * 2
+    np.testing.assert_array_equal(loaded(draw_inputs()), model(draw_inputs()))
+
+
+# Errors.
+
+
+def zeros(count: int, *shape: int) -> list[np.ndarray]:
+    return [np.zeros(shape)] * count
+
+
+@with_modes
+def test_wrong_counts(mode):
+    count = NUM_CANONICAL[mode]
+    cell = CELLS[mode](NUM_UNITS)
+    cell.build((None, NUM_UNITS))
+    weights, biases = zeros(count, NUM_UNITS, NUM_UNITS), zeros(count, NUM_UNITS)
+    cell.set_canonical(weights, biases)
+    name = type(cell).__name__
+    with pytest.raises(ValueError, match=f"{count} canonical weights .* {name}, .* {count - 1}$"):
+        cell.set_canonical(weights[1:], biases)
+    with pytest.raises(ValueError, match=f"{count} canonical biases .* {name}, .* 0$"):
+        cell.set_canonical(weights, [])
+    cell = CELLS[mode](NUM_UNITS, use_bias=False)
+    cell.build((None, NUM_UNITS))
+    with pytest.raises(ValueError, match=f"0 canonical biases .* {name}, .* {count}$"):
+        cell.set_canonical(weights, biases)
+
+
+@with_modes
+def test_wrong_shapes(mode):
+    count = NUM_CANONICAL[mode]
+    cell = CELLS[mode](NUM_UNITS)
+    cell.build((None, INPUT_SIZE))
+    square, biases = zeros(count, NUM_UNITS, NUM_UNITS), zeros(count, NUM_UNITS)
+    with pytest.raises(ValueError, match="shape"):
+        cell.set_canonical(square, biases)
+
+
+@with_modes
+def test_must_be_built(mode):
+    count = NUM_CANONICAL[mode]
+    with pytest.raises(ValueError, match="expecting 0 weights"):
+        CELLS[mode](NUM_UNITS).set_canonical(
+            zeros(count, NUM_UNITS, NUM_UNITS), zeros(count, NUM_UNITS)
+        )
+
+
+def test_reset_gate_must_act_after_the_product():
+    assert crnn.CudnnCompatibleGRUCell(NUM_UNITS, reset_after=True).reset_after
+    with pytest.raises(ValueError, match="expected reset_after=True"):
+        crnn.CudnnCompatibleGRUCell(NUM_UNITS, reset_after=False)
+
+
+@with_modes
+def test_num_units_is_needed(mode):
+    with pytest.raises(TypeError, match="num_units"):
+        CELLS[mode]()
+    with pytest.raises(ValueError, match="positive integer"):
+        CELLS[mode](0)

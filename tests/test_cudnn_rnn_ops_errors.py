@@ -1,0 +1,149 @@
+"""What the op-level models and functions say to bad arguments."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cudnn_rnn_tf import cudnn_rnn_ops
+
+v1 = tf.compat.v1
+
+
+# A good call: T = 5, B = 3, and the model below.
+INPUTS = np.zeros((5, 3, 3), np.float32)
+STATE = np.zeros((2, 3, 4), np.float32)
+GRU_PARAMS = np.zeros(3 * (4 * 3 + 4 * 4 + 8) + 3 * (4 * 4 + 4 * 4 + 8), np.float32)
+LSTM_PARAMS = np.zeros(4 * (4 * 3 + 4 * 4 + 8) + 4 * (4 * 4 + 4 * 4 + 8), np.float32)
+
+
+def make_gru(**options: Any) -> cudnn_rnn_ops.CudnnGRU:
+    return cudnn_rnn_ops.CudnnGRU(2, 4, 3, **options)
+
+
+def test_good_calls():
+    make_gru()(INPUTS, STATE, GRU_PARAMS)
+    cudnn_rnn_ops.CudnnLSTM(2, 4, 3)(INPUTS, STATE, STATE, LSTM_PARAMS)
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"num_layers": 0}, ValueError, "num_layers"),
+        ({"num_units": -1}, ValueError, "num_units"),
+        ({"num_units": 4.0}, TypeError, "num_units"),
+        ({"input_size": 0}, ValueError, "input_size"),
+        ({"input_mode": "linear"}, ValueError, "input_mode"),
+        ({"input_mode": "skip_input"}, ValueError, "skip_input"),
+        ({"direction": "both"}, ValueError, "direction"),
+        ({"dropout": 1.0}, ValueError, "dropout"),
+        ({"dropout": "0.5"}, TypeError, "dropout"),
+        ({"num_proj": 5}, ValueError, "num_proj"),
+        ({"dtype": "float31"}, TypeError, "float31"),
+    ],
+)
+def test_wrong_arguments(change, error, message):
+    with pytest.raises(error, match=message):
+        cudnn_rnn_ops.CudnnLSTM(**{"num_layers": 1, "num_units": 4, "input_size": 3, **change})
+
+
+def test_unknown_mode():
+    with pytest.raises(ValueError, match="rnn_mode"):
+        cudnn_rnn_ops.cudnn_rnn_opaque_params_size("elman", 1, 4, 3)
+
+
+@pytest.mark.parametrize("is_training", [1, "yes", None, np.True_])
+def test_is_training_must_be_a_bool(is_training):
+    for call in (make_gru(), cudnn_rnn_ops.cudnn_gru):
+        with pytest.raises(TypeError, match="expected is_training to be a Python bool"):
+            call(INPUTS, STATE, GRU_PARAMS, is_training)
+
+
+def test_is_training_must_not_be_a_tensor():
+    with pytest.raises(TypeError, match="expected is_training to be a Python bool"):
+        make_gru()(INPUTS, STATE, GRU_PARAMS, is_training=tf.constant(True))
+
+
+def test_lengths_must_be_integers():
+    with pytest.raises(TypeError, match="integer sequence_lengths, but received float32"):
+        make_gru()(INPUTS, STATE, GRU_PARAMS, sequence_lengths=[1.0, 2.0, 3.0])
+
+
+def test_seed_of_a_wrong_shape():
+    model = make_gru(dropout=0.5, seed=tf.constant([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"expected seed of shape \(2,\)"):
+        model(INPUTS, STATE, GRU_PARAMS)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"input_data": INPUTS[0]}, "inputs of rank 3"),
+        ({"input_h": STATE[:1]}, "initial h of shape"),
+        ({"input_h": STATE[..., :3]}, "initial h of shape"),
+        ({"input_h": STATE[:, :2]}, "initial h of shape"),
+        ({"params": GRU_PARAMS[1:]}, "params of shape"),
+        ({"input_data": INPUTS[..., :2]}, "params of shape"),
+        ({"sequence_lengths": [[1, 2, 3]]}, "sequence_lengths of shape"),
+        ({"sequence_lengths": [1, 2]}, "sequence_lengths of shape"),
+        ({"sequence_lengths": [1, 2, 6]}, "sequence_lengths"),
+        ({"time_major": False}, "initial h of shape"),
+    ],
+)
+def test_wrong_shapes(change, message):
+    good = {"input_data": INPUTS, "input_h": STATE, "params": GRU_PARAMS}
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
+        make_gru()(**{**good, **change})
+
+
+def test_wrong_cell_state():
+    with pytest.raises(ValueError, match="initial c of shape"):
+        cudnn_rnn_ops.CudnnLSTM(2, 4, 3)(INPUTS, STATE, STATE[..., :2], LSTM_PARAMS)
+
+
+def test_wrong_type():
+    with pytest.raises(ValueError, match="float64"):
+        make_gru()(tf.constant(INPUTS, tf.float64), STATE, GRU_PARAMS)
+
+
+def test_wrong_canonical_tensors():
+    model = cudnn_rnn_ops.CudnnLSTM(2, 4, 3)
+    weights, biases = model.params_to_canonical(LSTM_PARAMS)
+    with pytest.raises(ValueError, match=r"expected 16 weights .* received 15"):
+        model.canonical_to_params(weights[1:], biases)
+    with pytest.raises(ValueError, match=r"expected 16 biases .* received 17"):
+        model.canonical_to_params(weights, [*biases, biases[0]])
+    with pytest.raises(ValueError, match=r"forget_gate_kernel of shape \(4, 3\)"):
+        model.canonical_to_params([weights[0], tf.transpose(weights[1]), *weights[2:]], biases)
+    with pytest.raises(ValueError, match="params of shape"):
+        model.params_to_canonical(LSTM_PARAMS[1:])
+    with pytest.raises(ValueError, match="params of shape"):
+        cudnn_rnn_ops.cudnn_rnn_opaque_params_to_canonical("gru", 2, 4, 3, LSTM_PARAMS)
+
+
+@pytest.mark.parametrize(
+    "argument, shape",
+    [
+        ("inputs", [5, 3, None]),
+        ("inputs", [5, 3]),
+        ("inputs", None),
+        ("input_h", [None, 3, 4]),
+        ("input_h", [2, 3, None]),
+        ("input_c", [2, 3, None]),
+        ("input_c", None),
+    ],
+)
+def test_functions_need_static_sizes(argument, shape):
+    good = {"inputs": INPUTS.shape, "input_h": STATE.shape, "input_c": STATE.shape}
+    with tf.Graph().as_default():
+        tensors = [v1.placeholder(tf.float32, n) for n in {**good, argument: shape}.values()]
+        with pytest.raises(ValueError, match=f"expected {argument} of rank 3 with static"):
+            cudnn_rnn_ops.cudnn_lstm(*tensors, LSTM_PARAMS, True)
+
+
+def test_odd_number_of_states_for_two_directions():
+    with pytest.raises(ValueError, match=r"even number of states .* received 3"):
+        cudnn_rnn_ops.cudnn_gru(
+            INPUTS, np.zeros((3, 3, 4), np.float32), GRU_PARAMS, True, direction="bidirectional"
+        )

@@ -1,0 +1,483 @@
+"""The cuDNN kernels against the reference, the CPU kernels, TensorFlow's op, and in hard use.
+
+Run where TensorFlow sees a GPU; the rest of the suite, run there, places its layers on it as well.
+"""
+
+import concurrent.futures
+import dataclasses
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import random_configs
+import tensorflow as tf
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="TensorFlow sees no GPU"),
+]
+
+# Of the largest magnitude in a tensor. cuDNN sums in another order than the reference.
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+# cuDNN rounds the states of every step to the half type, hence root mean squares of the errors: of
+# outputs and states, of gradients, and of gradients where a ReLU or a clip may see a rounded number
+# on the other side of its kink.
+RMS_TOLERANCE = {"float16": (2e-3, 1e-2, 1e-1), "bfloat16": (1.6e-2, 8e-2, 5e-1)}
+
+
+def without_dropout(case: random_configs.Case) -> random_configs.Case:
+    """On a GPU the masks are others than on a CPU, and there is no projection to as many units."""
+    config = dataclasses.replace(
+        case.config,
+        dropout=0.0,
+        num_proj=case.config.num_proj % case.config.num_units,
+    )
+    return dataclasses.replace(case, config=config)
+
+
+CASES = [without_dropout(case) for case in random_configs.random_cases(320, seed=20240)]
+
+
+def run_on(device: str, case: random_configs.Case, data: random_configs.Data):
+    with tf.device(device):
+        return random_configs.run_ops(case, data)
+
+
+def rms_errors(results, expected) -> dict[str, float]:
+    def error(name: str, value: np.ndarray) -> float:
+        reference = expected.named()[name]
+        scale = np.linalg.norm(reference.ravel()) or 1.0
+        return float(np.linalg.norm((value.astype(np.float64) - reference).ravel()) / scale)
+
+    return {name: error(name, value) for name, value in results.named().items() if value.size}
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, *RMS_TOLERANCE])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_reference_and_cpu(case, dtype):
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    results = run_on("GPU:0", case, data)
+    if dtype in TOLERANCE:
+        errors = random_configs.errors(results, expected, dtype)
+        tolerance = TOLERANCE[dtype]
+        on_cpu = run_on("CPU:0", case, data)
+        against_cpu = random_configs.errors(results, type(expected)(*on_cpu), dtype)
+        assert all(error <= 2 * tolerance for error in against_cpu.values()), against_cpu
+    else:
+        errors = rms_errors(results, expected)
+        of_outputs, smooth, kinked = RMS_TOLERANCE[dtype]
+        has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0
+        gradients = {name: errors.pop(name) for name in list(errors) if name.startswith("d_")}
+        assert max(gradients.values()) <= (kinked if has_kinks else smooth), gradients
+        tolerance = of_outputs
+    assert all(error <= tolerance for error in errors.values()), errors
+
+
+def test_runs_on_the_gpu():
+    config = RnnConfig("gru", 1, 4, 3)
+    outputs, _ = ops.forward(
+        config, tf.ones([2, 5, 3]), [tf.zeros([1, 5, 4])], tf.zeros([config.layout.size])
+    )
+    assert "GPU" in outputs.device
+    assert crnn.info()["backends"]["cudnn"] == "available"
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_agrees_with_tensorflows_op(rnn_mode, bidirectional):
+    """`tf.raw_ops.CudnnRNNV3` and its gradient, fed the same buffer's bytes."""
+    direction = "bidirectional" if bidirectional else "unidirectional"
+    config = RnnConfig(rnn_mode, 2, 13, 7, direction=direction)
+    rng = np.random.default_rng(0)
+    time, batch = 5, 4
+    inputs = tf.constant(rng.standard_normal((time, batch, 7)), tf.float32)
+    states = [
+        tf.constant(rng.standard_normal(shape), tf.float32)
+        for shape in config.state_shapes(batch, time_major=True)
+    ]
+    params = tf.constant(rng.standard_normal(config.layout.size) * 0.3, tf.float32)
+    lengths = tf.constant([5, 3, 1, 4])
+    variables = [inputs, *states, params]
+
+    def loss(outputs, final_states):
+        return tf.add_n([tf.reduce_sum(tf.sin(x)) for x in (outputs, *final_states)])
+
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        ours = ops.forward(config, inputs, states, params, sequence_lengths=lengths)
+        value = loss(*ours)
+    gradients = tape.gradient(value, variables)
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        outputs, h, c, _, _ = tf.raw_ops.CudnnRNNV3(
+            input=inputs,
+            input_h=states[0],
+            input_c=states[1] if rnn_mode == "lstm" else tf.zeros_like(states[0]),
+            params=params,
+            sequence_lengths=lengths,
+            rnn_mode=rnn_mode,
+            direction=direction,
+            time_major=True,
+        )
+        theirs = outputs, (h, c)[: len(states)]
+        value = loss(*theirs)
+    expected = tape.gradient(value, variables)
+    for mine, other in zip(
+        tf.nest.flatten([ours, gradients]), tf.nest.flatten([theirs, expected]), strict=True
+    ):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+
+
+TORCH_PROGRAM = """
+import sys
+import numpy as np
+import torch
+
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+data = np.load(sys.argv[1])
+results = {}
+for mode, make in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU), ("rnn_tanh", torch.nn.RNN)):
+    net = make(7, 13, num_layers=2, bidirectional=True).cuda()
+    gates = {"lstm": 4, "gru": 3, "rnn_tanh": 1}[mode]
+    flat = data[mode]
+    position = 0
+    shapes = {name: tuple(p.shape) for name, p in net.named_parameters()}
+    with torch.no_grad():
+        for kind in ("weight", "bias"):
+            for layer in range(2):
+                for suffix in ("", "_reverse"):
+                    for side in ("ih", "hh"):
+                        p = dict(net.named_parameters())[f"{kind}_{side}_l{layer}{suffix}"]
+                        p.copy_(torch.tensor(flat[position:position + p.numel()]).view_as(p))
+                        position += p.numel()
+    assert position == flat.size
+    x = torch.tensor(data["inputs"]).cuda().requires_grad_()
+    outputs, _ = net(x)
+    outputs.sin().sum().backward()
+    results[mode + "_outputs"] = outputs.detach().cpu().numpy()
+    results[mode + "_gradient"] = x.grad.cpu().numpy()
+np.savez(sys.argv[2], **results)
+"""
+
+
+def test_agrees_with_torch_on_the_gpu(tmp_path):
+    """PyTorch's cuDNN networks, in a process of their own; gate orders and buffers coincide."""
+    rng = np.random.default_rng(1)
+    configs = {
+        mode: RnnConfig(mode, 2, 13, 7, direction="bidirectional")
+        for mode in ("lstm", "gru", "rnn_tanh")
+    }
+    inputs = rng.standard_normal((6, 4, 7)).astype(np.float32)
+    params = {
+        mode: (rng.standard_normal(config.layout.size) * 0.3).astype(np.float32)
+        for mode, config in configs.items()
+    }
+    np.savez(tmp_path / "in.npz", inputs=inputs, **params)
+    subprocess.run(
+        [sys.executable, "-c", TORCH_PROGRAM, tmp_path / "in.npz", tmp_path / "out.npz"],
+        check=True,
+        timeout=300,
+    )
+    expected = np.load(tmp_path / "out.npz")
+    for mode, config in configs.items():
+        x = tf.constant(inputs)
+        states = [tf.zeros(shape) for shape in config.state_shapes(4, time_major=True)]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs, _ = ops.forward(config, x, states, tf.constant(params[mode]))
+            value = tf.reduce_sum(tf.sin(outputs))
+        for name, result in (("outputs", outputs), ("gradient", tape.gradient(value, x))):
+            reference = expected[f"{mode}_{name}"]
+            np.testing.assert_allclose(
+                result, reference, rtol=0, atol=2e-5 * np.abs(reference).max()
+            )
+
+
+def test_poisoned_padding_is_ignored():
+    for case in [case for case in CASES if case.sequence_lengths][:40]:
+        data = random_configs.draw_data(case, "float32")
+        padding = np.arange(case.max_time) >= np.array(case.sequence_lengths)[:, None]
+        padding = padding.T if case.time_major else padding
+        poisoned = data._replace(inputs=data.inputs.copy(), d_outputs=data.d_outputs.copy())
+        poisoned.inputs[padding] = np.nan
+        poisoned.d_outputs[padding] = np.nan
+        results = run_on("GPU:0", case, poisoned)
+        expected = run_on("GPU:0", case, data)
+        assert np.all(results.outputs[padding] == 0), str(case)
+        assert np.all(results.d_inputs[padding] == 0), str(case)
+        for name, value in results.named().items():
+            np.testing.assert_array_equal(value, expected.named()[name], err_msg=f"{case} {name}")
+
+
+def identity_network(rate: float):
+    """Two ReLU layers that pass their positive inputs on, with dropout between them."""
+    config = RnnConfig(
+        "rnn_relu", 2, 64, 64, input_mode="skip_input", bias_mode="none", dropout=rate
+    )
+    params = tf.concat([tf.zeros([64 * 64]), tf.reshape(tf.eye(64), [-1]), tf.zeros([64 * 64])], 0)
+    states = [tf.zeros(shape) for shape in config.state_shapes(50, time_major=True)]
+
+    def run(inputs: tf.Tensor, seed: list[int], is_training: bool = True) -> tf.Tensor:
+        seed = tf.constant(seed, tf.int64)
+        return ops.forward(config, inputs, states, params, seed=seed, is_training=is_training)[0]
+
+    return run
+
+
+def test_dropout_is_a_function_of_the_seed():
+    run = identity_network(0.25)
+    ones = tf.ones([40, 50, 64])
+    mask = run(ones, [1, 2])
+    np.testing.assert_allclose(np.unique(mask), [0, 4 / 3], rtol=1e-6)
+    # 128,000 draws: three standard deviations of their mean are 0.0036.
+    np.testing.assert_allclose(tf.reduce_mean(tf.cast(mask == 0, tf.float32)), 0.25, atol=0.0036)
+    np.testing.assert_array_equal(run(ones, [1, 2]), mask)
+    for seed in ([1, 3], [2, 2], [2**40, 2]):
+        assert np.mean(run(ones, seed) != mask) > 0.3
+    np.testing.assert_array_equal(run(ones, [1, 2], is_training=False), ones)
+    with tf.GradientTape() as tape:
+        tape.watch(ones)
+        value = tf.reduce_sum(run(ones, [1, 2]))
+    np.testing.assert_array_equal(tape.gradient(value, ones), mask)
+
+
+def test_dropout_gradient_is_numeric_gradient():
+    config = RnnConfig("lstm", 3, 9, 5, direction="bidirectional", dropout=0.3)
+    rng = np.random.default_rng(2)
+    inputs = tf.constant(rng.standard_normal((6, 4, 5)))
+    states = [tf.zeros(s, tf.float64) for s in config.state_shapes(4, time_major=True)]
+    params = tf.constant(rng.standard_normal(config.layout.size) * 0.3)
+    seed = tf.constant([5, 6], tf.int64)
+
+    def loss(params):
+        return tf.reduce_sum(tf.sin(ops.forward(config, inputs, states, params, seed=seed)[0]))
+
+    with tf.GradientTape() as tape:
+        tape.watch(params)
+        value = loss(params)
+    direction = tf.constant(rng.standard_normal(config.layout.size))
+    step = 1e-5
+    numeric = (loss(params + step * direction) - loss(params - step * direction)) / (2 * step)
+    along = tf.reduce_sum(tape.gradient(value, params) * direction)
+    np.testing.assert_allclose(along, numeric, rtol=1e-7)
+
+
+def test_backward_twice_is_the_same():
+    """A backward pass of cuDNN's uses its reserve space up; a second must not see that."""
+    config = RnnConfig("lstm", 2, 33, 20, dropout=0.2)
+    inputs = tf.random.stateless_normal([7, 6, 20], [0, 1])
+    params = tf.random.stateless_normal([config.layout.size], [2, 3]) * 0.3
+    states = [tf.zeros(shape) for shape in config.state_shapes(6, time_major=True)]
+
+    @tf.function
+    def gradients():
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(params)
+            outputs, _ = ops.forward(config, inputs, states, params)
+            first, second = tf.reduce_sum(outputs), tf.reduce_sum(outputs * 2)
+        return tape.gradient(first, params), tape.gradient(second, params)
+
+    for function in (gradients, gradients.python_function):
+        once, twice = function()
+        np.testing.assert_allclose(twice, 2 * once, rtol=1e-5, atol=1e-5)
+
+
+def test_sixteen_threads():
+    config = RnnConfig("lstm", 1, 24, 10, direction="bidirectional")
+    params = tf.random.stateless_normal([config.layout.size], [0, 1])
+
+    def work(index: int) -> np.ndarray:
+        # Not from TensorFlow's generator: on a GPU, threads can get wrong numbers from it.
+        rng = np.random.default_rng(index)
+        inputs = tf.constant(rng.standard_normal((5 + index % 3, 4, 10)), tf.float32)
+        states = [tf.zeros(shape) for shape in config.state_shapes(4, time_major=True)]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs, _ = ops.forward(config, inputs, states, params)
+            value = tf.reduce_sum(outputs**2)
+        return tape.gradient(value, inputs).numpy()
+
+    expected = [work(index) for index in range(64)]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for result, reference in zip(pool.map(work, range(64)), expected, strict=True):
+            np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-6)
+
+
+def test_memory_is_stable_over_changing_shapes():
+    config = RnnConfig("gru", 2, 48, 16, dropout=0.1)
+    params = tf.Variable(tf.random.stateless_normal([config.layout.size], [0, 1]) * 0.2)
+    rng = np.random.default_rng(3)
+
+    @tf.function(reduce_retracing=True)
+    def step(inputs, h, seed):
+        with tf.GradientTape() as tape:
+            outputs, _ = ops.forward(config, inputs, [h], params.value(), seed=seed)
+            value = tf.reduce_mean(outputs**2)
+        params.assign_sub(0.01 * tape.gradient(value, params))
+
+    def run(count: int) -> None:
+        for index in range(count):
+            time, batch = (int(n) for n in rng.integers(1, 30, size=2))
+            step(
+                tf.ones([time, batch, 16]),
+                tf.zeros([2, batch, 48]),
+                tf.constant([7, index], tf.int64),
+            )
+
+    run(100)
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    run(1000)
+    assert tf.config.experimental.get_memory_info("GPU:0")["current"] == before
+    assert np.all(np.isfinite(params.numpy()))
+
+
+def test_out_of_memory_is_an_error_and_no_end():
+    config = RnnConfig("lstm", 1, 1024, 8)
+    inputs = tf.zeros([20000, 4000, 8], tf.float16)
+    states = [tf.zeros(s, tf.float16) for s in config.state_shapes(4000, time_major=True)]
+    params = tf.zeros([config.layout.size], tf.float16)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        ops.forward(config, inputs, states, params)
+    test_runs_on_the_gpu()
+
+
+def test_projection_to_as_many_units_is_refused():
+    config = RnnConfig("lstm", 1, 6, 3, num_proj=6)
+    states = [tf.zeros(shape) for shape in config.state_shapes(2, time_major=True)]
+    with pytest.raises(tf.errors.UnimplementedError, match="num_proj equal to num_units"):
+        ops.forward(config, tf.ones([4, 2, 3]), states, tf.zeros([config.layout.size]))
+
+
+def run_program(program: str, *arguments: str, **environment: str) -> str:
+    process = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
+
+
+GRADIENT_HASH = """
+import hashlib
+import tensorflow as tf
+tf.keras.utils.set_random_seed(1)
+tf.config.experimental.enable_op_determinism()
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+digest = hashlib.sha256()
+for dtype in (tf.float32, tf.float16):
+    for mode in ("lstm", "gru"):
+        config = RnnConfig(mode, 2, 96, 64, direction="bidirectional", dropout=0.2)
+        x = tf.cast(tf.random.stateless_normal([30, 40, 64], [1, 2]), dtype)
+        p = tf.cast(tf.random.stateless_normal([config.layout.size], [3, 4]) * 0.1, dtype)
+        states = [tf.zeros(s, dtype) for s in config.state_shapes(40, True)]
+        with tf.GradientTape() as tape:
+            tape.watch([x, p])
+            y, _ = ops.forward(config, x, states, p, seed=tf.constant([1, 1], tf.int64))
+        for tensor in (y, *tape.gradient(y, [x, p])):
+            digest.update(tensor.numpy().tobytes())
+print("digest", digest.hexdigest())
+"""
+
+
+def test_determinism_and_repacking():
+    """Bit-equal from run to run, also where the parameters are copied into a layout of cuDNN's."""
+    digests = {run_program(GRADIENT_HASH) for _ in range(2)}
+    digests.add(run_program(GRADIENT_HASH, CUDNN_RNN_TF_FORCE_REPACK="1"))
+    assert len(digests) == 1
+
+
+MISSING_CUDNN = """
+import tensorflow as tf
+import cudnn_rnn_tf as crnn
+layer = crnn.CudnnGRU(1, 4)
+try:
+    layer(tf.ones([2, 5, 3]))
+except tf.errors.FailedPreconditionError as error:
+    print("refused:", error.message)
+print("info:", crnn.info()["backends"]["cudnn"])
+with tf.device("CPU"):
+    crnn.CudnnGRU(1, 4)(tf.ones([2, 5, 3]))
+print("went on")
+"""
+
+
+def test_missing_cudnn_is_named():
+    output = run_program(MISSING_CUDNN, CUDNN_RNN_TF_CUDNN_LIBRARY="libcudnn.so.nowhere")
+    assert "refused: " in output
+    assert "cannot use the GPU: cuDNN libcudnn.so.nowhere was looked for" in output
+    assert "info: not available: " in output
+    assert "went on" in output
+
+
+TRAIN = """
+import json, sys
+import keras, numpy as np, tensorflow as tf
+import cudnn_rnn_tf as crnn
+tf.config.experimental.enable_tensor_float_32_execution(False)
+directory, first, last, export = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+rng = np.random.default_rng(0)
+x = rng.standard_normal((64, 12, 6)).astype("float32")
+y = np.cumsum(x.mean(-1, keepdims=True), axis=1)
+model = keras.Sequential([
+    keras.Input((None, 6)),
+    crnn.CudnnLSTM(2, 16, direction="bidirectional"), crnn.CudnnGRU(1, 8), keras.layers.Dense(1),
+])
+for variable in model.variables:
+    variable.assign(np.random.default_rng(1).standard_normal(variable.shape) * 0.2)
+model.compile(keras.optimizers.Adam(1e-2), "mse")
+checkpoint = tf.train.Checkpoint(model=model)
+if first:
+    checkpoint.restore(directory + "/ckpt").expect_partial()
+losses = [float(model.train_on_batch(x, y)) for _ in range(first, last)]
+checkpoint.write(directory + "/ckpt")
+if export:
+    model.export(directory + "/exported", verbose=False)
+    np.save(directory + "/outputs.npy", model.predict(x, verbose=0))
+print("losses", json.dumps(losses))
+"""
+
+SERVE = """
+import sys
+import numpy as np, tensorflow as tf
+import cudnn_rnn_tf
+assert not tf.config.list_physical_devices("GPU")
+x = np.random.default_rng(0).standard_normal((64, 12, 6)).astype("float32")
+loaded = tf.saved_model.load(sys.argv[1] + "/exported")
+outputs = loaded.serve(x)
+np.testing.assert_allclose(outputs, np.load(sys.argv[1] + "/outputs.npy"), rtol=1e-4, atol=1e-5)
+"""
+
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def losses_of(output: str) -> list[float]:
+    line = next(line for line in output.splitlines() if line.startswith("losses"))
+    return [float(number) for number in line[len("losses [") : -1].split(",")]
+
+
+@pytest.mark.parametrize("first_on_gpu", [True, False])
+def test_training_moves_between_devices(first_on_gpu, tmp_path):
+    """Adam's slots included: the losses go on as if nothing had happened."""
+    devices = [{}, WITHOUT_GPU] if first_on_gpu else [WITHOUT_GPU, {}]
+    straight, moved = tmp_path / "straight", tmp_path / "moved"
+    straight.mkdir()
+    moved.mkdir()
+    expected = losses_of(run_program(TRAIN, str(straight), "0", "40", "", **devices[0]))
+    losses = losses_of(run_program(TRAIN, str(moved), "0", "20", "", **devices[0]))
+    losses += losses_of(run_program(TRAIN, str(moved), "20", "40", "", **devices[1]))
+    np.testing.assert_allclose(losses, expected, rtol=1e-3)
+
+
+def test_exported_on_a_gpu_serves_on_a_cpu(tmp_path):
+    run_program(TRAIN, str(tmp_path), "0", "3", "export")
+    run_program(SERVE, str(tmp_path), **WITHOUT_GPU)

@@ -1,0 +1,198 @@
+"""What the package says of itself, and what it says where it cannot work."""
+
+import inspect
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import textwrap
+
+import keras
+import pytest
+import tensorflow as tf
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import cells, cudnn_rnn_ops, information, layers, native, op_library, saveable
+
+
+def test_info():
+    info = crnn.info()
+    assert info["version"] == crnn.__version__
+    assert info["python"] == platform.python_version()
+    assert info["tensorflow"] == tf.__version__
+    assert info["keras"] == keras.__version__
+    assert info["built_for_tensorflow"].split(".")[:2] == tf.__version__.split(".")[:2]
+    assert info["compiler"] and info["build_type"]
+    assert pathlib.Path(info["op_library"]).is_file()
+    assert info["backends"]["cpu"] == "available"
+    assert isinstance(info["backends"]["cudnn"], str)
+    # The documentation promises all keys that there are.
+    assert set(info) == {
+        *("version", "python", "tensorflow", "keras", "built_for_tensorflow", "compiler"),
+        *("build_type", "cpu_features", "cpu_isa", "op_library", "backends"),
+    }
+
+
+def test_processor_has_the_instruction_set_in_use():
+    info = crnn.info()
+    needed = {"baseline": (), "avx2": ("avx2", "fma"), "avx512": ("avx512f", "avx512dq")}
+    assert all(info["cpu_features"][feature] for feature in needed[info["cpu_isa"]])
+
+
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", crnn.__version__)
+
+
+# The public names.
+
+
+@pytest.mark.parametrize(
+    "module", [crnn, native], ids=lambda module: module.__name__.rpartition(".")[2]
+)
+def test_all_names_are_there(module):
+    assert module.__all__ == sorted(set(module.__all__))
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+
+
+def test_constants_are_where_contrib_had_them():
+    expected = {
+        "CUDNN_LSTM": "lstm",
+        "CUDNN_GRU": "gru",
+        "CUDNN_RNN_RELU": "rnn_relu",
+        "CUDNN_RNN_TANH": "rnn_tanh",
+        "CUDNN_RNN_UNIDIRECTION": "unidirectional",
+        "CUDNN_RNN_BIDIRECTION": "bidirectional",
+        "CUDNN_INPUT_LINEAR_MODE": "linear_input",
+        "CUDNN_INPUT_SKIP_MODE": "skip_input",
+        "CUDNN_INPUT_AUTO_MODE": "auto_select",
+        "CUDNN_LSTM_PARAMS_PER_LAYER": 8,
+        "CUDNN_GRU_PARAMS_PER_LAYER": 6,
+        "CUDNN_RNN_TANH_PARAMS_PER_LAYER": 2,
+        "CUDNN_RNN_RELU_PARAMS_PER_LAYER": 2,
+    }
+    for module in (crnn, cudnn_rnn_ops):
+        assert {name: getattr(module, name) for name in expected} == expected
+
+
+def own_documentation(thing: object) -> str | None:
+    """Its docstring, unless it is a class that only inherits one."""
+    return vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+
+
+@pytest.mark.parametrize(
+    "module", [crnn, cells, cudnn_rnn_ops, information, layers, native, op_library, saveable]
+)
+def test_public_things_are_documented(module):
+    assert module.__doc__
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    things = {name: getattr(module, name) for name in names}
+    package = crnn.__name__
+    things = {
+        name: thing
+        for name, thing in things.items()
+        if (inspect.isclass(thing) or inspect.isroutine(thing))
+        and thing.__module__.partition(".")[0] == package
+    }
+    assert things
+    for name, thing in things.items():
+        assert own_documentation(thing), name
+
+
+def test_arguments_are_documented():
+    """Each argument of a constructor or function is explained in its docstring."""
+    for thing in (
+        *(crnn.CudnnLSTMSaveable, crnn.CudnnGRUSaveable),
+        *(cudnn_rnn_ops.CudnnLSTM, cudnn_rnn_ops.CudnnGRU, cudnn_rnn_ops.CudnnRNNRelu),
+        *(cudnn_rnn_ops.cudnn_lstm, cudnn_rnn_ops.CudnnLSTM.__call__),
+        *(cudnn_rnn_ops.CudnnGRU.__call__, crnn.CudnnCompatibleLSTMCell),
+    ):
+        documentation = inspect.getdoc(thing)
+        for name in inspect.signature(thing).parameters:
+            assert name in ("self", "args", "kwargs") or re.search(rf"\b{name}\b", documentation), (
+                f"{thing.__qualname__}: {name}"
+            )
+
+
+# Without TensorFlow.
+
+
+def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess:
+    root = pathlib.Path(crnn.__file__).parents[1]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_native_works_without_tensorflow():
+    result = run_python(
+        """
+        import sys
+        sys.modules["tensorflow"] = None  # Its import raises ModuleNotFoundError.
+
+        import numpy as np
+        import cudnn_rnn_tf
+        from cudnn_rnn_tf import native
+
+        layout = native.ParamLayout(
+            rnn_mode="gru", num_layers=1, num_units=2, input_size=3, input_mode="linear_input",
+            direction="unidirectional", bias_mode="double", num_proj=0, dropout=0.0, cell_clip=0.0
+        )
+        assert layout.size == 3 * (2 * 3 + 2 * 2 + 2 + 2), layout.size
+        assert native.op_library_file().is_file()
+        assert native.info()["compiler"]
+        assert cudnn_rnn_tf.native is native
+        for name in ("CudnnLSTM", "info", "cudnn_rnn_ops"):
+            try:
+                getattr(cudnn_rnn_tf, name)
+            except AttributeError as error:
+                print(error)
+            else:
+                raise AssertionError(name)
+        assert not hasattr(cudnn_rnn_tf, "CudnnGRU")
+        assert not any(name.split(".")[0] in ("keras", "torch") for name in sys.modules)
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3
+    for line, name in zip(lines, ("CudnnLSTM", "info", "cudnn_rnn_ops"), strict=True):
+        assert line.startswith(f"cudnn_rnn_tf.{name} needs TensorFlow, which cannot be imported")
+        assert line.endswith("only cudnn_rnn_tf.native works without it")
+
+
+# The op library.
+
+
+@pytest.mark.parametrize("imported", ["2.20.1", "2.22.0", "3.21.0"])
+def test_other_tensorflow_version(imported):
+    with pytest.raises(ImportError, match=rf"built for TensorFlow 2\.21\.0, .* {imported} is"):
+        op_library.check_tensorflow_version("2.21.0", imported)
+
+
+@pytest.mark.parametrize("imported", ["2.21.0", "2.21.1", "2.21.0-rc1"])
+def test_same_tensorflow_version(imported):
+    op_library.check_tensorflow_version("2.21.0", imported)
+
+
+def test_load_checks_the_version(monkeypatch):
+    monkeypatch.setattr(native.build_info, "TENSORFLOW_VERSION", "1.15.0")
+    with pytest.raises(ImportError, match=r"built for TensorFlow 1\.15\.0"):
+        op_library.load()
+
+
+@pytest.mark.parametrize("content", [None, b"not a library"], ids=["missing", "broken"])
+def test_library_that_cannot_be_loaded(content, monkeypatch, tmp_path):
+    path = tmp_path / "libops.so"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setattr(native, "op_library_file", lambda: path)
+    with pytest.raises(ImportError, match=f"cannot load cudnn_rnn_tf's op library {path}: "):
+        op_library.load()

@@ -1,0 +1,413 @@
+"""What the Keras layers compute, against the NumPy reference and Keras's own layers."""
+
+import json
+
+import keras
+import layer_reference
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_reference import LAYERS, make, normal, randomize
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+MODES = tuple(LAYERS)
+all_modes = pytest.mark.parametrize("rnn_mode", MODES)
+
+# Sums of some ten products, over a few steps, keep six digits in float32.
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+# Options by name; those of an LSTM only start with "lstm".
+OPTIONS = {
+    "plain": {},
+    "deep": {"num_layers": 3},
+    "bidirectional": {"num_layers": 2, "direction": "bidirectional"},
+    "time_major": {"num_layers": 2, "direction": "bidirectional", "time_major": True},
+    "dropout": {"num_layers": 2, "dropout": 0.5, "seed": 7},
+    "no_bias": {"bias_mode": "none"},
+    "input_bias": {"bias_mode": "single_input"},
+    "recurrent_bias": {"bias_mode": "single_recurrent"},
+    "skip": {"num_units": 4, "input_mode": "skip_input"},
+    "auto_skip": {"num_units": 4, "input_mode": "auto_select"},
+    "auto_linear": {"num_units": 3, "input_mode": "auto_select"},
+    "lstm_projection": {"num_layers": 2, "direction": "bidirectional", "num_proj": 2},
+    "lstm_clip": {"cell_clip": 0.2},
+    "lstm_projection_clip": {"num_proj": 2, "cell_clip": 0.2, "time_major": True},
+}
+CASES = [
+    pytest.param(mode, options, id=f"{mode}-{name}")
+    for mode in MODES
+    for name, options in OPTIONS.items()
+    if mode == "lstm" or not name.startswith("lstm")
+]
+
+
+def make_with(rnn_mode: str, options: dict, **kwargs):
+    return LAYERS[rnn_mode](**({"num_layers": 1, "num_units": 3} | options | kwargs))
+
+
+def state_values(layer, batch_size: int) -> list[np.ndarray]:
+    return [normal(*shape, seed=9) for shape in layer.state_shape(batch_size)]
+
+
+# Against the reference.
+
+
+@pytest.mark.parametrize("with_states", [False, True], ids=["zeros", "states"])
+@pytest.mark.parametrize("lengths", [None, (5, 0, 3)], ids=["full", "lengths"])
+@pytest.mark.parametrize("rnn_mode, options", CASES)
+def test_agrees_with_reference(rnn_mode, options, lengths, with_states):
+    layer = make_with(rnn_mode, options, return_state=True)
+    inputs = normal(*((5, 3) if layer.time_major else (3, 5)), 4)
+    randomize(layer, inputs.shape)
+    states = state_values(layer, 3) if with_states else None
+    expected = layer_reference.forward(layer, inputs, states, lengths)
+    outputs, *final_states = layer(inputs, initial_state=states, sequence_lengths=lengths)
+    np.testing.assert_allclose(outputs, expected.outputs, **TOLERANCE)
+    assert len(final_states) == (2 if rnn_mode == "lstm" else 1)
+    for state, expected_state in zip(final_states, expected.states, strict=True):
+        np.testing.assert_allclose(state, expected_state, **TOLERANCE)
+
+
+@pytest.mark.parametrize("lengths", [None, (5, 0, 3)], ids=["full", "lengths"])
+@pytest.mark.parametrize("rnn_mode, options", CASES)
+def test_last_outputs(rnn_mode, options, lengths):
+    """Without return_sequences: the step at which each direction stops."""
+    layer = make_with(rnn_mode, options, return_sequences=False)
+    inputs = normal(*((5, 3) if layer.time_major else (3, 5)), 4)
+    randomize(layer, inputs.shape)
+    sequences = layer_reference.forward(layer, inputs, None, lengths).outputs
+    if layer.time_major:
+        sequences = sequences.swapaxes(0, 1)
+    size = sequences.shape[-1] // layer.num_dirs
+    expected = np.zeros((3, sequences.shape[-1]))
+    for row, length in enumerate(lengths or (5, 5, 5)):
+        if length:
+            expected[row] = sequences[row, 0]  # The backward half stops at the first step.
+            expected[row, :size] = sequences[row, length - 1, :size]
+    outputs = layer(inputs, sequence_lengths=lengths)
+    np.testing.assert_allclose(outputs, expected, **TOLERANCE)
+
+
+@all_modes
+def test_dropout(rnn_mode):
+    """In training the outputs are the reference's with the masks of the generator's state."""
+    inputs = normal(3, 5, 4)
+    layer = make_with(rnn_mode, OPTIONS["dropout"], num_layers=3, direction="bidirectional")
+    randomize(layer, inputs.shape)
+    for call in range(2):
+        expected = layer_reference.forward(layer, inputs, seed=(7, call)).outputs
+        np.testing.assert_allclose(layer(inputs, training=True), expected, **TOLERANCE)
+    np.testing.assert_allclose(
+        layer(inputs), layer_reference.forward(layer, inputs).outputs, **TOLERANCE
+    )
+
+
+# Against Keras's own layers.
+
+RIGHT_PADDED = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
+@pytest.mark.parametrize("with_states", [False, True], ids=["zeros", "states"])
+@pytest.mark.parametrize("return_sequences", [True, False], ids=["sequences", "last"])
+@pytest.mark.parametrize("go_backwards", [False, True], ids=["forwards", "backwards"])
+@all_modes
+def test_agrees_with_stock_layer(rnn_mode, go_backwards, return_sequences, with_states, masked):
+    if go_backwards and return_sequences and masked:
+        pytest.skip("Keras then moves the padding to the front; here it stays where it is")
+    arguments = {
+        "go_backwards": go_backwards,
+        "return_sequences": return_sequences,
+        "return_state": True,
+    }
+    inputs, mask = normal(3, 5, 4), tf.constant(RIGHT_PADDED) if masked else None
+    layer = randomize(make(rnn_mode, **arguments), inputs.shape)
+    stock = layer_reference.stock_layer(layer, zero_output_for_mask=return_sequences, **arguments)
+    states = [normal(3, 3, seed=index) for index in range(2 if rnn_mode == "lstm" else 1)]
+    if masked:
+        for state in states:
+            state[-1] = 0.0  # Keras gives a row without steps the output zero, not its state.
+    expected, *expected_states = stock(
+        inputs, initial_state=states if with_states else None, mask=mask
+    )
+    outputs, *final_states = layer(
+        inputs,
+        initial_state=[state[:, None] for state in states] if with_states else None,
+        mask=mask,
+    )
+    np.testing.assert_allclose(outputs, expected, **TOLERANCE)
+    for state, expected_state in zip(final_states, expected_states, strict=True):
+        np.testing.assert_allclose(state[:, 0], expected_state, **TOLERANCE)
+
+
+@all_modes
+def test_go_backwards_keeps_padding(rnn_mode):
+    """Each sequence is read from its end and written in that order; padding does not move."""
+    inputs, lengths = normal(2, 4, 3), (4, 2)
+    layer = randomize(make(rnn_mode, go_backwards=True), inputs.shape)
+    turned = inputs.copy()
+    turned[0], turned[1, :2] = inputs[0, ::-1], inputs[1, 1::-1]
+    expected = layer_reference.forward(layer, turned, None, lengths).outputs
+    np.testing.assert_allclose(layer(inputs, sequence_lengths=lengths), expected, **TOLERANCE)
+    time_major = randomize(make(rnn_mode, go_backwards=True, time_major=True), (4, 2, 3))
+    outputs = time_major(inputs.swapaxes(0, 1), sequence_lengths=lengths)
+    np.testing.assert_allclose(outputs, expected.swapaxes(0, 1), **TOLERANCE)
+
+
+# States.
+
+
+@all_modes
+def test_statefulness(rnn_mode):
+    first, second = normal(2, 3, 4), normal(2, 5, 4, seed=2)
+    layer = randomize(make(rnn_mode, stateful=True, return_sequences=False), first.shape)
+    stock = layer_reference.stock_layer(layer, stateful=True)
+    for inputs in (first, second):
+        np.testing.assert_allclose(layer(inputs), stock(inputs), **TOLERANCE)
+    for state, expected in zip(layer.states, stock.states, strict=True):
+        np.testing.assert_allclose(state.value[:, 0], expected.value, **TOLERANCE)
+    layer.reset_state()
+    stock.reset_state()
+    np.testing.assert_allclose(layer(second), stock(second), **TOLERANCE)
+    layer.reset_states()
+    assert all(np.all(state.numpy() == 0.0) for state in layer.states)
+    # States are no weights.
+    assert layer.weights == layer.trainable_weights == [layer.kernel]
+
+
+@all_modes
+def test_stateful_time_major(rnn_mode):
+    inputs = normal(6, 2, 4)
+    options = {"num_layers": 2, "direction": "bidirectional", "time_major": True}
+    whole = make_with(rnn_mode, options | {"direction": "unidirectional"})
+    halves = make_with(rnn_mode, options | {"direction": "unidirectional"}, stateful=True)
+    randomize(whole, inputs.shape)
+    randomize(halves, inputs.shape)
+    outputs = np.concatenate([halves(inputs[:3]), halves(inputs[3:])])
+    np.testing.assert_allclose(outputs, whole(inputs), **TOLERANCE)
+    assert [tuple(state.shape) for state in halves.states] == list(halves.state_shape(2))
+
+
+@all_modes
+def test_stateful_starts_from_given_states(rnn_mode):
+    inputs = normal(2, 3, 4)
+    layer = randomize(make(rnn_mode, stateful=True, return_state=True), inputs.shape)
+    states = state_values(layer, 2)
+    outputs, *final_states = layer(inputs, initial_state=states)
+    np.testing.assert_allclose(
+        outputs, layer_reference.forward(layer, inputs, states).outputs, **TOLERANCE
+    )
+    for variable, state in zip(layer.states, final_states, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), state)
+
+
+def test_stateful_with_symbolic_batch_size():
+    layer = make("gru", stateful=True)
+    inputs = tf.constant(normal(2, 3, 4))
+    layer(inputs)
+    call = tf.function(layer, input_signature=[tf.TensorSpec((None, 3, 4))])
+    expected = layer_reference.forward(layer, inputs.numpy(), [layer.states[0].numpy()]).outputs
+    np.testing.assert_allclose(call(inputs), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("as_sequence", [list, tuple])
+def test_initial_state_in_any_form(as_sequence):
+    inputs, state = normal(2, 3, 4), normal(2, 1, 3)
+    gru, lstm = make("gru"), make("lstm")
+    np.testing.assert_array_equal(
+        gru(inputs, initial_state=state), gru(inputs, as_sequence([tf.constant(state)]))
+    )
+    np.testing.assert_array_equal(
+        lstm(inputs, initial_state=as_sequence([state, state])),
+        lstm(inputs, as_sequence([tf.constant(state), tf.constant(state)])),
+    )
+
+
+# Masks.
+
+
+@all_modes
+@pytest.mark.parametrize("time_major", [False, True], ids=["batch_major", "time_major"])
+def test_mask_is_lengths(rnn_mode, time_major):
+    inputs, mask = normal(3, 5, 4), RIGHT_PADDED
+    if time_major:
+        inputs, mask = inputs.swapaxes(0, 1), mask.T
+    layer = make_with(rnn_mode, OPTIONS["bidirectional"], time_major=time_major, return_state=True)
+    randomize(layer, inputs.shape)
+    expected = layer(inputs, sequence_lengths=RIGHT_PADDED.sum(1))
+    for value, expected_value in zip(layer(inputs, mask=mask), expected, strict=True):
+        np.testing.assert_array_equal(value, expected_value)
+    outputs = np.asarray(expected[0]).swapaxes(0, 1) if time_major else np.asarray(expected[0])
+    assert np.all(outputs[~RIGHT_PADDED] == 0.0)
+    assert np.all(outputs[RIGHT_PADDED] != 0.0) or rnn_mode == "rnn_relu"
+
+
+def test_mask_without_rows():
+    assert make("gru")(normal(0, 4, 2), mask=np.zeros((0, 4), bool)).shape == (0, 4, 3)
+
+
+@pytest.mark.parametrize("return_sequences", [True, False])
+@pytest.mark.parametrize("return_state", [True, False])
+def test_mask_is_passed_on(return_sequences, return_state):
+    class Probe(keras.layers.Layer):
+        supports_masking = True
+
+        def call(self, inputs, mask=None):
+            received.append(mask)
+            return inputs
+
+    received = []
+    tokens = np.array([[1, 2, 0], [3, 0, 0]])
+    embedded = keras.layers.Embedding(4, 5, mask_zero=True)(tokens)
+    layer = make("lstm", return_sequences=return_sequences, return_state=return_state)
+    outputs = layer(embedded)
+    Probe()(outputs[0] if return_state else outputs)
+    if return_sequences:
+        np.testing.assert_array_equal(received[0], tokens != 0)
+    else:
+        assert received == [None]
+    masks = layer.compute_mask(embedded, tokens != 0)
+    assert not return_state or masks[1:] == [None, None]
+
+
+# Shapes, configurations, models.
+
+
+@pytest.mark.parametrize("return_state", [False, True], ids=["outputs", "state"])
+@pytest.mark.parametrize("return_sequences", [True, False], ids=["sequences", "last"])
+@pytest.mark.parametrize("rnn_mode, options", CASES)
+def test_symbolic_shapes_are_real(rnn_mode, options, return_sequences, return_state):
+    layer = make_with(
+        rnn_mode, options, return_sequences=return_sequences, return_state=return_state
+    )
+    shape = (5, 2, 4) if layer.time_major else (2, 5, 4)
+    real = keras.tree.flatten(layer(normal(*shape)))
+    spec = keras.tree.flatten(layer.compute_output_spec(keras.KerasTensor(shape)))
+    dynamic = keras.tree.flatten(layer(keras.Input(batch_shape=(None, None, 4))))
+    shapes = layer.compute_output_shape(shape)
+    assert [tuple(tensor.shape) for tensor in real] == (list(shapes) if return_state else [shapes])
+    for tensor, static, symbolic in zip(real, spec, dynamic, strict=True):
+        assert tuple(static.shape) == tuple(tensor.shape)
+        assert tf.TensorShape(symbolic.shape).is_compatible_with(tensor.shape)
+        assert symbolic.shape[-1] == tensor.shape[-1]
+
+
+@pytest.mark.parametrize(
+    "dtype, compute_dtype, variable_dtype",
+    [
+        ("float16", "float16", "float16"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("float32", "float32", "float32"),
+        ("float64", "float64", "float64"),
+        ("mixed_float16", "float16", "float32"),
+        ("mixed_bfloat16", "bfloat16", "float32"),
+    ],
+)
+@all_modes
+def test_dtypes(rnn_mode, dtype, compute_dtype, variable_dtype):
+    layer = make(rnn_mode, 2, 3, dtype=dtype, return_state=True, stateful=True)
+    inputs = normal(2, 5, 4)
+    randomize(layer, inputs.shape)
+    expected = layer_reference.forward(layer, inputs)
+    results = layer(inputs)
+    for value, expected_value in zip(results, (expected.outputs, *expected.states), strict=True):
+        assert value.dtype.name == compute_dtype
+        # The half types have three digits, and bfloat16 two; the inputs are rounded as well.
+        tolerance = {"float16": 5e-3, "bfloat16": 4e-2}.get(compute_dtype, 1e-5)
+        np.testing.assert_allclose(
+            tf.cast(value, tf.float64), expected_value, rtol=tolerance, atol=tolerance
+        )
+    spec = layer.compute_output_spec(keras.KerasTensor(inputs.shape))
+    assert {tensor.dtype for tensor in spec} == {compute_dtype}
+    assert {state.dtype for state in layer.states} == {compute_dtype}
+    assert layer.kernel.dtype == variable_dtype
+
+
+@pytest.mark.parametrize("rnn_mode, options", CASES)
+def test_config_round_trip(rnn_mode, options):
+    layer = make_with(
+        rnn_mode,
+        options,
+        name="net",
+        kernel_initializer=keras.initializers.HeNormal(seed=3),
+        recurrent_initializer=keras.initializers.Orthogonal(seed=4),
+        bias_initializer="ones",
+        kernel_regularizer=keras.regularizers.L1(0.1),
+        bias_constraint="non_neg",
+        return_state=True,
+        go_backwards=True,
+        dtype="mixed_bfloat16",
+        trainable=False,
+    )
+    layer.build((2, 5, 4))
+    config = layer.get_config()
+    serialized = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    for copy in (
+        type(layer).from_config(config),
+        keras.saving.deserialize_keras_object(serialized),
+    ):
+        assert type(copy) is type(layer)
+        assert copy.get_config() == config
+        if not copy.built:
+            copy.build((2, 5, 4))
+        # The seeded initializers give the same weights again.
+        np.testing.assert_array_equal(copy.kernel.numpy(), layer.kernel.numpy())
+
+
+@all_modes
+def test_functional_and_sequential_models(rnn_mode):
+    inputs = normal(4, 5, 2)
+    sequential = keras.Sequential([make(rnn_mode, 2, 3, return_sequences=False)])
+    symbolic = keras.Input((None, 2))
+    functional = keras.Model(symbolic, sequential.layers[0](symbolic))
+    np.testing.assert_allclose(sequential.predict(inputs, verbose=0), functional(inputs))
+    # The batch and the time may change from call to call.
+    for shape in ((1, 5), (3, 2), (4, 9)):
+        expected = layer_reference.forward(sequential.layers[0], normal(*shape, 2)).outputs[:, -1]
+        np.testing.assert_allclose(functional(normal(*shape, 2)), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("rnn_mode, options", CASES)
+def test_properties(rnn_mode, options):
+    layer = make_with(rnn_mode, options)
+    layer.build((None, None, 4))
+    config = {"num_units": 3, "num_layers": 1, "direction": "unidirectional"} | options
+    for name in ("num_layers", "num_units", "direction"):
+        assert getattr(layer, name) == config[name]
+    for name, default in (("dropout", 0.0), ("bias_mode", "double"), ("time_major", False)):
+        assert getattr(layer, name) == options.get(name, default)
+    if rnn_mode == "lstm":
+        assert layer.num_proj == options.get("num_proj")
+        assert layer.cell_clip == options.get("cell_clip")
+    assert layer.rnn_mode == rnn_mode
+    assert layer.num_dirs == (2 if layer.direction == "bidirectional" else 1)
+    assert layer.input_size == 4
+    skips = options.get("input_mode", "linear_input") != "linear_input" and layer.num_units == 4
+    assert layer.input_mode == ("skip_input" if skips else "linear_input")
+    weight_shapes, bias_shapes = layer.canonical_weight_shapes, layer.canonical_bias_shapes
+    expected = layer_reference.reference.canonical_shapes(layer_reference.config_of(layer))
+    assert (list(map(tuple, weight_shapes)), list(map(tuple, bias_shapes))) == expected
+    assert layer.params_size() == sum(int(np.prod(shape)) for shape in (*expected[0], *expected[1]))
+    assert tuple(layer.kernel.shape) == (layer.params_size(),)
+    assert layer.trainable_weights == [layer.kernel]
+    assert layer.non_trainable_weights == []
+    count, size = layer.num_layers * layer.num_dirs, options.get("num_proj", layer.num_units)
+    lead = (count, 7) if layer.time_major else (7, count)
+    states = ((*lead, size), (*lead, layer.num_units))
+    assert layer.state_shape(7) == (states if rnn_mode == "lstm" else states[:1])
+
+
+def test_canonical_conversions():
+    layer = randomize(make("lstm", 2, 3, direction="bidirectional", num_proj=2), (None, None, 4))
+    weights, biases = layer.params_to_canonical()
+    assert [tuple(weight.shape) for weight in weights] == layer.canonical_weight_shapes
+    config = layer_reference.config_of(layer)
+    expected = layer_reference.reference.split_params(config, layer.kernel.numpy())
+    for tensor, part in zip(weights + biases, expected[0] + expected[1], strict=True):
+        np.testing.assert_array_equal(tensor, part)
+    np.testing.assert_array_equal(layer.canonical_to_params(weights, biases), layer.kernel.numpy())
+    doubled = layer.canonical_to_params([2 * np.asarray(w) for w in weights], biases)
+    layer.kernel.assign(doubled)
+    np.testing.assert_array_equal(layer.params_to_canonical()[0][0], 2 * weights[0])
+    np.testing.assert_array_equal(layer.params_to_canonical(tf.zeros_like(doubled))[1][0], 0.0)

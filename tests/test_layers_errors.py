@@ -1,0 +1,292 @@
+"""What the layers refuse: each error names the argument, what was expected and what came."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_reference import LAYERS, make, normal
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+MODES = tuple(LAYERS)
+INPUTS = normal(2, 4, 5)
+
+
+# The constructor.
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+@pytest.mark.parametrize(
+    "argument, value, error, words",
+    [
+        ("direction", "up", ValueError, ["'unidirectional' or 'bidirectional'", "'up'"]),
+        ("direction", 2, TypeError, ["a string", "2"]),
+        ("input_mode", "skip", ValueError, ["'linear_input'", "'skip_input'", "'skip'"]),
+        ("bias_mode", "both", ValueError, ["'none'", "'double'", "'both'"]),
+        ("dropout", 1.0, ValueError, ["[0, 1)", "1.0"]),
+        ("dropout", -0.1, ValueError, ["[0, 1)", "-0.1"]),
+        ("dropout", "half", TypeError, ["a number", "'half'"]),
+        ("num_layers", 1.5, TypeError, ["an integer", "1.5"]),
+        ("num_layers", 0, ValueError, ["at least 1", "0"]),
+        ("num_units", "8", TypeError, ["an integer", "'8'"]),
+        ("num_units", True, TypeError, ["an integer", "True"]),
+        ("num_units", -3, ValueError, ["at least 1", "-3"]),
+        ("seed", 1.5, TypeError, ["an integer or None", "1.5"]),
+        ("seed", True, TypeError, ["an integer or None", "True"]),
+        ("kernel_initializer", "no_such", ValueError, ["no_such"]),
+        ("no_such_argument", 1, ValueError, ["Unrecognized keyword arguments"]),
+    ],
+)
+def test_bad_argument(rnn_mode, argument, value, error, words):
+    arguments = {"num_layers": 1, "num_units": 3} | {argument: value}
+    with pytest.raises(error) as raised:
+        LAYERS[rnn_mode](**arguments)
+    for word in [*words, *([argument] if argument != "kernel_initializer" else [])]:
+        assert word in str(raised.value)
+
+
+@pytest.mark.parametrize("argument", ["num_proj", "cell_clip"])
+@pytest.mark.parametrize("rnn_mode", ["gru", "rnn_tanh", "rnn_relu"])
+def test_lstm_only_argument(rnn_mode, argument):
+    with pytest.raises((TypeError, ValueError), match=f"{LAYERS[rnn_mode].__name__}.*{argument}"):
+        make(rnn_mode, **{argument: 2})
+
+
+@pytest.mark.parametrize(
+    "argument, value, words",
+    [
+        ("num_proj", 4, ["at most", "4", "3"]),
+        ("num_proj", -1, ["-1"]),
+        ("cell_clip", -1.0, ["-1.0"]),
+    ],
+)
+def test_bad_lstm_argument(argument, value, words):
+    with pytest.raises(ValueError, match=argument) as raised:
+        make("lstm", **{argument: value})
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_numpy_numbers_are_numbers():
+    layer = make("gru", np.int64(2), np.int32(3), dropout=np.float32(0.5), seed=np.int64(4))
+    layer(INPUTS, training=True)
+    assert layer.seed == 4
+    assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
+
+
+# Before it is built.
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda layer: layer.input_size,
+        lambda layer: layer.canonical_weight_shapes,
+        lambda layer: layer.canonical_bias_shapes,
+        lambda layer: layer.params_size(),
+        lambda layer: layer.params_to_canonical(),
+        lambda layer: layer.canonical_to_params([], []),
+    ],
+)
+def test_unbuilt(use):
+    layer = make("lstm", name="net")
+    with pytest.raises(ValueError, match="layer 'net' is not built yet"):
+        use(layer)
+    assert layer.kernel is None
+    assert layer.states == ()
+
+
+@pytest.mark.parametrize("shape", [(None, 5), (None, None, None), (2, 4, 5, 1)])
+def test_bad_build_shape(shape):
+    with pytest.raises(ValueError, match="input shape of layer 'net' to have 3 dimensions") as e:
+        make("gru", name="net").build(shape)
+    assert str(shape) in str(e.value)
+
+
+def test_skip_input_of_another_size():
+    with pytest.raises(ValueError, match="skip_input.*input_size 5 and num_units 3"):
+        make("gru", input_mode="skip_input")(INPUTS)
+
+
+# The conversions.
+
+
+def test_bad_canonical_tensors():
+    layer = make("gru", name="net")
+    layer.build((None, None, 5))
+    weights, biases = layer.params_to_canonical()
+    with pytest.raises(ValueError, match="expected 6 weights.*received 5"):
+        layer.canonical_to_params(weights[:-1], biases)
+    with pytest.raises(ValueError, match="expected 6 biases.*received 7"):
+        layer.canonical_to_params(weights, [*biases, biases[0]])
+    with pytest.raises(
+        ValueError, match=r"layer_0_forward_reset_gate_kernel of shape \(3, 5\).*\(5, 3\)"
+    ):
+        layer.canonical_to_params([tf.transpose(weights[0]), *weights[1:]], biases)
+    with pytest.raises(ValueError, match=r"params of shape \(90,\).*\(4,\)"):
+        layer.params_to_canonical(tf.zeros([4]))
+
+
+# Calls, eager and in a graph.
+
+
+@pytest.fixture(params=["eager", "graph"])
+def call(request):
+    """Calls a layer on tensors and keyword arguments, all of static shape."""
+
+    def run(layer, inputs, **kwargs):
+        if request.param == "eager":
+            return layer(inputs, **kwargs)
+        return tf.function(lambda inputs, kwargs: layer(inputs, **kwargs))(
+            tf.constant(inputs), tf.nest.map_structure(tf.constant, kwargs)
+        )
+
+    return run
+
+
+@pytest.fixture(params=["eager", "dynamic"])
+def dynamic_call(request):
+    """Calls a layer on tensors whose batch and time a graph does not know."""
+
+    def run(layer, inputs, **kwargs):
+        if request.param == "eager":
+            return layer(inputs, **kwargs)
+
+        def spec(value):
+            return tf.TensorSpec([None, None, *value.shape[2:]][: value.ndim], value.dtype)
+
+        names = sorted(kwargs)
+        values = [inputs, *(kwargs[name] for name in names)]
+        layer.build((None, None, inputs.shape[-1]))
+
+        @tf.function(input_signature=[spec(value) for value in values])
+        def graph(inputs, *tensors):
+            return layer(inputs, **dict(zip(names, tensors, strict=True)))
+
+        return graph(*values)
+
+    return run
+
+
+def states(*shapes):
+    return [np.zeros(shape, np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    "rnn_mode, options, initial_state, message",
+    [
+        ("lstm", {}, states((2, 1, 3)), "expected 2 initial states for 'lstm', but received 1"),
+        ("gru", {}, states((2, 1, 3), (2, 1, 3)), "expected 1 initial states.*received 2"),
+        ("gru", {}, states((2, 3)), r"initial h of shape \(2, 1, 3\), but received \(2, 3\)"),
+        ("gru", {}, states((3, 1, 3)), r"initial h of shape \(2, 1, 3\).*\(3, 1, 3\)"),
+        ("gru", {}, states((2, 1, 4)), r"initial h of shape \(2, 1, 3\).*\(2, 1, 4\)"),
+        ("lstm", {}, states((2, 1, 3), (2, 2, 3)), r"initial c of shape.*\(2, 2, 3\)"),
+        (
+            "lstm",
+            {"num_proj": 2},
+            states((2, 1, 3), (2, 1, 3)),
+            r"initial h of shape \(2, 1, 2\).*\(2, 1, 3\)",
+        ),
+        (
+            "gru",
+            {"time_major": True},
+            states((4, 1, 3)),
+            r"initial h of shape \(1, 4, 3\).*\(4, 1, 3\)",
+        ),
+    ],
+)
+def test_bad_initial_state(call, rnn_mode, options, initial_state, message):
+    with pytest.raises(ValueError, match=message):
+        call(make(rnn_mode, **options), INPUTS, initial_state=initial_state)
+
+
+def test_bad_rank(call):
+    with pytest.raises(ValueError, match="layer 'net'.*expected ndim=3, found ndim=2"):
+        call(make("gru", name="net"), INPUTS[0])
+
+
+def test_another_input_size(call):
+    layer = make("gru", name="net")
+    layer(INPUTS)
+    with pytest.raises(ValueError, match=r"layer 'net'.*axis -1.*value 5.*\(2, 4, 2\)"):
+        call(layer, INPUTS[:, :, :2])
+
+
+def test_mask_and_lengths(call):
+    with pytest.raises(ValueError, match="'net' received both sequence_lengths and a mask"):
+        call(
+            make("gru", name="net"),
+            INPUTS,
+            mask=np.ones((2, 4), bool),
+            sequence_lengths=np.array([4, 4]),
+        )
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (4,), (2, 4, 1), (1, 4)])
+def test_mask_of_bad_shape(call, shape):
+    with pytest.raises(ValueError, match=r"mask of layer 'net' of shape \(2, 4\)") as raised:
+        call(make("gru", name="net"), INPUTS, mask=np.ones(shape, bool))
+    assert str(shape) in str(raised.value)
+
+
+@pytest.mark.parametrize("row", [[False, True, True, True], [True, False, True, False]])
+def test_mask_not_padded_on_the_right(dynamic_call, row):
+    mask = np.array([[True] * 4, row])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="net.*to be padded on the right"):
+        dynamic_call(make("gru", name="net"), INPUTS, mask=mask)
+
+
+def test_mask_of_another_time():
+    """Known only when a graph runs."""
+    layer = make("gru", name="net")
+    layer.build((None, None, 5))
+    signature = [tf.TensorSpec((None, None, 5)), tf.TensorSpec((None, None), tf.bool)]
+    run = tf.function(lambda inputs, mask: layer(inputs, mask=mask), input_signature=signature)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="mask of layer.*net") as raised:
+        run(INPUTS, np.ones((2, 3), bool))
+    assert "[2 3]" in str(raised.value) and "[2 4]" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "lengths, words",
+    [
+        ([3, 5], [r"sequence_lengths[1]", "[0, 4]", "received 5"]),
+        ([-1, 3], [r"sequence_lengths[0]", "[0, 4]", "received -1"]),
+        ([3, 3, 3], ["sequence_lengths", "[2]", "[3]"]),
+    ],
+)
+def test_bad_lengths(dynamic_call, lengths, words):
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)) as raised:
+        dynamic_call(make("gru"), INPUTS, sequence_lengths=np.array(lengths, np.int32))
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_lengths_of_bad_rank(call):
+    with pytest.raises(ValueError, match=r"sequence_lengths of shape \(None,\).*\(2, 1\)"):
+        call(make("gru"), INPUTS, sequence_lengths=np.array([[3], [2]]))
+
+
+def test_lengths_of_bad_type(call):
+    with pytest.raises(TypeError, match="sequence_lengths of layer 'net' to be integers.*float32"):
+        call(make("gru", name="net"), INPUTS, sequence_lengths=np.array([3.0, 2.5], np.float32))
+
+
+def test_stateful_with_unknown_batch():
+    with pytest.raises(ValueError, match="'net' is stateful, so its batch size must be static"):
+        make("gru", stateful=True, name="net")(keras.Input((4, 5)))
+
+
+def test_stateful_with_another_batch(call):
+    layer = make("gru", stateful=True, name="net")
+    layer(INPUTS)
+    with pytest.raises(ValueError, match="stateful layer 'net' to have batch size 2.*received 1"):
+        call(layer, INPUTS[:1])
+
+
+def test_stateful_with_another_batch_when_run():
+    layer = make("lstm", stateful=True)
+    layer(INPUTS)
+    run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 5))])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"input_h.*\[1,1,3\].*\[2,1,3\]"):
+        run(INPUTS[:1])

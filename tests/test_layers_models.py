@@ -1,0 +1,217 @@
+"""The layers inside models of all kinds."""
+
+import keras
+import layer_reference
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from layer_reference import LAYERS, make, normal, randomize
+
+from cudnn_rnn_tf import cudnn_rnn_ops
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+MODES = tuple(LAYERS)
+all_modes = pytest.mark.parametrize("rnn_mode", MODES)
+
+# Sums of some ten products, over a few steps, keep six digits in float32.
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def test_time_distributed():
+    inputs = normal(2, 3, 5, 4)
+    layer = randomize(make("lstm", return_sequences=False), (None, None, 4))
+    model = keras.Sequential([keras.Input((3, 5, 4)), keras.layers.TimeDistributed(layer)])
+    expected = np.stack([layer(inputs[:, index]) for index in range(3)], axis=1)
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), expected, **TOLERANCE)
+    model.compile("sgd", "mse")
+    before = layer.kernel.numpy()
+    model.train_on_batch(inputs, normal(2, 3, 3))
+    assert np.any(layer.kernel.numpy() != before)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@all_modes
+def test_masking_embedding(rnn_mode, bidirectional):
+    """Padded rows give what they give without their padding, in predictions and gradients."""
+    rows = [[3, 1, 2], [4], []]
+    tokens = np.array([row + [0] * (5 - len(row)) for row in rows])
+    direction = "bidirectional" if bidirectional else "unidirectional"
+    layer = make(rnn_mode, 2, 3, direction=direction, return_sequences=False)
+    embedding = keras.layers.Embedding(5, 4, mask_zero=True)
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), embedding, layer])
+    randomize(layer, (None, None, 4))
+    outputs = model.predict(tokens, verbose=0)
+    for row, output in zip(rows, outputs, strict=True):
+        if row:
+            expected = model(np.array([row]))[0]
+            np.testing.assert_allclose(output, expected, **TOLERANCE)
+        else:
+            np.testing.assert_array_equal(output, np.zeros_like(output))
+    padding = embedding.embeddings.numpy()
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    model.train_on_batch(tokens, np.ones_like(outputs))
+    trained = embedding.embeddings.numpy()
+    np.testing.assert_array_equal(trained[0], padding[0])
+    assert np.any(trained[1:] != padding[1:])
+
+
+@all_modes
+def test_lengths_as_an_input(rnn_mode):
+    """A functional model that is given how long its sequences are."""
+    inputs, lengths = keras.Input((None, 4)), keras.Input((), dtype="int32")
+    layer = make(rnn_mode, 2, 3, return_sequences=False)
+    model = keras.Model(
+        {"inputs": inputs, "lengths": lengths}, layer(inputs, sequence_lengths=lengths)
+    )
+    randomize(layer, (None, None, 4))
+    data, sizes = normal(6, 5, 4), np.array([5, 1, 0, 3, 2, 5])
+    expected = layer_reference.forward(layer, data, None, sizes).states[0][:, -1]
+    np.testing.assert_allclose(
+        model.predict({"inputs": data, "lengths": sizes}, batch_size=4, verbose=0),
+        expected,
+        **TOLERANCE,
+    )
+    garbage = np.where((np.arange(5) < sizes[:, None])[..., None], data, np.nan)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    targets = normal(6, 3)
+    losses = model.fit(
+        {"inputs": garbage, "lengths": sizes}, targets, batch_size=4, epochs=4, verbose=0
+    ).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+@all_modes
+def test_symbolic_states(rnn_mode):
+    """An encoder's states start a decoder."""
+    source, target = keras.Input((None, 4)), keras.Input((None, 2))
+    options = {"num_layers": 2, "num_units": 3, "return_state": True}
+    encoder, decoder = LAYERS[rnn_mode](**options), LAYERS[rnn_mode](**options)
+    outputs, *_ = decoder(target, initial_state=encoder(source)[1:])
+    model = keras.Model([source, target], outputs)
+    randomize(encoder, (None, None, 4), seed=1)
+    randomize(decoder, (None, None, 2), seed=2)
+    sources, targets = normal(3, 4, 4), normal(3, 6, 2)
+    states = layer_reference.forward(encoder, sources).states
+    expected = layer_reference.forward(decoder, targets, states).outputs
+    for copy in (model, keras.Model.from_config(model.get_config())):
+        copy.set_weights(model.get_weights())
+        np.testing.assert_allclose(copy([sources, targets]), expected, **TOLERANCE)
+
+
+def test_clone_model():
+    model = keras.Sequential(
+        [keras.Input((5, 4)), make("lstm", 2, 3, num_proj=2, dropout=0.5), make("gru")]
+    )
+    clone = keras.models.clone_model(model)
+    inputs = normal(2, 5, 4)
+    assert np.any(clone(inputs) != model(inputs))
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone(inputs), model(inputs))
+    assert [layer.get_config() for layer in clone.layers] == [
+        layer.get_config() for layer in model.layers
+    ]
+
+
+def test_model_inside_a_model():
+    inner = keras.Sequential([make("gru", 1, 4), make("rnn_tanh", 1, 4)], name="inner")
+    symbolic = keras.Input((None, 4))
+    model = keras.Model(symbolic, make("lstm")(inner(inner(symbolic))))
+    assert len(model.trainable_weights) == 3
+    inputs = normal(2, 5, 4)
+    expected = model.layers[-1](inner(inner(inputs)))
+    np.testing.assert_allclose(model(inputs), expected, **TOLERANCE)
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    targets = 0.3 * normal(2, 5, 3)
+    losses = model.fit(inputs, targets, epochs=10, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+def test_subclassed_model():
+    class Tagger(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.rnn = make("gru", 2, 3, direction="bidirectional", dropout=0.3)
+            self.head = keras.layers.Dense(1)
+
+        def call(self, inputs, training=None):
+            return self.head(self.rnn(inputs, training=training))
+
+    model = Tagger()
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    inputs = normal(8, 5, 4)
+    losses = model.fit(inputs, inputs[..., :1], epochs=10, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    # fit is training, predict is not.
+    assert model.rnn.seed_generator.state.numpy()[1] == 10
+    model.predict(inputs, verbose=0)
+    assert model.rnn.seed_generator.state.numpy()[1] == 10
+
+
+def test_summary():
+    layer = make("lstm", 2, 3, direction="bidirectional", num_proj=2, name="net")
+    model = keras.Sequential([keras.Input((None, 4)), layer])
+    lines = []
+    model.summary(print_fn=lambda line, **_: lines.append(line))
+    summary = "\n".join(lines)
+    assert "net (CudnnLSTM)" in summary
+    assert "(None, None, 4)" in summary
+    assert f"Trainable params: {layer.params_size()} " in summary
+
+
+def test_stateful_model():
+    layer = make("gru", stateful=True, return_sequences=False)
+    model = keras.Sequential([keras.Input(batch_shape=(2, None, 4)), layer])
+    inputs = normal(2, 6, 4)
+    model.predict(inputs[:, :4], verbose=0)
+    continued = model.predict(inputs[:, 4:], verbose=0)
+    layer.reset_state()
+    np.testing.assert_allclose(continued, model.predict(inputs, verbose=0), **TOLERANCE)
+
+
+# TensorFlow 1's graphs.
+
+
+@all_modes
+def test_layer_in_a_graph_with_a_session(rnn_mode):
+    inputs, d_outputs = normal(2, 5, 4), normal(2, 5, 3, seed=2)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        placeholder = tf.compat.v1.placeholder(tf.float32, (None, None, 4))
+        layer = make(rnn_mode, 2, 3)
+        outputs = layer(placeholder)
+        variable = layer.kernel.value
+        gradient = tf.gradients(outputs, variable, tf.constant(d_outputs))[0]
+        step = tf.compat.v1.assign_sub(variable, gradient)
+        session.run(tf.compat.v1.global_variables_initializer())
+        params, values, gradients = session.run(
+            [variable, outputs, gradient], {placeholder: inputs}
+        )
+        session.run(step, {placeholder: inputs})
+        np.testing.assert_allclose(session.run(variable), params - gradients, **TOLERANCE)
+    eager = make(rnn_mode, 2, 3)
+    eager.build((None, None, 4))
+    eager.kernel.assign(params)
+    run = layer_reference.forward(eager, inputs)
+    np.testing.assert_allclose(values, run.outputs, **TOLERANCE)
+    expected = reference.backward(run, d_outputs, [np.zeros_like(state) for state in run.states])
+    np.testing.assert_allclose(gradients, expected.params, **TOLERANCE)
+
+
+def test_op_level_model_in_a_graph_with_a_session():
+    """A TensorFlow 1 program: placeholders, a variable for the buffer, an optimizer, a loop."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        model = cudnn_rnn_ops.CudnnLSTM(2, 4, 3, dropout=0.2)
+        inputs = tf.compat.v1.placeholder(tf.float32, (6, 2, 3))
+        size = session.run(model.params_size())
+        params = tf.compat.v1.get_variable(
+            "params", initializer=0.4 * normal(int(size)), use_resource=True
+        )
+        state = tf.zeros([2, 2, 4])
+        outputs, _, _ = model(inputs, state, state, params, is_training=True)
+        loss = tf.reduce_mean((outputs[..., :1] - inputs[..., :1]) ** 2)
+        train = tf.compat.v1.train.AdamOptimizer(0.02).minimize(loss)
+        session.run(tf.compat.v1.global_variables_initializer())
+        feed = {inputs: 0.5 * normal(6, 2, 3)}
+        losses = [session.run([loss, train], feed)[0] for _ in range(60)]
+    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])

@@ -1,0 +1,270 @@
+"""Training the layers: gradients, precision, models of all kinds."""
+
+import warnings
+
+import keras
+import layer_reference
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from layer_reference import LAYERS, make, normal, randomize
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+MODES = tuple(LAYERS)
+all_modes = pytest.mark.parametrize("rnn_mode", MODES)
+
+# Sums of some ten products, over a few steps, keep six digits in float32.
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+RATE = 0.05
+
+
+def expected_gradients(layer, inputs, d_outputs, sequence_lengths=None, seed=None):
+    """The reference's gradients, as those of sum(outputs * d_outputs)."""
+    run = layer_reference.forward(layer, inputs, None, sequence_lengths, seed)
+    return reference.backward(run, d_outputs, [np.zeros_like(state) for state in run.states])
+
+
+def gradient(layer, inputs, d_outputs, **kwargs):
+    with tf.GradientTape() as tape:
+        outputs = layer(inputs, **kwargs)
+    return tape.gradient(outputs, layer.kernel.value, output_gradients=tf.constant(d_outputs))
+
+
+def weighted_sum(targets, outputs):
+    """A loss whose gradient with respect to the outputs is the targets."""
+    return keras.ops.sum(targets * outputs)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_layers": 3, "direction": "bidirectional", "dropout": 0.4, "seed": 3}],
+    ids=["plain", "deep"],
+)
+@all_modes
+def test_step_of_descent(rnn_mode, options, run_eagerly):
+    """train_on_batch subtracts the reference's gradient."""
+    layer = LAYERS[rnn_mode](**({"num_layers": 1, "num_units": 3} | options))
+    model = keras.Sequential([keras.Input((None, 4)), layer])
+    model.compile(keras.optimizers.SGD(RATE), weighted_sum, run_eagerly=run_eagerly)
+    inputs, targets = normal(2, 5, 4), normal(2, 5, 3 * layer.num_dirs, seed=2)
+    randomize(layer, inputs.shape)
+    for step in range(2):
+        seed = (3, step) if layer.dropout else None
+        expected = expected_gradients(layer, inputs, targets, seed=seed).params
+        before = layer.kernel.numpy()
+        model.train_on_batch(inputs, targets)
+        np.testing.assert_allclose(before - layer.kernel.numpy(), RATE * expected, **TOLERANCE)
+        assert np.abs(expected).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "rnn_mode, dtype, run_eagerly",
+    [
+        *((mode, "float32", False) for mode in MODES),
+        ("lstm", "float64", False),
+        ("rnn_relu", "mixed_float16", False),
+        ("gru", "mixed_float16", True),
+        ("lstm", "mixed_bfloat16", False),
+    ],
+)
+def test_fit_learns(rnn_mode, dtype, run_eagerly):
+    """A toy task: the mean of a linear map of the steps."""
+    keras.utils.set_random_seed(0)
+    layer = make(rnn_mode, 2, 8, dtype=dtype, return_sequences=False)
+    model = keras.Sequential([keras.Input((6, 3)), layer, keras.layers.Dense(1, dtype=dtype)])
+    model.compile(keras.optimizers.Adam(0.03), "mse", run_eagerly=run_eagerly)
+    inputs = normal(64, 6, 3)
+    targets = inputs.mean(1) @ np.array([[1.0], [-2.0], [0.5]], np.float32)
+    before = model.evaluate(inputs, targets, verbose=0)
+    history = model.fit(inputs, targets, batch_size=16, epochs=5, verbose=0).history["loss"]
+    after = model.evaluate(inputs, targets, verbose=0)
+    assert after < 0.4 * before
+    assert history[-1] < history[0]
+    predictions = model.predict(inputs, verbose=0)
+    # What evaluate says is the error of what predict says; a half type has two to three digits.
+    error = np.mean((predictions.astype(np.float64) - targets) ** 2)
+    np.testing.assert_allclose(after, error, rtol=0.02 if "mixed" in dtype else 1e-4)
+    compute = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}.get(dtype, dtype)
+    assert layer(inputs).dtype.name == compute
+    assert layer.kernel.dtype == ("float64" if dtype == "float64" else "float32")
+
+
+def test_global_dtype_policy():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        layer = make("lstm")
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert layer(normal(2, 3, 4)).dtype == tf.float16
+    gradients = gradient(layer, normal(2, 3, 4), normal(2, 3, 3, dtype="float16"))
+    assert gradients.dtype == tf.float32
+
+
+# XLA.
+
+
+def test_xla_is_left_alone():
+    model = keras.Sequential([keras.Input((3, 2)), make("gru")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.compile("sgd", "mse", jit_compile="auto")
+    assert not model.jit_compile
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        model.compile("sgd", "mse", jit_compile=True)
+        model.train_on_batch(normal(2, 3, 2), normal(2, 3, 3))
+
+
+def test_xla_by_force():
+    run = tf.function(make("gru"), jit_compile=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="No registered 'CudnnRnnTf>Forward'"):
+        run(tf.zeros([2, 3, 2]))
+
+
+# Gradients.
+
+
+@all_modes
+def test_gradients_in_inference(rnn_mode):
+    """Without training, the gradients are those of the network without dropout."""
+    inputs, d_outputs = normal(2, 5, 4), normal(2, 5, 3, seed=2)
+    layer = randomize(make(rnn_mode, 2, 3, dropout=0.5), inputs.shape)
+    plain = randomize(make(rnn_mode, 2, 3), inputs.shape)
+    inference = gradient(layer, inputs, d_outputs, training=False)
+    np.testing.assert_array_equal(inference, gradient(plain, inputs, d_outputs, training=True))
+    np.testing.assert_allclose(
+        inference, expected_gradients(layer, inputs, d_outputs).params, **TOLERANCE
+    )
+
+
+@all_modes
+def test_two_calls_before_one_backward(rnn_mode):
+    """Each call keeps its own masks and intermediate results; their gradients add."""
+    first, second = normal(2, 5, 4), normal(3, 2, 4, seed=1)
+    d_first, d_second = normal(2, 5, 3, seed=2), normal(3, 2, 3, seed=3)
+    layer = randomize(make(rnn_mode, 2, 3, dropout=0.5, seed=5), first.shape)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(first, training=True) * d_first)
+        loss += tf.reduce_sum(layer(second, training=True) * d_second)
+    expected = expected_gradients(layer, first, d_first, seed=(5, 0)).params
+    expected = expected + expected_gradients(layer, second, d_second, seed=(5, 1)).params
+    np.testing.assert_allclose(tape.gradient(loss, layer.kernel.value), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_one_layer_twice_in_a_model(graph):
+    layer = make("lstm", 1, 4, return_state=True)
+    left, right = keras.Input((None, 4)), keras.Input((None, 4))
+    _, *states = layer(left)
+    outputs, *_ = layer(right, initial_state=states)
+    model = keras.Model([left, right], outputs)
+    first, second, d_outputs = normal(2, 3, 4), normal(2, 5, 4, seed=1), normal(2, 5, 4, seed=2)
+    randomize(layer, first.shape)
+    assert model.trainable_weights == [layer.kernel]
+
+    def run():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model([first, second]) * d_outputs)
+        return tape.gradient(loss, layer.kernel.value)
+
+    # One sequence after the other is one sequence.
+    whole = np.concatenate([first, second], axis=1)
+    padded = np.concatenate([np.zeros((2, 3, 4)), d_outputs], axis=1)
+    np.testing.assert_allclose(
+        (tf.function(run) if graph else run)(),
+        expected_gradients(layer, whole, padded).params,
+        **TOLERANCE,
+    )
+
+
+def test_gradient_accumulation():
+    inputs, targets = normal(4, 5, 3), normal(4, 5, 3, seed=2)
+    results = []
+    for steps, batches in ((None, [slice(0, 4)]), (2, [slice(0, 2), slice(2, 4)])):
+        layer = make("gru")
+        model = keras.Sequential([keras.Input((5, 3)), layer])
+        optimizer = keras.optimizers.SGD(RATE, gradient_accumulation_steps=steps)
+        model.compile(optimizer, "mse")
+        randomize(layer, inputs.shape)
+        for batch in batches:
+            model.train_on_batch(inputs[batch], targets[batch])
+        results.append(layer.kernel.numpy())
+    np.testing.assert_allclose(*results, **TOLERANCE)
+
+
+def test_frozen_layer():
+    dense, layer = keras.layers.Dense(4), make("gru", trainable=False)
+    model = keras.Sequential([keras.Input((5, 3)), dense, layer])
+    model.compile(keras.optimizers.SGD(RATE), "mse")
+    inputs, targets = normal(2, 5, 3), normal(2, 5, 3, seed=2)
+    frozen, passed = layer.kernel.numpy(), dense.kernel.numpy()
+    model.train_on_batch(inputs, targets)
+    np.testing.assert_array_equal(layer.kernel.numpy(), frozen)
+    assert np.any(dense.kernel.numpy() != passed)
+    assert layer.trainable_weights == []
+    assert layer.non_trainable_weights == [layer.kernel]
+    # And thawed.
+    layer.trainable = True
+    assert layer.trainable_weights == [layer.kernel]
+    model.compile(keras.optimizers.SGD(RATE), "mse")
+    model.train_on_batch(inputs, targets)
+    assert np.any(layer.kernel.numpy() != frozen)
+
+
+# Dropout's seeds.
+
+
+def draws(layer, count=3):
+    """What dropout makes of the same inputs at each of some calls."""
+    return [layer(tf.ones([2, 8, 4]), training=True).numpy() for _ in range(count)]
+
+
+def test_seeds_fix_the_masks():
+    def layer(seed):
+        return randomize(make("rnn_tanh", 2, 8, dropout=0.5, seed=seed), (None, None, 4))
+
+    first = draws(layer(1))
+    np.testing.assert_array_equal(first, draws(layer(1)))
+    others = [*first, *draws(layer(2)), *draws(layer(None)), *draws(layer(None))]
+    assert len({array.tobytes() for array in others}) == len(others)
+
+
+def test_graph_draws_as_eager_does():
+    eager, graph = (
+        randomize(make("gru", 2, 8, dropout=0.5, seed=1), (None, None, 4)) for _ in range(2)
+    )
+    call = tf.function(graph)
+    for expected in draws(eager):
+        outputs = call(tf.ones([2, 8, 4]), training=True)
+        np.testing.assert_allclose(outputs, expected, **TOLERANCE)
+
+
+def test_inference_draws_nothing():
+    layer = randomize(make("gru", 2, 8, dropout=0.5, seed=1), (None, None, 4))
+    expected = draws(layer)
+    layer.seed_generator.state.assign([1, 0])
+    layer(tf.ones([2, 8, 4]))
+    np.testing.assert_array_equal(draws(layer), expected)
+
+
+@pytest.mark.parametrize("how", ["checkpoint", "keras", "weights"])
+def test_restored_model_continues_the_sequence(tmp_path, how):
+    def new():
+        return keras.Sequential([keras.Input((8, 4)), make("gru", 2, 8, dropout=0.5, name="net")])
+
+    model = new()
+    draws(model)
+    if how == "checkpoint":
+        path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+        restored = new()
+        tf.train.Checkpoint(model=restored).restore(path).assert_consumed()
+    elif how == "keras":
+        model.save(tmp_path / "model.keras")
+        restored = keras.saving.load_model(tmp_path / "model.keras")
+    else:
+        model.save_weights(tmp_path / "model.weights.h5")
+        restored = new()
+        restored.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(draws(restored), draws(model))

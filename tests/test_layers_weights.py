@@ -1,0 +1,241 @@
+"""How the layers' weights begin, and what regularizers and constraints make of them."""
+
+import keras
+import layer_reference
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_reference import LAYERS, make, normal, randomize
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+MODES = tuple(LAYERS)
+SHAPE = (2, 4, 3)
+# Sums of some ten products keep six digits in float32.
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
+STACK = {"num_layers": 2, "num_units": 3, "direction": "bidirectional"}
+
+
+def canonical(layer) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """The canonical input-side matrices, the other matrices, and the biases."""
+    names = layer_reference.config_of(layer).layout.weight_names
+    weights, biases = layer.params_to_canonical()
+    kernels, recurrent = [], []
+    for name, weight in zip(names, weights, strict=True):
+        is_input = "recurrent" not in name and "projection" not in name
+        (kernels if is_input else recurrent).append(weight.numpy())
+    return kernels, recurrent, [bias.numpy() for bias in biases]
+
+
+def build(rnn_mode: str, **kwargs):
+    layer = LAYERS[rnn_mode](**(STACK | kwargs))
+    layer.build(SHAPE)
+    return layer
+
+
+# Initializers.
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_default_initializers(rnn_mode):
+    kernels, recurrent, biases = canonical(build(rnn_mode, num_units=50))
+    for weight in kernels + recurrent:
+        limit = np.sqrt(6.0 / sum(weight.shape))  # Glorot's, for one gate's matrix.
+        assert 0.9 * limit < np.abs(weight).max() <= limit
+    assert all(np.all(bias == 0.0) for bias in biases)
+
+
+@pytest.mark.parametrize("seed", [None, 11, "generator"])
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_every_gate_has_its_own_numbers(rnn_mode, seed):
+    if seed == "generator":
+        seed = keras.random.SeedGenerator(3)
+    layer = build(
+        rnn_mode,
+        kernel_initializer=keras.initializers.GlorotUniform(seed=seed),
+        bias_initializer=keras.initializers.RandomNormal(seed=seed),
+    )
+    first = [part.flat[0] for parts in canonical(layer) for part in parts]
+    assert len(set(first)) == len(first)
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_seeded_initializers_are_reproducible(rnn_mode):
+    def weights(seed):
+        initializer = keras.initializers.GlorotUniform(seed=seed)
+        return build(rnn_mode, kernel_initializer=initializer).kernel.numpy()
+
+    np.testing.assert_array_equal(weights(11), weights(11))
+    assert np.any(weights(11) != weights(12))
+
+
+def test_global_seed_is_followed():
+    values = []
+    for _ in range(2):
+        keras.utils.set_random_seed(5)
+        layer = build("gru", dropout=0.5)
+        values.append((layer.kernel.numpy(), layer.seed_generator.state.numpy()))
+    np.testing.assert_array_equal(values[0][0], values[1][0])
+    np.testing.assert_array_equal(values[0][1], values[1][1])
+
+
+def test_recurrent_initializer():
+    layer = build("lstm", recurrent_initializer="orthogonal", num_proj=2)
+    kernels, recurrent, _ = canonical(layer)
+    for weight in recurrent:
+        gram = weight.T @ weight if weight.shape[0] > weight.shape[1] else weight @ weight.T
+        np.testing.assert_allclose(gram, np.eye(len(gram)), **TOLERANCE)
+    gram = kernels[0] @ kernels[0].T
+    assert np.abs(gram - np.eye(3)).max() > 0.01
+
+
+def test_custom_initializers():
+    """A function, and a class that cannot be made again from its configuration."""
+    shapes = []
+
+    def in_order(shape, dtype=None):
+        shapes.append(tuple(shape))
+        assert dtype == "float64"
+        return np.full(shape, len(shapes), dtype)
+
+    class Constant(keras.initializers.Initializer):
+        def __init__(self, value):
+            self.value = value
+
+        def __call__(self, shape, dtype=None):
+            return tf.fill(shape, tf.cast(self.value, dtype))
+
+    layer = make(
+        "gru",
+        kernel_initializer=in_order,
+        recurrent_initializer=Constant(0.5),
+        bias_initializer=Constant(0.25),
+        dtype="float64",
+    )
+    layer.build((2, 4, 5))
+    kernels, recurrent, biases = canonical(layer)
+    assert shapes == [(5, 3)] * 3  # As Keras has them: fan_in first.
+    assert [weight[0, 0] for weight in kernels] == [1.0, 2.0, 3.0]
+    assert all(np.all(weight == 0.5) for weight in recurrent)
+    assert all(np.all(bias == 0.25) for bias in biases)
+
+
+def test_initializer_sees_each_matrix_as_keras_would():
+    """Not its transpose: fan_in of an [in, out] initializer is the input size."""
+    initializer = keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal", seed=1)
+    layer = make("rnn_tanh", 1, 400, kernel_initializer=initializer)
+    layer.build((None, None, 4))
+    kernels, recurrent, _ = canonical(layer)
+    # 1600 and 160000 numbers say their deviation to about 2 and 0.2 per cent.
+    np.testing.assert_allclose(kernels[0].std(), 4**-0.5, rtol=0.1)
+    np.testing.assert_allclose(recurrent[0].std(), 400**-0.5, rtol=0.01)
+
+
+# Regularizers.
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_regularizers_of_a_stack(rnn_mode):
+    layer = build(
+        rnn_mode,
+        kernel_regularizer=keras.regularizers.L1(0.1),
+        recurrent_regularizer=keras.regularizers.L2(0.2),
+        bias_regularizer=keras.regularizers.L1L2(0.3, 0.4),
+        **({"num_proj": 2} if rnn_mode == "lstm" else {}),
+    )
+    randomize(layer, SHAPE)
+    kernels, recurrent, biases = canonical(layer)
+    expected = (
+        0.1 * sum(np.abs(weight).sum() for weight in kernels)
+        + 0.2 * sum((weight**2).sum() for weight in recurrent)
+        + sum(0.3 * np.abs(bias).sum() + 0.4 * (bias**2).sum() for bias in biases)
+    )
+    assert len(layer.losses) == 1
+    np.testing.assert_allclose(layer.losses[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("argument", ["kernel", "recurrent", "bias"])
+def test_regularizers_act_alone(argument):
+    layer = randomize(make("gru", **{f"{argument}_regularizer": "l1"}), SHAPE)
+    parts = canonical(layer)[("kernel", "recurrent", "bias").index(argument)]
+    expected = 0.01 * sum(np.abs(part).sum() for part in parts)
+    np.testing.assert_allclose(layer.losses[0], expected, rtol=1e-5)
+    assert make("gru").losses == []
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_regularizers_see_what_those_of_keras_see(rnn_mode):
+    """One that is no sum over elements: gates stand side by side, [fan_in, G * H]."""
+    arguments = {
+        "kernel_regularizer": keras.regularizers.OrthogonalRegularizer(0.1, "columns"),
+        "recurrent_regularizer": keras.regularizers.OrthogonalRegularizer(0.2, "rows"),
+        "bias_regularizer": "l2",
+    }
+    bias_mode = "double" if rnn_mode == "gru" else "single_input"
+    layer = randomize(make(rnn_mode, bias_mode=bias_mode, **arguments), SHAPE)
+    stock = layer_reference.stock_layer(layer, **arguments)
+    np.testing.assert_allclose(sum(layer.losses), sum(stock.losses), rtol=1e-5)
+
+
+def test_regularizer_trains():
+    """The loss of weights reaches the gradient: descent on it alone shrinks them."""
+    layer = make("rnn_tanh", kernel_regularizer=keras.regularizers.L2(0.5))
+    model = keras.Sequential([keras.Input(SHAPE[1:]), layer])
+    model.compile(keras.optimizers.SGD(0.1), loss=lambda y, p: 0.0 * p)
+    randomize(layer, SHAPE)
+    (kernel,), (recurrent,), _ = canonical(layer)
+    model.train_on_batch(normal(*SHAPE), np.zeros((2, 4, 3)))
+    (new_kernel,), (new_recurrent,), _ = canonical(layer)
+    np.testing.assert_allclose(new_kernel, 0.9 * kernel, **TOLERANCE)
+    np.testing.assert_array_equal(new_recurrent, recurrent)
+
+
+# Constraints.
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_constraints_act_as_those_of_keras(rnn_mode):
+    """After one step of training with both; that of the recurrent kernel spans the gates."""
+    arguments = {
+        "kernel_constraint": keras.constraints.MaxNorm(0.4, axis=0),
+        "recurrent_constraint": keras.constraints.UnitNorm(axis=1),
+        "bias_constraint": keras.constraints.NonNeg(),
+    }
+    bias_mode = "double" if rnn_mode == "gru" else "single_input"
+    inputs, targets = normal(*SHAPE), normal(2, 4, 3, seed=2)
+    layer = make(rnn_mode, bias_mode=bias_mode, **arguments)
+    randomize(layer, SHAPE)
+    stock = layer_reference.stock_layer(layer, return_sequences=True, **arguments)
+    for other in (layer, stock):
+        model = keras.Sequential([keras.Input(SHAPE[1:]), other])
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        model.train_on_batch(inputs, targets)
+    # The same layer of Keras again, with what the fused layer's weights are now.
+    expected = layer_reference.stock_layer(layer).get_weights()
+    for value, expected_value in zip(stock.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(value, expected_value, **TOLERANCE)
+    assert np.linalg.norm(expected[0], axis=0).max() == pytest.approx(0.4, rel=1e-5)
+    assert expected[2].min() == 0.0
+
+
+def test_constraint_of_a_stack():
+    """Every pseudo-layer's parts come back to their places."""
+    layer = randomize(build("lstm", num_proj=2, kernel_constraint="non_neg"), SHAPE)
+    before = canonical(layer)
+    constrained = layer.kernel.constraint(layer.kernel.value)
+    layer.kernel.assign(constrained)
+    kernels, *others = canonical(layer)
+    for weight, old in zip(kernels, before[0], strict=True):
+        np.testing.assert_array_equal(weight, np.maximum(old, 0.0))
+    for parts, old_parts in zip(others, before[1:], strict=True):
+        for part, old in zip(parts, old_parts, strict=True):
+            np.testing.assert_array_equal(part, old)
+
+
+def test_skip_input_has_no_input_kernel_to_treat():
+    layer = make(
+        "gru", input_mode="skip_input", kernel_regularizer="l2", kernel_constraint="non_neg"
+    )
+    randomize(layer, (2, 4, 3))
+    np.testing.assert_array_equal(layer.losses[0], 0.0)
+    np.testing.assert_array_equal(layer.kernel.constraint(layer.kernel.value), layer.kernel.numpy())

@@ -1,0 +1,382 @@
+"""Keras's weight files and TensorFlow's checkpoints: canonical tensors, found again everywhere."""
+
+import h5py
+import keras
+import layer_reference
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_reference import LAYERS, make, normal
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+MODES = tuple(LAYERS)
+all_modes = pytest.mark.parametrize("rnn_mode", MODES)
+INPUTS, TARGETS = normal(4, 5, 3), normal(4, 5, 1, seed=1)
+OPTIONS = [
+    pytest.param(mode, options, id=f"{mode}-{name}")
+    for mode, name, options in [
+        *((mode, "plain", {}) for mode in MODES),
+        *((mode, "deep", {"num_layers": 2, "direction": "bidirectional"}) for mode in MODES),
+        ("gru", "no_bias", {"bias_mode": "none"}),
+        ("lstm", "one_bias", {"bias_mode": "single_recurrent"}),
+        ("lstm", "projection", {"num_layers": 2, "num_proj": 2, "cell_clip": 0.5}),
+        ("rnn_tanh", "skip", {"input_mode": "skip_input"}),
+    ]
+]
+
+
+def make_with(rnn_mode: str, options: dict, **kwargs):
+    return LAYERS[rnn_mode](**({"num_layers": 1, "num_units": 3} | options | kwargs))
+
+
+def canonical_names(layer) -> list[str]:
+    return layer_reference.config_of(layer).canonical_names
+
+
+def canonical_tensors(layer) -> dict[str, np.ndarray]:
+    weights, biases = layer.params_to_canonical()
+    tensors = [tensor.numpy() for tensor in weights + biases]
+    return dict(zip(canonical_names(layer), tensors, strict=True))
+
+
+def two_layer_model(units: int = 3, names=("first", "second")) -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((None, 3)),
+            make("gru", 2, units, dropout=0.5, name=names[0]),
+            make("lstm", 1, 2, direction="bidirectional", name=names[1]),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def compiled(model: keras.Model) -> keras.Model:
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    return model
+
+
+def assert_same(model: keras.Model, other: keras.Model) -> None:
+    for variable, expected in zip(model.variables, other.variables, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), expected.numpy(), variable.path)
+
+
+def assert_trains_alike(model: keras.Model, other: keras.Model) -> None:
+    """Bit by bit: dropout's masks and the optimizer's moments included."""
+    for _ in range(3):
+        loss = model.train_on_batch(INPUTS, TARGETS)
+        assert loss == other.train_on_batch(INPUTS, TARGETS)
+    assert_same(model, other)
+
+
+# Keras's files.
+
+
+@pytest.mark.parametrize("rnn_mode, options", OPTIONS)
+def test_weights_file_holds_canonical_tensors(tmp_path, rnn_mode, options):
+    layer = make_with(rnn_mode, options, name="net")
+    model = keras.Sequential([keras.Input((None, 3)), layer])
+    model.save_weights(tmp_path / "model.weights.h5")
+    stored = {}
+    with h5py.File(tmp_path / "model.weights.h5") as file:
+        file.visititems(
+            lambda name, item: stored.update({name: item[()]}) if hasattr(item, "shape") else None
+        )
+    folder = next(iter(stored)).rpartition("/")[0]
+    expected = {f"{folder}/{name}": tensor for name, tensor in canonical_tensors(layer).items()}
+    assert set(stored) == set(expected)
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(stored[name], tensor)
+    fresh = keras.Sequential([keras.Input((None, 3)), make_with(rnn_mode, options)])
+    fresh.load_weights(tmp_path / "model.weights.h5")
+    assert_same(fresh, model)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "mixed_bfloat16"])
+@pytest.mark.parametrize("rnn_mode", ["lstm"])
+def test_keras_file_of_other_types(tmp_path, rnn_mode, dtype):
+    model = keras.Sequential([keras.Input((None, 3)), make(rnn_mode, dtype=dtype)])
+    model.save(tmp_path / "model.keras")
+    assert_same(keras.saving.load_model(tmp_path / "model.keras"), model)
+
+
+def test_keras_file_resumes_training(tmp_path):
+    model = compiled(two_layer_model())
+    model.fit(INPUTS, TARGETS, epochs=2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    assert_trains_alike(keras.saving.load_model(tmp_path / "model.keras"), model)
+
+
+def test_weights_move_between_types_and_dropout_rates(tmp_path):
+    """What is stored does not depend on how the layer computes or trains."""
+    source, path = make("gru", 2, 3, dropout=0.5), tmp_path / "model.weights.h5"
+    keras.Sequential([keras.Input((None, 3)), source]).save_weights(path)
+    for target in (make("gru", 2, 3, dtype="float64"), make("gru", 2, 3, time_major=True)):
+        keras.Sequential([keras.Input((None, 3)), target]).load_weights(path)
+        np.testing.assert_array_equal(target.kernel.numpy(), source.kernel.numpy())
+    target = make("gru", 2, 3, dropout=0.5)
+    keras.Sequential([keras.Input((None, 3)), make("gru", 2, 3)]).save_weights(path)
+    keras.Sequential([keras.Input((None, 3)), target]).load_weights(path)
+
+
+def test_keras_file_of_wrong_shape(tmp_path):
+    two_layer_model().save_weights(tmp_path / "model.weights.h5")
+    message = r"layer_0_forward_reset_gate_kernel of .*first/.* of shape \(4, 3\).*\(3, 3\)"
+    with pytest.raises(ValueError, match=message):
+        two_layer_model(units=4).load_weights(tmp_path / "model.weights.h5")
+
+
+def test_keras_file_without_a_tensor(tmp_path):
+    path, model = tmp_path / "model.weights.h5", two_layer_model()
+    model.save_weights(path)
+    lost = "layer_0_forward_update_gate_kernel"
+    with h5py.File(path, "r+") as file:
+        names = []
+        file.visit(names.append)
+        del file[next(name for name in names if name.endswith(f"/{lost}"))]
+    with pytest.raises(ValueError, match=f"{lost} of .*first/opaque_kernel is missing"):
+        two_layer_model().load_weights(path)
+
+
+def test_unbuilt_layers_in_keras_files(tmp_path):
+    """An unbuilt model has nothing to save; loading into an unbuilt layer is an error."""
+    path = tmp_path / "model.keras"
+    with pytest.warns(UserWarning, match="not yet been built"):
+        keras.Sequential([make("gru", dropout=0.5)]).save(path)
+    loaded = keras.saving.load_model(path)
+    assert loaded(INPUTS).shape == (4, 5, 3)
+    layer = make("gru", name="net")
+    with pytest.raises(ValueError, match="layer 'net' is not built yet"):
+        layer.load_own_variables({"layer_0_forward_reset_gate_kernel": np.zeros((3, 3))})
+
+
+# Object-based checkpoints.
+
+
+def stored_names(path: str) -> dict[str, list[int]]:
+    return dict(tf.train.list_variables(path))
+
+
+@pytest.mark.parametrize("rnn_mode, options", OPTIONS)
+def test_checkpoint_holds_canonical_tensors(tmp_path, rnn_mode, options):
+    layer = make_with(rnn_mode, options)
+    layer.build((None, None, 3))
+    path = tf.train.Checkpoint(layer=layer).save(str(tmp_path / "checkpoint"))
+    names = stored_names(path)
+    for name, tensor in canonical_tensors(layer).items():
+        key = f"layer/kernel/.ATTRIBUTES/{name}"
+        np.testing.assert_array_equal(tf.train.load_variable(path, key), tensor)
+        del names[key]
+    assert set(names) == {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
+    fresh = make_with(rnn_mode, options)
+    fresh.build((None, None, 3))
+    tf.train.Checkpoint(layer=fresh).restore(path).assert_consumed()
+    np.testing.assert_array_equal(fresh.kernel.numpy(), layer.kernel.numpy())
+
+
+def test_checkpoint_with_optimizer(tmp_path):
+    """Only the optimizer's moments are as long as the buffer; the buffer itself is not there."""
+    model = compiled(two_layer_model())
+    model.train_on_batch(INPUTS, TARGETS)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    names = stored_names(checkpoint.save(str(tmp_path / "checkpoint")))
+    for layer in model.layers[:2]:
+        size = [layer.params_size()]
+        whole = [name for name, shape in names.items() if shape == size]
+        assert len(whole) == 2
+        assert all(name.startswith("optimizer/_variables/") for name in whole)
+        for name in canonical_names(layer):
+            assert sum(key.endswith(f"/.ATTRIBUTES/{name}") for key in names) >= 1
+
+
+@pytest.mark.parametrize("built", [True, False], ids=["built", "unbuilt"])
+def test_checkpoint_resumes_training(tmp_path, built):
+    model = compiled(two_layer_model())
+    model.fit(INPUTS, TARGETS, epochs=2, verbose=0)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
+    restored = compiled(two_layer_model())
+    if built:
+        restored.optimizer.build(restored.trainable_variables)
+    checkpoint = tf.train.Checkpoint(model=restored, optimizer=restored.optimizer)
+    status = checkpoint.restore(path)
+    restored.optimizer.build(restored.trainable_variables)
+    status.assert_consumed()
+    status.assert_existing_objects_matched()
+    assert_trains_alike(restored, model)
+
+
+class Stack(keras.Model):
+    """Built by a call; Keras's own layers are not restored then."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.lower = make("lstm", 2, 3, dropout=0.5, num_proj=2, dtype=self.dtype_policy)
+        self.upper = make("gru", dtype=self.dtype_policy)
+
+    def call(self, inputs, training=None):
+        return self.upper(self.lower(inputs, training=training))
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        Stack,
+        lambda: Stack(dtype="mixed_float16"),
+        lambda: keras.Sequential([make("gru", 2, 3, dropout=0.5), keras.layers.Dense(1)]),
+        lambda: make("rnn_tanh", 2, 3, direction="bidirectional"),
+    ],
+    ids=["subclass", "mixed_subclass", "sequential", "layer"],
+)
+def test_checkpoint_is_restored_when_built(tmp_path, new):
+    model = new()
+    expected = model(INPUTS)
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+    restored = new()
+    status = tf.train.Checkpoint(model=restored).restore(path)
+    with pytest.raises(AssertionError, match="Unresolved object"):
+        status.assert_consumed()
+    np.testing.assert_array_equal(restored(INPUTS), expected)
+    status.assert_consumed()
+    assert_same(restored, model)
+
+
+def test_partial_restores(tmp_path):
+    first, second, third = (make("gru", 1, units) for units in (2, 3, 4))
+    for layer in (first, second, third):
+        layer.build((None, None, 3))
+    path = tf.train.Checkpoint(a=first, b=second).save(str(tmp_path / "checkpoint"))
+    expected = first.kernel.numpy()
+    first.kernel.assign(tf.zeros_like(expected))
+    second.kernel.assign(tf.zeros_like(second.kernel.value))
+    # Fewer layers than stored.
+    status = tf.train.Checkpoint(a=first).restore(path)
+    status.assert_existing_objects_matched()
+    with pytest.raises(AssertionError):
+        status.assert_consumed()
+    status.expect_partial()
+    np.testing.assert_array_equal(first.kernel.numpy(), expected)
+    assert np.all(second.kernel.numpy() == 0.0)
+    # More layers than stored.
+    untouched = third.kernel.numpy()
+    status = tf.train.Checkpoint(a=first, b=second, c=third).restore(path)
+    with pytest.raises(AssertionError, match="not bound to checkpointed values"):
+        status.assert_existing_objects_matched()
+    np.testing.assert_array_equal(third.kernel.numpy(), untouched)
+    assert np.any(second.kernel.numpy() != 0.0)
+
+
+@pytest.mark.parametrize("built", [True, False], ids=["built", "unbuilt"])
+def test_checkpoint_of_wrong_shape(tmp_path, built):
+    layer = make("gru", 1, 3)
+    layer.build((None, None, 3))
+    path = tf.train.Checkpoint(layer=layer).save(str(tmp_path / "checkpoint"))
+    other = make("gru", 1, 4, name="net")
+    message = r"layer_0_forward_reset_gate_kernel of .*net.* of shape \(4, 3\).*\(3, 3\)"
+    with pytest.raises(ValueError, match=message):
+        if built:
+            other.build((None, None, 3))
+        tf.train.Checkpoint(layer=other).restore(path).expect_partial()
+        other.build((None, None, 3))
+
+
+def test_checkpoint_of_another_network(tmp_path):
+    """The tensor that is not there is named."""
+    layer, other = make("gru", 1, 3), make("gru", 2, 3)
+    layer.build((None, None, 3))
+    other.build((None, None, 3))
+    path = tf.train.Checkpoint(layer=layer).save(str(tmp_path / "checkpoint"))
+    with pytest.raises(tf.errors.NotFoundError, match="layer_1_forward_reset_gate_kernel"):
+        tf.train.Checkpoint(layer=other).restore(path)
+
+
+# Checkpoints and SavedModels of one object.
+
+
+class Servable(tf.Module):
+    """A module whose export fails if it uses a variable that it does not own."""
+
+    def __init__(self, layer, foreign=None):
+        super().__init__()
+        self.layer = layer
+
+        @tf.function(input_signature=[tf.TensorSpec((None, None, 3))])
+        def serve(inputs):
+            outputs = layer(inputs)
+            return outputs if foreign is None else outputs * foreign
+
+        self.serve = serve
+
+
+def test_exports_between_checkpoints(tmp_path):
+    layer = make("lstm")
+    layer.build((None, None, 3))
+    checkpoint, expected = tf.train.Checkpoint(layer=layer), layer.kernel.numpy()
+    names = stored_names(checkpoint.save(str(tmp_path / "before")))
+    for attempt in range(2):
+        folder = str(tmp_path / f"saved_model_{attempt}")
+        tf.saved_model.save(Servable(layer), folder)
+        # The SavedModel's own checkpoint holds the buffer.
+        sizes = tf.train.list_variables(f"{folder}/variables/variables")
+        assert [layer.params_size()] in [shape for _, shape in sizes]
+        path = checkpoint.save(str(tmp_path / "after"))
+        assert stored_names(path) == names
+        layer.kernel.assign(tf.zeros_like(expected))
+        checkpoint.restore(path).assert_consumed()
+        np.testing.assert_array_equal(layer.kernel.numpy(), expected)
+
+
+def test_restore_follows_a_failed_export(tmp_path):
+    """Neither a save nor a restore notices, while the failed export is still in memory."""
+    layer, foreign = make("lstm"), tf.Variable(1.0)
+    layer.build((None, None, 3))
+    checkpoint, expected = tf.train.Checkpoint(layer=layer), layer.kernel.numpy()
+    path = checkpoint.save(str(tmp_path / "before"))
+    names = stored_names(path)
+    errors = []
+    for next_step in ("restore", "save"):
+        with pytest.raises(AssertionError, match="untracked") as raised:
+            tf.saved_model.save(Servable(layer, foreign), str(tmp_path / "saved_model"))
+        errors.append(raised)
+        if next_step == "save":
+            path = checkpoint.save(str(tmp_path / "after"))
+            assert stored_names(path) == names
+        layer.kernel.assign(tf.zeros_like(expected))
+        checkpoint.restore(path).assert_consumed()
+        np.testing.assert_array_equal(layer.kernel.numpy(), expected)
+
+
+def test_asynchronous_checkpoint(tmp_path):
+    layer = make("lstm")
+    layer.build((None, None, 3))
+    checkpoint = tf.train.Checkpoint(layer=layer)
+    options = tf.train.CheckpointOptions(experimental_enable_async_checkpoint=True)
+    for step in range(3):
+        layer.kernel.assign(normal(layer.params_size(), seed=step))
+        path = checkpoint.save(str(tmp_path / "checkpoint"), options=options)
+        checkpoint.sync()
+        for name, tensor in canonical_tensors(layer).items():
+            stored = tf.train.load_variable(path, f"layer/kernel/.ATTRIBUTES/{name}")
+            np.testing.assert_array_equal(stored, tensor)
+    fresh = make("lstm")
+    fresh.build((None, None, 3))
+    tf.train.Checkpoint(layer=fresh).restore(path).assert_consumed()
+    np.testing.assert_array_equal(fresh.kernel.numpy(), layer.kernel.numpy())
+
+
+def test_checkpoint_of_a_session(tmp_path):
+    """TensorFlow 1's way to use an object-based checkpoint; its files are the same."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        layer = make("gru", 2, 3)
+        layer.build((None, None, 3))
+        session.run(tf.compat.v1.global_variables_initializer())
+        checkpoint = tf.compat.v1.train.Checkpoint(layer=layer)
+        session.run(checkpoint.save_counter.initializer)
+        path = checkpoint.save(str(tmp_path / "checkpoint"), session=session)
+        expected = session.run(layer.kernel.value)
+        session.run(layer.kernel.value.assign(tf.zeros_like(expected)))
+        checkpoint.restore(path).assert_consumed().run_restore_ops(session)
+        np.testing.assert_array_equal(session.run(layer.kernel.value), expected)
+    eager = make("gru", 2, 3)
+    eager.build((None, None, 3))
+    tf.train.Checkpoint(layer=eager).restore(path).assert_consumed()
+    np.testing.assert_array_equal(eager.kernel.numpy(), expected)
