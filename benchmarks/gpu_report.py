@@ -1,0 +1,284 @@
+"""Proves the cuDNN backend on a GPU and writes what was seen.
+
+On the GPU machine, in the root of the repository:
+
+    python -m benchmarks.gpu_report --output=DIR --commit=HASH [--parts=tests,sanitizer,…]
+
+Each part leaves DIR/<part>.json. Anywhere, from these files:
+
+    python -m benchmarks.gpu_report --render --output=DIR
+
+which writes benchmarks/results/gpu.md. Parts: `tests` runs the whole test suite with the GPU
+visible; `sanitizer` runs a small network under compute-sanitizer; `char_lm` trains the example on
+the GPU; `two_gpus` trains it under MirroredStrategy on two; `dropout` measures what the masks cost.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+from collections.abc import Callable
+from typing import Any
+
+from absl import app, flags
+
+_OUTPUT = flags.DEFINE_string("output", None, "Directory of the parts' results.", required=True)
+_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+_PARTS = flags.DEFINE_list("parts", ["tests", "sanitizer", "char_lm", "dropout"], "What to run.")
+_RENDER = flags.DEFINE_bool("render", False, "Write the report instead of running anything.")
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+REPORT = ROOT / "benchmarks" / "results" / "gpu.md"
+
+SANITIZED = """
+import sys
+import tensorflow as tf
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+for mode in ("lstm", "gru", "rnn_tanh"):
+    for time_major in (True, False):
+        config = RnnConfig(mode, 2, 24, 10, direction="bidirectional", dropout=0.2)
+        x = tf.random.stateless_normal([6, 5, 10], [0, 1])
+        params = tf.random.stateless_normal([config.layout.size], [2, 3])
+        batch = x.shape[1 if time_major else 0]
+        states = [tf.ones(s) for s in config.state_shapes(batch, time_major)]
+        lengths = tf.constant([5, 0, 3, 1, 2, 4][:batch]) if sys.argv[1] == "padded" else None
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch([x, params])
+            y, _ = ops.forward(
+                config, x, states, params, time_major=time_major, sequence_lengths=lengths)
+        for _ in range(2):
+            tape.gradient(y, [x, params])
+print("done on", y.device)
+"""
+
+
+def _run(command: list[str], timeout: int = 560, **environment: str) -> tuple[int, str]:
+    process = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+            **environment,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+    return process.returncode, process.stdout
+
+
+def _environment() -> dict[str, str]:
+    _, gpus = _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    program = (
+        "import ctypes, keras, tensorflow as tf\n"
+        "tf.config.list_logical_devices()\n"
+        "print('VERSIONS', tf.__version__, keras.__version__,"
+        " ctypes.CDLL('libcudnn.so.9').cudnnGetVersion())"
+    )
+    _, output = _run([sys.executable, "-c", program])
+    tensorflow, keras, cudnn = re.search(r"VERSIONS (\S+) (\S+) (\d+)", output).groups()
+    return {
+        "GPU": "; ".join(gpus.strip().splitlines()),
+        "TensorFlow": tensorflow,
+        "Keras": keras,
+        "cuDNN": f"{int(cudnn) // 10000}.{int(cudnn) // 100 % 100}.{int(cudnn) % 100}",
+        "Python": platform.python_version(),
+        "commit": _COMMIT.value,
+    }
+
+
+def _tests() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        junit = os.path.join(directory, "junit.xml")
+        # Several processes share the GPU.
+        code, output = _run(
+            [sys.executable, "-m", "pytest", "-q", "-n", "8", f"--junitxml={junit}"],
+            TF_FORCE_GPU_ALLOW_GROWTH="true",
+        )
+        cases = xml.etree.ElementTree.parse(junit).getroot().iter("testcase")
+        outcomes: dict[str, dict[str, int]] = {}
+        notes: list[str] = []
+        for case in cases:
+            module = case.get("classname", "").rpartition(".")[2]
+            counts = outcomes.setdefault(module, {"passed": 0, "failed": 0, "skipped": 0})
+            problem = (
+                case.find("failure") if case.find("failure") is not None else case.find("error")
+            )
+            skipped = case.find("skipped")
+            if problem is not None:
+                counts["failed"] += 1
+                notes.append(f"failed: {case.get('name')}: {problem.get('message', '')[:300]}")
+            elif skipped is not None:
+                counts["skipped"] += 1
+                notes.append(f"skipped: {case.get('name')}: {skipped.get('message', '')[:200]}")
+            else:
+                counts["passed"] += 1
+    return {"exit status": code, "modules": outcomes, "notes": notes, "tail": output[-1500:]}
+
+
+def _sanitizer() -> dict[str, Any]:
+    results = {}
+    for tool in ("memcheck", "initcheck"):
+        for data in ("full", "padded"):
+            code, output = _run(
+                [
+                    *("compute-sanitizer", "--tool", tool, "--error-exitcode", "3"),
+                    *(sys.executable, "-c", SANITIZED, data),
+                ],
+                timeout=280,
+                TF_FORCE_GPU_ALLOW_GROWTH="true",
+            )
+            # "at void elemWiseRNNcell<float, …>(…)+0x3d0"
+            kernels = re.findall(r"={9} +at (?:void )?([\w:]+)", output)
+            results[f"{tool}, {data} sequences"] = {
+                "exit status": code,
+                "ran to its end": "done on" in output and "GPU" in output,
+                "summary": re.findall(r"ERROR SUMMARY: [^\n]*", output)[:1],
+                "kernels named": sorted(set(kernels)),
+                "tail": output[-1500:],
+            }
+    return results
+
+
+def _char_lm(*arguments: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        start = time.perf_counter()
+        code, output = _run(
+            [sys.executable, "examples/char_lm.py", f"--output_dir={directory}", *arguments]
+        )
+        return {
+            "exit status": code,
+            "seconds": round(time.perf_counter() - start, 1),
+            "tail": output[-2500:],
+        }
+
+
+def _dropout() -> dict[str, Any]:
+    """Medians of a training step with and without dropout, run in turn, device-synchronised."""
+    import tensorflow as tf
+
+    from cudnn_rnn_tf import ops
+    from cudnn_rnn_tf.config import RnnConfig
+
+    rows = []
+    for dtype, layers, batch, steps, units in (
+        (tf.float16, 2, 64, 200, 512),
+        (tf.float32, 2, 16, 25, 128),
+    ):
+        step_functions = {}
+        for rate in (0.0, 0.2):
+            config = RnnConfig("lstm", layers, units, units, dropout=rate)
+            inputs = tf.cast(tf.random.stateless_normal([steps, batch, units], [0, 1]), dtype)
+            params = tf.cast(tf.random.stateless_normal([config.layout.size], [2, 3]) * 0.05, dtype)
+            states = [tf.zeros(s, dtype) for s in config.state_shapes(batch, time_major=True)]
+
+            @tf.function
+            def step(seed, config=config, inputs=inputs, params=params, states=states):
+                with tf.GradientTape() as tape:
+                    tape.watch(params)
+                    outputs, _ = ops.forward(config, inputs, states, params, seed=seed)
+                return tf.reduce_sum(tape.gradient(outputs, params))
+
+            step_functions[rate] = step
+        times: dict[float, list[float]] = {rate: [] for rate in step_functions}
+        for index in range(60):
+            for rate, step in step_functions.items():
+                seed = tf.constant([1, index], tf.int64)
+                start = time.perf_counter()
+                step(seed).numpy()
+                if index >= 10:
+                    times[rate].append(1e3 * (time.perf_counter() - start))
+        rows.append(
+            {
+                "network": f"LSTM {layers}×{units}, B{batch} T{steps}, {dtype.name}",
+                "without (ms)": round(statistics.median(times[0.0]), 3),
+                "with (ms)": round(statistics.median(times[0.2]), 3),
+            }
+        )
+    return {"rows": rows}
+
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "tests": _tests,
+    "sanitizer": _sanitizer,
+    "char_lm": _char_lm,
+    "two_gpus": lambda: _char_lm("--strategy=mirrored"),
+    "dropout": _dropout,
+}
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    columns = list(rows[0])
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _render(directory: pathlib.Path) -> None:
+    parts = {path.stem: json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))}
+    text = [
+        "# The cuDNN backend on a GPU",
+        "Written by `python -m benchmarks.gpu_report` from a run on the machine named below.",
+    ]
+    for name, part in parts.items():
+        environment, result = part["environment"], part["result"]
+        text += [f"## {name}", ", ".join(f"{key} {value}" for key, value in environment.items())]
+        if name == "tests":
+            rows = [{"module": module, **counts} for module, counts in result["modules"].items()]
+            total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
+            text += [_table([*rows, {"module": "**all**", **total}])]
+            text += ["\n".join(f"* {note}" for note in result["notes"]) or "Nothing was skipped."]
+        elif name == "sanitizer":
+            rows = [
+                {
+                    "run": tool,
+                    "ran to its end": one["ran to its end"],
+                    "summary": "; ".join(one["summary"]),
+                    "kernels named": ", ".join(f"`{kernel}`" for kernel in one["kernels named"]),
+                }
+                for tool, one in result.items()
+            ]
+            text += [_table(rows)]
+        elif name == "dropout":
+            text += [_table(result["rows"])]
+        else:
+            text += [
+                f"Exit status {result['exit status']} after {result['seconds']} s. The end of its "
+                "output:",
+                "```\n" + result["tail"].strip() + "\n```",
+            ]
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text("\n\n".join(text) + "\n")
+    print(REPORT)
+
+
+def main(_: list[str]) -> None:
+    directory = pathlib.Path(_OUTPUT.value)
+    if _RENDER.value:
+        _render(directory)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    environment = _environment()
+    for name in _PARTS.value:
+        if name not in PARTS:
+            raise app.UsageError(f"expected parts among {', '.join(PARTS)}, but received {name}")
+        result = PARTS[name]()
+        part = {"environment": environment, "result": result}
+        (directory / f"{name}.json").write_text(json.dumps(part, indent=1))
+        print(name, json.dumps(result)[:1500], flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
