@@ -5,7 +5,15 @@ import functools
 import operator
 from typing import Any
 
+import numpy as np
+
 from cudnn_rnn_tf import constants, native
+
+_INPUT_MODES = (
+    constants.CUDNN_INPUT_LINEAR_MODE,
+    constants.CUDNN_INPUT_SKIP_MODE,
+    constants.CUDNN_INPUT_AUTO_MODE,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +59,15 @@ class RnnConfig:
                 raise TypeError(
                     f"expected {name} to be a string, but received {getattr(self, name)!r}"
                 )
+        if self.cell_clip != 0.0 and np.float32(self.cell_clip) == 0.0:
+            raise ValueError(
+                f"expected cell_clip in float32's range, but received {self.cell_clip!r}"
+            )
+        if self.input_mode not in _INPUT_MODES:
+            raise ValueError(
+                f"expected input_mode to be one of {', '.join(map(repr, _INPUT_MODES))}, but "
+                f"received {self.input_mode!r}"
+            )
         if self.input_mode == constants.CUDNN_INPUT_AUTO_MODE:
             skip = self.input_size == self.num_units
             object.__setattr__(self, "input_mode", "skip_input" if skip else "linear_input")
@@ -99,9 +116,12 @@ def _integer(name: str, value: Any) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"expected {name} to be an integer, but received {value!r}") from None
+    if abs(number) >= 2**63:
+        raise ValueError(f"expected {name} to fit 64 bits, but received {value!r}")
+    return number
 
 
 def _number(name: str, value: Any) -> float:

@@ -24,17 +24,25 @@ class OpaqueKernel(keras.Variable):
     Args:
         config: the network.
         initializer: called with `shape` and `dtype`.
+        dtype: of the variable.
         **kwargs: to `keras.Variable`.
     """
 
-    def __init__(self, config: RnnConfig, initializer: Callable[..., tf.Tensor], **kwargs: Any):
+    def __init__(
+        self, config: RnnConfig, initializer: Callable[..., tf.Tensor], dtype: str, **kwargs: Any
+    ):
         self._config = config
         self._is_exported = False
-        super().__init__(initializer=initializer, shape=(config.layout.size,), **kwargs)
+        # In a Keras autocast scope, `dtype` and `value` are of the computation's type.
+        self._stored_dtype = dtype
+        super().__init__(
+            initializer=initializer, shape=(config.layout.size,), dtype=dtype, **kwargs
+        )
 
     def canonical_tensors(self) -> dict[str, tf.Tensor]:
-        """The canonical tensors by name, of the variable's own type in an autocast scope, too."""
-        return ops.params_to_named(self._config, tf.cast(self.value, self.dtype))
+        """The canonical tensors by name."""
+        value = self.value if self._value is None else self._value
+        return ops.params_to_named(self._config, tf.cast(value, self._stored_dtype))
 
     def assign_canonical(self, tensors: Mapping[str, Any]) -> Any:
         """Assigns the whole buffer from canonical tensors by name.
@@ -45,7 +53,7 @@ class OpaqueKernel(keras.Variable):
         return self.assign(self._params_from(tensors))
 
     def _params_from(self, tensors: Mapping[str, Any]) -> tf.Tensor:
-        return ops.named_to_params(self._config, tensors, self.dtype, self.path)
+        return ops.named_to_params(self._config, tensors, self._stored_dtype, self.path)
 
     # TensorFlow's extension points for what a checkpoint holds of an object. A SavedModel's
     # variables go through the same one, but its loader makes plain variables, which want the

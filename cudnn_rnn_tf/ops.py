@@ -155,6 +155,7 @@ def forward(
 
     Raises:
         ValueError: if a static shape does not fit the configuration.
+        TypeError: if params or states are not of the inputs' type.
         tf.errors.InvalidArgumentError: if a shape or a sequence length does not, when run.
     """
     dtype = inputs.dtype
@@ -169,6 +170,12 @@ def forward(
             f"shape {tuple(inputs.shape)}"
         )
     check_shape("params", params, (config.layout.size,))
+    for argument, tensor in (("params", params), *(("initial states", s) for s in states)):
+        if tensor.dtype != dtype:
+            raise TypeError(
+                f"expected {argument} of the inputs' type, {dtype.name}, but received "
+                f"{tensor.dtype.name}"
+            )
     if sequence_lengths is not None:
         check_shape("sequence_lengths", sequence_lengths, (None,))
     if len(states) != len(config.state_sizes()):

@@ -1,6 +1,7 @@
 #include "kernels/rnn_spec.h"
 
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 namespace cudnn_rnn_tf {
@@ -59,6 +60,15 @@ std::string BlockName(const RnnSpec& spec, const ParamBlock& block,
   return name + (is_bias ? "bias" : "kernel");
 }
 
+std::string Text(float value) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%g", static_cast<double>(value));
+  const std::string text = digits;
+  return text.find_first_not_of("-0123456789") == std::string::npos
+             ? text + ".0"
+             : text;
+}
+
 std::string Received(const char* expectation, int64_t value) {
   return std::string(expectation) + ", but received " + std::to_string(value);
 }
@@ -114,18 +124,16 @@ std::string RnnSpec::Problem() const {
            std::to_string(num_units);
   }
   if (!(dropout >= 0.0f && dropout < 1.0f)) {
-    return "dropout must lie in [0, 1), but received " +
-           std::to_string(dropout);
+    return "dropout must lie in [0, 1), but received " + Text(dropout);
   }
   if (!(cell_clip >= 0.0f) || std::isinf(cell_clip)) {
     return "cell_clip must be 0 (no clipping) or a positive finite number, but "
            "received " +
-           std::to_string(cell_clip);
+           Text(cell_clip);
   }
   if (cell_clip > 0.0f && !is_lstm()) {
     return "cell_clip is for rnn_mode 'lstm' only, but received " +
-           std::to_string(cell_clip) + " with rnn_mode '" +
-           RnnModeName(rnn_mode) + "'";
+           Text(cell_clip) + " with rnn_mode '" + RnnModeName(rnn_mode) + "'";
   }
   // Doubles cannot overflow here; a generous bound keeps every int64 product
   // of the layout exact.

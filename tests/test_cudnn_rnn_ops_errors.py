@@ -84,7 +84,7 @@ def test_seed_of_a_wrong_shape():
         ({"input_h": STATE[..., :3]}, "initial h of shape"),
         ({"input_h": STATE[:, :2]}, "initial h of shape"),
         ({"params": GRU_PARAMS[1:]}, "params of shape"),
-        ({"input_data": INPUTS[..., :2]}, "params of shape"),
+        ({"input_data": INPUTS[..., :2]}, "inputs of size 3"),
         ({"sequence_lengths": [[1, 2, 3]]}, "sequence_lengths of shape"),
         ({"sequence_lengths": [1, 2]}, "sequence_lengths of shape"),
         ({"sequence_lengths": [1, 2, 6]}, "sequence_lengths"),

@@ -9,8 +9,6 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 

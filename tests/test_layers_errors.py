@@ -6,8 +6,6 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 MODES = tuple(LAYERS)
 INPUTS = normal(2, 4, 5)
 

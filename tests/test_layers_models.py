@@ -10,8 +10,6 @@ from layer_reference import LAYERS, make, normal, randomize
 
 from cudnn_rnn_tf import cudnn_rnn_ops
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 

@@ -10,8 +10,6 @@ import reference
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 

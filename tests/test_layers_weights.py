@@ -7,8 +7,6 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 MODES = tuple(LAYERS)
 SHAPE = (2, 4, 3)
 # Sums of some ten products keep six digits in float32.

@@ -181,3 +181,15 @@ def test_cell_clip_by_hand():
         **config.spec_attrs(),
     )
     np.testing.assert_allclose(raw_c[0, :, 0], last, rtol=1e-14)
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_nan_state_of_an_empty_sequence_stays_there(direction):
+    config = RnnConfig("lstm", 1, 3, 2, direction=direction)
+    case = Case(0, config, 2, 3, True, True, (2, 0, 1))
+    data = random_configs.draw_data(case, "float32")
+    expected = random_configs.run_ops(case, data)
+    data.states[0][:, 1] = np.nan
+    results = random_configs.run_ops(case, data)
+    np.testing.assert_array_equal(results.d_params, expected.d_params)
+    np.testing.assert_array_equal(results.d_inputs, expected.d_inputs)

@@ -12,8 +12,6 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
-
 MODES = tuple(LAYERS)
 TIMEOUT_SECONDS = 120
 

@@ -17,7 +17,8 @@ struct CpuNetwork<T>::BackwardLayer {
   // Gradients of the preactivations, [T, B, dz_width].
   T* dz[2] = {};
   T* first_dz =
-      nullptr;  // Those of every sequence's first step, [B, dz_width].
+      nullptr;           // Those of every sequence's first step, [B, dz_width].
+  T* first_h = nullptr;  // With sequence lengths: what they begin with, [B, P].
   // Projection only: the gradient of the projected output and what was
   // projected, [T, B, P] and [T, B, H].
   T* projected_backprop[2] = {};
@@ -261,8 +262,21 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer, int64_t dir) {
     const int64_t t = dir == 0 ? 0 : length(row) - 1;
     std::copy_n(dz + (t * batch_ + row) * dz_width, dz_width, to);
   }
-  const MatrixView<T> input_h = {
-      layer.call.input_h + pseudo_layer * batch_ * out_, out_};
+  MatrixView<T> input_h = {layer.call.input_h + pseudo_layer * batch_ * out_,
+                           out_};
+  if (lengths_ != nullptr) {
+    // What an empty sequence begins with, NaN perhaps, must not reach a
+    // product.
+    for (int64_t row = 0; row < batch_; ++row) {
+      T* const to = layer.first_h + row * out_;
+      if (length(row) == 0) {
+        std::fill_n(to, out_, T(0));
+      } else {
+        std::copy_n(input_h.data + row * out_, out_, to);
+      }
+    }
+    input_h.data = layer.first_h;
+  }
   for (const Segment& segment : Segments(spec_)) {
     T* const dweights =
         dparams + offsets.recurrent_weights + segment.first_row * out_;
@@ -313,6 +327,9 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     }
   }
   layer.first_dz = arena->Take<T>(batch_ * dz_width);
+  if (problem_.has_sequence_lengths) {
+    layer.first_h = arena->Take<T>(batch_ * out_);
+  }
   layer.block_workspace_size = BatchBlock() * (out_ + (projects ? units_ : 0));
   layer.block_workspaces =
       arena->Take<T>(dirs_ * blocks * layer.block_workspace_size);
