@@ -41,8 +41,7 @@ class OpaqueKernel(keras.Variable):
 
     def canonical_tensors(self) -> dict[str, tf.Tensor]:
         """The canonical tensors by name."""
-        value = self.value if self._value is None else self._value
-        return ops.params_to_named(self._config, tf.cast(value, self._stored_dtype))
+        return ops.params_to_named(self._config, tf.cast(self.value, self._stored_dtype))
 
     def assign_canonical(self, tensors: Mapping[str, Any]) -> Any:
         """Assigns the whole buffer from canonical tensors by name.

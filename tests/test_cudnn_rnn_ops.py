@@ -213,6 +213,7 @@ def test_canonical_round_trip(config, dtype):
         assert_same_bits([joined], [params])
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_conversions_have_gradients():
     config = CONFIGS[1]
     model, params = make_model(config), tf.constant(draw(config)[2])
@@ -230,6 +231,7 @@ def test_conversions_have_gradients():
 # Running.
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "lengths"])
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("time_major", [True, False], ids=["time_major", "batch_major"])
@@ -437,6 +439,7 @@ def test_function_with_unknown_shapes(mode):
         assert_same_bits(results, expected)
 
 
+@pytest.mark.usefixtures("on_cpu")
 @with_modes
 def test_session_agrees_with_eager(mode):
     config = RnnConfig(mode, 2, 4, 3, direction="bidirectional")
@@ -448,7 +451,7 @@ def test_session_agrees_with_eager(mode):
         expected = model(*tensors, sequence_lengths=LENGTHS)
         loss = tf.add_n([tf.reduce_sum(result**2) for result in expected])
     expected += tuple(tape.gradient(loss, tensors))
-    with tf.Graph().as_default(), v1.Session() as session:
+    with tf.Graph().as_default(), tf.device("CPU:0"), v1.Session() as session:
         placeholders = [
             v1.placeholder(tf.float64, shape)
             for shape in ([None, None, 3], *[[4, None, 4]] * len(states), [None])

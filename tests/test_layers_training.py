@@ -35,6 +35,7 @@ def weighted_sum(targets, outputs):
     return keras.ops.sum(targets * outputs)
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
 @pytest.mark.parametrize(
     "options",
@@ -137,6 +138,7 @@ def test_gradients_in_inference(rnn_mode):
     )
 
 
+@pytest.mark.usefixtures("on_cpu")
 @all_modes
 def test_two_calls_before_one_backward(rnn_mode):
     """Each call keeps its own masks and intermediate results; their gradients add."""

@@ -231,6 +231,7 @@ def test_gradient_of_one_canonical_tensor():
     np.testing.assert_array_equal(tape.gradient(loss, params), expected)
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("name", ["lstm_dropout", "gru_bidirectional_lengths", "lstm_inference"])
 def test_function_is_as_eager(name):
     problem = PROBLEMS[name]
@@ -318,13 +319,14 @@ def test_static_shapes_of_conversions():
     assert size.numpy() == config.layout.size == ops.params_size(config).numpy()
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("name", ["lstm_dropout", "gru_dropout_lengths", "lstm_inference"])
 def test_session(name):
     """A TensorFlow 1 graph with placeholders of unknown shape computes the same."""
     problem = PROBLEMS[name]
     arguments = problem.arguments()
     eager = [*problem.results(*arguments), *problem.gradients(arguments)]
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), tf.device("CPU:0"):
         placeholders = [tf.compat.v1.placeholder(tensor.dtype) for tensor in arguments]
         fetches = problem.results(*placeholders)
         fetches += tf.compat.v1.gradients(problem.loss(*placeholders), placeholders)

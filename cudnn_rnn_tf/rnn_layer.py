@@ -1,0 +1,484 @@
+"""What the Keras layers share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from cudnn_rnn_tf import constants, opaque_kernel, ops
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.sequences import lengths_from_mask, reverse_sequences
+
+# The name of the state of the dropout masks' seeds in Keras's weight files.
+_SEED_STATE = "seed_generator_state"
+
+
+class _SeedGenerator(keras.random.SeedGenerator, tf.__internal__.tracking.AutoTrackable):
+    """A Keras seed generator that object-based checkpoints see, too.
+
+    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state;
+    TensorFlow exports the class that makes it one under `tf.__internal__` only.
+    """
+
+
+class _Untracked:
+    """Keeps variables out of sight of Keras, as `keras.layers.RNN` keeps its states."""
+
+    def __init__(self, *variables: keras.Variable):
+        self.variables = variables
+
+
+class CudnnRNN(keras.layers.Layer):
+    """What the four layers share. Not for use on its own.
+
+    Args:
+        num_layers: layers in the stack, L.
+        num_units: units per layer and direction, H.
+        input_mode: "linear_input"; "skip_input", in which the first layer adds its inputs to every
+            gate as they are, so that their size must be `num_units`; or "auto_select", which is
+            the latter where the sizes agree.
+        direction: "unidirectional" or "bidirectional" (D = 1 or 2). A bidirectional layer's output
+            is the forward and the backward output side by side.
+        dropout: rate at which the outputs of all layers of the stack but the last are dropped in
+            training, in [0, 1).
+        seed: integer seed of the dropout masks; None for a random one.
+        dtype: a dtype or Keras dtype policy.
+        kernel_initializer: of the input-side matrices, each on its own.
+        bias_initializer: of the biases.
+        name: name of the layer.
+        recurrent_initializer: of the recurrent matrices and the projection; None for
+            `kernel_initializer`.
+        bias_mode: "double" (an input-side and a recurrent-side bias per gate), "single_input",
+            "single_recurrent" or "none".
+        return_sequences: whether to return the outputs of all time steps, or of each sequence's
+            last one (a backward direction's last step is the sequence's first).
+        return_state: whether to return the final states as well.
+        go_backwards: whether to read each sequence from its end. Outputs come in the order of
+            reading.
+        stateful: whether each batch starts from the states the last one ended with. The batch
+            size must be static.
+        time_major: whether inputs, outputs, masks and states have time (states: L * D) before
+            batch.
+        kernel_regularizer: of the input-side matrices, stacked as in Keras: [fan_in, G * H] per
+            pseudo-layer.
+        recurrent_regularizer: likewise of the recurrent matrices and projections.
+        bias_regularizer: likewise of the biases, [G * H].
+        kernel_constraint: as `kernel_regularizer`.
+        recurrent_constraint: as `recurrent_regularizer`.
+        bias_constraint: as `bias_regularizer`.
+        **kwargs: to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: [B, T, I] ([T, B, I] time-major).
+        initial_state: h [B, L * D, P], for an LSTM a list of h and c [B, L * D, H] (time-major:
+            L * D first). P is `num_proj` where set, else H. Zeros, or the stateful layer's
+            states, by default.
+        sequence_lengths: int32 [B], each in [0, T]: steps past a sequence's end are not read,
+            outputs there are zero, and the final state is the state at the end.
+        mask: boolean [B, T] ([T, B] time-major) in which every sequence is padded on the right;
+            another way to say `sequence_lengths`.
+        training: whether dropout acts.
+
+    Returns:
+        outputs [B, T, D * P] ([T, B, D * P] time-major), or [B, D * P] without
+        `return_sequences`; with `return_state`, a tuple of that and the final states, each as its
+        initial state.
+
+    Raises:
+        ValueError: if an argument is out of range or a shape does not fit.
+        tf.errors.InvalidArgumentError: if a sequence length is out of range or a mask is not
+            padded on the right.
+    """
+
+    rnn_mode: str
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_units: int,
+        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        dtype: Any = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        name: str | None = None,
+        *,
+        recurrent_initializer: Any = None,
+        bias_mode: str = "double",
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        time_major: bool = False,
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(dtype=dtype, name=name, **kwargs)
+        self._config_arguments = {
+            "num_layers": num_layers,
+            "num_units": num_units,
+            "input_mode": input_mode,
+            "direction": direction,
+            "dropout": dropout,
+            "bias_mode": bias_mode,
+            **self._own_config(),
+        }
+        # Checks the arguments before there is an input: num_units is an input size that fits all.
+        self._config = RnnConfig(
+            rnn_mode=self.rnn_mode, input_size=num_units, **self._config_arguments
+        )
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
+            raise TypeError(f"expected seed to be an integer or None, but received {seed!r}")
+        self.seed = None if seed is None else int(seed)
+        self.return_sequences = return_sequences
+        self.return_state = return_state
+        self.go_backwards = go_backwards
+        self.stateful = stateful
+        self.time_major = time_major
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.recurrent_initializer = keras.initializers.get(recurrent_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.recurrent_regularizer = keras.regularizers.get(recurrent_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.seed_generator = (
+            _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
+        )
+        self.kernel: opaque_kernel.OpaqueKernel | None = None
+        self._states = _Untracked()
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+        # XLA has no kernel for the ops: Keras's jit_compile="auto" then leaves models alone.
+        self.supports_jit = False
+
+    def _own_config(self) -> dict[str, Any]:
+        """What a subclass adds to the network's configuration."""
+        return {}
+
+    # The configuration.
+
+    @property
+    def num_layers(self) -> int:
+        return self._config.num_layers
+
+    @property
+    def num_units(self) -> int:
+        return self._config.num_units
+
+    @property
+    def input_mode(self) -> str:
+        """The input mode as given; "auto_select" is resolved when the layer is built."""
+        return self._config.input_mode if self.built else self._config_arguments["input_mode"]
+
+    @property
+    def direction(self) -> str:
+        return self._config.direction
+
+    @property
+    def num_dirs(self) -> int:
+        return self._config.layout.num_dirs
+
+    @property
+    def dropout(self) -> float:
+        return self._config.dropout
+
+    @property
+    def bias_mode(self) -> str:
+        return self._config.bias_mode
+
+    @property
+    def input_size(self) -> int:
+        """The size of the inputs' last dimension.
+
+        Raises:
+            ValueError: if the layer is not built.
+        """
+        return self._built_config().input_size
+
+    @property
+    def canonical_weight_shapes(self) -> list[tuple[int, ...]]:
+        """The canonical weights' shapes. ValueError before the layer is built."""
+        return self._built_config().layout.weight_shapes
+
+    @property
+    def canonical_bias_shapes(self) -> list[tuple[int, ...]]:
+        """The canonical biases' shapes. ValueError before the layer is built."""
+        return self._built_config().layout.bias_shapes
+
+    def params_size(self) -> int:
+        """The number of elements in the opaque buffer. ValueError before the layer is built."""
+        return self._built_config().layout.size
+
+    def canonical_to_params(self, weights: Sequence[Any], biases: Sequence[Any]) -> tf.Tensor:
+        """Packs canonical tensors into an opaque buffer.
+
+        Args:
+            weights: matrices of `canonical_weight_shapes`.
+            biases: vectors of `canonical_bias_shapes`.
+
+        Returns:
+            The buffer, [params_size]; `layer.kernel.assign` takes it.
+
+        Raises:
+            ValueError: if a list's length or a shape is wrong, or the layer is not built.
+        """
+        config = self._built_config()
+        dtype = self.variable_dtype
+        return ops.canonical_to_params(
+            config,
+            [tf.convert_to_tensor(weight, dtype=dtype) for weight in weights],
+            [tf.convert_to_tensor(bias, dtype=dtype) for bias in biases],
+        )
+
+    def params_to_canonical(self, params: Any = None) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Takes an opaque buffer, by default the layer's own, apart.
+
+        Returns:
+            weights and biases, two lists of tensors.
+
+        Raises:
+            ValueError: if the buffer's shape is wrong, or the layer is not built.
+        """
+        config = self._built_config()
+        return ops.params_to_canonical(
+            config, tf.convert_to_tensor(self.kernel.value if params is None else params)
+        )
+
+    def state_shape(self, batch_size: int | None) -> tuple[tuple[int | None, ...], ...]:
+        """The shapes of the states: of h, and of an LSTM's c."""
+        return self._config.state_shapes(batch_size, self.time_major)
+
+    def _built_config(self) -> RnnConfig:
+        if not self.built:
+            raise ValueError(
+                f"layer {self.name!r} is not built yet: its input size is not known. Call it on "
+                "inputs, or call build(input_shape), first"
+            )
+        return self._config
+
+    # Building.
+
+    def build(self, input_shape: Sequence[int | None]) -> None:
+        if len(input_shape) != 3 or input_shape[-1] is None:
+            raise ValueError(
+                f"expected the input shape of layer {self.name!r} to have 3 dimensions, the last "
+                f"one known, but received {tuple(input_shape)}"
+            )
+        config = RnnConfig(
+            rnn_mode=self.rnn_mode, input_size=input_shape[-1], **self._config_arguments
+        )
+        self._config = config
+        kernel = opaque_kernel.OpaqueKernel(
+            config,
+            initializer=opaque_kernel.make_initializer(
+                config,
+                self.kernel_initializer,
+                self.recurrent_initializer or self.kernel_initializer,
+                self.bias_initializer,
+            ),
+            dtype=self.variable_dtype,
+            name="opaque_kernel",
+        )
+        kernel.regularizer = opaque_kernel.make_regularizer(
+            config, self.kernel_regularizer, self.recurrent_regularizer, self.bias_regularizer
+        )
+        kernel.constraint = opaque_kernel.make_constraint(
+            config, self.kernel_constraint, self.recurrent_constraint, self.bias_constraint
+        )
+        self.kernel = kernel
+        # Only now, as Keras does it: the layer may be unfrozen later.
+        kernel.trainable = self.trainable
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
+        if self.stateful:
+            self._create_states(input_shape[1 if self.time_major else 0])
+
+    def _create_states(self, batch_size: int | None) -> None:
+        if batch_size is None:
+            raise ValueError(
+                f"layer {self.name!r} is stateful, so its batch size must be static: pass "
+                "batch_size to keras.Input"
+            )
+        self._states = _Untracked(
+            *(
+                keras.Variable(
+                    initializer="zeros",
+                    shape=shape,
+                    dtype=self.compute_dtype,
+                    trainable=False,
+                    autocast=False,
+                    name=f"state_{name}",
+                )
+                for name, shape in zip(("h", "c"), self.state_shape(batch_size), strict=False)
+            )
+        )
+
+    @property
+    def states(self) -> tuple[keras.Variable, ...]:
+        """A stateful layer's states, h and an LSTM's c; they are not among its weights."""
+        return self._states.variables
+
+    def reset_state(self) -> None:
+        """Sets a stateful layer's states to zero."""
+        for state in self.states:
+            state.assign(tf.zeros_like(state.value))
+
+    def reset_states(self) -> None:
+        """The old name of `reset_state`."""
+        self.reset_state()
+
+    # Calling.
+
+    def call(
+        self,
+        inputs: tf.Tensor,
+        initial_state: Any = None,
+        sequence_lengths: Any = None,
+        mask: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        if mask is not None:
+            if sequence_lengths is not None:
+                raise ValueError(
+                    f"layer {self.name!r} received both sequence_lengths and a mask, which say the "
+                    "same thing twice: pass one of them"
+                )
+            sequence_lengths = lengths_from_mask(mask, inputs, self.time_major, self.name)
+        elif sequence_lengths is not None:
+            sequence_lengths = tf.convert_to_tensor(sequence_lengths)
+            if not sequence_lengths.dtype.is_integer:
+                raise TypeError(
+                    f"expected sequence_lengths of layer {self.name!r} to be integers, but "
+                    f"received {sequence_lengths.dtype.name}"
+                )
+            sequence_lengths = tf.cast(sequence_lengths, tf.int32)
+        if self.go_backwards:
+            inputs = reverse_sequences(inputs, sequence_lengths, self.time_major)
+        outputs, states = ops.forward(
+            self._config,
+            inputs,
+            self._initial_states(inputs, initial_state),
+            tf.convert_to_tensor(self.kernel),
+            sequence_lengths=sequence_lengths,
+            seed=self._next_seed() if training and self.seed_generator else None,
+            time_major=self.time_major,
+            is_training=bool(training),
+        )
+        if self.stateful:
+            for variable, state in zip(self.states, states, strict=True):
+                variable.assign(state)
+        if not self.return_sequences:
+            outputs = self._last_outputs(states[0])
+        return (outputs, *states) if self.return_state else outputs
+
+    def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
+        batch_axis = 1 if self.time_major else 0
+        if initial_state is None:
+            if self.stateful:
+                expected, received = self.states[0].shape[batch_axis], inputs.shape[batch_axis]
+                if received not in (None, expected):
+                    raise ValueError(
+                        f"expected inputs of stateful layer {self.name!r} to have batch size "
+                        f"{expected}, as when it was built, but received {received}"
+                    )
+                return [tf.convert_to_tensor(state.value) for state in self.states]
+            batch_size = inputs.shape[batch_axis]
+            if batch_size is None:
+                batch_size = tf.shape(inputs)[batch_axis]
+            return [tf.zeros(shape, inputs.dtype) for shape in self.state_shape(batch_size)]
+        if not isinstance(initial_state, (list, tuple)):
+            initial_state = [initial_state]
+        return [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in initial_state]
+
+    def _next_seed(self) -> tf.Tensor:
+        seed = tf.cast(self.seed_generator.next(), tf.int64)
+        replica = tf.distribute.get_replica_context()
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            # Every replica has the same generator state; the upper half of a word is free.
+            index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
+            seed += tf.stack([index * 2**32, tf.zeros_like(index)])
+        return seed
+
+    def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:
+        # The top layer's final states are its outputs at each sequence's last step.
+        top = h[-self.num_dirs :] if self.time_major else h[:, -self.num_dirs :]
+        return tf.concat(tf.unstack(top, axis=0 if self.time_major else 1), axis=-1)
+
+    def compute_output_shape(self, input_shape: Sequence[int | None], *_: Any, **__: Any) -> Any:
+        batch_axis = 1 if self.time_major else 0
+        features = self.num_dirs * self._config.layout.output_size
+        if self.return_sequences:
+            outputs = (*input_shape[:2], features)
+        else:
+            outputs = (input_shape[batch_axis], features)
+        if self.return_state:
+            return (outputs, *self.state_shape(input_shape[batch_axis]))
+        return outputs
+
+    def compute_mask(self, _: Any, mask: Any) -> Any:
+        mask = mask[0] if isinstance(mask, (list, tuple)) else mask
+        mask = mask if self.return_sequences else None
+        if self.return_state:
+            return [mask] + [None] * len(self._config.state_sizes())
+        return mask
+
+    # Saving.
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        # TensorFlow's extension point: a SavedModel needs the states that its functions use, while
+        # a checkpoint with them would not restore into a model with another batch size.
+        children = super()._trackable_children(save_type, **kwargs)
+        if save_type == "savedmodel":
+            children.update({state.name: state for state in self.states})
+        return children
+
+    def save_own_variables(self, store: Any) -> None:
+        if not self.built:
+            return
+        for name, tensor in self.kernel.canonical_tensors().items():
+            store[name] = tensor.numpy()
+        if self.seed_generator:
+            store[_SEED_STATE] = self.seed_generator.state.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        if not self.built:
+            if not store.keys():
+                return
+            raise ValueError(
+                f"layer {self.name!r} is not built yet, so it has no variables to load into: build "
+                "it, or the model, first"
+            )
+        self.kernel.assign_canonical({name: store[name] for name in store.keys()})
+        if self.seed_generator and _SEED_STATE in store.keys():
+            self.seed_generator.state.assign(store[_SEED_STATE])
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            **self._config_arguments,
+            "seed": self.seed,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "recurrent_initializer": keras.initializers.serialize(self.recurrent_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "return_sequences": self.return_sequences,
+            "return_state": self.return_state,
+            "go_backwards": self.go_backwards,
+            "stateful": self.stateful,
+            "time_major": self.time_major,
+            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
+            "recurrent_regularizer": keras.regularizers.serialize(self.recurrent_regularizer),
+            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
+            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
+            "recurrent_constraint": keras.constraints.serialize(self.recurrent_constraint),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+        }
