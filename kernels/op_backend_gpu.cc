@@ -19,9 +19,12 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
   stream->parent()->AsDnn();
   static const bool force_repack =
       std::getenv("CUDNN_RNN_TF_FORCE_REPACK") != nullptr;
+  static const bool poison_scratch =
+      std::getenv("CUDNN_RNN_TF_POISON_SCRATCH") != nullptr;
   CudnnOptions options;
   options.allow_tf32 = tsl::tensor_float_32_execution_enabled();
   options.force_repack = force_repack;
+  options.poison_scratch = poison_scratch;
   return std::make_unique<CudnnBackend>(
       stream->parent()->device_ordinal(),
       stream->platform_specific_handle().stream, options);

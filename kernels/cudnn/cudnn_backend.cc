@@ -17,6 +17,9 @@ RnnStatus CheckCuda(CUresult result, const char* what) {
                                           (text != nullptr ? text : "unknown")};
 }
 
+// Numbers of such bytes are NaN, in every type.
+constexpr unsigned char kNanByte = 0xFF;
+
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
@@ -126,11 +129,15 @@ RnnStatus CudnnBackend::Copy(const void* from, void* to, size_t bytes) {
 }
 
 RnnStatus CudnnBackend::SetZero(void* to, size_t bytes) {
+  return Fill(to, 0, bytes);
+}
+
+RnnStatus CudnnBackend::Fill(void* to, unsigned char byte, size_t bytes) {
   CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
   if (bytes == 0) return {};
-  return CheckCuda(Gpu().cuda.MemsetAsync(Address(to), 0, bytes,
+  return CheckCuda(Gpu().cuda.MemsetAsync(Address(to), byte, bytes,
                                           static_cast<CUstream>(stream_)),
-                   "clear device memory");
+                   "fill device memory");
 }
 
 // Between [B, L * D, size] and [L * D, B, size], a strided copy per row of
@@ -193,6 +200,13 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
   CRNN_RETURN_IF_ERROR(Plan(problem, &plan));
   Arena arena(buffers.workspace);
   const Workspace workspace(*plan, /*backward=*/false, &arena);
+  if (options_.poison_scratch) {
+    CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
+    if (problem.is_training) {
+      CRNN_RETURN_IF_ERROR(
+          Fill(buffers.reserve_space, kNanByte, plan->reserve_size()));
+    }
+  }
   const RnnSpec& spec = problem.spec;
   const bool exchanges = ExchangesStates(problem);
   const bool lstm = spec.is_lstm();
@@ -267,6 +281,9 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
   CRNN_RETURN_IF_ERROR(Plan(problem, &plan));
   Arena arena(buffers.workspace);
   const Workspace workspace(*plan, /*backward=*/true, &arena);
+  if (options_.poison_scratch) {
+    CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
+  }
   const RnnSpec& spec = problem.spec;
   const bool exchanges = ExchangesStates(problem);
   const bool lstm = spec.is_lstm();

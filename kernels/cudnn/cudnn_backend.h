@@ -28,6 +28,7 @@ class CudnnBackend : public RnnBackend {
 
  private:
   RnnStatus Plan(const RnnProblem& problem, CudnnPlan** plan);
+  RnnStatus Fill(void* to, unsigned char byte, size_t bytes);
   RnnStatus CopyStates(const RnnProblem& problem, int64_t size,
                        const void* from, void* to, bool to_cudnn);
   RnnStatus CopyStatesOfEmptySequences(const RnnProblem& problem,

@@ -17,6 +17,8 @@ struct CudnnOptions {
   bool allow_tf32 = true;
   // For tests: copy the parameters as if cuDNN's layout were another one.
   bool force_repack = false;
+  // For tests: fill what cuDNN gets as scratch with NaN first.
+  bool poison_scratch = false;
 };
 
 // A piece of the parameters that stands elsewhere in cuDNN's buffer; in bytes.
