@@ -251,6 +251,16 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _without_noise(output: str) -> str:
+    """Program output without TensorFlow's log lines and the names of temporary directories."""
+    lines = [
+        line.rstrip()
+        for line in output.strip().splitlines()
+        if not re.match(r"[IWE]\d{4} |WARNING: All log messages", line)
+    ]
+    return re.sub(r"/tmp/tmp\w+", "OUTPUT_DIR", "\n".join(lines))
+
+
 def _render(directory: pathlib.Path) -> None:
     parts = {path.stem: json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))}
     text = [
@@ -275,14 +285,18 @@ def _render(directory: pathlib.Path) -> None:
                 }
                 for tool, one in result.items()
             ]
-            text += [_table(rows)]
+            text += [
+                _table(rows),
+                "An uninitialised read that is gone when cuDNN's workspace and reserve space are "
+                "filled beforehand is one that cuDNN makes of its own scratch memory.",
+            ]
         elif name == "dropout":
             text += [_table(result["rows"])]
         else:
             text += [
                 f"Exit status {result['exit status']} after {result['seconds']} s. The end of its "
                 "output:",
-                "```\n" + result["tail"].strip() + "\n```",
+                "```\n" + _without_noise(result["tail"]) + "\n```",
             ]
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text("\n\n".join(text) + "\n")
