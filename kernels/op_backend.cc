@@ -15,22 +15,15 @@ std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
     tensorflow::OpKernelContext* context) {
   tensorflow::thread::ThreadPool* const pool =
       context->device()->tensorflow_cpu_worker_threads()->workers;
-  return std::make_unique<CpuBackend>(
-      [pool](int64_t tasks, double flops_per_task,
-             const std::function<void(int64_t, int64_t)>& body) {
-        // Waking a thread costs about as much as this many operations.
-        constexpr double kWorthAThread = 2e5;
-        if (tasks <= 1 || tasks * flops_per_task < kWorthAThread) {
-          if (tasks > 0) body(0, tasks);
-          return;
-        }
-        const int64_t block = std::max<int64_t>(
-            1, static_cast<int64_t>(kWorthAThread / 2 / flops_per_task));
-        pool->ParallelFor(
-            tasks,
-            tensorflow::thread::ThreadPool::SchedulingParams::Fixed(block),
-            body);
-      });
+  const auto run = [pool](int64_t members,
+                          const std::function<void(int64_t)>& body) {
+    pool->ParallelFor(
+        members, tensorflow::thread::ThreadPool::SchedulingParams::Fixed(1),
+        [&body](int64_t begin, int64_t end) {
+          for (int64_t member = begin; member < end; ++member) body(member);
+        });
+  };
+  return std::make_unique<CpuBackend>(Threads{pool->NumThreads(), run});
 }
 
 absl::Status ToTensorFlow(const RnnStatus& status) {

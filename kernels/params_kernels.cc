@@ -92,10 +92,11 @@ class CanonicalToParamsOp : public ConversionOp {
       const auto& blocks = is_bias ? layout().biases() : layout().weights();
       for (int i = 0; i < list.size(); ++i) {
         const TensorShape expected = BlockShape(blocks[i], is_bias);
-        OP_REQUIRES(context, list[i].shape() == expected,
-                    InvalidArgument("expected shape ", expected.DebugString(),
-                                    " for ", blocks[i].name, ", but received ",
-                                    list[i].shape().DebugString()));
+        OP_REQUIRES(
+            context, list[i].shape() == expected,
+            InvalidArgument("expected shape ", expected.DebugString(), " for ",
+                            blocks[i].Name(), ", but received ",
+                            list[i].shape().DebugString()));
         OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
                                     DataOf(list[i]), to + blocks[i].offset,
                                     list[i].TotalBytes())));

@@ -100,6 +100,8 @@ class RnnBackend {
 
   virtual RnnStatus BufferSizes(const RnnProblem& problem,
                                 RnnBufferSizes* sizes) = 0;
+  // Called with every large buffer that was allocated for a call to write to.
+  virtual void Prepare(void* /*buffer*/, size_t /*bytes*/) {}
   virtual RnnStatus Forward(const RnnProblem& problem,
                             const RnnForwardBuffers& buffers) = 0;
   virtual RnnStatus Backward(const RnnProblem& problem,

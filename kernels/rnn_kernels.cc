@@ -181,6 +181,9 @@ class ForwardOp : public RnnOp {
     Tensor workspace;
     OP_REQUIRES_OK(context, AllocateWorkspace(context, sizes.forward_workspace,
                                               &workspace));
+    for (Tensor* const tensor : {output, reserve_space, &workspace}) {
+      backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
+    }
     RnnForwardBuffers buffers;
     buffers.input = DataOf(context->input(0));
     buffers.input_h = DataOf(input_h);
@@ -250,6 +253,9 @@ class BackwardOp : public RnnOp {
     Tensor workspace;
     OP_REQUIRES_OK(context, AllocateWorkspace(context, sizes.backward_workspace,
                                               &workspace));
+    for (Tensor* const tensor : {backprops[0], backprops[3], &workspace}) {
+      backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
+    }
     RnnBackwardBuffers buffers;
     buffers.input = DataOf(context->input(0));
     buffers.input_h = DataOf(context->input(1));
@@ -263,7 +269,7 @@ class BackwardOp : public RnnOp {
     buffers.output_backprop = DataOf(context->input(9));
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);
-    Tensor consumable = reserve_space;
+    Tensor consumable;  // Another reference would prevent its being forwarded.
     if (sizes.backward_consumes_reserve) {
       // Where nobody else holds the reserve space, this is the same buffer.
       OP_REQUIRES_OK(context,
@@ -275,6 +281,8 @@ class BackwardOp : public RnnOp {
                                     DataOf(reserve_space), DataOf(consumable),
                                     reserve_space.TotalBytes())));
       }
+    } else {
+      consumable = reserve_space;
     }
     buffers.reserve_space = DataOf(consumable);
     buffers.input_backprop = DataOf(*backprops[0]);

@@ -39,25 +39,14 @@ bool Parse(const Named<E> (&table)[n], std::string_view name, E* value) {
   return false;
 }
 
-const char* GateName(const RnnSpec& spec, int64_t gate) {
+const char* GateName(RnnMode mode, int64_t gate) {
   constexpr const char* kLstmGates[] = {"input_gate_", "forget_gate_",
                                         "cell_candidate_", "output_gate_"};
   constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
                                        "candidate_"};
-  if (spec.is_lstm()) return kLstmGates[gate];
-  if (spec.is_gru()) return kGruGates[gate];
+  if (mode == RnnMode::kLstm) return kLstmGates[gate];
+  if (mode == RnnMode::kGru) return kGruGates[gate];
   return "";
-}
-
-std::string BlockName(const RnnSpec& spec, const ParamBlock& block,
-                      bool is_bias) {
-  std::string name = "layer_" + std::to_string(block.layer) +
-                     (block.dir == 0 ? "_forward_" : "_backward_");
-  const int64_t gates = spec.num_gates();
-  if (block.linear_layer_id == 2 * gates) return name + "projection_kernel";
-  name += GateName(spec, block.linear_layer_id % gates);
-  if (block.linear_layer_id >= gates) name += "recurrent_";
-  return name + (is_bias ? "bias" : "kernel");
 }
 
 std::string Text(float value) {
@@ -148,15 +137,24 @@ std::string RnnSpec::Problem() const {
   return "";
 }
 
+std::string ParamBlock::Name() const {
+  std::string name = "layer_" + std::to_string(layer) +
+                     (dir == 0 ? "_forward_" : "_backward_");
+  const int64_t gates = NumGates(rnn_mode);
+  if (linear_layer_id == 2 * gates) return name + "projection_kernel";
+  name += GateName(rnn_mode, linear_layer_id % gates);
+  if (linear_layer_id >= gates) name += "recurrent_";
+  return name + (is_bias ? "bias" : "kernel");
+}
+
 ParamLayout::ParamLayout(const RnnSpec& spec)
     : pseudo_layers_(spec.num_pseudo_layers()) {
   const int64_t gates = spec.num_gates();
   auto add = [&](std::vector<ParamBlock>* blocks, int64_t layer, int64_t dir,
                  int64_t id, int64_t rows, int64_t cols) {
-    ParamBlock block{layer, dir, id, size_, rows, cols, ""};
-    block.name = BlockName(spec, block, blocks == &biases_);
-    size_ += block.size();
-    blocks->push_back(std::move(block));
+    blocks->push_back(
+        {layer, dir, id, size_, rows, cols, blocks == &biases_, spec.rnn_mode});
+    size_ += rows * cols;
   };
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {

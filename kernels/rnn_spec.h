@@ -25,6 +25,10 @@ bool ParseDirection(std::string_view name, Direction* direction);
 bool ParseBiasMode(std::string_view name, BiasMode* mode);
 const char* RnnModeName(RnnMode mode);
 
+inline int64_t NumGates(RnnMode mode) {
+  return mode == RnnMode::kLstm ? 4 : mode == RnnMode::kGru ? 3 : 1;
+}
+
 struct RnnSpec {
   RnnMode rnn_mode = RnnMode::kLstm;
   int64_t num_layers = 1;
@@ -39,7 +43,7 @@ struct RnnSpec {
 
   bool is_lstm() const { return rnn_mode == RnnMode::kLstm; }
   bool is_gru() const { return rnn_mode == RnnMode::kGru; }
-  int64_t num_gates() const { return is_lstm() ? 4 : is_gru() ? 3 : 1; }
+  int64_t num_gates() const { return NumGates(rnn_mode); }
   int64_t num_dirs() const {
     return direction == Direction::kBidirectional ? 2 : 1;
   }
@@ -78,11 +82,13 @@ struct ParamBlock {
   int64_t offset = 0;  // In elements.
   int64_t rows = 0;
   int64_t cols = 0;  // 1 for a bias.
-  // "layer_0_forward_input_gate_kernel" and the like: the name of the canonical
-  // tensor in checkpoints, which would escape dots and slashes.
-  std::string name;
+  bool is_bias = false;
+  RnnMode rnn_mode = RnnMode::kLstm;
 
   int64_t size() const { return rows * cols; }
+  // "layer_0_forward_input_gate_kernel" and the like: the name of the canonical
+  // tensor in checkpoints, which would escape dots and slashes.
+  std::string Name() const;
 };
 
 // Where every canonical tensor stands in the opaque buffer: all matrices,

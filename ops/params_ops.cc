@@ -55,7 +55,7 @@ absl::Status CanonicalToParamsShape(InferenceContext* c) {
       const ShapeHandle expected = BlockShape(c, block, is_bias);
       if (!c->Merge(c->input(input), expected, &unused).ok()) {
         return InvalidArgument("expected shape ", c->DebugString(expected),
-                               " for ", block.name, ", but received ",
+                               " for ", block.Name(), ", but received ",
                                c->DebugString(c->input(input)));
       }
       ++input;

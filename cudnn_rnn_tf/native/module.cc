@@ -80,7 +80,7 @@ class Layout {
   }
   std::vector<std::string> Names(bool is_bias) const {
     std::vector<std::string> names;
-    for (const ParamBlock& block : blocks(is_bias)) names.push_back(block.name);
+    for (const ParamBlock& block : blocks(is_bias)) names.push_back(block.Name());
     return names;
   }
   std::vector<int64_t> Offsets(bool is_bias) const {
@@ -105,12 +105,12 @@ class Layout {
         const py::tuple shape = ShapeOf(block, is_bias);
         if (!shape.equal(tensor.attr("shape"))) {
           throw py::value_error("expected shape " + Text(shape) + " for " +
-                                block.name + ", but received " +
+                                block.Name() + ", but received " +
                                 Text(tensor.attr("shape")));
         }
         if (!tensor.dtype().equal(dtype)) {
           throw py::type_error("expected dtype " + Text(dtype) + " for " +
-                               block.name +
+                               block.Name() +
                                ", as the first weight has, but "
                                "received " +
                                Text(tensor.dtype()));

@@ -3,18 +3,18 @@
 
 #include <utility>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/schedule.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
 class CpuBackend : public RnnBackend {
  public:
-  explicit CpuBackend(ParallelFor parallel_for)
-      : parallel_for_(std::move(parallel_for)) {}
+  explicit CpuBackend(Threads threads) : threads_(std::move(threads)) {}
 
   RnnStatus BufferSizes(const RnnProblem& problem,
                         RnnBufferSizes* sizes) override;
+  void Prepare(void* buffer, size_t bytes) override;
   RnnStatus Forward(const RnnProblem& problem,
                     const RnnForwardBuffers& buffers) override;
   RnnStatus Backward(const RnnProblem& problem,
@@ -23,7 +23,7 @@ class CpuBackend : public RnnBackend {
   RnnStatus SetZero(void* to, size_t bytes) override;
 
  private:
-  ParallelFor parallel_for_;
+  Threads threads_;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -5,396 +5,432 @@
 
 namespace cudnn_rnn_tf {
 
-// Working memory of one layer's backward pass; pointers to arrays of D.
+// Working memory of one layer's backward pass; arrays by direction.
 template <typename T>
 struct CpuNetwork<T>::BackwardLayer {
-  const CpuBackwardCall<T>& call;
-  const CpuReserve<T>& reserve;
+  // Gradients of preactivations [N, rows] and the rows of the recurrent weights
+  // that they belong to: a GRU's candidate has a gradient of its own on the
+  // recurrent side.
+  struct Segment {
+    Rows<T> dz;
+    int64_t first = 0;
+    int64_t rows = 0;
+    PackedMatrix<T> weights;  // [rows, P]
+  };
+  struct Scratch {
+    T* dh;         // [block, h_stride]
+    T* dc;         // [block, H]
+    T* dy;         // Of what is projected, [block, H].
+    T* bias_sums;  // [num_gates * H], a GRU's recurrent candidate's [H] behind.
+  };
+
   int64_t index = 0;
-  const T* input = nullptr;            // The layer's input, dropout applied.
-  const T* output_backprop = nullptr;  // [T, B, D * P]
-  T* input_backprop = nullptr;         // [T, B, fan_in]
-  // Gradients of the preactivations, [T, B, dz_width].
-  T* dz[2] = {};
-  T* first_dz =
-      nullptr;           // Those of every sequence's first step, [B, dz_width].
-  T* first_h = nullptr;  // With sequence lengths: what they begin with, [B, P].
-  // Projection only: the gradient of the projected output and what was
-  // projected, [T, B, P] and [T, B, H].
+  Rows<const T> input;            // Dropout applied.
+  Rows<const T> output_backprop;  // [N, D * P]
+  Rows<T> input_backprop;         // [N, fan_in]
+  T* output = nullptr;            // [N + B, D * P]
+  typename CpuReserve<T>::PseudoLayer kept[2] = {};
+  std::vector<Segment> segments[2];
+  PackedMatrix<T> projection[2];  // [P, H]
+  // Projection: the gradient of the projected output and what was projected,
+  // [N, P] and [N, H].
   T* projected_backprop[2] = {};
   T* unprojected[2] = {};
-  T* recurrent_panels[2] = {};
-  T* projection_panels[2] = {};
-  T* block_workspaces = nullptr;
-  int64_t block_workspace_size = 0;
-  T* panels = nullptr;  // For products of whole sequences.
-
-  BackwardLayer(const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve)
-      : call(call), reserve(reserve) {}
+  std::vector<Scratch> scratch;  // By group.
 };
 
-namespace {
-
-// Which columns of dz belong to which rows of the recurrent weights: a GRU's
-// candidate has a gradient of its own on the recurrent side.
-struct Segment {
-  int64_t dz_col;
-  int64_t first_row;
-  int64_t num_rows;
-};
-
-struct Segments {
-  Segment items[2];
-  int count;
-
-  explicit Segments(const RnnSpec& spec) {
-    const int64_t n = spec.num_units;
-    if (spec.is_gru()) {
-      items[0] = {0, 0, 2 * n};
-      items[1] = {3 * n, 2 * n, n};
-      count = 2;
+template <typename T>
+void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
+                           Arena* arena, BackwardLayer* layer) const {
+  const int64_t block = PackedRows::MaxBlockSize(batch_);
+  const int64_t max_rows = problem_.max_time * batch_;
+  layer->index = index;
+  layer->output = reserve.outputs[index];
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    const auto& kept = layer->kept[dir] =
+        reserve.pseudo_layers[index * dirs_ + dir];
+    const auto add_segment = [&](Rows<T> dz, int64_t first, int64_t rows) {
+      layer->segments[dir].push_back(
+          {dz, first, rows,
+           PackedMatrix<T>(rows, out_, KeepsBfloat16(), arena)});
+    };
+    if (spec_.is_gru()) {
+      add_segment({kept.gates, gates_}, 0, 2 * units_);
+      add_segment({kept.candidate, units_}, 2 * units_, units_);
     } else {
-      items[0] = {0, 0, spec.num_gates() * n};
-      count = 1;
+      add_segment({kept.gates, gates_}, 0, gates_);
+    }
+    if (spec_.num_proj > 0) {
+      layer->projection[dir] =
+          PackedMatrix<T>(out_, units_, KeepsBfloat16(), arena);
+      layer->projected_backprop[dir] = arena->Take<T>(max_rows * out_);
+      layer->unprojected[dir] = arena->Take<T>(max_rows * units_);
     }
   }
-  const Segment* begin() const { return items; }
-  const Segment* end() const { return items + count; }
-};
-
-int64_t DzWidth(const RnnSpec& spec) {
-  return (spec.is_gru() ? 4 : spec.num_gates()) * spec.num_units;
+  layer->scratch.resize(num_groups());
+  for (auto& scratch : layer->scratch) {
+    scratch = {};
+    scratch.dh = arena->Take<T>(block * h_stride_);
+    if (spec_.is_lstm()) scratch.dc = arena->Take<T>(block * units_);
+    if (spec_.num_proj > 0) scratch.dy = arena->Take<T>(block * units_);
+    scratch.bias_sums = arena->Take<T>(gates_ + units_);
+  }
 }
 
-// to[j] = the sum of column j. Partial sums over blocks of rows keep the
-// rounding error from growing with the number of rows.
 template <typename T>
-void SumColumns(int64_t rows, int64_t cols, const T* from, int64_t row_stride,
-                T* to, const ParallelFor& parallel_for) {
-  constexpr int64_t kCols = 64, kRows = 128;
-  parallel_for(CeilDiv(cols, kCols), 1.0 * rows * kCols,
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t task = begin; task < end; ++task) {
-                   const int64_t first = task * kCols;
-                   const int64_t width = std::min(kCols, cols - first);
-                   T total[kCols] = {};
-                   for (int64_t row = 0; row < rows; row += kRows) {
-                     T sum[kCols] = {};
-                     const int64_t last = std::min(row + kRows, rows);
-                     for (int64_t r = row; r < last; ++r) {
-                       const T* x = from + r * row_stride + first;
-                       for (int64_t j = 0; j < width; ++j) sum[j] += x[j];
-                     }
-                     for (int64_t j = 0; j < width; ++j) total[j] += sum[j];
-                   }
-                   std::copy_n(total, width, to + first);
-                 }
-               });
+void CpuNetwork<T>::PackWeights(const T* params, const BackwardLayer& layer,
+                                Schedule* schedule) const {
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    const ParamLayout::PseudoLayer& offsets =
+        layout_.pseudo_layer(layer.index * dirs_ + dir);
+    const Rows<const T> recurrent = {params + offsets.recurrent_weights, out_};
+    for (const auto& segment : layer.segments[dir]) {
+      segment.weights.Pack(recurrent.From(segment.first), schedule);
+    }
+    if (spec_.num_proj > 0) {
+      layer.projection[dir].Pack({params + offsets.projection, units_},
+                                 schedule);
+    }
+  }
 }
 
-}  // namespace
+template <typename T>
+void CpuNetwork<T>::BeginBackward(const CpuBackwardCall<T>& call,
+                                  const BackwardLayer& layer,
+                                  int64_t group_index) const {
+  const auto& scratch = layer.scratch[group_index];
+  std::fill_n(scratch.bias_sums, gates_ + units_, T(0));
+  ForEachState(group(group_index), [&](int64_t r, int64_t, int64_t state) {
+    state += layer.index * dirs_ * batch_;
+    std::copy_n(call.h_backprop + state * out_, out_,
+                scratch.dh + r * h_stride_);
+    if (spec_.is_lstm()) {
+      std::copy_n(call.c_backprop + state * units_, units_,
+                  scratch.dc + r * units_);
+    }
+  });
+}
 
 template <typename T>
-void CpuNetwork<T>::BackwardSteps(const BackwardLayer& layer, int64_t dir,
-                                  int64_t first_row, int64_t last_row) {
+void CpuNetwork<T>::EndBackward(const CpuBackwardCall<T>& call,
+                                const BackwardLayer& layer,
+                                int64_t group_index) const {
+  const auto& scratch = layer.scratch[group_index];
+  ForEachState(group(group_index), [&](int64_t r, int64_t, int64_t state) {
+    state += layer.index * dirs_ * batch_;
+    std::copy_n(scratch.dh + r * h_stride_, out_,
+                call.h_backprop + state * out_);
+    if (spec_.is_lstm()) {
+      std::copy_n(scratch.dc + r * units_, units_,
+                  call.c_backprop + state * units_);
+    }
+  });
+}
+
+// The part of one step that needs all gradients of the step before it (the next
+// one in time): carries them back to the states, for a panel of these.
+template <typename T>
+void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
+                                   int64_t group_index, int64_t step,
+                                   int64_t panel) const {
+  const Group group = this->group(group_index);
+  const PackedRows::Block& block = *group.block;
+  T* const dh = layer.scratch[group_index].dh;
+  if (step > 0 && step <= block.longest) {
+    const int64_t t = group.TimeBack(step - 1);
+    Product<T> product;
+    product.rows = block.Active(t);
+    product.c = {dh, h_stride_};
+    // Of a GRU's gradient z * dh is there already.
+    if (spec_.is_gru()) product.init = product.c;
+    for (const auto& segment : layer.segments[group.dir]) {
+      product.a = segment.dz.From(block.first_row[t]);
+      product.b = segment.weights;
+      product.RunPanels(panel, panel + 1);
+      product.init = product.c;
+    }
+  }
+  if (step >= block.longest) return;
+  const int64_t t = group.TimeBack(step);
+  const int64_t first = panel * PackedMatrix<T>::PanelCols();
+  const int64_t n = std::min(PackedMatrix<T>::PanelCols(), out_ - first);
+  for (int64_t r = 0; r < block.Active(t); ++r) {
+    const int64_t row = block.first_row[t] + r;
+    const T* const from = layer.output_backprop[row] + group.dir * out_ + first;
+    T* const to = dh + r * h_stride_ + first;
+    for (int64_t j = 0; j < n; ++j) to[j] += from[j];
+    if (spec_.num_proj > 0) {
+      std::copy_n(to, n,
+                  layer.projected_backprop[group.dir] + row * out_ + first);
+    }
+  }
+}
+
+// The rest of the step: from the gradients of a panel's outputs to those of its
+// units' preactivations.
+template <typename T>
+void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
+                                  int64_t group_index, int64_t step,
+                                  int64_t panel) const {
   const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t pseudo_layer = layer.index * dirs_ + dir;
-  const typename CpuReserve<T>::PseudoLayer& kept =
-      layer.reserve.pseudo_layers[pseudo_layer];
-  const int64_t dz_width = DzWidth(spec_);
-  const int64_t rows = last_row - first_row;
-  const int64_t longest = LongestLength(first_row, last_row);
+  const Group group = this->group(group_index);
+  const PackedRows::Block& block = *group.block;
+  if (step >= block.longest) return;
+  const int64_t t = group.TimeBack(step);
+  const int64_t active = block.Active(t);
+  const auto& scratch = layer.scratch[group_index];
+  const auto& kept = layer.kept[group.dir];
   const T clip = static_cast<T>(spec_.cell_clip);
-  const bool projects = spec_.num_proj > 0;
-  const int64_t previous = dir == 0 ? -1 : 1;
-  T* const output = layer.reserve.outputs[layer.index] + dir * out_;
-  const int64_t states = pseudo_layer * batch_ + first_row;
-  const T* const input_h = layer.call.input_h + states * out_;
-  T* const dh = layer.call.h_backprop + states * out_;
-  const int64_t block =
-      dir * CeilDiv(batch_, BatchBlock()) + first_row / BatchBlock();
-  // The gradient of this step's h [rows, P], becoming that of the step before;
-  // with projection, that of what was projected [rows, H].
-  T* const step_dh =
-      layer.block_workspaces + block * layer.block_workspace_size;
-  T* const step_dy = projects ? step_dh + rows * out_ : step_dh;
-
-  for (int64_t t = longest; t < time_; ++t) {
-    const int64_t first = t * batch_ + first_row;
-    std::fill_n(layer.dz[dir] + first * dz_width, rows * dz_width, T(0));
-    if (projects) {
-      std::fill_n(layer.projected_backprop[dir] + first * out_, rows * out_,
-                  T(0));
-      std::fill_n(layer.unprojected[dir] + first * units_, rows * units_, T(0));
+  const int64_t unit = panel * PackedMatrix<T>::PanelCols();
+  const int64_t n = std::min(PackedMatrix<T>::PanelCols(), units_ - unit);
+  T* dy = scratch.dh;
+  int64_t dy_stride = h_stride_;
+  if (spec_.num_proj > 0) {
+    dy = scratch.dy;
+    dy_stride = units_;
+    Product<T> product;
+    product.rows = active;
+    product.a = Rows<T>{layer.projected_backprop[group.dir], out_}.From(
+        block.first_row[t]);
+    product.b = layer.projection[group.dir];
+    product.c = {dy, units_};
+    product.RunPanels(panel, panel + 1);
+  }
+  T* const gates = kept.gates + block.first_row[t] * gates_ + unit;
+  T* const candidate = kept.candidate + block.first_row[t] * units_ + unit;
+  for (int64_t r = 0; r < active; ++r) {
+    const int64_t row = block.first_row[t] + r;
+    const int64_t previous = rows_.PreviousRow(block, t, r, group.dir);
+    T* const row_gates = gates + r * gates_;
+    T* const row_dy = dy + r * dy_stride + unit;
+    switch (spec_.rnn_mode) {
+      case RnnMode::kLstm:
+        simd.lstm_backward(
+            n, units_, clip, row_gates, kept.cell + row * units_ + unit,
+            kept.cell + previous * units_ + unit, row_dy,
+            scratch.dc + r * units_ + unit,
+            spec_.num_proj > 0
+                ? layer.unprojected[group.dir] + row * units_ + unit
+                : nullptr);
+        break;
+      case RnnMode::kGru:
+        simd.gru_backward(
+            n, units_, row_gates, candidate + r * units_,
+            layer.output + previous * layer_out_ + group.dir * out_ + unit,
+            row_dy);
+        break;
+      case RnnMode::kRnnTanh:
+        simd.rnn_tanh_backward(n, row_gates, row_dy);
+        break;
+      case RnnMode::kRnnRelu:
+        simd.rnn_relu_backward(n, row_gates, row_dy);
+        break;
     }
   }
-  for (int64_t step = 0; step < longest; ++step) {
-    const int64_t t = dir == 0 ? longest - 1 - step : step;
-    const int64_t first = t * batch_ + first_row;
-    T* const dz = layer.dz[dir] + first * dz_width;
-    for (int64_t r = 0; r < rows; ++r) {
-      T* const to = step_dh + r * out_;
-      if (t >= length(first_row + r)) {
-        std::fill_n(to, out_, T(0));
-        continue;
-      }
-      const T* from =
-          layer.output_backprop + (first + r) * layer_out_ + dir * out_;
-      for (int64_t j = 0; j < out_; ++j) to[j] = dh[r * out_ + j] + from[j];
-    }
-    if (projects) {
-      std::copy_n(step_dh, rows * out_,
-                  layer.projected_backprop[dir] + first * out_);
-      GemmPacked(rows, units_, out_, MatrixView<T>{step_dh, out_},
-                 layer.projection_panels[dir], step_dy, units_,
-                 /*accumulate=*/false);
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row_length = length(first_row + r);
-      T* const row_dz = dz + r * dz_width;
-      if (t >= row_length) {
-        std::fill_n(row_dz, dz_width, T(0));
-        if (projects) {
-          std::fill_n(layer.unprojected[dir] + (first + r) * units_, units_,
-                      T(0));
-        }
-        continue;
-      }
-      const bool is_first = t == (dir == 0 ? 0 : row_length - 1);
-      const int64_t before = first + r + previous * batch_;
-      const T* const gates = kept.gates + (first + r) * gates_;
-      T* const row_dy = step_dy + r * units_;
-      switch (spec_.rnn_mode) {
-        case RnnMode::kLstm: {
-          const T* const c = kept.cell + (first + r) * units_;
-          const T* const c_prev =
-              is_first ? layer.call.input_c + (states + r) * units_
-                       : kept.cell + before * units_;
-          simd.lstm_backward(units_, clip, gates, c, c_prev, row_dy,
-                             layer.call.c_backprop + (states + r) * units_,
-                             row_dz);
-          if (projects) {
-            simd.lstm_output(units_, clip, gates + 3 * units_, c,
-                             layer.unprojected[dir] + (first + r) * units_);
-          }
-          break;
-        }
-        case RnnMode::kGru:
-          simd.gru_backward(
-              units_, gates, kept.candidate + (first + r) * units_,
-              is_first ? input_h + r * out_ : output + before * layer_out_,
-              row_dy, row_dz);
-          break;
-        case RnnMode::kRnnTanh:
-          simd.rnn_tanh_backward(units_, gates, row_dy, row_dz);
-          break;
-        case RnnMode::kRnnRelu:
-          simd.rnn_relu_backward(units_, gates, row_dy, row_dz);
-          break;
-      }
-    }
-    const T* panels = layer.recurrent_panels[dir];
-    bool accumulate = spec_.is_gru();  // Onto z * dh, which is there already.
-    for (const Segment& segment : Segments(spec_)) {
-      GemmPacked(rows, out_, segment.num_rows,
-                 MatrixView<T>{dz + segment.dz_col, dz_width}, panels, step_dh,
-                 out_, accumulate);
-      panels += PackedSize<T>(segment.num_rows, out_);
-      accumulate = true;
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      if (t < length(first_row + r)) {
-        std::copy_n(step_dh + r * out_, out_, dh + r * out_);
-      }
-    }
+  T* const sums = scratch.bias_sums + unit;
+  for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+    simd.add_column_sums(active, n, gates + gate * units_, gates_,
+                         sums + gate * units_);
+  }
+  if (spec_.is_gru()) {
+    simd.add_column_sums(active, n, candidate, units_, sums + gates_);
   }
 }
 
 template <typename T>
-void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer, int64_t dir) {
-  const int64_t pseudo_layer = layer.index * dirs_ + dir;
-  const ParamLayout::PseudoLayer& offsets = layout_.pseudo_layer(pseudo_layer);
+void CpuNetwork<T>::BackwardGroups(const CpuBackwardCall<T>& call,
+                                   const BackwardLayer& layer, int64_t first,
+                                   int64_t last, Schedule* schedule) const {
+  const int64_t parts = NumParts(*schedule, last - first);
+  const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
+  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
+    BeginBackward(call, layer, first + chunk);
+  });
+  // After the last step, its gradients are carried to the initial states.
+  schedule->Add(
+      LongestOf(first, last) * phases_per_step + 1, (last - first) * parts,
+      [=, &layer](int64_t phase, int64_t chunk) {
+        const int64_t step = phase / phases_per_step;
+        const int64_t index = first + chunk / parts;
+        const bool is_first_phase = phase % phases_per_step == 0;
+        const Range panels =
+            PartPanels(is_first_phase ? out_ : units_, chunk % parts, parts);
+        for (int64_t panel = panels.first; panel < panels.last; ++panel) {
+          if (is_first_phase) BackwardStates(layer, index, step, panel);
+          if (!is_first_phase || phases_per_step == 1) {
+            BackwardUnits(layer, index, step, panel);
+          }
+        }
+      });
+  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
+    EndBackward(call, layer, first + chunk);
+  });
+}
+
+template <typename T>
+void CpuNetwork<T>::Multiply(Product<T> product, int64_t depth, int64_t cols,
+                             Rows<const T> b, Arena* arena,
+                             Schedule* schedule) const {
+  // The next product packs in the same place.
+  const Arena::Scope scope(arena);
+  product.b = PackedMatrix<T>(depth, cols, /*bfloat16=*/false, arena);
+  if (arena->only_counts()) return;
+  product.b.Pack(b, schedule);
+  product.AddTo(schedule);
+}
+
+// dx = dz W, summed over the directions.
+template <typename T>
+void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
+                                   const T* params, Arena* arena,
+                                   Schedule* schedule) const {
+  const ParamLayout::PseudoLayer& offsets =
+      layout_.pseudo_layer(layer.index * dirs_ + dir);
   const int64_t fan_in = spec_.layer_input_size(layer.index);
-  const int64_t steps = time_ * batch_;
-  const int64_t dz_width = DzWidth(spec_);
-  const T* const dz = layer.dz[dir];
-  T* const dparams = layer.call.params_backprop;
-
-  // Input side: dW = dz^T x, dx = dz W.
-  const MatrixView<T> dz_input = {dz, dz_width};
+  const Rows<T> dz = {layer.kept[dir].gates, gates_};
+  const Rows<T> dx = layer.input_backprop;
   if (offsets.input_weights >= 0) {
-    const T* const weights = layer.call.params + offsets.input_weights;
-    Gemm(gates_, fan_in, steps, dz_input.Transposed(),
-         MatrixView<T>{layer.input, fan_in}, dparams + offsets.input_weights,
-         fan_in, /*accumulate=*/false, layer.panels, parallel_for_);
-    Gemm(steps, fan_in, gates_, dz_input, MatrixView<T>{weights, fan_in},
-         layer.input_backprop, fan_in, /*accumulate=*/dir > 0, layer.panels,
-         parallel_for_);
-  } else {
-    for (int64_t row = 0; row < steps; ++row) {
-      T* const dx = layer.input_backprop + row * fan_in;
-      if (dir == 0) std::fill_n(dx, fan_in, T(0));
-      for (int64_t j = 0; j < gates_; ++j) {
-        dx[j % units_] += dz[row * dz_width + j];
-      }
-    }
+    Product<T> product;
+    product.rows = rows_.num_rows();
+    product.a = dz;
+    product.c = dx;
+    if (dir > 0) product.init = dx;
+    Multiply(product, gates_, fan_in, {params + offsets.input_weights, fan_in},
+             arena, schedule);
+    return;
   }
-  if (offsets.input_bias >= 0) {
-    SumColumns(steps, gates_, dz, dz_width, dparams + offsets.input_bias,
-               parallel_for_);
-  }
+  if (arena->only_counts()) return;
+  schedule->Add(1, rows_.num_rows(), [=](int64_t, int64_t row) {
+    if (dir == 0) std::fill_n(dx[row], fan_in, T(0));
+    for (int64_t j = 0; j < gates_; ++j) dx[row][j % units_] += dz[row][j];
+  });
+}
 
-  // Recurrent side. The state before a step is the output of its neighbour,
-  // except for a sequence's first step: padded outputs are zero, so those rows
-  // add nothing in the first product and come in the second.
-  const MatrixView<T> output = {layer.reserve.outputs[layer.index] + dir * out_,
-                                layer_out_};
-  const int64_t pairs = steps - batch_;
-  const T* const dz_after = dir == 0 ? dz + batch_ * dz_width : dz;
-  const MatrixView<T> output_before = {
-      dir == 0 ? output.data : output.data + batch_ * layer_out_, layer_out_};
-  for (int64_t row = 0; row < batch_; ++row) {
-    T* const to = layer.first_dz + row * dz_width;
-    if (length(row) == 0) {
-      std::fill_n(to, dz_width, T(0));
-      continue;
-    }
-    const int64_t t = dir == 0 ? 0 : length(row) - 1;
-    std::copy_n(dz + (t * batch_ + row) * dz_width, dz_width, to);
+// Sums over all steps: dW = dz^T x, dR = dz^T h.
+template <typename T>
+void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer, int64_t dir,
+                                    T* params_backprop, Arena* arena,
+                                    Schedule* schedule) const {
+  const ParamLayout::PseudoLayer& offsets =
+      layout_.pseudo_layer(layer.index * dirs_ + dir);
+  const int64_t num_rows = rows_.num_rows();
+  Product<T> product;
+  product.transposed = true;
+  if (offsets.input_weights >= 0) {
+    const int64_t fan_in = spec_.layer_input_size(layer.index);
+    product.rows = gates_;
+    product.a = Rows<T>{layer.kept[dir].gates, gates_};
+    product.c = {params_backprop + offsets.input_weights, fan_in};
+    Multiply(product, num_rows, fan_in, layer.input, arena, schedule);
   }
-  MatrixView<T> input_h = {layer.call.input_h + pseudo_layer * batch_ * out_,
-                           out_};
-  if (lengths_ != nullptr) {
-    // What an empty sequence begins with, NaN perhaps, must not reach a
-    // product.
-    for (int64_t row = 0; row < batch_; ++row) {
-      T* const to = layer.first_h + row * out_;
-      if (length(row) == 0) {
-        std::fill_n(to, out_, T(0));
-      } else {
-        std::copy_n(input_h.data + row * out_, out_, to);
-      }
-    }
-    input_h.data = layer.first_h;
-  }
-  for (const Segment& segment : Segments(spec_)) {
-    T* const dweights =
-        dparams + offsets.recurrent_weights + segment.first_row * out_;
-    const MatrixView<T> first = {layer.first_dz + segment.dz_col, dz_width};
-    Gemm(segment.num_rows, out_, batch_, first.Transposed(), input_h, dweights,
-         out_, /*accumulate=*/false, layer.panels, parallel_for_);
-    if (pairs > 0) {
-      const MatrixView<T> after = {dz_after + segment.dz_col, dz_width};
-      Gemm(segment.num_rows, out_, pairs, after.Transposed(), output_before,
-           dweights, out_, /*accumulate=*/true, layer.panels, parallel_for_);
-    }
-    if (offsets.recurrent_bias >= 0) {
-      SumColumns(steps, segment.num_rows, dz + segment.dz_col, dz_width,
-                 dparams + offsets.recurrent_bias + segment.first_row,
-                 parallel_for_);
-    }
+  const Rows<const T> state_before = {layer.output + dir * out_, layer_out_,
+                                      previous_rows_[dir].data()};
+  for (const auto& segment : layer.segments[dir]) {
+    product.rows = segment.rows;
+    product.a = segment.dz;
+    product.c = {
+        params_backprop + offsets.recurrent_weights + segment.first * out_,
+        out_};
+    Multiply(product, num_rows, out_, state_before, arena, schedule);
   }
   if (spec_.num_proj > 0) {
-    const MatrixView<T> dprojected = {layer.projected_backprop[dir], out_};
-    Gemm(out_, units_, steps, dprojected.Transposed(),
-         MatrixView<T>{layer.unprojected[dir], units_},
-         dparams + offsets.projection, units_, /*accumulate=*/false,
-         layer.panels, parallel_for_);
+    product.rows = out_;
+    product.a = Rows<T>{layer.projected_backprop[dir], out_};
+    product.c = {params_backprop + offsets.projection, units_};
+    Multiply(product, num_rows, units_, {layer.unprojected[dir], units_}, arena,
+             schedule);
+  }
+}
+
+// db = the sum of dz, which the groups have for their own steps.
+template <typename T>
+void CpuNetwork<T>::BackwardBiases(const BackwardLayer& layer, int64_t dir,
+                                   T* params_backprop) const {
+  const ParamLayout::PseudoLayer& offsets =
+      layout_.pseudo_layer(layer.index * dirs_ + dir);
+  const auto sum_groups = [&](int64_t offset, int64_t first, int64_t n) {
+    T* const to = params_backprop + offset;
+    std::fill_n(to, n, T(0));
+    for (int64_t i = 0; i < num_groups(); ++i) {
+      if (group(i).dir != dir) continue;
+      const T* const sums = layer.scratch[i].bias_sums + first;
+      for (int64_t j = 0; j < n; ++j) to[j] += sums[j];
+    }
+  };
+  if (offsets.input_bias >= 0) sum_groups(offsets.input_bias, 0, gates_);
+  if (offsets.recurrent_bias < 0) return;
+  for (const auto& segment : layer.segments[dir]) {
+    sum_groups(offsets.recurrent_bias + segment.first,
+               segment.first == 0 ? 0 : gates_, segment.rows);
   }
 }
 
 template <typename T>
 void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
                              const CpuReserve<T>& reserve, Arena* arena,
-                             bool count_only) {
-  const int64_t steps = time_ * batch_;
-  const int64_t blocks = CeilDiv(batch_, BatchBlock());
-  const int64_t dz_width = DzWidth(spec_);
-  const bool projects = spec_.num_proj > 0;
-  BackwardLayer layer(call, reserve);
-  int64_t recurrent_size = 0;
-  for (const Segment& segment : Segments(spec_)) {
-    recurrent_size += PackedSize<T>(segment.num_rows, out_);
+                             Schedule* schedule) {
+  const int64_t max_rows = problem_.max_time * batch_;
+  // The gradient of a layer's input is that of the output below it.
+  T* between[2] = {};
+  for (int64_t i = 0; i < std::min<int64_t>(2, spec_.num_layers - 1); ++i) {
+    between[i] = arena->Take<T>(max_rows * layer_out_);
   }
-  for (int64_t dir = 0; dir < dirs_; ++dir) {
-    layer.dz[dir] = arena->Take<T>(steps * dz_width);
-    layer.recurrent_panels[dir] = arena->Take<T>(recurrent_size);
-    if (projects) {
-      layer.projected_backprop[dir] = arena->Take<T>(steps * out_);
-      layer.unprojected[dir] = arena->Take<T>(steps * units_);
-      layer.projection_panels[dir] =
-          arena->Take<T>(PackedSize<T>(out_, units_));
+  T* const dropped = has_dropout(spec_.num_layers - 1)
+                         ? arena->Take<T>(max_rows * layer_out_)
+                         : nullptr;
+  if (rows_.num_rows() == 0) {
+    std::fill_n(call.params_backprop, layout_.size(), T(0));
+    return;
+  }
+  if (!arena->only_counts()) {
+    for (int64_t dir = 0; dir < dirs_; ++dir) {
+      previous_rows_[dir] = rows_.PreviousRows(dir);
     }
   }
-  layer.first_dz = arena->Take<T>(batch_ * dz_width);
-  if (problem_.has_sequence_lengths) {
-    layer.first_h = arena->Take<T>(batch_ * out_);
-  }
-  layer.block_workspace_size = BatchBlock() * (out_ + (projects ? units_ : 0));
-  layer.block_workspaces =
-      arena->Take<T>(dirs_ * blocks * layer.block_workspace_size);
-  const int64_t widest = std::max(spec_.input_size, layer_out_);
-  layer.panels = arena->Take<T>(
-      std::max({PackedSize<T>(steps, widest), PackedSize<T>(gates_, widest),
-                PackedSize<T>(batch_, out_),
-                projects ? PackedSize<T>(steps, units_) : 0}));
-  // The gradient of a layer's input is the one of the output below it.
-  T* spare =
-      spec_.num_layers > 1 ? arena->Take<T>(steps * layer_out_) : nullptr;
-  T* const dropped = spec_.num_layers > 1 && has_dropout(1)
-                         ? arena->Take<T>(steps * layer_out_)
-                         : nullptr;
-  if (count_only) return;
-
-  T* output_backprop = call.output_backprop;
+  Rows<const T> output_backprop = call.output_backprop;
   for (int64_t index = spec_.num_layers - 1; index >= 0; --index) {
-    layer.index = index;
-    layer.input = index == 0 ? call.input : reserve.outputs[index - 1];
-    layer.output_backprop = output_backprop;
-    layer.input_backprop = index == 0 ? call.input_backprop : spare;
-    if (has_dropout(index)) {
-      ApplyDropout(MaskBefore(index), steps * layer_out_, layer.input, dropped,
-                   parallel_for_);
-      layer.input = dropped;
+    const Arena::Scope scope(arena);
+    const auto layer = std::make_shared<BackwardLayer>();
+    LayOut(index, reserve, arena, layer.get());
+    layer->output_backprop = output_backprop;
+    layer->input = call.input;
+    layer->input_backprop = call.input_backprop;
+    if (index > 0) {
+      layer->input = {reserve.outputs[index - 1], layer_out_};
+      layer->input_backprop = {between[(index - 1) % 2], layer_out_};
+    }
+    if (!arena->only_counts()) {
+      if (has_dropout(index)) {
+        DropOut(index, layer->input.data, dropped, schedule);
+        layer->input = {dropped, layer_out_};
+      }
+      PackWeights(call.params, *layer, schedule);
+      AddGroups(
+          2.0 * gates_ * out_,
+          [this, &call, layer](int64_t first, int64_t last,
+                               Schedule* schedule) {
+            BackwardGroups(call, *layer, first, last, schedule);
+          },
+          schedule);
+      schedule->Add(1, dirs_, [this, &call, layer](int64_t, int64_t dir) {
+        BackwardBiases(*layer, dir, call.params_backprop);
+      });
     }
     for (int64_t dir = 0; dir < dirs_; ++dir) {
-      const ParamLayout::PseudoLayer& offsets =
-          layout_.pseudo_layer(index * dirs_ + dir);
-      T* panels = layer.recurrent_panels[dir];
-      for (const Segment& segment : Segments(spec_)) {
-        const T* const weights =
-            call.params + offsets.recurrent_weights + segment.first_row * out_;
-        PackPanels(segment.num_rows, out_, MatrixView<T>{weights, out_}, panels,
-                   parallel_for_);
-        panels += PackedSize<T>(segment.num_rows, out_);
-      }
-      if (projects) {
-        PackPanels(out_, units_,
-                   MatrixView<T>{call.params + offsets.projection, units_},
-                   layer.projection_panels[dir], parallel_for_);
-      }
+      BackwardInputs(*layer, dir, call.params, arena, schedule);
+      BackwardWeights(*layer, dir, call.params_backprop, arena, schedule);
     }
-    const double flops =
-        2.0 * time_ * std::min(batch_, BatchBlock()) * dz_width * (out_ + 10.0);
-    parallel_for_(dirs_ * blocks, flops, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t first_row = task % blocks * BatchBlock();
-        BackwardSteps(layer, task / blocks, first_row,
-                      std::min(first_row + BatchBlock(), batch_));
-      }
-    });
-    for (int64_t dir = 0; dir < dirs_; ++dir) BackwardWeights(layer, dir);
-    if (has_dropout(index)) {
-      ApplyDropout(MaskBefore(index), steps * layer_out_, layer.input_backprop,
-                   layer.input_backprop, parallel_for_);
+    if (has_dropout(index) && !arena->only_counts()) {
+      DropOut(index, layer->input_backprop.data, layer->input_backprop.data,
+              schedule);
     }
-    std::swap(output_backprop, spare);
+    output_backprop = layer->input_backprop;
   }
 }
 
-#define CRNN_INSTANTIATE(T)                                        \
-  template void CpuNetwork<T>::Backward(const CpuBackwardCall<T>&, \
-                                        const CpuReserve<T>&, Arena*, bool)
+#define CRNN_INSTANTIATE(T)              \
+  template void CpuNetwork<T>::Backward( \
+      const CpuBackwardCall<T>&, const CpuReserve<T>&, Arena*, Schedule*)
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

@@ -6,296 +6,390 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Rows that one task carries through all time steps: enough to reuse each panel
-// of the recurrent weights, few enough to give every core a task.
-constexpr int64_t kBatchBlock = 16;
-constexpr int64_t kRowBlock = 64;
+// The input side of this many rows is computed at a time: enough to reuse the
+// weights, few enough that the recurrence finds the results in a cache.
+constexpr int64_t kChunkRows = 192;
 
 }  // namespace
 
+// Working memory of one layer's forward pass; arrays by direction.
 template <typename T>
-CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
-  const RnnSpec& spec = problem.spec;
-  const int64_t steps = problem.max_time * problem.batch_size;
-  const bool training = problem.is_training;
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      if (!training && layer > 0) {
-        pseudo_layers.push_back(pseudo_layers[dir]);
-        continue;
-      }
-      PseudoLayer pseudo_layer = {};
-      pseudo_layer.gates =
-          arena->Take<T>(steps * spec.num_gates() * spec.num_units);
-      if (training && spec.is_lstm()) {
-        pseudo_layer.cell = arena->Take<T>(steps * spec.num_units);
-      }
-      if (training && spec.is_gru()) {
-        pseudo_layer.candidate = arena->Take<T>(steps * spec.num_units);
-      }
-      pseudo_layers.push_back(pseudo_layer);
+struct CpuNetwork<T>::ForwardLayer {
+  int64_t index = 0;
+  Rows<const T> input;  // Dropout applied.
+  // Where outputs go: to the next layer or the backward pass, to the caller.
+  Rows<T> outputs[2];
+  int num_outputs = 0;
+  typename CpuReserve<T>::PseudoLayer kept[2] = {};
+
+  int64_t chunk_steps = 0;
+  PackedMatrix<T> input_weights[2];  // [fan_in, num_gates * H]
+  PackedMatrix<T> recurrent[2][4];   // Of each gate, [P, H].
+  PackedMatrix<T> projection[2];     // [H, P]
+  T* bias[2] = {};                   // [num_gates * H]
+  T* candidate_bias[2] = {};         // GRU: recurrent, [H].
+  struct Scratch {
+    // The states before and after a step, taking turns, [block, h_stride].
+    T* h[2];
+    T* c;            // [block, H]
+    T* unprojected;  // [block, H]
+    T* gates;        // Inference: of a chunk, [chunk rows, num_gates * H].
+    T* candidate;    // Inference: [block, H].
+  };
+  std::vector<Scratch> scratch;  // By group.
+};
+
+template <typename T>
+void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
+                           Arena* arena, ForwardLayer* layer) const {
+  const int64_t block = PackedRows::MaxBlockSize(batch_);
+  layer->index = index;
+  layer->chunk_steps =
+      std::min(problem_.max_time, std::max<int64_t>(1, kChunkRows / block));
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    layer->kept[dir] = reserve.pseudo_layers[index * dirs_ + dir];
+    if (spec_.has_input_weights(index)) {
+      layer->input_weights[dir] =
+          PackedMatrix<T>(spec_.layer_input_size(index), gates_,
+                          /*bfloat16=*/false, arena);
     }
-    outputs.push_back(training || layer < 2
-                          ? arena->Take<T>(steps * spec.layer_output_size())
-                          : outputs[layer - 2]);
+    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+      layer->recurrent[dir][gate] =
+          PackedMatrix<T>(out_, units_, KeepsBfloat16(), arena);
+    }
+    if (spec_.num_proj > 0) {
+      layer->projection[dir] =
+          PackedMatrix<T>(units_, out_, KeepsBfloat16(), arena);
+    }
+    layer->bias[dir] = arena->Take<T>(gates_);
+    layer->candidate_bias[dir] = arena->Take<T>(units_);
   }
-}
-
-template <typename T>
-CpuNetwork<T>::CpuNetwork(const RnnProblem& problem,
-                          const int32_t* sequence_lengths,
-                          const uint64_t seed[2],
-                          const ParallelFor& parallel_for)
-    : problem_(problem),
-      spec_(problem.spec),
-      layout_(problem.spec),
-      lengths_(sequence_lengths),
-      seed_{seed[0], seed[1]},
-      parallel_for_(parallel_for),
-      time_(problem.max_time),
-      batch_(problem.batch_size),
-      gates_(spec_.num_gates() * spec_.num_units),
-      units_(spec_.num_units),
-      out_(spec_.output_size()),
-      layer_out_(spec_.layer_output_size()),
-      dirs_(spec_.num_dirs()) {}
-
-template <typename T>
-int64_t CpuNetwork<T>::BatchBlock() {
-  return kBatchBlock;
-}
-
-template <typename T>
-int64_t CpuNetwork<T>::LongestLength(int64_t first_row,
-                                     int64_t last_row) const {
-  int64_t longest = 0;
-  for (int64_t row = first_row; row < last_row; ++row) {
-    longest = std::max(longest, length(row));
-  }
-  return longest;
-}
-
-template <typename T>
-void CpuNetwork<T>::ForwardInputGates(int64_t layer, int64_t dir,
-                                      const T* input, const T* params, T* gates,
-                                      T* panels) {
-  const ParamLayout::PseudoLayer& offsets =
-      layout_.pseudo_layer(layer * dirs_ + dir);
-  std::vector<T> bias(gates_, T(0));
-  if (offsets.input_bias >= 0) {
-    std::copy_n(params + offsets.input_bias, gates_, bias.begin());
-  }
-  if (offsets.recurrent_bias >= 0) {
-    // A GRU's candidate adds its recurrent bias inside the reset gate.
-    const int64_t outside = spec_.is_gru() ? 2 * units_ : gates_;
-    for (int64_t j = 0; j < outside; ++j) {
-      bias[j] += params[offsets.recurrent_bias + j];
+  layer->scratch.resize(num_groups());
+  for (auto& scratch : layer->scratch) {
+    scratch = {};
+    scratch.h[0] = arena->Take<T>(block * h_stride_);
+    scratch.h[1] = arena->Take<T>(block * h_stride_);
+    if (spec_.is_lstm()) scratch.c = arena->Take<T>(block * units_);
+    if (spec_.num_proj > 0) {
+      scratch.unprojected = arena->Take<T>(block * units_);
+    }
+    if (!problem_.is_training) {
+      scratch.gates = arena->Take<T>(layer->chunk_steps * block * gates_);
+      if (spec_.is_gru()) scratch.candidate = arena->Take<T>(block * units_);
     }
   }
-  const int64_t steps = time_ * batch_;
-  const int64_t input_size = spec_.layer_input_size(layer);
-  const bool skip = offsets.input_weights < 0;
-  parallel_for_(CeilDiv(steps, kRowBlock), 1.0 * kRowBlock * gates_,
-                [&](int64_t begin, int64_t end) {
-                  for (int64_t row = begin * kRowBlock;
-                       row < std::min(end * kRowBlock, steps); ++row) {
-                    T* to = gates + row * gates_;
-                    std::copy_n(bias.data(), gates_, to);
-                    if (!skip) continue;
-                    for (int64_t j = 0; j < gates_; ++j) {
-                      to[j] += input[row * input_size + j % units_];
-                    }
-                  }
-                });
-  if (skip) return;
-  const MatrixView<T> weights = {params + offsets.input_weights, input_size};
-  Gemm(steps, gates_, input_size, MatrixView<T>{input, input_size},
-       weights.Transposed(), gates, gates_, /*accumulate=*/true, panels,
-       parallel_for_);
 }
 
 template <typename T>
-void CpuNetwork<T>::ForwardSteps(int64_t layer, int64_t dir, int64_t first_row,
-                                 int64_t last_row, const CpuReserve<T>& reserve,
-                                 const T* params, const T* recurrent_panels,
-                                 const T* projection_panels, T* h, T* c,
-                                 T* block_workspace) {
+void CpuNetwork<T>::PackWeights(const T* params, const ForwardLayer& layer,
+                                Schedule* schedule) const {
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    const ParamLayout::PseudoLayer& offsets =
+        layout_.pseudo_layer(layer.index * dirs_ + dir);
+    if (offsets.input_weights >= 0) {
+      const int64_t fan_in = spec_.layer_input_size(layer.index);
+      layer.input_weights[dir].PackTransposed(
+          {params + offsets.input_weights, fan_in}, schedule);
+    }
+    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+      const T* const weights =
+          params + offsets.recurrent_weights + gate * units_ * out_;
+      layer.recurrent[dir][gate].PackTransposed({weights, out_}, schedule);
+    }
+    if (spec_.num_proj > 0) {
+      layer.projection[dir].PackTransposed(
+          {params + offsets.projection, units_}, schedule);
+    }
+  }
+}
+
+template <typename T>
+void CpuNetwork<T>::SumBiases(const T* params,
+                              const ForwardLayer& layer) const {
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    const ParamLayout::PseudoLayer& offsets =
+        layout_.pseudo_layer(layer.index * dirs_ + dir);
+    T* const bias = layer.bias[dir];
+    std::fill_n(bias, gates_, T(0));
+    std::fill_n(layer.candidate_bias[dir], units_, T(0));
+    if (offsets.input_bias >= 0) {
+      std::copy_n(params + offsets.input_bias, gates_, bias);
+    }
+    if (offsets.recurrent_bias >= 0) {
+      const T* const recurrent = params + offsets.recurrent_bias;
+      // A GRU's candidate adds its recurrent bias inside the reset gate.
+      const int64_t outside = spec_.is_gru() ? 2 * units_ : gates_;
+      for (int64_t j = 0; j < outside; ++j) bias[j] += recurrent[j];
+      std::copy_n(recurrent + outside, gates_ - outside,
+                  layer.candidate_bias[dir]);
+    }
+  }
+}
+
+// The initial states, to where the steps and the backward pass look for them.
+template <typename T>
+void CpuNetwork<T>::BeginForward(const CpuForwardCall<T>& call,
+                                 const ForwardLayer& layer,
+                                 int64_t group_index) const {
+  const Group group = this->group(group_index);
+  const auto& scratch = layer.scratch[group_index];
+  ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
+    state += layer.index * dirs_ * batch_;
+    const int64_t row = rows_.num_rows() + position;
+    const T* const h = call.input_h + state * out_;
+    for (T* const to : scratch.h) std::copy_n(h, out_, to + r * h_stride_);
+    if (problem_.is_training) {
+      std::copy_n(h, out_, layer.outputs[0][row] + group.dir * out_);
+    }
+    if (!spec_.is_lstm()) return;
+    const T* const c = call.input_c + state * units_;
+    std::copy_n(c, units_, scratch.c + r * units_);
+    if (problem_.is_training) {
+      std::copy_n(c, units_, layer.kept[group.dir].cell + row * units_);
+    }
+  });
+}
+
+template <typename T>
+void CpuNetwork<T>::EndForward(const CpuForwardCall<T>& call,
+                               const ForwardLayer& layer,
+                               int64_t group_index) const {
+  const Group group = this->group(group_index);
+  const auto& scratch = layer.scratch[group_index];
+  ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
+    state += layer.index * dirs_ * batch_;
+    const int64_t steps =
+        group.dir == 0 ? rows_.length(position) : group.block->longest;
+    std::copy_n(scratch.h[steps % 2] + r * h_stride_, out_,
+                call.output_h + state * out_);
+    if (spec_.is_lstm()) {
+      std::copy_n(scratch.c + r * units_, units_,
+                  call.output_c + state * units_);
+    }
+  });
+}
+
+template <typename T>
+void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
+                                  int64_t group_index, int64_t first_step,
+                                  int64_t last_step, Schedule* schedule) const {
+  const Group group = this->group(group_index);
+  const PackedRows::Block& block = *group.block;
+  last_step = std::min(last_step, block.longest);
+  if (first_step >= last_step) return;
+  const int64_t t = std::min(group.Time(first_step), group.Time(last_step - 1));
+  const int64_t first_row = block.first_row[t];
+  const int64_t num_rows =
+      block.first_row[t + last_step - first_step] - first_row;
+  T* const gates = problem_.is_training
+                       ? layer.kept[group.dir].gates + first_row * gates_
+                       : layer.scratch[group_index].gates;
+  if (spec_.has_input_weights(layer.index)) {
+    Product<T> product;
+    product.rows = num_rows;
+    product.a = layer.input.From(first_row);
+    product.b = layer.input_weights[group.dir];
+    product.init = {layer.bias[group.dir], 0};
+    product.c = {gates, gates_};
+    product.AddTo(schedule);
+    return;
+  }
+  schedule->Add(1, num_rows, [=, &layer](int64_t, int64_t row) {
+    const T* const x = layer.input[first_row + row];
+    for (int64_t j = 0; j < gates_; ++j) {
+      gates[row * gates_ + j] = layer.bias[group.dir][j] + x[j % units_];
+    }
+  });
+}
+
+// One step of the recurrence for some of the units. The gates of the chunk that
+// begins with chunk_step hold the input side.
+template <typename T>
+void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
+                                 int64_t chunk_step, int64_t step, int64_t part,
+                                 int64_t parts) const {
   const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t pseudo_layer = layer * dirs_ + dir;
-  const typename CpuReserve<T>::PseudoLayer& kept =
-      reserve.pseudo_layers[pseudo_layer];
-  const int64_t rows = last_row - first_row;
-  const int64_t longest = LongestLength(first_row, last_row);
-  const T clip = static_cast<T>(spec_.cell_clip);
-  const int64_t bias_offset = layout_.pseudo_layer(pseudo_layer).recurrent_bias;
-  T* const output = reserve.outputs[layer] + dir * out_;
-  h += first_row * out_;
-  c += first_row * units_;
-  // GRU: R h [rows, 3 H], then a candidate row and a bias row.
-  T* const recurrent = block_workspace;
-  T* const candidate_row = recurrent + rows * gates_;
-  T* const candidate_bias = candidate_row + units_;
-  // Projection: what is projected [rows, H], then the result [rows, P].
-  T* const unprojected = block_workspace;
-  T* const projected = unprojected + rows * units_;
-  if (spec_.is_gru()) {
-    if (bias_offset >= 0) {
-      std::copy_n(params + bias_offset + 2 * units_, units_, candidate_bias);
-    } else {
-      std::fill_n(candidate_bias, units_, T(0));
-    }
+  const Group group = this->group(group_index);
+  const PackedRows::Block& block = *group.block;
+  if (step >= block.longest) return;
+  const int64_t t = group.Time(step);
+  const int64_t active = block.Active(t);
+  const int64_t first_row = block.first_row[t];
+  const auto& scratch = layer.scratch[group_index];
+  const auto& kept = layer.kept[group.dir];
+  T* gates = kept.gates + first_row * gates_;
+  T* candidate = kept.candidate + first_row * units_;
+  if (!problem_.is_training) {
+    const int64_t chunk_time =
+        group.dir == 0 ? chunk_step
+                       : std::max<int64_t>(
+                             0, block.longest - chunk_step - layer.chunk_steps);
+    gates = scratch.gates + (first_row - block.first_row[chunk_time]) * gates_;
+    candidate = scratch.candidate;
   }
-
-  for (int64_t step = 0; step < longest; ++step) {
-    const int64_t t = dir == 0 ? step : longest - 1 - step;
-    const int64_t first = t * batch_ + first_row;
-    T* const gates = kept.gates + first * gates_;
-    const MatrixView<T> state = {h, out_};
-    if (spec_.is_gru()) {
-      GemmPacked(rows, gates_, out_, state, recurrent_panels, recurrent, gates_,
-                 /*accumulate=*/false);
-    } else {
-      GemmPacked(rows, gates_, out_, state, recurrent_panels, gates, gates_,
-                 /*accumulate=*/true);
+  const T* const h = scratch.h[step % 2];
+  T* const next_h = scratch.h[(step + 1) % 2];
+  const T clip = static_cast<T>(spec_.cell_clip);
+  const Range panels = PartPanels(units_, part, parts);
+  for (int64_t panel = panels.first; panel < panels.last; ++panel) {
+    const int64_t unit = panel * PackedMatrix<T>::PanelCols();
+    const int64_t n = std::min(PackedMatrix<T>::PanelCols(), units_ - unit);
+    Product<T> product;
+    product.rows = active;
+    product.a = {h, h_stride_};
+    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+      product.b = layer.recurrent[group.dir][gate];
+      if (spec_.is_gru() && gate == 2) {
+        product.c = {candidate, units_};
+        product.init = {};
+      } else {
+        product.c = {gates + gate * units_, gates_};
+        product.init = product.c;
+      }
+      product.RunPanels(panel, panel + 1);
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      if (t >= length(first_row + r)) continue;
-      T* const row_gates = gates + r * gates_;
-      T* const row_h = h + r * out_;
+    for (int64_t r = 0; r < active; ++r) {
+      T* const row_gates = gates + r * gates_ + unit;
+      T* const row_h = next_h + r * h_stride_ + unit;
       switch (spec_.rnn_mode) {
         case RnnMode::kLstm: {
-          T* const row_c = c + r * units_;
-          simd.lstm_forward(
-              units_, clip, row_gates, row_c,
-              spec_.num_proj > 0 ? unprojected + r * units_ : row_h);
-          if (kept.cell != nullptr) {
-            std::copy_n(row_c, units_, kept.cell + (first + r) * units_);
+          T* const row_c = scratch.c + r * units_ + unit;
+          simd.lstm_forward(n, units_, clip, row_gates, row_c,
+                            spec_.num_proj > 0
+                                ? scratch.unprojected + r * units_ + unit
+                                : row_h);
+          if (problem_.is_training) {
+            std::copy_n(row_c, n, kept.cell + (first_row + r) * units_ + unit);
           }
           break;
         }
         case RnnMode::kGru:
-          simd.gru_forward(
-              units_, recurrent + r * gates_, candidate_bias, row_gates,
-              kept.candidate != nullptr ? kept.candidate + (first + r) * units_
-                                        : candidate_row,
-              row_h);
+          simd.gru_forward(n, units_, layer.candidate_bias[group.dir] + unit,
+                           h + r * h_stride_ + unit, row_gates,
+                           candidate + r * units_ + unit, row_h);
           break;
         case RnnMode::kRnnTanh:
-          simd.rnn_tanh_forward(units_, row_gates, row_h);
+          simd.rnn_tanh_forward(n, row_gates, row_h);
           break;
         case RnnMode::kRnnRelu:
-          simd.rnn_relu_forward(units_, row_gates, row_h);
+          simd.rnn_relu_forward(n, row_gates, row_h);
           break;
       }
-    }
-    if (spec_.num_proj > 0) {
-      GemmPacked(rows, out_, units_, MatrixView<T>{unprojected, units_},
-                 projection_panels, projected, out_, /*accumulate=*/false);
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      T* const to = output + (first + r) * layer_out_;
-      if (t >= length(first_row + r)) {
-        std::fill_n(to, out_, T(0));
-        continue;
+      if (spec_.num_proj > 0) continue;
+      for (int i = 0; i < layer.num_outputs; ++i) {
+        std::copy_n(row_h, n,
+                    layer.outputs[i][first_row + r] + group.dir * out_ + unit);
       }
-      T* const row_h = h + r * out_;
-      if (spec_.num_proj > 0) std::copy_n(projected + r * out_, out_, row_h);
-      std::copy_n(row_h, out_, to);
     }
   }
-  for (int64_t t = longest; t < time_; ++t) {
-    for (int64_t row = first_row; row < last_row; ++row) {
-      std::fill_n(output + (t * batch_ + row) * layer_out_, out_, T(0));
+}
+
+template <typename T>
+void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
+                                      int64_t group_index, int64_t step,
+                                      int64_t part, int64_t parts) const {
+  const Group group = this->group(group_index);
+  const PackedRows::Block& block = *group.block;
+  if (step >= block.longest) return;
+  const int64_t t = group.Time(step);
+  const auto& scratch = layer.scratch[group_index];
+  T* const next_h = scratch.h[(step + 1) % 2];
+  const Range panels = PartPanels(out_, part, parts);
+  Product<T> product;
+  product.rows = block.Active(t);
+  product.a = {scratch.unprojected, units_};
+  product.b = layer.projection[group.dir];
+  product.c = {next_h, h_stride_};
+  product.RunPanels(panels.first, panels.last);
+  const int64_t first = panels.first * PackedMatrix<T>::PanelCols();
+  const int64_t last =
+      std::min(panels.last * PackedMatrix<T>::PanelCols(), out_);
+  for (int64_t r = 0; r < product.rows; ++r) {
+    for (int i = 0; i < layer.num_outputs; ++i) {
+      T* const to = layer.outputs[i][block.first_row[t] + r];
+      std::copy(next_h + r * h_stride_ + first, next_h + r * h_stride_ + last,
+                to + group.dir * out_ + first);
     }
   }
+}
+
+template <typename T>
+void CpuNetwork<T>::ForwardGroups(const CpuForwardCall<T>& call,
+                                  const ForwardLayer& layer, int64_t first,
+                                  int64_t last, Schedule* schedule) const {
+  const int64_t longest = LongestOf(first, last);
+  const int64_t parts = NumParts(*schedule, last - first);
+  const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
+  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
+    BeginForward(call, layer, first + chunk);
+  });
+  for (int64_t begin = 0; begin < longest; begin += layer.chunk_steps) {
+    const int64_t end = std::min(begin + layer.chunk_steps, longest);
+    for (int64_t i = first; i < last; ++i) {
+      ForwardInputs(layer, i, begin, end, schedule);
+    }
+    schedule->Add(
+        (end - begin) * phases_per_step, (last - first) * parts,
+        [=, &layer](int64_t phase, int64_t chunk) {
+          const int64_t step = begin + phase / phases_per_step;
+          const int64_t index = first + chunk / parts;
+          if (phase % phases_per_step == 0) {
+            ForwardUnits(layer, index, begin, step, chunk % parts, parts);
+          } else {
+            ForwardProjection(layer, index, step, chunk % parts, parts);
+          }
+        });
+  }
+  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
+    EndForward(call, layer, first + chunk);
+  });
 }
 
 template <typename T>
 void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
                             const CpuReserve<T>& reserve, Arena* arena,
-                            bool count_only) {
-  const int64_t steps = time_ * batch_;
-  const int64_t blocks = CeilDiv(batch_, kBatchBlock);
-  const int64_t block_workspace_size =
-      kBatchBlock * std::max(gates_, units_ + out_) + 2 * units_;
-  T* const input_panels =
-      arena->Take<T>(std::max(PackedSize<T>(spec_.input_size, gates_),
-                              PackedSize<T>(layer_out_, gates_)));
-  T* recurrent_panels[2] = {};
-  T* projection_panels[2] = {};
-  for (int64_t dir = 0; dir < dirs_; ++dir) {
-    recurrent_panels[dir] = arena->Take<T>(PackedSize<T>(out_, gates_));
-    if (spec_.num_proj > 0) {
-      projection_panels[dir] = arena->Take<T>(PackedSize<T>(units_, out_));
-    }
-  }
-  T* const block_workspaces =
-      arena->Take<T>(dirs_ * blocks * block_workspace_size);
-  T* const dropped = has_dropout(1) && spec_.num_layers > 1
-                         ? arena->Take<T>(steps * layer_out_)
-                         : nullptr;
-  if (count_only) return;
+                            Schedule* schedule) const {
+  T* const dropped =
+      has_dropout(spec_.num_layers - 1)
+          ? arena->Take<T>(problem_.max_time * batch_ * layer_out_)
+          : nullptr;
+  Rows<const T> input = call.input;
+  for (int64_t index = 0; index < spec_.num_layers; ++index) {
+    // One layer's working memory is the next one's.
+    const Arena::Scope scope(arena);
+    const auto layer = std::make_shared<ForwardLayer>();
+    LayOut(index, reserve, arena, layer.get());
+    if (arena->only_counts()) continue;
 
-  std::copy_n(call.input_h, spec_.num_pseudo_layers() * batch_ * out_,
-              call.output_h);
-  if (spec_.is_lstm()) {
-    std::copy_n(call.input_c, spec_.num_pseudo_layers() * batch_ * units_,
-                call.output_c);
-  }
-  const T* input = call.input;
-  for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
-    if (has_dropout(layer)) {
-      ApplyDropout(MaskBefore(layer), steps * layer_out_, input, dropped,
-                   parallel_for_);
-      input = dropped;
+    layer->input = input;
+    if (has_dropout(index)) {
+      DropOut(index, input.data, dropped, schedule);
+      layer->input = {dropped, layer_out_};
     }
-    for (int64_t dir = 0; dir < dirs_; ++dir) {
-      const int64_t pseudo_layer = layer * dirs_ + dir;
-      const ParamLayout::PseudoLayer& offsets =
-          layout_.pseudo_layer(pseudo_layer);
-      ForwardInputGates(layer, dir, input, call.params,
-                        reserve.pseudo_layers[pseudo_layer].gates,
-                        input_panels);
-      const MatrixView<T> recurrent = {call.params + offsets.recurrent_weights,
-                                       out_};
-      PackPanels(out_, gates_, recurrent.Transposed(), recurrent_panels[dir],
-                 parallel_for_);
-      if (spec_.num_proj > 0) {
-        const MatrixView<T> projection = {call.params + offsets.projection,
-                                          units_};
-        PackPanels(units_, out_, projection.Transposed(),
-                   projection_panels[dir], parallel_for_);
-      }
+    if (reserve.outputs[index] != nullptr) {
+      layer->outputs[layer->num_outputs++] = {reserve.outputs[index],
+                                              layer_out_};
     }
-    const double flops =
-        2.0 * time_ * std::min(batch_, kBatchBlock) * gates_ * (out_ + 10.0);
-    parallel_for_(dirs_ * blocks, flops, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t dir = task / blocks;
-        const int64_t first_row = task % blocks * kBatchBlock;
-        const int64_t pseudo_layer = layer * dirs_ + dir;
-        ForwardSteps(layer, dir, first_row,
-                     std::min(first_row + kBatchBlock, batch_), reserve,
-                     call.params, recurrent_panels[dir], projection_panels[dir],
-                     call.output_h + pseudo_layer * batch_ * out_,
-                     call.output_c + pseudo_layer * batch_ * units_,
-                     block_workspaces + task * block_workspace_size);
-      }
+    if (index + 1 == spec_.num_layers) {
+      layer->outputs[layer->num_outputs++] = call.output;
+    }
+    PackWeights(call.params, *layer, schedule);
+    schedule->Add(1, 1, [this, &call, layer](int64_t, int64_t) {
+      SumBiases(call.params, *layer);
     });
-    input = reserve.outputs[layer];
+    AddGroups(
+        2.0 * gates_ * (spec_.layer_input_size(index) + out_),
+        [this, &call, layer](int64_t first, int64_t last, Schedule* schedule) {
+          ForwardGroups(call, *layer, first, last, schedule);
+        },
+        schedule);
+    input = {reserve.outputs[index], layer_out_};
   }
 }
 
-template struct CpuReserve<float>;
-template struct CpuReserve<double>;
-// The members that other files define are instantiated there.
-#define CRNN_INSTANTIATE(T)                                                \
-  template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const int32_t*,    \
-                                     const uint64_t*, const ParallelFor&); \
-  template int64_t CpuNetwork<T>::BatchBlock();                            \
-  template int64_t CpuNetwork<T>::LongestLength(int64_t, int64_t) const;   \
-  template void CpuNetwork<T>::Forward(const CpuForwardCall<T>&,           \
-                                       const CpuReserve<T>&, Arena*, bool)
+#define CRNN_INSTANTIATE(T)             \
+  template void CpuNetwork<T>::Forward( \
+      const CpuForwardCall<T>&, const CpuReserve<T>&, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);
 #undef CRNN_INSTANTIATE

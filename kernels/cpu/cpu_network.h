@@ -1,106 +1,210 @@
-// The recurrent network on a CPU, computed in T (float or double) on time-major
-// sequences. The backend converts to and from what callers hold.
+// The recurrent network on a CPU, computed in T (float or double) on packed
+// rows. The backend converts to and from what callers hold.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/packed_rows.h"
+#include "kernels/cpu/schedule.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
-// What a forward pass leaves for its backward pass. In inference the layers
-// share one set of gates and two outputs, and no cell states are kept.
+// What a forward pass leaves for its backward pass, in packed rows; N of them,
+// T * B at most. In inference only the outputs between layers are kept, and
+// two of them serve all layers.
 template <typename T>
 struct CpuReserve {
   struct PseudoLayer {
-    T* gates;      // [T, B, num_gates * H], activated.
-    T* cell;       // LSTM, training: [T, B, H].
-    T* candidate;  // GRU: R_h h + b_Rh, [T, B, H].
+    // [N, num_gates * H], activated. The backward pass puts the gradients of
+    // the preactivations in their place.
+    T* gates;
+    T* cell;  // LSTM: [N + B, H], the initial states behind.
+    // GRU: R_h h + b_Rh, [N, H]; backward, its gradient.
+    T* candidate;
   };
   std::vector<PseudoLayer> pseudo_layers;  // [L * D]
-  std::vector<T*> outputs;                 // [L], each [T, B, D * P].
+  std::vector<T*>
+      outputs;  // [L], each [N + B, D * P], the initial ones behind.
 
   CpuReserve(const RnnProblem& problem, Arena* arena);
 };
 
 template <typename T>
 struct CpuForwardCall {
-  const T* input;    // [T, B, I], padded steps zeroed.
-  const T* input_h;  // [L * D, B, P]
-  const T* input_c;  // [L * D, B, H]
+  Rows<const T> input;  // [N, I]
+  const T* input_h;     // [L * D, B, P]
+  const T* input_c;     // [L * D, B, H]
   const T* params;
-  T* output_h;  // [L * D, B, P]; the last layer's output is in the reserve.
+  Rows<T> output;  // [N, D * P]
+  T* output_h;
   T* output_c;
 };
 
 template <typename T>
 struct CpuBackwardCall {
-  const T* input;
-  const T* input_h;
-  const T* input_c;
+  Rows<const T> input;
   const T* params;
-  // [T, B, D * P], padded steps zeroed; consumed as working memory.
-  T* output_backprop;
+  Rows<const T> output_backprop;  // [N, D * P]
   // Hold the gradients of the final states on entry and those of the initial
   // states on return.
   T* h_backprop;
   T* c_backprop;
-  T* input_backprop;   // [T, B, I]
-  T* params_backprop;  // Zeros on entry.
+  Rows<T> input_backprop;  // [N, I]
+  T* params_backprop;
 };
 
 template <typename T>
 class CpuNetwork {
  public:
-  CpuNetwork(const RnnProblem& problem, const int32_t* sequence_lengths,
-             const uint64_t seed[2], const ParallelFor& parallel_for);
+  CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
+             const uint64_t seed[2]);
 
-  // The workspace is laid out by the arena; over a null arena nothing is
-  // computed and the call only counts.
+  // Add a pass to the schedule; the network, the call and what they refer to
+  // must live until that has run. The arena lays out the workspace; where it
+  // only counts, nothing is added.
   void Forward(const CpuForwardCall<T>& call, const CpuReserve<T>& reserve,
-               Arena* arena, bool count_only);
+               Arena* arena, Schedule* schedule) const;
   void Backward(const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve,
-                Arena* arena, bool count_only);
+                Arena* arena, Schedule* schedule);
 
  private:
-  int64_t length(int64_t row) const {
-    return lengths_ == nullptr ? time_ : lengths_[row];
+  // One direction of one block of sequences: what is carried through time
+  // without regard to any other.
+  struct Group {
+    int64_t dir;
+    const PackedRows::Block* block;
+    // The time of a step, counted as the direction goes, and as the backward
+    // pass goes.
+    int64_t Time(int64_t step) const {
+      return dir == 0 ? step : block->longest - 1 - step;
+    }
+    int64_t TimeBack(int64_t step) const {
+      return Time(block->longest - 1 - step);
+    }
+  };
+  int64_t num_groups() const {
+    return dirs_ * static_cast<int64_t>(rows_.blocks().size());
   }
-  // Rows that one task carries through all time steps.
-  static int64_t BatchBlock();
-  int64_t LongestLength(int64_t first_row, int64_t last_row) const;
+  Group group(int64_t index) const {
+    const int64_t blocks = static_cast<int64_t>(rows_.blocks().size());
+    return {index / blocks, &rows_.blocks()[index % blocks]};
+  }
+  // Adds what add(first, last, schedule) adds for groups: for every group on a
+  // thread of its own, or, where there are too few of them, for all groups on
+  // all threads.
+  template <typename Add>
+  void AddGroups(double flops_per_row, const Add& add,
+                 Schedule* schedule) const {
+    // What a thread must have to do in a step to be worth waiting for.
+    constexpr double kWorthSharing = 3e5;
+    const int64_t groups = num_groups();
+    if (groups < schedule->num_threads() &&
+        flops_per_row * dirs_ * batch_ > 2 * kWorthSharing) {
+      return add(int64_t{0}, groups, schedule);
+    }
+    schedule->Add(1, groups, [add](int64_t, int64_t index) {
+      Schedule now = Schedule::Immediate();
+      add(index, index + 1, &now);
+    });
+  }
+  // Calls body(r, position, state) for every sequence of a group: r within its
+  // block, position among all, the number of its state among a layer's.
+  template <typename Body>
+  void ForEachState(const Group& group, const Body& body) const {
+    for (int64_t r = 0; r < group.block->num_sequences; ++r) {
+      const int64_t position = group.block->first_sequence + r;
+      body(r, position, group.dir * batch_ + rows_.sequences()[position]);
+    }
+  }
+  // Into how many parts a group's units are split.
+  int64_t NumParts(const Schedule& schedule, int64_t groups) const;
+  // Panels [first, last) of `cols` columns that are a part's.
+  struct Range {
+    int64_t first, last;
+  };
+  static Range PartPanels(int64_t cols, int64_t part, int64_t parts);
+  int64_t LongestOf(int64_t first_group, int64_t last_group) const;
+
   bool has_dropout(int64_t layer) const {
     return problem_.is_training && spec_.dropout > 0.0f && layer > 0;
   }
-  DropoutMask MaskBefore(int64_t layer) const {
-    return {{seed_[0], seed_[1]}, layer - 1, spec_.dropout};
+  // `to` may be `from`: [N, D * P].
+  void DropOut(int64_t layer, const T* from, T* to, Schedule* schedule) const;
+  // With one sequence the weights are read once per step, and fewer bytes are
+  // read sooner.
+  bool KeepsBfloat16() const {
+    return problem_.dtype == RnnDataType::kBfloat16 &&
+           PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
   }
 
-  void ForwardInputGates(int64_t layer, int64_t dir, const T* input,
-                         const T* params, T* gates, T* panels);
-  void ForwardSteps(int64_t layer, int64_t dir, int64_t first_row,
-                    int64_t last_row, const CpuReserve<T>& reserve,
-                    const T* params, const T* recurrent_panels,
-                    const T* projection_panels, T* h, T* c, T* block_workspace);
+  struct ForwardLayer;
+  void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
+              ForwardLayer* layer) const;
+  void PackWeights(const T* params, const ForwardLayer& layer,
+                   Schedule* schedule) const;
+  void SumBiases(const T* params, const ForwardLayer& layer) const;
+  void ForwardGroups(const CpuForwardCall<T>& call, const ForwardLayer& layer,
+                     int64_t first, int64_t last, Schedule* schedule) const;
+  void BeginForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
+                    int64_t group_index) const;
+  void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
+                     int64_t first_step, int64_t last_step,
+                     Schedule* schedule) const;
+  void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
+                    int64_t chunk_step, int64_t step, int64_t part,
+                    int64_t parts) const;
+  void ForwardProjection(const ForwardLayer& layer, int64_t group_index,
+                         int64_t step, int64_t part, int64_t parts) const;
+  void EndForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
+                  int64_t group_index) const;
 
   struct BackwardLayer;
-  void BackwardSteps(const BackwardLayer& layer, int64_t dir, int64_t first_row,
-                     int64_t last_row);
-  void BackwardWeights(const BackwardLayer& layer, int64_t dir);
+  void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
+              BackwardLayer* layer) const;
+  void PackWeights(const T* params, const BackwardLayer& layer,
+                   Schedule* schedule) const;
+  void BackwardGroups(const CpuBackwardCall<T>& call,
+                      const BackwardLayer& layer, int64_t first, int64_t last,
+                      Schedule* schedule) const;
+  void BeginBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
+                     int64_t group_index) const;
+  void BackwardStates(const BackwardLayer& layer, int64_t group_index,
+                      int64_t step, int64_t panel) const;
+  void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
+                     int64_t step, int64_t panel) const;
+  void EndBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
+                   int64_t group_index) const;
+  void BackwardInputs(const BackwardLayer& layer, int64_t dir, const T* params,
+                      Arena* arena, Schedule* schedule) const;
+  void BackwardWeights(const BackwardLayer& layer, int64_t dir,
+                       T* params_backprop, Arena* arena,
+                       Schedule* schedule) const;
+  void BackwardBiases(const BackwardLayer& layer, int64_t dir,
+                      T* params_backprop) const;
+  // The product with b [depth, cols], packed in the arena for its sake.
+  void Multiply(Product<T> product, int64_t depth, int64_t cols,
+                Rows<const T> b, Arena* arena, Schedule* schedule) const;
 
   const RnnProblem& problem_;
   const RnnSpec& spec_;
+  const PackedRows& rows_;
   const ParamLayout layout_;
-  const int32_t* lengths_;
   const uint64_t seed_[2];
-  const ParallelFor& parallel_for_;
-  const int64_t time_, batch_, gates_, units_, out_, layer_out_, dirs_;
+  // By row, the place of its step in a [T * B] sequence; with dropout only.
+  std::vector<int64_t> mask_steps_;
+  // By direction and row, its previous one; filled by Backward.
+  std::vector<int64_t> previous_rows_[2];
+  const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
+  // Of a row of states: not a power of two, whose multiples share the same few
+  // places in a cache.
+  const int64_t h_stride_;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -26,37 +26,37 @@ Words Philox(Words counter, uint64_t key) {
   return counter;
 }
 
+// The words of elements 4 * group to 4 * group + 3.
+Words MaskWords(const DropoutMask& mask, uint64_t group) {
+  return Philox({static_cast<uint32_t>(group),
+                 static_cast<uint32_t>(group >> 32) |
+                     static_cast<uint32_t>(mask.layer) << 16,
+                 static_cast<uint32_t>(mask.seed[1]),
+                 static_cast<uint32_t>(mask.seed[1] >> 32)},
+                mask.seed[0]);
+}
+
 }  // namespace
 
 template <typename T>
-void ApplyDropout(const DropoutMask& mask, int64_t size, const T* from, T* to,
-                  const ParallelFor& parallel_for) {
+void ApplyDropout(const DropoutMask& mask, int64_t step, const T* from, T* to) {
   const uint32_t threshold =
       static_cast<uint32_t>(static_cast<double>(mask.rate) * 4294967296.0);
   const T scale = T(1) / (T(1) - static_cast<T>(mask.rate));
-  constexpr int64_t kTask = 4096;
-  parallel_for(
-      CeilDiv(size, kTask), 30.0 * kTask, [&](int64_t begin, int64_t end) {
-        const int64_t last = std::min(end * kTask, size);
-        for (int64_t e = begin * kTask; e < last; e += 4) {
-          const uint64_t group = static_cast<uint64_t>(e) / 4;
-          const Words words =
-              Philox({static_cast<uint32_t>(group),
-                      static_cast<uint32_t>(group >> 32) |
-                          static_cast<uint32_t>(mask.layer) << 16,
-                      static_cast<uint32_t>(mask.seed[1]),
-                      static_cast<uint32_t>(mask.seed[1] >> 32)},
-                     mask.seed[0]);
-          for (int64_t w = 0; w < std::min<int64_t>(4, last - e); ++w) {
-            to[e + w] = words[w] < threshold ? T(0) : from[e + w] * scale;
-          }
-        }
-      });
+  const uint64_t first = static_cast<uint64_t>(step * mask.width);
+  const uint64_t last = first + static_cast<uint64_t>(mask.width);
+  for (uint64_t e = first; e < last;) {
+    const Words words = MaskWords(mask, e / 4);
+    for (uint64_t w = e % 4; w < 4 && e < last; ++w, ++e) {
+      *to++ = words[w] < threshold ? T(0) : *from * scale;
+      ++from;
+    }
+  }
 }
 
 template void ApplyDropout<float>(const DropoutMask&, int64_t, const float*,
-                                  float*, const ParallelFor&);
+                                  float*);
 template void ApplyDropout<double>(const DropoutMask&, int64_t, const double*,
-                                   double*, const ParallelFor&);
+                                   double*);
 
 }  // namespace cudnn_rnn_tf

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/parallel.h"
-
 namespace cudnn_rnn_tf {
 
 // The mask of one layer's output: for element e of the time-major [T, B, D * P]
@@ -18,12 +16,13 @@ struct DropoutMask {
   uint64_t seed[2];
   int64_t layer;
   float rate;
+  int64_t width;  // D * P
 };
 
-// to = from * mask / (1 - rate). `from` may be `to`.
+// to = from * mask / (1 - rate) for the row at `step` of the [T * B, D * P]
+// sequence. `from` may be `to`.
 template <typename T>
-void ApplyDropout(const DropoutMask& mask, int64_t size, const T* from, T* to,
-                  const ParallelFor& parallel_for);
+void ApplyDropout(const DropoutMask& mask, int64_t step, const T* from, T* to);
 
 }  // namespace cudnn_rnn_tf
 

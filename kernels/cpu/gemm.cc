@@ -1,152 +1,222 @@
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/simd_kernels.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// A block of A this large, packed, stays in the L2 cache.
-constexpr int64_t kTaskRows = 96;
-constexpr int64_t kTaskPanels = 8;
-constexpr int64_t kMaxBlockDepth = 384;
+// A panel's block of this depth stays in the L2 cache, and the sums it adds to
+// are read and written seldom enough.
+constexpr int64_t kBlockDepth = 256;
+// What one thread takes at a time.
+constexpr int64_t kTaskRows = 48;
+constexpr int64_t kTaskCols = 512;
+constexpr int64_t kMaxPanelCols = 64;
 
-template <typename T>
-int64_t BlockDepth() {
-  return std::min(Kernels<T>().block_depth, kMaxBlockDepth);
+// So that no tile is left with one or two rows, which would wait for their own
+// sums.
+int64_t TileHeight(int64_t rows) {
+  return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
 
+// Columns of `from`, tile by tile, [depth, kTileRows] each, so that the inner
+// loop's reads are neighbours.
 template <typename T>
-int64_t PaddedCols(int64_t cols) {
-  const int64_t width = Kernels<T>().panel_cols;
-  return CeilDiv(cols, width) * width;
-}
-
-// Panels [first, last) of one block of depth, for all rows.
-template <typename T>
-void BlockTimesPanels(int64_t rows, int64_t cols, int64_t first, int64_t last,
-                      int64_t depth, const T* a, int64_t a_row_stride,
-                      int64_t a_col_stride, int64_t a_block_stride,
-                      const T* panels, T* c, int64_t c_row_stride,
-                      bool accumulate) {
-  const SimdKernels<T>& simd = Kernels<T>();
-  for (int64_t panel = first; panel < last; ++panel) {
-    const int64_t col = panel * simd.panel_cols;
-    for (int64_t row = 0; row < rows; row += simd.block_rows) {
-      const int64_t height = std::min(simd.block_rows, rows - row);
-      simd.gemm[height](depth, a + row / simd.block_rows * a_block_stride,
-                        a_row_stride, a_col_stride,
-                        panels + panel * depth * simd.panel_cols,
-                        c + row * c_row_stride + col, c_row_stride,
-                        std::min(simd.panel_cols, cols - col), accumulate);
+void PackTiles(Rows<const T> from, int64_t depth, int64_t cols, T* to) {
+  constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
+  // Few neighbours are read from every row, which no hardware foresees.
+  constexpr int64_t kAhead = 16;
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t k = 0; k < depth; ++k) {
+    if (k + kAhead < depth) {
+      for (int64_t col = 0; col < cols; col += kLine) {
+        __builtin_prefetch(from[k + kAhead] + col);
+      }
     }
+    const T* const row = from[k];
+    T* tile = to + k * kTileRows;
+    int64_t col = 0;
+    for (; col + kTileRows <= cols; col += kTileRows) {
+      std::memcpy(tile, row + col, kTileRows * sizeof(T));
+      tile += depth * kTileRows;
+    }
+    for (int64_t r = 0; col + r < cols; ++r) tile[r] = row[col + r];
   }
 }
 
 }  // namespace
 
 template <typename T>
-int64_t PackedSize(int64_t depth, int64_t cols) {
-  return depth * PaddedCols<T>(cols);
+PackedMatrix<T>::PackedMatrix(int64_t depth, int64_t cols, bool bfloat16,
+                              Arena* arena)
+    : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
+  const int64_t size = depth * PaddedCols();
+  data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
+                   : arena->Take<T>(size);
 }
 
 template <typename T>
-void PackPanels(int64_t depth, int64_t cols, MatrixView<T> b, T* packed,
-                const ParallelFor& parallel_for) {
-  const int64_t width = Kernels<T>().panel_cols;
-  const int64_t panels = CeilDiv(cols, width);
-  parallel_for(panels, 4.0 * depth * width, [&](int64_t begin, int64_t end) {
-    for (int64_t start = 0; start < depth; start += BlockDepth<T>()) {
-      const int64_t block = std::min(BlockDepth<T>(), depth - start);
-      for (int64_t panel = begin; panel < end; ++panel) {
-        T* to = packed + start * panels * width + panel * block * width;
-        const int64_t col = panel * width;
-        const int64_t present = std::min(width, cols - col);
-        const T* from = b.data + start * b.row_stride + col * b.col_stride;
-        if (b.col_stride == 1) {
-          for (int64_t k = 0; k < block; ++k) {
-            std::copy_n(from + k * b.row_stride, present, to + k * width);
-            std::fill_n(to + k * width + present, width - present, T(0));
-          }
-        } else {
-          for (int64_t j = 0; j < width; ++j) {
-            for (int64_t k = 0; k < block; ++k) {
-              to[k * width + j] =
-                  j < present ? from[k * b.row_stride + j * b.col_stride]
-                              : T(0);
-            }
-          }
-        }
-      }
-    }
-  });
+int64_t PackedMatrix<T>::PanelCols() {
+  return Kernels<T>().panel_vectors * Kernels<T>().vector_cols;
 }
 
 template <typename T>
-void GemmPacked(int64_t rows, int64_t cols, int64_t depth, MatrixView<T> a,
-                const T* packed_b, T* c, int64_t c_row_stride,
-                bool accumulate) {
-  const int64_t padded = PaddedCols<T>(cols);
-  const int64_t panels = padded / Kernels<T>().panel_cols;
-  for (int64_t start = 0; start < depth; start += BlockDepth<T>()) {
-    const int64_t block = std::min(BlockDepth<T>(), depth - start);
-    BlockTimesPanels(
-        rows, cols, 0, panels, block, a.data + start * a.col_stride,
-        a.row_stride, a.col_stride, Kernels<T>().block_rows * a.row_stride,
-        packed_b + start * padded, c, c_row_stride, accumulate || start > 0);
+int64_t PackedMatrix<T>::PaddedCols() const {
+  const int64_t width = Kernels<T>().vector_cols;
+  return CeilDiv(cols_, width) * width;
+}
+
+template <typename T>
+int64_t PackedMatrix<T>::panels() const {
+  return CeilDiv(cols_, PanelCols());
+}
+
+template <typename T>
+const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
+  const int64_t block = std::min(kBlockDepth, depth_ - start);
+  const int64_t offset = start * PaddedCols() + panel * block * PanelCols();
+  return bfloat16_ ? static_cast<const void*>(
+                         static_cast<const uint16_t*>(data_) + offset)
+                   : static_cast<const T*>(data_) + offset;
+}
+
+template <typename T>
+int64_t PackedMatrix<T>::NumTasks() const {
+  return CeilDiv(depth_, kBlockDepth) * panels();
+}
+
+// fill(start, block, col, cols, to, width): the part of B with those rows and
+// columns, into [block, width], whose columns from `cols` on are zeros already.
+template <typename T>
+template <typename Fill>
+void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
+  const int64_t start = task / panels() * kBlockDepth;
+  const int64_t block = std::min(kBlockDepth, depth_ - start);
+  const int64_t panel = task % panels();
+  const int64_t col = panel * PanelCols();
+  const int64_t width = std::min(PanelCols(), PaddedCols() - col);
+  const int64_t cols = std::min(width, cols_ - col);
+  void* const panel_data = const_cast<void*>(Panel(start, panel));
+  alignas(64) T staged[kBlockDepth * kMaxPanelCols];
+  T* const to = bfloat16_ ? staged : static_cast<T*>(panel_data);
+  if (cols < width) std::fill_n(to, block * width, T(0));
+  fill(start, block, col, cols, to, width);
+  if (!bfloat16_) return;
+  uint16_t* const halves = static_cast<uint16_t*>(panel_data);
+  for (int64_t i = 0; i < block * width; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, staged + i, sizeof(bits));
+    halves[i] = static_cast<uint16_t>(bits >> 16);
   }
 }
 
 template <typename T>
-void Gemm(int64_t rows, int64_t cols, int64_t depth, MatrixView<T> a,
-          MatrixView<T> b, T* c, int64_t c_row_stride, bool accumulate,
-          T* workspace, const ParallelFor& parallel_for) {
-  const SimdKernels<T>& simd = Kernels<T>();
-  PackPanels(depth, cols, b, workspace, parallel_for);
-  const int64_t panels = CeilDiv(cols, simd.panel_cols);
-  const int64_t row_tasks = CeilDiv(rows, kTaskRows);
-  const int64_t panel_tasks = CeilDiv(panels, kTaskPanels);
-  const double flops = 2.0 * std::min(rows, kTaskRows) * depth *
-                       std::min(cols, kTaskPanels * simd.panel_cols);
-  parallel_for(row_tasks * panel_tasks, flops, [&](int64_t begin, int64_t end) {
-    alignas(64) T packed_a[kTaskRows * kMaxBlockDepth];
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task / panel_tasks * kTaskRows;
-      const int64_t first = task % panel_tasks * kTaskPanels;
-      const int64_t last = std::min(first + kTaskPanels, panels);
-      const int64_t height = std::min(kTaskRows, rows - row);
-      for (int64_t start = 0; start < depth; start += BlockDepth<T>()) {
-        const int64_t block = std::min(BlockDepth<T>(), depth - start);
-        const T* from = a.data + row * a.row_stride + start * a.col_stride;
-        for (int64_t r = 0; r < height; ++r) {
-          T* to = packed_a + r / simd.block_rows * simd.block_rows * block +
-                  r % simd.block_rows;
-          for (int64_t k = 0; k < block; ++k) {
-            to[k * simd.block_rows] = from[r * a.row_stride + k * a.col_stride];
-          }
-        }
-        BlockTimesPanels(height, cols, first, last, block, packed_a, int64_t{1},
-                         simd.block_rows, simd.block_rows * block,
-                         workspace + start * panels * simd.panel_cols,
-                         c + row * c_row_stride, c_row_stride,
-                         accumulate || start > 0);
-      }
+void PackedMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
+  const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
+                        T* to, int64_t width) {
+    for (int64_t k = 0; k < block; ++k) {
+      std::copy_n(b[start + k] + col, cols, to + k * width);
     }
+  };
+  schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
+    matrix.PackPanel(task, fill);
   });
 }
 
-#define CRNN_INSTANTIATE(T)                                             \
-  template int64_t PackedSize<T>(int64_t, int64_t);                     \
-  template void PackPanels<T>(int64_t, int64_t, MatrixView<T>, T*,      \
-                              const ParallelFor&);                      \
-  template void GemmPacked<T>(int64_t, int64_t, int64_t, MatrixView<T>, \
-                              const T*, T*, int64_t, bool);             \
-  template void Gemm<T>(int64_t, int64_t, int64_t, MatrixView<T>,       \
-                        MatrixView<T>, T*, int64_t, bool, T*,           \
-                        const ParallelFor&)
-CRNN_INSTANTIATE(float);
-CRNN_INSTANTIATE(double);
-#undef CRNN_INSTANTIATE
+template <typename T>
+void PackedMatrix<T>::PackTransposed(Rows<const T> b_transposed,
+                                     Schedule* schedule) const {
+  const auto fill = [b_transposed](int64_t start, int64_t block, int64_t col,
+                                   int64_t cols, T* to, int64_t width) {
+    Kernels<T>().transpose(cols, block, b_transposed[col] + start,
+                           b_transposed.stride, to, width);
+  };
+  schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
+    matrix.PackPanel(task, fill);
+  });
+}
+
+template <typename T>
+void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
+                         int64_t block, int64_t panel, const T* const* a_rows,
+                         int64_t a_stride) const {
+  const SimdKernels<T>& simd = Kernels<T>();
+  const int64_t col = panel * PackedMatrix<T>::PanelCols();
+  const int64_t cols = std::min(PackedMatrix<T>::PanelCols(), b.cols_ - col);
+  const T* init_rows[SimdKernels<T>::kTileRows];
+  T* c_rows[SimdKernels<T>::kTileRows];
+  const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
+  for (int64_t r = 0; r < height; ++r) {
+    c_rows[r] = c[row + r] + col;
+    if (before.data != nullptr) init_rows[r] = before[row + r] + col;
+  }
+  const auto& kernels = b.bfloat16_ ? simd.bfloat16_tile : simd.tile;
+  kernels[height][CeilDiv(cols, simd.vector_cols)](
+      block, a_rows, a_stride, b.Panel(start, panel),
+      before.data == nullptr ? nullptr : init_rows, c_rows, cols);
+}
+
+template <typename T>
+void Product<T>::RunRows(int64_t first_row, int64_t last_row,
+                         int64_t first_panel, int64_t last_panel) const {
+  constexpr int kTileRows = SimdKernels<T>::kTileRows;
+  alignas(64) T packed[kTaskRows * kBlockDepth];
+  for (int64_t start = 0; start < b.depth_; start += kBlockDepth) {
+    const int64_t block = std::min(kBlockDepth, b.depth_ - start);
+    if (transposed) {
+      PackTiles(a.From(start, first_row), block, last_row - first_row, packed);
+    }
+    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+      for (int64_t row = first_row; row < last_row;) {
+        const T* a_rows[kTileRows];
+        int64_t height = std::min<int64_t>(kTileRows, last_row - row);
+        if (!transposed) height = TileHeight(last_row - row);
+        for (int64_t r = 0; r < height; ++r) {
+          a_rows[r] = transposed ? packed + (row - first_row) * block + r
+                                 : a[row + r] + start;
+        }
+        RunTile(row, height, start, block, panel, a_rows,
+                transposed ? kTileRows : 1);
+        row += height;
+      }
+    }
+  }
+}
+
+template <typename T>
+void Product<T>::RunPanels(int64_t first, int64_t last) const {
+  if (!transposed) return RunRows(0, rows, first, last);
+  for (int64_t row = 0; row < rows; row += kTaskRows) {
+    RunRows(row, std::min(row + kTaskRows, rows), first, last);
+  }
+}
+
+template <typename T>
+void Product<T>::AddTo(Schedule* schedule) const {
+  const int64_t panels = b.panels();
+  if (schedule->num_threads() == 1) {
+    schedule->Add(1, 1, [product = *this, panels](int64_t, int64_t) {
+      product.RunPanels(0, panels);
+    });
+    return;
+  }
+  const int64_t task_panels = kTaskCols / PackedMatrix<T>::PanelCols();
+  const int64_t panel_tasks = CeilDiv(panels, task_panels);
+  schedule->Add(1, CeilDiv(rows, kTaskRows) * panel_tasks,
+                [=, product = *this](int64_t, int64_t task) {
+                  const int64_t row = task / panel_tasks * kTaskRows;
+                  const int64_t first = task % panel_tasks * task_panels;
+                  product.RunRows(row, std::min(row + kTaskRows, product.rows),
+                                  first, std::min(first + task_panels, panels));
+                });
+}
+
+template class PackedMatrix<float>;
+template class PackedMatrix<double>;
+template struct Product<float>;
+template struct Product<double>;
 
 }  // namespace cudnn_rnn_tf

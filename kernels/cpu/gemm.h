@@ -1,47 +1,94 @@
-// Matrix products on one CPU.
+// Matrix products on one CPU: rows of any matrix times packed panels.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_GEMM_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_GEMM_H_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/arena.h"
+#include "kernels/cpu/schedule.h"
 
 namespace cudnn_rnn_tf {
 
-// A matrix in memory that the caller owns; strides in elements.
+// The rows of a matrix in memory that the caller owns; row i is number index[i]
+// where there is an index. Strides in elements; 0 repeats one row.
 template <typename T>
-struct MatrixView {
-  const T* data = nullptr;
-  int64_t row_stride = 0;
-  int64_t col_stride = 1;
+struct Rows {
+  T* data = nullptr;
+  int64_t stride = 0;
+  const int64_t* index = nullptr;
 
-  MatrixView Transposed() const { return {data, col_stride, row_stride}; }
+  T* operator[](int64_t row) const {
+    return data + (index == nullptr ? row : index[row]) * stride;
+  }
+  Rows From(int64_t row, int64_t col = 0) const {
+    return index == nullptr ? Rows{data + row * stride + col, stride, nullptr}
+                            : Rows{data + col, stride, index + row};
+  }
+  operator Rows<const T>() const { return {data, stride, index}; }
 };
 
-// Number of elements that PackPanels writes for a [depth, cols] matrix.
+// The right-hand side B [depth, cols] of a product, copied into the order in
+// which the inner loops read it: blocks of depth; in each, panels of columns;
+// in each, row by row. The last panel is as wide as it has to be.
 template <typename T>
-int64_t PackedSize(int64_t depth, int64_t cols);
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+  // Takes its memory from the arena. With `bfloat16`, elements are kept as
+  // bfloat16 numbers, which they must be.
+  PackedMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
 
-// Copies the right-hand side of a product into the panels that the inner loops
-// read: blocks of depth, then panels of columns, zero-padded.
-template <typename T>
-void PackPanels(int64_t depth, int64_t cols, MatrixView<T> b, T* packed,
-                const ParallelFor& parallel_for);
+  int64_t depth() const { return depth_; }
+  int64_t cols() const { return cols_; }
+  int64_t panels() const;
 
-// C[rows, cols] = A[rows, depth] * B, or += where accumulate is set, on the
-// calling thread. Each row of C is the same, to the bit, whichever rows are
-// computed with it.
-template <typename T>
-void GemmPacked(int64_t rows, int64_t cols, int64_t depth, MatrixView<T> a,
-                const T* packed_b, T* c, int64_t c_row_stride, bool accumulate);
+  // B = the rows, or their transpose, once the schedule has run.
+  void Pack(Rows<const T> b, Schedule* schedule) const;
+  void PackTransposed(Rows<const T> b_transposed, Schedule* schedule) const;
 
-// The same on several threads, packing B into `workspace`, which holds
-// PackedSize(depth, cols) elements.
+  // Columns of every panel but the last.
+  static int64_t PanelCols();
+
+ private:
+  // The panel's part in the block of depth that begins at `start`.
+  const void* Panel(int64_t start, int64_t panel) const;
+  template <typename Fill>
+  void PackPanel(int64_t task, const Fill& fill) const;
+  int64_t NumTasks() const;
+  int64_t PaddedCols() const;
+
+  int64_t depth_ = 0;
+  int64_t cols_ = 0;
+  bool bfloat16_ = false;
+  void* data_ = nullptr;
+
+  template <typename U>
+  friend struct Product;
+};
+
+// C[rows, cols] = init + A[rows, depth] B. `init` may be null (zeros) or C.
+// Each row of C is the same, to the bit, whichever rows are computed with it
+// and whatever panels.
 template <typename T>
-void Gemm(int64_t rows, int64_t cols, int64_t depth, MatrixView<T> a,
-          MatrixView<T> b, T* c, int64_t c_row_stride, bool accumulate,
-          T* workspace, const ParallelFor& parallel_for);
+struct Product {
+  int64_t rows = 0;
+  Rows<const T> a;
+  bool transposed = false;  // A's rows are the columns of what `a` has.
+  PackedMatrix<T> b;
+  Rows<const T> init;
+  Rows<T> c;
+
+  void AddTo(Schedule* schedule) const;
+  // At once, panels [first, last) of B only.
+  void RunPanels(int64_t first, int64_t last) const;
+
+ private:
+  void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
+               int64_t last_panel) const;
+  void RunTile(int64_t row, int64_t height, int64_t start, int64_t block,
+               int64_t panel, const T* const* a_rows, int64_t a_stride) const;
+};
 
 }  // namespace cudnn_rnn_tf
 

@@ -6,21 +6,25 @@
 namespace cudnn_rnn_tf {
 
 namespace baseline {
-extern const SimdTable kTable;
+const SimdTable& Table();
 }
 #ifdef CRNN_SIMD_X86
 namespace avx2 {
-extern const SimdTable kTable;
+const SimdTable& Table();
 }
 namespace avx512 {
-extern const SimdTable kTable;
+const SimdTable& Table();
 }
 #endif
 
 namespace {
 
 const SimdTable* Choose() {
-  const SimdTable* candidates[3] = {};
+  struct Candidate {
+    const char* name;
+    const SimdTable& (*table)();
+  };
+  Candidate candidates[3] = {};
   int count = 0;
 #ifdef CRNN_SIMD_X86
   __builtin_cpu_init();
@@ -28,17 +32,19 @@ const SimdTable* Choose() {
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (has_avx2 && __builtin_cpu_supports("avx512f") &&
       __builtin_cpu_supports("avx512dq")) {
-    candidates[count++] = &avx512::kTable;
+    candidates[count++] = {"avx512", avx512::Table};
   }
-  if (has_avx2) candidates[count++] = &avx2::kTable;
+  if (has_avx2) candidates[count++] = {"avx2", avx2::Table};
 #endif
-  candidates[count++] = &baseline::kTable;
+  candidates[count++] = {"baseline", baseline::Table};
   if (const char* wanted = std::getenv("CUDNN_RNN_TF_CPU_ISA")) {
     for (int i = 0; i < count; ++i) {
-      if (std::strcmp(candidates[i]->name, wanted) == 0) return candidates[i];
+      if (std::strcmp(candidates[i].name, wanted) == 0) {
+        return &candidates[i].table();
+      }
     }
   }
-  return candidates[0];
+  return &candidates[0].table();
 }
 
 }  // namespace

@@ -2,284 +2,351 @@
 // CRNN_SIMD_BYTES (the vector's width) set by the build.
 #include "kernels/cpu/simd_kernels.h"
 
+#include "kernels/cpu/simd_math.h"
+
 namespace cudnn_rnn_tf {
 namespace CRNN_SIMD_NAME {
 namespace {
 
-// 3 vectors by 8 rows fill AVX-512's 32 registers and 3 by 4 AVX2's 16; SSE has
-// 16 of its own but no fused multiply-add, hence needs temporaries.
-constexpr int kVectors = CRNN_SIMD_BYTES > 16 ? 3 : 2;
-constexpr int kRows = CRNN_SIMD_BYTES == 64 ? 8 : 4;
-constexpr int kPanelBytes = 24 * 1024;
+// A tile of 6 rows by 4 vectors fills AVX-512's 32 registers, and 6 by 2 the 16
+// of AVX2 and SSE: sums, a row of the panel, and one factor of the rows.
+constexpr int kPanelVectors = CRNN_SIMD_BYTES == 64 ? 4 : 2;
 
 template <typename T>
-struct VectorOf {
-  typedef T Type
-      __attribute__((vector_size(CRNN_SIMD_BYTES), aligned(alignof(T))));
-};
+inline Vector<T> LoadPanel(const T* from) {
+  return Whole<T>::Load(from);
+}
+// A bfloat16 number is the upper half of a float.
+inline Floats LoadPanel(const uint16_t* from) {
+  typedef uint16_t Halves __attribute__((
+      vector_size(CRNN_SIMD_BYTES / 2), aligned(alignof(uint16_t)), may_alias));
+  return (Floats)(__builtin_convertvector(
+                      *reinterpret_cast<const Halves*>(from), Ints)
+                  << 16);
+}
 
-template <typename T, int rows>
-void Gemm(int64_t depth, const T* a, int64_t a_row_stride, int64_t a_col_stride,
-          const T* panel, T* c, int64_t c_row_stride, int64_t cols,
-          bool accumulate) {
-  using Vector = typename VectorOf<T>::Type;
-  constexpr int kWidth = CRNN_SIMD_BYTES / sizeof(T);
-  constexpr int kCols = kVectors * kWidth;
-  Vector sum[rows][kVectors] = {};
-  for (int64_t k = 0; k < depth; ++k) {
-    Vector b[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      b[v] = *reinterpret_cast<const Vector*>(panel + v * kWidth);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      const T x = a[r * a_row_stride];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += x * b[v];
-    }
-    a += a_col_stride;
-    panel += kCols;
-  }
-  if (cols == kCols) {
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      Vector* out = reinterpret_cast<Vector*>(c + r * c_row_stride);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        out[v] = accumulate ? out[v] + sum[r][v] : sum[r][v];
-      }
-    }
-    return;
-  }
+template <typename T, typename Panel, int rows, int vectors>
+void Tile(int64_t depth, const T* const* a, int64_t a_stride,
+          const void* panel_start, const T* const* init, T* const* c,
+          int64_t cols) {
+  const Panel* panel = static_cast<const Panel*>(panel_start);
+  Vector<T> sum[rows][vectors] = {};
+  const T* row[rows];
+  // By the end of the sums, the places for them are to be in the cache.
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
-    T spilled[kCols];
+    row[r] = a[r];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      *reinterpret_cast<Vector*>(spilled + v * kWidth) = sum[r][v];
+    for (int v = 0; v < vectors; ++v) {
+      __builtin_prefetch(c[r] + v * kWidth<T>, /*for writing*/ 1);
     }
-    T* out = c + r * c_row_stride;
-    for (int64_t j = 0; j < cols; ++j) {
-      out[j] = accumulate ? out[j] + spilled[j] : spilled[j];
+  }
+  int64_t offset = 0;
+  for (int64_t k = 0; k < depth; ++k) {
+    Vector<T> b[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) b[v] = LoadPanel(panel + v * kWidth<T>);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const T x = row[r][offset];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) sum[r][v] += x * b[v];
+    }
+    offset += a_stride;
+    panel += vectors * kWidth<T>;
+  }
+  const Rest<T> last = {cols - (vectors - 1) * kWidth<T>};
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t col = v * kWidth<T>;
+      if (v < vectors - 1 || last.count == kWidth<T>) {
+        if (init != nullptr) sum[r][v] += Whole<T>::Load(init[r] + col);
+        Whole<T>::Store(c[r] + col, sum[r][v]);
+      } else {
+        if (init != nullptr) sum[r][v] += last.Load(init[r] + col);
+        last.Store(c[r] + col, sum[r][v]);
+      }
     }
   }
 }
 
-// exp(x) by x = n ln 2 + r, |r| <= ln 2 / 2: a Taylor polynomial in r, whose
-// remainder r^8 / 8! is below half a unit in the last place, times 2^n.
-// Saturates at the ends of float's normal range; NaN passes through.
-inline float Exp(float x) {
-  constexpr float kLog2E = 1.44269504f;
-  // ln 2 in two parts; the first has few enough bits that n times it is exact.
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  x = x > 88.0f ? 88.0f : x;
-  x = x < -87.0f ? -87.0f : x;
-  // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits.
-  constexpr float kRound = 12582912.0f;
-  const float shifted = x * kLog2E + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.0f / 5040.0f;
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r * r + r + 1.0f;
-  union {
-    int32_t bits;
-    float value;
-  } power = {(static_cast<int32_t>(n) + 127) << 23};
-  return p * power.value;
+template <typename T>
+struct ShuffleIndex;
+template <>
+struct ShuffleIndex<float> {
+  using Type = Ints;
+};
+template <>
+struct ShuffleIndex<double> {
+  typedef int64_t Type __attribute__((vector_size(CRNN_SIMD_BYTES)));
+};
+
+// The elements of a's and b's halves, the first or the second, by turns.
+template <typename T>
+inline Vector<T> InterleaveHalf(int half, Vector<T> a, Vector<T> b) {
+  typename ShuffleIndex<T>::Type index = {};
+  for (int i = 0; i < kWidth<T>; ++i) {
+    index[i] = (half * kWidth<T> + i) / 2 + i % 2 * kWidth<T>;
+  }
+  return __builtin_shuffle(a, b, index);
 }
 
-inline float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
-
-// Near 0, where 1 - 2 / (exp(2 x) + 1) would cancel, the Taylor series of tanh
-// up to x^13: below 0.4 its remainder is under float's resolution.
-inline float Tanh(float x) {
-  const float magnitude = x < 0.0f ? -x : x;
-  const float z = x * x;
-  float p = 21844.0f / 6081075.0f;
-  p = p * z - 1382.0f / 155925.0f;
-  p = p * z + 62.0f / 2835.0f;
-  p = p * z - 17.0f / 315.0f;
-  p = p * z + 2.0f / 15.0f;
-  p = p * z - 1.0f / 3.0f;
-  const float near = x + x * (z * p);
-  const float far = 1.0f - 2.0f / (Exp(2.0f * magnitude) + 1.0f);
-  return magnitude < 0.4f ? near : (x < 0.0f ? -far : far);
+// Interleaving row i with row i + width / 2 rotates the bits of an element's
+// position; after as many rounds as a column index has bits, rows and columns
+// have changed places.
+template <typename T>
+void TransposeSquare(const T* from, int64_t from_stride, T* to,
+                     int64_t to_stride) {
+  constexpr int kN = kWidth<T>;
+  Vector<T> v[kN];
+#pragma GCC unroll 16
+  for (int i = 0; i < kN; ++i) {
+    v[i] = Whole<T>::Load(from + i * from_stride);
+    // So many rows at once are more than the hardware follows.
+    __builtin_prefetch(from + i * from_stride + 4 * kN);
+  }
+#pragma GCC unroll 4
+  for (int round = 1; round < kN; round *= 2) {
+    Vector<T> next[kN];
+#pragma GCC unroll 16
+    for (int i = 0; i < kN; ++i) {
+      next[i] = InterleaveHalf<T>(i % 2, v[i / 2], v[i / 2 + kN / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kN; ++i) v[i] = next[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kN; ++i) Whole<T>::Store(to + i * to_stride, v[i]);
 }
 
-inline double Sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
-inline double Tanh(double x) { return __builtin_tanh(x); }
+template <typename T>
+void Transpose(int64_t rows, int64_t cols, const T* from, int64_t from_stride,
+               T* to, int64_t to_stride) {
+  const int64_t square_rows = rows / kWidth<T> * kWidth<T>;
+  const int64_t square_cols = cols / kWidth<T> * kWidth<T>;
+  for (int64_t c = 0; c < square_cols; c += kWidth<T>) {
+    for (int64_t r = 0; r < square_rows; r += kWidth<T>) {
+      TransposeSquare<T>(from + r * from_stride + c, from_stride,
+                         to + c * to_stride + r, to_stride);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = r < square_rows ? square_cols : 0; c < cols; ++c) {
+      to[c * to_stride + r] = from[r * from_stride + c];
+    }
+  }
+}
+
+template <typename T>
+void AddColumnSums(int64_t rows, int64_t n, const T* from, int64_t stride,
+                   T* sums) {
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    Vector<T> sum = {};
+    for (int64_t r = 0; r < rows; ++r)
+      sum += memory.Load(from + r * stride + j);
+    memory.Store(sums + j, memory.Load(sums + j) + sum);
+  });
+}
 
 // A NaN stays a NaN: both comparisons are false.
 template <typename T>
-inline T Clip(T c, T clip) {
-  const T low = clip > T(0) && c < -clip ? -clip : c;
-  return clip > T(0) && low > clip ? clip : low;
+inline Vector<T> Clip(Vector<T> c, T clip) {
+  if (!(clip > T(0))) return c;
+  c = c < -clip ? Vector<T>{} - clip : c;
+  return c > clip ? Vector<T>{} + clip : c;
 }
 
-// Whether the clipped state moves with the state.
+// The gradient that passes a clipped state on to the state.
 template <typename T>
-inline bool Moves(T c, T clip) {
-  return !(clip > T(0)) || (c < clip && c > -clip);
-}
-
-template <typename T>
-void LstmForward(int64_t n, T clip, T* gates, T* c, T* h) {
-  T* __restrict i = gates;
-  T* __restrict f = gates + n;
-  T* __restrict g = gates + 2 * n;
-  T* __restrict o = gates + 3 * n;
-  T* __restrict cell = c;
-  T* __restrict out = h;
-  for (int64_t j = 0; j < n; ++j) {
-    i[j] = Sigmoid(i[j]);
-    f[j] = Sigmoid(f[j]);
-    g[j] = Tanh(g[j]);
-    o[j] = Sigmoid(o[j]);
-  }
-  for (int64_t j = 0; j < n; ++j) {
-    const T next = f[j] * Clip(cell[j], clip) + i[j] * g[j];
-    cell[j] = next;
-    out[j] = o[j] * Tanh(Clip(next, clip));
-  }
+inline Vector<T> ThroughClip(Vector<T> gradient, Vector<T> c, T clip) {
+  if (!(clip > T(0))) return gradient;
+  gradient = c < clip ? gradient : Vector<T>{};
+  return c > -clip ? gradient : Vector<T>{};
 }
 
 template <typename T>
-void LstmOutput(int64_t n, T clip, const T* output_gate, const T* c, T* y) {
-  T* __restrict out = y;
-  for (int64_t j = 0; j < n; ++j) {
-    out[j] = output_gate[j] * Tanh(Clip(c[j], clip));
-  }
+void LstmForward(int64_t n, int64_t stride, T clip, T* gates, T* c, T* h) {
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> i = Sigmoid(memory.Load(gates + j));
+    const Vector<T> f = Sigmoid(memory.Load(gates + stride + j));
+    const Vector<T> g = Tanh(memory.Load(gates + 2 * stride + j));
+    const Vector<T> o = Sigmoid(memory.Load(gates + 3 * stride + j));
+    const Vector<T> next = f * Clip(memory.Load(c + j), clip) + i * g;
+    memory.Store(gates + j, i);
+    memory.Store(gates + stride + j, f);
+    memory.Store(gates + 2 * stride + j, g);
+    memory.Store(gates + 3 * stride + j, o);
+    memory.Store(c + j, next);
+    memory.Store(h + j, o * Tanh(Clip(next, clip)));
+  });
 }
 
 template <typename T>
-void LstmBackward(int64_t n, T clip, const T* gates, const T* c,
-                  const T* c_prev, const T* dh, T* dc, T* dz) {
-  const T* __restrict i = gates;
-  const T* __restrict f = gates + n;
-  const T* __restrict g = gates + 2 * n;
-  const T* __restrict o = gates + 3 * n;
-  T* __restrict di = dz;
-  T* __restrict df = dz + n;
-  T* __restrict dg = dz + 2 * n;
-  T* __restrict d_o = dz + 3 * n;
-  T* __restrict dcell = dc;
-  for (int64_t j = 0; j < n; ++j) {
-    const T tanh_c = Tanh(Clip(c[j], clip));
-    const T through_h = dh[j] * o[j] * (T(1) - tanh_c * tanh_c);
-    const T dnext = dcell[j] + (Moves(c[j], clip) ? through_h : T(0));
-    d_o[j] = dh[j] * tanh_c * o[j] * (T(1) - o[j]);
-    di[j] = dnext * g[j] * i[j] * (T(1) - i[j]);
-    df[j] = dnext * Clip(c_prev[j], clip) * f[j] * (T(1) - f[j]);
-    dg[j] = dnext * i[j] * (T(1) - g[j] * g[j]);
-    dcell[j] = Moves(c_prev[j], clip) ? dnext * f[j] : T(0);
-  }
+void LstmBackward(int64_t n, int64_t stride, T clip, T* gates, const T* c,
+                  const T* c_prev, const T* dh, T* dc, T* y) {
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> i = memory.Load(gates + j);
+    const Vector<T> f = memory.Load(gates + stride + j);
+    const Vector<T> g = memory.Load(gates + 2 * stride + j);
+    const Vector<T> o = memory.Load(gates + 3 * stride + j);
+    const Vector<T> cell = memory.Load(c + j);
+    const Vector<T> before = memory.Load(c_prev + j);
+    const Vector<T> dy = memory.Load(dh + j);
+    const Vector<T> tanh_c = Tanh(Clip(cell, clip));
+    const Vector<T> dcell =
+        memory.Load(dc + j) +
+        ThroughClip(dy * o * (T(1) - tanh_c * tanh_c), cell, clip);
+    memory.Store(gates + j, dcell * g * i * (T(1) - i));
+    memory.Store(gates + stride + j,
+                 dcell * Clip(before, clip) * f * (T(1) - f));
+    memory.Store(gates + 2 * stride + j, dcell * i * (T(1) - g * g));
+    memory.Store(gates + 3 * stride + j, dy * tanh_c * o * (T(1) - o));
+    memory.Store(dc + j, ThroughClip(dcell * f, before, clip));
+    if (y != nullptr) memory.Store(y + j, o * tanh_c);
+  });
 }
 
 template <typename T>
-void GruForward(int64_t n, const T* recurrent, const T* candidate_bias,
-                T* gates, T* candidate, T* h) {
-  T* __restrict r = gates;
-  T* __restrict z = gates + n;
-  T* __restrict g = gates + 2 * n;
-  T* __restrict rec = candidate;
-  T* __restrict out = h;
-  for (int64_t j = 0; j < n; ++j) {
-    r[j] = Sigmoid(r[j] + recurrent[j]);
-    z[j] = Sigmoid(z[j] + recurrent[n + j]);
-    rec[j] = recurrent[2 * n + j] + candidate_bias[j];
-  }
-  for (int64_t j = 0; j < n; ++j) {
-    g[j] = Tanh(g[j] + r[j] * rec[j]);
-    out[j] = (T(1) - z[j]) * g[j] + z[j] * out[j];
-  }
+void GruForward(int64_t n, int64_t stride, const T* candidate_bias,
+                const T* h_prev, T* gates, T* candidate, T* h) {
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> r = Sigmoid(memory.Load(gates + j));
+    const Vector<T> z = Sigmoid(memory.Load(gates + stride + j));
+    const Vector<T> recurrent =
+        memory.Load(candidate + j) + memory.Load(candidate_bias + j);
+    const Vector<T> g =
+        Tanh(memory.Load(gates + 2 * stride + j) + r * recurrent);
+    memory.Store(gates + j, r);
+    memory.Store(gates + stride + j, z);
+    memory.Store(gates + 2 * stride + j, g);
+    memory.Store(candidate + j, recurrent);
+    memory.Store(h + j, (T(1) - z) * g + z * memory.Load(h_prev + j));
+  });
 }
 
 template <typename T>
-void GruBackward(int64_t n, const T* gates, const T* candidate, const T* h_prev,
-                 T* dh, T* dz) {
-  const T* __restrict r = gates;
-  const T* __restrict z = gates + n;
-  const T* __restrict g = gates + 2 * n;
-  T* __restrict dr = dz;
-  T* __restrict d_z = dz + n;
-  T* __restrict dg_input = dz + 2 * n;
-  T* __restrict dg_recurrent = dz + 3 * n;
-  T* __restrict dout = dh;
-  for (int64_t j = 0; j < n; ++j) {
-    const T dg = dout[j] * (T(1) - z[j]) * (T(1) - g[j] * g[j]);
-    dg_input[j] = dg;
-    dg_recurrent[j] = dg * r[j];
-    dr[j] = dg * candidate[j] * r[j] * (T(1) - r[j]);
-    d_z[j] = dout[j] * (h_prev[j] - g[j]) * z[j] * (T(1) - z[j]);
-    dout[j] = dout[j] * z[j];
-  }
+void GruBackward(int64_t n, int64_t stride, T* gates, T* candidate,
+                 const T* h_prev, T* dh) {
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> r = memory.Load(gates + j);
+    const Vector<T> z = memory.Load(gates + stride + j);
+    const Vector<T> g = memory.Load(gates + 2 * stride + j);
+    const Vector<T> dy = memory.Load(dh + j);
+    const Vector<T> dg = dy * (T(1) - z) * (T(1) - g * g);
+    memory.Store(gates + j, dg * memory.Load(candidate + j) * r * (T(1) - r));
+    memory.Store(gates + stride + j,
+                 dy * (memory.Load(h_prev + j) - g) * z * (T(1) - z));
+    memory.Store(gates + 2 * stride + j, dg);
+    memory.Store(candidate + j, dg * r);
+    memory.Store(dh + j, dy * z);
+  });
 }
 
 template <typename T>
 void RnnTanhForward(int64_t n, T* gates, T* h) {
-  T* __restrict z = gates;
-  T* __restrict out = h;
-  for (int64_t j = 0; j < n; ++j) out[j] = z[j] = Tanh(z[j]);
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> y = Tanh(memory.Load(gates + j));
+    memory.Store(gates + j, y);
+    memory.Store(h + j, y);
+  });
 }
 
 template <typename T>
 void RnnReluForward(int64_t n, T* gates, T* h) {
-  T* __restrict z = gates;
-  T* __restrict out = h;
-  // Written so that a NaN passes.
-  for (int64_t j = 0; j < n; ++j) out[j] = z[j] = z[j] < T(0) ? T(0) : z[j];
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> x = memory.Load(gates + j);
+    // Written so that a NaN passes.
+    const Vector<T> y = x < T(0) ? Vector<T>{} : x;
+    memory.Store(gates + j, y);
+    memory.Store(h + j, y);
+  });
 }
 
 template <typename T>
-void RnnTanhBackward(int64_t n, const T* h, const T* dh, T* dz) {
-  T* __restrict out = dz;
-  for (int64_t j = 0; j < n; ++j) out[j] = dh[j] * (T(1) - h[j] * h[j]);
+void RnnTanhBackward(int64_t n, T* gates, const T* dh) {
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> y = memory.Load(gates + j);
+    memory.Store(gates + j, memory.Load(dh + j) * (T(1) - y * y));
+  });
 }
 
 template <typename T>
-void RnnReluBackward(int64_t n, const T* h, const T* dh, T* dz) {
-  T* __restrict out = dz;
-  for (int64_t j = 0; j < n; ++j) out[j] = h[j] > T(0) ? dh[j] : T(0);
+void RnnReluBackward(int64_t n, T* gates, const T* dh) {
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    const Vector<T> y = memory.Load(gates + j);
+    memory.Store(gates + j, y > T(0) ? memory.Load(dh + j) : Vector<T>{});
+  });
 }
 
 void SigmoidArray(int64_t n, const float* x, float* y) {
-  for (int64_t j = 0; j < n; ++j) y[j] = Sigmoid(x[j]);
+  ForVectors<float>(n, [&](auto memory, int64_t j) {
+    memory.Store(y + j, Sigmoid(memory.Load(x + j)));
+  });
 }
 void TanhArray(int64_t n, const float* x, float* y) {
-  for (int64_t j = 0; j < n; ++j) y[j] = Tanh(x[j]);
+  ForVectors<float>(n, [&](auto memory, int64_t j) {
+    memory.Store(y + j, Tanh(memory.Load(x + j)));
+  });
 }
 
-// clang-format off
-template <typename T>
-constexpr SimdKernels<T> MakeKernels() {
-  constexpr int kCols = kVectors * CRNN_SIMD_BYTES / sizeof(T);
-  return {
-      {nullptr, Gemm<T, 1>, Gemm<T, 2>, Gemm<T, 3>, Gemm<T, 4>,
-       kRows > 4 ? Gemm<T, 5> : nullptr, kRows > 4 ? Gemm<T, 6> : nullptr,
-       kRows > 4 ? Gemm<T, 7> : nullptr, kRows > 4 ? Gemm<T, 8> : nullptr},
-      kCols, kRows, kPanelBytes / (kCols * static_cast<int>(sizeof(T))),
-      LstmForward<T>, GruForward<T>, RnnTanhForward<T>, RnnReluForward<T>,
-      LstmBackward<T>, GruBackward<T>, RnnTanhBackward<T>, RnnReluBackward<T>,
-      LstmOutput<T>};
+template <typename T, typename Panel, int rows>
+void SetTiles(typename SimdKernels<T>::TileKernels& tiles) {
+  tiles[rows][1] = Tile<T, Panel, rows, 1>;
+  tiles[rows][2] = Tile<T, Panel, rows, 2>;
+  if constexpr (kPanelVectors > 2) {
+    tiles[rows][3] = Tile<T, Panel, rows, 3>;
+    tiles[rows][4] = Tile<T, Panel, rows, 4>;
+  }
 }
-// clang-format on
+
+template <typename T, typename Panel>
+void SetAllTiles(typename SimdKernels<T>::TileKernels& tiles) {
+  SetTiles<T, Panel, 1>(tiles);
+  SetTiles<T, Panel, 2>(tiles);
+  SetTiles<T, Panel, 3>(tiles);
+  SetTiles<T, Panel, 4>(tiles);
+  SetTiles<T, Panel, 5>(tiles);
+  SetTiles<T, Panel, 6>(tiles);
+}
+
+template <typename T>
+SimdKernels<T> MakeKernels() {
+  SimdKernels<T> kernels = {};
+  SetAllTiles<T, T>(kernels.tile);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    SetAllTiles<T, uint16_t>(kernels.bfloat16_tile);
+  }
+  kernels.vector_cols = kWidth<T>;
+  kernels.panel_vectors = kPanelVectors;
+  kernels.transpose = Transpose<T>;
+  kernels.add_column_sums = AddColumnSums<T>;
+  kernels.lstm_forward = LstmForward<T>;
+  kernels.gru_forward = GruForward<T>;
+  kernels.rnn_tanh_forward = RnnTanhForward<T>;
+  kernels.rnn_relu_forward = RnnReluForward<T>;
+  kernels.lstm_backward = LstmBackward<T>;
+  kernels.gru_backward = GruBackward<T>;
+  kernels.rnn_tanh_backward = RnnTanhBackward<T>;
+  kernels.rnn_relu_backward = RnnReluBackward<T>;
+  return kernels;
+}
 
 }  // namespace
 
 #define CRNN_STRING_(x) #x
 #define CRNN_STRING(x) CRNN_STRING_(x)
 
-extern const SimdTable kTable;
-const SimdTable kTable = {CRNN_STRING(CRNN_SIMD_NAME),
-                          MakeKernels<float>(),
-                          MakeKernels<double>(),
-                          {SigmoidArray, TanhArray}};
+// Nothing is made when the library is loaded: this file's instructions may be
+// beyond the processor's.
+const SimdTable& Table() {
+  static const SimdTable table = {CRNN_STRING(CRNN_SIMD_NAME),
+                                  MakeKernels<float>(),
+                                  MakeKernels<double>(),
+                                  {SigmoidArray, TanhArray}};
+  return table;
+}
 
 }  // namespace CRNN_SIMD_NAME
 }  // namespace cudnn_rnn_tf

@@ -11,45 +11,53 @@ namespace cudnn_rnn_tf {
 // for all of them under one name.
 template <typename T>
 struct SimdKernels {
-  static constexpr int kMaxRows = 8;
+  static constexpr int kTileRows = 6;
+  static constexpr int kMaxVectors = 4;
 
-  // C[rows, cols] = A[rows, depth] * panel, or += where accumulate is set. The
-  // panel holds panel_cols columns of the right-hand side, depth-major and
-  // zero-padded; cols says how many of them exist.
-  using GemmKernel = void (*)(int64_t depth, const T* a, int64_t a_row_stride,
-                              int64_t a_col_stride, const T* panel, T* c,
-                              int64_t c_row_stride, int64_t cols,
-                              bool accumulate);
-  GemmKernel gemm[kMaxRows + 1];  // By number of rows; 0 is unused.
-  int64_t panel_cols;
-  int64_t block_rows;   // Rows per full kernel.
-  int64_t block_depth;  // Depth of a panel that stays in the L1 cache.
+  // One tile of a product: for each of its rows r,
+  // c[r][0:cols] = init[r][0:cols] + sum over k of a[r][k * a_stride] *
+  // panel[k], where a row of the panel has as many whole vectors as cols needs;
+  // beyond cols it holds zeros. init may be null (zeros) and may be c.
+  using TileKernel = void (*)(int64_t depth, const T* const* a,
+                              int64_t a_stride, const void* panel,
+                              const T* const* init, T* const* c, int64_t cols);
+  // By number of rows and of vectors in the panel; from index 1.
+  using TileKernels = TileKernel[kTileRows + 1][kMaxVectors + 1];
+  TileKernels tile;
+  // The same for a panel of bfloat16 numbers; float only.
+  TileKernels bfloat16_tile;
+  int64_t vector_cols;
+  int64_t panel_vectors;
 
-  // Each works on one row of n units. `gates` holds the gates' preactivations
-  // [num_gates * n] and is left with their activations. States are updated in
-  // place. Cell states are kept as they are and clipped where they are read;
-  // clip = 0: no clipping.
-  void (*lstm_forward)(int64_t n, T clip, T* gates, T* c, T* h);
-  // `recurrent` is R h [3 n]; `candidate_bias` the recurrent bias of the
-  // candidate [n]; `candidate` is left with R_h h + b_Rh [n].
-  void (*gru_forward)(int64_t n, const T* recurrent, const T* candidate_bias,
-                      T* gates, T* candidate, T* h);
+  // to[c * to_stride + r] = from[r * from_stride + c], for r in [0, rows) and c
+  // in [0, cols).
+  void (*transpose)(int64_t rows, int64_t cols, const T* from,
+                    int64_t from_stride, T* to, int64_t to_stride);
+  // sums[j] += the sum of from[r * stride + j] over r in [0, rows).
+  void (*add_column_sums)(int64_t rows, int64_t n, const T* from,
+                          int64_t stride, T* sums);
+
+  // Each works on n units of one row; gate g's stand at gates + g * stride.
+  // Forward, gates hold preactivations and are left with their activations;
+  // backward, these give way to the gradients of the preactivations. Cell
+  // states are kept as they are and clipped where they are read; clip = 0: no
+  // clipping.
+  void (*lstm_forward)(int64_t n, int64_t stride, T clip, T* gates, T* c, T* h);
+  // `candidate` holds R_h h on entry and R_h h + b_Rh on return.
+  void (*gru_forward)(int64_t n, int64_t stride, const T* candidate_bias,
+                      const T* h_prev, T* gates, T* candidate, T* h);
   void (*rnn_tanh_forward)(int64_t n, T* gates, T* h);
   void (*rnn_relu_forward)(int64_t n, T* gates, T* h);
-
-  // dz: the gradients of the preactivations. `dc` goes from the gradient of the
-  // cell state after the step to that before it.
-  void (*lstm_backward)(int64_t n, T clip, const T* gates, const T* c,
-                        const T* c_prev, const T* dh, T* dc, T* dz);
-  // dz [4 n]: reset, update, candidate on the input side, candidate on the
-  // recurrent side. `dh` is left with its share that skips the gates, z * dh.
-  void (*gru_backward)(int64_t n, const T* gates, const T* candidate,
-                       const T* h_prev, T* dh, T* dz);
-  void (*rnn_tanh_backward)(int64_t n, const T* h, const T* dh, T* dz);
-  void (*rnn_relu_backward)(int64_t n, const T* h, const T* dh, T* dz);
-  // y = o * tanh(c), an LSTM's output before its projection.
-  void (*lstm_output)(int64_t n, T clip, const T* output_gate, const T* c,
-                      T* y);
+  // `dc` goes from the gradient of the cell state after the step to that
+  // before it. `y`, unless null, is left with the output before the projection.
+  void (*lstm_backward)(int64_t n, int64_t stride, T clip, T* gates, const T* c,
+                        const T* c_prev, const T* dh, T* dc, T* y);
+  // `candidate` is left with the candidate's gradient on the recurrent side,
+  // `dh` with its share that skips the gates, z * dh.
+  void (*gru_backward)(int64_t n, int64_t stride, T* gates, T* candidate,
+                       const T* h_prev, T* dh);
+  void (*rnn_tanh_backward)(int64_t n, T* gates, const T* dh);
+  void (*rnn_relu_backward)(int64_t n, T* gates, const T* dh);
 };
 
 // Elementwise functions on their own, for tests of their accuracy.

@@ -320,7 +320,7 @@ RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
           static_cast<const char*>(is_bias ? bias_address : matrix_address);
       if (address == nullptr) {
         return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
-                                                     block.name + " for " +
+                                                     block.Name() + " for " +
                                                      Describe(problem_)};
       }
       cudnnDataType_t type;
@@ -332,7 +332,7 @@ RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
       if (dims[1] * static_cast<int64_t>(dims[2]) != block.size() ||
           dims[1] != block.rows) {
         return {RnnStatus::Code::kUnimplemented,
-                "cuDNN expects parameter " + block.name + " of shape [" +
+                "cuDNN expects parameter " + block.Name() + " of shape [" +
                     std::to_string(dims[1]) + ", " + std::to_string(dims[2]) +
                     "] for " + Describe(problem_)};
       }

@@ -1,0 +1,117 @@
+#include "kernels/cpu/cpu_network.h"
+
+#include <algorithm>
+
+namespace cudnn_rnn_tf {
+
+template <typename T>
+CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
+  const RnnSpec& spec = problem.spec;
+  const int64_t steps = problem.max_time * problem.batch_size;
+  const int64_t states = steps + problem.batch_size;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      PseudoLayer pseudo_layer = {};
+      if (problem.is_training) {
+        pseudo_layer.gates =
+            arena->Take<T>(steps * spec.num_gates() * spec.num_units);
+        if (spec.is_lstm()) {
+          pseudo_layer.cell = arena->Take<T>(states * spec.num_units);
+        }
+        if (spec.is_gru()) {
+          pseudo_layer.candidate = arena->Take<T>(steps * spec.num_units);
+        }
+      }
+      pseudo_layers.push_back(pseudo_layer);
+    }
+    T* output = nullptr;
+    if (problem.is_training) {
+      output = arena->Take<T>(states * spec.layer_output_size());
+    } else if (layer + 1 < spec.num_layers) {
+      output = layer < 2 ? arena->Take<T>(steps * spec.layer_output_size())
+                         : outputs[layer - 2];
+    }
+    outputs.push_back(output);
+  }
+}
+
+template <typename T>
+CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
+                          const uint64_t seed[2])
+    : problem_(problem),
+      spec_(problem.spec),
+      rows_(rows),
+      layout_(problem.spec),
+      seed_{seed[0], seed[1]},
+      batch_(problem.batch_size),
+      gates_(spec_.num_gates() * spec_.num_units),
+      units_(spec_.num_units),
+      out_(spec_.output_size()),
+      layer_out_(spec_.layer_output_size()),
+      dirs_(spec_.num_dirs()),
+      h_stride_(CeilDiv(out_, 16) * 16 + 16) {
+  if (has_dropout(spec_.num_layers - 1)) {
+    mask_steps_ = rows.CallerRows(/*time_major=*/true);
+  }
+}
+
+template <typename T>
+int64_t CpuNetwork<T>::NumParts(const Schedule& schedule,
+                                int64_t groups) const {
+  if (schedule.num_threads() == 1) return 1;
+  // Two for each thread, so that one can help another out.
+  return std::min(CeilDiv(units_, PackedMatrix<T>::PanelCols()),
+                  2 * CeilDiv(schedule.num_threads(), groups));
+}
+
+template <typename T>
+typename CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t cols,
+                                                        int64_t part,
+                                                        int64_t parts) {
+  const int64_t panels = CeilDiv(cols, PackedMatrix<T>::PanelCols());
+  return {part * panels / parts, (part + 1) * panels / parts};
+}
+
+template <typename T>
+int64_t CpuNetwork<T>::LongestOf(int64_t first_group,
+                                 int64_t last_group) const {
+  int64_t longest = 0;
+  for (int64_t i = first_group; i < last_group; ++i) {
+    longest = std::max(longest, group(i).block->longest);
+  }
+  return longest;
+}
+
+template <typename T>
+void CpuNetwork<T>::DropOut(int64_t layer, const T* from, T* to,
+                            Schedule* schedule) const {
+  constexpr int64_t kTaskRows = 16;
+  const DropoutMask mask = {
+      {seed_[0], seed_[1]}, layer - 1, spec_.dropout, layer_out_};
+  schedule->Add(
+      1, CeilDiv(rows_.num_rows(), kTaskRows), [=](int64_t, int64_t task) {
+        const int64_t first = task * kTaskRows;
+        const int64_t last = std::min(first + kTaskRows, rows_.num_rows());
+        for (int64_t row = first; row < last; ++row) {
+          ApplyDropout(mask, mask_steps_[row], from + row * layer_out_,
+                       to + row * layer_out_);
+        }
+      });
+}
+
+template struct CpuReserve<float>;
+template struct CpuReserve<double>;
+// The members that other files define are instantiated there.
+#define CRNN_INSTANTIATE(T)                                                 \
+  template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const PackedRows&,  \
+                                     const uint64_t*);                      \
+  template int64_t CpuNetwork<T>::NumParts(const Schedule&, int64_t) const; \
+  template CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t, int64_t, \
+                                                          int64_t);         \
+  template int64_t CpuNetwork<T>::LongestOf(int64_t, int64_t) const;        \
+  template void CpuNetwork<T>::DropOut(int64_t, const T*, T*, Schedule*) const
+CRNN_INSTANTIATE(float);
+CRNN_INSTANTIATE(double);
+#undef CRNN_INSTANTIATE
+
+}  // namespace cudnn_rnn_tf

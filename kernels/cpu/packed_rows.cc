@@ -1,0 +1,96 @@
+#include "kernels/cpu/packed_rows.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/cpu/schedule.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// Enough sequences to reuse each panel of the recurrent weights, few enough to
+// give every core a block.
+constexpr int64_t kBlockSize = 32;
+
+}  // namespace
+
+int64_t PackedRows::NumBlocks(int64_t batch_size) {
+  const int64_t blocks = CeilDiv(batch_size, kBlockSize);
+  // An even number halves well.
+  return std::min(batch_size, blocks > 1 ? CeilDiv(blocks, 2) * 2 : blocks);
+}
+
+int64_t PackedRows::MaxBlockSize(int64_t batch_size) {
+  return CeilDiv(batch_size, NumBlocks(batch_size));
+}
+
+PackedRows::PackedRows(int64_t max_time, int64_t batch_size,
+                       const int32_t* sequence_lengths)
+    : max_time_(max_time),
+      batch_size_(batch_size),
+      sequences_(batch_size),
+      lengths_(batch_size, max_time),
+      blocks_(NumBlocks(batch_size)) {
+  const int64_t num_blocks = static_cast<int64_t>(blocks_.size());
+  std::vector<int64_t> sorted(batch_size);
+  std::iota(sorted.begin(), sorted.end(), int64_t{0});
+  if (sequence_lengths != nullptr) {
+    std::stable_sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) {
+      return sequence_lengths[a] > sequence_lengths[b];
+    });
+  }
+  int64_t position = 0;
+  for (int64_t i = 0; i < num_blocks; ++i) {
+    Block& block = blocks_[i];
+    block.first_sequence = position;
+    // Dealt by turns, so that every block has its share of the long ones.
+    for (int64_t next = i; next < batch_size; next += num_blocks) {
+      sequences_[position] = sorted[next];
+      if (sequence_lengths != nullptr) {
+        lengths_[position] = sequence_lengths[sorted[next]];
+      }
+      ++position;
+    }
+    block.num_sequences = position - block.first_sequence;
+    block.longest = lengths_[block.first_sequence];
+    block.first_row.reserve(block.longest + 1);
+    int64_t active = block.num_sequences;
+    for (int64_t t = 0; t < block.longest; ++t) {
+      while (lengths_[block.first_sequence + active - 1] <= t) --active;
+      block.first_row.push_back(num_rows_);
+      num_rows_ += active;
+    }
+    block.first_row.push_back(num_rows_);
+  }
+}
+
+template <typename Body>
+void PackedRows::ForEachRow(const Body& body) const {
+  for (const Block& block : blocks_) {
+    for (int64_t t = 0; t < block.longest; ++t) {
+      for (int64_t r = 0; r < block.Active(t); ++r) body(block, t, r);
+    }
+  }
+}
+
+std::vector<int64_t> PackedRows::CallerRows(bool time_major) const {
+  std::vector<int64_t> rows;
+  rows.reserve(num_rows_);
+  ForEachRow([&](const Block& block, int64_t t, int64_t r) {
+    const int64_t sequence = sequences_[block.first_sequence + r];
+    rows.push_back(time_major ? t * batch_size_ + sequence
+                              : sequence * max_time_ + t);
+  });
+  return rows;
+}
+
+std::vector<int64_t> PackedRows::PreviousRows(int64_t dir) const {
+  std::vector<int64_t> rows;
+  rows.reserve(num_rows_);
+  ForEachRow([&](const Block& block, int64_t t, int64_t r) {
+    rows.push_back(PreviousRow(block, t, r, dir));
+  });
+  return rows;
+}
+
+}  // namespace cudnn_rnn_tf

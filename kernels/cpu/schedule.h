@@ -1,0 +1,62 @@
+// What the threads of one call do, and when.
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_SCHEDULE_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_SCHEDULE_H_
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace cudnn_rnn_tf {
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Runs body(member) for every member in [0, members), on as many threads as
+// there are.
+using RunMembers = std::function<void(
+    int64_t members, const std::function<void(int64_t)>& body)>;
+
+struct Threads {
+  int64_t count = 1;
+  RunMembers run;
+};
+
+// Phases that follow each other, each of chunks that may run at the same time.
+// All of a call's work is one schedule, so that threads come together once: a
+// step of a small network takes microseconds, less than it takes to wake one.
+//
+// A chunk is run by whichever thread comes first, so a schedule ends even where
+// only the calling thread runs; undisturbed, a thread runs the same chunks of
+// every phase, whose data stay in its cache. The chunks are the same whatever
+// the number of threads, and each writes to its own place, so results are too.
+class Schedule {
+ public:
+  using Body = std::function<void(int64_t repeat, int64_t chunk)>;
+
+  explicit Schedule(int64_t num_threads) : num_threads_(num_threads) {}
+  // One that runs what is added at once, on the calling thread.
+  static Schedule Immediate() {
+    Schedule schedule(1);
+    schedule.immediate_ = true;
+    return schedule;
+  }
+
+  int64_t num_threads() const { return num_threads_; }
+
+  // Adds `repeats` phases. The body must be callable until Run returns.
+  void Add(int64_t repeats, int64_t chunks, Body body);
+  void Run(const Threads& threads);
+
+ private:
+  struct Entry {
+    int64_t repeats, chunks;
+    Body body;
+  };
+  const int64_t num_threads_;
+  bool immediate_ = false;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_SCHEDULE_H_

@@ -1,0 +1,123 @@
+// Vectors and the gates' functions on them, for simd_kernels.cc alone: this
+// file's contents live in the namespace of one instruction set.
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
+
+#include <cstdint>
+
+namespace cudnn_rnn_tf {
+namespace CRNN_SIMD_NAME {
+namespace {
+
+template <typename T>
+constexpr int64_t kWidth = CRNN_SIMD_BYTES / sizeof(T);
+
+template <typename T>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  typedef float Type __attribute__((vector_size(CRNN_SIMD_BYTES),
+                                    aligned(alignof(float)), may_alias));
+};
+template <>
+struct VectorOf<double> {
+  typedef double Type __attribute__((vector_size(CRNN_SIMD_BYTES),
+                                     aligned(alignof(double)), may_alias));
+};
+template <typename T>
+using Vector = typename VectorOf<T>::Type;
+
+using Floats = Vector<float>;
+using Doubles = Vector<double>;
+typedef int32_t Ints __attribute__((vector_size(CRNN_SIMD_BYTES)));
+
+// How a loop over units reads and writes a whole vector, and what is left of
+// one at the end of a row.
+template <typename T>
+struct Whole {
+  static Vector<T> Load(const T* from) {
+    return *reinterpret_cast<const Vector<T>*>(from);
+  }
+  static void Store(T* to, Vector<T> value) {
+    *reinterpret_cast<Vector<T>*>(to) = value;
+  }
+};
+template <typename T>
+struct Rest {
+  int64_t count;
+
+  Vector<T> Load(const T* from) const {
+    Vector<T> value = {};
+    __builtin_memcpy(&value, from, count * sizeof(T));
+    return value;
+  }
+  void Store(T* to, Vector<T> value) const {
+    __builtin_memcpy(to, &value, count * sizeof(T));
+  }
+};
+
+// Calls body(memory, j) for every vector of n units, j its first.
+template <typename T, typename Body>
+inline void ForVectors(int64_t n, const Body& body) {
+  int64_t j = 0;
+  for (; j + kWidth<T> <= n; j += kWidth<T>) body(Whole<T>(), j);
+  if (j < n) body(Rest<T>{n - j}, j);
+}
+
+// exp(x) by x = n ln 2 + r, |r| <= ln 2 / 2: a Taylor polynomial in r, whose
+// remainder r^8 / 8! is below half a unit in the last place, times 2^n.
+// Saturates at the ends of float's normal range; NaN passes through.
+inline Floats Exp(Floats x) {
+  constexpr float kLog2E = 1.44269504f;
+  // ln 2 in two parts; the first has few enough bits that n times it is exact.
+  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  x = x > 88.0f ? Floats{} + 88.0f : x;
+  x = x < -87.0f ? Floats{} - 87.0f : x;
+  // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits.
+  constexpr float kRound = 12582912.0f;
+  const Floats shifted = x * kLog2E + kRound;
+  const Floats n = shifted - kRound;
+  const Floats r = (x - n * kLn2High) - n * kLn2Low;
+  Floats p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r * r + r + 1.0f;
+  // n, shifted to where a float has its exponent, to be added to that of 1.
+  return p * (Floats)(((Ints)shifted << 23) + (127 << 23));
+}
+
+inline Floats Sigmoid(Floats x) { return 1.0f / (1.0f + Exp(-x)); }
+
+// Near 0, where 1 - 2 / (exp(2 x) + 1) would cancel, the Taylor series of tanh
+// up to x^13: below 0.4 its remainder is under float's resolution.
+inline Floats Tanh(Floats x) {
+  const Floats magnitude = x < 0.0f ? -x : x;
+  const Floats z = x * x;
+  Floats p = z * (21844.0f / 6081075.0f) - 1382.0f / 155925.0f;
+  p = p * z + 62.0f / 2835.0f;
+  p = p * z - 17.0f / 315.0f;
+  p = p * z + 2.0f / 15.0f;
+  p = p * z - 1.0f / 3.0f;
+  const Floats near = x + x * (z * p);
+  const Floats far = 1.0f - 2.0f / (Exp(2.0f * magnitude) + 1.0f);
+  return magnitude < 0.4f ? near : (x < 0.0f ? -far : far);
+}
+
+inline Doubles Sigmoid(Doubles x) {
+  for (int64_t i = 0; i < kWidth<double>; ++i) {
+    x[i] = 1.0 / (1.0 + __builtin_exp(-x[i]));
+  }
+  return x;
+}
+inline Doubles Tanh(Doubles x) {
+  for (int64_t i = 0; i < kWidth<double>; ++i) x[i] = __builtin_tanh(x[i]);
+  return x;
+}
+
+}  // namespace
+}  // namespace CRNN_SIMD_NAME
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
