@@ -167,7 +167,7 @@ class Adapter {
 
 // Small networks are not worth a second thread.
 Schedule NewSchedule(const RnnProblem& problem, const Threads& threads) {
-  constexpr double kWorthThreads = 4e5;
+  constexpr double kWorthThreads = 5e6;
   const double flops = 2.0 * problem.max_time * problem.batch_size *
                        ParamLayout(problem.spec).size();
   return Schedule(flops < kWorthThreads ? 1 : threads.count);

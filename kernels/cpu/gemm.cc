@@ -65,7 +65,7 @@ int64_t PackedMatrix<T>::PanelCols() {
 
 template <typename T>
 int64_t PackedMatrix<T>::PaddedCols() const {
-  const int64_t width = Kernels<T>().vector_cols;
+  const int64_t width = Kernels<T>().vector_cols * (bfloat16_ ? 2 : 1);
   return CeilDiv(cols_, width) * width;
 }
 
@@ -105,11 +105,15 @@ void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
   if (cols < width) std::fill_n(to, block * width, T(0));
   fill(start, block, col, cols, to, width);
   if (!bfloat16_) return;
-  uint16_t* const halves = static_cast<uint16_t*>(panel_data);
-  for (int64_t i = 0; i < block * width; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, staged + i, sizeof(bits));
-    halves[i] = static_cast<uint16_t>(bits >> 16);
+  const int64_t vector = Kernels<T>().vector_cols;
+  uint32_t* words = static_cast<uint32_t*>(panel_data);
+  for (int64_t i = 0; i < block * width; i += 2 * vector) {
+    for (int64_t j = 0; j < vector; ++j) {
+      uint32_t low, high;
+      std::memcpy(&low, staged + i + j, sizeof(low));
+      std::memcpy(&high, staged + i + vector + j, sizeof(high));
+      *words++ = low >> 16 | high;
+    }
   }
 }
 
@@ -154,9 +158,11 @@ void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
     if (before.data != nullptr) init_rows[r] = before[row + r] + col;
   }
   const auto& kernels = b.bfloat16_ ? simd.bfloat16_tile : simd.tile;
-  kernels[height][CeilDiv(cols, simd.vector_cols)](
-      block, a_rows, a_stride, b.Panel(start, panel),
-      before.data == nullptr ? nullptr : init_rows, c_rows, cols);
+  int64_t vectors = CeilDiv(cols, simd.vector_cols);
+  if (b.bfloat16_) vectors = CeilDiv(vectors, 2) * 2;
+  kernels[height][vectors](block, a_rows, a_stride, b.Panel(start, panel),
+                           before.data == nullptr ? nullptr : init_rows, c_rows,
+                           cols);
 }
 
 template <typename T>

@@ -2,6 +2,8 @@
 // CRNN_SIMD_BYTES (the vector's width) set by the build.
 #include "kernels/cpu/simd_kernels.h"
 
+#include <type_traits>
+
 #include "kernels/cpu/simd_math.h"
 
 namespace cudnn_rnn_tf {
@@ -12,17 +14,27 @@ namespace {
 // of AVX2 and SSE: sums, a row of the panel, and one factor of the rows.
 constexpr int kPanelVectors = CRNN_SIMD_BYTES == 64 ? 4 : 2;
 
-template <typename T>
-inline Vector<T> LoadPanel(const T* from) {
-  return Whole<T>::Load(from);
+// Loads a row of a panel and returns the next one.
+template <int vectors, typename T>
+inline const T* LoadRow(const T* row, Vector<T>* b) {
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; ++v) b[v] = Whole<T>::Load(row + v * kWidth<T>);
+  return row + vectors * kWidth<T>;
 }
-// A bfloat16 number is the upper half of a float.
-inline Floats LoadPanel(const uint16_t* from) {
-  typedef uint16_t Halves __attribute__((
-      vector_size(CRNN_SIMD_BYTES / 2), aligned(alignof(uint16_t)), may_alias));
-  return (Floats)(__builtin_convertvector(
-                      *reinterpret_cast<const Halves*>(from), Ints)
-                  << 16);
+// Bfloat16 numbers, each the upper half of a float; a word has one of a vector
+// in its lower half and one of the next vector in its upper half.
+template <int vectors>
+inline const uint32_t* LoadRow(const uint32_t* row, Floats* b) {
+  typedef uint32_t Words __attribute__((vector_size(CRNN_SIMD_BYTES),
+                                        aligned(alignof(uint32_t)), may_alias));
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; v += 2) {
+    const Words words = *reinterpret_cast<const Words*>(row);
+    b[v] = (Floats)(words << 16);
+    b[v + 1] = (Floats)(words & 0xffff0000u);
+    row += kWidth<float>;
+  }
+  return row;
 }
 
 template <typename T, typename Panel, int rows, int vectors>
@@ -44,8 +56,7 @@ void Tile(int64_t depth, const T* const* a, int64_t a_stride,
   int64_t offset = 0;
   for (int64_t k = 0; k < depth; ++k) {
     Vector<T> b[vectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) b[v] = LoadPanel(panel + v * kWidth<T>);
+    panel = LoadRow<vectors>(panel, b);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       const T x = row[r][offset];
@@ -53,20 +64,19 @@ void Tile(int64_t depth, const T* const* a, int64_t a_stride,
       for (int v = 0; v < vectors; ++v) sum[r][v] += x * b[v];
     }
     offset += a_stride;
-    panel += vectors * kWidth<T>;
   }
-  const Rest<T> last = {cols - (vectors - 1) * kWidth<T>};
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
       const int64_t col = v * kWidth<T>;
-      if (v < vectors - 1 || last.count == kWidth<T>) {
+      const Rest<T> rest = {cols - col};
+      if (rest.count >= kWidth<T>) {
         if (init != nullptr) sum[r][v] += Whole<T>::Load(init[r] + col);
         Whole<T>::Store(c[r] + col, sum[r][v]);
-      } else {
-        if (init != nullptr) sum[r][v] += last.Load(init[r] + col);
-        last.Store(c[r] + col, sum[r][v]);
+      } else if (rest.count > 0) {
+        if (init != nullptr) sum[r][v] += rest.Load(init[r] + col);
+        rest.Store(c[r] + col, sum[r][v]);
       }
     }
   }
@@ -293,10 +303,11 @@ void TanhArray(int64_t n, const float* x, float* y) {
 
 template <typename T, typename Panel, int rows>
 void SetTiles(typename SimdKernels<T>::TileKernels& tiles) {
-  tiles[rows][1] = Tile<T, Panel, rows, 1>;
+  constexpr bool kPairs = !std::is_same<T, Panel>::value;
+  if constexpr (!kPairs) tiles[rows][1] = Tile<T, Panel, rows, 1>;
   tiles[rows][2] = Tile<T, Panel, rows, 2>;
   if constexpr (kPanelVectors > 2) {
-    tiles[rows][3] = Tile<T, Panel, rows, 3>;
+    if constexpr (!kPairs) tiles[rows][3] = Tile<T, Panel, rows, 3>;
     tiles[rows][4] = Tile<T, Panel, rows, 4>;
   }
 }
@@ -316,7 +327,7 @@ SimdKernels<T> MakeKernels() {
   SimdKernels<T> kernels = {};
   SetAllTiles<T, T>(kernels.tile);
   if constexpr (sizeof(T) == sizeof(float)) {
-    SetAllTiles<T, uint16_t>(kernels.bfloat16_tile);
+    SetAllTiles<T, uint32_t>(kernels.bfloat16_tile);
   }
   kernels.vector_cols = kWidth<T>;
   kernels.panel_vectors = kPanelVectors;

@@ -24,7 +24,9 @@ struct SimdKernels {
   // By number of rows and of vectors in the panel; from index 1.
   using TileKernels = TileKernel[kTileRows + 1][kMaxVectors + 1];
   TileKernels tile;
-  // The same for a panel of bfloat16 numbers; float only.
+  // The same for a panel of bfloat16 numbers; float only. Its vectors come in
+  // pairs: the 32-bit word i has element i of the first in its lower half and
+  // that of the second in its upper half.
   TileKernels bfloat16_tile;
   int64_t vector_cols;
   int64_t panel_vectors;
