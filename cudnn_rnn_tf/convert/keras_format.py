@@ -138,7 +138,7 @@ def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
         A name, and one of this package's layers or a list: a stack of Keras's own, each called on
         the one before, of the same class and size, with the dropout between.
     """
-    stack: list[keras.layers.Layer] = []
+    stacks: list[list[keras.layers.Layer]] = []
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             for name, found in recurrent_layers(layer):
@@ -146,16 +146,14 @@ def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
         elif isinstance(layer, CudnnRNN):
             yield layer.name, layer
         elif _is_stock(layer) or isinstance(layer, keras.layers.Dropout):
-            if not (stack and _continues(stack, layer)):
-                yield from _named(stack)
-                stack = []
-            if stack or _is_stock(layer):
-                stack.append(layer)
-    yield from _named(stack)
-
-
-def _named(stack: list[keras.layers.Layer]) -> Iterator[tuple[str, list[keras.layers.Layer]]]:
-    if stack:
+            for stack in stacks:
+                if _continues(stack, layer):
+                    stack.append(layer)
+                    break
+            else:
+                if _is_stock(layer):
+                    stacks.append([layer])
+    for stack in stacks:
         yield stack[0].name, stack if _is_stock(stack[-1]) else stack[:-1]
 
 
