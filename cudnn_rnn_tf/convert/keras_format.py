@@ -147,7 +147,7 @@ def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
             yield layer.name, layer
         elif _is_stock(layer) or isinstance(layer, keras.layers.Dropout):
             for stack in stacks:
-                if _continues(stack, layer):
+                if _reads(model, layer, stack[-1]) and _belongs(layer, stack):
                     stack.append(layer)
                     break
             else:
@@ -157,12 +157,18 @@ def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
         yield stack[0].name, stack if _is_stock(stack[-1]) else stack[:-1]
 
 
-def _continues(stack: Sequence[keras.layers.Layer], layer: keras.layers.Layer) -> bool:
+def _reads(model: keras.Model, layer: keras.layers.Layer, below: keras.layers.Layer) -> bool:
+    """Whether a layer of a model is called on what one below it returns."""
+    if isinstance(model, keras.Sequential):
+        return model.layers[model.layers.index(layer) - 1] is below
     try:
-        if layer.input is not stack[-1].output:
-            return False
+        return layer.input is below.output
     except (AttributeError, ValueError):  # Not called yet, or more than once.
         return False
+
+
+def _belongs(layer: keras.layers.Layer, stack: Sequence[keras.layers.Layer]) -> bool:
+    """Whether a layer can be the next one of a stack: of its kind, or dropout between two."""
     if not _is_stock(layer):
         return _is_stock(stack[-1])
 

@@ -51,10 +51,15 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
             peepholes, `linear_before_reset=0`, initial states that are constants other than zero.
         ImportError: if the package onnx is not installed.
     """
+    import google.protobuf.message
     import onnx
 
     if isinstance(model, (str, pathlib.Path)):
-        model = onnx.load(str(model))
+        path = model
+        try:
+            model = onnx.load(str(path))
+        except google.protobuf.message.DecodeError as error:
+            raise ValueError(f"{path} is no ONNX model: {error}") from error
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(
             f"expected an onnx.ModelProto or a path, but received {type(model).__name__}"
