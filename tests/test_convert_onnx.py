@@ -116,6 +116,7 @@ def node(op_type: str = "LSTM", name: str = "rnn", **changes) -> onnx.ModelProto
         "B": normal(1, gates * 6),
         **changes,
     }
+    initial_h, peepholes = (name if name in arrays else "" for name in ("h", "P"))
     inputs = ["X", "W", "R", "B", "", initial_h, *(("", peepholes) if op_type == "LSTM" else ())]
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node(op_type, inputs, ["Y", "Y_h"], name, **options)],
