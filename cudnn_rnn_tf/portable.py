@@ -58,8 +58,8 @@ def export_portable(
         with tf.io.gfile.GFile(os.path.join(path, "saved_model.pb"), "rb") as file:
             if _OP_PREFIX in file.read():
                 raise ValueError(
-                    f"{model.name!r} cannot be exported without fused ops: a function in it was "
-                    "traced before, or calls them by itself"
+                    f"{model.name!r} still has fused ops when exported, as a tf.function in it was "
+                    "traced before: make or load the model anew, and export that first"
                 )
     except BaseException:
         if tf.io.gfile.exists(path):
