@@ -6,7 +6,14 @@ import re
 import keras
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/parameters.md", "docs/gpu.md"]
+PAGES = [
+    "README.md",
+    "docs/parameters.md",
+    "docs/gpu.md",
+    "docs/from_torch.md",
+    "docs/from_keras.md",
+    "docs/deploying.md",
+]
 
 
 def test_snippets_run(tmp_path, monkeypatch, capsys):
