@@ -181,6 +181,25 @@ def test_options_that_do_not_fit(tmp_path):
         convert.convert_file(tmp_path / "m.keras", tmp_path / "m.onnx", rnn_mode="rnn_relu")
 
 
+@pytest.mark.parametrize(
+    ("suffix", "package"), [(".onnx", "onnx"), (".safetensors", "safetensors"), (".pt", "torch")]
+)
+def test_package_that_is_not_installed(suffix, package, tmp_path, monkeypatch, capsys):
+    write(layer_of(), tmp_path / "m.keras")
+    for module in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
+    target = tmp_path / f"m{suffix}"
+    assert __main__.main(["convert", str(tmp_path / "m.keras"), str(target)]) == 1
+    assert f"{package} is needed for this" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_lossy_conversions_say_so(tmp_path):
+    write(layer_of(), tmp_path / "m.keras")
+    line = convert.convert_file(tmp_path / "m.keras", tmp_path / "s.keras", stock_keras=True)
+    assert line.endswith("s.keras (each gate's two biases added)")
+
+
 def test_command(tmp_path):
     module = torch.nn.ModuleDict({"encoder": torch.nn.RNN(4, 3, nonlinearity="relu")})
     torch.save(module.state_dict(), tmp_path / "m.pt")

@@ -290,7 +290,7 @@ def test_stacks_that_do_not_fit():
     ):
         with pytest.raises(ValueError, match=message):
             convert.from_keras(layers)
-    for layers in ([keras.layers.Dense(3)], [keras.layers.Dropout(0.1), lstm()], [lstm(), 3]):
+    for layers in (3, [keras.layers.Dense(3)], [keras.layers.Dropout(0.1), lstm()], [lstm(), 3]):
         with pytest.raises(TypeError, match="expected keras.layers.LSTM, GRU, .* received"):
             convert.from_keras(layers)
     with pytest.raises(ValueError, match="not built yet"):

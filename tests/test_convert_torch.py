@@ -245,12 +245,20 @@ def test_wrong_source():
         convert.from_torch(3)
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_missing_file(suffix, tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"none{suffix}"):
+        convert.from_torch(tmp_path / f"none{suffix}")
+    with pytest.raises(ValueError, match="expected a .pt, .pth or .safetensors file"):
+        convert.from_torch(str(tmp_path / "none.bin"))
+
+
 def test_arrays_need_no_torch(monkeypatch):
     layer = randomize(make("gru"), (None, None, 4))
     parameters = {name: t.numpy() for name, t in convert.to_torch(layer).state_dict().items()}
     monkeypatch.setitem(sys.modules, "torch", None)
     assert convert.from_torch(parameters).rnn_mode == "gru"
-    with pytest.raises(ImportError):
+    with pytest.raises(ImportError, match="torch is needed for this.*pip install torch"):
         convert.to_torch(layer)
     with pytest.raises(TypeError, match="state dict"):
         convert.from_torch(object())

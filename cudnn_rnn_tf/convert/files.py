@@ -63,7 +63,10 @@ def convert_file(
     layer = _read(source, name, rnn_mode)
     _write_whole(target, lambda path: _write(layer, path, stock_keras))
     where = str(source) if name is None else f"{source}, {name}"
-    return f"{where}: {_describe(layer)} -> {target}"
+    # Keras's own layers have one bias per gate, but for a GRU.
+    sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != "gru"
+    note = " (each gate's two biases added)" if sums else ""
+    return f"{where}: {_describe(layer)} -> {target}{note}"
 
 
 def _read(path: pathlib.Path, name: str | None, rnn_mode: str | None) -> CudnnRNN:
@@ -83,9 +86,7 @@ def _write(layer: CudnnRNN, path: pathlib.Path, stock_keras: bool) -> None:
     if path.suffix in _TORCH_SUFFIXES:
         torch_format.write_state_dict(torch_format.state_dict(layer), path)
     elif path.suffix == ".onnx":
-        import onnx
-
-        onnx.save(onnx_format.to_onnx(layer), str(path))
+        onnx_format.save_onnx(onnx_format.to_onnx(layer), path)
     else:
         batch_axis = 1 if layer.time_major else 0
         shape: list[Any] = [None, None, layer.input_size]
@@ -106,7 +107,7 @@ def _write_whole(target: pathlib.Path, write: Callable[[pathlib.Path], None]) ->
 
 def _describe(layer: CudnnRNN) -> str:
     parts = [
-        f"{layer.rnn_mode}",
+        layer.rnn_mode,
         f"{layer.num_layers} layer{'s' * (layer.num_layers > 1)}",
         layer.direction,
         f"input size {layer.input_size}",

@@ -61,7 +61,7 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
     if isinstance(source, keras.Model):
         found = {key: stack for key, stack in recurrent_layers(source) if isinstance(stack, list)}
         _, source = network.pick(found, name, f"model {source.name!r}", "stacks of Keras's layers")
-    layers, dropout = _without_dropout([source] if _is_layer(source) else list(source))
+    layers, dropout = _without_dropout(source if isinstance(source, (list, tuple)) else [source])
     parts = [part for layer in layers for part in _directions(layer)]
     for part in parts:
         _check_stock(part)
@@ -176,10 +176,6 @@ def _belongs(layer: keras.layers.Layer, stack: Sequence[keras.layers.Layer]) -> 
         return [(type(part), part.units) for part in _directions(stock)]
 
     return kind(stack[0]) == kind(layer)
-
-
-def _is_layer(source: Any) -> bool:
-    return isinstance(source, keras.layers.Layer)
 
 
 def _is_stock(layer: Any) -> bool:

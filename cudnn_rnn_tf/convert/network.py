@@ -1,5 +1,7 @@
 """What the formats share: a network as stacked NumPy arrays, and the layer that holds it."""
 
+import importlib
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,6 +41,21 @@ class PseudoLayer(NamedTuple):
     bias: np.ndarray | None = None
     recurrent_bias: np.ndarray | None = None
     projection: np.ndarray | None = None
+
+
+def load_package(name: str, install: str) -> types.ModuleType:
+    """Imports a package that not everyone has.
+
+    Raises:
+        ImportError: if it is not installed; it says how to.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{name.partition('.')[0]} is needed for this, but cannot be imported ({error}): "
+            f"pip install {install}"
+        ) from error
 
 
 def check_layer(layer: Any, target: str, **supported: Any) -> None:

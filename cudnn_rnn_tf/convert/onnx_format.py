@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import google.protobuf.message
 import numpy as np
 import tensorflow as tf
 
@@ -51,9 +52,7 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
             peepholes, `linear_before_reset=0`, initial states that are constants other than zero.
         ImportError: if the package onnx is not installed.
     """
-    import google.protobuf.message
-    import onnx
-
+    onnx = _load_onnx()
     if isinstance(model, (str, pathlib.Path)):
         path = model
         try:
@@ -94,8 +93,7 @@ def to_onnx(
             clipping, `go_backwards`, `stateful`.
         ImportError: if the package onnx is not installed.
     """
-    import onnx
-
+    onnx = _load_onnx()
     network.check_layer(
         layer,
         "ONNX",
@@ -105,6 +103,14 @@ def to_onnx(
         stateful=False,
     )
     return _ModelWriter(onnx, layer, with_initial_state, with_sequence_lengths).write()
+
+
+def save_onnx(model: Any, path: pathlib.Path) -> None:
+    _load_onnx().save(model, str(path))
+
+
+def _load_onnx() -> types.ModuleType:
+    return network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
 
 
 class _Graph:
@@ -128,7 +134,8 @@ class _Graph:
                     stack.append(node)
                     break
             else:
-                stacks[node.name or node.output[0] or node.output[1]] = [node]
+                output = next(filter(None, node.output))
+                stacks[output if node.name in ("", *stacks) else node.name] = [node]
         return stacks
 
     def rnn_mode(self, node: Any) -> str:
@@ -211,8 +218,11 @@ class _Graph:
                 )
 
     def _kind(self, node: Any) -> tuple[Any, ...]:
-        hidden_size = self._attributes(node).get("hidden_size")
-        return node.op_type, self._num_dirs(node), hidden_size, self.rnn_mode(node)
+        """What the layers of a network have in common."""
+        attributes = self._attributes(node)
+        return node.op_type, *(
+            attributes.get(name) for name in ("hidden_size", "direction", "activations")
+        )
 
     def _layer_below(self, node: Any) -> Any:
         """The node whose output [T, D, B, H], made [T, B, D * H], is all that this one reads."""
@@ -231,8 +241,8 @@ class _Graph:
 
     def _joins_directions(self, path: Sequence[Any]) -> bool:
         if [node.op_type for node in path] == ["Squeeze"]:
-            axes = self._constant(_input(path[0], 1))
-            return list(self._attributes(path[0]).get("axes", axes)) == [1]
+            axes = self._attributes(path[0]).get("axes", self._constant(_input(path[0], 1)))
+            return axes is not None and list(axes) == [1]
         if [node.op_type for node in path] == ["Transpose", "Reshape"]:
             return list(self._attributes(path[0]).get("perm", ())) == [0, 2, 1, 3]
         return False

@@ -6,7 +6,9 @@ direction's end in `_reverse`. The gates are stacked i f g o and r z n: cuDNN's 
 """
 
 import pathlib
+import pickle
 import re
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -91,8 +93,7 @@ def to_torch(layer: CudnnRNN) -> Any:
             `num_proj` of `num_units`, `go_backwards`.
         ImportError: if PyTorch is not installed.
     """
-    import torch
-
+    torch = _load_torch()
     parameters = state_dict(layer)
     options = {
         "input_size": layer.input_size,
@@ -146,19 +147,15 @@ def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
         ImportError: if the format needs a package that is not installed.
     """
     if path.suffix == ".safetensors":
-        safetensors = _import_safetensors()
-        with open(path, "rb"):
-            pass  # An error that names the file, where it is not there.
+        safetensors = _load_safetensors()
         try:
+            # Unlike `load`, it knows bfloat16.
             return safetensors.numpy.load_file(path)
         except safetensors.SafetensorError as error:
             raise ValueError(f"{path} is no safetensors file: {error}") from error
     if path.suffix not in (".pt", ".pth"):
         raise ValueError(f"expected a .pt, .pth or .safetensors file, but received {str(path)!r}")
-    import pickle
-
-    import torch
-
+    torch = _load_torch()
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -174,26 +171,25 @@ def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
 def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
     """Writes a `.pt`, `.pth` or `.safetensors` file: the inverse of `read_state_dict`."""
     if path.suffix == ".safetensors":
-        _import_safetensors().numpy.save_file(dict(parameters), path)
+        _load_safetensors().numpy.save_file(dict(parameters), path)
         return
-    import torch
-
+    torch = _load_torch()
     torch.save({key: _to_tensor(torch, value) for key, value in parameters.items()}, path)
 
 
-def _import_safetensors() -> types.ModuleType:
-    import safetensors
-    import safetensors.numpy
+def _load_torch() -> types.ModuleType:
+    return network.load_package("torch", "torch")
 
-    return safetensors
+
+def _load_safetensors() -> types.ModuleType:
+    network.load_package("safetensors.numpy", "'cudnn_rnn_tf[safetensors]'")
+    return network.load_package("safetensors", "'cudnn_rnn_tf[safetensors]'")
 
 
 def _module(source: Any, name: str | None) -> Any:
     """The recurrent module that is meant: the source, or one within it."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        torch = None
+    # Where there is a module, PyTorch has been imported.
+    torch = sys.modules.get("torch")
     if torch is None or not isinstance(source, torch.nn.Module):
         raise TypeError(
             "expected a torch.nn module, a state dict or a file's path, but received "
@@ -223,13 +219,13 @@ def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) ->
             raise ValueError(f"expected a matrix {key} in the state dict")
     rows, outputs = parameters["weight_hh_l0"].shape
     if "weight_hr_l0" in parameters:
-        found = {"lstm"}
+        found = {"lstm"} if rows % network.NUM_GATES["lstm"] == 0 else set()
     else:
         found = {mode for mode, gates in network.NUM_GATES.items() if rows == gates * outputs}
     if not found:
         raise ValueError(
-            "expected weight_hh_l0 of shape [G * H, H] with 4, 3 or 1 gates, but received "
-            f"{rows, outputs}"
+            "expected weight_hh_l0 of shape [G * H, H] with 4, 3 or 1 gates, or with projection "
+            f"[4 * H, P], but received {rows, outputs}"
         )
     if rnn_mode is None and len(found) > 1:
         raise ValueError(
@@ -277,8 +273,7 @@ def _pseudo_layers(
 def _to_numpy(value: Any) -> np.ndarray:
     if not hasattr(value, "detach"):
         return np.asarray(value)
-    import torch
-
+    torch = _load_torch()
     value = value.detach().cpu().contiguous()
     if value.dtype == torch.bfloat16:  # Which NumPy itself does not have.
         return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
