@@ -85,7 +85,8 @@ def to_onnx(
     Returns:
         An `onnx.ModelProto` with one node per layer of the stack. Its input `inputs` and output
         `outputs`, and the states `h` and `c` with `return_state`, are shaped as the layer's. In the
-        single-bias modes the other side's biases are zeros.
+        single-bias modes the other side's biases are zeros. Dropout, which is for training, is left
+        out.
 
     Raises:
         TypeError: if `layer` is none of this package's layers.
