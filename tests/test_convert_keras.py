@@ -295,6 +295,8 @@ def test_stacks_that_do_not_fit():
             convert.from_keras(layers)
     with pytest.raises(ValueError, match="not built yet"):
         convert.from_keras(keras.layers.LSTM(3))
+    with pytest.raises(TypeError, match="a name is for a model, but received list"):
+        convert.from_keras([lstm()], name="lstm")
 
 
 @pytest.mark.parametrize(

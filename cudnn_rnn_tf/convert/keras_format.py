@@ -61,6 +61,8 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
     if isinstance(source, keras.Model):
         found = {key: stack for key, stack in recurrent_layers(source) if isinstance(stack, list)}
         _, source = network.pick(found, name, f"model {source.name!r}", "stacks of Keras's layers")
+    elif name is not None:
+        raise TypeError(f"a name is for a model, but received {type(source).__name__}")
     layers, dropout = _without_dropout(source if isinstance(source, (list, tuple)) else [source])
     parts = [part for layer in layers for part in _directions(layer)]
     for part in parts:
