@@ -19,11 +19,13 @@ except ModuleNotFoundError as error:
             "cudnn_rnn_tf.native works without it"
         )
 else:
-    from cudnn_rnn_tf import cudnn_rnn_ops
+    from cudnn_rnn_tf import convert, cudnn_rnn_ops
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
     from cudnn_rnn_tf.information import __version__, info
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+    from cudnn_rnn_tf.op_library import op_library_path
+    from cudnn_rnn_tf.portable import export_portable
     from cudnn_rnn_tf.saveable import (
         CudnnGRUSaveable,
         CudnnLSTMSaveable,
@@ -47,7 +49,10 @@ else:
         "CudnnRNNTanhSaveable",
         "RNNParamsSaveable",
         "__version__",
+        "convert",
         "cudnn_rnn_ops",
+        "export_portable",
         "info",
         "native",
+        "op_library_path",
     ]

@@ -28,6 +28,15 @@ def check_tensorflow_version(built_for: str, imported: str) -> None:
         )
 
 
+def op_library_path() -> str:
+    """The path of the library of the compiled ops.
+
+    A program without Python that runs a SavedModel with these ops loads it first, with
+    `TF_LoadLibrary` of TensorFlow's C API.
+    """
+    return str(native.op_library_file())
+
+
 def load() -> types.ModuleType:
     """Loads the op library and returns the module of its raw ops.
 

@@ -1,6 +1,8 @@
 """The ops with Python's types, and their gradients."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +21,11 @@ _SPEC_ATTRS = (
 )
 _RUN_ATTRS = _SPEC_ATTRS + ("dropout", "cell_clip", "time_major", "has_sequence_lengths")
 _PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
+
+# What `forward` has run instead of the op; None for the op.
+_substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
+    "substitute", default=None
+)
 
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
@@ -191,6 +198,16 @@ def forward(
         strict=False,
     ):
         check_shape(argument, state, shape)
+    if substitute := _substitute.get():
+        return substitute(
+            config,
+            inputs,
+            states,
+            params,
+            sequence_lengths=sequence_lengths,
+            time_major=time_major,
+            is_training=is_training,
+        )
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
@@ -206,12 +223,33 @@ def forward(
         name=name,
         **config.spec_attrs(),
     )
-    if config.cell_clip:
-        # The op clips a cell state where it is read, as cuDNN does; here it leaves the network.
-        output_c = tf.clip_by_value(
-            output_c, tf.cast(-config.cell_clip, dtype), tf.cast(config.cell_clip, dtype)
-        )
-    return output, (output_h, output_c) if config.is_lstm else (output_h,)
+    if not config.is_lstm:
+        return output, (output_h,)
+    # The op clips a cell state where it is read, as cuDNN does; here it leaves the network.
+    return output, (output_h, clip_cell_state(config, output_c))
+
+
+@contextlib.contextmanager
+def substituted_forward(function: Callable[..., Any]) -> Iterator[None]:
+    """Within the context `forward` checks its arguments and has this function run the network.
+
+    The function takes `forward`'s arguments but for the seed and the name, and returns what
+    `forward` does. The substitution is the calling thread's own.
+    """
+    token = _substitute.set(function)
+    try:
+        yield
+    finally:
+        _substitute.reset(token)
+
+
+def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
+    """An LSTM's cell state within the configuration's bounds."""
+    if not config.cell_clip:
+        return c
+    # By way of float32, the type of the op's attribute.
+    bound = tf.cast(tf.constant(config.cell_clip, tf.float32), c.dtype)
+    return tf.clip_by_value(c, -bound, bound)
 
 
 def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:

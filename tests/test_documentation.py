@@ -1,12 +1,22 @@
-"""The Python that README and the pages in docs show runs as shown."""
+"""The Python and the commands that README and the pages in docs show run as shown."""
 
 import pathlib
 import re
+import shlex
 
 import keras
 
+from cudnn_rnn_tf import __main__
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/parameters.md", "docs/gpu.md"]
+PAGES = [
+    "README.md",
+    "docs/parameters.md",
+    "docs/gpu.md",
+    "docs/from_torch.md",
+    "docs/from_keras.md",
+    "docs/deploying.md",
+]
 
 
 def test_snippets_run(tmp_path, monkeypatch, capsys):
@@ -15,10 +25,13 @@ def test_snippets_run(tmp_path, monkeypatch, capsys):
     keras.utils.set_random_seed(0)
     for page in PAGES:
         names = {}
-        snippets = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+        text = (ROOT / page).read_text()
+        snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         assert snippets, page
         for snippet in snippets:
             exec(compile(snippet, page, "exec"), names)
+        for command in re.findall(r"^python -m cudnn_rnn_tf (.*)", text, re.MULTILINE):
+            assert __main__.main(shlex.split(command)) == 0, command
     assert (tmp_path / "model.keras").exists()
     printed = capsys.readouterr().out
     for line in re.findall(r"print\(layout.*# (.*)", (ROOT / "docs/parameters.md").read_text()):

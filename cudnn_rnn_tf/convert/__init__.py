@@ -1,0 +1,20 @@
+"""To and from other libraries' recurrent networks.
+
+`from_…` functions return a built layer of this package with the same weights, `to_…` functions take
+one. `python -m cudnn_rnn_tf convert` does the same with files.
+"""
+
+from cudnn_rnn_tf.convert.files import convert_file
+from cudnn_rnn_tf.convert.keras_format import from_keras, to_keras
+from cudnn_rnn_tf.convert.onnx_format import from_onnx, to_onnx
+from cudnn_rnn_tf.convert.torch_format import from_torch, to_torch
+
+__all__ = [
+    "convert_file",
+    "from_keras",
+    "from_onnx",
+    "from_torch",
+    "to_keras",
+    "to_onnx",
+    "to_torch",
+]

@@ -1,0 +1,118 @@
+"""Conversion of files."""
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from cudnn_rnn_tf.convert import keras_format, network, onnx_format, torch_format
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
+
+_TORCH_SUFFIXES = (".pt", ".pth", ".safetensors")
+SUFFIXES = (*_TORCH_SUFFIXES, ".keras", ".onnx")
+
+
+def convert_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    rnn_mode: str | None = None,
+    stock_keras: bool = False,
+    force: bool = False,
+) -> str:
+    """Converts the recurrent network in a file to another format; the names' ends say which.
+
+    Args:
+        source: a PyTorch state dict (`.pt`, `.pth`, `.safetensors`), a Keras model (`.keras`) with
+            layers of this package or Keras's own, or an ONNX model (`.onnx`).
+        target: the file to write: a state dict, a Keras model of the one layer, or an ONNX model.
+            It is there as a whole or not at all.
+        name: the network's name within the source, where it has several.
+        rnn_mode: "rnn_tanh" or "rnn_relu", for the state dict of a `torch.nn.RNN`.
+        stock_keras: whether a Keras model is written with Keras's own layers.
+        force: whether a target that exists is replaced.
+
+    Returns:
+        A line that says what was converted.
+
+    Raises:
+        FileExistsError: if the target exists and `force` is false.
+        OSError: if a file cannot be read or written.
+        ValueError: if a name ends otherwise, or the network cannot be converted.
+        ImportError: if a format needs a package that is not installed.
+    """
+    source, target = pathlib.Path(source), pathlib.Path(target)
+    for path in (source, target):
+        if path.suffix not in SUFFIXES:
+            raise ValueError(
+                f"expected a file name that ends in {', '.join(SUFFIXES)}, but received "
+                f"{str(path)!r}"
+            )
+    if stock_keras and target.suffix != ".keras":
+        raise ValueError(f"stock_keras is for .keras files, but the target is {str(target)!r}")
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file {str(source)!r}")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {str(target.parent)!r}")
+    if target.exists() and not force:
+        raise FileExistsError(f"{str(target)!r} exists already")
+    layer = _read(source, name, rnn_mode)
+    _write_whole(target, lambda path: _write(layer, path, stock_keras))
+    where = str(source) if name is None else f"{source}, {name}"
+    # Keras's own layers have one bias per gate, but for a GRU.
+    sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != "gru"
+    note = " (each gate's two biases added)" if sums else ""
+    return f"{where}: {_describe(layer)} -> {target}{note}"
+
+
+def _read(path: pathlib.Path, name: str | None, rnn_mode: str | None) -> CudnnRNN:
+    if path.suffix in _TORCH_SUFFIXES:
+        return torch_format.from_torch(path, name=name, rnn_mode=rnn_mode)
+    if rnn_mode is not None:
+        raise ValueError(f"rnn_mode is for PyTorch's state dicts, but the source is {str(path)!r}")
+    if path.suffix == ".onnx":
+        return onnx_format.from_onnx(path, name=name)
+    model = keras.saving.load_model(path, compile=False)
+    found = dict(keras_format.recurrent_layers(model))
+    _, layer = network.pick(found, name, str(path), "recurrent layers")
+    return layer if isinstance(layer, CudnnRNN) else keras_format.from_keras(layer)
+
+
+def _write(layer: CudnnRNN, path: pathlib.Path, stock_keras: bool) -> None:
+    if path.suffix in _TORCH_SUFFIXES:
+        torch_format.write_state_dict(torch_format.state_dict(layer), path)
+    elif path.suffix == ".onnx":
+        onnx_format.save_onnx(onnx_format.to_onnx(layer), path)
+    else:
+        batch_axis = 1 if layer.time_major else 0
+        shape: list[Any] = [None, None, layer.input_size]
+        if layer.stateful:
+            shape[batch_axis] = layer.states[0].shape[batch_axis]
+        layers = keras_format.to_keras(layer) if stock_keras else [layer]
+        inputs = keras.Input(batch_shape=shape, dtype=layer.compute_dtype)
+        keras.Sequential([inputs, *layers]).save(path)
+
+
+def _write_whole(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
+    """Has a file written beside its place and moved there when it is done."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
+        partial = pathlib.Path(directory, target.name)
+        write(partial)
+        partial.replace(target)
+
+
+def _describe(layer: CudnnRNN) -> str:
+    parts = [
+        layer.rnn_mode,
+        f"{layer.num_layers} layer{'s' * (layer.num_layers > 1)}",
+        layer.direction,
+        f"input size {layer.input_size}",
+        f"{layer.num_units} units",
+    ]
+    if getattr(layer, "num_proj", None):
+        parts.append(f"projected to {layer.num_proj}")
+    return ", ".join([*parts, layer.variable_dtype, f"{layer.params_size()} parameters"])

@@ -1,0 +1,338 @@
+"""To and from `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional`.
+
+Keras holds per layer and direction a kernel [fan_in, G * H], a recurrent kernel [H, G * H], and a
+bias: [G * H], which stands for both sides, or a GRU's [2, 3 * H], the input side's first. An LSTM's
+gates stand in cuDNN's order i f c o, a GRU's as z r h.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
+
+_STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
+# Both ways: it exchanges the first two gates.
+_GRU_ORDER = (1, 0, 2)
+
+_INITIALIZERS = ("kernel_initializer", "recurrent_initializer", "bias_initializer")
+_REGULARIZERS = (
+    "kernel_regularizer",
+    "recurrent_regularizer",
+    "bias_regularizer",
+    "kernel_constraint",
+    "recurrent_constraint",
+    "bias_constraint",
+)
+# What the layers of a stack, and their directions, have in common if they are to be one layer.
+_COMMON = ("units", "use_bias", "dtype_policy", "trainable", "stateful", *_REGULARIZERS)
+
+
+def from_keras(source: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
+    """The layer that computes what a stack of Keras's own layers does.
+
+    Args:
+        source: a built `keras.layers.LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` of one; a
+            sequence of them, from bottom to top, in which each but the last returns its sequences,
+            with or without a `keras.layers.Dropout` between each two; or a Keras model that
+            contains such a stack.
+        name: in a model, the name of the stack's first layer ("outer/inner" within a model in the
+            model); None where there is one stack.
+        **options: to the layer's constructor, instead of what it would be given.
+
+    Returns:
+        A built layer with the same weights to the bit, and with the same initializers,
+        regularizers, constraints, dtype policy, `return_sequences`, `return_state`, `go_backwards`
+        and `stateful`. The one bias of an LSTM or simple RNN becomes the input side's
+        (`bias_mode="single_input"`); `bias_mode="double"` adds zeros for the other side. States are
+        [B, L * D, H] here; past a sequence's end outputs are zeros, where an unwrapped Keras layer
+        repeats the last one, and with `go_backwards` they stand at the end.
+
+    Raises:
+        TypeError: if the source is none of those.
+        ValueError: if a layer is not built or has no equivalent here (other activations, dropout of
+            inputs or recurrent states, `reset_after=False`, a `merge_mode` other than "concat"), or
+            layers of a stack do not fit together.
+    """
+    if isinstance(source, keras.Model):
+        found = {key: stack for key, stack in recurrent_layers(source) if isinstance(stack, list)}
+        _, source = network.pick(found, name, f"model {source.name!r}", "stacks of Keras's layers")
+    elif name is not None:
+        raise TypeError(f"a name is for a model, but received {type(source).__name__}")
+    layers, dropout = _without_dropout(source if isinstance(source, (list, tuple)) else [source])
+    parts = [part for layer in layers for part in _directions(layer)]
+    for part in parts:
+        _check_stock(part)
+    _check_stack(layers, parts)
+    bottom, top = parts[0], layers[-1]
+    rnn_mode = _rnn_mode(bottom)
+    return network.make_layer(
+        rnn_mode,
+        [_from_weights(rnn_mode, part.get_weights()) for part in parts],
+        len(_directions(layers[0])),
+        {
+            **{key: getattr(bottom, key) for key in _INITIALIZERS + _REGULARIZERS},
+            "dropout": dropout,
+            "dtype": bottom.dtype_policy,
+            "trainable": bottom.trainable,
+            "return_sequences": top.return_sequences,
+            "return_state": top.return_state,
+            "go_backwards": bottom.go_backwards,
+            "stateful": bottom.stateful,
+            **options,
+        },
+        batch_size=bottom.states[0].shape[0] if bottom.stateful else None,
+    )
+
+
+def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
+    """Keras's own layers that compute what a layer does.
+
+    Args:
+        layer: a built layer.
+
+    Returns:
+        From bottom to top, one built `keras.layers.LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` of
+        one per layer of the stack, with a `keras.layers.Dropout` between each two if there is
+        dropout; a `keras.Sequential` takes them. The weights are the same to the bit, except that
+        an LSTM or simple RNN has one bias, the rounded sum of both sides'. Keras's states are one
+        tensor per direction, [B, H].
+
+    Raises:
+        TypeError: if `layer` is none of this package's layers.
+        ValueError: if it is not built, or Keras has no equivalent: skip input, projection, cell
+            clipping, time-major data, the states of more than one layer.
+    """
+    target = "keras.layers"
+    network.check_layer(layer, target, num_proj=None, cell_clip=None, time_major=False)
+    if layer.num_layers > 1:
+        network.check_layer(layer, target, return_state=False)
+    weights = iter(network.pseudo_layers(layer))
+    batch_size = layer.states[0].shape[0] if layer.stateful else None
+    layers: list[keras.layers.Layer] = []
+    for index in range(layer.num_layers):
+        is_top = index == layer.num_layers - 1
+        fan_in = layer.num_dirs * layer.num_units if index else layer.input_size
+        stock = _make_stock(
+            layer,
+            return_sequences=layer.return_sequences or not is_top,
+            # Layers above the first take what it hands on in its order.
+            go_backwards=layer.go_backwards and index == 0,
+        )
+        stock.build((batch_size, None, fan_in))
+        for part in _directions(stock):
+            part.set_weights(_to_weights(layer.rnn_mode, next(weights)))
+        layers.append(stock)
+        if layer.dropout and not is_top:
+            seed = None if layer.seed is None else layer.seed + index
+            layers.append(keras.layers.Dropout(layer.dropout, seed=seed, dtype=layer.dtype_policy))
+    return layers
+
+
+def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
+    """The recurrent layers of a model, those of models within it included, by name.
+
+    Yields:
+        A name, and one of this package's layers or a list: a stack of Keras's own, each called on
+        the one before, of the same class and size, with the dropout between.
+    """
+    stacks: list[list[keras.layers.Layer]] = []
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            for name, found in recurrent_layers(layer):
+                yield f"{layer.name}/{name}", found
+        elif isinstance(layer, CudnnRNN):
+            yield layer.name, layer
+        elif _is_stock(layer) or isinstance(layer, keras.layers.Dropout):
+            for stack in stacks:
+                if _reads(model, layer, stack[-1]) and _belongs(layer, stack):
+                    stack.append(layer)
+                    break
+            else:
+                if _is_stock(layer):
+                    stacks.append([layer])
+    for stack in stacks:
+        yield stack[0].name, stack if _is_stock(stack[-1]) else stack[:-1]
+
+
+def _reads(model: keras.Model, layer: keras.layers.Layer, below: keras.layers.Layer) -> bool:
+    """Whether a layer of a model is called on what one below it returns."""
+    if isinstance(model, keras.Sequential):
+        return model.layers[model.layers.index(layer) - 1] is below
+    try:
+        return layer.input is below.output
+    except (AttributeError, ValueError):  # Not called yet, or more than once.
+        return False
+
+
+def _belongs(layer: keras.layers.Layer, stack: Sequence[keras.layers.Layer]) -> bool:
+    """Whether a layer can be the next one of a stack: of its kind, or dropout between two."""
+    if not _is_stock(layer):
+        return _is_stock(stack[-1])
+
+    def kind(stock: keras.layers.Layer) -> list[Any]:
+        return [(type(part), part.units) for part in _directions(stock)]
+
+    return kind(stack[0]) == kind(layer)
+
+
+def _is_stock(layer: Any) -> bool:
+    return all(isinstance(part, _STOCK) for part in _directions(layer))
+
+
+def _directions(layer: Any) -> list[Any]:
+    if isinstance(layer, keras.layers.Bidirectional):
+        return [layer.forward_layer, layer.backward_layer]
+    return [layer]
+
+
+def _without_dropout(source: Sequence[Any]) -> tuple[list[keras.layers.Layer], float]:
+    """The recurrent layers of a stack, and the rate of the dropout between them."""
+    layers: list[keras.layers.Layer] = []
+    rates: list[float] = []
+    for layer in source:
+        if _is_stock(layer):
+            rates += [0.0] * (len(layers) - len(rates))
+            layers.append(layer)
+        elif isinstance(layer, keras.layers.Dropout) and len(layers) == len(rates) + 1:
+            if layer.noise_shape is not None:
+                raise ValueError(f"noise_shape of layer {layer.name!r} has no equivalent")
+            rates.append(layer.rate)
+        else:
+            raise TypeError(
+                "expected keras.layers.LSTM, GRU, SimpleRNN or Bidirectional ones of them, and "
+                f"Dropout between them, but received {layer!r}"
+            )
+    if not layers or len(rates) != len(layers) - 1:
+        raise ValueError("expected a stack to begin and end with a recurrent layer")
+    if len(set(rates)) > 1:
+        raise ValueError(
+            f"expected dropout of one rate between each two layers, but received the rates {rates}"
+        )
+    return layers, rates[0] if rates else 0.0
+
+
+def _check_stock(part: keras.layers.Layer) -> None:
+    """Checks that one direction of a layer has an equivalent."""
+    if not part.built:
+        raise ValueError(
+            f"layer {part.name!r} is not built yet, so it has no weights: call it on inputs first"
+        )
+    activations = ("tanh", "relu") if isinstance(part, keras.layers.SimpleRNN) else ("tanh",)
+    for name, expected in (
+        ("activation", activations),
+        ("recurrent_activation", ("sigmoid",)),
+        ("dropout", (0.0,)),
+        ("recurrent_dropout", (0.0,)),
+        ("reset_after", (True,)),
+        ("activity_regularizer", (None,)),
+    ):
+        received = getattr(part, name, expected[0])
+        if name.endswith("activation") and callable(received):
+            received = keras.activations.serialize(received)
+        if received not in expected:
+            raise ValueError(
+                f"{name}={received!r} of layer {part.name!r} has no equivalent here: expected "
+                f"{' or '.join(map(repr, expected))}"
+            )
+
+
+def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> None:
+    """Checks that a stack of layers is what one layer with several of them computes."""
+
+    def agree(name: str, values: Sequence[Any]) -> None:
+        values = [keras.saving.serialize_keras_object(value) for value in values]
+        for layer, value in zip(parts, values, strict=True):
+            if value != values[0]:
+                raise ValueError(
+                    f"expected the layers of a stack, and their directions, to have one {name}, "
+                    f"but {parts[0].name!r} has {values[0]!r} and {layer.name!r} has {value!r}"
+                )
+
+    agree("class", [_rnn_mode(part) for part in parts])
+    for name in _COMMON:
+        agree(name, [getattr(part, name) for part in parts])
+
+    def check(layer: Any, **expected: Any) -> None:
+        for name, value in expected.items():
+            if getattr(layer, name) != value:
+                raise ValueError(
+                    f"expected {name}={value} of layer {layer.name!r} in a stack of "
+                    f"{len(layers)}, but received {getattr(layer, name)!r}"
+                )
+
+    for layer in layers:
+        if len(_directions(layer)) != len(_directions(layers[0])):
+            raise ValueError("expected all layers of a stack, or none, to be Bidirectional")
+        check(layer, **({"merge_mode": "concat"} if len(_directions(layer)) == 2 else {}))
+        if layer is not layers[-1]:
+            check(layer, return_sequences=True)
+        if layer is not layers[0]:
+            check(_directions(layer)[0], go_backwards=False)
+        if len(layers) > 1:
+            # In one layer the states of all of them would be returned.
+            check(layer, return_state=False)
+
+
+def _rnn_mode(part: keras.layers.Layer) -> str:
+    if isinstance(part, keras.layers.LSTM):
+        return constants.CUDNN_LSTM
+    if isinstance(part, keras.layers.GRU):
+        return constants.CUDNN_GRU
+    return f"rnn_{keras.activations.serialize(part.activation)}"
+
+
+def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> keras.layers.Layer:
+    """One layer of Keras's own of a stack, not yet built."""
+
+    def make(go_backwards: bool) -> keras.layers.Layer:
+        options = {key: getattr(layer, key) for key in _INITIALIZERS + _REGULARIZERS}
+        options["recurrent_initializer"] = layer.recurrent_initializer or layer.kernel_initializer
+        options |= {
+            "use_bias": layer.bias_mode != "none",
+            "return_sequences": return_sequences,
+            "return_state": layer.return_state,
+            "go_backwards": go_backwards,
+            "stateful": layer.stateful,
+            "dtype": layer.dtype_policy,
+            "trainable": layer.trainable,
+            "zero_output_for_mask": return_sequences,
+        }
+        if layer.rnn_mode == constants.CUDNN_LSTM:
+            return keras.layers.LSTM(layer.num_units, unit_forget_bias=False, **options)
+        if layer.rnn_mode == constants.CUDNN_GRU:
+            return keras.layers.GRU(layer.num_units, reset_after=True, **options)
+        activation = layer.rnn_mode.removeprefix("rnn_")
+        return keras.layers.SimpleRNN(layer.num_units, activation=activation, **options)
+
+    if layer.num_dirs == 1:
+        return make(go_backwards)
+    return keras.layers.Bidirectional(
+        make(go_backwards), backward_layer=make(not go_backwards), dtype=layer.dtype_policy
+    )
+
+
+def _from_weights(rnn_mode: str, weights: Sequence[np.ndarray]) -> network.PseudoLayer:
+    kernel, recurrent_kernel, *biases = weights
+    sides: Sequence[np.ndarray] = biases
+    if biases and rnn_mode == constants.CUDNN_GRU:
+        sides = list(biases[0])
+    tensors = [kernel.T, recurrent_kernel.T, *sides]
+    if rnn_mode == constants.CUDNN_GRU:
+        tensors = [network.reorder(tensor, _GRU_ORDER) for tensor in tensors]
+    return network.PseudoLayer(*tensors)
+
+
+def _to_weights(rnn_mode: str, pseudo_layer: network.PseudoLayer) -> list[np.ndarray]:
+    kernels = [pseudo_layer.kernel, pseudo_layer.recurrent_kernel]
+    sides = list(network.both_biases(pseudo_layer) or ())
+    if rnn_mode == constants.CUDNN_GRU:
+        kernels = [network.reorder(kernel, _GRU_ORDER) for kernel in kernels]
+        sides = [np.stack([network.reorder(side, _GRU_ORDER) for side in sides])] if sides else []
+    elif sides:
+        sides = [sides[0] + sides[1]]
+    return [kernel.T for kernel in kernels] + sides

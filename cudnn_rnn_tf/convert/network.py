@@ -1,0 +1,216 @@
+"""What the formats share: a network as stacked NumPy arrays, and the layer that holds it."""
+
+import importlib
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
+
+LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
+NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+# Whether there are biases on the input side, and on the recurrent side.
+_BIAS_MODES = {
+    (False, False): "none",
+    (True, False): "single_input",
+    (False, True): "single_recurrent",
+    (True, True): "double",
+}
+
+_T = TypeVar("_T")
+
+
+class PseudoLayer(NamedTuple):
+    """One direction of one layer, each side's gates stacked in cuDNN's order.
+
+    Attributes:
+        kernel: the input side, [G * H, fan_in].
+        recurrent_kernel: the recurrent side, [G * H, P].
+        bias: of the input side, [G * H]; None for none.
+        recurrent_bias: of the recurrent side, [G * H]; None for none.
+        projection: [P, H]; None for none.
+    """
+
+    kernel: np.ndarray
+    recurrent_kernel: np.ndarray
+    bias: np.ndarray | None = None
+    recurrent_bias: np.ndarray | None = None
+    projection: np.ndarray | None = None
+
+
+def load_package(name: str, install: str) -> types.ModuleType:
+    """Imports a package that not everyone has.
+
+    Raises:
+        ImportError: if it is not installed; it says how to.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{name.partition('.')[0]} is needed for this, but cannot be imported ({error}): "
+            f"pip install {install}"
+        ) from error
+
+
+def check_layer(layer: Any, target: str, **supported: Any) -> None:
+    """Checks that a format can hold a layer.
+
+    Args:
+        layer: the layer.
+        target: what it is to become, for errors.
+        **supported: attributes, and the one value of each that the format knows. An attribute that
+            the layer lacks has that value.
+
+    Raises:
+        TypeError: if it is none of this package's layers.
+        ValueError: if it is not built, or an attribute has another value.
+    """
+    if not isinstance(layer, CudnnRNN):
+        raise TypeError(
+            f"expected one of the layers {', '.join(c.__name__ for c in LAYERS.values())}, but "
+            f"received {layer!r}"
+        )
+    layer.params_size()  # Says so if it is not built.
+    for name, value in {"input_mode": constants.CUDNN_INPUT_LINEAR_MODE, **supported}.items():
+        received = getattr(layer, name, value)
+        if received != value:
+            raise ValueError(
+                f"{name}={received!r} of layer {layer.name!r} has no equivalent in {target}: "
+                f"expected {value!r}"
+            )
+
+
+def pseudo_layers(layer: CudnnRNN) -> list[PseudoLayer]:
+    """The weights of a layer that is built and has input-side matrices."""
+    weights, biases = (
+        iter([tensor.numpy() for tensor in tensors]) for tensors in layer.params_to_canonical()
+    )
+    has_projection = getattr(layer, "num_proj", None) is not None
+    has_side = _sides(layer.bias_mode)
+
+    def stack(tensors: Any, present: bool = True) -> np.ndarray | None:
+        gates = NUM_GATES[layer.rnn_mode]
+        return np.concatenate([next(tensors) for _ in range(gates)]) if present else None
+
+    return [
+        PseudoLayer(
+            kernel=stack(weights),
+            recurrent_kernel=stack(weights),
+            projection=next(weights) if has_projection else None,
+            bias=stack(biases, has_side[0]),
+            recurrent_bias=stack(biases, has_side[1]),
+        )
+        for _ in range(layer.num_layers * layer.num_dirs)
+    ]
+
+
+def make_layer(
+    rnn_mode: str,
+    weights: Sequence[PseudoLayer],
+    num_dirs: int,
+    options: Mapping[str, Any],
+    batch_size: int | None = None,
+) -> CudnnRNN:
+    """A built layer that holds the weights.
+
+    Args:
+        rnn_mode: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        weights: per pseudo-layer.
+        num_dirs: 1 or 2.
+        options: to the layer's constructor. By default the dtype is the weights', and the bias
+            mode is the least that holds all biases.
+        batch_size: of a stateful layer.
+
+    Raises:
+        ValueError: if the weights do not fit together, or the bias mode has no place for them.
+    """
+    bottom = weights[0]
+    options = dict(options)
+    options.setdefault("dtype", bottom.kernel.dtype.name)
+    has_bias = any(layer.bias is not None for layer in weights)
+    has_recurrent_bias = any(layer.recurrent_bias is not None for layer in weights)
+    options.setdefault("bias_mode", _BIAS_MODES[has_bias, has_recurrent_bias])
+    if bottom.projection is not None:
+        options["num_proj"] = bottom.projection.shape[0]
+    layer = LAYERS[rnn_mode](
+        num_layers=len(weights) // num_dirs,
+        num_units=bottom.recurrent_kernel.shape[0] // NUM_GATES[rnn_mode],
+        direction="bidirectional" if num_dirs == 2 else "unidirectional",
+        **options,
+    )
+    lead = (None, batch_size) if layer.time_major else (batch_size, None)
+    layer.build((*lead, bottom.kernel.shape[1]))
+    _set_weights(layer, weights)
+    return layer
+
+
+def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
+    dtype = tf.as_dtype(layer.variable_dtype).as_numpy_dtype
+    gates = NUM_GATES[layer.rnn_mode]
+    matrices, biases = [], []
+    for pseudo_layer in weights:
+        for kernel in (pseudo_layer.kernel, pseudo_layer.recurrent_kernel):
+            matrices += np.split(kernel.astype(dtype), gates)
+        if pseudo_layer.projection is not None:
+            matrices.append(pseudo_layer.projection.astype(dtype))
+        sides = (pseudo_layer.bias, pseudo_layer.recurrent_bias)
+        for bias, has_bias in zip(sides, _sides(layer.bias_mode), strict=True):
+            if bias is None:
+                bias = np.zeros(gates * layer.num_units)
+            if has_bias:
+                biases += np.split(bias.astype(dtype), gates)
+            elif np.any(bias):
+                raise ValueError(
+                    f"bias_mode={layer.bias_mode!r} has no place for a bias that is there and not "
+                    "zero"
+                )
+    layer.kernel.assign(layer.canonical_to_params(matrices, biases))
+
+
+def _sides(bias_mode: str) -> tuple[bool, bool]:
+    """Whether there are biases on the input side, and on the recurrent side."""
+    return next(sides for sides, mode in _BIAS_MODES.items() if mode == bias_mode)
+
+
+def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | None:
+    """The biases of both sides, zeros for one that is not there; None where neither is."""
+    bias, recurrent_bias = pseudo_layer.bias, pseudo_layer.recurrent_bias
+    if bias is None and recurrent_bias is None:
+        return None
+    zeros = np.zeros_like(pseudo_layer.kernel[:, 0])
+    return zeros if bias is None else bias, zeros if recurrent_bias is None else recurrent_bias
+
+
+def reorder(stacked: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    """Stacked gates [G * H, …] in another order: the i-th is what was the `order[i]`-th."""
+    gates = np.split(stacked, len(order))
+    return np.concatenate([gates[gate] for gate in order])
+
+
+def pick(found: Mapping[str, _T], name: str | None, source: str, kind: str) -> tuple[str, _T]:
+    """The one that is meant of the networks in a source.
+
+    Args:
+        found: by name.
+        name: of the one that is meant; None for the only one.
+        source: where they were found, for errors.
+        kind: what they are, in the plural, for errors.
+
+    Raises:
+        ValueError: if there is none of that name, or none or several without one.
+    """
+    names = ", ".join(map(repr, found)) or "none"
+    if name is not None:
+        if name not in found:
+            raise ValueError(f"{source} has no {kind} named {name!r}; there are: {names}")
+        return name, found[name]
+    if len(found) != 1:
+        expected = "there are none" if not found else f"say which by name; there are: {names}"
+        raise ValueError(f"expected one of the {kind} in {source}, but {expected}")
+    return next(iter(found.items()))

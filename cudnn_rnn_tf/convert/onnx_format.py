@@ -1,0 +1,436 @@
+"""To and from ONNX's operators LSTM, GRU and RNN.
+
+ONNX has one node per layer, with both directions stacked: W [D, G * H, fan_in], R [D, G * H, H]
+and B [D, 2 * G * H], the input side's biases first. The gates stand in the order i o f c and z r h;
+its GRU is ours with `linear_before_reset=1`.
+"""
+
+import pathlib
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import google.protobuf.message
+import numpy as np
+import tensorflow as tf
+
+from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
+
+# Per operator: for each place in ONNX's order the gate's in cuDNN's, and the other way round.
+_TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+_FROM_ONNX = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
+# The activations of one direction; the first of an operator are its default.
+_MODES = {
+    "LSTM": {("sigmoid", "tanh", "tanh"): constants.CUDNN_LSTM},
+    "GRU": {("sigmoid", "tanh"): constants.CUDNN_GRU},
+    "RNN": {("tanh",): constants.CUDNN_RNN_TANH, ("relu",): constants.CUDNN_RNN_RELU},
+}
+# Places among a node's inputs.
+_INITIAL_STATES, _PEEPHOLES = (5, 6), 7
+
+
+def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
+    """The layer that computes what an ONNX model's recurrent network does.
+
+    Args:
+        model: an `onnx.ModelProto`, or the path of a `.onnx` file, with constant weights.
+        name: the network's name, where the model has several: that of its first node, or of that
+            node's first output where it has none. Nodes of one operator and size of which each
+            reads what the one below it wrote are one network of several layers.
+        **options: to the layer's constructor, such as `return_state=True` or `time_major=True`.
+
+    Returns:
+        A built layer of the weights' dtype with the same weights to the bit. Without B the bias
+        mode is "none".
+
+    Raises:
+        TypeError: if `model` is neither.
+        ValueError: if the model has no such network, or several and no name says which, or there
+            is no equivalent here: direction "reverse", other activations, `clip`, `input_forget`,
+            peepholes, `linear_before_reset=0`, initial states that are constants other than zero.
+        ImportError: if the package onnx is not installed.
+    """
+    onnx = _load_onnx()
+    if isinstance(model, (str, pathlib.Path)):
+        path = model
+        try:
+            model = onnx.load(str(path))
+        except google.protobuf.message.DecodeError as error:
+            raise ValueError(f"{path} is no ONNX model: {error}") from error
+    if not isinstance(model, onnx.ModelProto):
+        raise TypeError(
+            f"expected an onnx.ModelProto or a path, but received {type(model).__name__}"
+        )
+    graph = _Graph(onnx, model.graph)
+    _, nodes = network.pick(graph.stacks(), name, "the ONNX model", "LSTM, GRU or RNN nodes")
+    weights = [pseudo_layer for node in nodes for pseudo_layer in graph.pseudo_layers(node)]
+    return network.make_layer(
+        graph.rnn_mode(nodes[0]), weights, len(weights) // len(nodes), options
+    )
+
+
+def to_onnx(
+    layer: CudnnRNN, *, with_initial_state: bool = False, with_sequence_lengths: bool = False
+) -> Any:
+    """An ONNX model that computes what a layer does.
+
+    Args:
+        layer: a built layer.
+        with_initial_state: whether the model takes the initial states, as inputs `initial_h` and
+            an LSTM's `initial_c`. They are zeros otherwise.
+        with_sequence_lengths: whether it takes `sequence_lengths`, int32 [B].
+
+    Returns:
+        An `onnx.ModelProto` with one node per layer of the stack. Its input `inputs` and output
+        `outputs`, and the states `h` and `c` with `return_state`, are shaped as the layer's. In the
+        single-bias modes the other side's biases are zeros. Dropout, which is for training, is left
+        out.
+
+    Raises:
+        TypeError: if `layer` is none of this package's layers.
+        ValueError: if it is not built, or ONNX has no equivalent: skip input, projection, cell
+            clipping, `go_backwards`, `stateful`.
+        ImportError: if the package onnx is not installed.
+    """
+    onnx = _load_onnx()
+    network.check_layer(
+        layer,
+        "ONNX",
+        num_proj=None,
+        cell_clip=None,
+        go_backwards=False,
+        stateful=False,
+    )
+    return _ModelWriter(onnx, layer, with_initial_state, with_sequence_lengths).write()
+
+
+def save_onnx(model: Any, path: pathlib.Path) -> None:
+    _load_onnx().save(model, str(path))
+
+
+def _load_onnx() -> types.ModuleType:
+    return network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
+
+
+class _Graph:
+    """An ONNX graph and the recurrent networks in it."""
+
+    def __init__(self, onnx: types.ModuleType, graph: Any):
+        self._onnx = onnx
+        self._nodes = [node for node in graph.node if node.domain in ("", "ai.onnx")]
+        self._producers = {output: node for node in self._nodes for output in node.output}
+        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+
+    def stacks(self) -> dict[str, list[Any]]:
+        """The networks by name, each as its layers' nodes from bottom to top."""
+        stacks: dict[str, list[Any]] = {}
+        for node in self._nodes:
+            if node.op_type not in _MODES:
+                continue
+            below = self._layer_below(node)
+            for stack in stacks.values():
+                if stack[-1] is below and self._kind(below) == self._kind(node):
+                    stack.append(node)
+                    break
+            else:
+                output = next(filter(None, node.output))
+                stacks[output if node.name in ("", *stacks) else node.name] = [node]
+        return stacks
+
+    def rnn_mode(self, node: Any) -> str:
+        """The mode that a node's activations say.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        modes = _MODES[node.op_type]
+        given = [name.decode().lower() for name in self._attributes(node).get("activations", ())]
+        for activations, mode in modes.items():
+            if not given or given == list(activations) * self._num_dirs(node):
+                return mode
+        raise ValueError(
+            f"activations {given} of ONNX node {node.name!r} have no equivalent: expected, per "
+            f"direction, {' or '.join(map(str, modes))}"
+        )
+
+    def pseudo_layers(self, node: Any) -> list[network.PseudoLayer]:
+        """A node's weights.
+
+        Raises:
+            ValueError: if it has no equivalent, or its weights are not constants of the shapes that
+                they must have.
+        """
+        self._check(node)
+        num_dirs = self._num_dirs(node)
+        kernels, recurrent_kernels = self._weight(node, 1, "W", 3), self._weight(node, 2, "R", 3)
+        rows = network.NUM_GATES[self.rnn_mode(node)] * recurrent_kernels.shape[2]
+        shapes = {
+            "W": (num_dirs, rows, kernels.shape[2]),
+            "R": (num_dirs, rows, recurrent_kernels.shape[2]),
+        }
+        tensors = {"W": kernels, "R": recurrent_kernels}
+        if _input(node, 3):
+            tensors["B"], shapes["B"] = self._weight(node, 3, "B", 2), (num_dirs, 2 * rows)
+        for argument, tensor in tensors.items():
+            if tensor.shape != shapes[argument]:
+                raise ValueError(
+                    f"expected {argument} of ONNX node {node.name!r} of shape {shapes[argument]}, "
+                    f"but received {tensor.shape}"
+                )
+        order = _FROM_ONNX[node.op_type]
+        result = []
+        for direction in range(num_dirs):
+            sides = [kernels[direction], recurrent_kernels[direction]]
+            if "B" in tensors:
+                sides += np.split(tensors["B"][direction], 2)
+            result.append(network.PseudoLayer(*(network.reorder(side, order) for side in sides)))
+        return result
+
+    def _check(self, node: Any) -> None:
+        attributes = self._attributes(node)
+        expected = {"input_forget": 0}
+        if node.op_type == "GRU":
+            expected["linear_before_reset"] = 1
+        for name, value in expected.items():
+            if (received := attributes.get(name, 0)) != value:
+                raise ValueError(
+                    f"{name}={received} of ONNX node {node.name!r} has no equivalent: expected "
+                    f"{value}"
+                )
+        direction = attributes.get("direction", b"forward").decode()
+        if direction not in ("forward", "bidirectional"):
+            raise ValueError(
+                f"direction {direction!r} of ONNX node {node.name!r} has no equivalent: expected "
+                "'forward' or 'bidirectional'"
+            )
+        if "clip" in attributes or _input(node, _PEEPHOLES):
+            raise ValueError(
+                f"ONNX node {node.name!r} clips what goes into its activations, or has peepholes, "
+                "which has no equivalent"
+            )
+        for index in _INITIAL_STATES:
+            state = self._constant(_input(node, index))
+            if state is not None and np.any(state):
+                raise ValueError(
+                    f"the constant initial state {_input(node, index)!r} of ONNX node "
+                    f"{node.name!r} has no equivalent: expected zeros or an input of the model"
+                )
+
+    def _kind(self, node: Any) -> tuple[Any, ...]:
+        """What the layers of a network have in common."""
+        attributes = self._attributes(node)
+        return node.op_type, *(
+            attributes.get(name) for name in ("hidden_size", "direction", "activations")
+        )
+
+    def _layer_below(self, node: Any) -> Any:
+        """The node whose output [T, D, B, H], made [T, B, D * H], is all that this one reads."""
+        path = []
+        tensor = node.input[0]
+        while (producer := self._producers.get(tensor)) is not None:
+            if producer.op_type in _MODES:
+                is_output = tensor == producer.output[0]
+                return producer if is_output and self._joins_directions(path) else None
+            if producer.op_type not in ("Transpose", "Reshape", "Squeeze", "Identity", "Dropout"):
+                return None
+            if producer.op_type not in ("Identity", "Dropout"):
+                path.insert(0, producer)
+            tensor = producer.input[0]
+        return None
+
+    def _joins_directions(self, path: Sequence[Any]) -> bool:
+        if [node.op_type for node in path] == ["Squeeze"]:
+            axes = self._attributes(path[0]).get("axes", self._constant(_input(path[0], 1)))
+            return axes is not None and list(axes) == [1]
+        if [node.op_type for node in path] == ["Transpose", "Reshape"]:
+            return list(self._attributes(path[0]).get("perm", ())) == [0, 2, 1, 3]
+        return False
+
+    def _num_dirs(self, node: Any) -> int:
+        return 2 if self._attributes(node).get("direction") == b"bidirectional" else 1
+
+    def _attributes(self, node: Any) -> dict[str, Any]:
+        return {a.name: self._onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+    def _weight(self, node: Any, index: int, argument: str, rank: int) -> np.ndarray:
+        weight = self._constant(_input(node, index))
+        if weight is None:
+            raise ValueError(
+                f"{argument} of ONNX node {node.name!r} is no constant: fold the model's constants "
+                "first"
+            )
+        if weight.ndim != rank:
+            raise ValueError(
+                f"expected {argument} of ONNX node {node.name!r} of rank {rank}, but received "
+                f"shape {weight.shape}"
+            )
+        return weight
+
+    def _constant(self, name: str) -> np.ndarray | None:
+        if name in self._initializers:
+            return self._onnx.numpy_helper.to_array(self._initializers[name])
+        producer = self._producers.get(name)
+        if producer is not None and producer.op_type == "Identity":
+            return self._constant(producer.input[0])
+        if producer is not None and producer.op_type == "Constant":
+            value = self._attributes(producer).get("value")
+            return None if value is None else self._onnx.numpy_helper.to_array(value)
+        return None
+
+
+def _input(node: Any, index: int) -> str:
+    """The name of a node's input; empty where it has none."""
+    return node.input[index] if index < len(node.input) else ""
+
+
+class _ModelWriter:
+    """Puts the nodes of one layer's network together."""
+
+    def __init__(
+        self,
+        onnx: types.ModuleType,
+        layer: CudnnRNN,
+        with_initial_state: bool,
+        with_sequence_lengths: bool,
+    ):
+        self._onnx = onnx
+        self._layer = layer
+        self._op_type = {"lstm": "LSTM", "gru": "GRU"}.get(layer.rnn_mode, "RNN")
+        self._states = ("h", "c")[: 2 if self._op_type == "LSTM" else 1]
+        self._with_initial_state = with_initial_state
+        self._with_sequence_lengths = with_sequence_lengths
+        self._nodes: list[Any] = []
+        self._initializers: list[Any] = []
+        self._dtype = onnx.helper.np_dtype_to_tensor_dtype(
+            np.dtype(tf.as_dtype(layer.variable_dtype).as_numpy_dtype)
+        )
+
+    def write(self) -> Any:
+        layer, helper = self._layer, self._onnx.helper
+        batch_axis = 1 if layer.time_major else 0
+        lead = ("T", "B") if layer.time_major else ("B", "T")
+        inputs = [self._value("inputs", *lead, layer.input_size)]
+        if self._with_sequence_lengths:
+            inputs.append(
+                helper.make_tensor_value_info(
+                    "sequence_lengths", self._onnx.TensorProto.INT32, ("B",)
+                )
+            )
+        initial = self._split_initial_states(inputs)
+        x = self._in_order("inputs", "inputs_time_major")
+        final: list[list[str]] = [[] for _ in self._states]
+        for index, names in enumerate(initial):
+            x = self._add_layer(index, x, names, final)
+        features = layer.num_dirs * layer.num_units
+        if layer.return_sequences:
+            self._in_order(x, "outputs", always=True)
+            outputs = [self._value("outputs", *lead, features)]
+        else:
+            self._add("Transpose", [final[0][-1]], "last_h", perm=(1, 0, 2))
+            self._reshape("last_h", "outputs", (0, -1))
+            outputs = [self._value("outputs", "B", features)]
+        if layer.return_state:
+            for name, collected in zip(self._states, final, strict=True):
+                self._add("Concat", collected, f"{name}_of_layers", axis=0)
+                self._in_order(f"{name}_of_layers", name, always=True)
+                shape = list(layer.state_shape(None)[0])
+                shape[batch_axis] = "B"
+                outputs.append(self._value(name, *shape))
+        graph = helper.make_graph(self._nodes, layer.name, inputs, outputs, self._initializers)
+        # Old enough for most programs; bfloat16 came later.
+        opset = helper.make_opsetid("", 22 if layer.variable_dtype == "bfloat16" else 14)
+        model = helper.make_model(
+            graph,
+            opset_imports=[opset],
+            ir_version=helper.find_min_ir_version_for([opset]),
+            producer_name="cudnn_rnn_tf",
+        )
+        self._onnx.checker.check_model(model)
+        return model
+
+    def _split_initial_states(self, inputs: list[Any]) -> list[list[str]]:
+        """Per layer the names of its initial states; empty for zeros."""
+        layer, count = self._layer, self._layer.num_layers
+        names = [[f"initial_{state}_{index}" for state in self._states] for index in range(count)]
+        if not self._with_initial_state:
+            return [[] for _ in names]
+        self._constant("directions", np.full(count, layer.num_dirs, np.int64))
+        for place, state in enumerate(self._states):
+            shape = list(layer.state_shape(None)[place])
+            shape[1 if layer.time_major else 0] = "B"
+            inputs.append(self._value(f"initial_{state}", *shape))
+            source = self._in_order(f"initial_{state}", f"initial_{state}_of_layers")
+            self._add("Split", [source, "directions"], *(of[place] for of in names), axis=0)
+        return names
+
+    def _add_layer(self, index: int, x: str, initial: list[str], final: list[list[str]]) -> str:
+        """Adds one layer's nodes; returns the name of its outputs [T, B, D * H]."""
+        layer, prefix = self._layer, f"layer_{index}"
+        order = _TO_ONNX[self._op_type]
+        weights = network.pseudo_layers(layer)[index * layer.num_dirs :][: layer.num_dirs]
+        biases = [network.both_biases(pseudo_layer) for pseudo_layer in weights]
+
+        def stack(name: str, tensors: Iterable[np.ndarray]) -> str:
+            return self._constant(f"{prefix}_{name}", np.stack(list(tensors)))
+
+        inputs = [
+            x,
+            stack("W", (network.reorder(part.kernel, order) for part in weights)),
+            stack("R", (network.reorder(part.recurrent_kernel, order) for part in weights)),
+            ""
+            if biases[0] is None
+            else stack(
+                "B",
+                (
+                    np.concatenate([network.reorder(side, order) for side in sides])
+                    for sides in biases
+                ),
+            ),
+            "sequence_lengths" if self._with_sequence_lengths else "",
+            *initial,
+        ]
+        attributes: dict[str, Any] = {"hidden_size": layer.num_units}
+        if layer.num_dirs == 2:
+            attributes["direction"] = "bidirectional"
+        if self._op_type == "GRU":
+            attributes["linear_before_reset"] = 1
+        if layer.rnn_mode == constants.CUDNN_RNN_RELU:
+            attributes["activations"] = ["Relu"] * layer.num_dirs
+        outputs = [f"{prefix}_Y"]
+        for collected, state in zip(final, self._states, strict=True):
+            collected.append(f"{prefix}_{state}")
+            outputs.append(collected[-1])
+        self._add(self._op_type, inputs, *outputs, **attributes)
+        self._add("Transpose", [f"{prefix}_Y"], f"{prefix}_by_row", perm=(0, 2, 1, 3))
+        return self._reshape(f"{prefix}_by_row", f"{prefix}_outputs", (0, 0, -1))
+
+    def _in_order(self, source: str, name: str, always: bool = False) -> str:
+        """Adds what changes the layer's order of time (or states) and batch to ONNX's, or back."""
+        if not self._layer.time_major:
+            return self._add("Transpose", [source], name, perm=(1, 0, 2))
+        return self._add("Identity", [source], name) if always else source
+
+    def _reshape(self, source: str, name: str, shape: Sequence[int]) -> str:
+        shape_name = self._constant(f"{name}_shape", np.array(shape, np.int64))
+        return self._add("Reshape", [source, shape_name], name)
+
+    def _add(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        *outputs: str,
+        name: str | None = None,
+        **attrs: Any,
+    ) -> str:
+        name = name or outputs[0]
+        self._nodes.append(self._onnx.helper.make_node(op_type, inputs, outputs, name, **attrs))
+        return outputs[0]
+
+    def _constant(self, name: str, value: np.ndarray) -> str:
+        self._initializers.append(self._onnx.numpy_helper.from_array(value, name))
+        return name
+
+    def _value(self, name: str, *shape: Any) -> Any:
+        return self._onnx.helper.make_tensor_value_info(name, self._dtype, shape)

@@ -1,0 +1,286 @@
+"""To and from `torch.nn.LSTM`, `GRU` and `RNN`.
+
+PyTorch holds per layer and direction `weight_ih_l0` [G * H, fan_in], `weight_hh_l0` [G * H, P],
+`bias_ih_l0` and `bias_hh_l0` [G * H], and `weight_hr_l0` [P, H] with projection; the backward
+direction's end in `_reverse`. The gates are stacked i f g o and r z n: cuDNN's order.
+"""
+
+import pathlib
+import pickle
+import re
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
+
+_FIELDS = {
+    "weight_ih": "kernel",
+    "weight_hh": "recurrent_kernel",
+    "bias_ih": "bias",
+    "bias_hh": "recurrent_bias",
+    "weight_hr": "projection",
+}
+_SUFFIXES = ("", "_reverse")
+_KEY = re.compile(rf"(?:(.*)\.)?({'|'.join(_FIELDS)})_l(\d+)(_reverse)?")
+
+
+def from_torch(
+    source: Any, *, name: str | None = None, rnn_mode: str | None = None, **options: Any
+) -> CudnnRNN:
+    """The layer that computes what a PyTorch network does.
+
+    Args:
+        source: a `torch.nn.LSTM`, `GRU` or `RNN`; a module that contains one; a state dict with
+            one's parameters, as tensors or arrays, nested or not; or the path of a `.pt`, `.pth` or
+            `.safetensors` file that holds such a state dict. Of a `.pt` or `.pth` file nothing but
+            tensors and plain containers is loaded, so that it cannot run code.
+        name: the network's name within the source, such as "encoder.lstm", where it has several.
+        rnn_mode: "rnn_tanh" or "rnn_relu", which the parameters of a `torch.nn.RNN` leave open.
+            Not needed for a module.
+        **options: to the layer's constructor, such as `return_state=True`. From a module come
+            `dropout` and `time_major` (`not batch_first`), unless given here.
+
+    Returns:
+        A built layer of the parameters' dtype with the same parameters to the bit. `bias=False`
+        becomes `bias_mode="none"`.
+
+    Raises:
+        TypeError: if the source is none of those.
+        ValueError: if it has no such network, or several and no name says which, or its parameters
+            do not fit together.
+        ImportError: if a file's format needs a package that is not installed.
+    """
+    if isinstance(source, (str, pathlib.Path)):
+        source = read_state_dict(pathlib.Path(source))
+    if not isinstance(source, Mapping):
+        module = _module(source, name)
+        source, name = module.state_dict(), None
+        rnn_mode = module.mode.lower()  # Of "LSTM", "GRU", "RNN_TANH" and "RNN_RELU".
+        options = {"dropout": module.dropout, "time_major": not module.batch_first, **options}
+    networks: dict[str, dict[str, np.ndarray]] = {}
+    for key, value in _flatten(source):
+        if match := _KEY.fullmatch(key):
+            parameters = networks.setdefault(match[1] or "", {})
+            parameters[key.rpartition(".")[2]] = _to_numpy(value)
+    name, parameters = network.pick(networks, name, "the state dict", "recurrent networks")
+    rnn_mode = _checked_mode(parameters, rnn_mode)
+    num_dirs = 2 if any(key.endswith("_reverse") for key in parameters) else 1
+    return network.make_layer(
+        rnn_mode, list(_pseudo_layers(parameters, rnn_mode, num_dirs)), num_dirs, options
+    )
+
+
+def to_torch(layer: CudnnRNN) -> Any:
+    """The PyTorch module that computes what a layer does.
+
+    Args:
+        layer: a built layer.
+
+    Returns:
+        A `torch.nn.LSTM`, `GRU` or `RNN` on the CPU with the layer's parameters to the bit; in the
+        single-bias modes the other side's biases are zeros. `batch_first` is `not time_major`.
+        Like all of PyTorch's it returns all outputs and the final states.
+
+    Raises:
+        TypeError: if `layer` is none of this package's layers.
+        ValueError: if it is not built, or PyTorch has no equivalent: skip input, cell clipping,
+            `num_proj` of `num_units`, `go_backwards`.
+        ImportError: if PyTorch is not installed.
+    """
+    torch = _load_torch()
+    parameters = state_dict(layer)
+    options = {
+        "input_size": layer.input_size,
+        "hidden_size": layer.num_units,
+        "num_layers": layer.num_layers,
+        "bias": layer.bias_mode != "none",
+        "batch_first": not layer.time_major,
+        # PyTorch warns of dropout that cannot act.
+        "dropout": layer.dropout if layer.num_layers > 1 else 0.0,
+        "bidirectional": layer.num_dirs == 2,
+        "dtype": getattr(torch, layer.variable_dtype),
+    }
+    module_class = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(layer.rnn_mode, torch.nn.RNN)
+    if module_class is torch.nn.LSTM:
+        options["proj_size"] = layer.num_proj or 0
+    elif module_class is torch.nn.RNN:
+        options["nonlinearity"] = layer.rnn_mode.removeprefix("rnn_")
+    # Initial values would be drawn for nothing, from the user's random numbers.
+    module = module_class(**options, device="meta").to_empty(device="cpu")
+    module.load_state_dict({key: _to_tensor(torch, value) for key, value in parameters.items()})
+    return module
+
+
+def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
+    """The state dict of `to_torch`'s module as arrays. Needs no PyTorch; raises as it does."""
+    target = "torch.nn"
+    network.check_layer(layer, target, cell_clip=None, go_backwards=False)
+    if getattr(layer, "num_proj", None) == layer.num_units:
+        raise ValueError(
+            f"num_proj={layer.num_units} of layer {layer.name!r} has no equivalent in {target}: "
+            "expected it to be below num_units"
+        )
+    parameters: dict[str, np.ndarray] = {}
+    for index, pseudo_layer in enumerate(network.pseudo_layers(layer)):
+        biases = network.both_biases(pseudo_layer)
+        if biases:
+            pseudo_layer = pseudo_layer._replace(bias=biases[0], recurrent_bias=biases[1])
+        number, direction = divmod(index, layer.num_dirs)
+        for kind, field in _FIELDS.items():
+            if (value := getattr(pseudo_layer, field)) is not None:
+                parameters[f"{kind}_l{number}{_SUFFIXES[direction]}"] = value
+    return parameters
+
+
+def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
+    """Reads a `.pt`, `.pth` or `.safetensors` file.
+
+    Raises:
+        ValueError: if the name ends otherwise, or the file holds something else.
+        OSError: if it cannot be read.
+        ImportError: if the format needs a package that is not installed.
+    """
+    if path.suffix == ".safetensors":
+        safetensors = _load_safetensors()
+        try:
+            # Unlike `load`, it knows bfloat16.
+            return safetensors.numpy.load_file(path)
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{path} is no safetensors file: {error}") from error
+    if path.suffix not in (".pt", ".pth"):
+        raise ValueError(f"expected a .pt, .pth or .safetensors file, but received {str(path)!r}")
+    torch = _load_torch()
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} is no file of tensors alone, such as torch.save(module.state_dict(), path) "
+            f"writes: {str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"expected {path} to hold a state dict, but it holds {type(loaded)}")
+    return loaded
+
+
+def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
+    """Writes a `.pt`, `.pth` or `.safetensors` file: the inverse of `read_state_dict`."""
+    if path.suffix == ".safetensors":
+        _load_safetensors().numpy.save_file(dict(parameters), path)
+        return
+    torch = _load_torch()
+    torch.save({key: _to_tensor(torch, value) for key, value in parameters.items()}, path)
+
+
+def _load_torch() -> types.ModuleType:
+    return network.load_package("torch", "torch")
+
+
+def _load_safetensors() -> types.ModuleType:
+    network.load_package("safetensors.numpy", "'cudnn_rnn_tf[safetensors]'")
+    return network.load_package("safetensors", "'cudnn_rnn_tf[safetensors]'")
+
+
+def _module(source: Any, name: str | None) -> Any:
+    """The recurrent module that is meant: the source, or one within it."""
+    # Where there is a module, PyTorch has been imported.
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(source, torch.nn.Module):
+        raise TypeError(
+            "expected a torch.nn module, a state dict or a file's path, but received "
+            f"{type(source).__name__}"
+        )
+    modules = {
+        key: module
+        for key, module in source.named_modules()
+        if isinstance(module, (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN))
+    }
+    kind = type(source).__name__
+    return network.pick(modules, name, f"the module {kind}", "torch.nn.LSTM, GRU or RNN")[1]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) -> str:
+    """The mode that the parameters' shapes say, and `rnn_mode` where that says more."""
+    for key in ("weight_ih_l0", "weight_hh_l0"):
+        if key not in parameters or parameters[key].ndim != 2:
+            raise ValueError(f"expected a matrix {key} in the state dict")
+    rows, outputs = parameters["weight_hh_l0"].shape
+    if "weight_hr_l0" in parameters:
+        found = {"lstm"} if rows % network.NUM_GATES["lstm"] == 0 else set()
+    else:
+        found = {mode for mode, gates in network.NUM_GATES.items() if rows == gates * outputs}
+    if not found:
+        raise ValueError(
+            "expected weight_hh_l0 of shape [G * H, H] with 4, 3 or 1 gates, or with projection "
+            f"[4 * H, P], but received {rows, outputs}"
+        )
+    if rnn_mode is None and len(found) > 1:
+        raise ValueError(
+            "a torch.nn.RNN's parameters do not say its nonlinearity: pass rnn_mode 'rnn_tanh' or "
+            "'rnn_relu'"
+        )
+    if rnn_mode is not None and rnn_mode not in found:
+        raise ValueError(
+            f"the parameters' shapes are those of {' or '.join(sorted(found))}, but rnn_mode is "
+            f"{rnn_mode!r}"
+        )
+    return rnn_mode or found.pop()
+
+
+def _pseudo_layers(
+    parameters: Mapping[str, np.ndarray], rnn_mode: str, num_dirs: int
+) -> Iterator[network.PseudoLayer]:
+    num_layers = 1 + max(int(_KEY.fullmatch(key)[3]) for key in parameters)
+    projection = parameters.get("weight_hr_l0")
+    rows, outputs = parameters["weight_hh_l0"].shape
+    units = rows // network.NUM_GATES[rnn_mode]
+    has_bias = "bias_ih_l0" in parameters
+    unused = set(parameters)
+    for layer in range(num_layers):
+        fan_in = num_dirs * outputs if layer else parameters["weight_ih_l0"].shape[1]
+        shapes = {"weight_ih": (rows, fan_in), "weight_hh": (rows, outputs)}
+        if has_bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        if projection is not None:
+            shapes["weight_hr"] = (outputs, units)
+        for suffix in _SUFFIXES[:num_dirs]:
+            fields = {}
+            for kind, shape in shapes.items():
+                key = f"{kind}_l{layer}{suffix}"
+                received = parameters[key].shape if key in parameters else "none"
+                if received != shape:
+                    raise ValueError(f"expected {key} of shape {shape}, but received {received}")
+                fields[_FIELDS[kind]] = parameters[key]
+                unused.remove(key)
+            yield network.PseudoLayer(**fields)
+    if unused:
+        raise ValueError(f"the state dict has {sorted(unused)}, but not all that belongs to them")
+
+
+def _to_numpy(value: Any) -> np.ndarray:
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    torch = _load_torch()
+    value = value.detach().cpu().contiguous()
+    if value.dtype == torch.bfloat16:  # Which NumPy itself does not have.
+        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value.numpy()
+
+
+def _to_tensor(torch: types.ModuleType, value: np.ndarray) -> Any:
+    if value.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(value)

@@ -1,0 +1,97 @@
+"""SavedModels that need nothing of this package."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cudnn_rnn_tf import core_network, ops
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
+
+# What the name of every op of this package begins with, as it stands in a SavedModel.
+_OP_PREFIX = b"CudnnRnnTf>"
+
+
+def export_portable(
+    model: keras.Model | keras.layers.Layer,
+    path: str | os.PathLike[str],
+    *,
+    input_signature: Sequence[Any] | None = None,
+) -> None:
+    """Writes a SavedModel for inference of TensorFlow's own operations only.
+
+    It has the signatures and computes the numbers (but for the last digits) that those of
+    `model.export` have and do, more slowly. TensorFlow, TensorFlow Serving and, with a static batch
+    size, `tf.lite.TFLiteConverter` take it without this package.
+
+    Args:
+        model: a built Keras model with layers of this package anywhere in it, or a built Keras
+            layer. It is not changed.
+        path: the directory to write, which must not exist.
+        input_signature: as of `model.export`: the shapes and types of the inputs, such as
+            `[tf.TensorSpec([1, None, 16])]`. None for the model's own inputs or, for one of this
+            package's layers, its inputs [B, T, I] ([T, B, I] time-major), `inputs`.
+
+    Raises:
+        TypeError: if `model` is no Keras layer.
+        ValueError: if it is not built, or it is another layer than this package's without an input
+            signature, or fused ops come into the SavedModel by a way that cannot be changed, such
+            as a `tf.function` that was traced before.
+        FileExistsError: if `path` exists.
+    """
+    if not isinstance(model, keras.layers.Layer):
+        raise TypeError(f"expected a Keras model or layer, but received {type(model).__name__}")
+    if not model.built:
+        raise ValueError(f"expected {model.name!r} to be built, so that it has weights to export")
+    path = os.fspath(path)
+    if tf.io.gfile.exists(path):
+        raise FileExistsError(f"{path!r} exists already")
+    try:
+        with ops.substituted_forward(_forward):
+            if isinstance(model, keras.Model):
+                model.export(path, verbose=False, input_signature=input_signature)
+            else:
+                _export_layer(model, path, input_signature)
+        with tf.io.gfile.GFile(os.path.join(path, "saved_model.pb"), "rb") as file:
+            if _OP_PREFIX in file.read():
+                raise ValueError(
+                    f"{model.name!r} still has fused ops when exported, as a tf.function in it was "
+                    "traced before: make or load the model anew, and export that first"
+                )
+    except BaseException:
+        if tf.io.gfile.exists(path):
+            tf.io.gfile.rmtree(path)
+        raise
+
+
+def _export_layer(
+    layer: keras.layers.Layer, path: str, input_signature: Sequence[Any] | None
+) -> None:
+    if input_signature is None:
+        if not isinstance(layer, CudnnRNN):
+            raise ValueError(
+                f"expected an input_signature for layer {layer.name!r}, which is no model"
+            )
+        shape: list[int | None] = [None, None, layer.input_size]
+        if layer.stateful:
+            batch_axis = 1 if layer.time_major else 0
+            shape[batch_axis] = layer.states[0].shape[batch_axis]
+        input_signature = [tf.TensorSpec(shape, layer.compute_dtype, "inputs")]
+    archive = keras.export.ExportArchive()
+    archive.track(layer)
+    archive.add_endpoint("serve", layer.__call__, input_signature=input_signature)
+    archive.write_out(path, verbose=False)
+
+
+def _forward(
+    config: RnnConfig, *arguments: Any, is_training: bool, **options: Any
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    if is_training and config.dropout:
+        raise ValueError(
+            "a portable SavedModel is for inference, but a layer with dropout is called with "
+            "training=True in it"
+        )
+    return core_network.forward(config, *arguments, **options)

@@ -1,0 +1,229 @@
+"""`convert_file` and `python -m cudnn_rnn_tf convert`."""
+
+import itertools
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from layer_reference import make, normal, randomize
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import __main__, convert
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
+
+FORMATS = (".pt", ".pth", ".safetensors", ".keras", ".onnx")
+
+
+def layer_of(rnn_mode: str = "lstm") -> keras.layers.Layer:
+    return randomize(make(rnn_mode, 2, 3, direction="bidirectional"), (None, None, 4))
+
+
+def write(layer, path) -> None:
+    """Without the code to be tested, where that can be."""
+    if path.suffix in (".pt", ".pth"):
+        torch.save(convert.to_torch(layer).state_dict(), path)
+    elif path.suffix == ".safetensors":
+        state_dict = convert.to_torch(layer).state_dict()
+        safetensors_numpy.save_file({key: t.numpy() for key, t in state_dict.items()}, path)
+    elif path.suffix == ".onnx":
+        onnx.save(convert.to_onnx(layer), str(path))
+    else:
+        keras.Sequential([keras.Input((None, 4)), layer]).save(path)
+
+
+def read(path) -> np.ndarray:
+    """The parameters in a file."""
+    if path.suffix == ".keras":
+        (layer,) = keras.saving.load_model(path).layers
+        return layer.kernel.numpy()
+    if path.suffix == ".onnx":
+        return convert.from_onnx(path).kernel.numpy()
+    if path.suffix == ".safetensors":
+        return convert.from_torch(safetensors_numpy.load_file(path)).kernel.numpy()
+    return convert.from_torch(torch.load(path, weights_only=True)).kernel.numpy()
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(FORMATS, 2)))
+def test_every_format_to_every_other(source, target, tmp_path):
+    layer = layer_of("gru" if source == ".onnx" else "lstm")
+    write(layer, tmp_path / f"source{source}")
+    line = convert.convert_file(tmp_path / f"source{source}", tmp_path / f"target{target}")
+    assert f"{layer.rnn_mode}, 2 layers, bidirectional, input size 4, 3 units, float32, " in line
+    assert f"{layer.params_size()} parameters" in line
+    np.testing.assert_array_equal(read(tmp_path / f"target{target}"), layer.kernel.numpy())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"source{source}",
+        f"target{target}",
+    ]
+
+
+def test_stock_keras(tmp_path):
+    layer = layer_of("gru")
+    write(layer, tmp_path / "fused.keras")
+    convert.convert_file(tmp_path / "fused.keras", tmp_path / "stock.keras", stock_keras=True)
+    model = keras.saving.load_model(tmp_path / "stock.keras")
+    assert {type(layer) for layer in model.layers} == {keras.layers.Bidirectional}
+    inputs = normal(2, 5, 4)
+    np.testing.assert_allclose(model(inputs), layer(inputs), rtol=0, atol=1e-5)
+    convert.convert_file(tmp_path / "stock.keras", tmp_path / "again.keras")
+    np.testing.assert_array_equal(read(tmp_path / "again.keras"), layer.kernel)
+
+
+def test_stateful_and_time_major_models(tmp_path):
+    for name, options, lead in (
+        ("stateful", {"stateful": True}, (2, None)),
+        ("time_major", {"time_major": True}, (None, None)),
+    ):
+        layer = randomize(make("lstm", **options), (*lead, 4))
+        model = keras.Sequential([keras.Input(batch_shape=(*lead, 4)), layer])
+        model.save(tmp_path / f"{name}.keras")
+        convert.convert_file(tmp_path / f"{name}.keras", tmp_path / f"{name}_2.keras")
+        (again,) = keras.saving.load_model(tmp_path / f"{name}_2.keras").layers
+        assert getattr(again, name)
+        np.testing.assert_array_equal(again.kernel, layer.kernel)
+
+
+def test_network_within_a_model(tmp_path):
+    fused, stock = make("lstm", name="fused"), keras.layers.GRU(2, name="stock")
+    keras.Sequential([keras.Input((None, 4)), fused, stock]).save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="'fused', 'stock'"):
+        convert.convert_file(tmp_path / "model.keras", tmp_path / "out.pt")
+    line = convert.convert_file(tmp_path / "model.keras", tmp_path / "out.pt", name="stock")
+    assert f"{tmp_path / 'model.keras'}, stock: gru, 1 layer, unidirectional" in line
+
+
+def test_bfloat16_safetensors(tmp_path):
+    module = torch.nn.GRU(4, 3, dtype=torch.bfloat16)
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    convert.convert_file(tmp_path / "m.pt", tmp_path / "m.safetensors")
+    layer = convert.from_torch(tmp_path / "m.safetensors")
+    assert layer.variable_dtype == "bfloat16"
+    np.testing.assert_array_equal(layer.kernel, convert.from_torch(module).kernel)
+
+
+class Malicious:
+    """What runs code when it is unpickled."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("the file ran code",))
+
+
+def test_files_cannot_run_code(tmp_path):
+    torch.save({"weight_ih_l0": Malicious()}, tmp_path / "m.pt")
+    torch.save(torch.nn.LSTM(2, 3), tmp_path / "module.pt")
+    for name in ("m.pt", "module.pt"):
+        with pytest.raises(ValueError, match="no file of tensors alone"):
+            convert.from_torch(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_files_that_are_not_what_they_say(suffix, tmp_path):
+    path = tmp_path / f"m{suffix}"
+    path.write_bytes(b"not a model")
+    with pytest.raises(ValueError, match="m"):
+        convert.convert_file(path, tmp_path / "out.pt")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_overwritten_without_force(tmp_path):
+    write(layer_of(), tmp_path / "m.pt")
+    (tmp_path / "m.onnx").write_text("precious")
+    with pytest.raises(FileExistsError, match="m.onnx' exists already"):
+        convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_text() == "precious"
+    convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx", force=True)
+    np.testing.assert_array_equal(read(tmp_path / "m.onnx"), read(tmp_path / "m.pt"))
+
+
+def test_nothing_half_written_stays(tmp_path, monkeypatch):
+    """A writer that fails after its first bytes leaves the target as it was."""
+    write(layer_of(), tmp_path / "m.pt")
+    (tmp_path / "m.onnx").write_text("precious")
+
+    def save(_, path):
+        with open(path, "w") as file:
+            file.write("half")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(onnx, "save", save)
+    with pytest.raises(OSError, match="the disk is full"):
+        convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx", force=True)
+    assert (tmp_path / "m.onnx").read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.pt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("m.pt", "m.h5"), ValueError, "ends in .pt, .*, but received '.*m.h5'"),
+        (("m.bin", "m.pt"), ValueError, "m.bin"),
+        (("none.pt", "m.onnx"), FileNotFoundError, "no file '.*none.pt'"),
+        (("m.pt", "none/m.onnx"), FileNotFoundError, "no directory '.*none'"),
+    ],
+)
+def test_wrong_arguments(arguments, error, message, tmp_path):
+    write(layer_of(), tmp_path / "m.pt")
+    with pytest.raises(error, match=message):
+        convert.convert_file(*(tmp_path / name for name in arguments))
+
+
+def test_options_that_do_not_fit(tmp_path):
+    write(layer_of(), tmp_path / "m.pt")
+    write(layer_of(), tmp_path / "m.keras")
+    with pytest.raises(ValueError, match="stock_keras is for .keras files"):
+        convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx", stock_keras=True)
+    with pytest.raises(ValueError, match="rnn_mode is for PyTorch's state dicts"):
+        convert.convert_file(tmp_path / "m.keras", tmp_path / "m.onnx", rnn_mode="rnn_relu")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "package"), [(".onnx", "onnx"), (".safetensors", "safetensors"), (".pt", "torch")]
+)
+def test_package_that_is_not_installed(suffix, package, tmp_path, monkeypatch, capsys):
+    write(layer_of(), tmp_path / "m.keras")
+    for module in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
+    target = tmp_path / f"m{suffix}"
+    assert __main__.main(["convert", str(tmp_path / "m.keras"), str(target)]) == 1
+    assert f"{package} is needed for this" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_lossy_conversions_say_so(tmp_path):
+    write(layer_of(), tmp_path / "m.keras")
+    line = convert.convert_file(tmp_path / "m.keras", tmp_path / "s.keras", stock_keras=True)
+    assert line.endswith("s.keras (each gate's two biases added)")
+
+
+def test_command(tmp_path):
+    module = torch.nn.ModuleDict({"encoder": torch.nn.RNN(4, 3, nonlinearity="relu")})
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    completed = subprocess.run(
+        [sys.executable, "-m", "cudnn_rnn_tf", "convert", tmp_path / "m.pt", tmp_path / "m.keras"]
+        + ["--name=encoder", "--rnn-mode=rnn_relu"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "encoder: rnn_relu, 1 layer, unidirectional, input size 4, 3 units" in completed.stdout
+    (layer,) = keras.saving.load_model(tmp_path / "m.keras").layers
+    assert isinstance(layer, crnn.CudnnRNNRelu)
+    np.testing.assert_array_equal(layer.kernel, convert.from_torch(module).kernel)
+
+
+def test_command_fails_clearly(tmp_path, capsys):
+    write(layer_of(), tmp_path / "m.pt")
+    files = [str(tmp_path / "m.pt"), str(tmp_path / "m.onnx")]
+    assert __main__.main(["convert", *files]) == 0
+    assert "lstm, 2 layers" in capsys.readouterr().out
+    assert __main__.main(["convert", *files]) == 1
+    assert "m.onnx' exists already; --force replaces it" in capsys.readouterr().err
+    assert __main__.main(["convert", *files, "--force"]) == 0
+    with pytest.raises(SystemExit):
+        __main__.main(["convert", files[0]])
+    assert "TARGET" in capsys.readouterr().err

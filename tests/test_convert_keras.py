@@ -1,0 +1,322 @@
+"""Layers from Keras's own recurrent layers and back."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_reference import LAYERS, make, normal, randomize
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import convert
+
+MODES = tuple(LAYERS)
+# Sums of a few dozen products keep 13 digits in float64; steps and layers cost one more.
+TOLERANCE = 1e-11
+
+
+def stock(rnn_mode: str, units: int = 3, **options) -> keras.layers.Layer:
+    options = {"dtype": "float64", "bias_initializer": "random_normal", **options}
+    if rnn_mode == "lstm":
+        return keras.layers.LSTM(units, **options)
+    if rnn_mode == "gru":
+        return keras.layers.GRU(units, **options)
+    return keras.layers.SimpleRNN(units, activation=rnn_mode.removeprefix("rnn_"), **options)
+
+
+def stock_stack(
+    rnn_mode: str, num_layers: int, bidirectional: bool, go_backwards: bool = False, **options
+) -> list[keras.layers.Layer]:
+    """A stack on 4 inputs."""
+    layers = []
+    for index in range(num_layers):
+        if index < num_layers - 1:
+            directions = {**options, "return_sequences": True}
+        else:
+            directions = {"return_sequences": True, **options}
+        backwards = go_backwards and index == 0
+        layer = stock(rnn_mode, go_backwards=backwards, **directions)
+        if bidirectional:
+            other = stock(rnn_mode, go_backwards=not backwards, **directions)
+            layer = keras.layers.Bidirectional(layer, backward_layer=other, dtype="float64")
+        layer.build((None, None, 3 * (1 + bidirectional) if index else 4))
+        layers.append(layer)
+    return layers
+
+
+def run_stack(layers, inputs, mask=None):
+    for layer in layers:
+        inputs = layer(inputs, mask=mask)
+    return inputs
+
+
+def assert_same_weights(layers, others):
+    assert len(layers) == len(others)
+    for layer, other in zip(layers, others, strict=True):
+        assert type(layer) is type(other)
+        for weight, expected in zip(layer.get_weights(), other.get_weights(), strict=True):
+            assert weight.dtype == expected.dtype
+            np.testing.assert_array_equal(weight, expected)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "bidirectional", "go_backwards", "return_sequences", "use_bias"),
+    [
+        (1, False, False, True, True),
+        (1, False, True, False, True),
+        (3, False, True, True, False),
+        (1, True, True, True, True),
+        (2, True, False, False, True),
+    ],
+)
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_stack_there_and_back(
+    rnn_mode, num_layers, bidirectional, go_backwards, return_sequences, use_bias
+):
+    options = {"return_sequences": return_sequences, "use_bias": use_bias}
+    layers = stock_stack(rnn_mode, num_layers, bidirectional, go_backwards, **options)
+    layer = convert.from_keras(layers)
+    expected_bias = "double" if rnn_mode == "gru" else "single_input"
+    assert layer.bias_mode == (expected_bias if use_bias else "none")
+    assert (layer.num_layers, layer.num_dirs) == (num_layers, 1 + bidirectional)
+    inputs = normal(2, 5, 4, dtype="float64")
+    expected = run_stack(layers, inputs)
+    np.testing.assert_allclose(layer(inputs), expected, rtol=0, atol=TOLERANCE)
+    again = convert.to_keras(layer)
+    assert_same_weights(again, layers)
+    np.testing.assert_array_equal(run_stack(again, inputs), expected)
+    # The layers' configurations are enough to make them anew.
+    model = keras.models.model_from_json(keras.Sequential(again).to_json())
+    model.build((None, None, 4))
+    model.set_weights(keras.Sequential(again).get_weights())
+    np.testing.assert_array_equal(model(inputs), expected)
+
+
+@pytest.mark.parametrize("bias_mode", ["none", "single_input", "single_recurrent", "double"])
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_bias_modes(rnn_mode, bias_mode):
+    """An LSTM's or simple RNN's two biases are summed; a GRU's stay apart."""
+    layer = randomize(
+        make(rnn_mode, 2, 3, bias_mode=bias_mode, direction="bidirectional", dtype="float64"),
+        (None, None, 4),
+    )
+    layers = convert.to_keras(layer)
+    inputs = normal(2, 5, 4, dtype="float64")
+    np.testing.assert_allclose(run_stack(layers, inputs), layer(inputs), rtol=0, atol=TOLERANCE)
+    if rnn_mode == "gru":
+        again = convert.from_keras(layers, bias_mode=bias_mode)
+        np.testing.assert_array_equal(again.kernel, layer.kernel)
+    elif bias_mode != "double":
+        again = convert.from_keras(layers)
+        assert again.bias_mode == ("none" if bias_mode == "none" else "single_input")
+        np.testing.assert_array_equal(again.kernel, layer.kernel)
+    if bias_mode == "single_input":
+        double = convert.from_keras(layers, bias_mode="double")
+        np.testing.assert_allclose(double(inputs), layer(inputs), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
+def test_masks(rnn_mode):
+    """Past a sequence's end both are zero, so that what is above sees the same."""
+    layer = randomize(make(rnn_mode, 2, 3, dtype="float64"), (None, None, 4))
+    inputs, mask = normal(3, 5, 4, dtype="float64"), tf.sequence_mask([5, 2, 1], 5)
+    outputs = run_stack(convert.to_keras(layer), inputs, mask=mask)
+    np.testing.assert_allclose(outputs, layer(inputs, mask=mask), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_states(bidirectional):
+    (stock_layer,) = stock_stack("lstm", 1, bidirectional, return_state=True)
+    layer = convert.from_keras(stock_layer)
+    inputs = normal(2, 5, 4, dtype="float64")
+    outputs, h, c = layer(inputs)
+    expected, *states = stock_layer(inputs)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(h, np.stack(states[0::2], axis=1), rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(c, np.stack(states[1::2], axis=1), rtol=0, atol=TOLERANCE)
+    (again,) = convert.to_keras(layer)
+    for value, expected in zip(again(inputs), stock_layer(inputs), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_stateful():
+    stock_layer = stock("gru", stateful=True, return_sequences=True)
+    stock_layer.build((2, None, 4))
+    layer = convert.from_keras(stock_layer)
+    (again,) = convert.to_keras(layer)
+    inputs = normal(2, 5, 4, dtype="float64")
+    for _ in range(2):
+        expected = stock_layer(inputs)
+        np.testing.assert_allclose(layer(inputs), expected, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(again(inputs), expected, rtol=0, atol=TOLERANCE)
+
+
+def test_configuration():
+    """All that Keras's layers and ours both have goes there and back."""
+    options = {
+        "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3),
+        "kernel_regularizer": keras.regularizers.L2(0.1),
+        "recurrent_regularizer": keras.regularizers.L1(0.2),
+        "bias_constraint": keras.constraints.MaxNorm(2.0),
+    }
+    layers = stock_stack("lstm", 2, True, dtype="mixed_bfloat16", **options)
+    for layer in layers:
+        layer.trainable = False
+    layers.insert(1, keras.layers.Dropout(0.3))
+    layer = convert.from_keras(layers, seed=5)
+    assert layer.dropout == 0.3
+    assert layer.dtype_policy.name == "mixed_bfloat16"
+    assert not layer.trainable
+    bottom, dropout, top = convert.to_keras(layer)
+    assert isinstance(dropout, keras.layers.Dropout)
+    assert (dropout.rate, dropout.seed) == (0.3, 5)
+    for again in (bottom, top):
+        assert again.compute_dtype == "bfloat16"
+        assert not again.trainable_variables
+        for part in (again.forward_layer, again.backward_layer):
+            config, expected = part.get_config(), layers[0].forward_layer.get_config()
+            for name in ("name", "go_backwards", "zero_output_for_mask", "unit_forget_bias"):
+                del config[name], expected[name]
+            assert config == expected
+    inputs = normal(2, 5, 4)
+    # Bfloat16 has 8 digits, which Keras's layers round each step to.
+    np.testing.assert_allclose(layer(inputs), run_stack([bottom, top], inputs), atol=0.03)
+
+
+def test_dropout_between_layers():
+    layer = make("gru", 3, 4, dropout=0.5)
+    randomize(layer, (None, None, 4))
+    layers = convert.to_keras(layer)
+    kinds = [type(layer).__name__ for layer in layers]
+    assert kinds == ["GRU", "Dropout", "GRU", "Dropout", "GRU"]
+    assert convert.from_keras(layers).dropout == 0.5
+
+
+def test_within_a_model():
+    """Stacks by the name of their first layer; what is connected otherwise is not one."""
+    inputs = keras.Input((None, 4), name="x")
+    x = keras.layers.LSTM(3, return_sequences=True, name="first")(inputs)
+    x = keras.layers.Dropout(0.1)(x)
+    x = keras.layers.LSTM(3, return_sequences=True, name="second")(x)
+    x = keras.layers.Dropout(0.1)(x)
+    aside = keras.layers.LSTM(3, return_sequences=True, name="aside")(inputs)
+    aside = keras.layers.LSTM(3, name="aside_above")(aside)
+    x = keras.layers.LSTM(5, return_sequences=True, name="wider")(x)
+    x = keras.layers.Dense(4)(x)
+    inner = keras.Sequential([keras.Input((None, 4)), keras.layers.GRU(2)], name="inner")
+    model = keras.Model(inputs, [inner(x), aside])
+    gru = inner.layers[0].name
+    with pytest.raises(ValueError, match="say which by name") as error:
+        convert.from_keras(model)
+    for name in ("first", "aside", "wider", f"inner/{gru}"):
+        assert repr(name) in str(error.value)
+    assert "second" not in str(error.value)
+    layer = convert.from_keras(model, name="first")
+    assert (layer.num_layers, layer.dropout) == (2, 0.1)
+    assert convert.from_keras(model, name="aside").num_layers == 2
+    assert convert.from_keras(model, name=f"inner/{gru}").rnn_mode == "gru"
+    data = normal(2, 5, 4)
+    middle = keras.Model(inputs, model.get_layer("second").output)
+    np.testing.assert_allclose(layer(data), middle(data), rtol=0, atol=1e-5)
+
+
+def test_model_with_converted_layers():
+    """Keras's own way to replace layers takes converted ones, whose weights stay."""
+    model = keras.Sequential(
+        [
+            keras.Input((None, 4)),
+            keras.layers.Bidirectional(keras.layers.LSTM(3, return_sequences=True)),
+            keras.layers.GRU(3),
+            keras.layers.Dense(2),
+        ]
+    )
+
+    def replace(layer):
+        is_recurrent = isinstance(layer, (keras.layers.Bidirectional, keras.layers.GRU))
+        return convert.from_keras(layer) if is_recurrent else layer
+
+    fused = keras.models.clone_model(model, clone_function=replace)
+    assert [type(layer) for layer in fused.layers[:2]] == [crnn.CudnnLSTM, crnn.CudnnGRU]
+    data = normal(2, 5, 4)
+    np.testing.assert_allclose(fused(data), model(data), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (keras.layers.LSTM(2, activation="relu"), "activation='relu'.* expected 'tanh'"),
+        (keras.layers.SimpleRNN(2, activation="gelu"), "expected 'tanh' or 'relu'"),
+        (keras.layers.LSTM(2, recurrent_activation="hard_sigmoid"), "recurrent_activation='hard_"),
+        (keras.layers.GRU(2, reset_after=False), "reset_after=False"),
+        (keras.layers.GRU(2, recurrent_dropout=0.1), "recurrent_dropout=0.1"),
+        (keras.layers.LSTM(2, dropout=0.1), "dropout=0.1"),
+        (keras.layers.LSTM(2, activity_regularizer="l2"), "activity_regularizer"),
+        (keras.layers.Bidirectional(keras.layers.GRU(2), merge_mode="sum"), "merge_mode=concat"),
+    ],
+)
+def test_what_has_no_equivalent(layer, message):
+    layer.build((None, None, 3))
+    with pytest.raises(ValueError, match=message):
+        convert.from_keras(layer)
+
+
+def test_directions_must_agree():
+    layer = keras.layers.Bidirectional(
+        keras.layers.LSTM(3), backward_layer=keras.layers.LSTM(2, go_backwards=True)
+    )
+    layer.build((None, None, 3))
+    with pytest.raises(ValueError, match="one units, but .* has 3 and .* has 2"):
+        convert.from_keras(layer)
+
+
+def test_stacks_that_do_not_fit():
+    def lstm(**options):
+        layer = keras.layers.LSTM(3, **{"return_sequences": True, **options})
+        layer.build((None, None, 3))
+        return layer
+
+    for layers, message in (
+        ([lstm(return_sequences=False), lstm()], "return_sequences=True"),
+        ([lstm(), lstm(go_backwards=True)], "go_backwards=False"),
+        ([lstm(), lstm(return_state=True)], "return_state=False"),
+        ([lstm(), lstm(use_bias=False)], "one use_bias"),
+        ([lstm(kernel_regularizer="l2"), lstm()], "one kernel_regularizer"),
+        ([lstm(), lstm(dtype="float64")], "one dtype_policy"),
+        ([lstm(), stock_stack("gru", 1, False)[0]], "one class, but .* 'lstm' .* 'gru'"),
+        ([stock_stack("lstm", 1, True)[0], lstm()], "Bidirectional|one dtype"),
+        ([lstm(), keras.layers.Dropout(0.1), lstm(), lstm()], r"rates \[0.1, 0.0\]"),
+        ([lstm(), keras.layers.Dropout(0.1)], "begin and end with a recurrent layer"),
+        ([lstm(), keras.layers.Dropout(0.1, noise_shape=(1, 1)), lstm()], "noise_shape"),
+        ([], "begin and end with a recurrent layer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            convert.from_keras(layers)
+    for layers in (3, [keras.layers.Dense(3)], [keras.layers.Dropout(0.1), lstm()], [lstm(), 3]):
+        with pytest.raises(TypeError, match="expected keras.layers.LSTM, GRU, .* received"):
+            convert.from_keras(layers)
+    with pytest.raises(ValueError, match="not built yet"):
+        convert.from_keras(keras.layers.LSTM(3))
+    with pytest.raises(TypeError, match="a name is for a model, but received list"):
+        convert.from_keras([lstm()], name="lstm")
+
+
+@pytest.mark.parametrize(
+    ("rnn_mode", "options", "message"),
+    [
+        ("lstm", {"num_proj": 2}, "num_proj=2 .* no equivalent in keras.layers: expected None"),
+        ("lstm", {"cell_clip": 1.0}, "cell_clip=1.0"),
+        ("gru", {"input_mode": "skip_input"}, "input_mode"),
+        ("gru", {"time_major": True}, "time_major=True"),
+        ("rnn_relu", {"return_state": True}, "return_state=True"),
+    ],
+)
+def test_what_keras_has_not(rnn_mode, options, message):
+    layer = randomize(make(rnn_mode, 2, 3, **options), (None, None, 3))
+    with pytest.raises(ValueError, match=message):
+        convert.to_keras(layer)
+
+
+def test_wrong_layers():
+    with pytest.raises(TypeError, match="expected one of the layers"):
+        convert.to_keras(keras.layers.LSTM(3))
+    with pytest.raises(ValueError, match="not built"):
+        convert.to_keras(make("gru"))

@@ -1,0 +1,227 @@
+"""Layers from ONNX's recurrent operators and back, with numbers from ONNX Runtime."""
+
+import itertools
+
+import numpy as np
+import pytest
+from layer_reference import LAYERS, make, normal, randomize
+
+from cudnn_rnn_tf import convert
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+MODES = tuple(LAYERS)
+# Sums of a few dozen products in float32 keep 6 digits; steps and layers cost one more.
+TOLERANCE = 1e-5
+
+
+def run(model, **inputs: np.ndarray) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    return session.run(None, inputs)
+
+
+def assert_close(values, expected):
+    for value, reference in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, reference, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "direction", "bias_mode", "time_major", "return_sequences"),
+    [
+        (1, "unidirectional", "double", False, True),
+        (2, "unidirectional", "none", True, False),
+        (3, "bidirectional", "double", False, False),
+        (2, "bidirectional", "single_recurrent", True, True),
+    ],
+)
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_layer_there_and_back(
+    rnn_mode, num_layers, direction, bias_mode, time_major, return_sequences
+):
+    options = {"time_major": time_major, "return_sequences": return_sequences, "return_state": True}
+    layer = make(rnn_mode, num_layers, 3, direction=direction, bias_mode=bias_mode, **options)
+    randomize(layer, (None, None, 4))
+    model = convert.to_onnx(layer)
+    inputs = normal(5, 2, 4)
+    assert_close(run(model, inputs=inputs), layer(inputs))
+    again = convert.from_onnx(model, bias_mode=bias_mode, **options)
+    assert again.rnn_mode == rnn_mode
+    assert (again.num_layers, again.direction) == (num_layers, direction)
+    np.testing.assert_array_equal(again.kernel, layer.kernel)
+    assert convert.from_onnx(model).bias_mode == ("none" if bias_mode == "none" else "double")
+    assert convert.to_onnx(again).graph.node == model.graph.node
+
+
+@pytest.mark.parametrize(("rnn_mode", "time_major"), [("lstm", False), ("gru", True)])
+def test_lengths_and_initial_states(rnn_mode, time_major):
+    options = {"time_major": time_major, "return_state": True}
+    layer = make(rnn_mode, 2, 3, direction="bidirectional", **options)
+    lead = (5, 2) if time_major else (2, 5)
+    randomize(layer, (*lead, 4))
+    model = convert.to_onnx(layer, with_initial_state=True, with_sequence_lengths=True)
+    inputs, lengths = normal(*lead, 4), np.array([3, 5], np.int32)
+    states = [normal(*shape, seed=2) for shape in layer.state_shape(2)]
+    expected = layer(inputs, initial_state=states, sequence_lengths=lengths)
+    named = dict(zip(("initial_h", "initial_c"), states, strict=False))
+    assert_close(run(model, inputs=inputs, sequence_lengths=lengths, **named), expected)
+    np.testing.assert_array_equal(convert.from_onnx(model).kernel, layer.kernel)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_types(dtype):
+    """ONNX Runtime computes in float32 only; files hold all of them."""
+    layer = randomize(make("gru", dtype=dtype), (None, None, 4))
+    model = convert.to_onnx(layer)
+    again = convert.from_onnx(model)
+    assert again.variable_dtype == dtype
+    np.testing.assert_array_equal(again.kernel, layer.kernel)
+
+
+def test_file(tmp_path):
+    layer = randomize(make("lstm"), (None, None, 4))
+    onnx.save(convert.to_onnx(layer), str(tmp_path / "m.onnx"))
+    for path in (tmp_path / "m.onnx", str(tmp_path / "m.onnx")):
+        np.testing.assert_array_equal(convert.from_onnx(path).kernel, layer.kernel)
+
+
+@pytest.mark.filterwarnings("ignore")  # Of the exporter, about itself.
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
+def test_what_torch_exports(rnn_mode, bidirectional, tmp_path):
+    """A graph that is not ours, with a network of three layers in it."""
+    torch = pytest.importorskip("torch")
+    module = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[rnn_mode](
+        4, 3, 3, bidirectional=bidirectional, batch_first=True
+    )
+    inputs = normal(2, 5, 4)
+    path = tmp_path / "m.onnx"
+    torch.onnx.export(module, (torch.from_numpy(inputs),), str(path), dynamo=False)
+    layer = convert.from_onnx(path)
+    assert layer.num_layers == 3
+    np.testing.assert_array_equal(layer.kernel, convert.from_torch(module).kernel)
+
+
+def node(op_type: str = "LSTM", name: str = "rnn", **changes) -> onnx.ModelProto:
+    """A model of one node with 4 inputs and 3 units."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
+    options = {"hidden_size": 3, **changes.pop("attributes", {})}
+    if op_type == "GRU":
+        options.setdefault("linear_before_reset", 1)
+    arrays = {
+        "W": normal(1, gates * 3, 4),
+        "R": normal(1, gates * 3, 3),
+        "B": normal(1, gates * 6),
+        **changes,
+    }
+    initial_h, peepholes = (name if name in arrays else "" for name in ("h", "P"))
+    inputs = ["X", "W", "R", "B", "", initial_h, *(("", peepholes) if op_type == "LSTM" else ())]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(op_type, inputs, ["Y", "Y_h"], name, **options)],
+        "graph",
+        [onnx.helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, (None, None, 4))],
+        [onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(v, k) for k, v in arrays.items() if v is not None],
+    )
+    opset = onnx.helper.make_opsetid("", 14)
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_node(op_type):
+    """Inputs [T, B, 4], outputs [T, 1, B, 3]."""
+    model = node(op_type)
+    inputs = normal(5, 2, 4)
+    layer = convert.from_onnx(model, time_major=True)
+    session = ort.InferenceSession(model.SerializeToString())
+    np.testing.assert_allclose(
+        session.run(["Y"], {"X": inputs})[0][:, 0], layer(inputs), rtol=0, atol=TOLERANCE
+    )
+
+
+def test_constants_and_names():
+    """Weights may be constant nodes; a node without a name goes by its output."""
+    model = node("GRU", name="")
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    expected = convert.from_onnx(model, name="Y").kernel.numpy()
+    del model.graph.initializer[:]
+    constants = [
+        onnx.helper.make_node("Constant", [], [f"{name}_0"], value=tensor)
+        for name, tensor in weights.items()
+    ] + [onnx.helper.make_node("Identity", [f"{name}_0"], [name]) for name in weights]
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(constants + nodes)
+    np.testing.assert_array_equal(convert.from_onnx(model).kernel, expected)
+
+
+def test_several_networks():
+    """Nodes that do not read one another's outputs are networks of their own."""
+    model, other = node(name="one"), node("GRU", name="two").graph
+    for tensor in other.initializer:
+        tensor.name += "_two"
+    (gru,) = other.node
+    gru.input[:] = ["X", "W_two", "R_two", "B_two"]
+    gru.output[:] = ["Y_two"]
+    model.graph.node.append(gru)
+    model.graph.initializer.extend(other.initializer)
+    with pytest.raises(ValueError, match="say which by name; there are: 'one', 'two'"):
+        convert.from_onnx(model)
+    assert convert.from_onnx(model, name="one").rnn_mode == "lstm"
+    assert convert.from_onnx(model, name="two").rnn_mode == "gru"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (node(attributes={"direction": "reverse"}), "direction 'reverse' .* no equivalent"),
+        (node(attributes={"clip": 1.0}), "clips"),
+        (node(attributes={"input_forget": 1}), "input_forget=1"),
+        (node("GRU", attributes={"linear_before_reset": 0}), "linear_before_reset=0"),
+        (node(attributes={"activations": ["Sigmoid", "Relu", "Tanh"]}), "'relu', .* no equivalent"),
+        (node("RNN", attributes={"activations": ["Elu"]}), r"'elu'.* \('tanh',\) or \('relu',\)"),
+        (node(P=normal(1, 9)), "peepholes"),
+        (node(h=normal(1, 2, 3)), "constant initial state 'h'"),
+        (node(W=None), "W of ONNX node 'rnn' is no constant"),
+        (node(R=normal(12, 3)), r"R of ONNX node 'rnn' of rank 3, .* \(12, 3\)"),
+        (node(B=normal(1, 23)), r"B of ONNX node 'rnn' of shape \(1, 24\), .* \(1, 23\)"),
+        (node(W=normal(1, 11, 4)), r"W .* of shape \(1, 12, 4\), .* \(1, 11, 4\)"),
+    ],
+    ids=itertools.count(),
+)
+def test_what_has_no_equivalent(model, message):
+    with pytest.raises(ValueError, match=message):
+        convert.from_onnx(model)
+
+
+def test_zero_initial_states_and_given_defaults_are_fine():
+    attributes = {"activations": ["sigmoid", "tanh", "tanh"], "direction": "forward"}
+    layer = convert.from_onnx(node(h=np.zeros([1, 2, 3], np.float32), attributes=attributes))
+    assert layer.rnn_mode == "lstm"
+
+
+def test_wrong_sources():
+    with pytest.raises(TypeError, match="expected an onnx.ModelProto or a path, .* int"):
+        convert.from_onnx(3)
+    model = node()
+    del model.graph.node[:]
+    with pytest.raises(ValueError, match="there are none"):
+        convert.from_onnx(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_proj": 2}, "num_proj=2 of layer .* no equivalent in ONNX"),
+        ({"cell_clip": 1.0}, "cell_clip=1.0"),
+        ({"go_backwards": True}, "go_backwards=True"),
+        ({"stateful": True}, "stateful=True"),
+        ({"input_mode": "skip_input"}, "input_mode='skip_input'"),
+    ],
+)
+def test_what_onnx_has_not(options, message):
+    layer = randomize(make("lstm", **options), (2, None, 3))
+    with pytest.raises(ValueError, match=message):
+        convert.to_onnx(layer)
