@@ -206,12 +206,19 @@ def forward(
         name=name,
         **config.spec_attrs(),
     )
-    if config.cell_clip:
-        # The op clips a cell state where it is read, as cuDNN does; here it leaves the network.
-        output_c = tf.clip_by_value(
-            output_c, tf.cast(-config.cell_clip, dtype), tf.cast(config.cell_clip, dtype)
-        )
-    return output, (output_h, output_c) if config.is_lstm else (output_h,)
+    if not config.is_lstm:
+        return output, (output_h,)
+    # The op clips a cell state where it is read, as cuDNN does; here it leaves the network.
+    return output, (output_h, clip_cell_state(config, output_c))
+
+
+def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
+    """An LSTM's cell state within the configuration's bounds."""
+    if not config.cell_clip:
+        return c
+    # By way of float32, the type of the op's attribute.
+    bound = tf.cast(tf.constant(config.cell_clip, tf.float32), c.dtype)
+    return tf.clip_by_value(c, -bound, bound)
 
 
 def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:

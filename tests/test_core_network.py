@@ -1,0 +1,154 @@
+"""The network in TensorFlow's own operations: against the reference, and where it is to run."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import random_configs
+import reference
+import tensorflow as tf
+
+from cudnn_rnn_tf import core_network
+from cudnn_rnn_tf.config import RnnConfig
+
+CASES = random_configs.random_cases(36, seed=61)
+
+
+def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
+    masks = None
+    if case.is_training:
+        masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
+    inputs, params = tf.constant(data.inputs), tf.constant(data.params)
+    states = [tf.constant(state) for state in data.states]
+    with tf.GradientTape() as tape:
+        tape.watch([inputs, params, *states])
+        outputs, final_states = core_network.forward(
+            case.config,
+            inputs,
+            states,
+            params,
+            sequence_lengths=case.sequence_lengths and tf.constant(case.sequence_lengths),
+            masks=masks,
+            time_major=case.time_major,
+        )
+    d_inputs, d_params, *d_states = tape.gradient(
+        [outputs, *final_states],
+        [inputs, params, *states],
+        output_gradients=[tf.constant(d) for d in (data.d_outputs, *data.d_states)],
+        unconnected_gradients="zero",
+    )
+    return random_configs.Results(
+        outputs.numpy(),
+        tuple(state.numpy() for state in final_states),
+        d_inputs.numpy(),
+        tuple(state.numpy() for state in d_states),
+        d_params.numpy(),
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_is_the_reference(case):
+    data, expected = random_configs.draw_smooth_data(case, "float64")
+    for name, error in random_configs.errors(run(case, data), expected, "float64").items():
+        assert error < random_configs.TOLERANCE["float64"], name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_other_types(dtype):
+    """Half types are computed in float32 and rounded once."""
+    case = dataclasses.replace(CASES[0], is_training=False)
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    results = run(case, data)
+    assert results.outputs.dtype == random_configs.numpy_dtype(dtype)
+    for name in ("outputs", "h"):
+        errors = random_configs.errors(results, expected, dtype)
+        assert errors[name] < random_configs.TOLERANCE[dtype]
+
+
+def test_padding_is_not_read():
+    config = RnnConfig("gru", 2, 3, 2, direction="bidirectional")
+    inputs = np.random.default_rng(0).standard_normal((4, 3, 2))
+    inputs[2:, 1] = np.nan
+    outputs, (h,) = core_network.forward(
+        config,
+        tf.constant(inputs),
+        [tf.zeros(shape, tf.float64) for shape in config.state_shapes(3, time_major=True)],
+        tf.fill([config.layout.size], tf.constant(0.1, tf.float64)),
+        sequence_lengths=tf.constant([4, 2, 0]),
+    )
+    assert np.isfinite(outputs).all() and np.isfinite(h).all()
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_relu"])
+def test_unknown_shapes(rnn_mode):
+    """Number of steps and batch size may be told when it runs."""
+    config = RnnConfig(rnn_mode, 2, 3, 2, direction="bidirectional")
+    states = config.state_shapes(None, time_major=True)
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None, 2]),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([config.layout.size]),
+            *map(tf.TensorSpec, states),
+        ]
+    )
+    def function(inputs, lengths, params, *states):
+        outputs, final = core_network.forward(
+            config, inputs, states, params, sequence_lengths=lengths
+        )
+        assert outputs.shape.as_list() == [None, None, 6]
+        return outputs, *final
+
+    rng = np.random.default_rng(0)
+    for max_time, batch_size in ((5, 1), (1, 4), (3, 0)):
+        arguments = [
+            rng.standard_normal(shape).astype("float32")
+            for shape in (
+                (max_time, batch_size, 2),
+                (config.layout.size,),
+                *config.state_shapes(batch_size, time_major=True),
+            )
+        ]
+        lengths = rng.integers(0, max_time + 1, batch_size).astype("int32")
+        expected = reference.forward(
+            config,
+            arguments[0],
+            arguments[2:],
+            *reference.split_params(config, arguments[1]),
+            sequence_lengths=lengths,
+        )
+        results = function(arguments[0], lengths, *arguments[1:])
+        for result, value in zip(results, (expected.outputs, *expected.states), strict=True):
+            np.testing.assert_allclose(result, value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
+def test_in_lite(rnn_mode):
+    """It converts to TensorFlow Lite's own operations, the batch size being static there."""
+    config = RnnConfig(rnn_mode, 2, 3, 2, direction="bidirectional")
+    rng = np.random.default_rng(0)
+    params = rng.standard_normal(config.layout.size).astype("float32")
+    states = [tf.zeros(shape) for shape in config.state_shapes(2, time_major=False)]
+
+    @tf.function(input_signature=[tf.TensorSpec([2, 5, 2]), tf.TensorSpec([2], tf.int32)])
+    def function(inputs, lengths):
+        return core_network.forward(
+            config,
+            inputs,
+            states,
+            tf.constant(params),
+            sequence_lengths=lengths,
+            time_major=False,
+        )[0]
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+    interpreter = tf.lite.Interpreter(model_content=converter.convert())
+    interpreter.allocate_tensors()
+    inputs = rng.standard_normal((2, 5, 2)).astype("float32")
+    for details in interpreter.get_input_details():
+        value = inputs if len(details["shape"]) == 3 else np.array([5, 3], np.int32)
+        interpreter.set_tensor(details["index"], value)
+    interpreter.invoke()
+    outputs = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    np.testing.assert_allclose(outputs, function(inputs, np.array([5, 3])), rtol=0, atol=1e-6)
