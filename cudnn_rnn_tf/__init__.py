@@ -19,7 +19,10 @@ except ModuleNotFoundError as error:
             "cudnn_rnn_tf.native works without it"
         )
 else:
-    from cudnn_rnn_tf import cudnn_rnn_ops
+    from cudnn_rnn_tf import (
+        cudnn_rnn_ops,
+        second_order,  # noqa: F401 - Registers a gradient.
+    )
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
     from cudnn_rnn_tf.information import __version__, info

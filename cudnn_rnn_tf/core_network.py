@@ -171,7 +171,7 @@ def _run_pseudo_layer(
         lambda time, *_: time < max_time,
         body,
         (tf.constant(0), outputs, *states),
-        maximum_iterations=inputs.shape[0],
+        maximum_iterations=inputs.shape.as_list()[0],
     )
     return outputs.stack(), final
 
@@ -181,13 +181,13 @@ def _input_side(config: RnnConfig, layer: _PseudoLayer, inputs: tf.Tensor) -> tf
     if layer.input_kernel is None:
         result = tf.tile(inputs, (1, 1, config.layout.num_gates))
     else:
-        fan_in = layer.input_kernel.shape[1]
+        rows, fan_in = layer.input_kernel.shape.as_list()
         result = tf.matmul(tf.reshape(inputs, (-1, fan_in)), layer.input_kernel, transpose_b=True)
-        steps_and_rows = [
-            size if size is not None else tf.shape(inputs)[axis]
-            for axis, size in enumerate(inputs.shape[:2])
+        sizes = [
+            tf.shape(inputs)[axis] if size is None else size
+            for axis, size in enumerate(inputs.shape.as_list()[:2])
         ]
-        result = tf.reshape(result, (*steps_and_rows, layer.input_kernel.shape[0]))
+        result = tf.reshape(result, (*sizes, rows))
     return result if layer.input_bias is None else result + layer.input_bias
 
 
