@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:
         )
 else:
     from cudnn_rnn_tf import (
+        contrib,
         cudnn_rnn_ops,
         second_order,  # noqa: F401 - Registers a gradient.
     )
@@ -34,6 +35,7 @@ else:
         CudnnRNNReluSaveable,
         CudnnRNNTanhSaveable,
         RNNParamsSaveable,
+        canonical_var_list,
     )
 
     __all__ = [
@@ -50,6 +52,8 @@ else:
         "CudnnRNNTanhSaveable",
         "RNNParamsSaveable",
         "__version__",
+        "canonical_var_list",
+        "contrib",
         "cudnn_rnn_ops",
         "info",
         "native",
