@@ -40,19 +40,24 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         self._scope = scope
         self._is_slot = is_slot
         self._affixes = affixes
-        tensors = self._contrib_tensors()
+        self._contrib_names = list(contrib_format.tensor_shapes(config, scope))
+        if tf.executing_eagerly():
+            # A tensor that is read now would never change.
+            tensors = [
+                functools.partial(self._contrib_tensor, tensor_name)
+                for tensor_name in self._contrib_names
+            ]
+        else:
+            tensors = self._contrib_tensors().values()
         specs = [
             SaveSpec(
-                # Eagerly, a tensor that is read now would never change.
-                functools.partial(self._contrib_tensor, tensor_name)
-                if tf.executing_eagerly()
-                else tensor,
+                tensor,
                 slice_spec="",
                 name=tensor_name.join(affixes),
-                dtype=tensor.dtype,
+                dtype=variable.dtype.base_dtype,
                 device=variable.device,
             )
-            for tensor_name, tensor in tensors.items()
+            for tensor_name, tensor in zip(self._contrib_names, tensors, strict=True)
         ]
         super().__init__(variable, specs, name)
 
@@ -71,8 +76,7 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
     def restore(self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any = None) -> Any:
         """Assigns the buffer from the tensors of a Saver's checkpoint."""
         del restored_shapes
-        names = contrib_format.tensor_shapes(self._config, self._scope)
-        tensors = dict(zip(names, restored_tensors, strict=True))
+        tensors = dict(zip(self._contrib_names, restored_tensors, strict=True))
         # A Saver of all variables restores the buffer as it stands in the file as well. That may
         # be another program's, whose layout is not known; what is written last stays.
         with tf.control_dependencies(_assignments_in_scope(self._variable)):
