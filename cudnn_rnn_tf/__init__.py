@@ -27,6 +27,7 @@ else:
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
     from cudnn_rnn_tf.information import __version__, info
+    from cudnn_rnn_tf.initializers import TorchUniform
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.saveable import (
         CudnnGRUSaveable,
@@ -51,6 +52,7 @@ else:
         "CudnnRNNTanh",
         "CudnnRNNTanhSaveable",
         "RNNParamsSaveable",
+        "TorchUniform",
         "__version__",
         "canonical_var_list",
         "contrib",
