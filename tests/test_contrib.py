@@ -2,9 +2,6 @@
 
 import importlib
 import logging
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -307,6 +304,33 @@ def test_properties(rnn_mode):
     # Where the sizes agree, there is no input side in the first layer.
     assert layer.canonical_weight_shapes[0] == (4, 4)
     assert len(layer.canonical_weight_shapes) == reference.NUM_GATES[rnn_mode] * 6
+
+
+def test_custom_getter_that_hands_out_another_type(tmp_path):
+    """The variable in float32, the computation in float16; the variable is what is saved."""
+
+    def getter(getter, name, shape=None, dtype=None, **kwargs):
+        return tf.cast(getter(name, shape, dtype=tf.float32, **kwargs), dtype)
+
+    def program(session):
+        with v1.variable_scope("net", custom_getter=getter):
+            layer = cudnn_rnn.CudnnGRU(1, 3, dtype=tf.float16)
+            outputs, _ = layer(INPUTS)
+        assert outputs.dtype == layer.kernel.dtype == tf.float16
+        (variable,) = layer.trainable_variables
+        assert variable.dtype.base_dtype == tf.float32
+        assert v1.gradients(outputs, variable)[0].dtype == tf.float32
+        saver = v1.train.Saver(cudnn_rnn.canonical_var_list())
+        session.run(v1.global_variables_initializer())
+        before = session.run(outputs)
+        checkpoint = saver.save(session, str(tmp_path / "model"))
+        session.run(v1.global_variables_initializer())
+        saver.restore(session, checkpoint)
+        np.testing.assert_array_equal(session.run(outputs), before)
+        return contents(checkpoint)
+
+    stored = in_graph(program)
+    assert all(tensor.dtype == np.float32 for tensor in stored.values())
 
 
 # Checkpoints.
@@ -730,16 +754,3 @@ def test_wrong_arguments():
         make("lstm", input_mode="some")
     with pytest.raises(ValueError, match="input_size"):
         make("gru", input_mode="skip_input").build([None, None, 4])
-
-
-# Whole programs.
-
-
-@pytest.mark.parametrize("version_2_behavior", ["on", "off"])
-def test_program_for_tensorflow_1(version_2_behavior, tmp_path):
-    """A program of the time, in a process of its own."""
-    program = pathlib.Path(__file__).parent / "programs" / "tensorflow_1.py"
-    command = [sys.executable, str(program), version_2_behavior, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip().endswith("the cells compute the same")

@@ -89,7 +89,9 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
         self._input_mode = input_mode
         self._scope: tf.compat.v1.VariableScope | None = None
         self._saveable: CudnnOpaqueParamsSaveable | None = None
-        self.kernel: tf.Variable | None = None
+        # The same, unless a custom getter of the variable scope hands out a function of it.
+        self.kernel: tf.Tensor | tf.Variable | None = None
+        self._variable: tf.Variable | None = None
         self.built = False
 
     # The configuration.
@@ -165,7 +167,7 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        return [self.kernel] if self.built else []
+        return [self._variable] if self.built else []
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
@@ -216,6 +218,7 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
             self.kernel = _v1.get_variable(
                 "opaque_kernel", (config.layout.size,), self._dtype, self._initializer(config)
             )
+            self._variable = _variable_of(self.kernel, f"{scope.name}/opaque_kernel")
         self._config = config
         self._model = self._model_class(
             config.num_layers,
@@ -265,7 +268,7 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
         if tf.executing_eagerly():
             return None
         for item in _v1.get_collection(_v1.GraphKeys.SAVEABLE_OBJECTS):
-            if isinstance(item, self._saveable_class) and item.variable is self.kernel:
+            if isinstance(item, self._saveable_class) and item.variable is self._variable:
                 return item
         return None
 
@@ -279,14 +282,14 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
                 scope = self._scope.name
         config = self._config
         created = self._saveable_class(
-            self.kernel,
+            self._variable,
             config.num_layers,
             config.num_units,
             config.input_size,
             config.input_mode,
             config.direction,
             scope=scope,
-            name=f"{self.kernel.name.partition(':')[0]}_saveable",
+            name=f"{self._variable.name.partition(':')[0]}_saveable",
         )
         if in_graph:
             _v1.add_to_collection(collection, created)
@@ -297,6 +300,7 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
         children = super()._trackable_children(save_type, **kwargs)
         if save_type == "checkpoint":
             children.pop("kernel", None)
+            children.pop("_variable", None)
         else:
             children.pop("_saveable", None)
         return children
@@ -373,6 +377,18 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
             time_major=time_major,
         )
         return outputs, tuple(states)
+
+
+def _variable_of(kernel: Any, name: str) -> tf.Variable:
+    if hasattr(kernel, "assign"):
+        return kernel
+    for variable in _v1.global_variables():
+        if variable.op.name == name:
+            return variable
+    raise ValueError(
+        f"expected a variable {name} behind what the custom getter of the variable scope returned, "
+        f"{kernel!r}, but there is none"
+    )
 
 
 def _doc(network: str) -> str:
