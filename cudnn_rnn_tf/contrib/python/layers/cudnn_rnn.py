@@ -77,7 +77,8 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
         name: str | None = None,
     ):
         self._dtype = tf.as_dtype(dtype)
-        self._dropout = dropout
+        if not self._dtype.is_floating:
+            raise ValueError(f"expected dtype to be floating-point, but received {dtype!r}")
         self._seed = seed
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer
