@@ -194,8 +194,9 @@ def forward(
     ):
         check_shape(argument, state, shape)
     if sizes[2] is None:
-        # For gradients, which know the network by the tensors of the op.
-        inputs = tf.ensure_shape(inputs, (None, None, config.input_size))
+        # For gradients, which know the network by the op's tensors. The op checks what it is given.
+        inputs = tf.identity(inputs)
+        inputs.set_shape((None, None, config.input_size))
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],

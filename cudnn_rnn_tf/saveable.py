@@ -23,7 +23,8 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         scope: prefix of contrib's names.
         name: name of the object.
         is_slot: whether it is an optimizer's slot.
-        affixes: what a Saver's checkpoint has before and after contrib's names.
+        prefix: what a Saver's checkpoint has before contrib's names.
+        suffix: likewise after them.
     """
 
     def __init__(
@@ -33,13 +34,13 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         scope: str,
         name: str,
         is_slot: bool = False,
-        affixes: tuple[str, str] = ("", ""),
+        prefix: str = "",
+        suffix: str = "",
     ):
         self._variable = variable
         self._config = config
         self._scope = scope
         self._is_slot = is_slot
-        self._affixes = affixes
         self._contrib_names = list(contrib_format.tensor_shapes(config, scope))
         if tf.executing_eagerly():
             # A tensor that is read now would never change.
@@ -53,18 +54,13 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
             SaveSpec(
                 tensor,
                 slice_spec="",
-                name=tensor_name.join(affixes),
+                name=f"{prefix}{tensor_name}{suffix}",
                 dtype=variable.dtype.base_dtype,
                 device=variable.device,
             )
             for tensor_name, tensor in zip(self._contrib_names, tensors, strict=True)
         ]
         super().__init__(variable, specs, name)
-
-    @property
-    def config(self) -> RnnConfig:
-        """The network."""
-        return self._config
 
     def _contrib_tensors(self) -> dict[str, tf.Tensor]:
         params = tf.convert_to_tensor(self._variable)
@@ -198,17 +194,18 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         for name, slot in found.items():
             if slot is None or not slot.shape.is_compatible_with(self._variable.shape):
                 continue
-            before, is_named_by_variable, after = slot.name.partition(":")[0].rpartition(
-                f"{own_name}/"
-            )
-            affixes = (before, f"/{after}") if is_named_by_variable else ("", f"/{name}")
+            # A TensorFlow 1 optimizer names a slot "<scope>/<variable>/<name>".
+            prefix, found_name, suffix = slot.name.partition(":")[0].rpartition(f"{own_name}/")
+            if not found_name:
+                prefix, suffix = "", name
             saveables[name] = _BufferSaveable(
                 slot,
                 self._config,
                 self._scope,
                 f"{self.name}_{name}",
                 is_slot=True,
-                affixes=affixes,
+                prefix=prefix,
+                suffix=f"/{suffix}",
             )
         return saveables
 

@@ -88,8 +88,8 @@ CASES = [
 WITH_DROPOUT, ONE_LAYER, CLIPPED = (
     random_configs.Case(1, config, 4, 3, time_major, True, (4, 0, 2))
     for config, time_major in (
-        (RnnConfig("gru", 2, 3, 2, dropout=0.4), True),
-        (RnnConfig("rnn_tanh", 1, 3, 2), False),
+        (RnnConfig("rnn_tanh", 2, 3, 2, dropout=0.4), True),
+        (RnnConfig("gru", 1, 3, 2), False),
         (RnnConfig("lstm", 1, 3, 2, num_proj=2, cell_clip=0.5), True),
     )
 )
@@ -289,10 +289,9 @@ def test_session_without_version_2_behavior(tmp_path):
         np.testing.assert_allclose(stored[name], b, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [ONE_LAYER, CLIPPED], ids=str)
-def test_forward_mode(case):
+def test_forward_mode():
     """A Jacobian-vector product, and one through the gradient: the Hessian's with a vector."""
-    network = Network(case)
+    network = Network(ONE_LAYER)
     directions = [
         tf.constant(np.random.default_rng(i).standard_normal(a.shape))
         for i, a in enumerate(network.arguments)
