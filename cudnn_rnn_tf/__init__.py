@@ -19,10 +19,16 @@ except ModuleNotFoundError as error:
             "cudnn_rnn_tf.native works without it"
         )
 else:
-    from cudnn_rnn_tf import convert, cudnn_rnn_ops
+    from cudnn_rnn_tf import (
+        contrib,
+        convert,
+        cudnn_rnn_ops,
+        second_order,  # noqa: F401 - Registers a gradient.
+    )
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
     from cudnn_rnn_tf.information import __version__, info
+    from cudnn_rnn_tf.initializers import TorchUniform
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.op_library import op_library_path
     from cudnn_rnn_tf.portable import export_portable
@@ -33,6 +39,7 @@ else:
         CudnnRNNReluSaveable,
         CudnnRNNTanhSaveable,
         RNNParamsSaveable,
+        canonical_var_list,
     )
 
     __all__ = [
@@ -48,7 +55,10 @@ else:
         "CudnnRNNTanh",
         "CudnnRNNTanhSaveable",
         "RNNParamsSaveable",
+        "TorchUniform",
         "__version__",
+        "canonical_var_list",
+        "contrib",
         "convert",
         "cudnn_rnn_ops",
         "export_portable",

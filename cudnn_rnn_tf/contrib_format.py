@@ -8,7 +8,8 @@ One set per pseudo-layer, named and laid out as the cell that computes the same 
   `candidate/input_projection/{kernel,bias}` and `candidate/hidden_projection/{kernel,bias}`.
 * RNN: `kernel` [fan_in + H, H], `bias` [H].
 
-A sum of biases goes back as one half for each side.
+A sum of biases goes back as one half for each side. An optimizer's slot holds what the optimizer
+knows of each weight: where the cell has one bias for two, their mean, which goes back as it is.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,13 +59,39 @@ def _check(config: RnnConfig) -> None:
         )
 
 
-def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[str, tf.Tensor]:
+def tensor_shapes(config: RnnConfig, scope: str = "") -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the tensors of contrib's checkpoints.
+
+    Raises:
+        ValueError: if contrib's format has no place for such a network.
+    """
+    _check(config)
+    units = config.num_units
+    part, order = _JOINED[config.rnn_mode]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for cell, fan_in in _pseudo_layers(config, scope):
+        shapes[f"{cell}/{part}kernel"] = (fan_in + units, len(order) * units)
+        shapes[f"{cell}/{part}bias"] = (len(order) * units,)
+        if config.rnn_mode == "gru":
+            candidate = f"{cell}/candidate"
+            if fan_in:
+                shapes[f"{candidate}/input_projection/kernel"] = (fan_in, units)
+            shapes[f"{candidate}/input_projection/bias"] = (units,)
+            shapes[f"{candidate}/hidden_projection/kernel"] = (units, units)
+            shapes[f"{candidate}/hidden_projection/bias"] = (units,)
+    return shapes
+
+
+def from_params(
+    config: RnnConfig, params: tf.Tensor, scope: str = "", is_slot: bool = False
+) -> dict[str, tf.Tensor]:
     """The tensors of contrib's checkpoints by name, from an opaque buffer.
 
     Args:
         config: the network.
         params: the opaque buffer, [params_size].
         scope: what stands before the names, without its slash.
+        is_slot: whether the buffer is an optimizer's slot.
 
     Raises:
         ValueError: if contrib's format has no place for such a network.
@@ -73,6 +100,7 @@ def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[s
     weights, biases = (iter(tensors) for tensors in ops.params_to_canonical(config, params))
     gates = config.layout.num_gates
     part, order = _JOINED[config.rnn_mode]
+    scale = 0.5 if is_slot else 1.0
     result = {}
     for cell, fan_in in _pseudo_layers(config, scope):
         inputs = [next(weights) for _ in range(gates)] if fan_in else []
@@ -84,7 +112,7 @@ def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[s
         ]
         result[f"{cell}/{part}kernel"] = tf.transpose(tf.concat(sides, 1))
         result[f"{cell}/{part}bias"] = tf.concat(
-            [input_bias[gate] + recurrent_bias[gate] for gate in order], 0
+            [(input_bias[gate] + recurrent_bias[gate]) * scale for gate in order], 0
         )
         if config.rnn_mode == "gru":
             candidate, gate = f"{cell}/candidate", _GRU_CANDIDATE
@@ -96,20 +124,30 @@ def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[s
     return result
 
 
-def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = "") -> tf.Tensor:
+def to_params(
+    config: RnnConfig,
+    tensors: Mapping[str, tf.Tensor],
+    scope: str = "",
+    is_slot: bool = False,
+) -> tf.Tensor:
     """The opaque buffer, from the tensors of contrib's checkpoints: the inverse of `from_params`.
 
     Raises:
-        ValueError: if contrib's format has no place for such a network, or a tensor's static shape
-            does not fit it; the tensor is named.
+        ValueError: if contrib's format has no place for such a network, or a tensor is missing or
+            its static shape does not fit; the tensor is named.
         tf.errors.InvalidArgumentError: likewise for a shape that is known when run only.
     """
-    _check(config)
-    gates, units = config.layout.num_gates, config.num_units
+    gates = config.layout.num_gates
     part, order = _JOINED[config.rnn_mode]
+    scale = 1.0 if is_slot else 0.5
     weights, biases = [], []
 
-    def take(name: str, shape: tuple[int, ...]) -> tf.Tensor:
+    shapes = tensor_shapes(config, scope)
+
+    def take(name: str) -> tf.Tensor:
+        if name not in tensors:
+            raise ValueError(f"expected a tensor {name}, but there is none")
+        shape = shapes[name]
         tensor = tf.convert_to_tensor(tensors[name])
         ops.check_shape(name, tensor, shape)
         if tensor.shape.is_fully_defined():
@@ -123,24 +161,18 @@ def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = 
     for cell, fan_in in _pseudo_layers(config, scope):
         inputs, recurrent = [None] * gates, [None] * gates
         input_bias, recurrent_bias = [None] * gates, [None] * gates
-        kernel = take(f"{cell}/{part}kernel", (fan_in + units, len(order) * units))
-        bias = take(f"{cell}/{part}bias", (len(order) * units,))
-        rows = tf.split(tf.transpose(kernel), len(order), axis=0)
-        halves = tf.split(bias / 2, len(order))
-        for gate, row, half in zip(order, rows, halves, strict=True):
+        rows = tf.split(tf.transpose(take(f"{cell}/{part}kernel")), len(order), axis=0)
+        shares = tf.split(take(f"{cell}/{part}bias") * scale, len(order))
+        for gate, row, share in zip(order, rows, shares, strict=True):
             inputs[gate], recurrent[gate] = row[:, :fan_in], row[:, fan_in:]
-            input_bias[gate] = recurrent_bias[gate] = half
+            input_bias[gate] = recurrent_bias[gate] = share
         if config.rnn_mode == "gru":
             candidate, gate = f"{cell}/candidate", _GRU_CANDIDATE
             if fan_in:
-                inputs[gate] = tf.transpose(
-                    take(f"{candidate}/input_projection/kernel", (fan_in, units))
-                )
-            input_bias[gate] = take(f"{candidate}/input_projection/bias", (units,))
-            recurrent[gate] = tf.transpose(
-                take(f"{candidate}/hidden_projection/kernel", (units, units))
-            )
-            recurrent_bias[gate] = take(f"{candidate}/hidden_projection/bias", (units,))
+                inputs[gate] = tf.transpose(take(f"{candidate}/input_projection/kernel"))
+            input_bias[gate] = take(f"{candidate}/input_projection/bias")
+            recurrent[gate] = tf.transpose(take(f"{candidate}/hidden_projection/kernel"))
+            recurrent_bias[gate] = take(f"{candidate}/hidden_projection/bias")
         weights += (inputs if fan_in else []) + recurrent
         biases += input_bias + recurrent_bias
     return ops.canonical_to_params(config, weights, biases)

@@ -15,17 +15,22 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
+from cudnn_rnn_tf.sequences import from_ragged, to_ragged
+
+# The network, of arguments in the shapes that the ops take.
+_ConfigOf = Callable[[tf.Tensor, Sequence[tf.Tensor]], RnnConfig]
 
 
 def _run(
-    config: RnnConfig,
-    inputs: tf.Tensor,
+    config_of: _ConfigOf,
+    inputs: Any,
     states: Sequence[Any],
     params: Any,
     is_training: bool,
     sequence_lengths: Any,
     time_major: bool,
     seed: Any,
+    dtype: tf.DType | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
     if not isinstance(is_training, bool):
@@ -37,10 +42,34 @@ def _run(
                 f"expected integer sequence_lengths, but received {sequence_lengths.dtype.name}"
             )
         sequence_lengths = tf.cast(sequence_lengths, tf.int32)
+    is_ragged = isinstance(inputs, tf.RaggedTensor)
+    given = inputs if is_ragged else tf.convert_to_tensor(inputs, dtype)
+    inputs = given
+    states = [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in states]
+    batch_axis = 1 if time_major else 0
+    is_unbatched = not is_ragged and given.shape.rank == 2
+    if is_ragged:
+        inputs, sequence_lengths = from_ragged(given, sequence_lengths, time_major)
+    elif is_unbatched:
+        if sequence_lengths is not None:
+            raise ValueError(
+                "expected no sequence_lengths with inputs of rank 2, one sequence without a batch, "
+                f"but received {sequence_lengths!r}"
+            )
+        for state in states:
+            if state.shape.rank not in (None, 2):
+                raise ValueError(
+                    "expected states of rank 2 with inputs of rank 2, one sequence without a "
+                    f"batch, but received inputs of shape {given.shape} and a state of shape "
+                    f"{state.shape}"
+                )
+        inputs = tf.expand_dims(inputs, batch_axis)
+        states = [tf.expand_dims(state, batch_axis) for state in states]
+    config = config_of(inputs, states)
     outputs, final_states = ops.forward(
         config,
         inputs,
-        [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in states],
+        states,
         tf.convert_to_tensor(params, dtype=inputs.dtype),
         sequence_lengths=sequence_lengths,
         seed=_seed_tensor(seed) if is_training and config.dropout else None,
@@ -48,6 +77,10 @@ def _run(
         is_training=is_training,
         name=name,
     )
+    if is_ragged:
+        outputs = to_ragged(outputs, given, time_major)
+    if is_unbatched:
+        return tuple(tf.squeeze(result, batch_axis) for result in (outputs, *final_states))
     return outputs, *final_states
 
 
@@ -155,8 +188,9 @@ class _CudnnRNN:
         )
 
     def _call(self, input_data: Any, states: Sequence[Any], *rest: Any) -> tuple[tf.Tensor, ...]:
-        inputs = tf.convert_to_tensor(input_data, dtype=self._dtype)
-        return _run(self._config, inputs, states, *rest, seed=self._seed)
+        return _run(
+            lambda *_: self._config, input_data, states, *rest, seed=self._seed, dtype=self._dtype
+        )
 
 
 def _doc(network: str) -> str:
@@ -260,38 +294,44 @@ class CudnnRNNRelu(_CudnnRNNNoInputC):
 # The functional ops.
 
 
-def _tensors_and_config(
-    rnn_mode: str,
-    inputs: Any,
-    states: Sequence[Any],
-    time_major: bool,
-    input_mode: str,
-    direction: str,
-    dropout: float,
-) -> tuple[tf.Tensor, list[tf.Tensor], RnnConfig]:
-    """Inputs and states as tensors, and the configuration that their static shapes say."""
-    inputs = tf.convert_to_tensor(inputs)
-    states = [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in states]
+def _config_from(
+    rnn_mode: str, time_major: bool, input_mode: str, direction: str, dropout: float
+) -> _ConfigOf:
+    """The network whose sizes are the static ones of the arguments."""
     count_axis = 0 if time_major else 1
     needed = {"inputs": (2,), "input_h": (count_axis, 2), "input_c": (2,)}
-    for (argument, axes), tensor in zip(needed.items(), (inputs, *states), strict=False):
-        if tensor.shape.rank != 3 or any(tensor.shape[axis] is None for axis in axes):
+
+    def config_of(inputs: tf.Tensor, states: Sequence[tf.Tensor]) -> RnnConfig:
+        shapes = []
+        for (argument, axes), tensor in zip(needed.items(), (inputs, *states), strict=False):
+            # As a list: where version 2 behavior is off, an item of a shape is no number.
+            shape = tensor.shape.as_list() if tensor.shape.rank == 3 else None
+            if shape is None or any(shape[axis] is None for axis in axes):
+                raise ValueError(
+                    f"expected {argument} of rank 3 with static dimensions {axes}, from which the "
+                    f"network's sizes are taken, but received shape {tensor.shape}"
+                )
+            shapes.append(shape)
+        count, output_size = shapes[1][count_axis], shapes[1][2]
+        num_units = shapes[-1][2]
+        num_dirs = 2 if direction == constants.CUDNN_RNN_BIDIRECTION else 1
+        if count % num_dirs:
             raise ValueError(
-                f"expected {argument} of rank 3 with static dimensions {axes}, from which the "
-                f"network's sizes are taken, but received shape {tensor.shape}"
+                "expected input_h to hold an even number of states for direction "
+                f"{direction!r}, but received {count}"
             )
-    count, output_size = states[0].shape[count_axis], states[0].shape[2]
-    num_units = states[-1].shape[2]
-    num_dirs = 2 if direction == constants.CUDNN_RNN_BIDIRECTION else 1
-    if count % num_dirs:
-        raise ValueError(
-            f"expected input_h to hold an even number of states for direction {direction!r}, but "
-            f"received {count}"
+        return RnnConfig(
+            rnn_mode,
+            count // num_dirs,
+            num_units,
+            shapes[0][2],
+            input_mode,
+            direction,
+            num_proj=0 if output_size == num_units else output_size,
+            dropout=dropout,
         )
-    sizes = (count // num_dirs, num_units, inputs.shape[2])
-    num_proj = 0 if output_size == num_units else output_size
-    config = RnnConfig(rnn_mode, *sizes, input_mode, direction, num_proj=num_proj, dropout=dropout)
-    return inputs, states, config
+
+    return config_of
 
 
 def cudnn_lstm(
@@ -309,6 +349,10 @@ def cudnn_lstm(
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Runs an LSTM whose sizes are those of the tensors.
+
+    One sequence may come without a batch, as in `torch.nn`: inputs [T, I], with states [L * D, n].
+    Sequences of their own lengths may come as a `tf.RaggedTensor` [B, (T), I], for ragged outputs
+    [B, (T), D * P]; `time_major` then says the layout of the states.
 
     Args:
         inputs: [T, B, I].
@@ -331,11 +375,16 @@ def cudnn_lstm(
         ValueError: if a shape does not fit, or one that fixes the network's size is not static.
         TypeError: if `is_training` is no Python bool.
     """
-    inputs, states, config = _tensors_and_config(
-        constants.CUDNN_LSTM, inputs, (input_h, input_c), time_major, input_mode, direction, dropout
-    )
     return _run(
-        config, inputs, states, params, is_training, sequence_lengths, time_major, seed, name
+        _config_from(constants.CUDNN_LSTM, time_major, input_mode, direction, dropout),
+        inputs,
+        (input_h, input_c),
+        params,
+        is_training,
+        sequence_lengths,
+        time_major,
+        seed,
+        name=name,
     )
 
 
@@ -353,11 +402,16 @@ def _without_c(rnn_mode: str, network: str) -> Callable[..., tuple[tf.Tensor, tf
         seed: Any = 0,
         name: str | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        inputs, states, config = _tensors_and_config(
-            rnn_mode, inputs, (input_h,), time_major, input_mode, direction, dropout
-        )
         return _run(
-            config, inputs, states, params, is_training, sequence_lengths, time_major, seed, name
+            _config_from(rnn_mode, time_major, input_mode, direction, dropout),
+            inputs,
+            (input_h,),
+            params,
+            is_training,
+            sequence_lengths,
+            time_major,
+            seed,
+            name=name,
         )
 
     run.__name__ = run.__qualname__ = f"cudnn_{rnn_mode}"

@@ -175,7 +175,7 @@ def make_initializer(
                 initializer = recurrent_initializer
             else:
                 initializer = kernel_initializer
-            value = _with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
+            value = with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
             canonical.append(tf.transpose(tf.convert_to_tensor(value, dtype=dtype)))
         num_weights = len(config.layout.weight_shapes)
         return ops.canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
@@ -183,7 +183,7 @@ def make_initializer(
     return initialize
 
 
-def _with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., Any]:
+def with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., Any]:
     # With an integer seed, or none, a Keras initializer returns the same numbers whenever it is
     # called with the same shape; with a seed generator it does not.
     if not isinstance(initializer, keras.initializers.Initializer):

@@ -171,7 +171,9 @@ def forward(
         raise ValueError(
             f"expected inputs of rank 3, {layout}, but received shape {tuple(inputs.shape)}"
         )
-    if inputs.shape.rank == 3 and inputs.shape[2] not in (None, config.input_size):
+    # As a list: where version 2 behavior is off, an item of a shape is no number.
+    sizes = [None] * 3 if inputs.shape.rank is None else inputs.shape.as_list()
+    if sizes[2] not in (None, config.input_size):
         raise ValueError(
             f"expected inputs of size {config.input_size} in the last dimension, but received "
             f"shape {tuple(inputs.shape)}"
@@ -190,7 +192,7 @@ def forward(
             f"expected {len(config.state_sizes())} initial states for {config.rnn_mode!r}, but "
             f"received {len(states)}"
         )
-    batch_size = None if inputs.shape.rank is None else inputs.shape[1 if time_major else 0]
+    batch_size = sizes[1 if time_major else 0]
     for argument, state, shape in zip(
         ("initial h", "initial c"),
         states,
@@ -208,6 +210,10 @@ def forward(
             time_major=time_major,
             is_training=is_training,
         )
+    if sizes[2] is None:
+        # For gradients, which know the network by the op's tensors. The op checks what it is given.
+        inputs = tf.identity(inputs)
+        inputs.set_shape((None, None, config.input_size))
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
@@ -266,6 +272,25 @@ def _attrs(op: tf.Operation, names: Sequence[str]) -> dict[str, Any]:
         name: tf.compat.as_str(value) if isinstance(value, bytes) else value
         for name, value in attrs.items()
     }
+
+
+def config_of(op: tf.Operation) -> RnnConfig:
+    """The network that a Forward or a Backward op runs.
+
+    Raises:
+        ValueError: if the static shape of its inputs does not say their size.
+    """
+    shape = op.inputs[0].shape
+    input_size = None if shape.rank is None else shape.as_list()[2]
+    if input_size is None:
+        raise ValueError(
+            "expected inputs with a static last dimension, of which a gradient of the gradient is "
+            f"made, but received shape {shape}"
+        )
+    return RnnConfig(
+        input_size=input_size,
+        **_attrs(op, _SPEC_ATTRS + ("dropout", "cell_clip")),
+    )
 
 
 @tf.RegisterGradient("CudnnRnnTf>Forward")

@@ -9,7 +9,12 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, opaque_kernel, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.sequences import lengths_from_mask, reverse_sequences
+from cudnn_rnn_tf.sequences import (
+    from_ragged,
+    lengths_from_mask,
+    reverse_sequences,
+    to_ragged,
+)
 
 # The name of the state of the dropout masks' seeds in Keras's weight files.
 _SEED_STATE = "seed_generator_state"
@@ -71,7 +76,7 @@ class CudnnRNN(keras.layers.Layer):
         **kwargs: to `keras.layers.Layer`.
 
     Call arguments:
-        inputs: [B, T, I] ([T, B, I] time-major).
+        inputs: [B, T, I] ([T, B, I] time-major), or a `tf.RaggedTensor` [B, (T), I].
         initial_state: h [B, L * D, P], for an LSTM a list of h and c [B, L * D, H] (time-major:
             L * D first). P is `num_proj` where set, else H. Zeros, or the stateful layer's
             states, by default.
@@ -80,11 +85,13 @@ class CudnnRNN(keras.layers.Layer):
         mask: boolean [B, T] ([T, B] time-major) in which every sequence is padded on the right;
             another way to say `sequence_lengths`.
         training: whether dropout acts.
+        inputs_mask: the mask that Keras hands on from the layer that made the inputs, where there
+            are initial states as well; `mask` and `sequence_lengths` take precedence.
 
     Returns:
-        outputs [B, T, D * P] ([T, B, D * P] time-major), or [B, D * P] without
-        `return_sequences`; with `return_state`, a tuple of that and the final states, each as its
-        initial state.
+        outputs [B, T, D * P] ([T, B, D * P] time-major; of ragged inputs, ragged [B, (T), D * P]),
+        or [B, D * P] without `return_sequences`; with `return_state`, a tuple of that and the
+        final states, each as its initial state.
 
     Raises:
         ValueError: if an argument is out of range or a shape does not fit.
@@ -346,8 +353,15 @@ class CudnnRNN(keras.layers.Layer):
         sequence_lengths: Any = None,
         mask: Any = None,
         training: bool | None = None,
+        inputs_mask: Any = None,
     ) -> Any:
-        if mask is not None:
+        if mask is None and sequence_lengths is None:
+            mask = inputs_mask
+        ragged = inputs if isinstance(inputs, tf.RaggedTensor) else None
+        if ragged is not None:
+            given = mask if sequence_lengths is None else sequence_lengths
+            inputs, sequence_lengths = from_ragged(ragged, given, self.time_major)
+        elif mask is not None:
             if sequence_lengths is not None:
                 raise ValueError(
                     f"layer {self.name!r} received both sequence_lengths and a mask, which say the "
@@ -379,6 +393,8 @@ class CudnnRNN(keras.layers.Layer):
                 variable.assign(state)
         if not self.return_sequences:
             outputs = self._last_outputs(states[0])
+        elif ragged is not None:
+            outputs = to_ragged(outputs, ragged, self.time_major)
         return (outputs, *states) if self.return_state else outputs
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Masks, lengths and the order of variable-length sequences."""
+"""Masks, lengths, ragged tensors and the order of variable-length sequences."""
 
 import tensorflow as tf
 
@@ -59,3 +59,44 @@ def reverse_sequences(
     if sequence_lengths is None:
         return tf.reverse(inputs, [time_axis])
     return tf.reverse_sequence(inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis)
+
+
+def from_ragged(
+    sequences: tf.RaggedTensor, sequence_lengths: tf.Tensor | None, time_major: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sequences of their own lengths as what the ops take.
+
+    Args:
+        sequences: [B, (T), I].
+        sequence_lengths: must be None: a ragged tensor says them.
+        time_major: the layout of what is returned.
+
+    Returns:
+        padded sequences [B, T, I] ([T, B, I] time-major), and their lengths, int32 [B].
+
+    Raises:
+        ValueError: if another dimension than the second is ragged, or lengths are given.
+    """
+    if sequences.ragged_rank != 1 or sequences.shape.rank != 3:
+        raise ValueError(
+            "expected a ragged tensor of sequences to be of shape [batch, (time), input_size] with "
+            f"the second dimension ragged, but received shape {sequences.shape} with "
+            f"{sequences.ragged_rank} ragged dimensions"
+        )
+    if sequence_lengths is not None:
+        raise ValueError(
+            "expected no sequence_lengths or mask with a ragged tensor, which says the lengths, "
+            f"but received {sequence_lengths!r}"
+        )
+    padded = sequences.to_tensor()
+    if time_major:
+        padded = tf.transpose(padded, (1, 0, 2))
+    return padded, tf.cast(sequences.row_lengths(), tf.int32)
+
+
+def to_ragged(outputs: tf.Tensor, inputs: tf.RaggedTensor, time_major: bool) -> tf.RaggedTensor:
+    """Padded outputs as a ragged tensor [B, (T), n] with the row lengths of the inputs."""
+    if time_major:
+        outputs = tf.transpose(outputs, (1, 0, 2))
+    lengths = inputs.row_lengths()
+    return inputs.with_values(tf.RaggedTensor.from_tensor(outputs, lengths).values)

@@ -79,7 +79,8 @@ def test_seed_of_a_wrong_shape():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"input_data": INPUTS[0]}, "inputs of rank 3"),
+        ({"input_data": INPUTS[0, 0]}, "inputs of rank 3"),
+        ({"input_data": INPUTS[0]}, "states of rank 2 with inputs of rank 2"),
         ({"input_h": STATE[:1]}, "initial h of shape"),
         ({"input_h": STATE[..., :3]}, "initial h of shape"),
         ({"input_h": STATE[:, :2]}, "initial h of shape"),
@@ -126,7 +127,7 @@ def test_wrong_canonical_tensors():
     "argument, shape",
     [
         ("inputs", [5, 3, None]),
-        ("inputs", [5, 3]),
+        ("inputs", [3]),
         ("inputs", None),
         ("input_h", [None, 3, 4]),
         ("input_h", [2, 3, None]),

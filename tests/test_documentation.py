@@ -13,6 +13,7 @@ PAGES = [
     "README.md",
     "docs/parameters.md",
     "docs/gpu.md",
+    "docs/from_contrib.md",
     "docs/from_torch.md",
     "docs/from_keras.md",
     "docs/deploying.md",

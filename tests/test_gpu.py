@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import random_configs
 import tensorflow as tf
+import test_second_order
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
@@ -481,3 +482,12 @@ def test_training_moves_between_devices(first_on_gpu, tmp_path):
 def test_exported_on_a_gpu_serves_on_a_cpu(tmp_path):
     run_program(TRAIN, str(tmp_path), "0", "3", "export")
     run_program(SERVE, str(tmp_path), **WITHOUT_GPU)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in test_second_order.CASES if c.config.num_proj != c.config.num_units], ids=str
+)
+def test_gradient_of_the_gradient(case):
+    """Of the network whose dropout masks are cuDNN's."""
+    with tf.device("GPU:0"):
+        test_second_order.check_finite_differences(case)

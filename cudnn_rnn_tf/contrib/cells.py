@@ -1,0 +1,282 @@
+"""Step-by-step cells for `tf.compat.v1.nn.dynamic_rnn` that share checkpoints with the layers.
+
+TensorFlow's own cells, and what stacked them, left it with Keras 2.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_v1 = tf.compat.v1
+
+
+class LSTMStateTuple(NamedTuple):
+    """An LSTM cell's state: c and h, [B, H] each."""
+
+    c: Any
+    h: Any
+
+
+class _Cell:
+    """What the cells share.
+
+    Args:
+        num_units: units, H.
+        reuse: as of `tf.compat.v1.variable_scope`.
+    """
+
+    _scope_name: str
+
+    def __init__(self, num_units: int, reuse: bool | None = None):
+        self._num_units = num_units
+        self._reuse = reuse
+        self._built: dict[str, tf.Variable] = {}
+
+    @property
+    def output_size(self) -> int:
+        return self._num_units
+
+    @property
+    def state_size(self) -> Any:
+        """The size of the state, or a tuple of them."""
+        return self._num_units
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return list(self._built.values())
+
+    trainable_variables = variables
+
+    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+        """A state of zeros, shaped and nested as `state_size`."""
+        return tf.nest.map_structure(
+            lambda size: tf.zeros([batch_size, size], dtype), self.state_size
+        )
+
+    def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[tf.Tensor, Any]:
+        """Runs one step.
+
+        Args:
+            inputs: [B, I].
+            state: as of `state_size`.
+            scope: variable scope in place of the cell's own name.
+
+        Returns:
+            outputs [B, H] and the new state.
+        """
+        inputs = tf.convert_to_tensor(inputs)
+        if not self._built:
+            with _v1.variable_scope(scope, self._scope_name, reuse=self._reuse):
+                self._create_variables(inputs.shape.as_list()[-1], inputs.dtype)
+        return self._step(inputs, state)
+
+    def _create(
+        self,
+        name: str,
+        rows: int | None,
+        columns: int,
+        dtype: tf.DType,
+        initializer: Any = None,
+    ) -> None:
+        """A kernel [rows, columns], or a bias [columns]."""
+        shape = [columns] if rows is None else [rows, columns]
+        if rows is None and initializer is None:
+            initializer = _v1.zeros_initializer()
+        self._built[name] = _v1.get_variable(name, shape, dtype, initializer)
+
+    def _apply(self, name: str, *inputs: tf.Tensor) -> tf.Tensor:
+        outer = f"{name}/" if name else ""
+        joined = tf.concat(inputs, axis=-1)
+        return tf.matmul(joined, self._built[f"{outer}kernel"]) + self._built[f"{outer}bias"]
+
+    def _create_variables(self, input_size: int, dtype: tf.DType) -> None:
+        raise NotImplementedError
+
+    def _step(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        raise NotImplementedError
+
+
+class CudnnCompatibleLSTMCell(_Cell):
+    __doc__ = f"""`CudnnLSTM`, step by step.
+    {(_Cell.__doc__ or "").partition("share.")[2]}"""
+
+    _scope_name = "cudnn_compatible_lstm_cell"
+
+    @property
+    def state_size(self) -> LSTMStateTuple:
+        return LSTMStateTuple(self._num_units, self._num_units)
+
+    def _create_variables(self, input_size: int, dtype: tf.DType) -> None:
+        self._create("kernel", input_size + self._num_units, 4 * self._num_units, dtype)
+        self._create("bias", None, 4 * self._num_units, dtype)
+
+    def _step(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, LSTMStateTuple]:
+        c, h = state
+        i, g, f, o = tf.split(self._apply("", inputs, h), 4, axis=-1)
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+        h = tf.sigmoid(o) * tf.tanh(c)
+        return h, LSTMStateTuple(c, h)
+
+
+class CudnnCompatibleGRUCell(_Cell):
+    __doc__ = f"""`CudnnGRU`, step by step.
+    {(_Cell.__doc__ or "").partition("share.")[2]}
+        kernel_initializer: of the kernels; None for that of the variable scope. The biases of the
+            gates start at one.
+    """
+
+    _scope_name = "cudnn_compatible_gru_cell"
+
+    def __init__(self, num_units: int, reuse: bool | None = None, kernel_initializer: Any = None):
+        super().__init__(num_units, reuse)
+        self._kernel_initializer = kernel_initializer
+
+    def _create_variables(self, input_size: int, dtype: tf.DType) -> None:
+        units = self._num_units
+        for name, rows, columns in (
+            ("gates", input_size + units, 2 * units),
+            ("candidate/input_projection", input_size, units),
+            ("candidate/hidden_projection", units, units),
+        ):
+            self._create(f"{name}/kernel", rows, columns, dtype, self._kernel_initializer)
+            ones = _v1.ones_initializer() if name == "gates" else None
+            self._create(f"{name}/bias", None, columns, dtype, ones)
+
+    def _step(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        r, z = tf.split(tf.sigmoid(self._apply("gates", inputs, state)), 2, axis=-1)
+        input_side = self._apply("candidate/input_projection", inputs)
+        recurrent_side = self._apply("candidate/hidden_projection", state)
+        h = (1.0 - z) * tf.tanh(input_side + r * recurrent_side) + z * state
+        return h, h
+
+
+class BasicRNNCell(_Cell):
+    __doc__ = f"""`CudnnRNNTanh` or, with `activation=tf.nn.relu`, `CudnnRNNRelu`, step by step.
+    {(_Cell.__doc__ or "").partition("share.")[2]}
+        activation: of the output.
+    """
+
+    _scope_name = "basic_rnn_cell"
+
+    def __init__(
+        self,
+        num_units: int,
+        activation: Callable[[tf.Tensor], tf.Tensor] = tf.tanh,
+        reuse: bool | None = None,
+    ):
+        super().__init__(num_units, reuse)
+        self._activation = activation
+
+    def _create_variables(self, input_size: int, dtype: tf.DType) -> None:
+        self._create("kernel", input_size + self._num_units, self._num_units, dtype)
+        self._create("bias", None, self._num_units, dtype)
+
+    def _step(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        h = self._activation(self._apply("", inputs, state))
+        return h, h
+
+
+class MultiRNNCell:
+    """Cells on top of each other; the state is a tuple of theirs.
+
+    Args:
+        cells: from the bottom.
+    """
+
+    def __init__(self, cells: Sequence[Any]):
+        self._cells = list(cells)
+
+    @property
+    def output_size(self) -> int:
+        return self._cells[-1].output_size
+
+    @property
+    def state_size(self) -> tuple[Any, ...]:
+        return tuple(cell.state_size for cell in self._cells)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [variable for cell in self._cells for variable in cell.variables]
+
+    trainable_variables = variables
+
+    def zero_state(self, batch_size: Any, dtype: Any) -> tuple[Any, ...]:
+        """A state of zeros."""
+        return tuple(cell.zero_state(batch_size, dtype) for cell in self._cells)
+
+    def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[tf.Tensor, Any]:
+        """Runs one step of all cells; returns the last one's outputs and the new states."""
+        states = []
+        with _v1.variable_scope(scope or "multi_rnn_cell"):
+            for index, (cell, own_state) in enumerate(zip(self._cells, state, strict=True)):
+                with _v1.variable_scope(f"cell_{index}"):
+                    inputs, own_state = cell(inputs, own_state)
+                states.append(own_state)
+        return inputs, tuple(states)
+
+
+def stack_bidirectional_dynamic_rnn(
+    cells_fw: Sequence[Any],
+    cells_bw: Sequence[Any],
+    inputs: Any,
+    initial_states_fw: Sequence[Any] | None = None,
+    initial_states_bw: Sequence[Any] | None = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    parallel_iterations: int | None = None,
+    time_major: bool = False,
+    scope: Any = None,
+    swap_memory: bool = False,
+) -> tuple[tf.Tensor, tuple[Any, ...], tuple[Any, ...]]:
+    """Bidirectional layers on top of each other, as `tf.contrib.rnn` had it.
+
+    Args:
+        cells_fw: one cell per layer for the forward direction.
+        cells_bw: likewise for the backward direction.
+        inputs: [B, T, I], or [T, B, I] with `time_major`.
+        initial_states_fw: one state per layer; None for zeros.
+        initial_states_bw: likewise.
+        dtype: of the initial states, where they are not given.
+        sequence_length: integer [B]; None where all sequences fill T.
+        parallel_iterations: to `tf.compat.v1.nn.bidirectional_dynamic_rnn`.
+        time_major: the layout of inputs and outputs.
+        scope: variable scope in place of "stack_bidirectional_rnn".
+        swap_memory: to `tf.compat.v1.nn.bidirectional_dynamic_rnn`.
+
+    Returns:
+        outputs [B, T, 2 H], forward and backward side by side, and per direction a tuple of the
+        layers' final states.
+
+    Raises:
+        ValueError: if there are not as many cells, or states, for each direction.
+    """
+    none = [None] * len(cells_fw)
+    states = []
+    with _v1.variable_scope(scope or "stack_bidirectional_rnn"):
+        for index, (cell_fw, cell_bw, state_fw, state_bw) in enumerate(
+            zip(
+                cells_fw,
+                cells_bw,
+                initial_states_fw or none,
+                initial_states_bw or none,
+                strict=True,
+            )
+        ):
+            with _v1.variable_scope(f"cell_{index}"):
+                outputs, final = _v1.nn.bidirectional_dynamic_rnn(
+                    cell_fw,
+                    cell_bw,
+                    inputs,
+                    sequence_length=sequence_length,
+                    initial_state_fw=state_fw,
+                    initial_state_bw=state_bw,
+                    dtype=dtype,
+                    parallel_iterations=parallel_iterations,
+                    swap_memory=swap_memory,
+                    time_major=time_major,
+                )
+            inputs = tf.concat(outputs, axis=-1)
+            states.append(final)
+    states_fw, states_bw = zip(*states, strict=True)
+    return inputs, states_fw, states_bw

@@ -1,0 +1,1 @@
+"""The path that modules had in `tensorflow.contrib.cudnn_rnn`."""

@@ -1,0 +1,425 @@
+"""`tensorflow.contrib.cudnn_rnn.python.layers.cudnn_rnn`: the layers.
+
+They create one variable, `<variable scope>/<name>/opaque_kernel`, by `tf.compat.v1.get_variable`,
+so that variable scopes, `reuse` and collections work as they did.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from cudnn_rnn_tf import contrib_format, cudnn_rnn_ops, opaque_kernel, ops
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
+from cudnn_rnn_tf.constants import (
+    CUDNN_GRU,
+    CUDNN_INPUT_LINEAR_MODE,
+    CUDNN_LSTM,
+    CUDNN_RNN_RELU,
+    CUDNN_RNN_TANH,
+    CUDNN_RNN_UNIDIRECTION,
+)
+from cudnn_rnn_tf.saveable import (
+    CudnnGRUSaveable,
+    CudnnLSTMSaveable,
+    CudnnOpaqueParamsSaveable,
+    CudnnRNNReluSaveable,
+    CudnnRNNTanhSaveable,
+)
+
+__all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
+
+_v1 = tf.compat.v1
+
+
+class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
+    """A network in one op.
+
+    In a graph, the layer's one saveable is put into the collection
+    `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
+
+    Args:
+        num_layers: layers in the stack, L.
+        num_units: units per layer and direction, H.
+        input_mode: "linear_input", "skip_input" or "auto_select".
+        direction: "unidirectional" or "bidirectional" (D = 1 or 2).
+        dropout: rate between layers, in [0, 1).
+        seed: integer seed of the sequence of dropout masks and of the default kernel initializer;
+            None for random ones.
+        dtype: of the variable and the computation.
+        kernel_initializer: called with a canonical weight's shape and dtype, once for each; None
+            for Glorot's uniform one.
+        bias_initializer: likewise of the biases; None for zeros.
+        name: default name of the variable scope that the layer opens; None for the class's.
+
+    Raises:
+        ValueError: if an argument is out of range or does not fit the others.
+        TypeError: if an argument is of the wrong type.
+    """
+
+    rnn_mode: str
+    _model_class: Callable[..., Any]
+    _saveable_class: type[CudnnOpaqueParamsSaveable]
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_units: int,
+        input_mode: str = CUDNN_INPUT_LINEAR_MODE,
+        direction: str = CUDNN_RNN_UNIDIRECTION,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        dtype: Any = tf.float32,
+        kernel_initializer: Callable[..., Any] | None = None,
+        bias_initializer: Callable[..., Any] | None = None,
+        name: str | None = None,
+    ):
+        self._dtype = tf.as_dtype(dtype)
+        if not self._dtype.is_floating:
+            raise ValueError(f"expected dtype to be floating-point, but received {dtype!r}")
+        self._seed = seed
+        self._kernel_initializer = kernel_initializer
+        self._bias_initializer = bias_initializer
+        self._name = name or f"cudnn_{self.rnn_mode}"
+        # Checks the arguments before there is an input: num_units is an input size that fits all.
+        self._config = RnnConfig(
+            self.rnn_mode, num_layers, num_units, num_units, input_mode, direction, dropout=dropout
+        )
+        self._input_mode = input_mode
+        self._scope: tf.compat.v1.VariableScope | None = None
+        self._saveable: CudnnOpaqueParamsSaveable | None = None
+        # The same, unless a custom getter of the variable scope hands out a function of it.
+        self.kernel: tf.Tensor | tf.Variable | None = None
+        self._variable: tf.Variable | None = None
+        self.built = False
+
+    # The configuration.
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def dtype(self) -> tf.DType:
+        return self._dtype
+
+    @property
+    def num_layers(self) -> int:
+        return self._config.num_layers
+
+    @property
+    def num_units(self) -> int:
+        return self._config.num_units
+
+    @property
+    def input_mode(self) -> str:
+        """The input mode as given."""
+        return self._input_mode
+
+    @property
+    def input_size(self) -> int:
+        """The size of the inputs' last dimension. ValueError before the layer is built."""
+        return self._built_config().input_size
+
+    @property
+    def direction(self) -> str:
+        return self._config.direction
+
+    @property
+    def num_dirs(self) -> int:
+        return self._config.layout.num_dirs
+
+    @property
+    def canonical_weight_shapes(self) -> list[tuple[int, ...]]:
+        """The canonical weights' shapes. ValueError before the layer is built."""
+        return self._built_config().layout.weight_shapes
+
+    @property
+    def canonical_bias_shapes(self) -> list[tuple[int, ...]]:
+        """The canonical biases' shapes."""
+        return self._config.layout.bias_shapes
+
+    @property
+    def saveable(self) -> CudnnOpaqueParamsSaveable | None:
+        """What saves the variable in contrib's format; None before the layer is built."""
+        return self._saveable
+
+    def state_shape(self, batch_size: Any) -> tuple[list[Any], ...]:
+        """The time-major shapes of the states: of h, and of an LSTM's c."""
+        return tuple(map(list, self._config.state_shapes(batch_size, time_major=True)))
+
+    def _built_config(self) -> RnnConfig:
+        if not self.built:
+            raise ValueError(
+                f"layer {self.name!r} is not built yet: its input size is not known. Call it on "
+                "inputs, or call build(input_shape), first"
+            )
+        return self._config
+
+    # Its variable.
+
+    @property
+    def scope_name(self) -> str:
+        """The name of the variable scope. ValueError before the layer is built."""
+        self._built_config()
+        return self._scope.name
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [self._variable] if self.built else []
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        return [variable for variable in self.variables if variable.trainable]
+
+    @property
+    def non_trainable_variables(self) -> list[tf.Variable]:
+        return [variable for variable in self.variables if not variable.trainable]
+
+    weights = variables
+    trainable_weights = trainable_variables
+    non_trainable_weights = non_trainable_variables
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the variable, unless it is there.
+
+        Built by this call, the layer's names in a Saver's checkpoint begin with the variable scope
+        of the call; built when it is first called on inputs, with that scope and the layer's own.
+        As contrib had it; but where another layer has taken the former names, this one uses the
+        latter.
+
+        Args:
+            input_shape: of inputs, of rank 3, the last dimension known.
+
+        Raises:
+            ValueError: if the shape is another.
+        """
+        if self.built:
+            return
+        shape = tf.TensorShape(input_shape)
+        input_size = shape.as_list()[-1] if shape.rank == 3 else None
+        if input_size is None:
+            raise ValueError(
+                f"expected the input shape of layer {self.name!r} to have 3 dimensions, the last "
+                f"one known, but received {shape}"
+            )
+        config = dataclasses.replace(
+            self._config, input_size=input_size, input_mode=self._input_mode
+        )
+        with self._own_scope() as scope:
+            if scope.partitioner is not None:
+                tf.get_logger().warning(
+                    "The variable of layer %r is one whole: the variable scope's partitioner does "
+                    "not apply to it.",
+                    self.name,
+                )
+                scope.set_partitioner(None)
+            self.kernel = _v1.get_variable(
+                "opaque_kernel", (config.layout.size,), self._dtype, self._initializer(config)
+            )
+            self._variable = _variable_of(self.kernel, f"{scope.name}/opaque_kernel")
+        self._config = config
+        self._model = self._model_class(
+            config.num_layers,
+            config.num_units,
+            config.input_size,
+            config.input_mode,
+            config.direction,
+            self._dtype,
+            config.dropout,
+            self._seed,
+        )
+        # Its tensors are no part of a function or a loop in which the layer is built.
+        with tf.init_scope():
+            self._saveable = self._find_saveable() or self._create_saveable()
+        self.built = True
+
+    def _own_scope(self) -> Any:
+        """The layer's variable scope: at first a new one in the current scope."""
+        if self._scope is None:
+            with _v1.variable_scope(None, self.name) as self._scope:
+                pass
+        return _v1.variable_scope(self._scope, auxiliary_name_scope=False)
+
+    def _initializer(self, config: RnnConfig) -> Callable[..., tf.Tensor]:
+        def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
+            tensors = []
+            for index, part_shape in enumerate(config.canonical_shapes):
+                is_weight = len(part_shape) == 2
+                given = self._kernel_initializer if is_weight else self._bias_initializer
+                if given is not None:
+                    initializer = opaque_kernel.with_own_seed(given, index)
+                elif is_weight:
+                    seed = None if self._seed is None else self._seed + index
+                    initializer = _v1.glorot_uniform_initializer(seed)
+                else:
+                    initializer = _v1.zeros_initializer()
+                tensors.append(
+                    tf.convert_to_tensor(initializer(part_shape, dtype=dtype), dtype=dtype)
+                )
+            num_weights = len(config.layout.weight_shapes)
+            return ops.canonical_to_params(config, tensors[:num_weights], tensors[num_weights:])
+
+        return initialize
+
+    def _find_saveable(self) -> CudnnOpaqueParamsSaveable | None:
+        """That of another layer with the same variable, by `reuse`."""
+        if tf.executing_eagerly():
+            return None
+        for item in _v1.get_collection(_v1.GraphKeys.SAVEABLE_OBJECTS):
+            if isinstance(item, self._saveable_class) and item.variable is self._variable:
+                return item
+        return None
+
+    def _create_saveable(self) -> CudnnOpaqueParamsSaveable:
+        scope = _v1.get_variable_scope().name
+        collection = _v1.GraphKeys.SAVEABLE_OBJECTS
+        in_graph = not tf.executing_eagerly()
+        if in_graph:
+            taken = {spec.name for item in _v1.get_collection(collection) for spec in item.specs}
+            if not taken.isdisjoint(contrib_format.tensor_shapes(self._config, scope)):
+                scope = self._scope.name
+        config = self._config
+        created = self._saveable_class(
+            self._variable,
+            config.num_layers,
+            config.num_units,
+            config.input_size,
+            config.input_mode,
+            config.direction,
+            scope=scope,
+            name=f"{self._variable.name.partition(':')[0]}_saveable",
+        )
+        if in_graph:
+            _v1.add_to_collection(collection, created)
+        return created
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        # TensorFlow's extension point: a checkpoint has the variable by way of the saveable.
+        children = super()._trackable_children(save_type, **kwargs)
+        if save_type == "checkpoint":
+            children.pop("kernel", None)
+            children.pop("_variable", None)
+        else:
+            children.pop("_saveable", None)
+        return children
+
+    # Calling.
+
+    def __call__(self, inputs: Any, *args: Any, scope: Any = None, **kwargs: Any) -> Any:
+        """Runs the network; see `call`.
+
+        Args:
+            inputs: to `call`.
+            *args: to `call`.
+            scope: a variable scope, or the name of one, in place of the layer's own; for the first
+                call.
+            **kwargs: to `call`.
+        """
+        if self._scope is None and scope is not None:
+            with _v1.variable_scope(scope) as self._scope:
+                pass
+        inputs = tf.convert_to_tensor(inputs, dtype=self._dtype)
+        with self._own_scope(), tf.name_scope(self.name):
+            self.build(inputs.shape)
+            return self.call(inputs, *args, **kwargs)
+
+    apply = __call__
+
+    def call(
+        self,
+        inputs: tf.Tensor,
+        initial_state: tuple[Any, ...] | None = None,
+        sequence_lengths: Any = None,
+        time_major: bool = True,
+        training: bool = True,
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """Runs the network.
+
+        Args:
+            inputs: [T, B, I], or [B, T, I] without `time_major`.
+            initial_state: a tuple of h and an LSTM's c, of `state_shape` (the first two dimensions
+                exchanged without `time_major`); None for zeros.
+            sequence_lengths: integer [B]; None where all sequences fill T.
+            time_major: the layout of inputs, states and what is returned.
+            training: whether dropout acts, a Python bool.
+
+        Returns:
+            outputs [T, B, D * H] ([B, T, D * H] without `time_major`), and the final states as a
+            tuple.
+
+        Raises:
+            TypeError: if `initial_state` is no tuple, or `training` no Python bool.
+            ValueError: if a shape does not fit.
+        """
+        if initial_state is None:
+            batch_size = tf.shape(inputs)[1 if time_major else 0]
+            shapes = self._config.state_shapes(batch_size, time_major)
+            initial_state = tuple(tf.zeros(shape, self._dtype) for shape in shapes)
+        elif not isinstance(initial_state, tuple):
+            raise TypeError(
+                f"expected initial_state of layer {self.name!r} to be a tuple of tensors, but "
+                f"received {initial_state!r}"
+            )
+        expected = len(self._config.state_sizes())
+        if len(initial_state) != expected:
+            raise ValueError(
+                f"expected initial_state of layer {self.name!r} to be a tuple of {expected}, but "
+                f"received {len(initial_state)}"
+            )
+        outputs, *states = self._model(
+            inputs,
+            *initial_state,
+            self.kernel,
+            is_training=training,
+            sequence_lengths=sequence_lengths,
+            time_major=time_major,
+        )
+        return outputs, tuple(states)
+
+
+def _variable_of(kernel: Any, name: str) -> tf.Variable:
+    if hasattr(kernel, "assign"):
+        return kernel
+    for variable in _v1.global_variables():
+        if variable.op.name == name:
+            return variable
+    raise ValueError(
+        f"expected a variable {name} behind what the custom getter of the variable scope returned, "
+        f"{kernel!r}, but there is none"
+    )
+
+
+def _doc(network: str) -> str:
+    # Python's -OO leaves out docstrings.
+    return (_CudnnRNN.__doc__ or "").replace("A network", network)
+
+
+class CudnnLSTM(_CudnnRNN):
+    __doc__ = _doc("An LSTM")
+    rnn_mode = CUDNN_LSTM
+    _model_class = cudnn_rnn_ops.CudnnLSTM
+    _saveable_class = CudnnLSTMSaveable
+
+
+class CudnnGRU(_CudnnRNN):
+    __doc__ = _doc("A GRU")
+    rnn_mode = CUDNN_GRU
+    _model_class = cudnn_rnn_ops.CudnnGRU
+    _saveable_class = CudnnGRUSaveable
+
+
+class CudnnRNNTanh(_CudnnRNN):
+    __doc__ = _doc("A tanh RNN")
+    rnn_mode = CUDNN_RNN_TANH
+    _model_class = cudnn_rnn_ops.CudnnRNNTanh
+    _saveable_class = CudnnRNNTanhSaveable
+
+
+class CudnnRNNRelu(_CudnnRNN):
+    __doc__ = _doc("A ReLU RNN")
+    rnn_mode = CUDNN_RNN_RELU
+    _model_class = cudnn_rnn_ops.CudnnRNNRelu
+    _saveable_class = CudnnRNNReluSaveable

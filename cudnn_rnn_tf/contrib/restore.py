@@ -1,0 +1,62 @@
+"""Weights of TensorFlow 1's checkpoints for the Keras layers."""
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from cudnn_rnn_tf import contrib_format
+
+
+def restore_keras_layer(
+    layer: Any, checkpoint: str | os.PathLike[str], scope: str | None = None
+) -> None:
+    """Assigns a Keras layer's weights from a checkpoint of `tf.contrib.cudnn_rnn` or its cells.
+
+    Args:
+        layer: a `CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` or `CudnnRNNRelu` of this package; built
+            here, if it is not, for the input size that the checkpoint says.
+        checkpoint: the checkpoint's prefix or a directory with checkpoints, of which the latest is
+            taken; as a `tf.compat.v1.train.Saver` wrote it.
+        scope: what the names of the layer's tensors begin with, without the slash. None to search
+            for it: there must be only one.
+
+    Raises:
+        ValueError: if a tensor is missing or does not fit the layer, or, without `scope`, if there
+            is not exactly one layer of its kind in the checkpoint.
+        tf.errors.NotFoundError: if there is no such checkpoint.
+    """
+    reader = tf.train.load_checkpoint(os.fspath(checkpoint))
+    shapes = reader.get_variable_to_shape_map()
+    config = dataclasses.replace(layer._config, input_mode=layer.input_mode)
+    first_kernel = next(iter(contrib_format.tensor_shapes(config)))
+    if scope is None:
+        scope = _only_scope(shapes, first_kernel, layer.name)
+    if not layer.built:
+        name = f"{scope}/{first_kernel}" if scope else first_kernel
+        if name not in shapes:
+            raise ValueError(f"expected a tensor {name} in the checkpoint, but there is none")
+        # Without the rows of the recurrent side; in skip_input mode, no others are there.
+        layer.build((None, None, shapes[name][0] - layer.num_units or layer.num_units))
+        config = layer._config
+    names = contrib_format.tensor_shapes(config, scope)
+    tensors = {name: reader.get_tensor(name) for name in names if name in shapes}
+    tensors = {name: tf.cast(tensor, layer.variable_dtype) for name, tensor in tensors.items()}
+    layer.kernel.assign(contrib_format.to_params(config, tensors, scope))
+
+
+def _only_scope(names: Iterable[str], first_kernel: str, layer_name: str) -> str:
+    found = [
+        name.removesuffix(first_kernel).removesuffix("/")
+        for name in names
+        if f"/{name}".endswith(f"/{first_kernel}")
+    ]
+    if len(found) != 1:
+        raise ValueError(
+            f"expected one layer with a tensor {first_kernel} in the checkpoint, for layer "
+            f"{layer_name!r}, but found {len(found)}"
+            + (f", in the scopes {sorted(found)}: pass one as scope" if found else "")
+        )
+    return found[0]

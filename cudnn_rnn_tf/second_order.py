@@ -1,0 +1,151 @@
+"""The gradient of the ops' gradient, of any order.
+
+`CudnnRnnTf>Backward` says nothing of how its results move, so its gradient runs the network once
+more in TensorFlow's own operations and differentiates those twice.
+"""
+
+import tensorflow as tf
+
+from cudnn_rnn_tf import core_network, ops
+from cudnn_rnn_tf.config import RnnConfig
+
+# By how much the recomputed outputs may differ from the op's, relative to the outputs' norm. What
+# rounding does, in the half types as well, stays far below; another dropout mask does not.
+_OUTPUT_TOLERANCE = 0.02
+
+
+@tf.RegisterGradient("CudnnRnnTf>Backward")
+def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
+    config = ops.config_of(op)
+    time_major = op.get_attr("time_major")
+    inputs, h, c, params, sequence_lengths, seed, output, _, _, *cotangents, _ = op.inputs
+    lengths = sequence_lengths if op.get_attr("has_sequence_lengths") else None
+    # Of what is no LSTM, the cell states are empty.
+    num_states = len(config.state_sizes())
+    state_shapes = config.state_shapes(None, time_major)
+    primals = [
+        tf.ensure_shape(inputs, (None, None, config.input_size)),
+        params,
+        *map(tf.ensure_shape, (h, c), state_shapes),
+    ]
+    cotangents = cotangents[: 1 + num_states]
+    d_inputs, d_h, d_c, d_params = gradients
+    vectors = [d_inputs, d_params, *(d_h, d_c)[:num_states]]
+
+    def differentiate() -> list[tf.Tensor]:
+        masks = None
+        if config.dropout and config.num_layers > 1:
+            masks = dropout_masks(config, inputs, lengths, seed, time_major)
+        with tf.GradientTape() as outer_tape:
+            outer_tape.watch([*primals, *cotangents])
+            with tf.GradientTape() as inner_tape:
+                inner_tape.watch(primals)
+                outputs, states = core_network.forward(
+                    config,
+                    primals[0],
+                    primals[2:],
+                    primals[1],
+                    sequence_lengths=lengths,
+                    masks=masks,
+                    time_major=time_major,
+                )
+                if masks:
+                    outputs = checked(outputs, output)
+            first = inner_tape.gradient(
+                [outputs, *states],
+                primals,
+                output_gradients=cotangents,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+        return outer_tape.gradient(
+            first,
+            [*primals, *cotangents],
+            output_gradients=vectors,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+
+    if not (tf.executing_eagerly() or tf.inside_function()):
+        # The loops of a TensorFlow 1 graph are differentiable twice in functions only.
+        differentiate = tf.function(differentiate, autograph=False)
+    by_inputs, by_params, *rest = differentiate()
+    by_states, by_cotangents = rest[:num_states], rest[num_states:]
+    padding = [None] * (2 - num_states)
+    # Backward's inputs, as its registration lists them.
+    return [
+        by_inputs,
+        *by_states,
+        *padding,
+        by_params,
+        *[None] * 5,  # sequence_lengths, seed, output, output_h, output_c.
+        *by_cotangents,
+        *padding,
+        None,  # reserve_space.
+    ]
+
+
+def dropout_masks(
+    config: RnnConfig,
+    inputs: tf.Tensor,
+    sequence_lengths: tf.Tensor | None,
+    seed: tf.Tensor,
+    time_major: bool,
+) -> list[tf.Tensor]:
+    """What a forward pass has multiplied the output of each layer but the last with, [T, B, D * P].
+
+    A mask is a function of the seed, the layer and the sequences' shape, on every device its own
+    one. A ReLU network whose layer emits ones, and whose next layer hands on what it gets, shows
+    it.
+    """
+    size, num_dirs = config.layout.output_size, config.layout.num_dirs
+    time_axis, batch_axis = (0, 1) if time_major else (1, 0)
+    shape = tf.shape(inputs)
+    batch_size = shape[batch_axis]
+    masks = []
+    for layer in range(config.num_layers - 1):
+        probe = RnnConfig(
+            "rnn_relu",
+            layer + 2,
+            size,
+            input_size=1,
+            direction=config.direction,
+            bias_mode="single_input",
+            dropout=config.dropout,
+        )
+        weights = [tf.zeros(shape, inputs.dtype) for shape in probe.layout.weight_shapes]
+        biases = [tf.zeros(shape, inputs.dtype) for shape in probe.layout.bias_shapes]
+        own_halves = tf.split(tf.eye(num_dirs * size, dtype=inputs.dtype), num_dirs)
+        for direction in range(num_dirs):
+            biases[layer * num_dirs + direction] += 1
+            weights[2 * ((layer + 1) * num_dirs + direction)] = own_halves[direction]
+        output, _ = ops.forward(
+            probe,
+            tf.zeros(tf.concat([shape[:2], [1]], 0), inputs.dtype),
+            [tf.zeros(state, inputs.dtype) for state in probe.state_shapes(batch_size, time_major)],
+            ops.canonical_to_params(probe, weights, biases),
+            sequence_lengths=sequence_lengths,
+            seed=seed,
+            time_major=time_major,
+        )
+        if not time_major:
+            output = tf.transpose(output, (1, 0, 2))
+        kept = tf.cast(output > 0, tf.float64)
+        # By way of float32, the type of the op's attribute.
+        rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
+        masks.append(tf.stop_gradient(kept / (1 - rate)))
+    return masks
+
+
+def checked(outputs: tf.Tensor, expected: tf.Tensor) -> tf.Tensor:
+    """`outputs`, if they are what the op returned."""
+    wide = tf.cast(expected, tf.float64)
+    difference = tf.norm(tf.cast(outputs, tf.float64) - wide)
+    check = tf.debugging.Assert(
+        tf.logical_not(difference > _OUTPUT_TOLERANCE * tf.norm(wide)),
+        [
+            "the dropout masks of this device could not be recovered for a gradient of the "
+            "gradient; use dropout=0, or the CPU. The outputs' relative error is",
+            difference / tf.norm(wide),
+        ],
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(outputs)

@@ -1,0 +1,377 @@
+"""Gradients through gradients: against PyTorch's, finite differences and each other."""
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import random_configs
+import reference
+import tensorflow as tf
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import ops, second_order
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.op_library import raw_ops
+
+v1 = tf.compat.v1
+
+
+class Network:
+    """A random network in float64, the gradients of a scalar of its results, and a scalar of those.
+
+    The gradients' scalar is <gradients, vectors> with the vectors fixed, so that its own gradient
+    is the product of the vectors with the Hessian.
+    """
+
+    def __init__(self, case: random_configs.Case):
+        self.case = case
+        data, _ = random_configs.draw_smooth_data(case, "float64")
+        self.seed = data.seed
+        self.arguments = [tf.constant(a) for a in (data.inputs, data.params, *data.states)]
+        self.cotangents = [tf.constant(d) for d in (data.d_outputs, *data.d_states)]
+        rng = np.random.default_rng(case.index)
+        self.vectors = [tf.constant(rng.standard_normal(a.shape)) for a in self.arguments]
+
+    def results(self, inputs, params, *states):
+        lengths = self.case.sequence_lengths
+        outputs, final = ops.forward(
+            self.case.config,
+            inputs,
+            states,
+            params,
+            sequence_lengths=None if lengths is None else tf.constant(lengths),
+            seed=tf.constant(self.seed),
+            time_major=self.case.time_major,
+            is_training=self.case.is_training,
+        )
+        return [outputs, *final]
+
+    def loss(self, arguments, cotangents):
+        # Squares, so that the results' gradients move with the results.
+        return tf.add_n(
+            [
+                tf.reduce_sum(result * cotangent + 0.5 * result**2)
+                for result, cotangent in zip(self.results(*arguments), cotangents, strict=True)
+            ]
+        )
+
+    def gradients(self, arguments, cotangents):
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            loss = self.loss(arguments, cotangents)
+        return tape.gradient(loss, arguments)
+
+    def product(self, arguments, cotangents):
+        gradients = self.gradients(arguments, cotangents)
+        return tf.add_n(
+            [tf.reduce_sum(g * v) for g, v in zip(gradients, self.vectors, strict=True)]
+        )
+
+    def second(self, arguments, cotangents):
+        with tf.GradientTape() as tape:
+            tape.watch([*arguments, *cotangents])
+            product = self.product(arguments, cotangents)
+        return tape.gradient(product, [*arguments, *cotangents])
+
+    def all_second(self):
+        return self.second(self.arguments, self.cotangents)
+
+
+CASES = [
+    case
+    for case in random_configs.random_cases(60, seed=71)
+    if case.config.num_units < 42 and case.max_time < 9 and case.batch_size < 9
+][:24]
+# Small ones for what takes long to trace.
+WITH_DROPOUT, ONE_LAYER, CLIPPED = (
+    random_configs.Case(1, config, 4, 3, time_major, True, (4, 0, 2))
+    for config, time_major in (
+        (RnnConfig("rnn_tanh", 2, 3, 2, dropout=0.4), True),
+        (RnnConfig("gru", 1, 3, 2), False),
+        (RnnConfig("lstm", 1, 3, 2, num_proj=2, cell_clip=0.5), True),
+    )
+)
+
+
+def check_finite_differences(case: random_configs.Case) -> None:
+    """Along random directions, of first gradients that other tests have proven."""
+    network = Network(case)
+    whole = network.arguments + network.cotangents
+    count = len(network.arguments)
+    second = network.all_second()
+    # A kink may lie within delta of the data; at this one, none of the cases has one.
+    delta = 1e-6
+    rng = np.random.default_rng(5)
+    for index, gradient in enumerate(second):
+        direction = tf.constant(rng.standard_normal(whole[index].shape))
+        products = []
+        for step in (delta, -delta):
+            moved = [*whole]
+            moved[index] = whole[index] + step * direction
+            products.append(network.product(moved[:count], moved[count:]).numpy())
+        numeric = (products[0] - products[1]) / (2 * delta)
+        exact = tf.reduce_sum(gradient * direction).numpy()
+        scale = max(abs(exact), float(tf.norm(gradient) * tf.norm(direction)) * 1e-2)
+        # Rounding of products of about 1e2 to 1e3, over delta.
+        magnitude = 1e-15 * max(map(abs, products)) / delta
+        assert abs(numeric - exact) < 1e-6 * scale + 20 * magnitude, index
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_finite_differences(case):
+    check_finite_differences(case)
+
+
+TORCH_CASES = [
+    case
+    for case in random_configs.random_cases(80, seed=72)
+    if case.config.num_units < 42
+    and case.config.num_proj != case.config.num_units
+    and case.config.bias_mode in ("none", "double")
+    and case.config.input_mode == "linear_input"
+    and not case.config.cell_clip
+    and not (case.config.dropout and case.is_training)
+    and not (case.sequence_lengths and 0 in case.sequence_lengths)
+][:10]
+
+
+@pytest.mark.parametrize("case", TORCH_CASES, ids=str)
+def test_double_backward_of_torch(case):
+    torch = pytest.importorskip("torch")
+    config = case.config
+    network = Network(case)
+    options = {"nonlinearity": "relu"} if config.rnn_mode == "rnn_relu" else {}
+    options |= {"proj_size": config.num_proj} if config.num_proj else {}
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(config.rnn_mode, torch.nn.RNN)
+    module = kind(
+        config.input_size,
+        config.num_units,
+        config.num_layers,
+        bias=config.bias_mode == "double",
+        bidirectional=config.direction == "bidirectional",
+        dtype=torch.float64,
+        **options,
+    )
+
+    def leaf(tensor, time_major=True):
+        array = tensor.numpy() if time_major else tensor.numpy().swapaxes(0, 1)
+        return torch.tensor(array, requires_grad=True)
+
+    inputs, _, *states = (
+        leaf(tensor, case.time_major or tensor.shape.rank == 1) for tensor in network.arguments
+    )
+    cotangents = [leaf(tensor, case.time_major) for tensor in network.cotangents]
+    d_inputs, d_params, *d_states = network.vectors
+    # PyTorch's parameters, in the order of the opaque buffer, which stacks gates as it does.
+    names = [name for name, _ in module.named_parameters()]
+    matrices = [name for name in names if not name.startswith("bias")]
+    ordered = matrices + [name for name in names if name.startswith("bias")]
+    parameters = dict(module.named_parameters())
+
+    def cut(buffer):
+        pieces, start = [], 0
+        for name in ordered:
+            shape = tuple(parameters[name].shape)
+            pieces.append(torch.tensor(buffer[start : start + np.prod(shape)].reshape(shape)))
+            start += np.prod(shape)
+        assert start == buffer.size
+        return pieces
+
+    with torch.no_grad():
+        for name, piece in zip(ordered, cut(network.arguments[1].numpy()), strict=True):
+            parameters[name].copy_(piece)
+    packed = inputs
+    if case.sequence_lengths:
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            inputs, torch.tensor(case.sequence_lengths), enforce_sorted=False
+        )
+    outputs, final = module(packed, tuple(states) if config.is_lstm else states[0])
+    if case.sequence_lengths:
+        outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, total_length=case.max_time)
+    results = [outputs, *(final if config.is_lstm else [final])]
+    loss = sum(
+        (result * cotangent + 0.5 * result**2).sum()
+        for result, cotangent in zip(results, cotangents, strict=True)
+    )
+    leaves = [inputs, *states, *(parameters[name] for name in ordered)]
+    first = torch.autograd.grad(loss, leaves, create_graph=True)
+    vectors = [leaf(v, case.time_major) for v in (d_inputs, *d_states)] + cut(d_params.numpy())
+    product = sum((g * v).sum() for g, v in zip(first, vectors, strict=True))
+    second = torch.autograd.grad(product, [*leaves, *cotangents], allow_unused=True)
+
+    by_inputs, by_params, *rest = network.all_second()
+    count = len(leaves)
+    found = [by_inputs, *rest[: len(states)], by_params, *rest[len(states) :]]
+    expected = [*second[: 1 + len(states)], None, *second[count:]]
+    expected[1 + len(states)] = np.concatenate(
+        [np.asarray(g).ravel() for g in second[1 + len(states) : count]]
+    )
+    for value, other in zip(found, expected, strict=True):
+        value = value.numpy()
+        if not (case.time_major or value.ndim == 1):
+            value = value.swapaxes(0, 1)
+        other = np.zeros(value.shape) if other is None else np.asarray(other)
+        np.testing.assert_allclose(value, other, rtol=0, atol=1e-10 * max(1, np.abs(other).max()))
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_dropout_masks_are_those_of_the_first_pass():
+    """The masks that differentiating sees, against the reference's of the same seed."""
+    config = RnnConfig("lstm", 3, 5, 2, direction="bidirectional", num_proj=3, dropout=0.3)
+    seed = np.array([-7, 2**40 + 3])
+    for time_major in (True, False):
+        inputs = tf.zeros([4, 6, 2] if time_major else [6, 4, 2])
+        masks = second_order.dropout_masks(config, inputs, None, tf.constant(seed), time_major)
+        expected = reference.dropout_masks(config, seed, 4, 6)
+        for mask, value in zip(masks, expected, strict=True):
+            np.testing.assert_allclose(mask, value, rtol=1e-7)
+            assert 0 < np.mean(value == 0) < 1
+
+
+def test_other_masks_are_an_error():
+    """Were the masks not to be recovered, nothing wrong would come out."""
+    outputs = np.random.default_rng(0).standard_normal((3, 4))
+    mask = np.array([[1], [0], [1]])
+    np.testing.assert_array_equal(
+        second_order.checked(tf.constant(outputs), tf.constant(outputs)), outputs
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="masks of this device could not be"):
+        second_order.checked(tf.constant(outputs * mask), tf.constant(outputs))
+
+
+@pytest.mark.parametrize("case", [WITH_DROPOUT, CLIPPED], ids=str)
+def test_function_is_as_eager(case):
+    network = Network(case)
+    for a, b in zip(tf.function(network.all_second)(), network.all_second(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def in_session(case: random_configs.Case) -> list[np.ndarray]:
+    with tf.Graph().as_default(), v1.Session() as session:
+        network = Network(case)
+        values = [*network.arguments, *network.cotangents]
+        feeds = [v1.placeholder(tf.float64) for _ in values]
+        count = len(network.arguments)
+        arguments, cotangents = feeds[:count], feeds[count:]
+        first = v1.gradients(network.loss(arguments, cotangents), arguments)
+        product = tf.add_n(
+            [tf.reduce_sum(g * v) for g, v in zip(first, network.vectors, strict=True)]
+        )
+        second = v1.gradients(product, feeds)
+        return session.run(second, dict(zip(feeds, session.run(values), strict=True)))
+
+
+def test_session():
+    """In a TensorFlow 1 graph, with placeholders of unknown shapes."""
+    for a, b in zip(in_session(WITH_DROPOUT), Network(WITH_DROPOUT).all_second(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+LEGACY_PROGRAM = """
+import numpy as np, sys
+import tensorflow as tf
+tf.compat.v1.disable_v2_behavior()
+import test_second_order as tests
+np.savez(sys.argv[1], *tests.in_session(tests.WITH_DROPOUT))
+"""
+
+
+def test_session_without_version_2_behavior(tmp_path):
+    """As programs for TensorFlow 1 run: their graphs' loops are other ones."""
+    path = tmp_path / "second.npz"
+    command = [sys.executable, "-c", LEGACY_PROGRAM, str(path)]
+    subprocess.run(command, check=True, cwd=pathlib.Path(__file__).parent)
+    stored = np.load(path)
+    expected = Network(WITH_DROPOUT).all_second()
+    for name, b in zip(stored.files, expected, strict=True):
+        np.testing.assert_allclose(stored[name], b, rtol=1e-9, atol=1e-12)
+
+
+def test_forward_mode():
+    """A Jacobian-vector product, and one through the gradient: the Hessian's with a vector."""
+    network = Network(ONE_LAYER)
+    directions = [
+        tf.constant(np.random.default_rng(i).standard_normal(a.shape))
+        for i, a in enumerate(network.arguments)
+    ]
+    with tf.autodiff.ForwardAccumulator(network.arguments, directions) as accumulator:
+        loss = network.loss(network.arguments, network.cotangents)
+        product = network.product(network.arguments, network.cotangents)
+    first = network.gradients(network.arguments, network.cotangents)
+    second = network.all_second()
+    for moved, gradients in ((loss, first), (product, second)):
+        expected = sum(np.sum(g * d) for g, d in zip(gradients, directions, strict=False))
+        np.testing.assert_allclose(accumulator.jvp(moved), expected, rtol=1e-9)
+
+
+def test_third_order():
+    """Of a network with a fixed direction for all derivatives: the numbers along a line."""
+    network = Network(WITH_DROPOUT)
+    inputs, *others = network.arguments
+    direction = tf.constant(np.random.default_rng(0).standard_normal(inputs.shape))
+
+    def along(step):
+        return network.loss([inputs + step * direction, *others], network.cotangents)
+
+    def derivative(function):
+        def result(step):
+            with tf.GradientTape() as tape:
+                tape.watch(step)
+                value = function(step)
+            return tape.gradient(value, step)
+
+        return result
+
+    second = derivative(derivative(along))
+    third = derivative(second)(tf.constant(0.0, tf.float64))
+    delta = 1e-5
+    numeric = (
+        second(tf.constant(delta, tf.float64)) - second(-delta * tf.ones([], tf.float64))
+    ) / (2 * delta)
+    np.testing.assert_allclose(third, numeric, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gradient_penalty_of_a_layer(dtype):
+    """As GANs train it, in the smaller types; against float64."""
+
+    def penalty_gradient(dtype):
+        layer = crnn.CudnnGRU(2, 4, direction="bidirectional", dtype=dtype)
+        layer.build((None, None, 3))
+        rng = np.random.default_rng(0)
+        layer.kernel.assign(0.5 * rng.standard_normal(layer.params_size()))
+        inputs = tf.cast(rng.standard_normal((2, 4, 3)), dtype)
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                outputs = layer(inputs)
+            slopes = inner.gradient(outputs, inputs)
+            penalty = tf.reduce_sum(tf.cast(slopes, tf.float64) ** 2)
+        return np.asarray(outer.gradient(penalty, layer.trainable_variables[0].value), np.float64)
+
+    expected = penalty_gradient("float64")
+    error = np.linalg.norm(penalty_gradient(dtype) - expected) / np.linalg.norm(expected)
+    # A few roundings of numbers, and of the gradients that they are made of.
+    assert error < {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype]
+
+
+def test_unknown_input_size_is_an_error():
+    """An op made by hand, without the size that `ops.forward` gives it."""
+    config = RnnConfig("gru", 1, 3, 2)
+    with tf.Graph().as_default():
+        inputs = v1.placeholder(tf.float32)
+        results = raw_ops.cudnn_rnn_tf_forward(
+            inputs,
+            tf.zeros([1, 4, 3]),
+            tf.zeros([0]),
+            tf.zeros([config.layout.size]),
+            tf.zeros([0], tf.int32),
+            tf.zeros([2], tf.int64),
+            rnn_mode="gru",
+            num_units=3,
+        )
+        (first,) = v1.gradients(results[0], inputs)
+        with pytest.raises(ValueError, match="expected inputs with a static last dimension"):
+            v1.gradients(first, inputs)
