@@ -474,6 +474,20 @@ def run_cells(rnn_mode, direction, lengths=(5, 3)):
         )[0]
 
 
+@ALL_MODES
+def test_cells_run_eagerly(rnn_mode):
+    cell = cudnn_rnn.MultiRNNCell(cells(rnn_mode, 2))
+    with v1.variable_scope("", initializer=v1.random_normal_initializer(stddev=0.5)):
+        outputs, _ = v1.nn.dynamic_rnn(cell, tf.constant(INPUTS), dtype=tf.float64, time_major=True)
+    tensors = {v.name.partition(":")[0]: v.numpy() for v in cell.trainable_variables}
+    config = RnnConfig(rnn_mode, 2, 3, 4)
+    assert_close(outputs, saveables.run_cells(config, tensors, INPUTS))
+    state = cell.zero_state(2, tf.float64)
+    first, _ = cell(tf.constant(INPUTS[0]), state)
+    assert_close(first, outputs[0])
+    assert (cell.output_size, first.shape) == (3, (2, 3))
+
+
 def run_layer(rnn_mode, direction):
     return make(rnn_mode, direction=direction, name="net")(INPUTS, sequence_lengths=[5, 3])[0]
 
