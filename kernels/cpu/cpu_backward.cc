@@ -49,20 +49,14 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const auto& kept = layer->kept[dir] =
         reserve.pseudo_layers[index * dirs_ + dir];
-    const auto add_segment = [&](Rows<T> dz, int64_t first, int64_t rows) {
-      layer->segments[dir].push_back(
-          {dz, first, rows,
-           PackedMatrix<T>(rows, out_, KeepsBfloat16(), arena)});
-    };
     if (spec_.is_gru()) {
-      add_segment({kept.gates, gates_}, 0, 2 * units_);
-      add_segment({kept.candidate, units_}, 2 * units_, units_);
+      layer->segments[dir] = {
+          {{kept.gates, gates_}, 0, 2 * units_, {}},
+          {{kept.candidate, units_}, 2 * units_, units_, {}}};
     } else {
-      add_segment({kept.gates, gates_}, 0, gates_);
+      layer->segments[dir] = {{{kept.gates, gates_}, 0, gates_, {}}};
     }
     if (spec_.num_proj > 0) {
-      layer->projection[dir] =
-          PackedMatrix<T>(out_, units_, KeepsBfloat16(), arena);
       layer->projected_backprop[dir] = arena->Take<T>(max_rows * out_);
       layer->unprojected[dir] = arena->Take<T>(max_rows * units_);
     }
@@ -78,18 +72,24 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
 }
 
 template <typename T>
-void CpuNetwork<T>::PackWeights(const T* params, const BackwardLayer& layer,
+void CpuNetwork<T>::PackWeights(const T* params, Arena* arena,
+                                BackwardLayer* layer,
                                 Schedule* schedule) const {
+  const auto pack = [&](int64_t depth, int64_t cols, const T* weights) {
+    const PackedMatrix<T> packed(depth, cols, KeepsBfloat16(), arena);
+    if (!arena->only_counts()) packed.Pack({weights, cols}, schedule);
+    return packed;
+  };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
-        layout_.pseudo_layer(layer.index * dirs_ + dir);
-    const Rows<const T> recurrent = {params + offsets.recurrent_weights, out_};
-    for (const auto& segment : layer.segments[dir]) {
-      segment.weights.Pack(recurrent.From(segment.first), schedule);
+        layout_.pseudo_layer(layer->index * dirs_ + dir);
+    for (auto& segment : layer->segments[dir]) {
+      segment.weights =
+          pack(segment.rows, out_,
+               params + offsets.recurrent_weights + segment.first * out_);
     }
     if (spec_.num_proj > 0) {
-      layer.projection[dir].Pack({params + offsets.projection, units_},
-                                 schedule);
+      layer->projection[dir] = pack(out_, units_, params + offsets.projection);
     }
   }
 }
@@ -399,12 +399,16 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
       layer->input = {reserve.outputs[index - 1], layer_out_};
       layer->input_backprop = {between[(index - 1) % 2], layer_out_};
     }
+    if (has_dropout(index) && !arena->only_counts()) {
+      DropOut(index, layer->input.data, dropped, schedule);
+      layer->input = {dropped, layer_out_};
+    }
+    {
+      // What the steps need makes place for what the products after them need.
+      const Arena::Scope steps_scope(arena);
+      PackWeights(call.params, arena, layer.get(), schedule);
+    }
     if (!arena->only_counts()) {
-      if (has_dropout(index)) {
-        DropOut(index, layer->input.data, dropped, schedule);
-        layer->input = {dropped, layer_out_};
-      }
-      PackWeights(call.params, *layer, schedule);
       AddGroups(
           2.0 * gates_ * out_,
           [this, &call, layer](int64_t first, int64_t last,

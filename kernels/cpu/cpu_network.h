@@ -168,7 +168,7 @@ class CpuNetwork {
   struct BackwardLayer;
   void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
               BackwardLayer* layer) const;
-  void PackWeights(const T* params, const BackwardLayer& layer,
+  void PackWeights(const T* params, Arena* arena, BackwardLayer* layer,
                    Schedule* schedule) const;
   void BackwardGroups(const CpuBackwardCall<T>& call,
                       const BackwardLayer& layer, int64_t first, int64_t last,
