@@ -60,7 +60,7 @@ def test_instruction_set_agrees_with_reference(isa):
     measured = accuracy(isa)
     assert measured["isa"] == isa
     assert measured["failures"] == []
-    assert measured["num_comparisons"] == 4 * NUM_CASES
+    assert measured["num_comparisons"] == 4 * (NUM_CASES + 3)
 
 
 @ALL_SETS
@@ -104,26 +104,30 @@ def print_digest(threads: int) -> dict[str, Any]:
 
     from cudnn_rnn_tf.config import RnnConfig
 
-    # Each has several blocks of rows, and products of over a million operations: work for all.
     both = {"direction": "bidirectional"}
-    configs = [
-        RnnConfig("lstm", 2, 70, 50, dropout=0.3, **both),
-        RnnConfig("lstm", 2, 70, 50, num_proj=33, cell_clip=0.5),
-        RnnConfig("gru", 2, 70, 70, input_mode="skip_input", dropout=0.3),
-        RnnConfig("rnn_tanh", 2, 130, 50, **both),
-        RnnConfig("rnn_relu", 1, 130, 50, bias_mode="single_recurrent"),
+    # With 70 sequences there are as many blocks as threads; with a few, threads share the steps.
+    runs = [
+        (70, RnnConfig("lstm", 2, 70, 50, dropout=0.3, **both)),
+        (70, RnnConfig("lstm", 2, 70, 50, num_proj=33, cell_clip=0.5)),
+        (70, RnnConfig("gru", 2, 70, 70, input_mode="skip_input", dropout=0.3)),
+        (70, RnnConfig("rnn_tanh", 2, 130, 50, **both)),
+        (70, RnnConfig("rnn_relu", 1, 130, 50, bias_mode="single_recurrent")),
+        (3, RnnConfig("lstm", 2, 300, 50, dropout=0.3)),
+        (5, RnnConfig("lstm", 1, 300, 50, num_proj=150, **both)),
+        (3, RnnConfig("gru", 2, 290, 290, input_mode="skip_input")),
+        (40, RnnConfig("rnn_tanh", 1, 200, 50)),
     ]
     digests = []
-    for index, config in enumerate(configs):
+    for index, (batch_size, config) in enumerate(runs):
         for dtype in ("float32", "float64", "bfloat16"):
-            lengths = tuple(n % 31 for n in range(70)) if index % 2 else None
+            lengths = tuple(n * 7 % 31 for n in range(batch_size)) if index % 2 else None
             case = random_configs.Case(
                 index=index,
                 config=config,
                 max_time=30,
-                batch_size=70,
+                batch_size=batch_size,
                 time_major=index % 3 > 0,
-                is_training=index < 4,
+                is_training=index % 5 < 4,
                 sequence_lengths=lengths,
             )
             data = random_configs.draw_data(case, dtype)
@@ -138,11 +142,37 @@ def print_digest(threads: int) -> dict[str, Any]:
     }
 
 
+def large_cases() -> list[Any]:
+    """Beyond one panel of units, one block of a product's depth and one chunk of steps."""
+    import random_configs
+
+    from cudnn_rnn_tf.config import RnnConfig
+
+    both = {"direction": "bidirectional"}
+    runs = [
+        (3, RnnConfig("lstm", 1, 300, 280, num_proj=270, **both), (80, 35, 1)),
+        (2, RnnConfig("gru", 2, 290, 70), None),
+        (70, RnnConfig("lstm", 2, 70, 20, dropout=0.3), tuple(n % 20 for n in range(70))),
+    ]
+    return [
+        random_configs.Case(
+            index=1000 + index,
+            config=config,
+            max_time=80 if batch_size < 70 else 20,
+            batch_size=batch_size,
+            time_major=index == 0,
+            is_training=index != 1,
+            sequence_lengths=lengths,
+        )
+        for index, (batch_size, config, lengths) in enumerate(runs)
+    ]
+
+
 def measure_accuracy() -> dict[str, Any]:
     import random_configs
 
     failures, num_comparisons = [], 0
-    for case in random_configs.random_cases(NUM_CASES, seed=777):
+    for case in [*random_configs.random_cases(NUM_CASES, seed=777), *large_cases()]:
         for dtype, tolerance in random_configs.TOLERANCE.items():
             data, expected = random_configs.draw_smooth_data(case, dtype)
             errors = random_configs.errors(random_configs.run_ops(case, data), expected, dtype)
