@@ -112,6 +112,28 @@ class RnnConfig:
         return attrs
 
 
+class HasConfig:
+    """What layers and models say of their network alike."""
+
+    _config: RnnConfig
+
+    @property
+    def num_layers(self) -> int:
+        return self._config.num_layers
+
+    @property
+    def num_units(self) -> int:
+        return self._config.num_units
+
+    @property
+    def direction(self) -> str:
+        return self._config.direction
+
+    @property
+    def num_dirs(self) -> int:
+        return self._config.layout.num_dirs
+
+
 def _integer(name: str, value: Any) -> int:
     try:
         if isinstance(value, bool):

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.sequences import from_ragged, to_ragged
 
@@ -96,7 +96,7 @@ def _seed_tensor(seed: Any) -> tf.Tensor:
     return seed
 
 
-class _CudnnRNN:
+class _CudnnRNN(HasConfig):
     """A network whose parameters the caller holds.
 
     Args:
@@ -142,24 +142,8 @@ class _CudnnRNN:
         return self._config.input_size
 
     @property
-    def num_units(self) -> int:
-        return self._config.num_units
-
-    @property
-    def num_layers(self) -> int:
-        return self._config.num_layers
-
-    @property
-    def num_dirs(self) -> int:
-        return self._config.layout.num_dirs
-
-    @property
     def rnn_mode(self) -> str:
         return self._config.rnn_mode
-
-    @property
-    def direction(self) -> str:
-        return self._config.direction
 
     def params_size(self) -> tf.Tensor:
         """The number of elements in the opaque buffer, a scalar int64 tensor."""

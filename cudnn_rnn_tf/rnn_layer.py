@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, opaque_kernel, ops
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.sequences import (
     from_ragged,
     lengths_from_mask,
@@ -35,7 +35,7 @@ class _Untracked:
         self.variables = variables
 
 
-class CudnnRNN(keras.layers.Layer):
+class CudnnRNN(HasConfig, keras.layers.Layer):
     """What the four layers share. Not for use on its own.
 
     Args:
@@ -176,25 +176,9 @@ class CudnnRNN(keras.layers.Layer):
     # The configuration.
 
     @property
-    def num_layers(self) -> int:
-        return self._config.num_layers
-
-    @property
-    def num_units(self) -> int:
-        return self._config.num_units
-
-    @property
     def input_mode(self) -> str:
         """The input mode as given; "auto_select" is resolved when the layer is built."""
         return self._config.input_mode if self.built else self._config_arguments["input_mode"]
-
-    @property
-    def direction(self) -> str:
-        return self._config.direction
-
-    @property
-    def num_dirs(self) -> int:
-        return self._config.layout.num_dirs
 
     @property
     def dropout(self) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from cudnn_rnn_tf import contrib_format, cudnn_rnn_ops, opaque_kernel, ops
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
     CUDNN_GRU,
@@ -34,7 +34,7 @@ __all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
 _v1 = tf.compat.v1
 
 
-class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
+class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
     """A network in one op.
 
     In a graph, the layer's one saveable is put into the collection
@@ -106,14 +106,6 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
         return self._dtype
 
     @property
-    def num_layers(self) -> int:
-        return self._config.num_layers
-
-    @property
-    def num_units(self) -> int:
-        return self._config.num_units
-
-    @property
     def input_mode(self) -> str:
         """The input mode as given."""
         return self._input_mode
@@ -122,14 +114,6 @@ class _CudnnRNN(tf.__internal__.tracking.AutoTrackable):
     def input_size(self) -> int:
         """The size of the inputs' last dimension. ValueError before the layer is built."""
         return self._built_config().input_size
-
-    @property
-    def direction(self) -> str:
-        return self._config.direction
-
-    @property
-    def num_dirs(self) -> int:
-        return self._config.layout.num_dirs
 
     @property
     def canonical_weight_shapes(self) -> list[tuple[int, ...]]:
