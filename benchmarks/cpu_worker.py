@@ -1,0 +1,221 @@
+"""A process of the CPU benchmark: it holds one library, and times it when told to.
+
+One process per library, because every library has its own thread pool, and idle threads of one
+(OpenMP's and ONNX Runtime's wait by spinning for a while) would take the cores from the next, and
+because their OpenMP and oneDNN copies need not agree in one address space. Only one process
+computes at a time: the others wait, asleep, for their next request.
+"""
+
+import contextlib
+import gc
+import hashlib
+import importlib.metadata
+import multiprocessing
+import os
+import re
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from benchmarks import cpu_models
+
+FUSED = "cudnn_rnn_tf"
+TIME_MAJOR = "cudnn_rnn_tf, time-major"
+BFLOAT16 = "cudnn_rnn_tf, bfloat16"
+TORCH, KERAS, ONNX = "torch.nn", "keras.layers", "ONNX Runtime"
+
+MODELS: dict[str, Callable[[cpu_models.Network, int], cpu_models.Model]] = {
+    FUSED: cpu_models.fused_model,
+    TIME_MAJOR: lambda *args: cpu_models.fused_model(*args, time_major=True),
+    BFLOAT16: lambda *args: cpu_models.fused_model(*args, dtype="bfloat16"),
+    TORCH: cpu_models.torch_model,
+    KERAS: cpu_models.keras_model,
+    ONNX: cpu_models.onnxruntime_model,
+}
+# The packages that each peer needs.
+PEERS = {TORCH: ["torch"], KERAS: ["keras"], ONNX: ["onnxruntime", "onnx"]}
+
+MATMUL_SIZE = 2048
+
+# The version of this name is a fingerprint of the compiled code.
+OP_LIBRARY = "op library, SHA-256"
+
+# Blocks of a page and more come from the system and return to it at once, so that the resident set
+# is what is in use. By default malloc, and before it the pool that TensorFlow has for oneDNN, keep
+# what is freed, and a step that finds there what the last one left would seem to need nothing.
+EXACT_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": "4096",
+    "MALLOC_MMAP_MAX_": "1000000",
+    "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "true",
+}
+
+
+class WorkerError(Exception):
+    """What went wrong in a worker."""
+
+
+class Worker:
+    """A worker, as the benchmark sees it; a context manager that ends it.
+
+    Args:
+        library: one of `MODELS`.
+        threads: for the library to compute with.
+        environment: more environment variables for the process.
+    """
+
+    def __init__(self, library: str, threads: int, environment: Mapping[str, str] | None = None):
+        self.library = library
+        context = multiprocessing.get_context("spawn")
+        self._connection, connection = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(connection, library, threads), daemon=True
+        )
+        # A spawned process has its parent's environment, and malloc reads it before Python runs.
+        environment = {
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "KERAS_BACKEND": "tensorflow",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **(environment or {}),
+        }
+        before = {name: os.environ.get(name) for name in environment}
+        os.environ.update(environment)
+        try:
+            self._process.start()
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        connection.close()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._connection.close()  # The worker reads to the end.
+        self._process.join(10)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+    def send(self, request: str, *args: Any) -> None:
+        self._connection.send((request, *args))
+
+    def receive(self) -> Any:
+        """The answer to the oldest request that has none yet.
+
+        Raises:
+            WorkerError: if the request failed, with the worker's traceback, or the worker died.
+        """
+        try:
+            error, answer = self._connection.recv()
+        except EOFError:
+            self._process.join(10)
+            raise WorkerError(
+                f"the process of {self.library} ended with exit status {self._process.exitcode}"
+            ) from None
+        if error:
+            raise WorkerError(f"in the process of {self.library}:\n{error}")
+        return answer
+
+    def ask(self, request: str, *args: Any) -> Any:
+        self.send(request, *args)
+        return self.receive()
+
+
+def _serve(connection: Connection, library: str, threads: int) -> None:
+    server = _Server(library, threads)
+    # The end of the connection is the end of the benchmark, whatever became of it.
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            request, *args = connection.recv()
+            try:
+                answer = (None, getattr(server, request)(*args))
+            except Exception:
+                answer = (traceback.format_exc(), None)
+            connection.send(answer)
+
+
+class _Server:
+    """What a worker can be asked for, by method name."""
+
+    def __init__(self, library: str, threads: int):
+        self._library = library
+        self._threads = threads
+        self._calls: dict[str, Callable[[], Any]] = {}
+
+    def versions(self) -> dict[str, str]:
+        packages = PEERS.get(self._library)
+        if packages:
+            return {package: importlib.metadata.version(package) for package in packages}
+        import tensorflow as tf
+
+        import cudnn_rnn_tf as crnn
+
+        library = crnn.native.op_library_file().read_bytes()
+        # Not crnn.info(): it starts TensorFlow, whose threads are to be set first.
+        info = crnn.native.info()
+        return {
+            "cudnn_rnn_tf": crnn.__version__,
+            "TensorFlow": tf.__version__,
+            "compiler": info["compiler"],
+            "instruction set": info["cpu_isa"],
+            OP_LIBRARY: hashlib.sha256(library).hexdigest()[:12],
+        }
+
+    def load(self, network: cpu_models.Network, with_results: bool) -> dict[str, np.ndarray]:
+        """Builds the model, in place of the one before, and returns its results if wanted."""
+        self._calls = {}
+        gc.collect()
+        model = MODELS[self._library](network, self._threads)
+        self._calls = dict(model.calls)
+        return model.results() if with_results else {}
+
+    def load_yardsticks(self) -> None:
+        """Adds what the times are measured by to what can be timed.
+
+        "matmul" is a product of two square matrices; "tf.function" adds two numbers, and so takes
+        what calling any function takes.
+        """
+        import tensorflow as tf
+
+        a, b = tf.random.stateless_normal([2, MATMUL_SIZE, MATMUL_SIZE], [0, 1])
+        product = tf.function(tf.matmul, autograph=False)
+        self._calls["matmul"] = lambda: product(a, b)
+        one, two = tf.constant(1.0), tf.constant(2.0)
+        total = tf.function(tf.add, autograph=False)
+        self._calls["tf.function"] = lambda: total(one, two)
+
+    def time(self, what: str, calls: int) -> float:
+        """The median time of some calls, in seconds."""
+        call = self._calls[what]
+        call()  # Wakes the threads and fetches what others have driven out of the caches.
+        times = []
+        for _ in range(calls):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+    def training_memory(self, steps: int) -> list[int]:
+        """What each of some warm training steps adds to the resident set at its peak, in bytes."""
+        train = self._calls["training"]
+        for _ in range(3):
+            train()
+        peaks = []
+        for _ in range(steps):
+            gc.collect()
+            with open("/proc/self/clear_refs", "w") as file:
+                file.write("5")  # The peak is what is resident now.
+            before = _peak_resident_bytes()
+            train()
+            peaks.append(_peak_resident_bytes() - before)
+        return peaks
+
+
+def _peak_resident_bytes() -> int:
+    with open("/proc/self/status") as file:
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", file.read()).group(1))
