@@ -36,7 +36,8 @@ smallest median; a ratio above 1 says that `{FUSED}` is faster.
 
 GFLOP/s count the matrix products: forward 2·T·B·D·G·H·(fan_in + H), summed over layers; backward
 twice that. The share is that rate over the rate of `tf.matmul` of two {MATMUL_SIZE}×{MATMUL_SIZE}
-matrices, timed in the same process in the same rounds."""
+matrices, timed in the same process in the same rounds. *`tf.function` alone* adds two numbers: what
+a call of any function takes, and a part of every time of `{FUSED}` and `{KERAS}`."""
 
 MEMORY_METHOD = """\
 In a fresh process per library and network, after warm-up: what one training step adds to the
