@@ -1,5 +1,6 @@
 """Versions and what this installation can do."""
 
+import ctypes
 import platform
 from typing import Any
 
@@ -18,8 +19,12 @@ def info() -> dict[str, Any]:
     Returns:
         A dictionary of plain values: versions of this package, Python, TensorFlow and Keras; the
         TensorFlow, compiler and build type of the compiled code; the processor's features and the
-        instruction set in use; and `backends`, which maps each backend to "available" or to the
-        reason why it is not.
+        instruction set in use; `backends`, which maps each backend to "available" or to the
+        reason why it is not; and `gpu`: whether CUDA graphs are replayed, and `choices`, which
+        maps each configuration that has run to how it runs: its `algorithm`, whether its
+        `forward` and `backward` passes run "eager" or as a "replay", the choice's `source`
+        ("measured"; "stored", in an earlier process; "pinned"; or "rule") and the `timings` that
+        were measured, forward + backward.
     """
     return {
         "version": __version__,
@@ -29,7 +34,20 @@ def info() -> dict[str, Any]:
         **native.info(),
         "op_library": str(native.op_library_file()),
         "backends": {"cpu": "available", "cudnn": _cudnn()},
+        "gpu": _gpu(),
     }
+
+
+def _gpu() -> dict[str, Any]:
+    # The very library that TensorFlow has loaded.
+    library = ctypes.CDLL(str(native.op_library_file()))
+    library.cudnn_rnn_tf_gpu_choices.restype = ctypes.c_char_p
+    choices = {}
+    for line in library.cudnn_rnn_tf_gpu_choices().decode().splitlines():
+        configuration, *values = line.split("\t")
+        names = ("source", "algorithm", "forward", "backward", "timings")
+        choices[configuration] = dict(zip(names, values, strict=True))
+    return {"replay": bool(library.cudnn_rnn_tf_gpu_replay_is_on()), "choices": choices}
 
 
 def _cudnn() -> str:

@@ -20,6 +20,9 @@ _SPEC_ATTRS = (
 _RUN_ATTRS = _SPEC_ATTRS + ("dropout", "cell_clip", "time_major", "has_sequence_lengths")
 _PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
 
+# What `algorithm` may be.
+ALGORITHMS = ("auto", "standard", "persist_static", "persist_static_small_h")
+
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
     """The number of elements in the opaque buffer: a scalar int64 tensor."""
@@ -134,6 +137,7 @@ def forward(
     seed: tf.Tensor | None = None,
     time_major: bool = True,
     is_training: bool = True,
+    algorithm: str = "auto",
     name: str | None = None,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs the network over whole sequences.
@@ -148,6 +152,8 @@ def forward(
         time_major: the layout of inputs, states and what is returned.
         is_training: whether dropout acts. Gradients are had either way; out of training they cost
             one more forward pass.
+        algorithm: on a GPU, which of cuDNN's algorithms to use, one of `ALGORITHMS`; "auto" for
+            the one that is fastest there.
         name: name of the op.
 
     Returns:
@@ -203,6 +209,7 @@ def forward(
         time_major=time_major,
         has_sequence_lengths=sequence_lengths is not None,
         is_training=is_training,
+        algorithm=algorithm,
         name=name,
         **config.spec_attrs(),
     )
@@ -239,7 +246,8 @@ def _forward_gradient(op, output_grad, output_h_grad, output_c_grad, _):
         # An inference pass keeps nothing for its gradient, so that it is cheap where none is
         # asked for. Where one is, the pass runs again, still without dropout.
         attrs["dropout"] = 0.0
-        outputs = list(raw_ops.cudnn_rnn_tf_forward(*inputs, is_training=True, **attrs))
+        attrs_of_forward = {**attrs, **_attrs(op, ["algorithm"])}
+        outputs = list(raw_ops.cudnn_rnn_tf_forward(*inputs, is_training=True, **attrs_of_forward))
     output, output_h, output_c, reserve_space = outputs
     grads = raw_ops.cudnn_rnn_tf_backward(
         *inputs,

@@ -61,6 +61,9 @@ class CudnnRNN(keras.layers.Layer):
             size must be static.
         time_major: whether inputs, outputs, masks and states have time (states: L * D) before
             batch.
+        algorithm: on a GPU, which of cuDNN's algorithms to use: "standard", "persist_static",
+            "persist_static_small_h" or, for the one that is fastest there, "auto". Where cuDNN
+            has not the one that is named, calls raise `tf.errors.UnimplementedError`.
         kernel_regularizer: of the input-side matrices, stacked as in Keras: [fan_in, G * H] per
             pseudo-layer.
         recurrent_regularizer: likewise of the recurrent matrices and projections.
@@ -114,6 +117,7 @@ class CudnnRNN(keras.layers.Layer):
         go_backwards: bool = False,
         stateful: bool = False,
         time_major: bool = False,
+        algorithm: str = "auto",
         kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None,
         bias_regularizer: Any = None,
@@ -138,6 +142,12 @@ class CudnnRNN(keras.layers.Layer):
         )
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
             raise TypeError(f"expected seed to be an integer or None, but received {seed!r}")
+        if algorithm not in ops.ALGORITHMS:
+            raise ValueError(
+                f"expected algorithm to be one of {', '.join(map(repr, ops.ALGORITHMS))}, but "
+                f"received {algorithm!r}"
+            )
+        self.algorithm = algorithm
         self.seed = None if seed is None else int(seed)
         self.return_sequences = return_sequences
         self.return_state = return_state
@@ -373,6 +383,7 @@ class CudnnRNN(keras.layers.Layer):
             seed=self._next_seed() if training and self.seed_generator else None,
             time_major=self.time_major,
             is_training=bool(training),
+            algorithm=self.algorithm,
         )
         if self.stateful:
             for variable, state in zip(self.states, states, strict=True):
@@ -475,6 +486,7 @@ class CudnnRNN(keras.layers.Layer):
             "go_backwards": self.go_backwards,
             "stateful": self.stateful,
             "time_major": self.time_major,
+            "algorithm": self.algorithm,
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "recurrent_regularizer": keras.regularizers.serialize(self.recurrent_regularizer),
             "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),

@@ -108,14 +108,20 @@ class RnnOp : public OpKernel {
         CheckShape("sequence_lengths", lengths,
                    TensorShape({has_sequence_lengths_ ? b : 0})));
     if (has_sequence_lengths_) {
-      run->sequence_lengths = lengths.flat<int32_t>().data();
+      const int32_t* const all = lengths.flat<int32_t>().data();
       for (int64_t i = 0; i < b; ++i) {
-        const int32_t length = run->sequence_lengths[i];
+        const int32_t length = all[i];
         if (length < 0 || length > problem.max_time) {
           return InvalidArgument("sequence_lengths[", i, "] must lie in [0, ",
                                  problem.max_time, "], but received ", length);
         }
       }
+      // Full sequences run as if no lengths were given.
+      const bool full = std::all_of(all, all + b, [&](int32_t length) {
+        return length == problem.max_time;
+      });
+      problem.has_sequence_lengths = !full;
+      if (!full) run->sequence_lengths = all;
     }
     TF_RETURN_IF_ERROR(CheckShape("seed", context->input(5), TensorShape({2})));
     const auto seed = context->input(5).flat<int64_t>();
@@ -142,12 +148,15 @@ class ForwardOp : public RnnOp {
  public:
   explicit ForwardOp(OpKernelConstruction* context) : RnnOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+    OP_REQUIRES_OK(context, ReadEnum(context, "algorithm", ParseRnnAlgorithm,
+                                     &algorithm_));
   }
 
   void Compute(OpKernelContext* context) override {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, &run));
     run.problem.is_training = is_training_;
+    run.problem.algorithm = algorithm_;
     Tensor *output, *output_h, *output_c, *reserve_space;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, run.output_shape, &output));
@@ -199,6 +208,7 @@ class ForwardOp : public RnnOp {
 
  private:
   bool is_training_ = true;
+  RnnAlgorithm algorithm_ = RnnAlgorithm::kAuto;
 };
 
 template <typename Device>
@@ -239,10 +249,11 @@ class BackwardOp : public RnnOp {
                                                  backprops[3]->TotalBytes())));
       return;
     }
+    const Tensor& reserve_space = context->input(12);
     RnnBufferSizes sizes;
     OP_REQUIRES_OK(context,
-                   ToTensorFlow(backend->BufferSizes(run.problem, &sizes)));
-    const Tensor& reserve_space = context->input(12);
+                   ToTensorFlow(backend->BackwardBufferSizes(
+                       run.problem, reserve_space.TotalBytes(), &sizes)));
     OP_REQUIRES_OK(
         context,
         CheckShape("reserve_space", reserve_space,
