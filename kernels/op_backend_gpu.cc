@@ -84,6 +84,11 @@ cudnn_rnn_tf_gpu_choices() {
   return text.c_str();
 }
 
+extern "C" __attribute__((visibility("default"))) int64_t
+cudnn_rnn_tf_gpu_replays() {
+  return cudnn_rnn_tf::Replay::TotalLaunches();
+}
+
 extern "C" __attribute__((visibility("default"))) int
 cudnn_rnn_tf_gpu_replay_is_on() {
   return cudnn_rnn_tf::ReplayIsOn();

@@ -34,6 +34,11 @@ std::atomic<size_t>& BytesOfAll() {
   return bytes;
 }
 
+std::atomic<int64_t>& LaunchesOfAll() {
+  static std::atomic<int64_t> launches = 0;
+  return launches;
+}
+
 }  // namespace
 
 bool Replay::Fits(const CallAddresses& addresses) {
@@ -44,6 +49,8 @@ bool Replay::Fits(const CallAddresses& addresses) {
 }
 
 size_t Replay::TotalBytes() { return BytesOfAll(); }
+
+int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
 
 Replay::~Replay() { BytesOfAll() -= bytes_; }
 
@@ -243,6 +250,7 @@ RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
     }
     addresses_ = addresses;
   }
+  ++LaunchesOfAll();
   return CudaStatus(Cuda().cuGraphLaunch(exec_.get(), stream),
                     "launch a graph");
 }

@@ -47,6 +47,8 @@ class Replay {
   // take.
   size_t bytes() const { return bytes_; }
   static size_t TotalBytes();
+  // How often the process has launched one.
+  static int64_t TotalLaunches();
 
  private:
   struct DestroyGraph {
