@@ -33,11 +33,18 @@ def scatter_addresses(rng: np.random.Generator) -> list[tf.Tensor]:
     return [tf.zeros([int(rng.integers(1, 200_000))]) for _ in range(8)]
 
 
-def errors_in(results, expected, case, dtype) -> dict[str, float]:
-    """The errors that exceed what the type allows."""
+# Of the persistent kernels in float32: why only TF32's users get them unasked.
+PERSISTENT_TOLERANCE = 3e-5
+
+
+def errors_in(results, expected, case, dtype, algorithm="auto") -> dict[str, float]:
+    """The errors that exceed what the type, and in float32 the algorithm, allows."""
     if dtype in test_gpu.TOLERANCE:
+        tolerance = test_gpu.TOLERANCE[dtype]
+        if dtype == "float32" and algorithm.startswith("persist"):
+            tolerance = PERSISTENT_TOLERANCE
         errors = random_configs.errors(results, expected, dtype)
-        return {name: e for name, e in errors.items() if not e <= test_gpu.TOLERANCE[dtype]}
+        return {name: error for name, error in errors.items() if not error <= tolerance}
     of_outputs, smooth, kinked = test_gpu.RMS_TOLERANCE[dtype]
     has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0
     of_gradients = kinked if has_kinks else smooth
@@ -69,7 +76,7 @@ def test_repeated_runs_agree_with_reference(dtype):
 @pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
 def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
-    """None computes with less precision than the type has. cuDNN may not have it at all."""
+    """ "auto" never computes with less precision than the type has. cuDNN may lack the others."""
     case = random_configs.Case(
         index=5,
         config=RnnConfig(rnn_mode, 1, 64, 32),
@@ -104,7 +111,7 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
             tuple(gradient.numpy() for gradient in gradients[2:]),
             gradients[1].numpy(),
         )
-        assert not errors_in(results, expected, case, dtype), run
+        assert not errors_in(results, expected, case, dtype, algorithm), run
     choices = crnn.info()["gpu"]["choices"]
     if algorithm != "auto":
         assert any(
@@ -305,7 +312,7 @@ if "deterministic" in sys.argv:
     tf.config.experimental.enable_op_determinism()
 import cudnn_rnn_tf as crnn
 layer = crnn.CudnnLSTM(1, 64, dtype="float16")
-x = tf.random.stateless_normal([4, 20, 32], [0, 1], tf.float16)
+x = tf.random.stateless_normal([4, 20, 32], [0, 1], dtype=tf.float16)
 for _ in range(int(sys.argv[1])):
     with tf.GradientTape() as tape:
         value = tf.reduce_sum(layer(x, training=True))
