@@ -76,7 +76,7 @@ def test_repeated_runs_agree_with_reference(dtype):
 @pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
 def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
-    """ "auto" never computes with less precision than the type has. cuDNN may lack the others."""
+    """Only what is pinned may be less exact than the type. cuDNN may not have it at all."""
     case = random_configs.Case(
         index=5,
         config=RnnConfig(rnn_mode, 1, 64, 32),
