@@ -197,17 +197,25 @@ def forward(
         strict=False,
     ):
         check_shape(argument, state, shape)
+    # The op reads these in host memory. From the GPU they would come by a copy that waits for it.
+    with tf.device("CPU:0"):
+        if sequence_lengths is None:
+            sequence_lengths, has_sequence_lengths = tf.zeros([0], tf.int32), False
+        else:
+            has_sequence_lengths = True
+        if seed is None:
+            seed = tf.zeros([2], tf.int64)
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.zeros([0], dtype),
         params=params,
-        sequence_lengths=tf.zeros([0], tf.int32) if sequence_lengths is None else sequence_lengths,
-        seed=tf.zeros([2], tf.int64) if seed is None else seed,
+        sequence_lengths=sequence_lengths,
+        seed=seed,
         dropout=config.dropout,
         cell_clip=config.cell_clip,
         time_major=time_major,
-        has_sequence_lengths=sequence_lengths is not None,
+        has_sequence_lengths=has_sequence_lengths,
         is_training=is_training,
         algorithm=algorithm,
         name=name,

@@ -163,9 +163,11 @@ class CudnnRNN(keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed_generator = (
-            _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
-        )
+        # On the CPU, where the op reads the seed: a copy from the GPU would wait for it.
+        with tf.device("CPU:0"):
+            self.seed_generator = (
+                _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
+            )
         self.kernel: opaque_kernel.OpaqueKernel | None = None
         self._states = _Untracked()
         self.input_spec = keras.layers.InputSpec(ndim=3)
@@ -412,13 +414,14 @@ class CudnnRNN(keras.layers.Layer):
         return [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in initial_state]
 
     def _next_seed(self) -> tf.Tensor:
-        seed = tf.cast(self.seed_generator.next(), tf.int64)
-        replica = tf.distribute.get_replica_context()
-        if replica is not None and replica.num_replicas_in_sync > 1:
-            # Every replica has the same generator state; the upper half of a word is free.
-            index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
-            seed += tf.stack([index * 2**32, tf.zeros_like(index)])
-        return seed
+        with tf.device("CPU:0"):
+            seed = tf.cast(self.seed_generator.next(), tf.int64)
+            replica = tf.distribute.get_replica_context()
+            if replica is not None and replica.num_replicas_in_sync > 1:
+                # Every replica has the same generator state; the upper half of a word is free.
+                index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
+                seed += tf.stack([index * 2**32, tf.zeros_like(index)])
+            return seed
 
     def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:
         # The top layer's final states are its outputs at each sequence's last step.

@@ -2,6 +2,7 @@
 // the device's backend.
 #include <algorithm>
 #include <limits>
+#include <mutex>
 
 #include "kernels/op_backend.h"
 #include "kernels/rnn_attrs.h"
@@ -100,9 +101,8 @@ class RnnOp : public OpKernel {
     run->c_shape = spec.is_lstm() ? states(spec.num_units) : TensorShape({0});
     TF_RETURN_IF_ERROR(CheckShape("input_h", context->input(1), run->h_shape));
     TF_RETURN_IF_ERROR(CheckShape("input_c", context->input(2), run->c_shape));
-    TF_RETURN_IF_ERROR(
-        CheckShape("params", context->input(3),
-                   TensorShape({ParamLayout(problem.spec).size()})));
+    TF_RETURN_IF_ERROR(CheckShape("params", context->input(3),
+                                  TensorShape({ParamsSize(problem.spec)})));
     const Tensor& lengths = context->input(4);
     TF_RETURN_IF_ERROR(
         CheckShape("sequence_lengths", lengths,
@@ -138,9 +138,22 @@ class RnnOp : public OpKernel {
   }
 
  private:
+  // Laying parameters out takes microseconds; a network's input size stays.
+  int64_t ParamsSize(const RnnSpec& spec) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (spec.input_size != known_input_size_) {
+      known_input_size_ = spec.input_size;
+      params_size_ = ParamLayout(spec).size();
+    }
+    return params_size_;
+  }
+
   RnnSpec spec_;
   bool time_major_ = true;
   bool has_sequence_lengths_ = false;
+  mutable std::mutex mutex_;
+  mutable int64_t known_input_size_ = -1;
+  mutable int64_t params_size_ = 0;
 };
 
 template <typename Device>

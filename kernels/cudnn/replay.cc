@@ -1,5 +1,6 @@
 #include "kernels/cudnn/replay.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -14,6 +15,11 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // Some kernels' arguments have gaps that hold what the stack held before, which
 // the next captures do not see again.
 constexpr int kAttempts = 3;
+constexpr size_t kMaxInstances = 4;
+// Rewriting more nodes than this, a microsecond each, is worth avoiding; so
+// often it happens before another instance is made.
+constexpr size_t kFar = 16;
+constexpr int kFarMovesPerInstance = 3;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
@@ -24,7 +30,7 @@ RnnStatus NotReplayable(const std::string& why) {
 // By how much the second capture moves a buffer. The difference of two odd
 // multiples is no odd multiple, so that a difference of two addresses is not
 // taken for an address.
-CUdeviceptr Distance(int buffer) {
+CUdeviceptr MoveOf(int buffer) {
   return (2 * static_cast<CUdeviceptr>(buffer) + 1) * kAlignment;
 }
 static_assert(2 * (2 * kNumCallBuffers * kAlignment) <= Replay::kRegionSlack);
@@ -67,7 +73,7 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
     if (!used[i]) continue;
     // No two are the same, so that nothing runs as if in place.
     addresses[i] = region + 2 * i * kAlignment;
-    distances[i] = Distance(i);
+    distances[i] = MoveOf(i);
     moved_addresses[i] = addresses[i] + distances[i];
   }
   std::vector<Node> nodes;
@@ -85,18 +91,24 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
     if (found.ok()) break;
   }
   CRNN_RETURN_IF_ERROR(found);
-  CUgraphExec exec = nullptr;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphInstantiate(&exec, made->graph_.get(), 0),
-                 "instantiate a graph"));
-  made->exec_.reset(exec);
-  made->addresses_ = addresses;
-  made->bytes_ = nodes.size() * kBytesPerNode;
-  BytesOfAll() += made->bytes_;
+  made->num_nodes_ = nodes.size();
   for (Node& node : nodes) {
     if (!node.patches.empty()) made->nodes_.push_back(std::move(node));
   }
+  made->captured_addresses_ = addresses;
+  CRNN_RETURN_IF_ERROR(made->AddInstance());
   *replay = std::move(made);
+  return {};
+}
+
+RnnStatus Replay::AddInstance() {
+  CUgraphExec exec = nullptr;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuGraphInstantiate(&exec, graph_.get(), 0),
+                 "instantiate a graph"));
+  instances_.push_back({Exec(exec), captured_addresses_});
+  bytes_ += num_nodes_ * kBytesPerNode;
+  BytesOfAll() += num_nodes_ * kBytesPerNode;
   return {};
 }
 
@@ -235,54 +247,88 @@ RnnStatus Replay::FindPatches(const std::vector<Node>& moved,
   return {};
 }
 
-RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
-  CallAddresses distances;
+size_t Replay::Distance(const Instance& instance,
+                        const CallAddresses& addresses) const {
   uint32_t changed = 0;
   for (int i = 0; i < kNumCallBuffers; ++i) {
-    distances[i] = addresses[i] - addresses_[i];
-    if (distances[i] != 0) changed |= uint32_t{1} << i;
+    if (addresses[i] != instance.addresses[i]) changed |= uint32_t{1} << i;
   }
-  if (changed != 0) {
-    for (Node& node : nodes_) {
-      if ((node.buffers & changed) != 0) {
-        CRNN_RETURN_IF_ERROR(Rewrite(&node, distances));
-      }
+  if (changed == 0) return 0;
+  return std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    return (node.buffers & changed) != 0;
+  });
+}
+
+RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
+  Instance* nearest = nullptr;
+  size_t distance = 0;
+  for (Instance& instance : instances_) {
+    const size_t other = Distance(instance, addresses);
+    if (nearest == nullptr || other < distance) {
+      nearest = &instance;
+      distance = other;
     }
-    addresses_ = addresses;
+    if (distance == 0) break;
   }
+  if (distance > kFar && instances_.size() < kMaxInstances &&
+      ++far_moves_ % kFarMovesPerInstance == 0) {
+    CRNN_RETURN_IF_ERROR(AddInstance());
+    nearest = &instances_.back();
+  }
+  CRNN_RETURN_IF_ERROR(Move(nearest, addresses));
   ++LaunchesOfAll();
-  return CudaStatus(Cuda().cuGraphLaunch(exec_.get(), stream),
+  return CudaStatus(Cuda().cuGraphLaunch(nearest->exec.get(), stream),
                     "launch a graph");
 }
 
-RnnStatus Replay::Rewrite(Node* node, const CallAddresses& distances) {
-  std::vector<CUdeviceptr>& words = node->words;
-  for (const Patch& patch : node->patches) {
-    words[patch.word] += distances[patch.buffer];
+RnnStatus Replay::Move(Instance* instance, const CallAddresses& addresses) {
+  uint32_t changed = 0;
+  for (int i = 0; i < kNumCallBuffers; ++i) {
+    if (addresses[i] != instance->addresses[i]) changed |= uint32_t{1} << i;
+  }
+  if (changed == 0) return {};
+  for (const Node& node : nodes_) {
+    if ((node.buffers & changed) != 0) {
+      CRNN_RETURN_IF_ERROR(Rewrite(node, addresses, instance->exec.get()));
+    }
+  }
+  instance->addresses = addresses;
+  return {};
+}
+
+RnnStatus Replay::Rewrite(const Node& node, const CallAddresses& addresses,
+                          CUgraphExec exec) {
+  std::vector<CUdeviceptr> words = node.words;
+  for (const Patch& patch : node.patches) {
+    words[patch.word] +=
+        addresses[patch.buffer] - captured_addresses_[patch.buffer];
   }
   CUresult result;
-  if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) {
-    std::vector<void*> arguments(node->arguments.size());
+  if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    CUDA_KERNEL_NODE_PARAMS kernel = node.kernel;
+    std::vector<void*> arguments(node.arguments.size());
     for (size_t i = 0; i < arguments.size(); ++i) {
-      arguments[i] = &words[node->arguments[i]];
+      arguments[i] = &words[node.arguments[i]];
     }
+    size_t block_bytes = node.block_bytes;
     void* block[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, words.data(),
-                     CU_LAUNCH_PARAM_BUFFER_SIZE, &node->block_bytes,
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &block_bytes,
                      CU_LAUNCH_PARAM_END};
-    const bool in_block = node->block_bytes > 0;
-    node->kernel.kernelParams = in_block ? nullptr : arguments.data();
-    node->kernel.extra = in_block ? block : nullptr;
-    result = Cuda().cuGraphExecKernelNodeSetParams(exec_.get(), node->node,
-                                                   &node->kernel);
-  } else if (node->type == CU_GRAPH_NODE_TYPE_MEMSET) {
-    node->fill.dst = words[0];
-    result = Cuda().cuGraphExecMemsetNodeSetParams(exec_.get(), node->node,
-                                                   &node->fill, context_);
+    const bool in_block = block_bytes > 0;
+    kernel.kernelParams = in_block ? nullptr : arguments.data();
+    kernel.extra = in_block ? block : nullptr;
+    result = Cuda().cuGraphExecKernelNodeSetParams(exec, node.node, &kernel);
+  } else if (node.type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    CUDA_MEMSET_NODE_PARAMS fill = node.fill;
+    fill.dst = words[0];
+    result =
+        Cuda().cuGraphExecMemsetNodeSetParams(exec, node.node, &fill, context_);
   } else {
-    node->copy.srcDevice = words[0];
-    node->copy.dstDevice = words[1];
-    result = Cuda().cuGraphExecMemcpyNodeSetParams(exec_.get(), node->node,
-                                                   &node->copy, context_);
+    CUDA_MEMCPY3D copy = node.copy;
+    copy.srcDevice = words[0];
+    copy.dstDevice = words[1];
+    result =
+        Cuda().cuGraphExecMemcpyNodeSetParams(exec, node.node, &copy, context_);
   }
   return CudaStatus(result, "change a graph's node");
 }

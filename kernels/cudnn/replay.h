@@ -67,6 +67,7 @@ class Replay {
     size_t word;  // Index into the node's words.
     CallBuffer buffer;
   };
+  // As captured.
   struct Node {
     CUgraphNode node = nullptr;
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -82,6 +83,12 @@ class Replay {
     std::vector<Patch> patches;
     uint32_t buffers = 0;  // A bit for each that the patches name.
   };
+  // Programs that run in a loop come back to the same few sets of addresses: an
+  // executable graph is kept for each of some.
+  struct Instance {
+    Exec exec;
+    CallAddresses addresses;
+  };
 
   Replay() = default;
   static RnnStatus CaptureGraph(CUstream stream, const CallAddresses& addresses,
@@ -91,14 +98,22 @@ class Replay {
   static RnnStatus FindPatches(const std::vector<Node>& moved,
                                const CallAddresses& distances,
                                std::vector<Node>* nodes);
-  RnnStatus Rewrite(Node* node, const CallAddresses& distances);
+  RnnStatus AddInstance();
+  // How many nodes an instance must have rewritten to run over `addresses`.
+  size_t Distance(const Instance& instance,
+                  const CallAddresses& addresses) const;
+  RnnStatus Move(Instance* instance, const CallAddresses& addresses);
+  RnnStatus Rewrite(const Node& node, const CallAddresses& addresses,
+                    CUgraphExec exec);
 
-  // Its nodes name those of the executable graph.
+  // Its nodes name those of the executable graphs.
   Graph graph_;
-  Exec exec_;
+  CallAddresses captured_addresses_;
   std::vector<Node> nodes_;  // Those with patches.
-  CallAddresses addresses_;
+  std::vector<Instance> instances_;
+  int far_moves_ = 0;
   CUcontext context_ = nullptr;
+  size_t num_nodes_ = 0;
   size_t bytes_ = 0;
 };
 
