@@ -10,10 +10,11 @@ Each leaves DIR/<system>.jsonl. `python -m benchmarks.gpu_page --input=DIR` make
 
 How a step is timed: k steps back to back, each from the states the last one ended with, then a
 wait for the device; wall time over k. k is such that this takes about 40 ms; of five such samples
-the median counts. TensorFlow's steps are iterations of a loop within one `tf.function`, as
-Keras's `steps_per_execution` runs them; PyTorch's are a Python loop, eager, with
-`torch.backends.cudnn.benchmark`; bare cuDNN's a C++ loop. A training step is a forward and a
-backward pass, from a given gradient of the outputs to those of inputs and weights.
+the median counts. TensorFlow's steps are taken eight at a time (where they are long, one at a
+time) by a `tf.function`; of the rows of our own, steps that are a call each are timed as well.
+PyTorch's steps are eager, with `torch.backends.cudnn.benchmark`, bare cuDNN's calls from C++. A
+training step is a forward and a backward pass, from a given gradient of the outputs to those of
+inputs and weights.
 """
 
 import json
@@ -44,21 +45,28 @@ _SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time; a later run
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SAMPLE_SECONDS = 0.04
 SAMPLES = 5
+STEPS_PER_CALL = 8
+# A step of more floating-point operations than this, some milliseconds, is a call of its own.
+LONG_STEP = 2e11
 
 Result = dict[str, Any]
 
 
-def sample(run: Callable[[int], None]) -> list[float]:
-    """Milliseconds of a step, five times; `run` runs as many steps as it is told and waits."""
+def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
+    """Milliseconds of a step, five times; `run` runs as many steps as it is told and waits.
+
+    It is told multiples of `multiple`.
+    """
 
     def seconds(count: int) -> float:
         start = time.perf_counter()
         run(count)
         return (time.perf_counter() - start) / count
 
-    run(4)  # The first uses choose, capture and compile.
-    estimate = min(seconds(2), seconds(4))
+    run(4 * multiple)  # The first uses choose, capture and compile.
+    estimate = min(seconds(multiple), seconds(2 * multiple))
     count = max(1, min(1000, int(SAMPLE_SECONDS / estimate)))
+    count = -(-count // multiple) * multiple
     return [1e3 * seconds(count) for _ in range(SAMPLES)]
 
 
@@ -80,31 +88,45 @@ def _tensorflow_results(
     inputs, d_outputs = draw(1.0, row.units), draw(0.1, row.units * row.directions)
     _, first_states = call(inputs, None, False)
 
-    @tf.function
-    def infer(count):
-        states = first_states
-        for _ in tf.range(count):
-            _, states = call(inputs, states, False)
-        return states[0][0, 0]
+    def infer(states):
+        _, states = call(inputs, states, False)
+        return states
 
-    @tf.function
-    def train(count):
-        states = first_states
-        gradients = [tf.zeros_like(tensor) for tensor in (inputs, *weights())]
-        for _ in tf.range(count):
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                outputs, new_states = call(inputs, states, True)
-            gradients = tape.gradient(outputs, [inputs, *weights()], output_gradients=d_outputs)
-            states = new_states
-        return states[0][0, 0] + gradients[0][0, 0, 0]
+    def train(states):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs, new_states = call(inputs, states, True)
+        gradients = tape.gradient(outputs, [inputs, *weights()], output_gradients=d_outputs)
+        # Every step's gradients are computed before the next step begins.
+        with tf.control_dependencies(gradients):
+            return [tf.identity(state) for state in new_states]
 
-    step = train if row.training else infer
-    step(tf.constant(4))
+    def runner(steps: int) -> Callable[[int], None]:
+        @tf.function
+        def several(states):
+            for _ in range(steps):
+                states = (train if row.training else infer)(states)
+            return states
+
+        def run(count: int) -> None:
+            states = list(first_states)
+            for _ in range(count // steps):
+                states = several(states)
+            states[0].numpy()
+
+        return run
+
+    flops = 16 * row.layers * row.directions * row.time * row.batch * row.units**2
+    flops *= 3 if row.training else 1
+    steps = 1 if flops > LONG_STEP else STEPS_PER_CALL
+    run = runner(steps)
+    run(4 * steps)
     tf.config.experimental.reset_memory_stats("GPU:0")
-    milliseconds = sample(lambda count: step(tf.constant(count)).numpy())
-    memory = tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    return {"ms": milliseconds, "memory": memory}
+    result = {"ms": sample(run, steps)}
+    result["memory"] = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    if row.source == "own":
+        result["ms_a_call"] = result["ms"] if steps == 1 else sample(runner(1))
+    return result
 
 
 def _cudnn_rnn_tf(row: gpu_rows.Row) -> Iterator[Result]:
