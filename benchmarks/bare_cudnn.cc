@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr double kSampleSeconds = 0.04;
+constexpr double kSampleSeconds = 0.05;
 constexpr int kSamples = 5;
 // Slower than the best by this factor at first sight: not measured further.
 constexpr double kHopeless = 2.0;

@@ -9,7 +9,7 @@ On the GPU machine, in the root of the repository, each system in a process of i
 Each leaves DIR/<system>.jsonl. `python -m benchmarks.gpu_page --input=DIR` makes the results page.
 
 How a step is timed: k steps back to back, each from the states the last one ended with, then a
-wait for the device; wall time over k. k is such that this takes about 40 ms; of five such samples
+wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples
 the median counts. TensorFlow's steps are taken eight at a time (where they are long, one at a
 time) by a `tf.function`; of the rows of our own, steps that are a call each are timed as well.
 PyTorch's steps are eager, with `torch.backends.cudnn.benchmark`, bare cuDNN's calls from C++. A
@@ -43,11 +43,11 @@ _ALL_LENGTHS = flags.DEFINE_bool("all_lengths", False, "All lengths of DeepBench
 _SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time; a later run goes on.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SAMPLE_SECONDS = 0.04
+SAMPLE_SECONDS = 0.05
 SAMPLES = 5
 STEPS_PER_CALL = 8
-# A step of more floating-point operations than this, some milliseconds, is a call of its own.
-LONG_STEP = 2e11
+# A step of more floating-point operations than this, about a millisecond, is a call of its own.
+LONG_STEP = 2e10
 
 Result = dict[str, Any]
 
@@ -105,17 +105,21 @@ def _tensorflow_results(
         return new_states
 
     def runner(steps: int) -> Callable[[int], None]:
+        # Traced once, and inlined as often as it is called.
+        step = tf.function(train if row.training else infer)
+
         @tf.function
         def several(states):
             for _ in range(steps):
-                states = (train if row.training else infer)(states)
+                states = step(states)
             return states
 
         def run(count: int) -> None:
             states = list(first_states)
             for _ in range(count // steps):
                 states = several(states)
-            states[0].numpy()
+            # `numpy()` would wait up to milliseconds longer than the device works.
+            tf.test.experimental.sync_devices()
 
         return run
 
