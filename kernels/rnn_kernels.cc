@@ -287,7 +287,7 @@ class BackwardOp : public RnnOp {
     buffers.output_backprop = DataOf(context->input(9));
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);
-    Tensor consumable = reserve_space;
+    Tensor consumable;  // Another reference would prevent its being forwarded.
     if (sizes.backward_consumes_reserve) {
       // Where nobody else holds the reserve space, this is the same buffer.
       OP_REQUIRES_OK(context,
@@ -299,6 +299,8 @@ class BackwardOp : public RnnOp {
                                     DataOf(reserve_space), DataOf(consumable),
                                     reserve_space.TotalBytes())));
       }
+    } else {
+      consumable = reserve_space;
     }
     buffers.reserve_space = DataOf(consumable);
     buffers.input_backprop = DataOf(*backprops[0]);
