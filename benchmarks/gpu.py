@@ -105,8 +105,8 @@ def _tensorflow_results(
         return new_states
 
     def runner(steps: int) -> Callable[[int], None]:
-        # Traced once, and inlined as often as it is called.
-        step = tf.function(train if row.training else infer)
+        # Inference is traced once and inlined; calls of a function that assigns are not.
+        step = train if row.training else tf.function(infer)
 
         @tf.function
         def several(states):
@@ -358,7 +358,7 @@ def main(_: list[str]) -> None:
         if row.key not in done and re.search(_ROWS.value, row.key)
     ]
     with path.open("a") as file:
-        if not done:
+        if rows:
             print(json.dumps({"environment": {**_environment(), **versions()}}), file=file)
         last = None
         for row, result in run(rows):

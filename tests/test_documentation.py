@@ -6,7 +6,7 @@ import re
 import keras
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/parameters.md", "docs/gpu.md"]
+PAGES = ["README.md", "docs/parameters.md", "docs/gpu.md", "docs/speed_gpu.md"]
 
 
 def test_snippets_run(tmp_path, monkeypatch, capsys):
