@@ -1,5 +1,6 @@
 """Versions and what this installation can do."""
 
+import ctypes
 import platform
 from typing import Any
 
@@ -18,8 +19,12 @@ def info() -> dict[str, Any]:
     Returns:
         A dictionary of plain values: versions of this package, Python, TensorFlow and Keras; the
         TensorFlow, compiler and build type of the compiled code; the processor's features and the
-        instruction set in use; and `backends`, which maps each backend to "available" or to the
-        reason why it is not.
+        instruction set in use; `backends`, which maps each backend to "available" or to the
+        reason why it is not; and `gpu`: `replay`, whether CUDA graphs may be replayed; `replays`,
+        how often one was; and `choices`, which maps each configuration that has run to how it
+        runs: its `algorithm`, whether its `forward` and `backward` passes are "eager" or a
+        "replay", the choice's `source` ("measured"; "stored", by an earlier process; "pinned"; or
+        "rule") and the `timings` that were measured, forward + backward.
     """
     return {
         "version": __version__,
@@ -29,6 +34,24 @@ def info() -> dict[str, Any]:
         **native.info(),
         "op_library": str(native.op_library_file()),
         "backends": {"cpu": "available", "cudnn": _cudnn()},
+        "gpu": _gpu(),
+    }
+
+
+def _gpu() -> dict[str, Any]:
+    # The very library that TensorFlow has loaded.
+    library = ctypes.CDLL(str(native.op_library_file()))
+    library.cudnn_rnn_tf_gpu_choices.restype = ctypes.c_char_p
+    library.cudnn_rnn_tf_gpu_replays.restype = ctypes.c_int64
+    choices = {}
+    for line in library.cudnn_rnn_tf_gpu_choices().decode().splitlines():
+        configuration, *values = line.split("\t")
+        names = ("source", "algorithm", "forward", "backward", "timings")
+        choices[configuration] = dict(zip(names, values, strict=True))
+    return {
+        "replay": bool(library.cudnn_rnn_tf_gpu_replay_is_on()),
+        "replays": library.cudnn_rnn_tf_gpu_replays(),
+        "choices": choices,
     }
 
 
@@ -37,10 +60,11 @@ def _cudnn() -> str:
         return "not available: TensorFlow sees no GPU"
     config = RnnConfig("rnn_relu", num_layers=1, num_units=1, input_size=1)
     try:
-        # Whether TensorFlow's cuDNN can be found shows only when it is used.
+        # Whether TensorFlow's cuDNN can be found shows only when it is used. No time step: the
+        # library is loaded, and nothing is chosen.
         with tf.init_scope(), tf.device("GPU:0"):
-            ones = tf.ones([1, 1, 1])
-            ops.forward(config, ones, [ones], tf.ones([config.layout.size]), is_training=False)
+            inputs, states = tf.ones([0, 1, 1]), [tf.ones([1, 1, 1])]
+            ops.forward(config, inputs, states, tf.ones([config.layout.size]), is_training=False)
     except tf.errors.OpError as error:
         return f"not available: {error.message}"
     return "available"

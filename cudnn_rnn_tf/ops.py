@@ -26,6 +26,8 @@ _PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
 _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
     "substitute", default=None
 )
+# What `algorithm` may be.
+ALGORITHMS = ("auto", "standard", "persist_static", "persist_static_small_h")
 
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
@@ -141,6 +143,7 @@ def forward(
     seed: tf.Tensor | None = None,
     time_major: bool = True,
     is_training: bool = True,
+    algorithm: str = "auto",
     name: str | None = None,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs the network over whole sequences.
@@ -155,6 +158,8 @@ def forward(
         time_major: the layout of inputs, states and what is returned.
         is_training: whether dropout acts. Gradients are had either way; out of training they cost
             one more forward pass.
+        algorithm: on a GPU, which of cuDNN's algorithms to use, one of `ALGORITHMS`; "auto" for
+            the one that is fastest there.
         name: name of the op.
 
     Returns:
@@ -214,18 +219,27 @@ def forward(
         # For gradients, which know the network by the op's tensors. The op checks what it is given.
         inputs = tf.identity(inputs)
         inputs.set_shape((None, None, config.input_size))
+    # The op reads these in host memory. From the GPU they would come by a copy that waits for it.
+    with tf.device("CPU:0"):
+        if sequence_lengths is None:
+            sequence_lengths, has_sequence_lengths = tf.zeros([0], tf.int32), False
+        else:
+            has_sequence_lengths = True
+        if seed is None:
+            seed = tf.zeros([2], tf.int64)
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.zeros([0], dtype),
         params=params,
-        sequence_lengths=tf.zeros([0], tf.int32) if sequence_lengths is None else sequence_lengths,
-        seed=tf.zeros([2], tf.int64) if seed is None else seed,
+        sequence_lengths=sequence_lengths,
+        seed=seed,
         dropout=config.dropout,
         cell_clip=config.cell_clip,
         time_major=time_major,
-        has_sequence_lengths=sequence_lengths is not None,
+        has_sequence_lengths=has_sequence_lengths,
         is_training=is_training,
+        algorithm=algorithm,
         name=name,
         **config.spec_attrs(),
     )
@@ -302,7 +316,8 @@ def _forward_gradient(op, output_grad, output_h_grad, output_c_grad, _):
         # An inference pass keeps nothing for its gradient, so that it is cheap where none is
         # asked for. Where one is, the pass runs again, still without dropout.
         attrs["dropout"] = 0.0
-        outputs = list(raw_ops.cudnn_rnn_tf_forward(*inputs, is_training=True, **attrs))
+        attrs_of_forward = {**attrs, **_attrs(op, ["algorithm"])}
+        outputs = list(raw_ops.cudnn_rnn_tf_forward(*inputs, is_training=True, **attrs_of_forward))
     output, output_h, output_c, reserve_space = outputs
     grads = raw_ops.cudnn_rnn_tf_backward(
         *inputs,

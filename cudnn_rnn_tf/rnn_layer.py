@@ -66,6 +66,9 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             size must be static.
         time_major: whether inputs, outputs, masks and states have time (states: L * D) before
             batch.
+        algorithm: on a GPU, which of cuDNN's algorithms to use: "standard", "persist_static",
+            "persist_static_small_h" or, for the one that is fastest there, "auto". Where cuDNN
+            has not the one that is named, calls raise `tf.errors.UnimplementedError`.
         kernel_regularizer: of the input-side matrices, stacked as in Keras: [fan_in, G * H] per
             pseudo-layer.
         recurrent_regularizer: likewise of the recurrent matrices and projections.
@@ -121,6 +124,7 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         go_backwards: bool = False,
         stateful: bool = False,
         time_major: bool = False,
+        algorithm: str = "auto",
         kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None,
         bias_regularizer: Any = None,
@@ -145,6 +149,12 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         )
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
             raise TypeError(f"expected seed to be an integer or None, but received {seed!r}")
+        if algorithm not in ops.ALGORITHMS:
+            raise ValueError(
+                f"expected algorithm to be one of {', '.join(map(repr, ops.ALGORITHMS))}, but "
+                f"received {algorithm!r}"
+            )
+        self.algorithm = algorithm
         self.seed = None if seed is None else int(seed)
         self.return_sequences = return_sequences
         self.return_state = return_state
@@ -160,9 +170,11 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed_generator = (
-            _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
-        )
+        # On the CPU, where the op reads the seed: a copy from the GPU would wait for it.
+        with tf.device("CPU:0"):
+            self.seed_generator = (
+                _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
+            )
         self.kernel: opaque_kernel.OpaqueKernel | None = None
         self._states = _Untracked()
         self.input_spec = keras.layers.InputSpec(ndim=3)
@@ -371,6 +383,7 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             seed=self._next_seed() if training and self.seed_generator else None,
             time_major=self.time_major,
             is_training=bool(training),
+            algorithm=self.algorithm,
         )
         if self.stateful:
             for variable, state in zip(self.states, states, strict=True):
@@ -401,13 +414,14 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         return [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in initial_state]
 
     def _next_seed(self) -> tf.Tensor:
-        seed = tf.cast(self.seed_generator.next(), tf.int64)
-        replica = tf.distribute.get_replica_context()
-        if replica is not None and replica.num_replicas_in_sync > 1:
-            # Every replica has the same generator state; the upper half of a word is free.
-            index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
-            seed += tf.stack([index * 2**32, tf.zeros_like(index)])
-        return seed
+        with tf.device("CPU:0"):
+            seed = tf.cast(self.seed_generator.next(), tf.int64)
+            replica = tf.distribute.get_replica_context()
+            if replica is not None and replica.num_replicas_in_sync > 1:
+                # Every replica has the same generator state; the upper half of a word is free.
+                index = tf.cast(replica.replica_id_in_sync_group, tf.int64)
+                seed += tf.stack([index * 2**32, tf.zeros_like(index)])
+            return seed
 
     def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:
         # The top layer's final states are its outputs at each sequence's last step.
@@ -475,6 +489,7 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             "go_backwards": self.go_backwards,
             "stateful": self.stateful,
             "time_major": self.time_major,
+            "algorithm": self.algorithm,
             "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
             "recurrent_regularizer": keras.regularizers.serialize(self.recurrent_regularizer),
             "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),

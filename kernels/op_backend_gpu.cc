@@ -1,14 +1,48 @@
 // Apart from op_backend.cc, since it needs TensorFlow's stream executor.
 #include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
 
+#include "kernels/cudnn/choice.h"
 #include "kernels/cudnn/cudnn_backend.h"
 #include "kernels/op_backend.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/logging.h"
+#include "tensorflow/core/util/determinism.h"
 #include "tsl/platform/tensor_float_32_utils.h"
 #include "xla/stream_executor/stream.h"
 #include "xla/stream_executor/stream_executor.h"
 
 namespace cudnn_rnn_tf {
+
+namespace {
+
+// On unless "0".
+bool ReplayIsOn() {
+  static const bool on = [] {
+    const char* const value = std::getenv("CUDNN_RNN_TF_CUDA_GRAPH");
+    return value == nullptr || std::string_view(value) != "0";
+  }();
+  return on;
+}
+
+std::shared_ptr<void> AllocateTemp(tensorflow::OpKernelContext* context,
+                                   size_t bytes) {
+  auto tensor = std::make_shared<tensorflow::Tensor>();
+  tensorflow::AllocationAttributes attributes;
+  // What needs this memory does without, rather than wait or log a failure.
+  attributes.retry_on_failure = false;
+  const absl::Status status = context->allocate_temp(
+      tensorflow::DT_UINT8,
+      tensorflow::TensorShape({static_cast<int64_t>(bytes)}), tensor.get(),
+      tensorflow::AllocatorAttributes(), attributes);
+  if (!status.ok()) return nullptr;
+  return {tensor, tensor->data()};
+}
+
+}  // namespace
 
 template <>
 std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
@@ -23,11 +57,39 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
       std::getenv("CUDNN_RNN_TF_POISON_SCRATCH") != nullptr;
   CudnnOptions options;
   options.allow_tf32 = tsl::tensor_float_32_execution_enabled();
+  options.deterministic = tensorflow::OpDeterminismRequired();
+  options.replay = ReplayIsOn();
   options.force_repack = force_repack;
   options.poison_scratch = poison_scratch;
-  return std::make_unique<CudnnBackend>(
-      stream->parent()->device_ordinal(),
-      stream->platform_specific_handle().stream, options);
+  CudnnResources resources;
+  resources.device = stream->parent()->device_ordinal();
+  resources.stream = stream->platform_specific_handle().stream;
+  resources.allocate = [context](size_t bytes) {
+    return AllocateTemp(context, bytes);
+  };
+  resources.log = [](const std::string& text) {
+    VLOG(1) << "cudnn_rnn_tf: " << text;
+  };
+  return std::make_unique<CudnnBackend>(std::move(resources), options);
 }
 
 }  // namespace cudnn_rnn_tf
+
+// What crnn.info() reads: one line per decided configuration. Valid until the
+// thread calls it again.
+extern "C" __attribute__((visibility("default"))) const char*
+cudnn_rnn_tf_gpu_choices() {
+  static thread_local std::string text;
+  text = cudnn_rnn_tf::Choices::Instance().Text();
+  return text.c_str();
+}
+
+extern "C" __attribute__((visibility("default"))) int64_t
+cudnn_rnn_tf_gpu_replays() {
+  return cudnn_rnn_tf::Replay::TotalLaunches();
+}
+
+extern "C" __attribute__((visibility("default"))) int
+cudnn_rnn_tf_gpu_replay_is_on() {
+  return cudnn_rnn_tf::ReplayIsOn();
+}

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "kernels/rnn_spec.h"
 
@@ -28,6 +29,28 @@ struct RnnStatus {
 
 enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
 
+// cuDNN's algorithms, or the backend's choice among them; other backends have
+// one way.
+enum class RnnAlgorithm {
+  kAuto,
+  kStandard,
+  kPersistStatic,
+  kPersistStaticSmallH
+};
+inline constexpr int kNumRnnAlgorithms = 4;
+inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
+    "auto", "standard", "persist_static", "persist_static_small_h"};
+// False where `name` names no algorithm.
+inline bool ParseRnnAlgorithm(std::string_view name, RnnAlgorithm* algorithm) {
+  for (int i = 0; i < kNumRnnAlgorithms; ++i) {
+    if (name == kRnnAlgorithmNames[i]) {
+      *algorithm = static_cast<RnnAlgorithm>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
 // One configuration applied to one shape of data.
 struct RnnProblem {
   RnnSpec spec;
@@ -38,6 +61,7 @@ struct RnnProblem {
   bool has_sequence_lengths = false;
   // Training runs dropout and leaves a reserve space for a backward pass.
   bool is_training = true;
+  RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
 };
 
 // Bytes of the buffers whose size a backend decides.
@@ -93,13 +117,21 @@ struct RnnBackwardBuffers {
   void* workspace = nullptr;
 };
 
-// A backend is made for one call, over the device resources of that call.
+// A backend is made for one call, over the device resources of that call. The
+// sizes of its buffers are asked for before it runs.
 class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
 
   virtual RnnStatus BufferSizes(const RnnProblem& problem,
                                 RnnBufferSizes* sizes) = 0;
+  // For a backward pass. The number of bytes that the forward pass left tells
+  // how it ran; `sizes` says how many there should be.
+  virtual RnnStatus BackwardBufferSizes(const RnnProblem& problem,
+                                        size_t /*reserve_space*/,
+                                        RnnBufferSizes* sizes) {
+    return BufferSizes(problem, sizes);
+  }
   // Called with every large buffer that was allocated for a call to write to.
   virtual void Prepare(void* /*buffer*/, size_t /*bytes*/) {}
   virtual RnnStatus Forward(const RnnProblem& problem,

@@ -2,6 +2,7 @@
 // the device's backend.
 #include <algorithm>
 #include <limits>
+#include <mutex>
 
 #include "kernels/op_backend.h"
 #include "kernels/rnn_attrs.h"
@@ -100,22 +101,27 @@ class RnnOp : public OpKernel {
     run->c_shape = spec.is_lstm() ? states(spec.num_units) : TensorShape({0});
     TF_RETURN_IF_ERROR(CheckShape("input_h", context->input(1), run->h_shape));
     TF_RETURN_IF_ERROR(CheckShape("input_c", context->input(2), run->c_shape));
-    TF_RETURN_IF_ERROR(
-        CheckShape("params", context->input(3),
-                   TensorShape({ParamLayout(problem.spec).size()})));
+    TF_RETURN_IF_ERROR(CheckShape("params", context->input(3),
+                                  TensorShape({ParamsSize(problem.spec)})));
     const Tensor& lengths = context->input(4);
     TF_RETURN_IF_ERROR(
         CheckShape("sequence_lengths", lengths,
                    TensorShape({has_sequence_lengths_ ? b : 0})));
     if (has_sequence_lengths_) {
-      run->sequence_lengths = lengths.flat<int32_t>().data();
+      const int32_t* const all = lengths.flat<int32_t>().data();
       for (int64_t i = 0; i < b; ++i) {
-        const int32_t length = run->sequence_lengths[i];
+        const int32_t length = all[i];
         if (length < 0 || length > problem.max_time) {
           return InvalidArgument("sequence_lengths[", i, "] must lie in [0, ",
                                  problem.max_time, "], but received ", length);
         }
       }
+      // Full sequences run as if no lengths were given.
+      const bool full = std::all_of(all, all + b, [&](int32_t length) {
+        return length == problem.max_time;
+      });
+      problem.has_sequence_lengths = !full;
+      if (!full) run->sequence_lengths = all;
     }
     TF_RETURN_IF_ERROR(CheckShape("seed", context->input(5), TensorShape({2})));
     const auto seed = context->input(5).flat<int64_t>();
@@ -132,9 +138,22 @@ class RnnOp : public OpKernel {
   }
 
  private:
+  // Laying parameters out takes microseconds; a network's input size stays.
+  int64_t ParamsSize(const RnnSpec& spec) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (spec.input_size != known_input_size_) {
+      known_input_size_ = spec.input_size;
+      params_size_ = ParamLayout(spec).size();
+    }
+    return params_size_;
+  }
+
   RnnSpec spec_;
   bool time_major_ = true;
   bool has_sequence_lengths_ = false;
+  mutable std::mutex mutex_;
+  mutable int64_t known_input_size_ = -1;
+  mutable int64_t params_size_ = 0;
 };
 
 template <typename Device>
@@ -142,12 +161,15 @@ class ForwardOp : public RnnOp {
  public:
   explicit ForwardOp(OpKernelConstruction* context) : RnnOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+    OP_REQUIRES_OK(context, ReadEnum(context, "algorithm", ParseRnnAlgorithm,
+                                     &algorithm_));
   }
 
   void Compute(OpKernelContext* context) override {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, &run));
     run.problem.is_training = is_training_;
+    run.problem.algorithm = algorithm_;
     Tensor *output, *output_h, *output_c, *reserve_space;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, run.output_shape, &output));
@@ -202,6 +224,7 @@ class ForwardOp : public RnnOp {
 
  private:
   bool is_training_ = true;
+  RnnAlgorithm algorithm_ = RnnAlgorithm::kAuto;
 };
 
 template <typename Device>
@@ -242,10 +265,11 @@ class BackwardOp : public RnnOp {
                                                  backprops[3]->TotalBytes())));
       return;
     }
+    const Tensor& reserve_space = context->input(12);
     RnnBufferSizes sizes;
     OP_REQUIRES_OK(context,
-                   ToTensorFlow(backend->BufferSizes(run.problem, &sizes)));
-    const Tensor& reserve_space = context->input(12);
+                   ToTensorFlow(backend->BackwardBufferSizes(
+                       run.problem, reserve_space.TotalBytes(), &sizes)));
     OP_REQUIRES_OK(
         context,
         CheckShape("reserve_space", reserve_space,

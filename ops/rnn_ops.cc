@@ -145,6 +145,9 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Output("reserve_space: uint8")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS
     .Attr("is_training: bool = true")
+    .Attr(
+        "algorithm: {'auto', 'standard', 'persist_static', "
+        "'persist_static_small_h'} = 'auto'")
     .SetShapeFn(ForwardShape)
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.
@@ -170,6 +173,7 @@ dropout: The rate at which outputs of all layers but the last are dropped, in
 cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
   a step reads them: before the forget gate and before tanh; output_c holds the
   last ones before that. 0: no clipping.
+algorithm: On a GPU, which of cuDNN's algorithms to use; auto: the fastest.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")

@@ -12,7 +12,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [
     "README.md",
     "docs/parameters.md",
+    "docs/cpu.md",
     "docs/gpu.md",
+    "docs/speed_gpu.md",
     "docs/from_contrib.md",
     "docs/from_torch.md",
     "docs/from_keras.md",

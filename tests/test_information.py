@@ -31,7 +31,7 @@ def test_info():
     # The documentation promises all keys that there are.
     assert set(info) == {
         *("version", "python", "tensorflow", "keras", "built_for_tensorflow", "compiler"),
-        *("build_type", "cpu_features", "cpu_isa", "op_library", "backends"),
+        *("build_type", "cpu_features", "cpu_isa", "op_library", "backends", "gpu"),
     }
 
 

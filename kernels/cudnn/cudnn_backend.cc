@@ -1,20 +1,21 @@
 #include "kernels/cudnn/cudnn_backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/arena.h"
-#include "kernels/cudnn/session.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-RnnStatus CheckCuda(CUresult result, const char* what) {
-  if (result == CUDA_SUCCESS) return {};
-  const char* text = nullptr;
-  Gpu().cuda.GetErrorString(result, &text);
-  return {RnnStatus::Code::kInternal, std::string("CUDA failed to ") + what +
-                                          ": " +
-                                          (text != nullptr ? text : "unknown")};
+// The reserve space is a multiple of this and the algorithm's number, so that
+// its size tells a backward pass what left it, wherever the tensor has been.
+constexpr size_t kReserveMultiple = 256;
+
+size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
+  return (plan.reserve_size() + kReserveMultiple - 1) / kReserveMultiple *
+             kReserveMultiple +
+         static_cast<size_t>(algorithm);
 }
 
 // Numbers of such bytes are NaN, in every type.
@@ -22,12 +23,6 @@ constexpr unsigned char kNanByte = 0xFF;
 
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
-}
-
-size_t ItemSize(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? 8
-         : dtype == RnnDataType::kFloat32 ? 4
-                                          : 2;
 }
 
 // One 64-bit seed from two: the finalizer of splitmix64 (Steele et al., "Fast
@@ -60,7 +55,7 @@ struct Workspace {
 
   Workspace(const CudnnPlan& plan, bool backward, Arena* arena) {
     const RnnProblem& problem = plan.problem();
-    const int64_t item = ItemSize(problem.dtype);
+    const int64_t item = SizeOf(problem.dtype);
     const int64_t states =
         problem.spec.num_pseudo_layers() * problem.batch_size * item;
     auto take = [&](bool wanted, int64_t bytes) -> void* {
@@ -86,46 +81,163 @@ struct Workspace {
 
 }  // namespace
 
-CudnnBackend::CudnnBackend(int device, void* stream,
+CudnnBackend::CudnnBackend(CudnnResources resources,
                            const CudnnOptions& options)
-    : device_(device), stream_(stream), options_(options) {}
+    : resources_(std::move(resources)), options_(options) {}
 
 CudnnBackend::~CudnnBackend() {
   if (session_ != nullptr) {
-    CudnnSessionPool::Instance().Return(device_, stream_, std::move(session_));
+    CudnnSessionPool::Instance().Return(resources_.device, resources_.stream,
+                                        std::move(session_));
   }
 }
 
-RnnStatus CudnnBackend::Plan(const RnnProblem& problem, CudnnPlan** plan) {
+RnnStatus CudnnBackend::Configure(const RnnProblem& problem) {
   CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
   if (session_ == nullptr) {
-    CRNN_RETURN_IF_ERROR(
-        CudnnSessionPool::Instance().Take(device_, stream_, &session_));
+    CRNN_RETURN_IF_ERROR(CudnnSessionPool::Instance().Take(
+        resources_.device, resources_.stream, &session_));
   }
-  return session_->Plan(problem, options_, plan);
+  configuration_ = session_->Configuration(problem, options_);
+  return {};
+}
+
+bool CudnnBackend::StreamIsCapturing() const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return Gpu().cuda.cuStreamIsCapturing(stream(), &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void CudnnBackend::Decide() {
+  CudnnConfiguration& configuration = *configuration_;
+  if (configuration.decided) return;
+  const RnnProblem& problem = configuration.problem;
+  Choice choice;
+  const bool lengths = problem.has_sequence_lengths;
+  const bool pinned = problem.algorithm != RnnAlgorithm::kAuto;
+  if (pinned || lengths || options_.deterministic) {
+    if (pinned) {
+      choice.algorithm = problem.algorithm;
+      choice.source = "pinned";
+    }
+    choice.replays_forward = choice.replays_backward =
+        options_.replay && !lengths;
+    Choices::Instance().Decide(configuration.name, choice);
+  } else {
+    if (StreamIsCapturing()) return;
+    switch (Choices::Instance().Use(configuration.name, &choice)) {
+      case Choices::State::kUndecided:
+        return;
+      case Choices::State::kToBeMeasured:
+        choice =
+            MeasureChoice(session_.get(), configuration_, resources_.allocate);
+        Choices::Instance().Decide(configuration.name, choice);
+        resources_.log(configuration.name + ": " + choice.Text());
+        break;
+      case Choices::State::kDecided:
+        break;
+    }
+  }
+  configuration.choice = choice;
+  configuration.decided = true;
+}
+
+RnnStatus CudnnBackend::Sizes(bool backward, RnnBufferSizes* sizes) {
+  const CudnnPlan& plan = *runs_->plan;
+  Arena arena(nullptr);
+  const Workspace workspace(plan, backward, &arena);
+  (backward ? sizes->backward_workspace : sizes->forward_workspace) =
+      arena.used();
+  return {};
 }
 
 RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
                                     RnnBufferSizes* sizes) {
-  CudnnPlan* plan;
-  CRNN_RETURN_IF_ERROR(Plan(problem, &plan));
-  for (const bool backward : {false, true}) {
-    Arena arena(nullptr);
-    const Workspace workspace(*plan, backward, &arena);
-    (backward ? sizes->backward_workspace : sizes->forward_workspace) =
-        arena.used();
+  CRNN_RETURN_IF_ERROR(Configure(problem));
+  Decide();
+  Choice& choice = configuration_->choice;
+  RnnStatus status = session_->Runs(configuration_, choice.algorithm, &runs_);
+  if (!status.ok() && choice.source == "stored") {
+    // Stored by another version, or for another GPU of that name.
+    choice = Choice();
+    status = session_->Runs(configuration_, choice.algorithm, &runs_);
   }
-  sizes->reserve_space = problem.is_training ? plan->reserve_size() : 0;
+  CRNN_RETURN_IF_ERROR(status);
+  if (problem.is_training) {
+    sizes->reserve_space = ReserveBytes(*runs_->plan, choice.algorithm);
+  }
+  return Sizes(/*backward=*/false, sizes);
+}
+
+RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
+                                            size_t reserve_space,
+                                            RnnBufferSizes* sizes) {
+  CRNN_RETURN_IF_ERROR(Configure(problem));
+  if (!configuration_->decided) {
+    configuration_->decided =
+        Choices::Instance().Find(configuration_->name, &configuration_->choice);
+  }
+  RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
+  const size_t number = reserve_space % kReserveMultiple;
+  if (number > 0 && number < static_cast<size_t>(kNumRnnAlgorithms)) {
+    algorithm = static_cast<RnnAlgorithm>(number);
+  }
+  CRNN_RETURN_IF_ERROR(session_->Runs(configuration_, algorithm, &runs_));
+  sizes->reserve_space = ReserveBytes(*runs_->plan, algorithm);
   sizes->backward_consumes_reserve = true;
-  return {};
+  return Sizes(/*backward=*/true, sizes);
+}
+
+RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
+  const Choice& choice = configuration_->choice;
+  const bool replays =
+      pass == Pass::kForward ? choice.replays_forward : choice.replays_backward;
+  // With sequence lengths, what runs depends on them.
+  if (replays && options_.replay && Replay::Fits(addresses) &&
+      !configuration_->problem.has_sequence_lengths) {
+    bool done = false;
+    CRNN_RETURN_IF_ERROR(TryReplay(&runs_->of(pass), pass, addresses, &done));
+    if (done) return {};
+  }
+  return EnqueuePass(pass, session_->lane(), runs_->plan.get(), addresses);
+}
+
+// Not where that would cost more than it gains, nor where it cannot be.
+RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
+                                  const CallAddresses& addresses, bool* done) {
+  // A configuration that is seen once must not pay for a capture.
+  if (runs->cannot_replay) return {};
+  if (runs->replay == nullptr && ++runs->uses < 2) return {};
+  if (runs->replay == nullptr) {
+    // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
+    if (StreamIsCapturing()) return {};
+    const auto sizes = CallBufferSizes(*runs_->plan, pass);
+    const std::shared_ptr<void> region = resources_.allocate(
+        *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
+    if (region == nullptr) return {};
+    const RnnStatus status = CapturePass(session_.get(), runs_->plan.get(),
+                                         pass, region.get(), &runs->replay);
+    if (!status.ok()) {
+      runs->cannot_replay = true;
+      resources_.log(configuration_->name + ": " + status.message);
+      return {};
+    }
+    session_->TrimReplays();
+  } else if (StreamIsCapturing()) {
+    return {};
+  }
+  const RnnStatus status = runs->replay->Launch(stream(), addresses);
+  *done = status.ok();
+  if (!status.ok()) runs->replay.reset();
+  return status;
 }
 
 RnnStatus CudnnBackend::Copy(const void* from, void* to, size_t bytes) {
   CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
   if (bytes == 0) return {};
-  return CheckCuda(Gpu().cuda.MemcpyAsync(Address(to), Address(from), bytes,
-                                          static_cast<CUstream>(stream_)),
-                   "copy device memory");
+  return CudaStatus(
+      Gpu().cuda.cuMemcpyDtoDAsync(Address(to), Address(from), bytes, stream()),
+      "copy device memory");
 }
 
 RnnStatus CudnnBackend::SetZero(void* to, size_t bytes) {
@@ -135,16 +247,16 @@ RnnStatus CudnnBackend::SetZero(void* to, size_t bytes) {
 RnnStatus CudnnBackend::Fill(void* to, unsigned char byte, size_t bytes) {
   CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
   if (bytes == 0) return {};
-  return CheckCuda(Gpu().cuda.MemsetAsync(Address(to), byte, bytes,
-                                          static_cast<CUstream>(stream_)),
-                   "fill device memory");
+  return CudaStatus(
+      Gpu().cuda.cuMemsetD8Async(Address(to), byte, bytes, stream()),
+      "fill device memory");
 }
 
 // Between [B, L * D, size] and [L * D, B, size], a strided copy per row of
 // L * D.
 RnnStatus CudnnBackend::CopyStates(const RnnProblem& problem, int64_t size,
                                    const void* from, void* to, bool to_cudnn) {
-  const size_t width = size * ItemSize(problem.dtype);
+  const size_t width = size * SizeOf(problem.dtype);
   const int64_t rows = problem.spec.num_pseudo_layers();
   for (int64_t row = 0; row < rows; ++row) {
     CUDA_MEMCPY2D copy = {};
@@ -158,9 +270,8 @@ RnnStatus CudnnBackend::CopyStates(const RnnProblem& problem, int64_t size,
     copy.dstPitch = to_cudnn ? width : rows * width;
     copy.WidthInBytes = width;
     copy.Height = problem.batch_size;
-    CRNN_RETURN_IF_ERROR(CheckCuda(
-        Gpu().cuda.Memcpy2DAsync(&copy, static_cast<CUstream>(stream_)),
-        "copy states"));
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuMemcpy2DAsync(&copy, stream()), "copy states"));
   }
   return {};
 }
@@ -173,7 +284,7 @@ RnnStatus CudnnBackend::CopyStatesOfEmptySequences(const RnnProblem& problem,
                                                    const void* from, void* to) {
   const int64_t rows = problem.spec.num_pseudo_layers();
   const int64_t batch = problem.batch_size;
-  const size_t item = size * ItemSize(problem.dtype);
+  const size_t item = size * SizeOf(problem.dtype);
   for (int64_t begin = 0, end; begin < batch; begin = end + 1) {
     end = begin;
     while (end < batch && lengths[end] == 0) ++end;
@@ -187,17 +298,24 @@ RnnStatus CudnnBackend::CopyStatesOfEmptySequences(const RnnProblem& problem,
     copy.srcPitch = copy.dstPitch = item * (problem.time_major ? batch : rows);
     copy.WidthInBytes = item * (problem.time_major ? end - begin : rows);
     copy.Height = problem.time_major ? rows : end - begin;
-    CRNN_RETURN_IF_ERROR(CheckCuda(
-        Gpu().cuda.Memcpy2DAsync(&copy, static_cast<CUstream>(stream_)),
-        "copy states"));
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuMemcpy2DAsync(&copy, stream()), "copy states"));
+  }
+  return {};
+}
+
+RnnStatus CudnnBackend::RepackParams(const void* from, void* to) {
+  for (const RepackedBlock& block : runs_->plan->repacked()) {
+    CRNN_RETURN_IF_ERROR(Copy(static_cast<const char*>(from) + block.offset,
+                              static_cast<char*>(to) + block.cudnn_offset,
+                              block.size));
   }
   return {};
 }
 
 RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
                                 const RnnForwardBuffers& buffers) {
-  CudnnPlan* plan;
-  CRNN_RETURN_IF_ERROR(Plan(problem, &plan));
+  CudnnPlan* const plan = runs_->plan.get();
   Arena arena(buffers.workspace);
   const Workspace workspace(*plan, /*backward=*/false, &arena);
   if (options_.poison_scratch) {
@@ -209,58 +327,54 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
   }
   const RnnSpec& spec = problem.spec;
   const bool exchanges = ExchangesStates(problem);
+  const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(plan->SetSequenceLengths(buffers.sequence_lengths));
   }
   if (plan->uses_dropout()) {
-    CRNN_RETURN_IF_ERROR(plan->SeedDropout(
-        session_->handle(), workspace.dropout_states, MixSeeds(buffers.seed)));
+    CRNN_RETURN_IF_ERROR(plan->SeedDropout(session_->lane().handle,
+                                           workspace.dropout_states,
+                                           MixSeeds(buffers.seed)));
   }
-  const void* params = buffers.params;
-  if (!plan->repacked().empty()) {
-    params = workspace.params;
-    for (const RepackedBlock& block : plan->repacked()) {
-      CRNN_RETURN_IF_ERROR(
-          Copy(static_cast<const char*>(buffers.params) + block.offset,
-               static_cast<char*>(workspace.params) + block.cudnn_offset,
-               block.size));
-    }
+  if (repacks) {
+    CRNN_RETURN_IF_ERROR(RepackParams(buffers.params, workspace.params));
   }
   if (exchanges) {
     CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
                                     buffers.input_h, workspace.input_h, true));
-    if (lstm) {
-      CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, buffers.input_c,
-                                      workspace.input_c, true));
-    }
   }
-  void* const output_h = exchanges ? workspace.output_h : buffers.output_h;
-  void* const output_c = !lstm       ? nullptr
-                         : exchanges ? workspace.output_c
-                                     : buffers.output_c;
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Gpu().cudnn.cudnnRNNForward(
-          session_->handle(), plan->rnn(),
-          problem.is_training ? CUDNN_FWD_MODE_TRAINING
-                              : CUDNN_FWD_MODE_INFERENCE,
-          /*devSeqLengths=*/nullptr, plan->input(), buffers.input,
-          plan->output(), buffers.output, plan->h(),
-          exchanges ? workspace.input_h : buffers.input_h, output_h, plan->c(),
-          !lstm       ? nullptr
-          : exchanges ? workspace.input_c
-                      : buffers.input_c,
-          output_c, plan->weight_space_size(), params, plan->workspace_size(),
-          workspace.cudnn, problem.is_training ? plan->reserve_size() : 0,
-          problem.is_training ? buffers.reserve_space : nullptr),
-      problem);
+  if (exchanges && lstm) {
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, buffers.input_c,
+                                    workspace.input_c, true));
+  }
+  CallAddresses addresses = {};
+  addresses[kInput] = Address(buffers.input);
+  addresses[kParams] = Address(repacks ? workspace.params : buffers.params);
+  addresses[kInputH] = Address(exchanges ? workspace.input_h : buffers.input_h);
+  addresses[kOutputH] =
+      Address(exchanges ? workspace.output_h : buffers.output_h);
+  if (lstm) {
+    addresses[kInputC] =
+        Address(exchanges ? workspace.input_c : buffers.input_c);
+    addresses[kOutputC] =
+        Address(exchanges ? workspace.output_c : buffers.output_c);
+  }
+  addresses[kOutput] = Address(buffers.output);
+  if (problem.is_training) {
+    addresses[kReserveSpace] = Address(buffers.reserve_space);
+  }
+  addresses[kWorkspace] = Address(workspace.cudnn);
+  addresses[kDropoutStates] = Address(workspace.dropout_states);
+  CRNN_RETURN_IF_ERROR(Run(Pass::kForward, addresses));
   if (exchanges) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(), output_h,
-                                    buffers.output_h, false));
-    if (lstm) {
-      CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, output_c,
-                                      buffers.output_c, false));
-    }
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
+                                    workspace.output_h, buffers.output_h,
+                                    false));
+  }
+  if (exchanges && lstm) {
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, workspace.output_c,
+                                    buffers.output_c, false));
   }
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
@@ -277,8 +391,7 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
 
 RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
                                  const RnnBackwardBuffers& buffers) {
-  CudnnPlan* plan;
-  CRNN_RETURN_IF_ERROR(Plan(problem, &plan));
+  CudnnPlan* const plan = runs_->plan.get();
   Arena arena(buffers.workspace);
   const Workspace workspace(*plan, /*backward=*/true, &arena);
   if (options_.poison_scratch) {
@@ -286,82 +399,69 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
   }
   const RnnSpec& spec = problem.spec;
   const bool exchanges = ExchangesStates(problem);
+  const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(plan->SetSequenceLengths(buffers.sequence_lengths));
   }
-  if (plan->uses_dropout()) {
-    CRNN_RETURN_IF_ERROR(
-        plan->AttachDropout(session_->handle(), workspace.dropout_states));
+  if (repacks) {
+    CRNN_RETURN_IF_ERROR(RepackParams(buffers.params, workspace.params));
   }
-  const void* params = buffers.params;
-  void* params_backprop = buffers.params_backprop;
-  if (!plan->repacked().empty()) {
-    params = workspace.params;
-    params_backprop = workspace.params_backprop;
-    for (const RepackedBlock& block : plan->repacked()) {
-      CRNN_RETURN_IF_ERROR(
-          Copy(static_cast<const char*>(buffers.params) + block.offset,
-               static_cast<char*>(workspace.params) + block.cudnn_offset,
-               block.size));
-    }
+  CallAddresses addresses = {};
+  addresses[kInput] = Address(buffers.input);
+  addresses[kParams] = Address(repacks ? workspace.params : buffers.params);
+  addresses[kOutput] = Address(buffers.output);
+  addresses[kOutputBackprop] = Address(buffers.output_backprop);
+  addresses[kReserveSpace] = Address(buffers.reserve_space);
+  addresses[kWorkspace] = Address(workspace.cudnn);
+  addresses[kDropoutStates] = Address(workspace.dropout_states);
+  addresses[kInputBackprop] = Address(buffers.input_backprop);
+  addresses[kParamsBackprop] =
+      Address(repacks ? workspace.params_backprop : buffers.params_backprop);
+  addresses[kInputH] = Address(buffers.input_h);
+  addresses[kOutputHBackprop] = Address(buffers.output_h_backprop);
+  addresses[kInputHBackprop] = Address(buffers.input_h_backprop);
+  if (lstm) {
+    addresses[kInputC] = Address(buffers.input_c);
+    addresses[kOutputCBackprop] = Address(buffers.output_c_backprop);
+    addresses[kInputCBackprop] = Address(buffers.input_c_backprop);
   }
-  const void* input_h = buffers.input_h;
-  const void* input_c = lstm ? buffers.input_c : nullptr;
-  const void* h_backprop = buffers.output_h_backprop;
-  const void* c_backprop = lstm ? buffers.output_c_backprop : nullptr;
-  void* input_h_backprop = buffers.input_h_backprop;
-  void* input_c_backprop = lstm ? buffers.input_c_backprop : nullptr;
   if (exchanges) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(), input_h,
-                                    workspace.input_h, true));
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(), h_backprop,
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
+                                    buffers.input_h, workspace.input_h, true));
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
+                                    buffers.output_h_backprop,
                                     workspace.h_backprop, true));
-    input_h = workspace.input_h;
-    h_backprop = workspace.h_backprop;
-    input_h_backprop = workspace.output_h;
-    if (lstm) {
-      CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, input_c,
-                                      workspace.input_c, true));
-      CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, c_backprop,
-                                      workspace.c_backprop, true));
-      input_c = workspace.input_c;
-      c_backprop = workspace.c_backprop;
-      input_c_backprop = workspace.output_c;
-    }
+    addresses[kInputH] = Address(workspace.input_h);
+    addresses[kOutputHBackprop] = Address(workspace.h_backprop);
+    addresses[kInputHBackprop] = Address(workspace.output_h);
   }
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Gpu().cudnn.cudnnRNNBackwardData_v8(
-          session_->handle(), plan->rnn(), /*devSeqLengths=*/nullptr,
-          plan->output(), buffers.output, buffers.output_backprop,
-          plan->input(), buffers.input_backprop, plan->h(), input_h, h_backprop,
-          input_h_backprop, plan->c(), input_c, c_backprop, input_c_backprop,
-          plan->weight_space_size(), params, plan->workspace_size(),
-          workspace.cudnn, plan->reserve_size(), buffers.reserve_space),
-      problem);
-  CRNN_RETURN_IF_ERROR(SetZero(params_backprop, plan->weight_space_size()));
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Gpu().cudnn.cudnnRNNBackwardWeights_v8(
-          session_->handle(), plan->rnn(), CUDNN_WGRAD_MODE_ADD,
-          /*devSeqLengths=*/nullptr, plan->input(), buffers.input, plan->h(),
-          input_h, plan->output(), buffers.output, plan->weight_space_size(),
-          params_backprop, plan->workspace_size(), workspace.cudnn,
-          plan->reserve_size(), buffers.reserve_space),
-      problem);
+  if (exchanges && lstm) {
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, buffers.input_c,
+                                    workspace.input_c, true));
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units,
+                                    buffers.output_c_backprop,
+                                    workspace.c_backprop, true));
+    addresses[kInputC] = Address(workspace.input_c);
+    addresses[kOutputCBackprop] = Address(workspace.c_backprop);
+    addresses[kInputCBackprop] = Address(workspace.output_c);
+  }
+  CRNN_RETURN_IF_ERROR(Run(Pass::kBackward, addresses));
   for (const RepackedBlock& block : plan->repacked()) {
     CRNN_RETURN_IF_ERROR(
-        Copy(static_cast<const char*>(params_backprop) + block.cudnn_offset,
+        Copy(static_cast<const char*>(workspace.params_backprop) +
+                 block.cudnn_offset,
              static_cast<char*>(buffers.params_backprop) + block.offset,
              block.size));
   }
   if (exchanges) {
     CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
-                                    input_h_backprop, buffers.input_h_backprop,
-                                    false));
-    if (lstm) {
-      CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, input_c_backprop,
-                                      buffers.input_c_backprop, false));
-    }
+                                    workspace.output_h,
+                                    buffers.input_h_backprop, false));
+  }
+  if (exchanges && lstm) {
+    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, workspace.output_c,
+                                    buffers.input_c_backprop, false));
   }
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(

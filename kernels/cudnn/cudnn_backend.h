@@ -1,24 +1,34 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_CUDNN_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_CUDNN_BACKEND_H_
 
+#include <functional>
 #include <memory>
+#include <string>
 
-#include "kernels/cudnn/plan.h"
+#include "kernels/cudnn/measure.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
-class CudnnSession;
+// What a call has of its device, whose context must be current.
+struct CudnnResources {
+  int device = 0;
+  void* stream = nullptr;
+  AllocateScratch allocate;
+  // For what is of interest at verbosity 1.
+  std::function<void(const std::string&)> log;
+};
 
-// Runs a network with cuDNN in one stream of one GPU, whose context must be
-// current.
+// Runs a network with cuDNN in one stream of one GPU.
 class CudnnBackend : public RnnBackend {
  public:
-  CudnnBackend(int device, void* stream, const CudnnOptions& options);
+  CudnnBackend(CudnnResources resources, const CudnnOptions& options);
   ~CudnnBackend() override;
 
   RnnStatus BufferSizes(const RnnProblem& problem,
                         RnnBufferSizes* sizes) override;
+  RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
+                                RnnBufferSizes* sizes) override;
   RnnStatus Forward(const RnnProblem& problem,
                     const RnnForwardBuffers& buffers) override;
   RnnStatus Backward(const RnnProblem& problem,
@@ -27,19 +37,31 @@ class CudnnBackend : public RnnBackend {
   RnnStatus SetZero(void* to, size_t bytes) override;
 
  private:
-  RnnStatus Plan(const RnnProblem& problem, CudnnPlan** plan);
+  RnnStatus Configure(const RnnProblem& problem);
+  void Decide();
+  RnnStatus Sizes(bool backward, RnnBufferSizes* sizes);
+  bool StreamIsCapturing() const;
+  RnnStatus Run(Pass pass, const CallAddresses& addresses);
+  RnnStatus TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
+                      const CallAddresses& addresses, bool* done);
+
   RnnStatus Fill(void* to, unsigned char byte, size_t bytes);
   RnnStatus CopyStates(const RnnProblem& problem, int64_t size,
                        const void* from, void* to, bool to_cudnn);
   RnnStatus CopyStatesOfEmptySequences(const RnnProblem& problem,
                                        const int32_t* lengths, int64_t size,
                                        const void* from, void* to);
+  RnnStatus RepackParams(const void* from, void* to);
 
-  const int device_;
-  void* const stream_;
+  CUstream stream() const { return static_cast<CUstream>(resources_.stream); }
+
+  const CudnnResources resources_;
   const CudnnOptions options_;
   // Lent by a pool for the time of this call.
   std::unique_ptr<CudnnSession> session_;
+  // Known once the sizes are.
+  CudnnConfiguration* configuration_ = nullptr;
+  CudnnRuns* runs_ = nullptr;
 };
 
 }  // namespace cudnn_rnn_tf

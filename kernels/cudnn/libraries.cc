@@ -55,11 +55,16 @@ RnnStatus Load(GpuLibraries* libraries) {
         "the dynamic linker looks (LD_LIBRARY_PATH, ldconfig) and not found (" +
         error + "). pip install 'tensorflow[and-cuda]' brings it");
   }
-  CudaDriver& driver = libraries->cuda;
-  Find(cuda, kCudaName, "cuMemcpyDtoDAsync_v2", &driver.MemcpyAsync, &missing);
-  Find(cuda, kCudaName, "cuMemcpy2DAsync_v2", &driver.Memcpy2DAsync, &missing);
-  Find(cuda, kCudaName, "cuMemsetD8Async", &driver.MemsetAsync, &missing);
-  Find(cuda, kCudaName, "cuGetErrorString", &driver.GetErrorString, &missing);
+#define CRNN_TEXT(name) #name
+#define CRNN_FIND(name) \
+  Find(cuda, kCudaName, CRNN_TEXT(name), &libraries->cuda.name, &missing);
+  CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_FIND)
+  // An older driver runs everything but graphs.
+  libraries->has_graphs = missing.empty();
+  missing.clear();
+  CRNN_CUDA_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+#undef CRNN_TEXT
 #define CRNN_FIND(name) \
   Find(cudnn, cudnn_name, #name, &libraries->cudnn.name, &missing);
   CRNN_CUDNN_FUNCTIONS(CRNN_FIND)
@@ -100,5 +105,14 @@ RnnStatus LoadGpuLibraries() {
 }
 
 const GpuLibraries& Gpu() { return *Loaded(); }
+
+RnnStatus CudaStatus(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return {};
+  const char* text = nullptr;
+  Gpu().cuda.cuGetErrorString(result, &text);
+  return {RnnStatus::Code::kInternal, std::string("CUDA failed to ") + what +
+                                          ": " +
+                                          (text != nullptr ? text : "unknown")};
+}
 
 }  // namespace cudnn_rnn_tf

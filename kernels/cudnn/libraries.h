@@ -40,24 +40,61 @@ namespace cudnn_rnn_tf {
   F(cudnnRNNBackwardData_v8)       \
   F(cudnnRNNBackwardWeights_v8)
 
-struct CudnnLibrary {
+// cuda.h's macros give these names the versions that the driver exports.
+#define CRNN_CUDA_FUNCTIONS(F) \
+  F(cuCtxGetCurrent)           \
+  F(cuCtxGetDevice)            \
+  F(cuDeviceGetName)           \
+  F(cuEventCreate)             \
+  F(cuEventDestroy)            \
+  F(cuEventElapsedTime)        \
+  F(cuEventRecord)             \
+  F(cuEventSynchronize)        \
+  F(cuGetErrorString)          \
+  F(cuMemcpy2DAsync)           \
+  F(cuMemcpyDtoDAsync)         \
+  F(cuMemsetD8Async)           \
+  F(cuStreamCreate)            \
+  F(cuStreamDestroy)           \
+  F(cuStreamIsCapturing)
+
+// The last of these came with CUDA 12.4's driver.
+#define CRNN_CUDA_GRAPH_FUNCTIONS(F) \
+  F(cuStreamBeginCapture)            \
+  F(cuStreamEndCapture)              \
+  F(cuGraphDestroy)                  \
+  F(cuGraphExecDestroy)              \
+  F(cuGraphExecKernelNodeSetParams)  \
+  F(cuGraphExecMemcpyNodeSetParams)  \
+  F(cuGraphExecMemsetNodeSetParams)  \
+  F(cuGraphGetNodes)                 \
+  F(cuGraphInstantiate)              \
+  F(cuGraphKernelNodeGetParams)      \
+  F(cuGraphLaunch)                   \
+  F(cuGraphMemcpyNodeGetParams)      \
+  F(cuGraphMemsetNodeGetParams)      \
+  F(cuGraphNodeGetType)              \
+  F(cuFuncGetParamInfo)              \
+  F(cuKernelGetParamInfo)
+
 #define CRNN_MEMBER(name) decltype(&::name) name = nullptr;
+
+struct CudnnLibrary {
   CRNN_CUDNN_FUNCTIONS(CRNN_MEMBER)
-#undef CRNN_MEMBER
 };
 
-// The driver's exported names carry versions that cuda.h's macros hide.
 struct CudaDriver {
-  CUresult (*MemcpyAsync)(CUdeviceptr, CUdeviceptr, size_t, CUstream) = nullptr;
-  CUresult (*Memcpy2DAsync)(const CUDA_MEMCPY2D*, CUstream) = nullptr;
-  CUresult (*MemsetAsync)(CUdeviceptr, unsigned char, size_t,
-                          CUstream) = nullptr;
-  CUresult (*GetErrorString)(CUresult, const char**) = nullptr;
+  CRNN_CUDA_FUNCTIONS(CRNN_MEMBER)
+  CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_MEMBER)
 };
+
+#undef CRNN_MEMBER
 
 struct GpuLibraries {
   CudnnLibrary cudnn;
   CudaDriver cuda;
+  // Whether the driver has all functions for graphs.
+  bool has_graphs = false;
 };
 
 // Loads both libraries, unless they are loaded already, or says why they cannot
@@ -67,6 +104,15 @@ RnnStatus LoadGpuLibraries();
 
 // The loaded libraries; only after LoadGpuLibraries has succeeded.
 const GpuLibraries& Gpu();
+
+#define CRNN_RETURN_IF_ERROR(expression)               \
+  do {                                                 \
+    const RnnStatus crnn_rnn_status = (expression);    \
+    if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
+  } while (false)
+
+// A driver call's outcome; `what` completes "CUDA failed to".
+RnnStatus CudaStatus(CUresult result, const char* what);
 
 }  // namespace cudnn_rnn_tf
 

@@ -36,12 +36,6 @@ const char* TypeName(RnnDataType dtype) {
   return "unknown type";
 }
 
-size_t SizeOf(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? 8
-         : dtype == RnnDataType::kFloat32 ? 4
-                                          : 2;
-}
-
 cudnnRNNMode_t CellMode(RnnMode mode) {
   switch (mode) {
     case RnnMode::kLstm:
@@ -83,6 +77,19 @@ cudnnMathType_t MathType(RnnDataType dtype, bool allow_tf32) {
   return CUDNN_DEFAULT_MATH;
 }
 
+cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
+  switch (algorithm) {
+    case RnnAlgorithm::kAuto:
+    case RnnAlgorithm::kStandard:
+      return CUDNN_RNN_ALGO_STANDARD;
+    case RnnAlgorithm::kPersistStatic:
+      return CUDNN_RNN_ALGO_PERSIST_STATIC;
+    case RnnAlgorithm::kPersistStaticSmallH:
+      return CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H;
+  }
+  return CUDNN_RNN_ALGO_STANDARD;
+}
+
 // "cudnnRNNForward" of "Gpu().cudnn.cudnnRNNForward(…)".
 std::string FunctionName(const std::string& call) {
   size_t begin = call.find("cudnn");
@@ -97,6 +104,12 @@ std::string FunctionName(const std::string& call) {
 void* UnreadAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 20); }
 
 }  // namespace
+
+size_t SizeOf(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat64   ? 8
+         : dtype == RnnDataType::kFloat32 ? 4
+                                          : 2;
+}
 
 std::string Describe(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
@@ -254,8 +267,8 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
   const bool padded = problem_.has_sequence_lengths || !problem_.time_major;
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDescriptor_v8(
-          rnn_.get(), CUDNN_RNN_ALGO_STANDARD, CellMode(spec.rnn_mode),
-          CudnnBiasMode(spec.bias_mode),
+          rnn_.get(), CudnnAlgorithm(options.algorithm),
+          CellMode(spec.rnn_mode), CudnnBiasMode(spec.bias_mode),
           spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
           spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
                                               : CUDNN_LINEAR_INPUT,

@@ -14,7 +14,13 @@ namespace cudnn_rnn_tf {
 
 // What besides the problem decides how cuDNN computes.
 struct CudnnOptions {
+  // Of a plan; what the problem wishes may be a choice.
+  RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
   bool allow_tf32 = true;
+  // Whether to choose by rule, not by measuring.
+  bool deterministic = false;
+  // Whether passes may be replayed as CUDA graphs.
+  bool replay = true;
   // For tests: copy the parameters as if cuDNN's layout were another one.
   bool force_repack = false;
   // For tests: fill what cuDNN gets as scratch with NaN first.
@@ -28,7 +34,10 @@ struct RepackedBlock {
   size_t size;
 };
 
-// The problem in words, for errors.
+// Bytes of a number.
+size_t SizeOf(RnnDataType dtype);
+
+// The problem in words.
 std::string Describe(const RnnProblem& problem);
 
 // A failed cuDNN call as a status, with cuDNN's own account of it.
@@ -41,12 +50,6 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
     if (crnn_status != CUDNN_STATUS_SUCCESS) {          \
       return CudnnFailure(crnn_status, #call, problem); \
     }                                                   \
-  } while (false)
-
-#define CRNN_RETURN_IF_ERROR(expression)               \
-  do {                                                 \
-    const RnnStatus crnn_rnn_status = (expression);    \
-    if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
   } while (false)
 
 // Not thread-safe: sequence lengths are set before each run.

@@ -2,12 +2,16 @@
 
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// A plan is a few descriptors in host memory; changing shapes make new ones.
-constexpr size_t kMaxPlans = 256;
+// A configuration is a few descriptors in host memory, apart from its replays;
+// changing shapes make new ones.
+constexpr size_t kMaxConfigurations = 256;
+// For all replays of the process.
+constexpr size_t kMaxReplayBytes = size_t{512} << 20;
 
 std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
   const RnnSpec& spec = problem.spec;
@@ -23,13 +27,38 @@ std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
             static_cast<int64_t>(problem.has_sequence_lengths) << 1 |
             static_cast<int64_t>(problem.is_training) << 2 |
             static_cast<int64_t>(options.allow_tf32) << 3 |
-            static_cast<int64_t>(options.force_repack) << 4}) {
+            static_cast<int64_t>(options.force_repack) << 4 |
+            static_cast<int64_t>(options.replay) << 5 |
+            static_cast<int64_t>(options.deterministic) << 6 |
+            static_cast<int64_t>(problem.algorithm) << 8}) {
     key.append(reinterpret_cast<const char*>(&number), sizeof(number));
   }
   for (const float number : {spec.dropout, spec.cell_clip}) {
     key.append(reinterpret_cast<const char*>(&number), sizeof(number));
   }
   return key;
+}
+
+// The configurations that share a choice: all sizes of time up to the same
+// power of two, since a step of one costs what a step of another does.
+std::string NameOf(const std::string& gpu, RnnProblem problem,
+                   const CudnnOptions& options) {
+  int64_t rounded = 1;
+  while (rounded < problem.max_time) rounded *= 2;
+  problem.max_time = rounded;
+  std::string name = gpu + ", cuDNN " +
+                     std::to_string(Gpu().cudnn.cudnnGetVersion()) + ": " +
+                     Describe(problem);
+  if (problem.dtype == RnnDataType::kFloat32 && options.allow_tf32) {
+    name += ", TF32";
+  }
+  if (options.deterministic) name += ", deterministic";
+  if (!options.replay) name += ", without graphs";
+  if (problem.algorithm != RnnAlgorithm::kAuto) {
+    name += std::string(", pinned ") +
+            kRnnAlgorithmNames[static_cast<int>(problem.algorithm)];
+  }
+  return name;
 }
 
 }  // namespace
@@ -41,29 +70,89 @@ RnnStatus CudnnSession::Open(void* stream) {
       Gpu().cudnn.cudnnSetStream(handle_.get(),
                                  static_cast<cudaStream_t>(stream)),
       none);
+  lane_ = {handle_.get(), static_cast<CUstream>(stream)};
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  char name[256] = "";
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuDeviceGetName(name, sizeof(name), device),
+                 "name the device"));
+  gpu_ = name;
   return {};
 }
 
-RnnStatus CudnnSession::Plan(const RnnProblem& problem,
-                             const CudnnOptions& options, CudnnPlan** plan) {
+CudnnSession::~CudnnSession() {
+  if (capture_stream_ != nullptr) Gpu().cuda.cuStreamDestroy(capture_stream_);
+}
+
+RnnStatus CudnnSession::CaptureLane(CudnnLane* lane) {
+  const RnnProblem none;
+  if (capture_stream_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Gpu().cuda.cuStreamCreate(&capture_stream_, CU_STREAM_NON_BLOCKING),
+        "make a stream"));
+  }
+  if (capture_handle_.get() == nullptr) {
+    CRNN_RETURN_IF_CUDNN_ERROR(capture_handle_.Create(), none);
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Gpu().cudnn.cudnnSetStream(capture_handle_.get(), capture_stream_),
+        none);
+  }
+  *lane = {capture_handle_.get(), capture_stream_};
+  return {};
+}
+
+CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
+                                                const CudnnOptions& options) {
   const std::string key = KeyOf(problem, options);
   const auto found = index_.find(key);
   if (found != index_.end()) {
-    plans_.splice(plans_.begin(), plans_, found->second);
-    *plan = found->second->second.get();
-    return {};
+    configurations_.splice(configurations_.begin(), configurations_,
+                           found->second);
+    return found->second->second.get();
   }
-  std::unique_ptr<CudnnPlan> made;
-  CRNN_RETURN_IF_ERROR(
-      CudnnPlan::Create(handle_.get(), problem, options, &made));
-  *plan = made.get();
-  plans_.emplace_front(key, std::move(made));
-  index_[key] = plans_.begin();
-  if (plans_.size() > kMaxPlans) {
-    index_.erase(plans_.back().first);
-    plans_.pop_back();
+  auto made = std::make_unique<CudnnConfiguration>();
+  made->problem = problem;
+  made->options = options;
+  made->name = NameOf(gpu_, problem, options);
+  configurations_.emplace_front(key, std::move(made));
+  index_[key] = configurations_.begin();
+  if (configurations_.size() > kMaxConfigurations) {
+    index_.erase(configurations_.back().first);
+    configurations_.pop_back();
   }
+  return configurations_.front().second.get();
+}
+
+RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
+                             RnnAlgorithm algorithm, CudnnRuns** runs) {
+  std::unique_ptr<CudnnRuns>& held =
+      configuration->runs[static_cast<int>(algorithm)];
+  if (held == nullptr) {
+    auto made = std::make_unique<CudnnRuns>();
+    CudnnOptions options = configuration->options;
+    options.algorithm = algorithm;
+    CRNN_RETURN_IF_ERROR(CudnnPlan::Create(
+        handle_.get(), configuration->problem, options, &made->plan));
+    held = std::move(made);
+  }
+  *runs = held.get();
   return {};
+}
+
+void CudnnSession::TrimReplays() {
+  for (auto entry = configurations_.rbegin();
+       entry != configurations_.rend() &&
+       std::next(entry) != configurations_.rend() &&
+       Replay::TotalBytes() > kMaxReplayBytes;
+       ++entry) {
+    for (std::unique_ptr<CudnnRuns>& runs : entry->second->runs) {
+      if (runs == nullptr) continue;
+      runs->forward.replay.reset();
+      runs->backward.replay.reset();
+    }
+  }
 }
 
 CudnnSessionPool& CudnnSessionPool::Instance() {

@@ -1,7 +1,8 @@
-// A cuDNN handle with the plans made for it, and the pool that lends them.
+// cuDNN handles with what was made for them, and the pool that lends them.
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_SESSION_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_SESSION_H_
 
+#include <array>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -10,26 +11,67 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cudnn/plan.h"
+#include "kernels/cudnn/choice.h"
+#include "kernels/cudnn/replay.h"
 
 namespace cudnn_rnn_tf {
+
+// What one algorithm needs to run a problem.
+struct CudnnRuns {
+  struct PassRuns {
+    int uses = 0;
+    std::unique_ptr<Replay> replay;
+    bool cannot_replay = false;
+  };
+
+  std::unique_ptr<CudnnPlan> plan;
+  PassRuns forward, backward;
+
+  PassRuns& of(Pass pass) {
+    return pass == Pass::kForward ? forward : backward;
+  }
+};
+
+// A problem with what is known of it.
+struct CudnnConfiguration {
+  RnnProblem problem;
+  CudnnOptions options;
+  Choice choice;
+  bool decided = false;
+  // Its name among the choices.
+  std::string name;
+  // By algorithm; made when first needed.
+  std::array<std::unique_ptr<CudnnRuns>, kNumRnnAlgorithms> runs;
+};
 
 // Used by one thread at a time, for one stream.
 class CudnnSession {
  public:
   RnnStatus Open(void* stream);
-  cudnnHandle_t handle() const { return handle_.get(); }
+  ~CudnnSession();
 
-  // The plan of a problem, made at its first use. Valid until the next call.
-  RnnStatus Plan(const RnnProblem& problem, const CudnnOptions& options,
-                 CudnnPlan** plan);
+  const CudnnLane& lane() const { return lane_; }
+  // For captures, which other work in the stream must not enter.
+  RnnStatus CaptureLane(CudnnLane* lane);
+
+  // Valid until the next call.
+  CudnnConfiguration* Configuration(const RnnProblem& problem,
+                                    const CudnnOptions& options);
+  RnnStatus Runs(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
+                 CudnnRuns** runs);
+  // Drops this session's least recently used replays while those of the process
+  // take too much memory; not those of the configuration used last.
+  void TrimReplays();
 
  private:
-  using Entry = std::pair<std::string, std::unique_ptr<CudnnPlan>>;
+  using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;
 
-  CudnnHandle handle_;
+  std::string gpu_;  // The model's name.
+  CudnnHandle handle_, capture_handle_;
+  CudnnLane lane_ = {};
+  CUstream capture_stream_ = nullptr;
   // The most recently used first.
-  std::list<Entry> plans_;
+  std::list<Entry> configurations_;
   std::unordered_map<std::string, std::list<Entry>::iterator> index_;
 };
 

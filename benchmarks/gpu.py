@@ -1,0 +1,372 @@
+"""Times the layers on a GPU beside Keras, PyTorch and bare cuDNN.
+
+On the GPU machine, in the root of the repository, each system in a process of its own:
+
+    for system in cudnn_rnn_tf keras torch bare; do
+      python -m benchmarks.gpu --system=$system --output=DIR --commit=HASH
+    done
+
+Each leaves DIR/<system>.jsonl. `python -m benchmarks.gpu_page --input=DIR` makes the results page.
+
+How a step is timed: k steps back to back, each from the states the last one ended with, then a
+wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples
+the median counts. TensorFlow's steps are taken eight at a time (where they are long, one at a
+time) by a `tf.function`; of the rows of our own, steps that are a call each are timed as well.
+PyTorch's steps are eager, with `torch.backends.cudnn.benchmark`, bare cuDNN's calls from C++. A
+training step is a forward and a backward pass, from a given gradient of the outputs to those of
+inputs and weights.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks import gpu_rows
+
+_SYSTEM = flags.DEFINE_enum(
+    "system", None, ["cudnn_rnn_tf", "keras", "torch", "bare"], "What to time.", required=True
+)
+_OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
+_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+_ROWS = flags.DEFINE_string("rows", "", "Regular expression of the rows to time; all by default.")
+_ALL_LENGTHS = flags.DEFINE_bool("all_lengths", False, "All lengths of DeepBench's GRUs.")
+_SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time; a later run goes on.")
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SAMPLE_SECONDS = 0.05
+SAMPLES = 5
+STEPS_PER_CALL = 8
+# A step of more floating-point operations than this, about a millisecond, is a call of its own.
+LONG_STEP = 2e10
+
+Result = dict[str, Any]
+
+
+def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
+    """Milliseconds of a step, five times; `run` runs as many steps as it is told and waits.
+
+    It is told multiples of `multiple`.
+    """
+
+    def seconds(count: int) -> float:
+        start = time.perf_counter()
+        run(count)
+        return (time.perf_counter() - start) / count
+
+    run(4 * multiple)  # The first uses choose, capture and compile.
+    estimate = min(seconds(multiple), seconds(2 * multiple))
+    count = max(1, min(1000, int(SAMPLE_SECONDS / estimate)))
+    count = -(-count // multiple) * multiple
+    return [1e3 * seconds(count) for _ in range(SAMPLES)]
+
+
+# TensorFlow.
+
+
+def _tensorflow_results(
+    row: gpu_rows.Row, time_major: bool, call: Callable[..., Any], weights: Callable[[], list[Any]]
+) -> Result:
+    """Times a network; `call(inputs, states, training)` returns outputs and new states."""
+    import tensorflow as tf
+
+    dtype = tf.as_dtype(row.dtype)
+    lead = (row.time, row.batch) if time_major else (row.batch, row.time)
+
+    def draw(scale: float, size: int) -> tf.Tensor:
+        return tf.cast(scale * tf.random.normal((*lead, size)), dtype)
+
+    inputs, d_outputs = draw(1.0, row.units), draw(0.1, row.units * row.directions)
+    _, first_states = call(inputs, None, False)
+
+    takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in (inputs, *weights())]
+
+    def infer(states):
+        _, states = call(inputs, states, False)
+        return states
+
+    def train(states):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs, new_states = call(inputs, states, True)
+        gradients = tape.gradient(outputs, [inputs, *weights()], output_gradients=d_outputs)
+        # Without somebody to take them, gradients are not computed.
+        for taker, gradient in zip(takers, gradients, strict=True):
+            taker.assign(gradient)
+        return new_states
+
+    def runner(steps: int) -> Callable[[int], None]:
+        # Inference is traced once and inlined; calls of a function that assigns are not.
+        step = train if row.training else tf.function(infer)
+
+        @tf.function
+        def several(states):
+            for _ in range(steps):
+                states = step(states)
+            return states
+
+        def run(count: int) -> None:
+            states = list(first_states)
+            for _ in range(count // steps):
+                states = several(states)
+            # `numpy()` would wait up to milliseconds longer than the device works.
+            tf.test.experimental.sync_devices()
+
+        return run
+
+    flops = 16 * row.layers * row.directions * row.time * row.batch * row.units**2
+    flops *= 3 if row.training else 1
+    steps = 1 if flops > LONG_STEP else STEPS_PER_CALL
+    run = runner(steps)
+    run(4 * steps)
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    result = {"ms": sample(run, steps)}
+    result["memory"] = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    if row.source == "own":
+        result["ms_a_call"] = result["ms"] if steps == 1 else sample(runner(1))
+    return result
+
+
+def _cudnn_rnn_tf(row: gpu_rows.Row) -> Iterator[Result]:
+    import tensorflow as tf
+
+    import cudnn_rnn_tf as crnn
+
+    tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
+    for time_major in (True, False):
+        layer = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode](
+            row.layers,
+            row.units,
+            direction="bidirectional" if row.directions == 2 else "unidirectional",
+            time_major=time_major,
+            return_state=True,
+            dtype=row.dtype,
+        )
+
+        def call(inputs, states, training, layer=layer):
+            outputs, *states = layer(inputs, initial_state=states, training=training)
+            return outputs, states
+
+        result = _tensorflow_results(
+            row, time_major, call, lambda layer=layer: layer.trainable_variables
+        )
+        choice = _choice_of(row, time_major, crnn.info()["gpu"]["choices"])
+        yield {"layout": "time-major" if time_major else "batch-major", "choice": choice, **result}
+
+
+def _choice_of(row: gpu_rows.Row, time_major: bool, choices: dict[str, Any]) -> Result:
+    rounded = 1 << (row.time - 1).bit_length()
+    sides = "bidirectional" if row.directions == 2 else "unidirectional"
+    parts = (
+        f": {row.mode}, {row.layers} layers of {row.units} units, {sides}, ",
+        f", {row.dtype}, time {rounded}, batch {row.batch}, ",
+        f"{'time' if time_major else 'batch'}-major, ",
+        "training" if row.training else "inference",
+    )
+    (choice,) = [
+        value
+        for name, value in choices.items()
+        if all(part in name for part in parts) and ("TF32" in name) == (row.type == "tf32")
+    ]
+    return choice
+
+
+def _keras(row: gpu_rows.Row) -> Iterator[Result]:
+    import keras
+    import tensorflow as tf
+
+    if row.dtype == "bfloat16":
+        return  # Its cuDNN op has no such kernel.
+    tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
+    make = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode]
+    layers = []
+    for _ in range(row.layers):
+        layer = make(row.units, return_sequences=True, return_state=True, dtype=row.dtype)
+        if row.directions == 2:
+            layer = keras.layers.Bidirectional(layer, dtype=row.dtype)
+        layers.append(layer)
+    per_layer = (2 if row.mode == "lstm" else 1) * row.directions
+
+    def call(inputs, states, training):
+        new_states = []
+        for index, layer in enumerate(layers):
+            own = None if states is None else states[index * per_layer : (index + 1) * per_layer]
+            if own is not None and per_layer == 1:
+                (own,) = own
+            inputs, *ended = layer(inputs, initial_state=own, training=training)
+            new_states += ended
+        return inputs, new_states
+
+    result = _tensorflow_results(
+        row,
+        time_major=False,
+        call=call,
+        weights=lambda: [v for layer in layers for v in layer.trainable_variables],
+    )
+    yield {"layout": "batch-major", **result}
+
+
+def _tensorflow_versions() -> dict[str, str]:
+    import keras
+    import tensorflow as tf
+
+    return {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
+
+# PyTorch.
+
+
+def _torch(row: gpu_rows.Row) -> Iterator[Result]:
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = row.type == "tf32"
+    dtype = getattr(torch, row.dtype)
+    make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[row.mode]
+    network = make(row.units, row.units, row.layers, bidirectional=row.directions == 2)
+    network = network.cuda().to(dtype)
+    network.flatten_parameters()
+    inputs = torch.randn(row.time, row.batch, row.units, device="cuda", dtype=dtype)
+    d_outputs = 0.1 * torch.randn(
+        row.time, row.batch, row.units * row.directions, device="cuda", dtype=dtype
+    )
+    inputs.requires_grad_(row.training)
+    with torch.no_grad():
+        _, states = network(inputs)
+
+    def infer(count: int) -> None:
+        nonlocal states
+        with torch.inference_mode():
+            for _ in range(count):
+                _, states = network(inputs, states)
+        torch.cuda.synchronize()
+
+    def train(count: int) -> None:
+        nonlocal states
+        for _ in range(count):
+            outputs, ended = network(inputs, states)
+            torch.autograd.grad(outputs, [inputs, *network.parameters()], d_outputs)
+            states = (
+                tuple(state.detach() for state in ended) if row.mode == "lstm" else ended.detach()
+            )
+        torch.cuda.synchronize()
+
+    yield {"layout": "time-major", "ms": sample(train if row.training else infer)}
+
+
+def _torch_versions() -> dict[str, str]:
+    import torch
+
+    return {"PyTorch": torch.__version__}
+
+
+# Bare cuDNN.
+
+
+def _run_bare(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result]]:
+    """Compiles bare_cudnn.cc and feeds it the rows."""
+    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    cudnn = os.environ["CUDNN_HOME"]
+    with tempfile.TemporaryDirectory() as directory:
+        program = os.path.join(directory, "bare_cudnn")
+        subprocess.run(
+            [
+                *("g++", "-std=c++17", "-O2", "-Wall", "-Wextra"),
+                str(ROOT / "benchmarks" / "bare_cudnn.cc"),
+                *(f"-I{cuda}/include", f"-I{cudnn}/include"),
+                *(f"-L{cuda}/lib64", "-lcudart", f"{cudnn}/lib/libcudnn.so.9", "-o", program),
+            ],
+            check=True,
+        )
+        process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for index, row in enumerate(rows):
+            fields = (index, row.mode, row.layers, row.units, row.batch, row.time, row.directions)
+            fields += (row.dtype, int(row.type == "tf32"), int(row.training))
+            process.stdin.write(" ".join(map(str, fields)) + "\n")
+        process.stdin.close()
+        try:
+            for line in process.stdout:
+                result = json.loads(line)
+                yield rows[result.pop("id")], {"layout": "time-major", **result}
+        finally:
+            # Where nobody wants more, it stops early.
+            process.terminate()
+
+
+def _run(
+    time_row: Callable[[gpu_rows.Row], Iterator[Result]],
+) -> Callable[[list[gpu_rows.Row]], Iterator[tuple[gpu_rows.Row, Result]]]:
+    def run(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result]]:
+        for row in rows:
+            for result in time_row(row):
+                yield row, result
+
+    return run
+
+
+SYSTEMS = {
+    "cudnn_rnn_tf": (_run(_cudnn_rnn_tf), _tensorflow_versions),
+    "keras": (_run(_keras), _tensorflow_versions),
+    "torch": (_run(_torch), _torch_versions),
+    "bare": (_run_bare, dict),
+}
+
+
+def _environment() -> dict[str, str]:
+    gpu = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    program = "import ctypes; print(ctypes.CDLL('libcudnn.so.9').cudnnGetVersion())"
+    version = int(
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    return {
+        "GPU": gpu,
+        "cuDNN": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
+        "Python": platform.python_version(),
+        "commit": _COMMIT.value,
+    }
+
+
+def main(_: list[str]) -> None:
+    deadline = time.monotonic() + _SECONDS.value
+    run, versions = SYSTEMS[_SYSTEM.value]
+    path = pathlib.Path(_OUTPUT.value) / f"{_SYSTEM.value}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = set()
+    if path.exists():
+        done = {json.loads(line).get("row") for line in path.read_text().splitlines()}
+    rows = [
+        row
+        for row in gpu_rows.rows(_ALL_LENGTHS.value)
+        if row.key not in done and re.search(_ROWS.value, row.key)
+    ]
+    with path.open("a") as file:
+        if rows:
+            print(json.dumps({"environment": {**_environment(), **versions()}}), file=file)
+        last = None
+        for row, result in run(rows):
+            if row is not last and time.monotonic() > deadline:
+                break
+            last = row
+            print(json.dumps({"row": row.key, **result}), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

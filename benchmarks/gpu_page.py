@@ -1,0 +1,208 @@
+"""Writes the page of the GPU benchmark from what `benchmarks.gpu` has left.
+
+    python -m benchmarks.gpu_page --input=DIR
+
+writes benchmarks/results/gpu_speed.md and gpu_speed.svg.
+"""
+
+import collections
+import json
+import math
+import pathlib
+import statistics
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks import gpu_rows
+
+_INPUT = flags.DEFINE_string("input", None, "Directory of the results.", required=True)
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+# Of a comparison: its title, whose time is divided by ours in which layout, the aims for the
+# geometric mean and for every row, and from how many milliseconds on rows count.
+COMPARISONS = {
+    "Keras on TensorFlow": ("keras", "batch-major", 2.0, 1.0, 0.0),
+    "torch.nn": ("torch", "time-major", 1.6, 0.97, 0.0),
+    "bare cuDNN, eager": ("bare eager", "time-major", 1.2, 0.95, 0.0),
+    "bare cuDNN, graph": ("bare graph", "time-major", None, 0.93, 0.2),
+}
+COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
+Times = dict[str, dict[str, float]]
+
+
+def _read(directory: pathlib.Path) -> tuple[Times, dict[str, Any], dict[str, set[str]]]:
+    """Medians by row and system, the choices by row, and what was run where."""
+    times: Times = collections.defaultdict(dict)
+    notes: dict[str, Any] = collections.defaultdict(dict)
+    environment: dict[str, set[str]] = collections.defaultdict(set)
+    for path in sorted(directory.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            result = json.loads(line)
+            if "environment" in result:
+                for key, value in result["environment"].items():
+                    environment[key].add(value)
+                continue
+            key, system = result["row"], path.stem
+            milliseconds = statistics.median(result["ms"])
+            if system == "cudnn_rnn_tf":
+                system = result["layout"]
+                notes[key][system] = result
+            elif system == "bare":
+                system = f"bare {result['way']}"
+                milliseconds = min(milliseconds, times[key].get(system, math.inf))
+            elif system == "keras":
+                notes[key]["keras"] = result
+            times[key][system] = milliseconds
+    return times, notes, environment
+
+
+def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, float]:
+    return {
+        key: row[system] / row[layout]
+        for key, row in times.items()
+        if system in row and layout in row and row[system] > least
+    }
+
+
+def _summary(times: Times) -> list[str]:
+    lines = [
+        "| against | rows | geometric mean | aim | slowest row | aim | rows below |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, (system, layout, mean_aim, row_aim, least) in COMPARISONS.items():
+        ratios = list(_ratios(times, system, layout, least).values())
+        if not ratios:
+            continue
+        lines.append(
+            f"| {title}{' (rows over 0.2 ms)' if least else ''} | {len(ratios)} | "
+            f"{statistics.geometric_mean(ratios):.2f} | {mean_aim or '—'} | {min(ratios):.2f} | "
+            f"{row_aim} | {sum(ratio < row_aim for ratio in ratios)} |"
+        )
+    return lines
+
+
+def _means_by(times: Times) -> list[str]:
+    """Geometric means by type and by what is timed."""
+    groups = [(t, p) for p in ("inference", "training") for t in gpu_rows.TYPES]
+    lines = ["| | " + " | ".join(COMPARISONS) + " |", "|---" * (len(COMPARISONS) + 1) + "|"]
+    for type_, what in groups:
+        cells = []
+        for system, layout, _, _, least in COMPARISONS.values():
+            ratios = [
+                ratio
+                for key, ratio in _ratios(times, system, layout, least).items()
+                if key.endswith(f", {type_}, {what}")
+            ]
+            cells.append(f"{statistics.geometric_mean(ratios):.2f}" if ratios else "—")
+        lines.append(f"| {what}, {type_} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _table(times: Times, notes: dict[str, Any]) -> list[str]:
+    columns = ("time-major", "batch-major", "keras", "torch", "bare eager", "bare graph")
+    lines = [
+        "| row | " + " | ".join(columns) + " | choice | memory / Keras's |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    for row in gpu_rows.rows(all_lengths=True):
+        if row.key not in times or "time-major" not in times[row.key]:
+            continue
+        found = times[row.key]
+        cells = [f"{found[column]:.3f}" if column in found else "—" for column in columns]
+        choice = notes[row.key]["time-major"]["choice"]
+        passes = [choice["forward"]] + [choice["backward"]] * row.training
+        how = " / ".join(dict.fromkeys(passes)) if len(set(passes)) == 1 else " / ".join(passes)
+        memory = "—"
+        if "keras" in notes[row.key] and "batch-major" in notes[row.key]:
+            ours, theirs = notes[row.key]["batch-major"], notes[row.key]["keras"]
+            memory = f"{ours['memory'] / theirs['memory']:.2f}"
+        lines.append(
+            f"| {row.key} | {' | '.join(cells)} | {choice['algorithm']}, {how} | {memory} |"
+        )
+    return lines
+
+
+def _below(times: Times) -> list[str]:
+    lines = []
+    for title, (system, layout, _, aim, least) in COMPARISONS.items():
+        ratios = _ratios(times, system, layout, least)
+        rows = sorted((ratio, key) for key, ratio in ratios.items() if ratio < aim)
+        if rows:
+            text = "; ".join(f"{key} {ratio:.2f}" for ratio, key in rows)
+            lines.append(f"* {title}, below {aim}: {text}.")
+    return lines
+
+
+def _plot(times: Times) -> str:
+    """Each comparison's rows by how much faster ours are, on a logarithmic axis."""
+    width, height, left, bottom, top = 760, 380, 60, 40, 20
+    low, high = math.log2(0.5), math.log2(16)
+
+    def y(ratio: float) -> float:
+        place = (min(max(math.log2(ratio), low), high) - low) / (high - low)
+        return height - bottom - place * (height - bottom - top)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for tick in (0.5, 1, 2, 4, 8, 16):
+        color = "#555" if tick == 1 else "#ddd"
+        parts.append(
+            f'<line x1="{left}" x2="{width - 10}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" '
+            f'stroke="{color}"/><text x="{left - 8}" y="{y(tick) + 4:.1f}" '
+            f'text-anchor="end">{tick:g}×</text>'
+        )
+    for index, (title, (system, layout, *_)) in enumerate(COMPARISONS.items()):
+        ratios = sorted(_ratios(times, system, layout, 0.0).values())
+        if len(ratios) < 2:
+            continue
+        points = " ".join(
+            f"{left + i / (len(ratios) - 1) * (width - left - 10):.1f},{y(ratio):.1f}"
+            for i, ratio in enumerate(ratios)
+        )
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{COLORS[index]}" '
+            f'stroke-width="2"/><text x="{left + 12}" y="{top + 16 * (index + 1)}" '
+            f'fill="{COLORS[index]}">against {title} ({len(ratios)} rows)</text>'
+        )
+    parts.append(
+        f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">rows, each line sorted: '
+        "how many times faster this package is</text></svg>"
+    )
+    return "\n".join(parts) + "\n"
+
+
+def main(_: list[str]) -> None:
+    times, notes, environment = _read(pathlib.Path(_INPUT.value))
+    text = [
+        "# Speed on a GPU",
+        "Written by `python -m benchmarks.gpu_page` from runs of `python -m benchmarks.gpu`, whose "
+        "docstring says how a step is timed, with "
+        + "; ".join(f"{key} {', '.join(sorted(value))}" for key, value in environment.items())
+        + ". Ratios are the other's time over this package's: above 1, this package is faster.",
+        "![Sorted ratios](gpu_speed.svg)",
+        "\n".join(_summary(times)),
+        "Keras is compared with batch-major data, its layout; the others with time-major data, "
+        "theirs. In bfloat16 Keras has no cuDNN kernel; rows that it lacks otherwise were not run. "
+        "In float32 bare cuDNN runs the standard algorithm alone, as this package does: the "
+        "persistent ones are exact to about 1e-5 only. Geometric means by type:",
+        "\n".join(_means_by(times)),
+        "## Rows below their aim",
+        "\n".join(_below(times)) or "None.",
+        "[What lies behind them](../../docs/speed_gpu.md#where-it-gains-little).",
+        "## All rows",
+        "Milliseconds of a step; DeepBench's GRUs at the shortest of their lengths. Memory is the "
+        "peak of what TensorFlow's allocator gave out; networks of earlier rows that are not freed "
+        "yet count on either side.",
+        "\n".join(_table(times, notes)),
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "gpu_speed.md").write_text("\n\n".join(text) + "\n")
+    (RESULTS / "gpu_speed.svg").write_text(_plot(times))
+
+
+if __name__ == "__main__":
+    app.run(main)

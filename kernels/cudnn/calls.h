@@ -1,0 +1,50 @@
+// The cuDNN calls that compute a pass, over device memory given by address.
+#ifndef CUDNN_RNN_TF_KERNELS_CUDNN_CALLS_H_
+#define CUDNN_RNN_TF_KERNELS_CUDNN_CALLS_H_
+
+#include <array>
+
+#include "kernels/cudnn/plan.h"
+
+namespace cudnn_rnn_tf {
+
+// What the calls read and write; states in cuDNN's order, [L * D, B, n], and
+// parameters in cuDNN's layout. A pass uses a part of these.
+enum CallBuffer {
+  kInput,
+  kInputH,
+  kInputC,
+  kParams,
+  kOutput,
+  kOutputH,
+  kOutputC,
+  kReserveSpace,
+  kWorkspace,
+  kDropoutStates,
+  kOutputBackprop,
+  kOutputHBackprop,
+  kOutputCBackprop,
+  kInputBackprop,
+  kInputHBackprop,
+  kInputCBackprop,
+  kParamsBackprop,
+  kNumCallBuffers
+};
+
+// 0 for a buffer that a pass does not use.
+using CallAddresses = std::array<CUdeviceptr, kNumCallBuffers>;
+
+// Where calls enqueue their work: a handle and the stream set for it.
+struct CudnnLane {
+  cudnnHandle_t handle;
+  CUstream stream;
+};
+
+enum class Pass { kForward, kBackward };
+
+RnnStatus EnqueuePass(Pass pass, const CudnnLane& lane, CudnnPlan* plan,
+                      const CallAddresses& addresses);
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CUDNN_CALLS_H_

@@ -1,0 +1,148 @@
+#include "kernels/cudnn/choice.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <sstream>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// Beyond this many, the choices are made anew: a program whose configurations
+// never end does not grow for ever.
+constexpr size_t kMaxEntries = 4096;
+
+std::string FileName() {
+  const char* const name = std::getenv("CUDNN_RNN_TF_CHOICE_CACHE");
+  return name != nullptr ? name : "";
+}
+
+const char* Word(bool replays) { return replays ? "replay" : "eager"; }
+
+// False for a line that is no choice, as another version might write.
+bool ParseLine(const std::string& line, std::string* configuration,
+               Choice* choice) {
+  std::istringstream stream(line);
+  std::string algorithm, forward, backward;
+  if (!std::getline(stream, *configuration, '\t') ||
+      !std::getline(stream, algorithm, '\t') ||
+      !std::getline(stream, forward, '\t') ||
+      !std::getline(stream, backward, '\t') ||
+      !ParseRnnAlgorithm(algorithm, &choice->algorithm) ||
+      choice->algorithm == RnnAlgorithm::kAuto) {
+    return false;
+  }
+  for (const auto& [word, replays] :
+       {std::pair(&forward, &choice->replays_forward),
+        std::pair(&backward, &choice->replays_backward)}) {
+    if (*word != Word(true) && *word != Word(false)) return false;
+    *replays = *word == Word(true);
+  }
+  std::getline(stream, choice->timings);
+  choice->source = "stored";
+  return true;
+}
+
+}  // namespace
+
+std::string Choice::Text() const {
+  return std::string(kRnnAlgorithmNames[static_cast<int>(algorithm)]) + '\t' +
+         Word(replays_forward) + '\t' + Word(replays_backward) + '\t' + timings;
+}
+
+Choices& Choices::Instance() {
+  // Never destroyed: threads may run until the process ends.
+  alignas(Choices) static char storage[sizeof(Choices)];
+  static Choices* const choices = ::new (storage) Choices;
+  return *choices;
+}
+
+Choices::Choices() : file_(FileName()) { Load(); }
+
+bool Choices::Find(const std::string& configuration, Choice* choice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(configuration);
+  if (found == entries_.end() || found->second.state != State::kDecided) {
+    return false;
+  }
+  *choice = found->second.choice;
+  return true;
+}
+
+Choices::State Choices::Use(const std::string& configuration, Choice* choice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (entries_.size() > kMaxEntries) entries_.clear();
+  Entry& entry = entries_[configuration];
+  ++entry.uses;
+  if (entry.state == State::kUndecided && entry.uses > 1) {
+    entry.state = State::kToBeMeasured;
+    return State::kToBeMeasured;
+  }
+  if (entry.state != State::kDecided) return State::kUndecided;
+  *choice = entry.choice;
+  return State::kDecided;
+}
+
+void Choices::Decide(const std::string& configuration, const Choice& choice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[configuration];
+  entry.state = State::kDecided;
+  entry.choice = choice;
+  if (choice.source == "measured") Store();
+}
+
+std::string Choices::Text() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::string text;
+  for (const auto& [configuration, entry] : entries_) {
+    if (entry.state != State::kDecided) continue;
+    text += configuration + '\t' + entry.choice.source + '\t' +
+            entry.choice.Text() + '\n';
+  }
+  return text;
+}
+
+void Choices::Load() {
+  if (file_.empty()) return;
+  std::ifstream stream(file_);
+  std::string line, configuration;
+  while (std::getline(stream, line)) {
+    Choice choice;
+    if (!ParseLine(line, &configuration, &choice)) continue;
+    Entry& entry = entries_[configuration];
+    // What this process has measured itself stays.
+    if (entry.state != State::kUndecided) continue;
+    entry.state = State::kDecided;
+    entry.choice = choice;
+  }
+}
+
+// Keeps what other processes have stored meanwhile, and replaces the file as a
+// whole, so that readers see the old one or the new one.
+void Choices::Store() {
+  if (file_.empty()) return;
+  Load();
+  const std::string written = file_ + '.' + std::to_string(getpid());
+  {
+    std::ofstream stream(written);
+    for (const auto& [configuration, entry] : entries_) {
+      const std::string& source = entry.choice.source;
+      if (entry.state == State::kDecided &&
+          (source == "measured" || source == "stored")) {
+        stream << configuration << '\t' << entry.choice.Text() << '\n';
+      }
+    }
+    if (!stream) {
+      std::remove(written.c_str());
+      return;
+    }
+  }
+  if (std::rename(written.c_str(), file_.c_str()) != 0) {
+    std::remove(written.c_str());
+  }
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,33 @@
+// Timing the ways to run a configuration, on scratch memory.
+#ifndef CUDNN_RNN_TF_KERNELS_CUDNN_MEASURE_H_
+#define CUDNN_RNN_TF_KERNELS_CUDNN_MEASURE_H_
+
+#include <functional>
+#include <memory>
+
+#include "kernels/cudnn/session.h"
+
+namespace cudnn_rnn_tf {
+
+// Device memory that other work in the stream may use once the last holder lets
+// go of it; null where there is none to be had.
+using AllocateScratch = std::function<std::shared_ptr<void>(size_t bytes)>;
+
+// Which of the buffers a pass of the plan uses, and their sizes in bytes.
+std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
+                                                    Pass pass);
+
+// Captures a pass of the plan over scratch memory at `region`, of the largest
+// buffer's size and Replay::kRegionSlack bytes.
+RnnStatus CapturePass(CudnnSession* session, CudnnPlan* plan, Pass pass,
+                      void* region, std::unique_ptr<Replay>* replay);
+
+// Runs the configuration's candidates, waiting for the device, and returns the
+// fastest: algorithms, each enqueued and replayed. It ends soon after half a
+// second. Without the memory for it, the choice is the rule's.
+Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
+                     const AllocateScratch& allocate);
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CUDNN_MEASURE_H_

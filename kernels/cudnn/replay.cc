@@ -1,0 +1,336 @@
+#include "kernels/cudnn/replay.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr CUdeviceptr kAlignment = 256;
+// Of a node, host and device memory together, as measured, rounded up.
+constexpr size_t kBytesPerNode = 16 << 10;
+// Some kernels' arguments have gaps that hold what the stack held before, which
+// the next captures do not see again.
+constexpr int kAttempts = 3;
+constexpr size_t kMaxInstances = 4;
+// Rewriting more nodes than this, a microsecond each, is worth avoiding; so
+// often it happens before another instance is made.
+constexpr size_t kFar = 16;
+constexpr int kFarMovesPerInstance = 3;
+
+const CudaDriver& Cuda() { return Gpu().cuda; }
+
+RnnStatus NotReplayable(const std::string& why) {
+  return {RnnStatus::Code::kUnimplemented, "cannot be replayed: " + why};
+}
+
+// By how much the second capture moves a buffer. The difference of two odd
+// multiples is no odd multiple, so that a difference of two addresses is not
+// taken for an address.
+CUdeviceptr MoveOf(int buffer) {
+  return (2 * static_cast<CUdeviceptr>(buffer) + 1) * kAlignment;
+}
+static_assert(2 * (2 * kNumCallBuffers * kAlignment) <= Replay::kRegionSlack);
+
+std::atomic<size_t>& BytesOfAll() {
+  static std::atomic<size_t> bytes = 0;
+  return bytes;
+}
+
+std::atomic<int64_t>& LaunchesOfAll() {
+  static std::atomic<int64_t> launches = 0;
+  return launches;
+}
+
+}  // namespace
+
+bool Replay::Fits(const CallAddresses& addresses) {
+  for (const CUdeviceptr address : addresses) {
+    if (address % kAlignment != 0) return false;
+  }
+  return true;
+}
+
+size_t Replay::TotalBytes() { return BytesOfAll(); }
+
+int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
+
+Replay::~Replay() { BytesOfAll() -= bytes_; }
+
+RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
+                          const std::array<bool, kNumCallBuffers>& used,
+                          const Enqueue& enqueue,
+                          std::unique_ptr<Replay>* replay) {
+  if (!Gpu().has_graphs) return NotReplayable("the CUDA driver is too old");
+  std::unique_ptr<Replay> made(new Replay);
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuCtxGetCurrent(&made->context_), "name its context"));
+  CallAddresses addresses = {}, distances = {}, moved_addresses = {};
+  for (int i = 0; i < kNumCallBuffers; ++i) {
+    if (!used[i]) continue;
+    // No two are the same, so that nothing runs as if in place.
+    addresses[i] = region + 2 * i * kAlignment;
+    distances[i] = MoveOf(i);
+    moved_addresses[i] = addresses[i] + distances[i];
+  }
+  std::vector<Node> nodes;
+  RnnStatus found;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Graph moved_graph;
+    std::vector<Node> moved;
+    CRNN_RETURN_IF_ERROR(
+        CaptureGraph(stream, addresses, enqueue, &made->graph_));
+    CRNN_RETURN_IF_ERROR(
+        CaptureGraph(stream, moved_addresses, enqueue, &moved_graph));
+    CRNN_RETURN_IF_ERROR(ReadNodes(made->graph_.get(), &nodes));
+    CRNN_RETURN_IF_ERROR(ReadNodes(moved_graph.get(), &moved));
+    found = FindPatches(moved, distances, &nodes);
+    if (found.ok()) break;
+  }
+  CRNN_RETURN_IF_ERROR(found);
+  made->num_nodes_ = nodes.size();
+  for (Node& node : nodes) {
+    if (!node.patches.empty()) made->nodes_.push_back(std::move(node));
+  }
+  made->captured_addresses_ = addresses;
+  CRNN_RETURN_IF_ERROR(made->AddInstance());
+  *replay = std::move(made);
+  return {};
+}
+
+RnnStatus Replay::AddInstance() {
+  CUgraphExec exec = nullptr;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuGraphInstantiate(&exec, graph_.get(), 0),
+                 "instantiate a graph"));
+  instances_.push_back({Exec(exec), captured_addresses_});
+  bytes_ += num_nodes_ * kBytesPerNode;
+  BytesOfAll() += num_nodes_ * kBytesPerNode;
+  return {};
+}
+
+RnnStatus Replay::CaptureGraph(CUstream stream, const CallAddresses& addresses,
+                               const Enqueue& enqueue, Graph* graph) {
+  // Relaxed: cuDNN may load kernels and allocate meanwhile, and what other
+  // threads do is no business of this capture.
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Cuda().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
+      "begin a capture"));
+  const RnnStatus status = enqueue(addresses);
+  CUgraph captured = nullptr;
+  const CUresult ended = Cuda().cuStreamEndCapture(stream, &captured);
+  graph->reset(captured);
+  CRNN_RETURN_IF_ERROR(status);
+  return CudaStatus(ended, "capture a graph");
+}
+
+RnnStatus Replay::ReadNodes(CUgraph graph, std::vector<Node>* nodes) {
+  size_t count = 0;
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Cuda().cuGraphGetNodes(graph, nullptr, &count), "read a graph"));
+  std::vector<CUgraphNode> handles(count);
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Cuda().cuGraphGetNodes(graph, handles.data(), &count), "read a graph"));
+  nodes->assign(count, Node());
+  for (size_t i = 0; i < count; ++i) {
+    (*nodes)[i].node = handles[i];
+    CRNN_RETURN_IF_ERROR(ReadNode(&(*nodes)[i]));
+  }
+  return {};
+}
+
+RnnStatus Replay::ReadNode(Node* node) {
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuGraphNodeGetType(node->node, &node->type),
+                 "read a graph's node"));
+  switch (node->type) {
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      return {};
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      CRNN_RETURN_IF_ERROR(
+          CudaStatus(Cuda().cuGraphMemsetNodeGetParams(node->node, &node->fill),
+                     "read a graph's node"));
+      node->words = {node->fill.dst};
+      return {};
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      CRNN_RETURN_IF_ERROR(
+          CudaStatus(Cuda().cuGraphMemcpyNodeGetParams(node->node, &node->copy),
+                     "read a graph's node"));
+      if (node->copy.srcMemoryType == CU_MEMORYTYPE_HOST ||
+          node->copy.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        // That memory may be gone at the next launch.
+        return NotReplayable("it copies host memory");
+      }
+      node->words = {node->copy.srcDevice, node->copy.dstDevice};
+      return {};
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      break;
+    default:
+      return NotReplayable("it has nodes of type " +
+                           std::to_string(node->type));
+  }
+  CUDA_KERNEL_NODE_PARAMS& kernel = node->kernel;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuGraphKernelNodeGetParams(node->node, &kernel),
+                 "read a graph's node"));
+  if (kernel.extra != nullptr) {
+    const void* block = nullptr;
+    for (void** entry = kernel.extra; *entry != CU_LAUNCH_PARAM_END;
+         entry += 2) {
+      if (*entry == CU_LAUNCH_PARAM_BUFFER_POINTER) block = entry[1];
+      if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+        node->block_bytes = *static_cast<const size_t*>(entry[1]);
+      }
+    }
+    node->words.resize((node->block_bytes + sizeof(CUdeviceptr) - 1) /
+                       sizeof(CUdeviceptr));
+    std::memcpy(node->words.data(), block, node->block_bytes);
+    return {};
+  }
+  for (size_t i = 0;; ++i) {
+    size_t offset, size;
+    const CUresult result =
+        kernel.func != nullptr
+            ? Cuda().cuFuncGetParamInfo(kernel.func, i, &offset, &size)
+            : Cuda().cuKernelGetParamInfo(kernel.kern, i, &offset, &size);
+    if (result == CUDA_ERROR_INVALID_VALUE) return {};  // There are no more.
+    CRNN_RETURN_IF_ERROR(CudaStatus(result, "read a kernel's parameters"));
+    if (kernel.kernelParams == nullptr) {
+      return NotReplayable("a kernel's arguments cannot be read");
+    }
+    const size_t begin = node->words.size();
+    node->arguments.push_back(begin);
+    node->words.resize(begin +
+                       (size + sizeof(CUdeviceptr) - 1) / sizeof(CUdeviceptr));
+    std::memcpy(&node->words[begin], kernel.kernelParams[i], size);
+  }
+}
+
+RnnStatus Replay::FindPatches(const std::vector<Node>& moved,
+                              const CallAddresses& distances,
+                              std::vector<Node>* nodes) {
+  if (moved.size() != nodes->size()) {
+    return NotReplayable("its kernels depend on addresses");
+  }
+  for (size_t i = 0; i < moved.size(); ++i) {
+    Node& node = (*nodes)[i];
+    const Node& other = moved[i];
+    if (node.type != other.type || node.words.size() != other.words.size()) {
+      return NotReplayable("its kernels depend on addresses");
+    }
+    if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) {
+      const CUDA_KERNEL_NODE_PARAMS &a = node.kernel, &b = other.kernel;
+      if (a.func != b.func || a.kern != b.kern || a.gridDimX != b.gridDimX ||
+          a.gridDimY != b.gridDimY || a.gridDimZ != b.gridDimZ ||
+          a.blockDimX != b.blockDimX || a.blockDimY != b.blockDimY ||
+          a.blockDimZ != b.blockDimZ || a.sharedMemBytes != b.sharedMemBytes) {
+        return NotReplayable("its kernels depend on addresses");
+      }
+    }
+    for (size_t word = 0; word < node.words.size(); ++word) {
+      const CUdeviceptr difference = other.words[word] - node.words[word];
+      if (difference == 0) continue;
+      int buffer = 0;
+      while (buffer < kNumCallBuffers && distances[buffer] != difference) {
+        ++buffer;
+      }
+      if (buffer == kNumCallBuffers) {
+        return NotReplayable("an argument of a kernel follows the addresses");
+      }
+      node.patches.push_back({word, static_cast<CallBuffer>(buffer)});
+      node.buffers |= uint32_t{1} << buffer;
+    }
+  }
+  return {};
+}
+
+size_t Replay::Distance(const Instance& instance,
+                        const CallAddresses& addresses) const {
+  uint32_t changed = 0;
+  for (int i = 0; i < kNumCallBuffers; ++i) {
+    if (addresses[i] != instance.addresses[i]) changed |= uint32_t{1} << i;
+  }
+  if (changed == 0) return 0;
+  return std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    return (node.buffers & changed) != 0;
+  });
+}
+
+RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
+  Instance* nearest = nullptr;
+  size_t distance = 0;
+  for (Instance& instance : instances_) {
+    const size_t other = Distance(instance, addresses);
+    if (nearest == nullptr || other < distance) {
+      nearest = &instance;
+      distance = other;
+    }
+    if (distance == 0) break;
+  }
+  if (distance > kFar && instances_.size() < kMaxInstances &&
+      ++far_moves_ % kFarMovesPerInstance == 0) {
+    CRNN_RETURN_IF_ERROR(AddInstance());
+    nearest = &instances_.back();
+  }
+  CRNN_RETURN_IF_ERROR(Move(nearest, addresses));
+  ++LaunchesOfAll();
+  return CudaStatus(Cuda().cuGraphLaunch(nearest->exec.get(), stream),
+                    "launch a graph");
+}
+
+RnnStatus Replay::Move(Instance* instance, const CallAddresses& addresses) {
+  uint32_t changed = 0;
+  for (int i = 0; i < kNumCallBuffers; ++i) {
+    if (addresses[i] != instance->addresses[i]) changed |= uint32_t{1} << i;
+  }
+  if (changed == 0) return {};
+  for (const Node& node : nodes_) {
+    if ((node.buffers & changed) != 0) {
+      CRNN_RETURN_IF_ERROR(Rewrite(node, addresses, instance->exec.get()));
+    }
+  }
+  instance->addresses = addresses;
+  return {};
+}
+
+RnnStatus Replay::Rewrite(const Node& node, const CallAddresses& addresses,
+                          CUgraphExec exec) {
+  std::vector<CUdeviceptr> words = node.words;
+  for (const Patch& patch : node.patches) {
+    words[patch.word] +=
+        addresses[patch.buffer] - captured_addresses_[patch.buffer];
+  }
+  CUresult result;
+  if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    CUDA_KERNEL_NODE_PARAMS kernel = node.kernel;
+    std::vector<void*> arguments(node.arguments.size());
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      arguments[i] = &words[node.arguments[i]];
+    }
+    size_t block_bytes = node.block_bytes;
+    void* block[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, words.data(),
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &block_bytes,
+                     CU_LAUNCH_PARAM_END};
+    const bool in_block = block_bytes > 0;
+    kernel.kernelParams = in_block ? nullptr : arguments.data();
+    kernel.extra = in_block ? block : nullptr;
+    result = Cuda().cuGraphExecKernelNodeSetParams(exec, node.node, &kernel);
+  } else if (node.type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    CUDA_MEMSET_NODE_PARAMS fill = node.fill;
+    fill.dst = words[0];
+    result =
+        Cuda().cuGraphExecMemsetNodeSetParams(exec, node.node, &fill, context_);
+  } else {
+    CUDA_MEMCPY3D copy = node.copy;
+    copy.srcDevice = words[0];
+    copy.dstDevice = words[1];
+    result =
+        Cuda().cuGraphExecMemcpyNodeSetParams(exec, node.node, &copy, context_);
+  }
+  return CudaStatus(result, "change a graph's node");
+}
+
+}  // namespace cudnn_rnn_tf

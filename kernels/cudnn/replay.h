@@ -1,0 +1,122 @@
+// A pass captured into a CUDA graph and replayed over any buffers.
+#ifndef CUDNN_RNN_TF_KERNELS_CUDNN_REPLAY_H_
+#define CUDNN_RNN_TF_KERNELS_CUDNN_REPLAY_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/cudnn/calls.h"
+
+namespace cudnn_rnn_tf {
+
+// Which words of a graph's nodes hold addresses is learned, not known: the pass
+// is captured twice, the second time with every buffer's address moved by a
+// distance of its own, and the words that moved along are what a launch over
+// other buffers writes anew. A pass in which anything else differs between the
+// captures is refused.
+//
+// Used by one thread at a time, in one stream.
+class Replay {
+ public:
+  // Enqueues the pass in the stream that is captured.
+  using Enqueue = std::function<RnnStatus(const CallAddresses&)>;
+
+  // Whether a graph can stand for work on these buffers. Kernels are chosen by
+  // alignment as well; TensorFlow's allocator aligns to 256 bytes.
+  static bool Fits(const CallAddresses& addresses);
+
+  // Captures a pass in `stream`, or says why it cannot be replayed. Nothing
+  // runs and no memory is touched, but the driver wants addresses of memory:
+  // `region` stands for every buffer in `used`, and has the size of the largest
+  // of them and kRegionSlack bytes.
+  static RnnStatus Capture(CUstream stream, CUdeviceptr region,
+                           const std::array<bool, kNumCallBuffers>& used,
+                           const Enqueue& enqueue,
+                           std::unique_ptr<Replay>* replay);
+  static constexpr size_t kRegionSlack = 64 << 10;
+  ~Replay();
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  // Enqueues the pass over `addresses`, which must fit. After a failure the
+  // replay is of no use any more.
+  RnnStatus Launch(CUstream stream, const CallAddresses& addresses);
+
+  // About what it takes in host and device memory, and what all of the process
+  // take.
+  size_t bytes() const { return bytes_; }
+  static size_t TotalBytes();
+  // How often the process has launched one.
+  static int64_t TotalLaunches();
+
+ private:
+  struct DestroyGraph {
+    void operator()(CUgraph graph) const { Gpu().cuda.cuGraphDestroy(graph); }
+  };
+  struct DestroyExec {
+    void operator()(CUgraphExec exec) const {
+      Gpu().cuda.cuGraphExecDestroy(exec);
+    }
+  };
+  using Graph = std::unique_ptr<CUgraph_st, DestroyGraph>;
+  using Exec = std::unique_ptr<CUgraphExec_st, DestroyExec>;
+
+  // An address in a node: that of a buffer, at a fixed distance.
+  struct Patch {
+    size_t word;  // Index into the node's words.
+    CallBuffer buffer;
+  };
+  // As captured.
+  struct Node {
+    CUgraphNode node = nullptr;
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    // By type.
+    CUDA_KERNEL_NODE_PARAMS kernel = {};
+    CUDA_MEMCPY3D copy = {};
+    CUDA_MEMSET_NODE_PARAMS fill = {};
+    // A kernel's arguments, in one block or each from a word of its own on; a
+    // copy's source and destination; a fill's destination.
+    std::vector<CUdeviceptr> words;
+    std::vector<size_t> arguments;  // The word at which each begins.
+    size_t block_bytes = 0;         // 0: not in one block.
+    std::vector<Patch> patches;
+    uint32_t buffers = 0;  // A bit for each that the patches name.
+  };
+  // Programs that run in a loop come back to the same few sets of addresses: an
+  // executable graph is kept for each of some.
+  struct Instance {
+    Exec exec;
+    CallAddresses addresses;
+  };
+
+  Replay() = default;
+  static RnnStatus CaptureGraph(CUstream stream, const CallAddresses& addresses,
+                                const Enqueue& enqueue, Graph* graph);
+  static RnnStatus ReadNodes(CUgraph graph, std::vector<Node>* nodes);
+  static RnnStatus ReadNode(Node* node);
+  static RnnStatus FindPatches(const std::vector<Node>& moved,
+                               const CallAddresses& distances,
+                               std::vector<Node>* nodes);
+  RnnStatus AddInstance();
+  // How many nodes an instance must have rewritten to run over `addresses`.
+  size_t Distance(const Instance& instance,
+                  const CallAddresses& addresses) const;
+  RnnStatus Move(Instance* instance, const CallAddresses& addresses);
+  RnnStatus Rewrite(const Node& node, const CallAddresses& addresses,
+                    CUgraphExec exec);
+
+  // Its nodes name those of the executable graphs.
+  Graph graph_;
+  CallAddresses captured_addresses_;
+  std::vector<Node> nodes_;  // Those with patches.
+  std::vector<Instance> instances_;
+  int far_moves_ = 0;
+  CUcontext context_ = nullptr;
+  size_t num_nodes_ = 0;
+  size_t bytes_ = 0;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CUDNN_REPLAY_H_

@@ -1,0 +1,380 @@
+"""How the cuDNN backend runs: replayed graphs and measured choices."""
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import random_configs
+import tensorflow as tf
+import test_gpu
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+pytestmark = test_gpu.pytestmark
+
+REPLAY_IS_ON = os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") != "0"
+
+
+def replays() -> int:
+    return crnn.info()["gpu"]["replays"]
+
+
+def scatter_addresses(rng: np.random.Generator) -> list[tf.Tensor]:
+    """Tensors that, held meanwhile, make TensorFlow's allocator hand out other addresses."""
+    return [tf.zeros([int(rng.integers(1, 200_000))]) for _ in range(8)]
+
+
+# Of the persistent kernels in float32: why only TF32's users get them unasked.
+PERSISTENT_TOLERANCE = 3e-5
+
+
+def errors_in(results, expected, case, dtype, algorithm="auto") -> dict[str, float]:
+    """The errors that exceed what the type, and in float32 the algorithm, allows."""
+    if dtype in test_gpu.TOLERANCE:
+        tolerance = test_gpu.TOLERANCE[dtype]
+        if dtype == "float32" and algorithm.startswith("persist"):
+            tolerance = PERSISTENT_TOLERANCE
+        errors = random_configs.errors(results, expected, dtype)
+        return {name: error for name, error in errors.items() if not error <= tolerance}
+    of_outputs, smooth, kinked = test_gpu.RMS_TOLERANCE[dtype]
+    has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0
+    of_gradients = kinked if has_kinks else smooth
+    return {
+        name: error
+        for name, error in test_gpu.rms_errors(results, expected).items()
+        if not error <= (of_gradients if name.startswith("d_") else of_outputs)
+    }
+
+
+@pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
+def test_repeated_runs_agree_with_reference(dtype):
+    """The first run is eager; the second measures; later ones replay, over other addresses."""
+    rng = np.random.default_rng(4)
+    before = replays()
+    for case in test_gpu.CASES[:: 8 if dtype == "float32" else 16]:
+        for attempt in range(4):
+            data, expected = random_configs.draw_smooth_data(
+                dataclasses.replace(case, index=1000 * attempt + case.index), dtype
+            )
+            held = scatter_addresses(rng)
+            results = test_gpu.run_on("GPU:0", case, data)
+            del held
+            assert not errors_in(results, expected, case, dtype), f"{case}, run {attempt}"
+    assert (replays() > before) == REPLAY_IS_ON
+
+
+@pytest.mark.parametrize("algorithm", ops.ALGORITHMS)
+@pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
+def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
+    """Only what is pinned may be less exact than the type. cuDNN may not have it at all."""
+    case = random_configs.Case(
+        index=5,
+        config=RnnConfig(rnn_mode, 1, 64, 32),
+        max_time=12,
+        batch_size=8,
+        time_major=True,
+        is_training=True,
+        sequence_lengths=None,
+    )
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    inputs, params = tf.constant(data.inputs), tf.constant(data.params)
+    states = [tf.constant(state) for state in data.states]
+    for run in range(3):
+        try:
+            with tf.GradientTape() as tape:
+                tape.watch([inputs, params, *states])
+                outputs, finals = ops.forward(
+                    case.config, inputs, states, params, algorithm=algorithm
+                )
+            gradients = tape.gradient(
+                [outputs, *finals],
+                [inputs, params, *states],
+                [tf.constant(d) for d in (data.d_outputs, *data.d_states)],
+            )
+        except tf.errors.UnimplementedError:
+            assert run == 0 and algorithm.startswith("persist")
+            pytest.skip("cuDNN has no such algorithm for this network")
+        results = random_configs.Results(
+            outputs.numpy(),
+            tuple(state.numpy() for state in finals),
+            gradients[0].numpy(),
+            tuple(gradient.numpy() for gradient in gradients[2:]),
+            gradients[1].numpy(),
+        )
+        assert not errors_in(results, expected, case, dtype, algorithm), run
+    choices = crnn.info()["gpu"]["choices"]
+    if algorithm != "auto":
+        assert any(
+            choice["source"] == "pinned" and choice["algorithm"] == algorithm
+            for choice in choices.values()
+        )
+
+
+@pytest.mark.parametrize("time_major", [True, False])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
+def test_replay_repeats_the_eager_bits_at_any_address(dtype, time_major):
+    config = RnnConfig("lstm", 2, 40, 24, direction="bidirectional")
+    rng = np.random.default_rng(5)
+    shape = (9, 6, 24) if time_major else (6, 9, 24)
+    arrays = [rng.standard_normal(shape), 0.2 * rng.standard_normal(config.layout.size)]
+    arrays += [rng.standard_normal(s) for s in config.state_shapes(6, time_major)]
+
+    def step():
+        inputs, params, *states = (tf.cast(tf.constant(a), dtype) for a in arrays)
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, params, *states])
+            outputs, finals = ops.forward(
+                config, inputs, states, params, time_major=time_major, algorithm="standard"
+            )
+            value = tf.add_n([tf.reduce_sum(tf.sin(t)) for t in (outputs, *finals)])
+        return [outputs, *finals, *tape.gradient(value, [inputs, params, *states])]
+
+    eager = [tensor.numpy() for tensor in step()]
+    before = replays()
+    for _ in range(12):
+        held = scatter_addresses(rng)
+        for result, expected in zip(step(), eager, strict=True):
+            np.testing.assert_array_equal(result, expected)
+        del held
+    assert replays() - before == (24 if REPLAY_IS_ON else 0)
+    # Of what does not start where the allocator aligns, kernels may differ.
+    joined = tf.concat([tf.zeros([8], dtype), tf.reshape(tf.cast(arrays[0], dtype), [-1])], 0)
+    inputs = tf.reshape(joined[8:], shape)
+    params, *states = (tf.cast(tf.constant(a), dtype) for a in arrays[1:])
+    outputs, _ = ops.forward(
+        config, inputs, states, params, time_major=time_major, algorithm="standard"
+    )
+    np.testing.assert_allclose(outputs, eager[0], atol=1e-6 if dtype == tf.float32 else 2e-3)
+
+
+def test_dropout_follows_the_seed_under_replay():
+    run = test_gpu.identity_network(0.25)
+    ones = tf.ones([40, 50, 64])
+    before = replays()
+    masks = {}
+    for index in [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]:
+        with tf.GradientTape() as tape:
+            tape.watch(ones)
+            outputs = run(ones, [7, index])
+            value = tf.reduce_sum(outputs)
+        mask = outputs.numpy()
+        np.testing.assert_array_equal(tape.gradient(value, ones), mask)
+        np.testing.assert_array_equal(masks.setdefault(index, mask), mask)
+        np.testing.assert_allclose(np.mean(mask == 0), 0.25, atol=0.004)
+    assert np.mean(masks[0] != masks[1]) > 0.3
+    assert (replays() > before) == REPLAY_IS_ON
+
+
+def test_masks_are_the_same_for_every_algorithm():
+    config = RnnConfig("lstm", 2, 64, 64, dropout=0.4)
+    inputs = tf.random.stateless_normal([10, 16, 64], [0, 1])
+    params = tf.random.stateless_normal([config.layout.size], [2, 3]) * 0.1
+    states = [tf.zeros(shape) for shape in config.state_shapes(16, time_major=True)]
+    outputs = [
+        ops.forward(
+            config, inputs, states, params, seed=tf.constant([1, 2], tf.int64), algorithm=algorithm
+        )[0]
+        for algorithm in ("standard", "persist_static")
+    ]
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
+
+
+def test_full_sequence_lengths_run_as_none():
+    config = RnnConfig("gru", 1, 16, 8)
+    inputs = tf.random.stateless_normal([5, 4, 8], [0, 1])
+    params = tf.random.stateless_normal([config.layout.size], [2, 3])
+    states = [tf.zeros([1, 4, 16])]
+    before = replays()
+    for _ in range(4):
+        outputs, _ = ops.forward(
+            config,
+            *(inputs, states, params),
+            sequence_lengths=tf.constant([5, 5, 5, 5]),
+            algorithm="standard",
+        )
+    assert (replays() > before) == REPLAY_IS_ON
+    before = replays()
+    for _ in range(4):
+        ops.forward(config, inputs, states, params, sequence_lengths=tf.constant([5, 5, 4, 5]))
+    assert replays() == before
+    expected, _ = ops.forward(config, inputs, states, params, algorithm="standard")
+    np.testing.assert_array_equal(outputs, expected)
+
+
+def test_ten_thousand_alternating_shapes_leak_nothing():
+    config = RnnConfig("lstm", 1, 32, 16, dropout=0.0)
+    params = tf.Variable(tf.random.stateless_normal([config.layout.size], [0, 1]) * 0.2)
+
+    @tf.function(reduce_retracing=True)
+    def steps(inputs, count):
+        states = [tf.zeros([1, tf.shape(inputs)[1], 32]) for _ in range(2)]
+        for _ in tf.range(count):
+            with tf.GradientTape() as tape:
+                outputs, _ = ops.forward(config, inputs, states, params.value())
+                value = tf.reduce_mean(outputs**2)
+            params.assign_sub(0.01 * tape.gradient(value, params))
+
+    def run(count: int) -> None:
+        for index in range(count // 5):
+            steps(tf.ones([3 + index % 7, 1 + index % 5, 16]), 5)
+
+    def used() -> tuple[int, int]:
+        memory = tf.config.experimental.get_memory_info("GPU:0")["current"]
+        return memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    run(1000)
+    device, host = used()
+    run(10_000)
+    device_after, host_after = used()
+    assert device_after == device
+    assert host_after - host < 20_000  # KiB: less than two kilobytes a step.
+    assert np.all(np.isfinite(params.numpy()))
+
+
+def test_threads_share_replays():
+    """Each shape's captures are used by one thread at a time, in one stream."""
+    config = RnnConfig("gru", 1, 24, 10)
+    params = tf.random.stateless_normal([config.layout.size], [0, 1])
+
+    def work(index: int) -> np.ndarray:
+        rng = np.random.default_rng(index % 8)
+        inputs = tf.constant(rng.standard_normal((5 + index % 2, 4, 10)), tf.float32)
+        for _ in range(6):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs, _ = ops.forward(
+                    config, inputs, [tf.zeros([1, 4, 24])], params, algorithm="standard"
+                )
+                value = tf.reduce_sum(outputs**2)
+            gradient = tape.gradient(value, inputs)
+        return gradient.numpy()
+
+    expected = [work(index) for index in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for index, result in enumerate(pool.map(work, range(64))):
+            np.testing.assert_array_equal(result, expected[index % 8])
+
+
+STREAMS = """
+import concurrent.futures
+import numpy as np, tensorflow as tf
+gpu = tf.config.list_physical_devices("GPU")[0]
+tf.config.set_logical_device_configuration(
+    gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=1024)] * 2)
+tf.config.experimental.enable_tensor_float_32_execution(False)
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+config = RnnConfig("lstm", 2, 48, 16)
+
+def work(index):
+    rng = np.random.default_rng(index)
+    with tf.device(f"GPU:{index % 2}"):
+        params = tf.constant(0.2 * rng.standard_normal(config.layout.size), tf.float32)
+        states = [tf.zeros(s) for s in config.state_shapes(6, True)]
+        total = tf.zeros([])
+        for _ in range(20):
+            x = tf.constant(rng.standard_normal((9, 6, 16)), tf.float32)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y, _ = ops.forward(config, x, states, params, algorithm="standard")
+                value = tf.reduce_sum(y ** 2)
+            total += tf.reduce_sum(tape.gradient(value, x) ** 2)
+        return float(total)
+
+expected = [work(index) for index in range(8)]
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    assert list(pool.map(work, range(8))) == expected
+print("replays", crnn.info()["gpu"]["replays"])
+"""
+
+
+def test_two_streams_of_one_gpu():
+    output = test_gpu.run_program(STREAMS)
+    assert (int(output.split()[-1]) > 400) == REPLAY_IS_ON
+
+
+CHOICES = """
+import json, sys
+import tensorflow as tf
+if "deterministic" in sys.argv:
+    tf.keras.utils.set_random_seed(1)
+    tf.config.experimental.enable_op_determinism()
+import cudnn_rnn_tf as crnn
+layer = crnn.CudnnLSTM(1, 64, dtype="float16")
+x = tf.random.stateless_normal([4, 20, 32], [0, 1], dtype=tf.float16)
+for _ in range(int(sys.argv[1])):
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(layer(x, training=True))
+    tape.gradient(value, layer.trainable_variables)
+print(json.dumps(crnn.info()["gpu"]))
+"""
+
+
+def gpu_info(*arguments: str, **environment: str) -> dict:
+    return json.loads(test_gpu.run_program(CHOICES, *arguments, **environment).splitlines()[-1])
+
+
+def test_choice_is_measured_at_the_second_use_and_stored(tmp_path):
+    path = tmp_path / "choices"
+    path.write_text("no choice\n\tstandard\t\t\nx\tpersist_static\treplay\n")
+    cache = {"CUDNN_RNN_TF_CHOICE_CACHE": str(path)}
+    assert not gpu_info("1", **cache)["choices"]
+    ((name, measured),) = gpu_info("3", **cache)["choices"].items()
+    assert measured["source"] == "measured"
+    assert name.startswith(
+        tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])[
+            "device_name"
+        ]
+    )
+    assert "time 32, batch 4" in name
+    for algorithm in ("standard", "persist_static"):
+        assert f"{algorithm} eager" in measured["timings"]
+        assert (f"{algorithm} replay" in measured["timings"]) == REPLAY_IS_ON
+    stored = gpu_info("1", **cache)
+    assert stored["choices"] == {name: {**measured, "source": "stored"}}
+    assert stored["replays"] == 0
+    assert [file.name for file in tmp_path.iterdir()] == [pathlib.Path(path).name]
+
+
+def test_choice_is_the_rules_under_determinism():
+    info = gpu_info("4", "deterministic")
+    (choice,) = info["choices"].values()
+    expected = "replay" if REPLAY_IS_ON else "eager"
+    assert choice == {
+        "source": "rule",
+        "algorithm": "standard",
+        "forward": expected,
+        "backward": expected,
+        "timings": "",
+    }
+    assert info["replays"] == (6 if REPLAY_IS_ON else 0)
+
+
+def test_replay_can_be_turned_off():
+    info = gpu_info("4", CUDNN_RNN_TF_CUDA_GRAPH="0")
+    assert not info["replay"] and info["replays"] == 0
+    (choice,) = info["choices"].values()
+    assert choice["forward"] == choice["backward"] == "eager"
+
+
+def test_choice_is_logged():
+    process = subprocess.run(
+        [sys.executable, "-c", CHOICES, "3"],
+        env={**os.environ, "TF_CPP_MAX_VLOG_LEVEL": "1", "TF_CPP_MIN_LOG_LEVEL": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    lines = [line for line in process.stderr.splitlines() if "cudnn_rnn_tf: " in line]
+    assert len(lines) == 1 and "standard eager" in lines[0], process.stderr[-2000:]
