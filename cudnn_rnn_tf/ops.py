@@ -222,15 +222,15 @@ def forward(
     # The op reads these in host memory. From the GPU they would come by a copy that waits for it.
     with tf.device("CPU:0"):
         if sequence_lengths is None:
-            sequence_lengths, has_sequence_lengths = tf.zeros([0], tf.int32), False
+            sequence_lengths, has_sequence_lengths = tf.constant([], tf.int32), False
         else:
             has_sequence_lengths = True
         if seed is None:
-            seed = tf.zeros([2], tf.int64)
+            seed = tf.constant([0, 0], tf.int64)
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
-        input_c=states[1] if config.is_lstm else tf.zeros([0], dtype),
+        input_c=states[1] if config.is_lstm else tf.constant([], dtype),
         params=params,
         sequence_lengths=sequence_lengths,
         seed=seed,
