@@ -80,7 +80,8 @@ class Layout {
   }
   std::vector<std::string> Names(bool is_bias) const {
     std::vector<std::string> names;
-    for (const ParamBlock& block : blocks(is_bias)) names.push_back(block.Name());
+    for (const ParamBlock& block : blocks(is_bias))
+      names.push_back(block.Name());
     return names;
   }
   std::vector<int64_t> Offsets(bool is_bias) const {
