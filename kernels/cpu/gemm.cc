@@ -15,6 +15,8 @@ constexpr int64_t kBlockDepth = 256;
 constexpr int64_t kTaskRows = 48;
 constexpr int64_t kTaskCols = 512;
 constexpr int64_t kMaxPanelCols = 64;
+// As many rows of this depth stay in the L2 cache beside a panel.
+constexpr int64_t kCachedRows = 192;
 
 // So that no tile is left with one or two rows, which would wait for their own
 // sums.
@@ -194,9 +196,9 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
 
 template <typename T>
 void Product<T>::RunPanels(int64_t first, int64_t last) const {
-  if (!transposed) return RunRows(0, rows, first, last);
-  for (int64_t row = 0; row < rows; row += kTaskRows) {
-    RunRows(row, std::min(row + kTaskRows, rows), first, last);
+  const int64_t block = transposed ? kTaskRows : kCachedRows;
+  for (int64_t row = 0; row < rows; row += block) {
+    RunRows(row, std::min(row + block, rows), first, last);
   }
 }
 
