@@ -137,7 +137,7 @@ class CpuNetwork {
   }
   // `to` may be `from`: [N, D * P].
   void DropOut(int64_t layer, const T* from, T* to, Schedule* schedule) const;
-  // With one sequence the weights are read once per step, and fewer bytes are
+  // With so few sequences a panel is read once per step, and fewer bytes are
   // read sooner.
   bool KeepsBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
