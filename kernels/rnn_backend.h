@@ -123,15 +123,14 @@ class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
 
+  // Of a forward pass's buffers.
   virtual RnnStatus BufferSizes(const RnnProblem& problem,
                                 RnnBufferSizes* sizes) = 0;
-  // For a backward pass. The number of bytes that the forward pass left tells
-  // how it ran; `sizes` says how many there should be.
+  // The number of bytes that the forward pass left may tell how it ran; `sizes`
+  // says how many there should be.
   virtual RnnStatus BackwardBufferSizes(const RnnProblem& problem,
-                                        size_t /*reserve_space*/,
-                                        RnnBufferSizes* sizes) {
-    return BufferSizes(problem, sizes);
-  }
+                                        size_t reserve_space,
+                                        RnnBufferSizes* sizes) = 0;
   // Called with every large buffer that was allocated for a call to write to.
   virtual void Prepare(void* /*buffer*/, size_t /*bytes*/) {}
   virtual RnnStatus Forward(const RnnProblem& problem,

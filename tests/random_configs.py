@@ -1,8 +1,8 @@
 """Random networks and data for comparing the ops with `reference`."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -202,26 +202,38 @@ def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
 
 
 def run_ops(case: Case, data: Data) -> Results:
-    """The ops' results, gradients by way of a tape."""
+    return run_forward(
+        ops.forward, case, data, seed=tf.constant(data.seed), is_training=case.is_training
+    )
+
+
+def run_forward(
+    forward: Callable[..., Any],
+    case: Case,
+    data: Data,
+    unconnected_gradients: str = "none",
+    **options: Any,
+) -> Results:
+    """The results of a function like `ops.forward`, gradients by way of a tape."""
     inputs, params = tf.constant(data.inputs), tf.constant(data.params)
     lengths = case.sequence_lengths
     states = [tf.constant(state) for state in data.states]
     with tf.GradientTape() as tape:
         tape.watch([inputs, params, *states])
-        outputs, final_states = ops.forward(
+        outputs, final_states = forward(
             case.config,
             inputs,
             states,
             params,
             sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
-            seed=tf.constant(data.seed),
             time_major=case.time_major,
-            is_training=case.is_training,
+            **options,
         )
     d_inputs, d_params, *d_states = tape.gradient(
         [outputs, *final_states],
         [inputs, params, *states],
         output_gradients=[tf.constant(d) for d in (data.d_outputs, *data.d_states)],
+        unconnected_gradients=unconnected_gradients,
     )
     return Results(
         outputs.numpy(),

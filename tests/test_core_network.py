@@ -18,31 +18,8 @@ def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.
     masks = None
     if case.is_training:
         masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
-    inputs, params = tf.constant(data.inputs), tf.constant(data.params)
-    states = [tf.constant(state) for state in data.states]
-    with tf.GradientTape() as tape:
-        tape.watch([inputs, params, *states])
-        outputs, final_states = core_network.forward(
-            case.config,
-            inputs,
-            states,
-            params,
-            sequence_lengths=case.sequence_lengths and tf.constant(case.sequence_lengths),
-            masks=masks,
-            time_major=case.time_major,
-        )
-    d_inputs, d_params, *d_states = tape.gradient(
-        [outputs, *final_states],
-        [inputs, params, *states],
-        output_gradients=[tf.constant(d) for d in (data.d_outputs, *data.d_states)],
-        unconnected_gradients="zero",
-    )
-    return random_configs.Results(
-        outputs.numpy(),
-        tuple(state.numpy() for state in final_states),
-        d_inputs.numpy(),
-        tuple(state.numpy() for state in d_states),
-        d_params.numpy(),
+    return random_configs.run_forward(
+        core_network.forward, case, data, unconnected_gradients="zero", masks=masks
     )
 
 

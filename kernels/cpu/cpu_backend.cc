@@ -28,8 +28,9 @@ class Adapter {
   Adapter(const RnnProblem& problem, const PackedRows& rows, Arena* arena,
           Schedule* schedule)
       : problem_(problem), rows_(rows), arena_(arena), schedule_(schedule) {
-    if (!arena->only_counts())
+    if (!arena->only_counts()) {
       caller_rows_ = rows.CallerRows(problem.time_major);
+    }
   }
 
   // Sequences of rows of n numbers. Padding is never read.
@@ -57,15 +58,19 @@ class Adapter {
         Convert(from[row], to + caller_row * n, n);
       });
     }
-    schedule_->Add(1, problem_.batch_size, [=](int64_t, int64_t position) {
-      const int64_t time = problem_.max_time, batch = problem_.batch_size;
-      const int64_t sequence = rows_.sequences()[position];
-      for (int64_t t = rows_.length(position); t < time; ++t) {
-        const int64_t row =
-            problem_.time_major ? t * batch + sequence : sequence * time + t;
-        std::fill_n(to + row * n, n, Storage(0));
+    if (rows_.num_rows() == max_rows()) return;
+    const int64_t time = problem_.max_time, batch = problem_.batch_size;
+    const auto zero_padding = [=](int64_t first, int64_t last) {
+      for (int64_t position = first; position < last; ++position) {
+        const int64_t sequence = rows_.sequences()[position];
+        for (int64_t t = rows_.length(position); t < time; ++t) {
+          const int64_t row =
+              problem_.time_major ? t * batch + sequence : sequence * time + t;
+          std::fill_n(to + row * n, n, Storage(0));
+        }
       }
-    });
+    };
+    schedule_->AddRanges(batch, 1, zero_padding);
   }
 
   // States of n numbers, [L * D, B, n] for the network.
@@ -123,28 +128,23 @@ class Adapter {
     return arena_->Take<Compute>(num_states() * n);
   }
 
-  // Adds body(first, last) over ranges that cover [0, size).
-  template <typename Body>
-  void AddRanges(int64_t size, int64_t range, const Body& body) {
-    if (arena_->only_counts()) return;
-    schedule_->Add(1, CeilDiv(size, range), [=](int64_t, int64_t task) {
-      body(task * range, std::min((task + 1) * range, size));
-    });
-  }
   template <typename Body>
   void ForEachRow(const Body& body) {
-    AddRanges(rows_.num_rows(), 64, [=](int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row) {
-        body(row, caller_rows_[row]);
-      }
-    });
+    if (arena_->only_counts()) return;
+    schedule_->AddRanges(rows_.num_rows(), 64,
+                         [=](int64_t first, int64_t last) {
+                           for (int64_t row = first; row < last; ++row) {
+                             body(row, caller_rows_[row]);
+                           }
+                         });
   }
   template <typename Body>
   void ForEachState(const Body& body) {
     const int64_t layers = problem_.spec.num_pseudo_layers();
     const int64_t batch = problem_.batch_size;
     const bool time_major = problem_.time_major;
-    AddRanges(layers * batch, 64, [=](int64_t first, int64_t last) {
+    if (arena_->only_counts()) return;
+    schedule_->AddRanges(layers * batch, 64, [=](int64_t first, int64_t last) {
       for (int64_t state = first; state < last; ++state) {
         body(state,
              time_major ? state : state % batch * layers + state / batch);
@@ -153,7 +153,8 @@ class Adapter {
   }
   template <typename From, typename To>
   void ConvertParams(const From* from, To* to) {
-    AddRanges(num_params(), 16384, [=](int64_t first, int64_t last) {
+    if (arena_->only_counts()) return;
+    schedule_->AddRanges(num_params(), 16384, [=](int64_t first, int64_t last) {
       Convert(from + first, to + first, last - first);
     });
   }
@@ -241,6 +242,7 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   network.Backward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->backward_workspace = workspace.used();
+    sizes->reserve_space = reserve_arena.used();
     return;
   }
   adapter.ExportSequence(call.input_backprop, spec.input_size,
@@ -294,12 +296,18 @@ void CpuBackend::Prepare(void* buffer, size_t bytes) {
 RnnStatus CpuBackend::BufferSizes(const RnnProblem& problem,
                                   RnnBufferSizes* sizes) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    using Storage = decltype(storage);
-    using Compute = decltype(compute);
-    RunForward<Storage, Compute>(problem, {}, threads_, sizes);
-    if (problem.is_training) {
-      RunBackward<Storage, Compute>(problem, {}, threads_, sizes);
-    }
+    RunForward<decltype(storage), decltype(compute)>(problem, {}, threads_,
+                                                     sizes);
+  });
+  return {};
+}
+
+RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
+                                          size_t /*reserve_space*/,
+                                          RnnBufferSizes* sizes) {
+  Dispatch(problem.dtype, [&](auto storage, auto compute) {
+    RunBackward<decltype(storage), decltype(compute)>(problem, {}, threads_,
+                                                      sizes);
   });
   sizes->backward_consumes_reserve = true;
   return {};

@@ -14,6 +14,8 @@ class CpuBackend : public RnnBackend {
 
   RnnStatus BufferSizes(const RnnProblem& problem,
                         RnnBufferSizes* sizes) override;
+  RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
+                                RnnBufferSizes* sizes) override;
   void Prepare(void* buffer, size_t bytes) override;
   RnnStatus Forward(const RnnProblem& problem,
                     const RnnForwardBuffers& buffers) override;

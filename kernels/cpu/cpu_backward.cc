@@ -300,9 +300,11 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     return;
   }
   if (arena->only_counts()) return;
-  schedule->Add(1, rows_.num_rows(), [=](int64_t, int64_t row) {
-    if (dir == 0) std::fill_n(dx[row], fan_in, T(0));
-    for (int64_t j = 0; j < gates_; ++j) dx[row][j % units_] += dz[row][j];
+  schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      if (dir == 0) std::fill_n(dx[row], fan_in, T(0));
+      for (int64_t j = 0; j < gates_; ++j) dx[row][j % units_] += dz[row][j];
+    }
   });
 }
 

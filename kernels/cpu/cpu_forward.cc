@@ -194,10 +194,12 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
     product.AddTo(schedule);
     return;
   }
-  schedule->Add(1, num_rows, [=, &layer](int64_t, int64_t row) {
-    const T* const x = layer.input[first_row + row];
-    for (int64_t j = 0; j < gates_; ++j) {
-      gates[row * gates_ + j] = layer.bias[group.dir][j] + x[j % units_];
+  schedule->AddRanges(num_rows, 16, [=, &layer](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      const T* const x = layer.input[first_row + row];
+      for (int64_t j = 0; j < gates_; ++j) {
+        gates[row * gates_ + j] = layer.bias[group.dir][j] + x[j % units_];
+      }
     }
   });
 }

@@ -85,18 +85,14 @@ int64_t CpuNetwork<T>::LongestOf(int64_t first_group,
 template <typename T>
 void CpuNetwork<T>::DropOut(int64_t layer, const T* from, T* to,
                             Schedule* schedule) const {
-  constexpr int64_t kTaskRows = 16;
   const DropoutMask mask = {
       {seed_[0], seed_[1]}, layer - 1, spec_.dropout, layer_out_};
-  schedule->Add(
-      1, CeilDiv(rows_.num_rows(), kTaskRows), [=](int64_t, int64_t task) {
-        const int64_t first = task * kTaskRows;
-        const int64_t last = std::min(first + kTaskRows, rows_.num_rows());
-        for (int64_t row = first; row < last; ++row) {
-          ApplyDropout(mask, mask_steps_[row], from + row * layer_out_,
-                       to + row * layer_out_);
-        }
-      });
+  schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      ApplyDropout(mask, mask_steps_[row], from + row * layer_out_,
+                   to + row * layer_out_);
+    }
+  });
 }
 
 template struct CpuReserve<float>;

@@ -66,6 +66,14 @@ void Schedule::Add(int64_t repeats, int64_t chunks, Body body) {
   }
 }
 
+void Schedule::AddRanges(int64_t size, int64_t range,
+                         std::function<void(int64_t, int64_t)> body) {
+  Add(1, CeilDiv(size, range),
+      [size, range, body = std::move(body)](int64_t, int64_t task) {
+        body(task * range, std::min((task + 1) * range, size));
+      });
+}
+
 void Schedule::Run(const Threads& threads) {
   int64_t most_chunks = 1;
   for (const Entry& entry : entries_) {

@@ -45,6 +45,9 @@ class Schedule {
 
   // Adds `repeats` phases. The body must be callable until Run returns.
   void Add(int64_t repeats, int64_t chunks, Body body);
+  // Adds a phase of body(first, last) over ranges that cover [0, size).
+  void AddRanges(int64_t size, int64_t range,
+                 std::function<void(int64_t first, int64_t last)> body);
   void Run(const Threads& threads);
 
  private:
