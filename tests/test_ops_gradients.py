@@ -150,6 +150,27 @@ def test_persistent_tape_twice_is_the_same(is_training):
         np.testing.assert_array_equal(a, b)
 
 
+@ALL_MODES
+def test_two_backwards_of_one_forward_in_a_function(rnn_mode):
+    """The first must not use up what the second needs, where a function hands buffers on."""
+    problem = Problem(RnnConfig(rnn_mode, 2, 5, 3), dtype="float32")
+    arguments = problem.arguments()
+
+    @tf.function(autograph=False)
+    def gradients():
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(arguments)
+            loss = problem.loss(*arguments)
+            doubled = 2.0 * loss
+        return tape.gradient(loss, arguments), tape.gradient(doubled, arguments)
+
+    expected = problem.gradients(arguments)
+    for _ in range(3):
+        for once, twice, reference in zip(*gradients(), expected, strict=True):
+            np.testing.assert_array_equal(2.0 * once, twice)
+            np.testing.assert_allclose(once, reference, rtol=0, atol=1e-5)
+
+
 def test_several_forwards_before_one_backward():
     """Each pass keeps what it needs for its own gradient."""
     problem = Problem(RnnConfig("gru", 2, 5, 3, dropout=0.5), dtype="float32")
