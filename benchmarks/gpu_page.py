@@ -32,7 +32,7 @@ Times = dict[str, dict[str, float]]
 
 
 def _read(directory: pathlib.Path) -> tuple[Times, dict[str, Any], dict[str, set[str]]]:
-    """Medians by row and system, the choices by row, and what was run where."""
+    """Medians by row and system, our and Keras's results by row, and what was run where."""
     times: Times = collections.defaultdict(dict)
     notes: dict[str, Any] = collections.defaultdict(dict)
     environment: dict[str, set[str]] = collections.defaultdict(set)
@@ -82,6 +82,25 @@ def _summary(times: Times) -> list[str]:
     return lines
 
 
+def _memory(notes: dict[str, Any], key: str) -> float | None:
+    """Our peak memory over Keras's."""
+    if "keras" not in notes[key] or "batch-major" not in notes[key]:
+        return None
+    return notes[key]["batch-major"]["memory"] / notes[key]["keras"]["memory"]
+
+
+def _memory_summary(times: Times, notes: dict[str, Any]) -> str:
+    ratios = {key: _memory(notes, key) for key in times}
+    found = sorted((ratio, key) for key, ratio in ratios.items() if ratio is not None)
+    if not found:
+        return "Memory beside Keras's was not measured."
+    return (
+        f"Peak memory over Keras's: median {statistics.median(r for r, _ in found):.2f}, most "
+        f"{found[-1][0]:.2f} ({found[-1][1]}); aim 1.3, above it {sum(r > 1.3 for r, _ in found)} "
+        f"of {len(found)} rows."
+    )
+
+
 def _means_by(times: Times) -> list[str]:
     """Geometric means by type and by what is timed."""
     groups = [(t, p) for p in ("inference", "training") for t in gpu_rows.TYPES]
@@ -113,24 +132,46 @@ def _table(times: Times, notes: dict[str, Any]) -> list[str]:
         choice = notes[row.key]["time-major"]["choice"]
         passes = [choice["forward"]] + [choice["backward"]] * row.training
         how = " / ".join(dict.fromkeys(passes)) if len(set(passes)) == 1 else " / ".join(passes)
-        memory = "—"
-        if "keras" in notes[row.key] and "batch-major" in notes[row.key]:
-            ours, theirs = notes[row.key]["batch-major"], notes[row.key]["keras"]
-            memory = f"{ours['memory'] / theirs['memory']:.2f}"
+        ratio = _memory(notes, row.key)
+        memory = "—" if ratio is None else f"{ratio:.2f}"
         lines.append(
             f"| {row.key} | {' | '.join(cells)} | {choice['algorithm']}, {how} | {memory} |"
         )
     return lines
 
 
-def _below(times: Times) -> list[str]:
+def _on_the_gpu(choice: dict[str, str]) -> float | None:
+    """Milliseconds that the GPU took for the chosen passes when the choice was measured."""
+    sums = 0.0
+    for index, way in enumerate((choice["forward"], choice["backward"])):
+        start = f"{choice['algorithm']} {way} "
+        found = [part for part in choice["timings"].split("; ") if part.startswith(start)]
+        if not found:
+            return None
+        sums += float(found[0].removeprefix(start).removesuffix(" ms").split(" + ")[index])
+    return sums
+
+
+def _below(times: Times, notes: dict[str, Any]) -> list[str]:
     lines = []
     for title, (system, layout, _, aim, least) in COMPARISONS.items():
         ratios = _ratios(times, system, layout, least)
         rows = sorted((ratio, key) for key, ratio in ratios.items() if ratio < aim)
-        if rows:
-            text = "; ".join(f"{key} {ratio:.2f}" for ratio, key in rows)
-            lines.append(f"* {title}, below {aim}: {text}.")
+        if not rows:
+            continue
+        lines += [
+            f"<details><summary>{title}: {len(rows)} below {aim}</summary>\n",
+            "| row | ratio | theirs, ms | ours, ms | of which on the GPU, ms |",
+            "|---|---|---|---|---|",
+        ]
+        for ratio, key in rows:
+            on_the_gpu = _on_the_gpu(notes[key][layout]["choice"])
+            lines.append(
+                f"| {key} | {ratio:.2f} | {times[key][system]:.3f} | {times[key][layout]:.3f} | "
+                + ("—" if on_the_gpu is None else f"{on_the_gpu:.3f}")
+                + " |"
+            )
+        lines.append("\n</details>\n")
     return lines
 
 
@@ -190,13 +231,15 @@ def main(_: list[str]) -> None:
         "In float32 bare cuDNN runs the standard algorithm alone, as this package does: the "
         "persistent ones are exact to about 1e-5 only. Geometric means by type:",
         "\n".join(_means_by(times)),
+        _memory_summary(times, notes),
         "## Rows below their aim",
-        "\n".join(_below(times)) or "None.",
-        "[What lies behind them](../../docs/speed_gpu.md#where-it-gains-little).",
+        "[What lies behind them](../../docs/speed_gpu.md#where-it-gains-little). *On the GPU*: "
+        "what the passes took there, by CUDA events, when the choice was measured (for all lengths "
+        "up to the same power of two once, at the first of them).",
+        "\n".join(_below(times, notes)) or "None.",
         "## All rows",
         "Milliseconds of a step; DeepBench's GRUs at the shortest of their lengths. Memory is the "
-        "peak of what TensorFlow's allocator gave out; networks of earlier rows that are not freed "
-        "yet count on either side.",
+        "peak of what TensorFlow's allocator gave out for the row, over Keras's, both batch-major.",
         "\n".join(_table(times, notes)),
     ]
     RESULTS.mkdir(exist_ok=True)

@@ -32,7 +32,7 @@ def forward(
     params: tf.Tensor,
     *,
     sequence_lengths: tf.Tensor | None = None,
-    masks: Sequence[tf.Tensor] | None = None,
+    masks: Sequence[Sequence[tf.Tensor]] | None = None,
     time_major: bool = True,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs the network over whole sequences, as `cudnn_rnn_tf.ops.forward` does.
@@ -45,8 +45,8 @@ def forward(
         states: the initial states, h and an LSTM's c, of `config.state_shapes`.
         params: the opaque buffer, [params_size].
         sequence_lengths: int32 [B], each in [0, T]; None where all sequences fill T.
-        masks: with dropout, what the output of each layer but the last is multiplied with,
-            [T, B, D * P] each; None for no dropout.
+        masks: with dropout, what the output of each layer but the last is multiplied with for
+            each direction of the next layer, [T, B, D * P] each; None for no dropout.
         time_major: the layout of inputs, states and what is returned.
 
     Returns:
@@ -74,12 +74,14 @@ def forward(
     final: list[list[tf.Tensor]] = [[] for _ in states]
     pseudo_layers = _pseudo_layers(config, tf.cast(params, compute_dtype))
     for layer in range(config.num_layers):
-        if layer > 0 and masks is not None:
-            x *= tf.cast(masks[layer - 1], compute_dtype)
         outputs = []
         for direction in range(num_dirs):
             index = layer * num_dirs + direction
-            sequence = reverse_sequences(x, sequence_lengths, True) if direction else x
+            sequence = x
+            if layer > 0 and masks is not None:
+                sequence *= tf.cast(masks[layer - 1][direction], compute_dtype)
+            if direction:
+                sequence = reverse_sequences(sequence, sequence_lengths, True)
             output, last = _run_pseudo_layer(
                 config, pseudo_layers[index], sequence, [state[index] for state in initial], valid
             )

@@ -89,17 +89,20 @@ def dropout_masks(
     sequence_lengths: tf.Tensor | None,
     seed: tf.Tensor,
     time_major: bool,
-) -> list[tf.Tensor]:
-    """What a forward pass has multiplied the output of each layer but the last with, [T, B, D * P].
+) -> list[list[tf.Tensor]]:
+    """What the output of each layer but the last was multiplied with in a forward pass.
 
-    A mask is a function of the seed, the layer and the sequences' shape, on every device its own
-    one. A ReLU network whose layer emits ones, and whose next layer hands on what it gets, shows
-    it.
+    For each direction of the next layer, [T, B, D * P]: cuDNN draws a mask for each of them. A mask
+    is a function of the seed, the layer and the sequences' shape, on every device its own one. A
+    ReLU network whose layer emits ones, and whose next layer hands on what it gets, shows it: each
+    direction hands on one direction's share at a time.
     """
     size, num_dirs = config.layout.output_size, config.layout.num_dirs
-    time_axis, batch_axis = (0, 1) if time_major else (1, 0)
     shape = tf.shape(inputs)
-    batch_size = shape[batch_axis]
+    batch_size = shape[1 if time_major else 0]
+    # By way of float32, the type of the op's attribute.
+    rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
+    shares = tf.split(tf.eye(num_dirs * size, dtype=inputs.dtype), num_dirs)
     masks = []
     for layer in range(config.num_layers - 1):
         probe = RnnConfig(
@@ -111,27 +114,34 @@ def dropout_masks(
             bias_mode="single_input",
             dropout=config.dropout,
         )
-        weights = [tf.zeros(shape, inputs.dtype) for shape in probe.layout.weight_shapes]
         biases = [tf.zeros(shape, inputs.dtype) for shape in probe.layout.bias_shapes]
-        own_halves = tf.split(tf.eye(num_dirs * size, dtype=inputs.dtype), num_dirs)
         for direction in range(num_dirs):
             biases[layer * num_dirs + direction] += 1
-            weights[2 * ((layer + 1) * num_dirs + direction)] = own_halves[direction]
-        output, _ = ops.forward(
-            probe,
-            tf.zeros(tf.concat([shape[:2], [1]], 0), inputs.dtype),
-            [tf.zeros(state, inputs.dtype) for state in probe.state_shapes(batch_size, time_major)],
-            ops.canonical_to_params(probe, weights, biases),
-            sequence_lengths=sequence_lengths,
-            seed=seed,
-            time_major=time_major,
-        )
-        if not time_major:
-            output = tf.transpose(output, (1, 0, 2))
-        kept = tf.cast(output > 0, tf.float64)
-        # By way of float32, the type of the op's attribute.
-        rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
-        masks.append(tf.stop_gradient(kept / (1 - rate)))
+        # By direction of the next layer, and by share.
+        parts: list[list[tf.Tensor]] = [[None] * num_dirs for _ in range(num_dirs)]
+        for turn in range(num_dirs):
+            weights = [tf.zeros(shape, inputs.dtype) for shape in probe.layout.weight_shapes]
+            for direction in range(num_dirs):
+                share = shares[(direction + turn) % num_dirs]
+                weights[2 * ((layer + 1) * num_dirs + direction)] = share
+            output, _ = ops.forward(
+                probe,
+                tf.zeros(tf.concat([shape[:2], [1]], 0), inputs.dtype),
+                [
+                    tf.zeros(state, inputs.dtype)
+                    for state in probe.state_shapes(batch_size, time_major)
+                ],
+                ops.canonical_to_params(probe, weights, biases),
+                sequence_lengths=sequence_lengths,
+                seed=seed,
+                time_major=time_major,
+            )
+            if not time_major:
+                output = tf.transpose(output, (1, 0, 2))
+            for direction, part in enumerate(tf.split(output, num_dirs, axis=-1)):
+                parts[direction][(direction + turn) % num_dirs] = part
+        kept = [tf.cast(tf.concat(part, axis=-1) > 0, tf.float64) for part in parts]
+        masks.append([tf.stop_gradient(mask / (1 - rate)) for mask in kept])
     return masks
 
 

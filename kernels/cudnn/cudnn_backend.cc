@@ -222,13 +222,17 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
       resources_.log(configuration_->name + ": " + status.message);
       return {};
     }
-    session_->TrimReplays();
   } else if (StreamIsCapturing()) {
     return {};
   }
+  const size_t bytes = runs->replay->bytes();
   const RnnStatus status = runs->replay->Launch(stream(), addresses);
   *done = status.ok();
-  if (!status.ok()) runs->replay.reset();
+  if (!status.ok()) {
+    runs->replay.reset();
+  } else if (runs->replay->bytes() > bytes) {
+    session_->TrimReplays();
+  }
   return status;
 }
 

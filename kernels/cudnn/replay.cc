@@ -15,11 +15,17 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // Some kernels' arguments have gaps that hold what the stack held before, which
 // the next captures do not see again.
 constexpr int kAttempts = 3;
-constexpr size_t kMaxInstances = 4;
-// Rewriting more nodes than this, a microsecond each, is worth avoiding; so
-// often it happens before another instance is made.
+constexpr size_t kMaxInstances = 32;
+// Of one pass; at least two instances are kept.
+constexpr size_t kMaxInstanceBytes = size_t{64} << 20;
+// Rewriting more nodes than this, half a microsecond each, is worth avoiding;
+// so often it happens before another instance is made.
 constexpr size_t kFar = 16;
 constexpr int kFarMovesPerInstance = 3;
+// On an H200, a node that was rewritten in an executable graph takes about half
+// a microsecond longer from then on, while instantiating a graph takes about
+// 4 µs for each node: worth it where addresses have stayed for so many runs.
+constexpr int kRunsBeforeRenewal = 4;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
@@ -34,6 +40,15 @@ CUdeviceptr MoveOf(int buffer) {
   return (2 * static_cast<CUdeviceptr>(buffer) + 1) * kAlignment;
 }
 static_assert(2 * (2 * kNumCallBuffers * kAlignment) <= Replay::kRegionSlack);
+
+// The buffers that stand elsewhere, a bit for each.
+uint32_t Changed(const CallAddresses& before, const CallAddresses& now) {
+  uint32_t changed = 0;
+  for (int i = 0; i < kNumCallBuffers; ++i) {
+    if (before[i] != now[i]) changed |= uint32_t{1} << i;
+  }
+  return changed;
+}
 
 std::atomic<size_t>& BytesOfAll() {
   static std::atomic<size_t> bytes = 0;
@@ -87,28 +102,30 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
         CaptureGraph(stream, moved_addresses, enqueue, &moved_graph));
     CRNN_RETURN_IF_ERROR(ReadNodes(made->graph_.get(), &nodes));
     CRNN_RETURN_IF_ERROR(ReadNodes(moved_graph.get(), &moved));
-    found = FindPatches(moved, distances, &nodes);
+    found = FindPatches(moved, addresses, distances, &nodes);
     if (found.ok()) break;
   }
   CRNN_RETURN_IF_ERROR(found);
   made->num_nodes_ = nodes.size();
   for (Node& node : nodes) {
-    if (!node.patches.empty()) made->nodes_.push_back(std::move(node));
+    if (node.patches.empty()) continue;
+    ++made->num_nodes_by_buffers_[node.buffers];
+    made->nodes_.push_back(std::move(node));
   }
-  made->captured_addresses_ = addresses;
-  CRNN_RETURN_IF_ERROR(made->AddInstance());
   *replay = std::move(made);
   return {};
 }
 
-RnnStatus Replay::AddInstance() {
+RnnStatus Replay::Instantiate(const CallAddresses& addresses,
+                              Instance* instance) {
+  for (Node& node : nodes_) {
+    CRNN_RETURN_IF_ERROR(Rewrite(&node, addresses, nullptr));
+  }
   CUgraphExec exec = nullptr;
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Cuda().cuGraphInstantiate(&exec, graph_.get(), 0),
                  "instantiate a graph"));
-  instances_.push_back({Exec(exec), captured_addresses_});
-  bytes_ += num_nodes_ * kBytesPerNode;
-  BytesOfAll() += num_nodes_ * kBytesPerNode;
+  *instance = {Exec(exec), addresses};
   return {};
 }
 
@@ -210,6 +227,7 @@ RnnStatus Replay::ReadNode(Node* node) {
 }
 
 RnnStatus Replay::FindPatches(const std::vector<Node>& moved,
+                              const CallAddresses& addresses,
                               const CallAddresses& distances,
                               std::vector<Node>* nodes) {
   if (moved.size() != nodes->size()) {
@@ -240,95 +258,110 @@ RnnStatus Replay::FindPatches(const std::vector<Node>& moved,
       if (buffer == kNumCallBuffers) {
         return NotReplayable("an argument of a kernel follows the addresses");
       }
-      node.patches.push_back({word, static_cast<CallBuffer>(buffer)});
+      node.patches.push_back({word, static_cast<CallBuffer>(buffer),
+                              node.words[word] - addresses[buffer]});
       node.buffers |= uint32_t{1} << buffer;
     }
   }
   return {};
 }
 
-size_t Replay::Distance(const Instance& instance,
-                        const CallAddresses& addresses) const {
-  uint32_t changed = 0;
-  for (int i = 0; i < kNumCallBuffers; ++i) {
-    if (addresses[i] != instance.addresses[i]) changed |= uint32_t{1} << i;
+size_t Replay::NumNodesWith(uint32_t buffers) const {
+  size_t count = 0;
+  for (const auto& [named, nodes] : num_nodes_by_buffers_) {
+    if ((named & buffers) != 0) count += nodes;
   }
-  if (changed == 0) return 0;
-  return std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
-    return (node.buffers & changed) != 0;
-  });
+  return count;
 }
 
 RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
   Instance* nearest = nullptr;
   size_t distance = 0;
   for (Instance& instance : instances_) {
-    const size_t other = Distance(instance, addresses);
+    const size_t other = NumNodesWith(Changed(instance.addresses, addresses));
     if (nearest == nullptr || other < distance) {
       nearest = &instance;
       distance = other;
     }
     if (distance == 0) break;
   }
-  if (distance > kFar && instances_.size() < kMaxInstances &&
-      ++far_moves_ % kFarMovesPerInstance == 0) {
-    CRNN_RETURN_IF_ERROR(AddInstance());
+  const size_t bytes = num_nodes_ * kBytesPerNode;
+  const bool room = instances_.size() < kMaxInstances &&
+                    bytes_ + bytes <= std::max(kMaxInstanceBytes, 2 * bytes);
+  const bool far = distance > kFar;
+  if (nearest == nullptr ||
+      (far && room && ++far_moves_ % kFarMovesPerInstance == 0)) {
+    Instance made;
+    CRNN_RETURN_IF_ERROR(Instantiate(addresses, &made));
+    instances_.push_back(std::move(made));
+    bytes_ += bytes;
+    BytesOfAll() += bytes;
     nearest = &instances_.back();
+  } else if (far) {
+    CRNN_RETURN_IF_ERROR(Move(nearest, addresses));
+    nearest->rewritten = true;
+    nearest->runs = 0;
+  } else if (nearest->rewritten && ++nearest->runs >= kRunsBeforeRenewal) {
+    CRNN_RETURN_IF_ERROR(Instantiate(addresses, nearest));
+  } else {
+    CRNN_RETURN_IF_ERROR(Move(nearest, addresses));
   }
-  CRNN_RETURN_IF_ERROR(Move(nearest, addresses));
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Cuda().cuGraphLaunch(nearest->exec.get(), stream), "launch a graph"));
   ++LaunchesOfAll();
-  return CudaStatus(Cuda().cuGraphLaunch(nearest->exec.get(), stream),
-                    "launch a graph");
+  return {};
 }
 
 RnnStatus Replay::Move(Instance* instance, const CallAddresses& addresses) {
-  uint32_t changed = 0;
-  for (int i = 0; i < kNumCallBuffers; ++i) {
-    if (addresses[i] != instance->addresses[i]) changed |= uint32_t{1} << i;
-  }
+  const uint32_t changed = Changed(instance->addresses, addresses);
   if (changed == 0) return {};
-  for (const Node& node : nodes_) {
+  for (Node& node : nodes_) {
     if ((node.buffers & changed) != 0) {
-      CRNN_RETURN_IF_ERROR(Rewrite(node, addresses, instance->exec.get()));
+      CRNN_RETURN_IF_ERROR(Rewrite(&node, addresses, instance->exec.get()));
     }
   }
   instance->addresses = addresses;
   return {};
 }
 
-RnnStatus Replay::Rewrite(const Node& node, const CallAddresses& addresses,
+RnnStatus Replay::Rewrite(Node* node, const CallAddresses& addresses,
                           CUgraphExec exec) {
-  std::vector<CUdeviceptr> words = node.words;
-  for (const Patch& patch : node.patches) {
-    words[patch.word] +=
-        addresses[patch.buffer] - captured_addresses_[patch.buffer];
+  std::vector<CUdeviceptr>& words = node->words;
+  for (const Patch& patch : node->patches) {
+    words[patch.word] = addresses[patch.buffer] + patch.distance;
   }
   CUresult result;
-  if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) {
-    CUDA_KERNEL_NODE_PARAMS kernel = node.kernel;
-    std::vector<void*> arguments(node.arguments.size());
+  if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    CUDA_KERNEL_NODE_PARAMS kernel = node->kernel;
+    std::vector<void*> arguments(node->arguments.size());
     for (size_t i = 0; i < arguments.size(); ++i) {
-      arguments[i] = &words[node.arguments[i]];
+      arguments[i] = &words[node->arguments[i]];
     }
-    size_t block_bytes = node.block_bytes;
     void* block[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, words.data(),
-                     CU_LAUNCH_PARAM_BUFFER_SIZE, &block_bytes,
+                     CU_LAUNCH_PARAM_BUFFER_SIZE, &node->block_bytes,
                      CU_LAUNCH_PARAM_END};
-    const bool in_block = block_bytes > 0;
+    const bool in_block = node->block_bytes > 0;
     kernel.kernelParams = in_block ? nullptr : arguments.data();
     kernel.extra = in_block ? block : nullptr;
-    result = Cuda().cuGraphExecKernelNodeSetParams(exec, node.node, &kernel);
-  } else if (node.type == CU_GRAPH_NODE_TYPE_MEMSET) {
-    CUDA_MEMSET_NODE_PARAMS fill = node.fill;
-    fill.dst = words[0];
     result =
-        Cuda().cuGraphExecMemsetNodeSetParams(exec, node.node, &fill, context_);
+        exec == nullptr
+            ? Cuda().cuGraphKernelNodeSetParams(node->node, &kernel)
+            : Cuda().cuGraphExecKernelNodeSetParams(exec, node->node, &kernel);
+  } else if (node->type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    CUDA_MEMSET_NODE_PARAMS fill = node->fill;
+    fill.dst = words[0];
+    result = exec == nullptr
+                 ? Cuda().cuGraphMemsetNodeSetParams(node->node, &fill)
+                 : Cuda().cuGraphExecMemsetNodeSetParams(exec, node->node,
+                                                         &fill, context_);
   } else {
-    CUDA_MEMCPY3D copy = node.copy;
+    CUDA_MEMCPY3D copy = node->copy;
     copy.srcDevice = words[0];
     copy.dstDevice = words[1];
-    result =
-        Cuda().cuGraphExecMemcpyNodeSetParams(exec, node.node, &copy, context_);
+    result = exec == nullptr
+                 ? Cuda().cuGraphMemcpyNodeSetParams(node->node, &copy)
+                 : Cuda().cuGraphExecMemcpyNodeSetParams(exec, node->node,
+                                                         &copy, context_);
   }
   return CudaStatus(result, "change a graph's node");
 }

@@ -3,6 +3,7 @@
 #define CUDNN_RNN_TF_KERNELS_CUDNN_REPLAY_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -66,8 +67,8 @@ class Replay {
   struct Patch {
     size_t word;  // Index into the node's words.
     CallBuffer buffer;
+    CUdeviceptr distance;
   };
-  // As captured.
   struct Node {
     CUgraphNode node = nullptr;
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -88,6 +89,10 @@ class Replay {
   struct Instance {
     Exec exec;
     CallAddresses addresses;
+    // Whether many of its nodes were rewritten since it was instantiated, and
+    // how often it has run since with about the same addresses.
+    bool rewritten = false;
+    int runs = 0;
   };
 
   Replay() = default;
@@ -96,20 +101,23 @@ class Replay {
   static RnnStatus ReadNodes(CUgraph graph, std::vector<Node>* nodes);
   static RnnStatus ReadNode(Node* node);
   static RnnStatus FindPatches(const std::vector<Node>& moved,
+                               const CallAddresses& addresses,
                                const CallAddresses& distances,
                                std::vector<Node>* nodes);
-  RnnStatus AddInstance();
-  // How many nodes an instance must have rewritten to run over `addresses`.
-  size_t Distance(const Instance& instance,
-                  const CallAddresses& addresses) const;
+  // An executable graph over `addresses`.
+  RnnStatus Instantiate(const CallAddresses& addresses, Instance* instance);
+  // How many nodes name one of these buffers, a bit for each.
+  size_t NumNodesWith(uint32_t buffers) const;
   RnnStatus Move(Instance* instance, const CallAddresses& addresses);
-  RnnStatus Rewrite(const Node& node, const CallAddresses& addresses,
+  // Writes `addresses` into a node of the graph or, unless null, of `exec`.
+  RnnStatus Rewrite(Node* node, const CallAddresses& addresses,
                     CUgraphExec exec);
 
   // Its nodes name those of the executable graphs.
   Graph graph_;
-  CallAddresses captured_addresses_;
   std::vector<Node> nodes_;  // Those with patches.
+  // How many of them name the same buffers, by their bits.
+  std::map<uint32_t, size_t> num_nodes_by_buffers_;
   std::vector<Instance> instances_;
   int far_moves_ = 0;
   CUcontext context_ = nullptr;
