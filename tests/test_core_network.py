@@ -18,6 +18,8 @@ def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.
     masks = None
     if case.is_training:
         masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
+        if masks is not None:
+            masks = [[mask] * case.config.layout.num_dirs for mask in masks]
     return random_configs.run_forward(
         core_network.forward, case, data, unconnected_gradients="zero", masks=masks
     )

@@ -225,8 +225,10 @@ def test_dropout_masks_are_those_of_the_first_pass():
         inputs = tf.zeros([4, 6, 2] if time_major else [6, 4, 2])
         masks = second_order.dropout_masks(config, inputs, None, tf.constant(seed), time_major)
         expected = reference.dropout_masks(config, seed, 4, 6)
-        for mask, value in zip(masks, expected, strict=True):
-            np.testing.assert_allclose(mask, value, rtol=1e-7)
+        for of_directions, value in zip(masks, expected, strict=True):
+            assert len(of_directions) == 2
+            for mask in of_directions:
+                np.testing.assert_allclose(mask, value, rtol=1e-7)
             assert 0 < np.mean(value == 0) < 1
 
 
