@@ -15,9 +15,8 @@ constexpr int64_t kBlockDepth = 256;
 // What one thread takes at a time.
 constexpr int64_t kTaskRows = 48;
 constexpr int64_t kTaskCols = 512;
-// Of a transposed product, as many rows and no more, which are copied, find a
-// place in the L2 cache beside a panel; the more there are, the less often
-// panels are read.
+// As many rows of a transposed product, copied, find a place in the L2 cache
+// beside a panel; the more there are, the less often panels are read.
 constexpr int64_t kCopiedRows = 96;
 // What is packed at a time of matrices with a greater depth: stays in the L3
 // cache.
@@ -26,7 +25,7 @@ constexpr int64_t kMaxPanelCols = 64;
 // As many rows of this depth stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
 
-// How many rows ahead of those that are copied others are fetched.
+// Rows are fetched this many ahead of the one that is copied.
 constexpr int64_t kAhead = 16;
 
 // So that no tile is left with one or two rows, which would wait for their own
@@ -43,21 +42,13 @@ void Prefetch(const T* from, int64_t n) {
   for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + i, 0, 2);
 }
 
-// Columns of `from`, tile by tile, [depth, kTileRows] each, so that the inner
-// loop's reads are neighbours.
+// Copies the first n elements of each row.
 template <typename T>
-void PackTiles(Rows<const T> from, int64_t depth, int64_t cols, T* to) {
-  constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
-  for (int64_t k = 0; k < depth; ++k) {
-    if (k + kAhead < depth) Prefetch(from[k + kAhead], cols);
-    const T* const row = from[k];
-    T* tile = to + k * kTileRows;
-    int64_t col = 0;
-    for (; col + kTileRows <= cols; col += kTileRows) {
-      std::memcpy(tile, row + col, kTileRows * sizeof(T));
-      tile += depth * kTileRows;
-    }
-    for (int64_t r = 0; col + r < cols; ++r) tile[r] = row[col + r];
+void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
+              int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i + kAhead < rows) Prefetch(from[i + kAhead], n);
+    std::copy_n(from[i], n, to + i * to_stride);
   }
 }
 
@@ -135,10 +126,7 @@ template <typename T>
 void PackedMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
   const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
                         T* to, int64_t width) {
-    for (int64_t k = 0; k < block; ++k) {
-      if (k + kAhead < block) Prefetch(b[start + k + kAhead] + col, cols);
-      std::copy_n(b[start + k] + col, cols, to + k * width);
-    }
+    CopyRows(b.From(start, col), block, cols, to, width);
   };
   schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
     matrix.PackPanel(task, fill);
@@ -242,12 +230,12 @@ void TransposedProducts<T>::RunRows(const Left& left,
                                     int64_t first_depth, int64_t first_row,
                                     int64_t last_row) {
   constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
-  alignas(64) T tiles[kCopiedRows * kBlockDepth];
+  alignas(64) T copied[kCopiedRows * kBlockDepth];
   const int64_t depth = packed[0].depth();
   for (int64_t start = 0; start < depth; start += kBlockDepth) {
     const int64_t block = std::min(kBlockDepth, depth - start);
-    PackTiles(left.a.From(first_depth + start, first_row), block,
-              last_row - first_row, tiles);
+    CopyRows(left.a.From(first_depth + start, first_row), block,
+             last_row - first_row, copied, kCopiedRows);
     for (const Term& term : left.terms) {
       Product<T> product;
       product.b = packed[term.b];
@@ -258,9 +246,10 @@ void TransposedProducts<T>::RunRows(const Left& left,
           const T* a_rows[kTileRows];
           const int64_t height = std::min(kTileRows, last_row - row);
           for (int64_t r = 0; r < height; ++r) {
-            a_rows[r] = tiles + (row - first_row) * block + r;
+            a_rows[r] = copied + row - first_row + r;
           }
-          product.RunTile(row, height, start, block, panel, a_rows, kTileRows);
+          product.RunTile(row, height, start, block, panel, a_rows,
+                          kCopiedRows);
         }
       }
     }

@@ -109,7 +109,7 @@ class TransposedProducts {
 
   int64_t AddB(Rows<const T> b, int64_t cols);
   void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms);
-  // Takes its memory from the arena; where that only counts, nothing is added.
+  // Takes memory from the arena; where that only counts, nothing is added.
   void AddTo(Arena* arena, Schedule* schedule) const;
 
  private:
