@@ -143,7 +143,7 @@ def print_digest(threads: int) -> dict[str, Any]:
 
 
 def large_cases() -> list[Any]:
-    """Beyond one panel of units, one block of a product's depth and one chunk of steps."""
+    """Beyond one panel of units, block of depth, chunk of steps and part of the sums over steps."""
     import random_configs
 
     from cudnn_rnn_tf.config import RnnConfig
@@ -152,13 +152,13 @@ def large_cases() -> list[Any]:
     runs = [
         (3, RnnConfig("lstm", 1, 300, 280, num_proj=270, **both), (80, 35, 1)),
         (2, RnnConfig("gru", 2, 290, 70), None),
-        (70, RnnConfig("lstm", 2, 70, 20, dropout=0.3), tuple(n % 20 for n in range(70))),
+        (70, RnnConfig("lstm", 2, 70, 20, dropout=0.3), tuple(n % 30 for n in range(70))),
     ]
     return [
         random_configs.Case(
             index=1000 + index,
             config=config,
-            max_time=80 if batch_size < 70 else 20,
+            max_time=80 if batch_size < 70 else 30,
             batch_size=batch_size,
             time_major=index == 0,
             is_training=index != 1,

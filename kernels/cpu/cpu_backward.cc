@@ -267,18 +267,6 @@ void CpuNetwork<T>::BackwardGroups(const CpuBackwardCall<T>& call,
   });
 }
 
-template <typename T>
-void CpuNetwork<T>::Multiply(Product<T> product, int64_t depth, int64_t cols,
-                             Rows<const T> b, Arena* arena,
-                             Schedule* schedule) const {
-  // The next product packs in the same place.
-  const Arena::Scope scope(arena);
-  product.b = PackedMatrix<T>(depth, cols, /*bfloat16=*/false, arena);
-  if (arena->only_counts()) return;
-  product.b.Pack(b, schedule);
-  product.AddTo(schedule);
-}
-
 // dx = dz W, summed over the directions.
 template <typename T>
 void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
@@ -295,8 +283,12 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     product.a = dz;
     product.c = dx;
     if (dir > 0) product.init = dx;
-    Multiply(product, gates_, fan_in, {params + offsets.input_weights, fan_in},
-             arena, schedule);
+    // The next product packs in the same place.
+    const Arena::Scope scope(arena);
+    product.b = PackedMatrix<T>(gates_, fan_in, /*bfloat16=*/false, arena);
+    if (arena->only_counts()) return;
+    product.b.Pack({params + offsets.input_weights, fan_in}, schedule);
+    product.AddTo(schedule);
     return;
   }
   if (arena->only_counts()) return;
@@ -310,38 +302,48 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
 
 // Sums over all steps: dW = dz^T x, dR = dz^T h.
 template <typename T>
-void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer, int64_t dir,
+void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
                                     T* params_backprop, Arena* arena,
                                     Schedule* schedule) const {
-  const ParamLayout::PseudoLayer& offsets =
-      layout_.pseudo_layer(layer.index * dirs_ + dir);
-  const int64_t num_rows = rows_.num_rows();
-  Product<T> product;
-  product.transposed = true;
-  if (offsets.input_weights >= 0) {
-    const int64_t fan_in = spec_.layer_input_size(layer.index);
-    product.rows = gates_;
-    product.a = Rows<T>{layer.kept[dir].gates, gates_};
-    product.c = {params_backprop + offsets.input_weights, fan_in};
-    Multiply(product, num_rows, fan_in, layer.input, arena, schedule);
+  using Term = typename TransposedProducts<T>::Term;
+  TransposedProducts<T> products(
+      arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows());
+  const int64_t fan_in = spec_.layer_input_size(layer.index);
+  const bool has_input_weights = spec_.has_input_weights(layer.index);
+  const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    const ParamLayout::PseudoLayer& offsets =
+        layout_.pseudo_layer(layer.index * dirs_ + dir);
+    const int64_t h = products.AddB(
+        {layer.output + dir * out_, layer_out_, previous_rows_[dir].data()},
+        out_);
+    const auto gradient = [=](int64_t b, int64_t offset, int64_t first,
+                              int64_t cols) {
+      return Term{b, {params_backprop + offset + first * cols, cols}};
+    };
+    const Rows<const T> gates = {layer.kept[dir].gates, gates_};
+    for (const auto& segment : layer.segments[dir]) {
+      std::vector<Term> terms = {
+          gradient(h, offsets.recurrent_weights, segment.first, out_)};
+      const bool of_both_sides = segment.dz.data == gates.data;
+      if (has_input_weights && of_both_sides) {
+        terms.push_back(
+            gradient(x, offsets.input_weights, segment.first, fan_in));
+      }
+      products.AddA(segment.dz, segment.rows, std::move(terms));
+      if (has_input_weights && !of_both_sides) {
+        products.AddA(
+            gates.From(0, segment.first), segment.rows,
+            {gradient(x, offsets.input_weights, segment.first, fan_in)});
+      }
+    }
+    if (spec_.num_proj > 0) {
+      const int64_t y = products.AddB({layer.unprojected[dir], units_}, units_);
+      products.AddA({layer.projected_backprop[dir], out_}, out_,
+                    {gradient(y, offsets.projection, 0, units_)});
+    }
   }
-  const Rows<const T> state_before = {layer.output + dir * out_, layer_out_,
-                                      previous_rows_[dir].data()};
-  for (const auto& segment : layer.segments[dir]) {
-    product.rows = segment.rows;
-    product.a = segment.dz;
-    product.c = {
-        params_backprop + offsets.recurrent_weights + segment.first * out_,
-        out_};
-    Multiply(product, num_rows, out_, state_before, arena, schedule);
-  }
-  if (spec_.num_proj > 0) {
-    product.rows = out_;
-    product.a = Rows<T>{layer.projected_backprop[dir], out_};
-    product.c = {params_backprop + offsets.projection, units_};
-    Multiply(product, num_rows, units_, {layer.unprojected[dir], units_}, arena,
-             schedule);
-  }
+  products.AddTo(arena, schedule);
 }
 
 // db = the sum of dz, which the groups have for their own steps.
@@ -424,8 +426,8 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     }
     for (int64_t dir = 0; dir < dirs_; ++dir) {
       BackwardInputs(*layer, dir, call.params, arena, schedule);
-      BackwardWeights(*layer, dir, call.params_backprop, arena, schedule);
     }
+    BackwardWeights(*layer, call.params_backprop, arena, schedule);
     if (has_dropout(index) && !arena->only_counts()) {
       DropOut(index, layer->input_backprop.data, layer->input_backprop.data,
               schedule);

@@ -183,14 +183,10 @@ class CpuNetwork {
                    int64_t group_index) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, const T* params,
                       Arena* arena, Schedule* schedule) const;
-  void BackwardWeights(const BackwardLayer& layer, int64_t dir,
-                       T* params_backprop, Arena* arena,
-                       Schedule* schedule) const;
+  void BackwardWeights(const BackwardLayer& layer, T* params_backprop,
+                       Arena* arena, Schedule* schedule) const;
   void BackwardBiases(const BackwardLayer& layer, int64_t dir,
                       T* params_backprop) const;
-  // The product with b [depth, cols], packed in the arena for its sake.
-  void Multiply(Product<T> product, int64_t depth, int64_t cols,
-                Rows<const T> b, Arena* arena, Schedule* schedule) const;
 
   const RnnProblem& problem_;
   const RnnSpec& spec_;

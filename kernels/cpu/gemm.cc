@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/simd_kernels.h"
 
@@ -14,9 +15,18 @@ constexpr int64_t kBlockDepth = 256;
 // What one thread takes at a time.
 constexpr int64_t kTaskRows = 48;
 constexpr int64_t kTaskCols = 512;
+// As many rows of a transposed product, copied, find a place in the L2 cache
+// beside a panel; the more there are, the less often panels are read.
+constexpr int64_t kCopiedRows = 96;
+// What is packed at a time of matrices with a greater depth: stays in the L3
+// cache.
+constexpr int64_t kPackedDepth = 768;
 constexpr int64_t kMaxPanelCols = 64;
 // As many rows of this depth stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
+
+// Rows are fetched this many ahead of the one that is copied.
+constexpr int64_t kAhead = 16;
 
 // So that no tile is left with one or two rows, which would wait for their own
 // sums.
@@ -24,28 +34,21 @@ int64_t TileHeight(int64_t rows) {
   return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
 
-// Columns of `from`, tile by tile, [depth, kTileRows] each, so that the inner
-// loop's reads are neighbours.
+// Fetches into the L2 cache; a few neighbours of each of many rows are more
+// than the hardware foresees.
 template <typename T>
-void PackTiles(Rows<const T> from, int64_t depth, int64_t cols, T* to) {
-  constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
-  // Few neighbours are read from every row, which no hardware foresees.
-  constexpr int64_t kAhead = 16;
+void Prefetch(const T* from, int64_t n) {
   constexpr int64_t kLine = 64 / sizeof(T);
-  for (int64_t k = 0; k < depth; ++k) {
-    if (k + kAhead < depth) {
-      for (int64_t col = 0; col < cols; col += kLine) {
-        __builtin_prefetch(from[k + kAhead] + col);
-      }
-    }
-    const T* const row = from[k];
-    T* tile = to + k * kTileRows;
-    int64_t col = 0;
-    for (; col + kTileRows <= cols; col += kTileRows) {
-      std::memcpy(tile, row + col, kTileRows * sizeof(T));
-      tile += depth * kTileRows;
-    }
-    for (int64_t r = 0; col + r < cols; ++r) tile[r] = row[col + r];
+  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + i, 0, 2);
+}
+
+// Copies the first n elements of each row.
+template <typename T>
+void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
+              int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i + kAhead < rows) Prefetch(from[i + kAhead], n);
+    std::copy_n(from[i], n, to + i * to_stride);
   }
 }
 
@@ -123,9 +126,7 @@ template <typename T>
 void PackedMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
   const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
                         T* to, int64_t width) {
-    for (int64_t k = 0; k < block; ++k) {
-      std::copy_n(b[start + k] + col, cols, to + k * width);
-    }
+    CopyRows(b.From(start, col), block, cols, to, width);
   };
   schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
     matrix.PackPanel(task, fill);
@@ -170,24 +171,14 @@ void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
-  constexpr int kTileRows = SimdKernels<T>::kTileRows;
-  alignas(64) T packed[kTaskRows * kBlockDepth];
   for (int64_t start = 0; start < b.depth_; start += kBlockDepth) {
     const int64_t block = std::min(kBlockDepth, b.depth_ - start);
-    if (transposed) {
-      PackTiles(a.From(start, first_row), block, last_row - first_row, packed);
-    }
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       for (int64_t row = first_row; row < last_row;) {
-        const T* a_rows[kTileRows];
-        int64_t height = std::min<int64_t>(kTileRows, last_row - row);
-        if (!transposed) height = TileHeight(last_row - row);
-        for (int64_t r = 0; r < height; ++r) {
-          a_rows[r] = transposed ? packed + (row - first_row) * block + r
-                                 : a[row + r] + start;
-        }
-        RunTile(row, height, start, block, panel, a_rows,
-                transposed ? kTileRows : 1);
+        const T* a_rows[SimdKernels<T>::kTileRows];
+        const int64_t height = TileHeight(last_row - row);
+        for (int64_t r = 0; r < height; ++r) a_rows[r] = a[row + r] + start;
+        RunTile(row, height, start, block, panel, a_rows, 1);
         row += height;
       }
     }
@@ -196,9 +187,8 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
 
 template <typename T>
 void Product<T>::RunPanels(int64_t first, int64_t last) const {
-  const int64_t block = transposed ? kTaskRows : kCachedRows;
-  for (int64_t row = 0; row < rows; row += block) {
-    RunRows(row, std::min(row + block, rows), first, last);
+  for (int64_t row = 0; row < rows; row += kCachedRows) {
+    RunRows(row, std::min(row + kCachedRows, rows), first, last);
   }
 }
 
@@ -222,9 +212,83 @@ void Product<T>::AddTo(Schedule* schedule) const {
                 });
 }
 
+template <typename T>
+int64_t TransposedProducts<T>::AddB(Rows<const T> b, int64_t cols) {
+  rights_.push_back({b, cols});
+  return static_cast<int64_t>(rights_.size()) - 1;
+}
+
+template <typename T>
+void TransposedProducts<T>::AddA(Rows<const T> a, int64_t rows,
+                                 std::vector<Term> terms) {
+  lefts_.push_back({a, rows, std::move(terms)});
+}
+
+template <typename T>
+void TransposedProducts<T>::RunRows(const Left& left,
+                                    const std::vector<PackedMatrix<T>>& packed,
+                                    int64_t first_depth, int64_t first_row,
+                                    int64_t last_row) {
+  constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
+  alignas(64) T copied[kCopiedRows * kBlockDepth];
+  const int64_t depth = packed[0].depth();
+  for (int64_t start = 0; start < depth; start += kBlockDepth) {
+    const int64_t block = std::min(kBlockDepth, depth - start);
+    CopyRows(left.a.From(first_depth + start, first_row), block,
+             last_row - first_row, copied, kCopiedRows);
+    for (const Term& term : left.terms) {
+      Product<T> product;
+      product.b = packed[term.b];
+      product.c = term.c;
+      if (first_depth > 0) product.init = term.c;
+      for (int64_t panel = 0; panel < product.b.panels(); ++panel) {
+        for (int64_t row = first_row; row < last_row; row += kTileRows) {
+          const T* a_rows[kTileRows];
+          const int64_t height = std::min(kTileRows, last_row - row);
+          for (int64_t r = 0; r < height; ++r) {
+            a_rows[r] = copied + row - first_row + r;
+          }
+          product.RunTile(row, height, start, block, panel, a_rows,
+                          kCopiedRows);
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
+  constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
+  for (int64_t first = 0; first < depth_; first += kPackedDepth) {
+    // The next part is packed in the same place.
+    const Arena::Scope scope(arena);
+    std::vector<PackedMatrix<T>> packed;
+    for (const Right& right : rights_) {
+      packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
+                          /*bfloat16=*/false, arena);
+      if (arena->only_counts()) continue;
+      packed.back().Pack(right.rows.From(first), schedule);
+    }
+    if (arena->only_counts()) continue;
+    for (const Left& left : lefts_) {
+      const int64_t tiles = CeilDiv(left.rows, kTileRows);
+      // Every thread gets as much as the others.
+      const int64_t threads = schedule->num_threads();
+      const int64_t tasks =
+          std::min(tiles, CeilDiv(left.rows, threads * kCopiedRows) * threads);
+      schedule->Add(1, tasks, [=](int64_t, int64_t task) {
+        RunRows(left, packed, first, task * tiles / tasks * kTileRows,
+                std::min((task + 1) * tiles / tasks * kTileRows, left.rows));
+      });
+    }
+  }
+}
+
 template class PackedMatrix<float>;
 template class PackedMatrix<double>;
 template struct Product<float>;
 template struct Product<double>;
+template class TransposedProducts<float>;
+template class TransposedProducts<double>;
 
 }  // namespace cudnn_rnn_tf

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/cpu/schedule.h"
@@ -74,7 +75,6 @@ template <typename T>
 struct Product {
   int64_t rows = 0;
   Rows<const T> a;
-  bool transposed = false;  // A's rows are the columns of what `a` has.
   PackedMatrix<T> b;
   Rows<const T> init;
   Rows<T> c;
@@ -88,6 +88,47 @@ struct Product {
                int64_t last_panel) const;
   void RunTile(int64_t row, int64_t height, int64_t start, int64_t block,
                int64_t panel, const T* const* a_rows, int64_t a_stride) const;
+
+  template <typename U>
+  friend class TransposedProducts;
+};
+
+// Products C[rows, cols] = A^T B of matrices A[depth, rows] and B[depth, cols]
+// with a great depth in common: gradients of weights, which are sums over all
+// steps. Every B is packed once, and a part of it at a time; every A, too, is
+// copied once for all of its products.
+template <typename T>
+class TransposedProducts {
+ public:
+  struct Term {
+    int64_t b;  // As numbered by AddB.
+    Rows<T> c;
+  };
+
+  explicit TransposedProducts(int64_t depth) : depth_(depth) {}
+
+  int64_t AddB(Rows<const T> b, int64_t cols);
+  void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms);
+  // Takes memory from the arena; where that only counts, nothing is added.
+  void AddTo(Arena* arena, Schedule* schedule) const;
+
+ private:
+  struct Right {
+    Rows<const T> rows;
+    int64_t cols;
+  };
+  struct Left {
+    Rows<const T> a;
+    int64_t rows;
+    std::vector<Term> terms;
+  };
+  static void RunRows(const Left& left,
+                      const std::vector<PackedMatrix<T>>& packed,
+                      int64_t first_depth, int64_t first_row, int64_t last_row);
+
+  const int64_t depth_;
+  std::vector<Right> rights_;
+  std::vector<Left> lefts_;
 };
 
 }  // namespace cudnn_rnn_tf
