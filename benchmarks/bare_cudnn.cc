@@ -60,9 +60,9 @@ class Buffer {
       std::memcpy(&word, &value, sizeof(word));
       if (type == CUDNN_DATA_FLOAT) return word;
       if (type == CUDNN_DATA_BFLOAT16) return word >> 16;
-      // Normal numbers alone occur.
-      return (word >> 16 & 0x8000) |
-             (static_cast<uint32_t>((word >> 23 & 0xFF) - 112) << 10) |
+      const uint32_t exponent = word >> 23 & 0xFF;
+      if (exponent <= 112) return 0u;  // Too small for a normal number.
+      return (word >> 16 & 0x8000) | (exponent - 112) << 10 |
              (word >> 13 & 0x3FF);
     };
     for (uint32_t& word : words) {
