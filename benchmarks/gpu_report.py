@@ -6,11 +6,12 @@ On the GPU machine, in the root of the repository:
 
 Each part leaves DIR/<part>.json. Anywhere, from these files:
 
-    python -m benchmarks.gpu_report --render --output=DIR
+    python -m benchmarks.gpu_report --render --output=DIR [--report=NAME]
 
-which writes benchmarks/results/gpu.md. Parts: `tests` runs the whole test suite with the GPU
-visible; `sanitizer` runs a small network under compute-sanitizer; `char_lm` trains the example on
-the GPU; `two_gpus` trains it under MirroredStrategy on two; `dropout` measures what the masks cost.
+which writes benchmarks/results/NAME. Parts: `tests` runs the whole test suite with the GPU visible;
+`tests_without_replay` runs what is not pinned to the CPU of it, without CUDA graphs; `sanitizer`
+runs a small network under compute-sanitizer; `char_lm` trains the example on the GPU; `two_gpus`
+trains it under MirroredStrategy on two; `dropout` measures what the masks cost.
 """
 
 import json
@@ -32,10 +33,12 @@ from absl import app, flags
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the parts' results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _PARTS = flags.DEFINE_list("parts", ["tests", "sanitizer", "char_lm", "dropout"], "What to run.")
+_REPORT = flags.DEFINE_string("report", "gpu.md", "The name of the report.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the report instead of running anything.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-REPORT = ROOT / "benchmarks" / "results" / "gpu.md"
+RESULTS = ROOT / "benchmarks" / "results"
+PINNED_TO_CPU = ("test_cpu_kernels", "test_ops_reference", "test_packaging", "test_native")
 
 SANITIZED = """
 import sys
@@ -110,13 +113,14 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _tests() -> dict[str, Any]:
+def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         junit = os.path.join(directory, "junit.xml")
         # Several processes share the GPU.
         code, output = _run(
-            [sys.executable, "-m", "pytest", "-q", "-n", "8", f"--junitxml={junit}"],
+            [sys.executable, "-m", "pytest", "-q", "-n", "12", f"--junitxml={junit}", *arguments],
             TF_FORCE_GPU_ALLOW_GROWTH="true",
+            **environment,
         )
         cases = xml.etree.ElementTree.parse(junit).getroot().iter("testcase")
         outcomes: dict[str, dict[str, int]] = {}
@@ -238,6 +242,9 @@ def _dropout() -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tests": _tests,
+    "tests_without_replay": lambda: _tests(
+        *(f"--ignore=tests/{module}.py" for module in PINNED_TO_CPU), CUDNN_RNN_TF_CUDA_GRAPH="0"
+    ),
     "sanitizer": _sanitizer,
     "char_lm": _char_lm,
     "two_gpus": lambda: _char_lm("--strategy=mirrored"),
@@ -271,7 +278,7 @@ def _render(directory: pathlib.Path) -> None:
     for name, part in parts.items():
         environment, result = part["environment"], part["result"]
         text += [f"## {name}", ", ".join(f"{key} {value}" for key, value in environment.items())]
-        if name == "tests":
+        if name.startswith("tests"):
             rows = [{"module": module, **counts} for module, counts in result["modules"].items()]
             total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
             text += [_table([*rows, {"module": "**all**", **total}])]
@@ -299,9 +306,7 @@ def _render(directory: pathlib.Path) -> None:
                 "output:",
                 "```\n" + _without_noise(result["tail"]) + "\n```",
             ]
-    REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text("\n\n".join(text) + "\n")
-    print(REPORT)
+    (RESULTS / _REPORT.value).write_text("\n\n".join(text) + "\n")
 
 
 def main(_: list[str]) -> None:
