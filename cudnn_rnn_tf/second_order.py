@@ -35,7 +35,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     def differentiate() -> list[tf.Tensor]:
         masks = None
         if config.dropout and config.num_layers > 1:
-            masks = dropout_masks(config, inputs, lengths, seed, time_major)
+            masks = dropout_masks(config, output, lengths, seed, time_major)
         with tf.GradientTape() as outer_tape:
             outer_tape.watch([*primals, *cotangents])
             with tf.GradientTape() as inner_tape:
@@ -85,12 +85,12 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
 
 def dropout_masks(
     config: RnnConfig,
-    inputs: tf.Tensor,
+    outputs: tf.Tensor,
     sequence_lengths: tf.Tensor | None,
     seed: tf.Tensor,
     time_major: bool,
 ) -> list[list[tf.Tensor]]:
-    """What the output of each layer but the last was multiplied with in a forward pass.
+    """What the output of each layer but the last was multiplied with in the pass of `outputs`.
 
     For each direction of the next layer, [T, B, D * P]: cuDNN draws a mask for each of them. A mask
     is a function of the seed, the layer and the sequences' shape, on every device its own one. A
@@ -98,11 +98,14 @@ def dropout_masks(
     direction hands on one direction's share at a time.
     """
     size, num_dirs = config.layout.output_size, config.layout.num_dirs
-    shape = tf.shape(inputs)
-    batch_size = shape[1 if time_major else 0]
+    dtype = outputs.dtype
+    batch_size = tf.shape(outputs)[1 if time_major else 0]
+    # No weight reads these. Were they constants, TensorFlow might run the network on the CPU, as it
+    # does with all that is constant, and the CPU's masks are others.
+    inputs = tf.cast(outputs[..., :1] > 0, dtype)
     # By way of float32, the type of the op's attribute.
     rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
-    shares = tf.split(tf.eye(num_dirs * size, dtype=inputs.dtype), num_dirs)
+    shares = tf.split(tf.eye(num_dirs * size, dtype=dtype), num_dirs)
     masks = []
     for layer in range(config.num_layers - 1):
         probe = RnnConfig(
@@ -114,23 +117,20 @@ def dropout_masks(
             bias_mode="single_input",
             dropout=config.dropout,
         )
-        biases = [tf.zeros(shape, inputs.dtype) for shape in probe.layout.bias_shapes]
+        biases = [tf.zeros(shape, dtype) for shape in probe.layout.bias_shapes]
         for direction in range(num_dirs):
             biases[layer * num_dirs + direction] += 1
         # By direction of the next layer, and by share.
         parts: list[list[tf.Tensor]] = [[None] * num_dirs for _ in range(num_dirs)]
         for turn in range(num_dirs):
-            weights = [tf.zeros(shape, inputs.dtype) for shape in probe.layout.weight_shapes]
+            weights = [tf.zeros(shape, dtype) for shape in probe.layout.weight_shapes]
             for direction in range(num_dirs):
                 share = shares[(direction + turn) % num_dirs]
                 weights[2 * ((layer + 1) * num_dirs + direction)] = share
             output, _ = ops.forward(
                 probe,
-                tf.zeros(tf.concat([shape[:2], [1]], 0), inputs.dtype),
-                [
-                    tf.zeros(state, inputs.dtype)
-                    for state in probe.state_shapes(batch_size, time_major)
-                ],
+                inputs,
+                [tf.zeros(state, dtype) for state in probe.state_shapes(batch_size, time_major)],
                 ops.canonical_to_params(probe, weights, biases),
                 sequence_lengths=sequence_lengths,
                 seed=seed,

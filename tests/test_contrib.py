@@ -287,7 +287,8 @@ def test_custom_getter_that_hands_out_another_type(tmp_path):
         checkpoint = saver.save(session, str(tmp_path / "model"))
         session.run(v1.global_variables_initializer())
         saver.restore(session, checkpoint)
-        np.testing.assert_array_equal(session.run(outputs), before)
+        # A GPU may run another algorithm at a later use, which rounds otherwise.
+        np.testing.assert_allclose(session.run(outputs), before, rtol=0, atol=5e-4)
         return saveables.contents(checkpoint)
 
     stored = in_graph(program)

@@ -282,7 +282,8 @@ def test_bad_backward(name, mode):
 
 
 @MODES
-@pytest.mark.parametrize("change", [-1, 1, None], ids=["short", "long", "of_inference"])
+# On a GPU, the size modulo 256 names the algorithm; 100 names none.
+@pytest.mark.parametrize("change", [-1, 100, None], ids=["short", "long", "of_inference"])
 def test_reserve_space_of_wrong_size(change, mode):
     """The size is the backend's affair, so only a kernel knows it."""
     size = good_backward()["reserve_space"].size

@@ -240,7 +240,8 @@ def test_checkpoint_is_restored_when_built(tmp_path, new):
     status = tf.train.Checkpoint(model=restored).restore(path)
     with pytest.raises(AssertionError, match="Unresolved object"):
         status.assert_consumed()
-    np.testing.assert_array_equal(restored(INPUTS), expected)
+    # A GPU may run another algorithm at a later use, which rounds float16 otherwise.
+    np.testing.assert_allclose(restored(INPUTS), expected, rtol=0, atol=1e-4)
     status.assert_consumed()
     assert_same(restored, model)
 

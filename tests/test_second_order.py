@@ -222,8 +222,8 @@ def test_dropout_masks_are_those_of_the_first_pass():
     config = RnnConfig("lstm", 3, 5, 2, direction="bidirectional", num_proj=3, dropout=0.3)
     seed = np.array([-7, 2**40 + 3])
     for time_major in (True, False):
-        inputs = tf.zeros([4, 6, 2] if time_major else [6, 4, 2])
-        masks = second_order.dropout_masks(config, inputs, None, tf.constant(seed), time_major)
+        outputs = tf.ones([4, 6, 6] if time_major else [6, 4, 6])
+        masks = second_order.dropout_masks(config, outputs, None, tf.constant(seed), time_major)
         expected = reference.dropout_masks(config, seed, 4, 6)
         for of_directions, value in zip(masks, expected, strict=True):
             assert len(of_directions) == 2

@@ -228,12 +228,14 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
   const size_t bytes = runs->replay->bytes();
   const RnnStatus status = runs->replay->Launch(stream(), addresses);
   *done = status.ok();
-  if (!status.ok()) {
+  if (!*done) {
     runs->replay.reset();
+    runs->cannot_replay = true;
+    resources_.log(configuration_->name + ": " + status.message);
   } else if (runs->replay->bytes() > bytes) {
     session_->TrimReplays();
   }
-  return status;
+  return {};
 }
 
 RnnStatus CudnnBackend::Copy(const void* from, void* to, size_t bytes) {
@@ -326,7 +328,8 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
     CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
     if (problem.is_training) {
       CRNN_RETURN_IF_ERROR(
-          Fill(buffers.reserve_space, kNanByte, plan->reserve_size()));
+          Fill(buffers.reserve_space, kNanByte,
+               ReserveBytes(*plan, configuration_->choice.algorithm)));
     }
   }
   const RnnSpec& spec = problem.spec;

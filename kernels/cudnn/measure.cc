@@ -179,10 +179,12 @@ RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
   } while (Clock::now() < warm);
   if (replays) candidate.Capture();
   for (const bool replayed : {false, true}) {
-    if (replayed && !candidate.is_captured()) break;
-    Times& times = replayed ? measured->replayed : measured->enqueued;
     // A replay's first launch instantiates its graph.
-    if (replayed) CRNN_RETURN_IF_ERROR(candidate.Sample(true, &ignored));
+    if (replayed &&
+        !(candidate.is_captured() && candidate.Sample(true, &ignored).ok())) {
+      break;
+    }
+    Times& times = replayed ? measured->replayed : measured->enqueued;
     for (int i = 0; i < kSamples; ++i) {
       CRNN_RETURN_IF_ERROR(candidate.Sample(replayed, &times));
       if (times.sum() > kHopeless * best_so_far || Clock::now() > deadline) {

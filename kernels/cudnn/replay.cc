@@ -118,14 +118,21 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
 
 RnnStatus Replay::Instantiate(const CallAddresses& addresses,
                               Instance* instance) {
+  // Seen for networks with projections: the driver refuses in the graph what it
+  // takes in the executable graph.
+  std::vector<Node*> refused;
   for (Node& node : nodes_) {
-    CRNN_RETURN_IF_ERROR(Rewrite(&node, addresses, nullptr));
+    if (!Rewrite(&node, addresses, nullptr).ok()) refused.push_back(&node);
   }
-  CUgraphExec exec = nullptr;
+  CUgraphExec instantiated = nullptr;
   CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphInstantiate(&exec, graph_.get(), 0),
+      CudaStatus(Cuda().cuGraphInstantiate(&instantiated, graph_.get(), 0),
                  "instantiate a graph"));
-  *instance = {Exec(exec), addresses};
+  Exec exec(instantiated);
+  for (Node* const node : refused) {
+    CRNN_RETURN_IF_ERROR(Rewrite(node, addresses, exec.get()));
+  }
+  *instance = {std::move(exec), addresses};
   return {};
 }
 

@@ -40,8 +40,8 @@ class Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
-  // Enqueues the pass over `addresses`, which must fit. After a failure the
-  // replay is of no use any more.
+  // Enqueues the pass over `addresses`, which must fit. After a failure, which
+  // leaves nothing enqueued, the replay is of no use any more.
   RnnStatus Launch(CUstream stream, const CallAddresses& addresses);
 
   // About what it takes in host and device memory, and what all of the process
