@@ -284,7 +284,8 @@ def _render(directory: pathlib.Path) -> None:
             rows = [{"module": module, **counts} for module, counts in result["modules"].items()]
             total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
             text += [_table([*rows, {"module": "**all**", **total}])]
-            text += ["\n".join(f"* {note}" for note in result["notes"]) or "Nothing was skipped."]
+            notes = [note.partition("\n")[0].replace("#x1B[1m", "") for note in result["notes"]]
+            text += ["\n".join(f"* {note}" for note in notes) or "Nothing was skipped."]
         elif name == "sanitizer":
             rows = [
                 {
