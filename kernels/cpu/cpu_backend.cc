@@ -98,18 +98,26 @@ class Adapter {
     });
   }
 
-  const Compute* ImportParams(const void* tensor) {
-    if constexpr (kInPlace) return static_cast<const Compute*>(tensor);
-    Compute* const copy = arena_->Take<Compute>(num_params());
-    ConvertParams(static_cast<const Storage*>(tensor), copy);
-    return copy;
+  Stored<Compute> ImportParams(const void* tensor) {
+    if constexpr (kInPlace) return {tensor};
+    return {tensor,
+            [](const void* data, int64_t first, int64_t n, Compute* to) {
+              Convert(static_cast<const Storage*>(data) + first, to, n);
+            }};
   }
   Compute* ParamsResult(void* tensor) {
     if constexpr (kInPlace) return static_cast<Compute*>(tensor);
     return arena_->Take<Compute>(num_params());
   }
   void ExportParams(const Compute* from, void* tensor) {
-    if constexpr (!kInPlace) ConvertParams(from, static_cast<Storage*>(tensor));
+    if constexpr (!kInPlace) {
+      if (arena_->only_counts()) return;
+      schedule_->AddRanges(
+          num_params(), 16384, [=](int64_t first, int64_t last) {
+            Convert(from + first, static_cast<Storage*>(tensor) + first,
+                    last - first);
+          });
+    }
   }
 
  private:
@@ -149,13 +157,6 @@ class Adapter {
         body(state,
              time_major ? state : state % batch * layers + state / batch);
       }
-    });
-  }
-  template <typename From, typename To>
-  void ConvertParams(const From* from, To* to) {
-    if (arena_->only_counts()) return;
-    schedule_->AddRanges(num_params(), 16384, [=](int64_t first, int64_t last) {
-      Convert(from + first, to + first, last - first);
     });
   }
 

@@ -72,24 +72,23 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
 }
 
 template <typename T>
-void CpuNetwork<T>::PackWeights(const T* params, Arena* arena,
+void CpuNetwork<T>::PackWeights(Stored<T> params, Arena* arena,
                                 BackwardLayer* layer,
                                 Schedule* schedule) const {
-  const auto pack = [&](int64_t depth, int64_t cols, const T* weights) {
+  const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
     const PackedMatrix<T> packed(depth, cols, KeepsBfloat16(), arena);
-    if (!arena->only_counts()) packed.Pack({weights, cols}, schedule);
+    if (!arena->only_counts()) packed.Pack(params.From(offset), schedule);
     return packed;
   };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
         layout_.pseudo_layer(layer->index * dirs_ + dir);
     for (auto& segment : layer->segments[dir]) {
-      segment.weights =
-          pack(segment.rows, out_,
-               params + offsets.recurrent_weights + segment.first * out_);
+      segment.weights = pack(segment.rows, out_,
+                             offsets.recurrent_weights + segment.first * out_);
     }
     if (spec_.num_proj > 0) {
-      layer->projection[dir] = pack(out_, units_, params + offsets.projection);
+      layer->projection[dir] = pack(out_, units_, offsets.projection);
     }
   }
 }
@@ -270,7 +269,7 @@ void CpuNetwork<T>::BackwardGroups(const CpuBackwardCall<T>& call,
 // dx = dz W, summed over the directions.
 template <typename T>
 void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
-                                   const T* params, Arena* arena,
+                                   Stored<T> params, Arena* arena,
                                    Schedule* schedule) const {
   const ParamLayout::PseudoLayer& offsets =
       layout_.pseudo_layer(layer.index * dirs_ + dir);
@@ -287,7 +286,7 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     const Arena::Scope scope(arena);
     product.b = PackedMatrix<T>(gates_, fan_in, /*bfloat16=*/false, arena);
     if (arena->only_counts()) return;
-    product.b.Pack({params + offsets.input_weights, fan_in}, schedule);
+    product.b.Pack(params.From(offsets.input_weights), schedule);
     product.AddTo(schedule);
     return;
   }

@@ -81,30 +81,29 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
 }
 
 template <typename T>
-void CpuNetwork<T>::PackWeights(const T* params, const ForwardLayer& layer,
+void CpuNetwork<T>::PackWeights(Stored<T> params, const ForwardLayer& layer,
                                 Schedule* schedule) const {
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
         layout_.pseudo_layer(layer.index * dirs_ + dir);
     if (offsets.input_weights >= 0) {
-      const int64_t fan_in = spec_.layer_input_size(layer.index);
       layer.input_weights[dir].PackTransposed(
-          {params + offsets.input_weights, fan_in}, schedule);
+          params.From(offsets.input_weights), schedule);
     }
     for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
-      const T* const weights =
-          params + offsets.recurrent_weights + gate * units_ * out_;
-      layer.recurrent[dir][gate].PackTransposed({weights, out_}, schedule);
+      layer.recurrent[dir][gate].PackTransposed(
+          params.From(offsets.recurrent_weights + gate * units_ * out_),
+          schedule);
     }
     if (spec_.num_proj > 0) {
-      layer.projection[dir].PackTransposed(
-          {params + offsets.projection, units_}, schedule);
+      layer.projection[dir].PackTransposed(params.From(offsets.projection),
+                                           schedule);
     }
   }
 }
 
 template <typename T>
-void CpuNetwork<T>::SumBiases(const T* params,
+void CpuNetwork<T>::SumBiases(Stored<T> params,
                               const ForwardLayer& layer) const {
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
@@ -113,15 +112,16 @@ void CpuNetwork<T>::SumBiases(const T* params,
     std::fill_n(bias, gates_, T(0));
     std::fill_n(layer.candidate_bias[dir], units_, T(0));
     if (offsets.input_bias >= 0) {
-      std::copy_n(params + offsets.input_bias, gates_, bias);
+      params.From(offsets.input_bias).Copy(gates_, bias);
     }
     if (offsets.recurrent_bias >= 0) {
-      const T* const recurrent = params + offsets.recurrent_bias;
+      std::vector<T> recurrent(gates_);
+      params.From(offsets.recurrent_bias).Copy(gates_, recurrent.data());
       // A GRU's candidate adds its recurrent bias inside the reset gate.
       const int64_t outside = spec_.is_gru() ? 2 * units_ : gates_;
       for (int64_t j = 0; j < outside; ++j) bias[j] += recurrent[j];
-      std::copy_n(recurrent + outside, gates_ - outside,
-                  layer.candidate_bias[dir]);
+      std::copy(recurrent.begin() + outside, recurrent.end(),
+                layer.candidate_bias[dir]);
     }
   }
 }

@@ -41,7 +41,7 @@ struct CpuForwardCall {
   Rows<const T> input;  // [N, I]
   const T* input_h;     // [L * D, B, P]
   const T* input_c;     // [L * D, B, H]
-  const T* params;
+  Stored<T> params;
   Rows<T> output;  // [N, D * P]
   T* output_h;
   T* output_c;
@@ -50,7 +50,7 @@ struct CpuForwardCall {
 template <typename T>
 struct CpuBackwardCall {
   Rows<const T> input;
-  const T* params;
+  Stored<T> params;
   Rows<const T> output_backprop;  // [N, D * P]
   // Hold the gradients of the final states on entry and those of the initial
   // states on return.
@@ -147,9 +147,9 @@ class CpuNetwork {
   struct ForwardLayer;
   void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
               ForwardLayer* layer) const;
-  void PackWeights(const T* params, const ForwardLayer& layer,
+  void PackWeights(Stored<T> params, const ForwardLayer& layer,
                    Schedule* schedule) const;
-  void SumBiases(const T* params, const ForwardLayer& layer) const;
+  void SumBiases(Stored<T> params, const ForwardLayer& layer) const;
   void ForwardGroups(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                      int64_t first, int64_t last, Schedule* schedule) const;
   void BeginForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
@@ -168,7 +168,7 @@ class CpuNetwork {
   struct BackwardLayer;
   void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
               BackwardLayer* layer) const;
-  void PackWeights(const T* params, Arena* arena, BackwardLayer* layer,
+  void PackWeights(Stored<T> params, Arena* arena, BackwardLayer* layer,
                    Schedule* schedule) const;
   void BackwardGroups(const CpuBackwardCall<T>& call,
                       const BackwardLayer& layer, int64_t first, int64_t last,
@@ -181,7 +181,7 @@ class CpuNetwork {
                      int64_t step, int64_t panel) const;
   void EndBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
                    int64_t group_index) const;
-  void BackwardInputs(const BackwardLayer& layer, int64_t dir, const T* params,
+  void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,
                       Arena* arena, Schedule* schedule) const;
   void BackwardWeights(const BackwardLayer& layer, T* params_backprop,
                        Arena* arena, Schedule* schedule) const;

@@ -123,27 +123,53 @@ void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
 }
 
 template <typename T>
-void PackedMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
-  const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
-                        T* to, int64_t width) {
-    CopyRows(b.From(start, col), block, cols, to, width);
-  };
+template <typename Fill>
+void PackedMatrix<T>::PackPanels(const Fill& fill, Schedule* schedule) const {
   schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
     matrix.PackPanel(task, fill);
   });
 }
 
 template <typename T>
-void PackedMatrix<T>::PackTransposed(Rows<const T> b_transposed,
-                                     Schedule* schedule) const {
-  const auto fill = [b_transposed](int64_t start, int64_t block, int64_t col,
-                                   int64_t cols, T* to, int64_t width) {
-    Kernels<T>().transpose(cols, block, b_transposed[col] + start,
-                           b_transposed.stride, to, width);
+void PackedMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
+  const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
+                        T* to, int64_t width) {
+    CopyRows(b.From(start, col), block, cols, to, width);
   };
-  schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
-    matrix.PackPanel(task, fill);
-  });
+  PackPanels(fill, schedule);
+}
+
+template <typename T>
+void PackedMatrix<T>::Pack(Stored<T> b, Schedule* schedule) const {
+  if (b.in_place()) return Pack(Rows<const T>{b.InPlace(), cols_}, schedule);
+  const auto fill = [b, stride = cols_](int64_t start, int64_t block,
+                                        int64_t col, int64_t cols, T* to,
+                                        int64_t width) {
+    for (int64_t i = 0; i < block; ++i) {
+      b.From((start + i) * stride + col).Copy(cols, to + i * width);
+    }
+  };
+  PackPanels(fill, schedule);
+}
+
+template <typename T>
+void PackedMatrix<T>::PackTransposed(Stored<T> b_transposed,
+                                     Schedule* schedule) const {
+  const auto fill = [b_transposed, stride = depth_](
+                        int64_t start, int64_t block, int64_t col, int64_t cols,
+                        T* to, int64_t width) {
+    const Stored<T> from = b_transposed.From(col * stride + start);
+    const auto transpose = Kernels<T>().transpose;
+    if (from.in_place()) {
+      return transpose(cols, block, from.InPlace(), stride, to, width);
+    }
+    alignas(64) T converted[kMaxPanelCols * kBlockDepth];
+    for (int64_t c = 0; c < cols; ++c) {
+      from.From(c * stride).Copy(block, converted + c * kBlockDepth);
+    }
+    transpose(cols, block, converted, kBlockDepth, to, width);
+  };
+  PackPanels(fill, schedule);
 }
 
 template <typename T>

@@ -2,6 +2,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_GEMM_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_GEMM_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -29,6 +30,27 @@ struct Rows {
   operator Rows<const T>() const { return {data, stride, index}; }
 };
 
+// Numbers in memory that the caller owns, of a type that is converted to T as
+// they are read, or of T where there is no `convert`.
+template <typename T>
+struct Stored {
+  const void* data = nullptr;
+  // Writes numbers [first, first + n) to `to`.
+  void (*convert)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
+  int64_t offset = 0;
+
+  Stored From(int64_t first) const { return {data, convert, offset + first}; }
+  bool in_place() const { return convert == nullptr; }
+  const T* InPlace() const { return static_cast<const T*>(data) + offset; }
+  void Copy(int64_t n, T* to) const {
+    if (in_place()) {
+      std::copy_n(InPlace(), n, to);
+    } else {
+      convert(data, offset, n, to);
+    }
+  }
+};
+
 // The right-hand side B [depth, cols] of a product, copied into the order in
 // which the inner loops read it: blocks of depth; in each, panels of columns;
 // in each, row by row. The last panel is as wide as it has to be.
@@ -44,9 +66,11 @@ class PackedMatrix {
   int64_t cols() const { return cols_; }
   int64_t panels() const;
 
-  // B = the rows, or their transpose, once the schedule has run.
+  // B = these rows, what is stored as [depth, cols], or as [cols, depth], once
+  // the schedule has run.
   void Pack(Rows<const T> b, Schedule* schedule) const;
-  void PackTransposed(Rows<const T> b_transposed, Schedule* schedule) const;
+  void Pack(Stored<T> b, Schedule* schedule) const;
+  void PackTransposed(Stored<T> b_transposed, Schedule* schedule) const;
 
   // Columns of every panel but the last.
   static int64_t PanelCols();
@@ -56,6 +80,8 @@ class PackedMatrix {
   const void* Panel(int64_t start, int64_t panel) const;
   template <typename Fill>
   void PackPanel(int64_t task, const Fill& fill) const;
+  template <typename Fill>
+  void PackPanels(const Fill& fill, Schedule* schedule) const;
   int64_t NumTasks() const;
   int64_t PaddedCols() const;
 
