@@ -164,8 +164,6 @@ def _sanitizer() -> dict[str, Any]:
         code, output = _run(
             [
                 *("compute-sanitizer", "--tool", tool, "--error-exitcode", "3"),
-                # That a kernel has no more parameters is learned from an error.
-                *("--report-api-errors", "no"),
                 *(sys.executable, "-c", program, argument),
             ],
             timeout=60,
