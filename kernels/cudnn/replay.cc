@@ -91,6 +91,7 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
     distances[i] = MoveOf(i);
     moved_addresses[i] = addresses[i] + distances[i];
   }
+  Kernels kernels;
   std::vector<Node> nodes;
   RnnStatus found;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -100,8 +101,8 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
         CaptureGraph(stream, addresses, enqueue, &made->graph_));
     CRNN_RETURN_IF_ERROR(
         CaptureGraph(stream, moved_addresses, enqueue, &moved_graph));
-    CRNN_RETURN_IF_ERROR(ReadNodes(made->graph_.get(), &nodes));
-    CRNN_RETURN_IF_ERROR(ReadNodes(moved_graph.get(), &moved));
+    CRNN_RETURN_IF_ERROR(ReadNodes(made->graph_.get(), &kernels, &nodes));
+    CRNN_RETURN_IF_ERROR(ReadNodes(moved_graph.get(), &kernels, &moved));
     found = FindPatches(moved, addresses, distances, &nodes);
     if (found.ok()) break;
   }
@@ -151,7 +152,8 @@ RnnStatus Replay::CaptureGraph(CUstream stream, const CallAddresses& addresses,
   return CudaStatus(ended, "capture a graph");
 }
 
-RnnStatus Replay::ReadNodes(CUgraph graph, std::vector<Node>* nodes) {
+RnnStatus Replay::ReadNodes(CUgraph graph, Kernels* kernels,
+                            std::vector<Node>* nodes) {
   size_t count = 0;
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphGetNodes(graph, nullptr, &count), "read a graph"));
@@ -161,12 +163,12 @@ RnnStatus Replay::ReadNodes(CUgraph graph, std::vector<Node>* nodes) {
   nodes->assign(count, Node());
   for (size_t i = 0; i < count; ++i) {
     (*nodes)[i].node = handles[i];
-    CRNN_RETURN_IF_ERROR(ReadNode(&(*nodes)[i]));
+    CRNN_RETURN_IF_ERROR(ReadNode(kernels, &(*nodes)[i]));
   }
   return {};
 }
 
-RnnStatus Replay::ReadNode(Node* node) {
+RnnStatus Replay::ReadNode(Kernels* kernels, Node* node) {
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Cuda().cuGraphNodeGetType(node->node, &node->type),
                  "read a graph's node"));
@@ -214,22 +216,37 @@ RnnStatus Replay::ReadNode(Node* node) {
     std::memcpy(node->words.data(), block, node->block_bytes);
     return {};
   }
+  const std::vector<size_t>* argument_sizes;
+  CRNN_RETURN_IF_ERROR(ArgumentSizes(kernel, kernels, &argument_sizes));
+  if (kernel.kernelParams == nullptr && !argument_sizes->empty()) {
+    return NotReplayable("a kernel's arguments cannot be read");
+  }
+  for (size_t i = 0; i < argument_sizes->size(); ++i) {
+    const size_t size = (*argument_sizes)[i], begin = node->words.size();
+    node->arguments.push_back(begin);
+    node->words.resize(begin +
+                       (size + sizeof(CUdeviceptr) - 1) / sizeof(CUdeviceptr));
+    std::memcpy(&node->words[begin], kernel.kernelParams[i], size);
+  }
+  return {};
+}
+
+// The driver tells no number of arguments: it refuses the one after the last.
+RnnStatus Replay::ArgumentSizes(const CUDA_KERNEL_NODE_PARAMS& kernel,
+                                Kernels* kernels,
+                                const std::vector<size_t>** argument_sizes) {
+  const auto [known, is_new] = kernels->try_emplace({kernel.func, kernel.kern});
+  *argument_sizes = &known->second;
+  if (!is_new) return {};
   for (size_t i = 0;; ++i) {
     size_t offset, size;
     const CUresult result =
         kernel.func != nullptr
             ? Cuda().cuFuncGetParamInfo(kernel.func, i, &offset, &size)
             : Cuda().cuKernelGetParamInfo(kernel.kern, i, &offset, &size);
-    if (result == CUDA_ERROR_INVALID_VALUE) return {};  // There are no more.
+    if (result == CUDA_ERROR_INVALID_VALUE) return {};
     CRNN_RETURN_IF_ERROR(CudaStatus(result, "read a kernel's parameters"));
-    if (kernel.kernelParams == nullptr) {
-      return NotReplayable("a kernel's arguments cannot be read");
-    }
-    const size_t begin = node->words.size();
-    node->arguments.push_back(begin);
-    node->words.resize(begin +
-                       (size + sizeof(CUdeviceptr) - 1) / sizeof(CUdeviceptr));
-    std::memcpy(&node->words[begin], kernel.kernelParams[i], size);
+    known->second.push_back(size);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/cudnn/calls.h"
@@ -95,11 +96,19 @@ class Replay {
     int runs = 0;
   };
 
+  // By kernel, the sizes of its arguments.
+  using Kernels =
+      std::map<std::pair<CUfunction, CUkernel>, std::vector<size_t>>;
+
   Replay() = default;
   static RnnStatus CaptureGraph(CUstream stream, const CallAddresses& addresses,
                                 const Enqueue& enqueue, Graph* graph);
-  static RnnStatus ReadNodes(CUgraph graph, std::vector<Node>* nodes);
-  static RnnStatus ReadNode(Node* node);
+  static RnnStatus ReadNodes(CUgraph graph, Kernels* kernels,
+                             std::vector<Node>* nodes);
+  static RnnStatus ReadNode(Kernels* kernels, Node* node);
+  static RnnStatus ArgumentSizes(const CUDA_KERNEL_NODE_PARAMS& kernel,
+                                 Kernels* kernels,
+                                 const std::vector<size_t>** argument_sizes);
   static RnnStatus FindPatches(const std::vector<Node>& moved,
                                const CallAddresses& addresses,
                                const CallAddresses& distances,
