@@ -14,6 +14,7 @@ runs a small network under compute-sanitizer; `char_lm` trains the example on th
 trains it under MirroredStrategy on two; `dropout` measures what the masks cost.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -159,27 +160,30 @@ def _sanitizer() -> dict[str, Any]:
         ),
         "initcheck, torch.nn.LSTM for comparison": ("initcheck", TORCH, "", {}),
     }
-    results = {}
-    for name, (tool, program, argument, environment) in runs.items():
+
+    def run(one: tuple[str, str, str, dict[str, str]]) -> dict[str, Any]:
+        tool, program, argument, environment = one
         code, output = _run(
             [
                 *("compute-sanitizer", "--tool", tool, "--error-exitcode", "3"),
                 *(sys.executable, "-c", program, argument),
             ],
-            timeout=60,
+            timeout=240,
             TF_FORCE_GPU_ALLOW_GROWTH="true",
             **environment,
         )
         # "at void elemWiseRNNcell<float, …>(…)+0x3d0"
         kernels = re.findall(r"={9} +at (?:void )?([\w:]+)", output)
-        results[name] = {
+        return {
             "exit status": code,  # -9 and 137: killed at the time limit.
             "ran to its end": "done on" in output and "GPU" in output,
             "summary": re.findall(r"ERROR SUMMARY: [^\n]*", output)[:1],
             "kernels named": sorted(set(kernels)),
             "tail": output[-1500:],
         }
-    return results
+
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        return dict(zip(runs, executor.map(run, runs.values()), strict=True))
 
 
 def _char_lm(*arguments: str) -> dict[str, Any]:
