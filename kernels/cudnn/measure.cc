@@ -294,6 +294,10 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
     if (runs == nullptr) continue;
     if (!choice.replays_forward) runs->forward.replay.reset();
     if (!choice.replays_backward) runs->backward.replay.reset();
+    // The scratch memory is gone.
+    for (const auto* const pass : {&runs->forward, &runs->backward}) {
+      if (pass->replay != nullptr) pass->replay->Forget();
+    }
   }
   return choice;
 }

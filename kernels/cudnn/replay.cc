@@ -18,14 +18,8 @@ constexpr int kAttempts = 3;
 constexpr size_t kMaxInstances = 32;
 // Of one pass; at least two instances are kept.
 constexpr size_t kMaxInstanceBytes = size_t{64} << 20;
-// Rewriting more nodes than this, half a microsecond each, is worth avoiding;
-// so often it happens before another instance is made.
-constexpr size_t kFar = 16;
-constexpr int kFarMovesPerInstance = 3;
-// On an H200, a node that was rewritten in an executable graph takes about half
-// a microsecond longer from then on, while instantiating a graph takes about
-// 4 µs for each node: worth it where addresses have stayed for so many runs.
-constexpr int kRunsBeforeRenewal = 4;
+// Addresses that come again within so many launches are worth an instance.
+constexpr size_t kRecent = 64;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
@@ -73,7 +67,15 @@ size_t Replay::TotalBytes() { return BytesOfAll(); }
 
 int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
 
-Replay::~Replay() { BytesOfAll() -= bytes_; }
+Replay::~Replay() { Forget(); }
+
+void Replay::Forget() {
+  instances_.clear();
+  rewritten_ = {};
+  missed_.clear();
+  BytesOfAll() -= bytes_;
+  bytes_ = 0;
+}
 
 RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
                           const std::array<bool, kNumCallBuffers>& used,
@@ -109,9 +111,7 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
   CRNN_RETURN_IF_ERROR(found);
   made->num_nodes_ = nodes.size();
   for (Node& node : nodes) {
-    if (node.patches.empty()) continue;
-    ++made->num_nodes_by_buffers_[node.buffers];
-    made->nodes_.push_back(std::move(node));
+    if (!node.patches.empty()) made->nodes_.push_back(std::move(node));
   }
   *replay = std::move(made);
   return {};
@@ -133,7 +133,13 @@ RnnStatus Replay::Instantiate(const CallAddresses& addresses,
   for (Node* const node : refused) {
     CRNN_RETURN_IF_ERROR(Rewrite(node, addresses, exec.get()));
   }
-  *instance = {std::move(exec), addresses};
+  if (instance->exec == nullptr) {
+    const size_t bytes = num_nodes_ * kBytesPerNode;
+    bytes_ += bytes;
+    BytesOfAll() += bytes;
+  }
+  instance->exec = std::move(exec);
+  instance->addresses = addresses;
   return {};
 }
 
@@ -290,61 +296,68 @@ RnnStatus Replay::FindPatches(const std::vector<Node>& moved,
   return {};
 }
 
-size_t Replay::NumNodesWith(uint32_t buffers) const {
-  size_t count = 0;
-  for (const auto& [named, nodes] : num_nodes_by_buffers_) {
-    if ((named & buffers) != 0) count += nodes;
-  }
-  return count;
-}
-
 RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
-  Instance* nearest = nullptr;
-  size_t distance = 0;
-  for (Instance& instance : instances_) {
-    const size_t other = NumNodesWith(Changed(instance.addresses, addresses));
-    if (nearest == nullptr || other < distance) {
-      nearest = &instance;
-      distance = other;
-    }
-    if (distance == 0) break;
-  }
-  const size_t bytes = num_nodes_ * kBytesPerNode;
-  const bool room = instances_.size() < kMaxInstances &&
-                    bytes_ + bytes <= std::max(kMaxInstanceBytes, 2 * bytes);
-  const bool far = distance > kFar;
-  if (nearest == nullptr ||
-      (far && room && ++far_moves_ % kFarMovesPerInstance == 0)) {
-    Instance made;
-    CRNN_RETURN_IF_ERROR(Instantiate(addresses, &made));
-    instances_.push_back(std::move(made));
-    bytes_ += bytes;
-    BytesOfAll() += bytes;
-    nearest = &instances_.back();
-  } else if (far) {
-    CRNN_RETURN_IF_ERROR(Move(nearest, addresses));
-    nearest->rewritten = true;
-    nearest->runs = 0;
-  } else if (nearest->rewritten && ++nearest->runs >= kRunsBeforeRenewal) {
-    CRNN_RETURN_IF_ERROR(Instantiate(addresses, nearest));
-  } else {
-    CRNN_RETURN_IF_ERROR(Move(nearest, addresses));
-  }
+  ++launches_;
+  Instance* instance;
+  CRNN_RETURN_IF_ERROR(InstanceOver(addresses, &instance));
+  instance->last_launch = launches_;
   CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuGraphLaunch(nearest->exec.get(), stream), "launch a graph"));
+      Cuda().cuGraphLaunch(instance->exec.get(), stream), "launch a graph"));
   ++LaunchesOfAll();
   return {};
 }
 
-RnnStatus Replay::Move(Instance* instance, const CallAddresses& addresses) {
-  const uint32_t changed = Changed(instance->addresses, addresses);
+RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
+                               Instance** instance) {
+  const auto same = std::find_if(
+      instances_.begin(), instances_.end(),
+      [&](const Instance& one) { return one.addresses == addresses; });
+  if (same != instances_.end()) {
+    *instance = &*same;
+    return {};
+  }
+  const auto recent = std::find(missed_.begin(), missed_.end(), addresses);
+  if (instances_.empty() || recent != missed_.end()) {
+    Instance* own = nullptr;
+    if (HasRoom()) {
+      own = &instances_.emplace_back();
+    } else {
+      const auto oldest =
+          std::min_element(instances_.begin(), instances_.end(),
+                           [](const Instance& a, const Instance& b) {
+                             return a.last_launch < b.last_launch;
+                           });
+      if (oldest->last_launch + kRecent < launches_) own = &*oldest;
+    }
+    if (own != nullptr) {
+      if (recent != missed_.end()) missed_.erase(recent);
+      *instance = own;
+      return Instantiate(addresses, own);
+    }
+  } else {
+    missed_.push_back(addresses);
+    if (missed_.size() > kRecent) missed_.pop_front();
+  }
+  *instance = &rewritten_;
+  return rewritten_.exec == nullptr ? Instantiate(addresses, &rewritten_)
+                                    : Move(addresses);
+}
+
+bool Replay::HasRoom() const {
+  const size_t bytes = num_nodes_ * kBytesPerNode;
+  return instances_.size() < kMaxInstances &&
+         bytes_ + bytes <= std::max(kMaxInstanceBytes, 2 * bytes);
+}
+
+RnnStatus Replay::Move(const CallAddresses& addresses) {
+  const uint32_t changed = Changed(rewritten_.addresses, addresses);
   if (changed == 0) return {};
   for (Node& node : nodes_) {
     if ((node.buffers & changed) != 0) {
-      CRNN_RETURN_IF_ERROR(Rewrite(&node, addresses, instance->exec.get()));
+      CRNN_RETURN_IF_ERROR(Rewrite(&node, addresses, rewritten_.exec.get()));
     }
   }
-  instance->addresses = addresses;
+  rewritten_.addresses = addresses;
   return {};
 }
 
