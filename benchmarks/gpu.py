@@ -10,11 +10,11 @@ Each leaves DIR/<system>.jsonl. `python -m benchmarks.gpu_page --input=DIR` make
 
 How a step is timed: k steps back to back, each from the states the last one ended with, then a
 wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples
-the median counts. TensorFlow's steps are taken eight at a time (where they are long, one at a
-time) by a `tf.function`; of the rows of our own, steps that are a call each are timed as well.
-PyTorch's steps are eager, with `torch.backends.cudnn.benchmark`, bare cuDNN's calls from C++. A
-training step is a forward and a backward pass, from a given gradient of the outputs to those of
-inputs and weights.
+the median counts. TensorFlow's steps are taken eight at a time by a `tf.function` (one at a time
+where they are long, up to 64 where they are short); of the rows of our own, steps that are a call
+each are timed as well. PyTorch's steps are eager, with `torch.backends.cudnn.benchmark`, bare
+cuDNN's calls from C++. A training step is a forward and a backward pass, from a given gradient of
+the outputs to those of inputs and weights.
 """
 
 import gc
@@ -47,9 +47,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SAMPLE_SECONDS = 0.05
 SAMPLES = 5
 STEPS_PER_CALL = 8
-# A step of more floating-point operations than this, half a millisecond or more, is a call of its
-# own.
+# Floating-point operations: a step of more, half a millisecond or more, is a call of its own; of
+# steps of less, a call takes as many as make this much.
 LONG_STEP = 2e11
+SHORT_STEPS = 1e9
+MAX_STEPS_PER_CALL = 64
 
 Result = dict[str, Any]
 
@@ -104,10 +106,11 @@ def _tensorflow_results(
             tape.watch(inputs)
             outputs, new_states = call(inputs, states, True)
         gradients = tape.gradient(outputs, [inputs, *weights()], output_gradients=d_outputs)
-        # Without somebody to take them, gradients are not computed.
-        for taker, gradient in zip(takers, gradients, strict=True):
-            taker.assign(gradient)
-        return new_states
+        # Without somebody to take them, gradients are not computed. A step begins when the last
+        # one's have been taken, as it does where they change the weights.
+        taken = [t.assign(g, read_value=False) for t, g in zip(takers, gradients, strict=True)]
+        with tf.control_dependencies(taken):
+            return [tf.identity(state) for state in new_states]
 
     def runner(steps: int) -> Callable[[int], None]:
         # Inference is traced once and inlined; calls of a function that assigns are not.
@@ -130,7 +133,8 @@ def _tensorflow_results(
 
     flops = 16 * row.layers * row.directions * row.time * row.batch * row.units**2
     flops *= 3 if row.training else 1
-    steps = 1 if flops > LONG_STEP else STEPS_PER_CALL
+    steps = max(STEPS_PER_CALL, min(int(SHORT_STEPS / flops), MAX_STEPS_PER_CALL))
+    steps = 1 if flops > LONG_STEP else steps
     run = runner(steps)
     run(4 * steps)
     tf.config.experimental.reset_memory_stats("GPU:0")
