@@ -15,9 +15,11 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // Some kernels' arguments have gaps that hold what the stack held before, which
 // the next captures do not see again.
 constexpr int kAttempts = 3;
-constexpr size_t kMaxInstances = 32;
+constexpr size_t kMaxInstances = 64;
 // Of one pass; at least two instances are kept.
-constexpr size_t kMaxInstanceBytes = size_t{64} << 20;
+constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
+// Rewriting no more than this part of the nodes costs next to nothing.
+constexpr size_t kNearPart = 16;
 // Addresses that come again within so many launches are worth an instance.
 constexpr size_t kRecent = 64;
 
@@ -111,7 +113,9 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
   CRNN_RETURN_IF_ERROR(found);
   made->num_nodes_ = nodes.size();
   for (Node& node : nodes) {
-    if (!node.patches.empty()) made->nodes_.push_back(std::move(node));
+    if (node.patches.empty()) continue;
+    ++made->num_nodes_by_buffers_[node.buffers];
+    made->nodes_.push_back(std::move(node));
   }
   *replay = std::move(made);
   return {};
@@ -296,6 +300,14 @@ RnnStatus Replay::FindPatches(const std::vector<Node>& moved,
   return {};
 }
 
+size_t Replay::NumNodesWith(uint32_t buffers) const {
+  size_t count = 0;
+  for (const auto& [named, nodes] : num_nodes_by_buffers_) {
+    if ((named & buffers) != 0) count += nodes;
+  }
+  return count;
+}
+
 RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
   ++launches_;
   Instance* instance;
@@ -309,38 +321,42 @@ RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
 
 RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
                                Instance** instance) {
-  const auto same = std::find_if(
-      instances_.begin(), instances_.end(),
-      [&](const Instance& one) { return one.addresses == addresses; });
-  if (same != instances_.end()) {
-    *instance = &*same;
-    return {};
-  }
-  const auto recent = std::find(missed_.begin(), missed_.end(), addresses);
-  if (instances_.empty() || recent != missed_.end()) {
-    Instance* own = nullptr;
-    if (HasRoom()) {
-      own = &instances_.emplace_back();
-    } else {
-      const auto oldest =
-          std::min_element(instances_.begin(), instances_.end(),
-                           [](const Instance& a, const Instance& b) {
-                             return a.last_launch < b.last_launch;
-                           });
-      if (oldest->last_launch + kRecent < launches_) own = &*oldest;
+  Instance* nearest = &rewritten_;
+  size_t distance = num_nodes_;
+  for (Instance& one : instances_) {
+    const size_t other = NumNodesWith(Changed(one.addresses, addresses));
+    if (other < distance) {
+      nearest = &one;
+      distance = other;
     }
-    if (own != nullptr) {
-      if (recent != missed_.end()) missed_.erase(recent);
+    if (distance == 0) break;
+  }
+  if (distance > num_nodes_ / kNearPart) {
+    if (Instance* const own = OwnInstance(addresses)) {
       *instance = own;
       return Instantiate(addresses, own);
     }
-  } else {
+    nearest = &rewritten_;
+  }
+  *instance = nearest;
+  return nearest->exec == nullptr ? Instantiate(addresses, nearest)
+                                  : Move(addresses, nearest);
+}
+
+Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
+  const auto recent = std::find(missed_.begin(), missed_.end(), addresses);
+  if (!instances_.empty() && recent == missed_.end()) {
     missed_.push_back(addresses);
     if (missed_.size() > kRecent) missed_.pop_front();
+    return nullptr;
   }
-  *instance = &rewritten_;
-  return rewritten_.exec == nullptr ? Instantiate(addresses, &rewritten_)
-                                    : Move(addresses);
+  if (HasRoom()) return &instances_.emplace_back();
+  const auto oldest =
+      std::min_element(instances_.begin(), instances_.end(),
+                       [](const Instance& a, const Instance& b) {
+                         return a.last_launch < b.last_launch;
+                       });
+  return oldest->last_launch + kRecent < launches_ ? &*oldest : nullptr;
 }
 
 bool Replay::HasRoom() const {
@@ -349,15 +365,15 @@ bool Replay::HasRoom() const {
          bytes_ + bytes <= std::max(kMaxInstanceBytes, 2 * bytes);
 }
 
-RnnStatus Replay::Move(const CallAddresses& addresses) {
-  const uint32_t changed = Changed(rewritten_.addresses, addresses);
+RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {
+  const uint32_t changed = Changed(instance->addresses, addresses);
   if (changed == 0) return {};
   for (Node& node : nodes_) {
     if ((node.buffers & changed) != 0) {
-      CRNN_RETURN_IF_ERROR(Rewrite(&node, addresses, rewritten_.exec.get()));
+      CRNN_RETURN_IF_ERROR(Rewrite(&node, addresses, instance->exec.get()));
     }
   }
-  rewritten_.addresses = addresses;
+  instance->addresses = addresses;
   return {};
 }
 

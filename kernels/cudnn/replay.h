@@ -116,9 +116,13 @@ class Replay {
   RnnStatus Instantiate(const CallAddresses& addresses, Instance* instance);
   // An instance over `addresses`, of theirs alone or rewritten.
   RnnStatus InstanceOver(const CallAddresses& addresses, Instance** instance);
+  // A place for an instance of theirs alone; null where they are not worth one.
+  Instance* OwnInstance(const CallAddresses& addresses);
   bool HasRoom() const;
-  // Rewrites `rewritten_`.
-  RnnStatus Move(const CallAddresses& addresses);
+  // How many nodes name one of these buffers, a bit for each.
+  size_t NumNodesWith(uint32_t buffers) const;
+  // Rewrites an instance where the addresses differ.
+  RnnStatus Move(const CallAddresses& addresses, Instance* instance);
   // Writes `addresses` into a node of the graph or, unless null, of `exec`.
   RnnStatus Rewrite(Node* node, const CallAddresses& addresses,
                     CUgraphExec exec);
@@ -126,6 +130,8 @@ class Replay {
   // Its nodes name those of the executable graphs.
   Graph graph_;
   std::vector<Node> nodes_;  // Those with patches.
+  // How many of them name the same buffers, by their bits.
+  std::map<uint32_t, size_t> num_nodes_by_buffers_;
   // Programs that run in a loop come back to the same few sets of addresses:
   // each of these has an instance of its own. On an H200, a node that was
   // rewritten in an executable graph takes about half a microsecond longer from
