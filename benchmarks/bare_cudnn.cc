@@ -168,17 +168,14 @@ void Measure(cudnnHandle_t handle, cudaStream_t stream, const Row& row,
   const size_t item = type == CUDNN_DATA_FLOAT ? 4 : 2;
   const size_t steps = static_cast<size_t>(row.time) * row.batch * row.units;
   const size_t states = static_cast<size_t>(dims[0]) * row.batch * row.units;
-  // Of the variances that a layer's inputs and weights begin with: how long the
-  // cells take depends on the numbers.
-  const float unit = std::sqrt(3.0f);
-  const Buffer x(steps, type, unit, 1), dx(steps, type, 0, 0),
+  const Buffer x(steps, type, 1, 1), dx(steps, type, 0, 0),
       y(steps * row.directions, type, 0, 0),
       dy(steps * row.directions, type, 0.1f, 2), hx(states, type, 0.5f, 3),
       cx(states, type, 0.5f, 4), hy(states, type, 0, 0), cy(states, type, 0, 0),
       dhy(states, type, 0.1f, 5), dcy(states, type, 0.1f, 6),
       dhx(states, type, 0, 0), dcx(states, type, 0, 0),
       weights(weight_bytes / item, type,
-              unit / std::sqrt(static_cast<float>(row.units)), 7),
+              1 / std::sqrt(static_cast<float>(row.units)), 7),
       dweights(weight_bytes / item, type, 0, 0),
       workspace(workspace_bytes / item + 1, type, 0, 0),
       reserve(reserve_bytes / item + 1, type, 0, 0);

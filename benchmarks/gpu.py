@@ -242,8 +242,6 @@ def _torch(row: gpu_rows.Row) -> Iterator[Result]:
     dtype = getattr(torch, row.dtype)
     make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[row.mode]
     network = make(row.units, row.units, row.layers, bidirectional=row.directions == 2)
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=row.units**-0.5)
     network = network.cuda().to(dtype)
     network.flatten_parameters()
     inputs = torch.randn(row.time, row.batch, row.units, device="cuda", dtype=dtype)

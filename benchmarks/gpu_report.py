@@ -118,8 +118,12 @@ def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         junit = os.path.join(directory, "junit.xml")
         # Several processes share the GPU.
+        processes = str(3 * len(os.sched_getaffinity(0)) // 4)
         code, output = _run(
-            [sys.executable, "-m", "pytest", "-q", "-n", "12", f"--junitxml={junit}", *arguments],
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-n", processes),
+                *(f"--junitxml={junit}", *arguments),
+            ],
             TF_FORCE_GPU_ALLOW_GROWTH="true",
             **environment,
         )
