@@ -232,13 +232,18 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   T* const next_h = scratch.h[(step + 1) % 2];
   const T clip = static_cast<T>(spec_.cell_clip);
   const Range panels = PartPanels(units_, part, parts);
-  for (int64_t panel = panels.first; panel < panels.last; ++panel) {
+  // Weights that no cache holds all of are read to and fro: what one step read
+  // last is still there at the beginning of the next.
+  const bool fro = step % 2 == 1;
+  for (int64_t i = 0; i < panels.last - panels.first; ++i) {
+    const int64_t panel = fro ? panels.last - 1 - i : panels.first + i;
     const int64_t unit = panel * PackedMatrix<T>::PanelCols();
     const int64_t n = std::min(PackedMatrix<T>::PanelCols(), units_ - unit);
     Product<T> product;
     product.rows = active;
     product.a = {h, h_stride_};
-    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+    for (int64_t j = 0; j < spec_.num_gates(); ++j) {
+      const int64_t gate = fro ? spec_.num_gates() - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
       if (spec_.is_gru() && gate == 2) {
         product.c = {candidate, units_};
