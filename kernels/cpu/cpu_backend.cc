@@ -156,10 +156,10 @@ class Adapter {
 };
 
 // Small networks are not worth a second thread.
-Schedule NewSchedule(const RnnProblem& problem, const Threads& threads) {
+Schedule NewSchedule(const RnnProblem& problem, int64_t num_params,
+                     const Threads& threads) {
   constexpr double kWorthThreads = 5e6;
-  const double flops = 2.0 * problem.max_time * problem.batch_size *
-                       ParamLayout(problem.spec).size();
+  const double flops = 2.0 * problem.max_time * problem.batch_size * num_params;
   return Schedule(flops < kWorthThreads ? 1 : threads.count);
 }
 
@@ -175,7 +175,8 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
       problem, problem.is_training ? &reserve_arena : &workspace);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths);
-  Schedule schedule = NewSchedule(problem, threads);
+  const CpuNetwork<Compute> network(problem, rows, buffers.seed);
+  Schedule schedule = NewSchedule(problem, network.num_params(), threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuForwardCall<Compute> call = {};
   call.input = adapter.ImportSequence(buffers.input, spec.input_size);
@@ -189,7 +190,6 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
     call.input_c = adapter.ImportStates(buffers.input_c, spec.num_units);
     call.output_c = adapter.StatesResult(buffers.output_c, spec.num_units);
   }
-  const CpuNetwork<Compute> network(problem, rows, buffers.seed);
   network.Forward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->forward_workspace = workspace.used();
@@ -213,7 +213,8 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   const CpuReserve<Compute> reserve(problem, &reserve_arena);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths);
-  Schedule schedule = NewSchedule(problem, threads);
+  CpuNetwork<Compute> network(problem, rows, buffers.seed);
+  Schedule schedule = NewSchedule(problem, network.num_params(), threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuBackwardCall<Compute> call = {};
   call.input = adapter.ImportSequence(buffers.input, spec.input_size);
@@ -229,7 +230,6 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
     call.c_backprop =
         adapter.CopyStates(buffers.output_c_backprop, spec.num_units);
   }
-  CpuNetwork<Compute> network(problem, rows, buffers.seed);
   network.Backward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->backward_workspace = workspace.used();

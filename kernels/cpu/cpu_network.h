@@ -78,6 +78,8 @@ class CpuNetwork {
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
              const uint64_t seed[2]);
 
+  int64_t num_params() const { return layout_.size(); }
+
   // A layer's weights, for calls of any shape. The arena, which may only count,
   // must outlive them; they are packed once the schedule has run.
   CpuForwardWeights<T> PackForward(int64_t layer, Stored<T> params,
