@@ -9,6 +9,7 @@ import tensorflow as tf
 from cudnn_rnn_tf.native import _native
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
+# Beyond what processors have: a mistake, which is not to start as many threads.
 _MAX_THREADS = 1024
 
 

@@ -267,7 +267,7 @@ void AdviseLargePages(void* buffer, size_t bytes) {
 
 CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
                                  const void* params) {
-  // With so few sequences the weights take the form that is read the fastest.
+  // The form that is read the fastest by few sequences; more are as fast.
   RnnProblem problem;
   problem.spec = spec;
   problem.dtype = dtype;

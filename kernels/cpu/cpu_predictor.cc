@@ -69,6 +69,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
       RnnBufferSizes sizes;
       backend_.BufferSizes(problem, &sizes);
       workspace->memory.Grow(sizes.forward_workspace);
+      backend_.Prepare(workspace->memory.data(), workspace->memory.size());
       workspace->max_time = max_time;
       workspace->batch_size = batch_size;
     }
@@ -76,6 +77,9 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
       buffers.input = Reversed(problem, buffers, &workspace->reversed);
     }
     buffers.workspace = workspace->memory.data();
+    backend_.Prepare(
+        buffers.output,
+        max_time * batch_size * spec_.layer_output_size() * SizeOf(dtype_));
     backend_.Forward(problem, buffers);
     GiveBack(std::move(workspace));
   }

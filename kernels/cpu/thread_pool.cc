@@ -16,7 +16,7 @@ namespace {
 // a helper waits awake for calls that follow each other. Not for longer: the
 // processor may be wanted by others.
 constexpr std::chrono::microseconds kAwake(200);
-// Looks at the job between two looks at the clock.
+// How often a thread looks at the job before it does something slower.
 constexpr int kLooks = 64;
 
 void Pause() {
@@ -65,7 +65,11 @@ class ThreadPool::Helpers {
     }
     body(0);
     state_.fetch_sub(kOpen);
-    while (state_.load(std::memory_order_acquire) & kInside) Pause();
+    for (int looks = 0; state_.load(std::memory_order_acquire) & kInside;
+         ++looks) {
+      // A helper that is about to leave may have lost its processor.
+      looks < kLooks ? Pause() : std::this_thread::yield();
+    }
   }
 
  private:
@@ -126,19 +130,23 @@ class ThreadPool::Helpers {
 
 ThreadPool::ThreadPool(int64_t num_threads) : num_threads_(num_threads) {}
 
-ThreadPool::~ThreadPool() {
-  // After a fork there are no threads to join, and what they waited for is in
-  // whatever state they left it.
-  if (helpers_ && !helpers_->are_in_this_process()) helpers_.release();
-}
+ThreadPool::~ThreadPool() { AbandonAfterFork(); }
 
 void ThreadPool::Run(int64_t members,
                      const std::function<void(int64_t)>& body) {
   const std::unique_lock<std::mutex> lock(running_, std::try_to_lock);
   if (!lock || members == 1) return body(0);
-  if (helpers_ && !helpers_->are_in_this_process()) helpers_.release();
+  AbandonAfterFork();
   if (!helpers_) helpers_ = std::make_unique<Helpers>(num_threads_ - 1);
   helpers_->Run(members, body);
+}
+
+// There are no threads to join, and what they waited for is in whatever state
+// they left it.
+void ThreadPool::AbandonAfterFork() {
+  if (helpers_ && !helpers_->are_in_this_process()) {
+    static_cast<void>(helpers_.release());
+  }
 }
 
 }  // namespace cudnn_rnn_tf

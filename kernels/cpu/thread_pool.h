@@ -28,6 +28,7 @@ class ThreadPool {
 
  private:
   class Helpers;
+  void AbandonAfterFork();
 
   const int64_t num_threads_;
   std::mutex running_;
