@@ -30,12 +30,14 @@ from benchmarks import cpu_report
 from benchmarks.cpu_models import NETWORKS, Network
 from benchmarks.cpu_worker import (
     BFLOAT16,
+    COMPILED_CODE,
     EXACT_MALLOC,
     FUSED,
     KERAS,
     ONNX,
-    OP_LIBRARY,
     PEERS,
+    PREDICTOR,
+    PREDICTOR_BFLOAT16,
     TIME_MAJOR,
     TORCH,
     Worker,
@@ -66,6 +68,8 @@ CALLS = (3, 300)
 # For the last library's threads to fall asleep.
 PAUSE_SECONDS = 0.03
 
+_AT_BATCH_1 = (BFLOAT16, PREDICTOR_BFLOAT16)
+_INFERENCE_ONLY = (ONNX, PREDICTOR, *_AT_BATCH_1)
 _SHORT_NAMES = {"torch": TORCH, "keras": KERAS, "onnxruntime": ONNX}
 
 
@@ -86,7 +90,7 @@ def check_results(
             continue
         largest = 0.0
         for name, tensor in tensors.items():
-            if library == BFLOAT16 and name != "outputs":
+            if library in _AT_BATCH_1 and name != "outputs":
                 continue
             expected = results[FUSED][name]
             if tensor.shape != expected.shape:
@@ -96,7 +100,7 @@ def check_results(
                 )
             difference = float(np.abs(tensor - expected).max() / np.abs(expected).max())
             tolerance = TOLERANCE["gradient" if name.startswith("gradient") else "outputs"]
-            tolerance = BFLOAT16_TOLERANCE if library == BFLOAT16 else tolerance
+            tolerance = BFLOAT16_TOLERANCE if library in _AT_BATCH_1 else tolerance
             if not difference <= tolerance:  # NaN is a difference, too.
                 raise ValueError(
                     f"{network}: {name} of {library} and of {FUSED} differ by {difference:.2g} of "
@@ -119,7 +123,7 @@ def time_network(
     used = {
         library: worker
         for library, worker in workers.items()
-        if library != BFLOAT16 or network.batch_size == 1
+        if library not in _AT_BATCH_1 or network.batch_size == 1
     }
     for worker in used.values():
         worker.send("load", network, True)
@@ -127,7 +131,7 @@ def time_network(
     differences = check_results(network, results)
     used[FUSED].ask("load_yardsticks")
     jobs = [("inference", library) for library in used]
-    jobs += [("training", library) for library in used if library not in (ONNX, BFLOAT16)]
+    jobs += [("training", library) for library in used if library not in _INFERENCE_ONLY]
     jobs += [("matmul", FUSED), ("tf.function", FUSED)]
 
     calls = {}
@@ -209,13 +213,16 @@ def run(file: pathlib.Path) -> None:
     with contextlib.ExitStack() as stack:
         workers = {
             library: stack.enter_context(Worker(library, _THREADS.value))
-            for library in (FUSED, TIME_MAJOR, BFLOAT16, *peers)
+            for library in (
+                *(FUSED, TIME_MAJOR, BFLOAT16, PREDICTOR, PREDICTOR_BFLOAT16),
+                *peers,
+            )
         }
         # The library may be built again while this runs; then the numbers are not of one build.
         builds = set()
         for worker in workers.values():
             versions = worker.ask("versions")
-            builds |= {versions.pop(OP_LIBRARY)} if OP_LIBRARY in versions else set()
+            builds |= {versions.pop(COMPILED_CODE)} if COMPILED_CODE in versions else set()
             environment.update(versions)
         for network in networks:
             result = time_network(network, workers, rounds, block_seconds)
@@ -223,8 +230,8 @@ def run(file: pathlib.Path) -> None:
             for library in [FUSED, *(peer for peer in peers if peer != ONNX)]:
                 memory = measure_memory(network, library, _THREADS.value, rounds)
                 result["memory"][library] = memory["bytes"]
-                builds |= {memory["versions"].get(OP_LIBRARY)} - {None}
-            environment[OP_LIBRARY] = ", ".join(sorted(builds))
+                builds |= {memory["versions"].get(COMPILED_CODE)} - {None}
+            environment[COMPILED_CODE] = ", ".join(sorted(builds))
             report["networks"].append({"network": dataclasses.asdict(network), **result})
             file.write_text(json.dumps(report, indent=1) + "\n")
             print(network, flush=True)

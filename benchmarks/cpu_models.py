@@ -207,16 +207,11 @@ def _set_tensorflow_threads(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
-def fused_model(
-    network: Network, threads: int, dtype: str = "float32", time_major: bool = False
-) -> Model:
-    """`cudnn_rnn_tf`: one layer for the whole stack."""
-    _set_tensorflow_threads(threads)
-    import tensorflow as tf
-
+def _fused_layer(network: Network, data: Data, dtype: str, time_major: bool) -> Any:
+    """One layer of `cudnn_rnn_tf` for the whole stack."""
     import cudnn_rnn_tf as crnn
 
-    data, gates, parts = draw(network), network.num_gates, len(network.weight_shapes) // 2
+    gates = network.num_gates
     layer_class = {
         "lstm": crnn.CudnnLSTM,
         "gru": crnn.CudnnGRU,
@@ -233,6 +228,18 @@ def fused_model(
     matrices = [w for weight in data.weights if weight.ndim == 2 for w in np.split(weight, gates)]
     biases = [b for weight in data.weights if weight.ndim == 1 for b in np.split(weight, gates)]
     layer.kernel.assign(layer.canonical_to_params(matrices, biases))
+    return layer
+
+
+def fused_model(
+    network: Network, threads: int, dtype: str = "float32", time_major: bool = False
+) -> Model:
+    """`cudnn_rnn_tf`'s layer."""
+    _set_tensorflow_threads(threads)
+    import tensorflow as tf
+
+    data, gates, parts = draw(network), network.num_gates, len(network.weight_shapes) // 2
+    layer = _fused_layer(network, data, dtype, time_major)
 
     def to_weights(gradients: list[Any]) -> list[np.ndarray]:
         stacks = [
@@ -249,6 +256,21 @@ def fused_model(
         return [tf.cast(tensor, "float32").numpy() for tensor in ordered]
 
     return _tensorflow_model([layer], data, time_major, to_weights)
+
+
+def predictor_model(network: Network, threads: int, dtype: str = "float32") -> Model:
+    """`cudnn_rnn_tf.CpuPredictor` of the layer, with NumPy arrays."""
+    import tensorflow as tf
+
+    import cudnn_rnn_tf as crnn
+
+    data = draw(network)
+    predictor = crnn.CpuPredictor(_fused_layer(network, data, dtype, False), threads)
+    inputs = tf.cast(data.inputs, dtype).numpy()
+    return Model(
+        {"inference": lambda: predictor(inputs)},
+        lambda: {"outputs": predictor(inputs)[0].astype(np.float32)},
+    )
 
 
 def keras_model(network: Network, threads: int) -> Model:

@@ -1,5 +1,6 @@
 """Makes the CPU benchmark's table and plot from its numbers."""
 
+import itertools
 import json
 import math
 import pathlib
@@ -8,7 +9,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.cpu_models import Network
-from benchmarks.cpu_worker import BFLOAT16, FUSED, KERAS, MATMUL_SIZE, ONNX, TIME_MAJOR, TORCH
+from benchmarks.cpu_worker import (
+    BFLOAT16,
+    FUSED,
+    KERAS,
+    MATMUL_SIZE,
+    ONNX,
+    PREDICTOR,
+    PREDICTOR_BFLOAT16,
+    TIME_MAJOR,
+    TORCH,
+)
 
 # How many times the fastest peer's speed is wanted, as the geometric mean over networks.
 WANTED_RATIO = {"inference": 1.3, "training": 1.4}
@@ -17,6 +28,10 @@ TITLES = {"inference": "Inference", "training": "Forward and backward"}
 WANTED_SHARE, LARGE_BATCH = 0.85, 32
 MEMORY_LIMIT = 1.2
 SMALLEST_MEMORY = 1e6
+# What of ours is compared with the peers: the layer and, in inference, the predictor.
+SYSTEMS = (FUSED, PREDICTOR)
+_BFLOAT16 = {FUSED: BFLOAT16, PREDICTOR: PREDICTOR_BFLOAT16}
+_NAMES = {FUSED: "layer in `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
 COLOURS = {TORCH: "#d95f02", KERAS: "#7570b3", ONNX: "#1b9e77"}
 
 METHOD = f"""\
@@ -24,15 +39,16 @@ Shapes are (L, B, T, I, H, D): layers, batch, steps, input size, units, directio
 where it says otherwise. Each library runs in a process of its own, with the same number of threads,
 and gets its data in its default layout: batch-major in `{FUSED}` (a Keras layer) and `{KERAS}`,
 both inside `tf.function`; time-major in `{TORCH}` (inference in `torch.inference_mode`) and
-{ONNX} (one node per layer, inputs and outputs bound). A training step is the forward pass and
-the gradients of the inputs and all weights, from a given gradient of the outputs.
+{ONNX} (one node per layer, inputs and outputs bound). `{PREDICTOR}` is the layer's inference
+without TensorFlow's call: batch-major NumPy arrays in, new ones out. A training step is the forward
+pass and the gradients of the inputs and all weights, from a given gradient of the outputs.
 
 Before anything is timed, outputs and gradients of all libraries are compared; the largest
 difference, as a part of a tensor's largest magnitude, is in the table. Then come rounds: in each,
 every library is called a few times, in random order, one after the other. A time is the median over
 rounds of a round's median call, a ratio the median over rounds of the ratio within a round, and
 what is in parentheses is the interquartile range over rounds. The fastest peer is the one with the
-smallest median; a ratio above 1 says that `{FUSED}` is faster.
+smallest median; a ratio above 1 says that `{FUSED}`, or `{PREDICTOR}`, is faster.
 
 GFLOP/s count the matrix products: forward 2·T·B·D·G·H·(fan_in + H), summed over layers; backward
 twice that. The share is that rate over the rate of `tf.matmul` of two {MATMUL_SIZE}×{MATMUL_SIZE}
@@ -99,8 +115,8 @@ class Timing:
     def milliseconds(self, library: str) -> str:
         return f"{spread([1e3 * seconds for seconds in self.seconds[library]]):.3g}"
 
-    def speed_against(self, library: str) -> Spread:
-        return ratio(self.seconds[library], self.seconds[FUSED])
+    def speed_against(self, library: str, system: str = FUSED) -> Spread:
+        return ratio(self.seconds[library], self.seconds[system])
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -127,6 +143,12 @@ def _timing_row(timing: Timing, report: dict[str, Any]) -> dict[str, Any]:
         row[f"{peer}, ms"] = "not installed"
     row["times the fastest peer's speed"] = f"{fastest:.2f}" if fastest else "no peer"
     row["not slower"] = _verdict(fastest.median >= 1) if fastest else ""
+    if PREDICTOR in timing.seconds:
+        row[f"{PREDICTOR}, ms"] = timing.milliseconds(PREDICTOR)
+        if timing.fastest:
+            predictor = timing.speed_against(timing.fastest, PREDICTOR)
+            row[f"{PREDICTOR}: times the fastest peer's speed"] = f"{predictor:.2f}"
+            row[f"{PREDICTOR}: not slower"] = _verdict(predictor.median >= 1)
     row["GFLOP/s"] = f"{timing.rate.median / 1e9:.0f}"
     row["tf.matmul, GFLOP/s"] = f"{timing.matmul_rate.median / 1e9:.0f}"
     row["share of it"] = f"{timing.share:.0%}"
@@ -136,7 +158,9 @@ def _timing_row(timing: Timing, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _targets(
-    timings: dict[str, list[Timing]], bfloat16: dict[str, Spread], memory: dict[str, Spread]
+    timings: dict[str, list[Timing]],
+    bfloat16: dict[str, dict[str, Spread]],
+    memory: dict[str, Spread],
 ) -> list[dict[str, str]]:
     """A row per target: the worst network, or the mean over all."""
     rows = []
@@ -147,20 +171,24 @@ def _targets(
 
     for what, of_networks in timings.items():
         title = TITLES[what]
-        ratios = {
-            str(timing.network): timing.speed_against(timing.fastest).median
-            for timing in of_networks
-            if timing.fastest
-        }
-        if ratios:
+        for system in SYSTEMS:
+            ratios = {
+                str(timing.network): timing.speed_against(timing.fastest, system).median
+                for timing in of_networks
+                if timing.fastest and system in timing.seconds
+            }
+            if not ratios:
+                continue
             mean, worst = geometric_mean(ratios.values()), min(ratios, key=ratios.__getitem__)
             wanted = WANTED_RATIO[what]
+            name = _NAMES[system]
             add(
-                f"{title}: speed over the fastest peer's, geometric mean of {len(ratios)} networks",
+                f"{title}, {name}: speed over the fastest peer's, geometric mean of "
+                f"{len(ratios)} networks",
                 *(f"≥ {wanted}", f"{mean:.2f}", mean >= wanted),
             )
             add(
-                f"{title}: the least of these",
+                f"{title}, {name}: the least of these",
                 *("≥ 1", f"{ratios[worst]:.2f}, {worst}", ratios[worst] >= 1),
             )
         shares = {
@@ -171,16 +199,17 @@ def _targets(
         if shares:
             worst = min(shares, key=shares.__getitem__)
             add(
-                f"{title}: the least share of matmul's rate from batch {LARGE_BATCH} on",
+                f"{title}, {_NAMES[FUSED]}: the least share of matmul's rate from batch "
+                f"{LARGE_BATCH} on",
                 f"≥ {WANTED_SHARE:.0%}",
                 f"{shares[worst]:.0%}, {worst}",
                 shares[worst] >= WANTED_SHARE,
             )
-    if bfloat16:
-        worst = min(bfloat16, key=lambda name: bfloat16[name].median)
-        least = bfloat16[worst].median
+    for system, ratios in bfloat16.items():
+        worst = min(ratios, key=lambda name: ratios[name].median)
+        least = ratios[worst].median
         add(
-            "Inference at batch 1: bfloat16's speed over float32's, the least",
+            f"Inference at batch 1, {_NAMES[system]}: bfloat16's speed over float32's, the least",
             *("≥ 1", f"{least:.2f}, {worst}", least >= 1),
         )
     if memory:
@@ -196,11 +225,12 @@ def _targets(
 def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     results = {str(Network(**result["network"])): result for result in report["networks"]}
     needed = {name: Network(**result["network"]).needed_bytes for name, result in results.items()}
-    bfloat16 = {
-        str(timing.network): ratio(timing.seconds[FUSED], timing.seconds[BFLOAT16])
-        for timing in timings["inference"]
-        if BFLOAT16 in timing.seconds
-    }
+    bfloat16: dict[str, dict[str, Spread]] = {}
+    for timing in timings["inference"]:
+        for system, stored in _BFLOAT16.items():
+            if stored in timing.seconds:
+                speed = timing.speed_against(system, stored)
+                bfloat16.setdefault(system, {})[str(timing.network)] = speed
     memory = {
         name: {
             library: spread([used / needed[name] for used in values])
@@ -226,13 +256,15 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         rows = [
             {
                 "network": timing.network,
-                "float32, ms": timing.milliseconds(FUSED),
-                "bfloat16, ms": timing.milliseconds(BFLOAT16),
-                "times float32's speed": f"{bfloat16[str(timing.network)]:.2f}",
-                "not slower": _verdict(bfloat16[str(timing.network)].median >= 1),
+                "": _NAMES[system],
+                "float32, ms": timing.milliseconds(system),
+                "bfloat16, ms": timing.milliseconds(_BFLOAT16[system]),
+                "times float32's speed": f"{ratios[str(timing.network)]:.2f}",
+                "not slower": _verdict(ratios[str(timing.network)].median >= 1),
             }
             for timing in timings["inference"]
-            if BFLOAT16 in timing.seconds
+            for system, ratios in bfloat16.items()
+            if str(timing.network) in ratios
         ]
         text += ["## bfloat16 storage, inference at batch 1", _table(rows)]
     rows = [
@@ -279,20 +311,23 @@ def _plot(timings: dict[str, list[Timing]], path: pathlib.Path) -> None:
     )
     for panel, (what, of_networks) in zip(panels, timings.items(), strict=True):
         panel.axvline(1, color="black", linewidth=1)
-        for index, (peer, colour) in enumerate(COLOURS.items()):
+        for index, (peer, system) in enumerate(itertools.product(COLOURS, SYSTEMS)):
             places, ratios = [], []
             for place, timing in enumerate(of_networks):
-                if peer in timing.peers:
-                    places.append(place + 0.22 * (index - 1))
-                    ratios.append(timing.speed_against(peer))
+                if peer in timing.peers and system in timing.seconds:
+                    places.append(place + 0.13 * (index - 2.5))
+                    ratios.append(timing.speed_against(peer, system))
             if ratios:
                 medians = [one.median for one in ratios]
                 bars = [
                     [one.median - one.low for one in ratios],
                     [one.high - one.median for one in ratios],
                 ]
-                style = {"fmt": "o", "markersize": 4.5, "capsize": 2.5, "color": colour}
-                panel.errorbar(medians, places, xerr=bars, label=peer, **style)
+                style = {"fmt": "o", "markersize": 4.5, "capsize": 2, "color": COLOURS[peer]}
+                if system == PREDICTOR:
+                    style |= {"fmt": "D", "markersize": 4, "markerfacecolor": "white"}
+                label = peer if system == FUSED else f"{peer}, {PREDICTOR}"
+                panel.errorbar(medians, places, xerr=bars, label=label, **style)
         panel.set_title(TITLES[what])
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))

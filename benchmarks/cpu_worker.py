@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import multiprocessing
 import os
+import pathlib
 import re
 import statistics
 import time
@@ -27,12 +28,16 @@ from benchmarks import cpu_models
 FUSED = "cudnn_rnn_tf"
 TIME_MAJOR = "cudnn_rnn_tf, time-major"
 BFLOAT16 = "cudnn_rnn_tf, bfloat16"
+PREDICTOR = "CpuPredictor"
+PREDICTOR_BFLOAT16 = "CpuPredictor, bfloat16"
 TORCH, KERAS, ONNX = "torch.nn", "keras.layers", "ONNX Runtime"
 
 MODELS: dict[str, Callable[[cpu_models.Network, int], cpu_models.Model]] = {
     FUSED: cpu_models.fused_model,
     TIME_MAJOR: lambda *args: cpu_models.fused_model(*args, time_major=True),
     BFLOAT16: lambda *args: cpu_models.fused_model(*args, dtype="bfloat16"),
+    PREDICTOR: cpu_models.predictor_model,
+    PREDICTOR_BFLOAT16: lambda *args: cpu_models.predictor_model(*args, dtype="bfloat16"),
     TORCH: cpu_models.torch_model,
     KERAS: cpu_models.keras_model,
     ONNX: cpu_models.onnxruntime_model,
@@ -43,7 +48,7 @@ PEERS = {TORCH: ["torch"], KERAS: ["keras"], ONNX: ["onnxruntime", "onnx"]}
 MATMUL_SIZE = 2048
 
 # The version of this name is a fingerprint of the compiled code.
-OP_LIBRARY = "op library, SHA-256"
+COMPILED_CODE = "compiled code, SHA-256"
 
 # Blocks of a page and more come from the system and return to it at once, so that the resident set
 # is what is in use. By default malloc, and before it the pool that TensorFlow has for oneDNN, keep
@@ -155,7 +160,8 @@ class _Server:
 
         import cudnn_rnn_tf as crnn
 
-        library = crnn.native.op_library_file().read_bytes()
+        ops = crnn.native.op_library_file()
+        code = ops.read_bytes() + pathlib.Path(crnn.native._native.__file__).read_bytes()
         # Not crnn.info(): it starts TensorFlow, whose threads are to be set first.
         info = crnn.native.info()
         return {
@@ -163,7 +169,7 @@ class _Server:
             "TensorFlow": tf.__version__,
             "compiler": info["compiler"],
             "instruction set": info["cpu_isa"],
-            OP_LIBRARY: hashlib.sha256(library).hexdigest()[:12],
+            COMPILED_CODE: hashlib.sha256(code).hexdigest()[:12],
         }
 
     def load(self, network: cpu_models.Network, with_results: bool) -> dict[str, np.ndarray]:

@@ -27,6 +27,7 @@ else:
     )
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
+    from cudnn_rnn_tf.cpu_predictor import CpuPredictor
     from cudnn_rnn_tf.information import __version__, info
     from cudnn_rnn_tf.initializers import TorchUniform
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
@@ -43,6 +44,7 @@ else:
     )
 
     __all__ = [
+        "CpuPredictor",
         "CudnnCompatibleGRUCell",
         "CudnnCompatibleLSTMCell",
         "CudnnGRU",

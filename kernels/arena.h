@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
 
 namespace cudnn_rnn_tf {
 
@@ -38,11 +41,40 @@ class Arena {
     const size_t taken_;
   };
 
- private:
+  // Of every piece, relative to the buffer.
   static constexpr size_t kAlign = 256;
+
+ private:
   char* base_;
   size_t taken_ = 0;
   size_t used_ = 0;
+};
+
+// A buffer for an arena, on the heap.
+class ArenaMemory {
+ public:
+  void* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  // To at least this size; loses what is there.
+  void Grow(size_t bytes) {
+    if (bytes <= size_) return;
+    // Large blocks begin where a large page may.
+    const size_t align = bytes < kLargePage ? Arena::kAlign : kLargePage;
+    data_.reset();
+    size_ = 0;
+    const size_t size = (bytes + align - 1) / align * align;
+    data_.reset(std::aligned_alloc(align, size));
+    if (data_ == nullptr) throw std::bad_alloc();
+    size_ = size;
+  }
+
+ private:
+  static constexpr size_t kLargePage = size_t{1} << 21;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<void, Free> data_;
+  size_t size_ = 0;
 };
 
 }  // namespace cudnn_rnn_tf

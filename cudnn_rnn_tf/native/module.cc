@@ -1,170 +1,20 @@
-// cudnn_rnn_tf.native: the parameter layout on NumPy arrays, without
-// TensorFlow.
+// cudnn_rnn_tf.native: the parameter layout and the CPU kernels on NumPy
+// arrays, without TensorFlow.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "cudnn_rnn_tf/native/layout.h"
+#include "cudnn_rnn_tf/native/predictor.h"
 #include "kernels/cpu/simd_kernels.h"
-#include "kernels/rnn_spec.h"
 
 namespace py = pybind11;
 
 namespace cudnn_rnn_tf {
 namespace {
-
-template <typename E>
-E ParseOrThrow(const char* argument, const std::string& name,
-               bool (*parse)(std::string_view, E*), const char* expected) {
-  E value;
-  if (!parse(name, &value)) {
-    throw py::value_error(std::string("expected ") + argument + " to be " +
-                          expected + ", but received '" + name + "'");
-  }
-  return value;
-}
-
-RnnSpec MakeSpec(const std::string& rnn_mode, int64_t num_layers,
-                 int64_t num_units, int64_t input_size,
-                 const std::string& input_mode, const std::string& direction,
-                 const std::string& bias_mode, int64_t num_proj, float dropout,
-                 float cell_clip) {
-  RnnSpec spec;
-  spec.rnn_mode = ParseOrThrow("rnn_mode", rnn_mode, ParseRnnMode,
-                               "'lstm', 'gru', 'rnn_tanh' or 'rnn_relu'");
-  spec.input_mode = ParseOrThrow("input_mode", input_mode, ParseInputMode,
-                                 "'linear_input' or 'skip_input'");
-  spec.direction = ParseOrThrow("direction", direction, ParseDirection,
-                                "'unidirectional' or 'bidirectional'");
-  spec.bias_mode =
-      ParseOrThrow("bias_mode", bias_mode, ParseBiasMode,
-                   "'none', 'single_input', 'single_recurrent' or 'double'");
-  spec.num_layers = num_layers;
-  spec.num_units = num_units;
-  spec.input_size = input_size;
-  spec.num_proj = num_proj;
-  spec.dropout = dropout;
-  spec.cell_clip = cell_clip;
-  const std::string problem = spec.Problem();
-  if (!problem.empty()) throw py::value_error(problem);
-  return spec;
-}
-
-py::tuple ShapeOf(const ParamBlock& block, bool is_bias) {
-  if (is_bias) return py::make_tuple(block.rows);
-  return py::make_tuple(block.rows, block.cols);
-}
-
-std::string Text(const py::handle& value) {
-  return py::cast<std::string>(py::str(value));
-}
-
-// The layout as Python sees it.
-class Layout {
- public:
-  explicit Layout(const RnnSpec& spec) : spec_(spec), layout_(spec) {}
-
-  const RnnSpec& spec() const { return spec_; }
-  int64_t size() const { return layout_.size(); }
-
-  py::list Shapes(bool is_bias) const {
-    py::list shapes;
-    for (const ParamBlock& block : blocks(is_bias)) {
-      shapes.append(ShapeOf(block, is_bias));
-    }
-    return shapes;
-  }
-  std::vector<std::string> Names(bool is_bias) const {
-    std::vector<std::string> names;
-    for (const ParamBlock& block : blocks(is_bias))
-      names.push_back(block.Name());
-    return names;
-  }
-  std::vector<int64_t> Offsets(bool is_bias) const {
-    std::vector<int64_t> offsets;
-    for (const ParamBlock& block : blocks(is_bias)) {
-      offsets.push_back(block.offset);
-    }
-    return offsets;
-  }
-
-  py::array CanonicalToParams(const std::vector<py::array>& weights,
-                              const std::vector<py::array>& biases) const {
-    CheckCount("weights", weights, layout_.weights().size());
-    CheckCount("biases", biases, layout_.biases().size());
-    const py::dtype dtype = weights[0].dtype();
-    py::array params(dtype, std::vector<py::ssize_t>{size()});
-    char* const to = static_cast<char*>(params.mutable_data());
-    for (const bool is_bias : {false, true}) {
-      for (size_t i = 0; i < blocks(is_bias).size(); ++i) {
-        const ParamBlock& block = blocks(is_bias)[i];
-        const py::array& tensor = is_bias ? biases[i] : weights[i];
-        const py::tuple shape = ShapeOf(block, is_bias);
-        if (!shape.equal(tensor.attr("shape"))) {
-          throw py::value_error("expected shape " + Text(shape) + " for " +
-                                block.Name() + ", but received " +
-                                Text(tensor.attr("shape")));
-        }
-        if (!tensor.dtype().equal(dtype)) {
-          throw py::type_error("expected dtype " + Text(dtype) + " for " +
-                               block.Name() +
-                               ", as the first weight has, but "
-                               "received " +
-                               Text(tensor.dtype()));
-        }
-        const py::array dense = py::array::ensure(tensor, py::array::c_style);
-        std::memcpy(to + block.offset * dtype.itemsize(), dense.data(),
-                    block.size() * dtype.itemsize());
-      }
-    }
-    return params;
-  }
-
-  std::pair<py::list, py::list> ParamsToCanonical(
-      const py::array& params) const {
-    if (params.ndim() != 1 || params.shape(0) != size()) {
-      throw py::value_error("expected params of shape (" +
-                            std::to_string(size()) + ",), but received " +
-                            Text(params.attr("shape")));
-    }
-    const py::array dense = py::array::ensure(params, py::array::c_style);
-    const char* const from = static_cast<const char*>(dense.data());
-    const py::dtype dtype = params.dtype();
-    std::pair<py::list, py::list> canonical;
-    for (const bool is_bias : {false, true}) {
-      py::list& list = is_bias ? canonical.second : canonical.first;
-      for (const ParamBlock& block : blocks(is_bias)) {
-        py::array tensor(
-            dtype, py::cast<std::vector<py::ssize_t>>(ShapeOf(block, is_bias)));
-        std::memcpy(tensor.mutable_data(),
-                    from + block.offset * dtype.itemsize(),
-                    block.size() * dtype.itemsize());
-        list.append(tensor);
-      }
-    }
-    return canonical;
-  }
-
- private:
-  const std::vector<ParamBlock>& blocks(bool is_bias) const {
-    return is_bias ? layout_.biases() : layout_.weights();
-  }
-  static void CheckCount(const char* name, const std::vector<py::array>& list,
-                         size_t expected) {
-    if (list.size() != expected) {
-      throw py::value_error("expected " + std::to_string(expected) + " " +
-                            name + " for this configuration, but received " +
-                            std::to_string(list.size()));
-    }
-  }
-
-  RnnSpec spec_;
-  ParamLayout layout_;
-};
 
 using Function = void (*)(int64_t, const float*, float*);
 
@@ -174,6 +24,22 @@ py::array_t<float> Apply(
   py::array_t<float> y(
       std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
   function(x.size(), x.data(), y.mutable_data());
+  return y;
+}
+
+using DenseFloats = py::array_t<float, py::array::c_style>;
+using DenseBits = py::array_t<uint16_t, py::array::c_style>;
+
+template <auto convert>
+DenseFloats FromBits(const DenseBits& x) {
+  DenseFloats y(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
+  (Simd().conversions.*convert)(x.size(), x.data(), y.mutable_data());
+  return y;
+}
+template <auto convert>
+DenseBits ToBits(const DenseFloats& x) {
+  DenseBits y(std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
+  (Simd().conversions.*convert)(x.size(), x.data(), y.mutable_data());
   return y;
 }
 
@@ -192,7 +58,9 @@ py::dict CpuFeatures() {
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
-  m.doc() = "The parameter layout on NumPy arrays, without TensorFlow.";
+  m.doc() =
+      "The parameter layout and the CPU kernels on NumPy arrays, without "
+      "TensorFlow.";
 
   py::class_<Layout>(m, "ParamLayout", R"doc(
 Where every canonical tensor stands in a network's opaque buffer.
@@ -267,6 +135,14 @@ Raises:
   ValueError: where the buffer's shape is not the layout's.
 )doc");
 
+  py::class_<Predictor>(m, "CpuPredictor",
+                        "What cudnn_rnn_tf.CpuPredictor calls.")
+      .def(py::init<const Layout&, const py::array&, bool, bool, int64_t>(),
+           py::arg("layout"), py::arg("params"), py::arg("time_major"),
+           py::arg("go_backwards"), py::arg("num_threads"))
+      .def("__call__", &Predictor::Call, py::arg("inputs"),
+           py::arg("initial_state"), py::arg("sequence_lengths"));
+
   m.def(
       "cpu_isa", [] { return Simd().name; },
       "The instruction set that the CPU kernels use.");
@@ -281,6 +157,14 @@ Raises:
       [](const py::array_t<float, py::array::c_style | py::array::forcecast>&
              x) { return Apply(Simd().functions.tanh, x); },
       "The CPU kernels' float32 tanh, elementwise.");
+  m.def("from_float16", &FromBits<&SimdConversions::from_float16>,
+        "Float32 numbers of the bits of float16 numbers, as the kernels read.");
+  m.def("to_float16", &ToBits<&SimdConversions::to_float16>,
+        "The bits of float32 numbers as float16, as the kernels write.");
+  m.def("from_bfloat16", &FromBits<&SimdConversions::from_bfloat16>,
+        "Float32 numbers of the bits of bfloat16 numbers.");
+  m.def("to_bfloat16", &ToBits<&SimdConversions::to_bfloat16>,
+        "The bits of float32 numbers as bfloat16.");
 }
 
 }  // namespace cudnn_rnn_tf

@@ -8,16 +8,11 @@
 #include <cstring>
 #include <type_traits>
 
-#include "Eigen/Core"
 #include "kernels/cpu/cpu_network.h"
+#include "kernels/cpu/storage.h"
 
 namespace cudnn_rnn_tf {
 namespace {
-
-template <typename From, typename To>
-void Convert(const From* from, To* to, int64_t n) {
-  for (int64_t j = 0; j < n; ++j) to[j] = static_cast<To>(from[j]);
-}
 
 // Between the tensors of a caller, in Storage, and what the network computes
 // on, in Compute. The network reads and writes the caller's tensors in place
@@ -66,7 +61,7 @@ class Adapter {
         for (int64_t t = rows_.length(position); t < time; ++t) {
           const int64_t row =
               problem_.time_major ? t * batch + sequence : sequence * time + t;
-          std::fill_n(to + row * n, n, Storage(0));
+          std::fill_n(to + row * n, n, Storage());
         }
       }
     };
@@ -98,13 +93,6 @@ class Adapter {
     });
   }
 
-  Stored<Compute> ImportParams(const void* tensor) {
-    if constexpr (kInPlace) return {tensor};
-    return {tensor,
-            [](const void* data, int64_t first, int64_t n, Compute* to) {
-              Convert(static_cast<const Storage*>(data) + first, to, n);
-            }};
-  }
   Compute* ParamsResult(void* tensor) {
     if constexpr (kInPlace) return static_cast<Compute*>(tensor);
     return arena_->Take<Compute>(num_params());
@@ -168,17 +156,18 @@ class Adapter {
 };
 
 // Small networks are not worth a second thread.
-Schedule NewSchedule(const RnnProblem& problem, const Threads& threads) {
+Schedule NewSchedule(const RnnProblem& problem, int64_t num_params,
+                     const Threads& threads) {
   constexpr double kWorthThreads = 5e6;
-  const double flops = 2.0 * problem.max_time * problem.batch_size *
-                       ParamLayout(problem.spec).size();
+  const double flops = 2.0 * problem.max_time * problem.batch_size * num_params;
   return Schedule(flops < kWorthThreads ? 1 : threads.count);
 }
 
 // Runs the pass, or, where buffers is all null, only counts its workspace.
 template <typename Storage, typename Compute>
 void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
-                const Threads& threads, RnnBufferSizes* sizes) {
+                const Threads& threads, const CpuPackedParams* packed,
+                RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
@@ -186,12 +175,14 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
       problem, problem.is_training ? &reserve_arena : &workspace);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths);
-  Schedule schedule = NewSchedule(problem, threads);
+  const CpuNetwork<Compute> network(problem, rows, buffers.seed);
+  Schedule schedule = NewSchedule(problem, network.num_params(), threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuForwardCall<Compute> call = {};
   call.input = adapter.ImportSequence(buffers.input, spec.input_size);
   call.input_h = adapter.ImportStates(buffers.input_h, spec.output_size());
-  call.params = adapter.ImportParams(buffers.params);
+  call.params = StoredParams<Storage, Compute>(buffers.params);
+  if (packed != nullptr) call.packed = packed->layers<Compute>();
   call.output =
       adapter.SequenceResult(buffers.output, spec.layer_output_size());
   call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
@@ -199,7 +190,6 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
     call.input_c = adapter.ImportStates(buffers.input_c, spec.num_units);
     call.output_c = adapter.StatesResult(buffers.output_c, spec.num_units);
   }
-  const CpuNetwork<Compute> network(problem, rows, buffers.seed);
   network.Forward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->forward_workspace = workspace.used();
@@ -223,11 +213,12 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   const CpuReserve<Compute> reserve(problem, &reserve_arena);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths);
-  Schedule schedule = NewSchedule(problem, threads);
+  CpuNetwork<Compute> network(problem, rows, buffers.seed);
+  Schedule schedule = NewSchedule(problem, network.num_params(), threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuBackwardCall<Compute> call = {};
   call.input = adapter.ImportSequence(buffers.input, spec.input_size);
-  call.params = adapter.ImportParams(buffers.params);
+  call.params = StoredParams<Storage, Compute>(buffers.params);
   call.output_backprop =
       adapter.ImportSequence(buffers.output_backprop, spec.layer_output_size());
   call.h_backprop =
@@ -239,7 +230,6 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
     call.c_backprop =
         adapter.CopyStates(buffers.output_c_backprop, spec.num_units);
   }
-  CpuNetwork<Compute> network(problem, rows, buffers.seed);
   network.Backward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
     sizes->backward_workspace = workspace.used();
@@ -256,21 +246,6 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   }
   adapter.ExportParams(call.params_backprop, buffers.params_backprop);
   schedule.Run(threads);
-}
-
-// Calls body(Storage(), Compute()): half types compute in float.
-template <typename Body>
-void Dispatch(RnnDataType dtype, const Body& body) {
-  switch (dtype) {
-    case RnnDataType::kFloat64:
-      return body(double(), double());
-    case RnnDataType::kFloat32:
-      return body(float(), float());
-    case RnnDataType::kFloat16:
-      return body(Eigen::half(), float());
-    case RnnDataType::kBfloat16:
-      return body(Eigen::bfloat16(), float());
-  }
 }
 
 // Memory fresh from the system costs a page fault for every 4 KiB that is first
@@ -290,6 +265,39 @@ void AdviseLargePages(void* buffer, size_t bytes) {
 
 }  // namespace
 
+CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
+                                 const void* params) {
+  // The form that is read the fastest by few sequences; more are as fast.
+  RnnProblem problem;
+  problem.spec = spec;
+  problem.dtype = dtype;
+  problem.max_time = 1;
+  problem.batch_size = 1;
+  problem.is_training = false;
+  const PackedRows rows(problem.max_time, problem.batch_size, nullptr);
+  const uint64_t no_seed[2] = {};
+  Dispatch(dtype, [&](auto storage, auto compute) {
+    using Compute = decltype(compute);
+    const CpuNetwork<Compute> network(problem, rows, no_seed);
+    const auto stored = StoredParams<decltype(storage), Compute>(params);
+    Schedule now = Schedule::Immediate();
+    const auto pack = [&](void* memory, size_t* bytes) {
+      Arena arena(memory);
+      std::vector<CpuForwardWeights<Compute>> layers;
+      for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+        layers.push_back(network.PackForward(layer, stored, &arena, &now));
+      }
+      *bytes = arena.used();
+      return layers;
+    };
+    size_t bytes = 0;
+    pack(nullptr, &bytes);
+    memory_.Grow(bytes);
+    AdviseLargePages(memory_.data(), memory_.size());
+    layers_ = pack(memory_.data(), &bytes);
+  });
+}
+
 void CpuBackend::Prepare(void* buffer, size_t bytes) {
   AdviseLargePages(buffer, bytes);
 }
@@ -298,7 +306,7 @@ RnnStatus CpuBackend::BufferSizes(const RnnProblem& problem,
                                   RnnBufferSizes* sizes) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
     RunForward<decltype(storage), decltype(compute)>(problem, {}, threads_,
-                                                     sizes);
+                                                     packed_, sizes);
   });
   return {};
 }
@@ -318,7 +326,7 @@ RnnStatus CpuBackend::Forward(const RnnProblem& problem,
                               const RnnForwardBuffers& buffers) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
     RunForward<decltype(storage), decltype(compute)>(problem, buffers, threads_,
-                                                     nullptr);
+                                                     packed_, nullptr);
   });
   return {};
 }

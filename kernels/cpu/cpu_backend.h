@@ -2,15 +2,41 @@
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_BACKEND_H_
 
 #include <utility>
+#include <variant>
+#include <vector>
 
+#include "kernels/arena.h"
+#include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
+// Parameters as forward passes in inference read them, packed once for calls of
+// any shape.
+class CpuPackedParams {
+ public:
+  // Copies `params`.
+  CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params);
+
+  // Of every layer; T as the data type computes.
+  template <typename T>
+  const CpuForwardWeights<T>* layers() const {
+    return std::get<std::vector<CpuForwardWeights<T>>>(layers_).data();
+  }
+
+ private:
+  ArenaMemory memory_;
+  std::variant<std::vector<CpuForwardWeights<float>>,
+               std::vector<CpuForwardWeights<double>>>
+      layers_;
+};
+
 class CpuBackend : public RnnBackend {
  public:
-  explicit CpuBackend(Threads threads) : threads_(std::move(threads)) {}
+  // Where there are packed parameters, forward passes read no others.
+  explicit CpuBackend(Threads threads, const CpuPackedParams* packed = nullptr)
+      : threads_(std::move(threads)), packed_(packed) {}
 
   RnnStatus BufferSizes(const RnnProblem& problem,
                         RnnBufferSizes* sizes) override;
@@ -26,6 +52,7 @@ class CpuBackend : public RnnBackend {
 
  private:
   Threads threads_;
+  const CpuPackedParams* packed_;
 };
 
 }  // namespace cudnn_rnn_tf

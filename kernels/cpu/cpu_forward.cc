@@ -23,11 +23,7 @@ struct CpuNetwork<T>::ForwardLayer {
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
 
   int64_t chunk_steps = 0;
-  PackedMatrix<T> input_weights[2];  // [fan_in, num_gates * H]
-  PackedMatrix<T> recurrent[2][4];   // Of each gate, [P, H].
-  PackedMatrix<T> projection[2];     // [H, P]
-  T* bias[2] = {};                   // [num_gates * H]
-  T* candidate_bias[2] = {};         // GRU: recurrent, [H].
+  CpuForwardWeights<T> weights;
   struct Scratch {
     // The states before and after a step, taking turns, [block, h_stride].
     T* h[2];
@@ -48,21 +44,6 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       std::min(problem_.max_time, std::max<int64_t>(1, kChunkRows / block));
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     layer->kept[dir] = reserve.pseudo_layers[index * dirs_ + dir];
-    if (spec_.has_input_weights(index)) {
-      layer->input_weights[dir] =
-          PackedMatrix<T>(spec_.layer_input_size(index), gates_,
-                          /*bfloat16=*/false, arena);
-    }
-    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
-      layer->recurrent[dir][gate] =
-          PackedMatrix<T>(out_, units_, KeepsBfloat16(), arena);
-    }
-    if (spec_.num_proj > 0) {
-      layer->projection[dir] =
-          PackedMatrix<T>(units_, out_, KeepsBfloat16(), arena);
-    }
-    layer->bias[dir] = arena->Take<T>(gates_);
-    layer->candidate_bias[dir] = arena->Take<T>(units_);
   }
   layer->scratch.resize(num_groups());
   for (auto& scratch : layer->scratch) {
@@ -81,36 +62,53 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
 }
 
 template <typename T>
-void CpuNetwork<T>::PackWeights(Stored<T> params, const ForwardLayer& layer,
-                                Schedule* schedule) const {
+CpuForwardWeights<T> CpuNetwork<T>::PackForward(int64_t layer, Stored<T> params,
+                                                Arena* arena,
+                                                Schedule* schedule) const {
+  CpuForwardWeights<T> weights;
+  const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
+                        int64_t offset) {
+    const PackedMatrix<T> matrix(depth, cols, bfloat16, arena);
+    if (!arena->only_counts()) {
+      matrix.PackTransposed(params.From(offset), schedule);
+    }
+    return matrix;
+  };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
-        layout_.pseudo_layer(layer.index * dirs_ + dir);
+        layout_.pseudo_layer(layer * dirs_ + dir);
     if (offsets.input_weights >= 0) {
-      layer.input_weights[dir].PackTransposed(
-          params.From(offsets.input_weights), schedule);
+      weights.input[dir] = pack(spec_.layer_input_size(layer), gates_,
+                                /*bfloat16=*/false, offsets.input_weights);
     }
     for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
-      layer.recurrent[dir][gate].PackTransposed(
-          params.From(offsets.recurrent_weights + gate * units_ * out_),
-          schedule);
+      weights.recurrent[dir][gate] =
+          pack(out_, units_, KeepsBfloat16(),
+               offsets.recurrent_weights + gate * units_ * out_);
     }
     if (spec_.num_proj > 0) {
-      layer.projection[dir].PackTransposed(params.From(offsets.projection),
-                                           schedule);
+      weights.projection[dir] =
+          pack(units_, out_, KeepsBfloat16(), offsets.projection);
     }
+    weights.bias[dir] = arena->Take<T>(gates_);
+    weights.candidate_bias[dir] = arena->Take<T>(units_);
   }
+  if (!arena->only_counts()) {
+    schedule->Add(1, 1,
+                  [=](int64_t, int64_t) { SumBiases(layer, params, weights); });
+  }
+  return weights;
 }
 
 template <typename T>
-void CpuNetwork<T>::SumBiases(Stored<T> params,
-                              const ForwardLayer& layer) const {
+void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
+                              const CpuForwardWeights<T>& weights) const {
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
-        layout_.pseudo_layer(layer.index * dirs_ + dir);
-    T* const bias = layer.bias[dir];
+        layout_.pseudo_layer(index * dirs_ + dir);
+    T* const bias = weights.bias[dir];
     std::fill_n(bias, gates_, T(0));
-    std::fill_n(layer.candidate_bias[dir], units_, T(0));
+    std::fill_n(weights.candidate_bias[dir], units_, T(0));
     if (offsets.input_bias >= 0) {
       params.From(offsets.input_bias).Copy(gates_, bias);
     }
@@ -121,7 +119,7 @@ void CpuNetwork<T>::SumBiases(Stored<T> params,
       const int64_t outside = spec_.is_gru() ? 2 * units_ : gates_;
       for (int64_t j = 0; j < outside; ++j) bias[j] += recurrent[j];
       std::copy(recurrent.begin() + outside, recurrent.end(),
-                layer.candidate_bias[dir]);
+                weights.candidate_bias[dir]);
     }
   }
 }
@@ -188,8 +186,8 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
     Product<T> product;
     product.rows = num_rows;
     product.a = layer.input.From(first_row);
-    product.b = layer.input_weights[group.dir];
-    product.init = {layer.bias[group.dir], 0};
+    product.b = layer.weights.input[group.dir];
+    product.init = {layer.weights.bias[group.dir], 0};
     product.c = {gates, gates_};
     product.AddTo(schedule);
     return;
@@ -198,7 +196,8 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
     for (int64_t row = first; row < last; ++row) {
       const T* const x = layer.input[first_row + row];
       for (int64_t j = 0; j < gates_; ++j) {
-        gates[row * gates_ + j] = layer.bias[group.dir][j] + x[j % units_];
+        gates[row * gates_ + j] =
+            layer.weights.bias[group.dir][j] + x[j % units_];
       }
     }
   });
@@ -233,14 +232,19 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   T* const next_h = scratch.h[(step + 1) % 2];
   const T clip = static_cast<T>(spec_.cell_clip);
   const Range panels = PartPanels(units_, part, parts);
-  for (int64_t panel = panels.first; panel < panels.last; ++panel) {
+  // Weights that no cache holds all of are read to and fro: what one step read
+  // last is still there at the beginning of the next.
+  const bool fro = step % 2 == 1;
+  for (int64_t i = 0; i < panels.last - panels.first; ++i) {
+    const int64_t panel = fro ? panels.last - 1 - i : panels.first + i;
     const int64_t unit = panel * PackedMatrix<T>::PanelCols();
     const int64_t n = std::min(PackedMatrix<T>::PanelCols(), units_ - unit);
     Product<T> product;
     product.rows = active;
     product.a = {h, h_stride_};
-    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
-      product.b = layer.recurrent[group.dir][gate];
+    for (int64_t j = 0; j < spec_.num_gates(); ++j) {
+      const int64_t gate = fro ? spec_.num_gates() - 1 - j : j;
+      product.b = layer.weights.recurrent[group.dir][gate];
       if (spec_.is_gru() && gate == 2) {
         product.c = {candidate, units_};
         product.init = {};
@@ -266,7 +270,8 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
           break;
         }
         case RnnMode::kGru:
-          simd.gru_forward(n, units_, layer.candidate_bias[group.dir] + unit,
+          simd.gru_forward(n, units_,
+                           layer.weights.candidate_bias[group.dir] + unit,
                            h + r * h_stride_ + unit, row_gates,
                            candidate + r * units_ + unit, row_h);
           break;
@@ -300,7 +305,7 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   Product<T> product;
   product.rows = block.Active(t);
   product.a = {scratch.unprojected, units_};
-  product.b = layer.projection[group.dir];
+  product.b = layer.weights.projection[group.dir];
   product.c = {next_h, h_stride_};
   product.RunPanels(panels.first, panels.last);
   const int64_t first = panels.first * PackedMatrix<T>::PanelCols();
@@ -316,34 +321,36 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
 }
 
 template <typename T>
-void CpuNetwork<T>::ForwardGroups(const CpuForwardCall<T>& call,
-                                  const ForwardLayer& layer, int64_t first,
-                                  int64_t last, Schedule* schedule) const {
+void CpuNetwork<T>::ForwardGroups(
+    const CpuForwardCall<T>& call,
+    const std::shared_ptr<const ForwardLayer>& layer, int64_t first,
+    int64_t last, Schedule* schedule) const {
+  // What is added holds on to the layer, until the schedule has run.
   const int64_t longest = LongestOf(first, last);
   const int64_t parts = NumParts(*schedule, last - first);
   const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
-  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
-    BeginForward(call, layer, first + chunk);
+  schedule->Add(1, last - first, [=, &call](int64_t, int64_t chunk) {
+    BeginForward(call, *layer, first + chunk);
   });
-  for (int64_t begin = 0; begin < longest; begin += layer.chunk_steps) {
-    const int64_t end = std::min(begin + layer.chunk_steps, longest);
+  for (int64_t begin = 0; begin < longest; begin += layer->chunk_steps) {
+    const int64_t end = std::min(begin + layer->chunk_steps, longest);
     for (int64_t i = first; i < last; ++i) {
-      ForwardInputs(layer, i, begin, end, schedule);
+      ForwardInputs(*layer, i, begin, end, schedule);
     }
     schedule->Add(
         (end - begin) * phases_per_step, (last - first) * parts,
-        [=, &layer](int64_t phase, int64_t chunk) {
+        [=](int64_t phase, int64_t chunk) {
           const int64_t step = begin + phase / phases_per_step;
           const int64_t index = first + chunk / parts;
           if (phase % phases_per_step == 0) {
-            ForwardUnits(layer, index, begin, step, chunk % parts, parts);
+            ForwardUnits(*layer, index, begin, step, chunk % parts, parts);
           } else {
-            ForwardProjection(layer, index, step, chunk % parts, parts);
+            ForwardProjection(*layer, index, step, chunk % parts, parts);
           }
         });
   }
-  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
-    EndForward(call, layer, first + chunk);
+  schedule->Add(1, last - first, [=, &call](int64_t, int64_t chunk) {
+    EndForward(call, *layer, first + chunk);
   });
 }
 
@@ -360,6 +367,9 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
     // One layer's working memory is the next one's.
     const Arena::Scope scope(arena);
     const auto layer = std::make_shared<ForwardLayer>();
+    layer->weights = call.packed != nullptr
+                         ? call.packed[index]
+                         : PackForward(index, call.params, arena, schedule);
     LayOut(index, reserve, arena, layer.get());
     if (arena->only_counts()) continue;
 
@@ -375,22 +385,20 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
     if (index + 1 == spec_.num_layers) {
       layer->outputs[layer->num_outputs++] = call.output;
     }
-    PackWeights(call.params, *layer, schedule);
-    schedule->Add(1, 1, [this, &call, layer](int64_t, int64_t) {
-      SumBiases(call.params, *layer);
-    });
     AddGroups(
         2.0 * gates_ * (spec_.layer_input_size(index) + out_),
         [this, &call, layer](int64_t first, int64_t last, Schedule* schedule) {
-          ForwardGroups(call, *layer, first, last, schedule);
+          ForwardGroups(call, layer, first, last, schedule);
         },
         schedule);
     input = {reserve.outputs[index], layer_out_};
   }
 }
 
-#define CRNN_INSTANTIATE(T)             \
-  template void CpuNetwork<T>::Forward( \
+#define CRNN_INSTANTIATE(T)                                 \
+  template CpuForwardWeights<T> CpuNetwork<T>::PackForward( \
+      int64_t, Stored<T>, Arena*, Schedule*) const;         \
+  template void CpuNetwork<T>::Forward(                     \
       const CpuForwardCall<T>&, const CpuReserve<T>&, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);

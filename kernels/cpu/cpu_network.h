@@ -36,12 +36,24 @@ struct CpuReserve {
   CpuReserve(const RnnProblem& problem, Arena* arena);
 };
 
+// A layer's weights as a forward pass reads them; arrays by direction.
+template <typename T>
+struct CpuForwardWeights {
+  PackedMatrix<T> input[2];         // [fan_in, num_gates * H]
+  PackedMatrix<T> recurrent[2][4];  // Of each gate, [P, H].
+  PackedMatrix<T> projection[2];    // [H, P]
+  T* bias[2] = {};                  // [num_gates * H]
+  T* candidate_bias[2] = {};        // GRU: recurrent, [H].
+};
+
 template <typename T>
 struct CpuForwardCall {
   Rows<const T> input;  // [N, I]
   const T* input_h;     // [L * D, B, P]
   const T* input_c;     // [L * D, B, H]
   Stored<T> params;
+  // Of every layer, where they are packed already; the parameters are not read.
+  const CpuForwardWeights<T>* packed;
   Rows<T> output;  // [N, D * P]
   T* output_h;
   T* output_c;
@@ -66,6 +78,12 @@ class CpuNetwork {
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
              const uint64_t seed[2]);
 
+  int64_t num_params() const { return layout_.size(); }
+
+  // A layer's weights, for calls of any shape. The arena, which may only count,
+  // must outlive them; they are packed once the schedule has run.
+  CpuForwardWeights<T> PackForward(int64_t layer, Stored<T> params,
+                                   Arena* arena, Schedule* schedule) const;
   // Add a pass to the schedule; the network, the call and what they refer to
   // must live until that has run. The arena lays out the workspace; where it
   // only counts, nothing is added.
@@ -147,10 +165,10 @@ class CpuNetwork {
   struct ForwardLayer;
   void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
               ForwardLayer* layer) const;
-  void PackWeights(Stored<T> params, const ForwardLayer& layer,
-                   Schedule* schedule) const;
-  void SumBiases(Stored<T> params, const ForwardLayer& layer) const;
-  void ForwardGroups(const CpuForwardCall<T>& call, const ForwardLayer& layer,
+  void SumBiases(int64_t index, Stored<T> params,
+                 const CpuForwardWeights<T>& weights) const;
+  void ForwardGroups(const CpuForwardCall<T>& call,
+                     const std::shared_ptr<const ForwardLayer>& layer,
                      int64_t first, int64_t last, Schedule* schedule) const;
   void BeginForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                     int64_t group_index) const;

@@ -228,11 +228,12 @@ void Product<T>::AddTo(Schedule* schedule) const {
     return;
   }
   const int64_t task_panels = kTaskCols / PackedMatrix<T>::PanelCols();
-  const int64_t panel_tasks = CeilDiv(panels, task_panels);
-  schedule->Add(1, CeilDiv(rows, kTaskRows) * panel_tasks,
+  const int64_t row_tasks = CeilDiv(rows, kTaskRows);
+  // Neighbours, which one thread takes, share their panels.
+  schedule->Add(1, row_tasks * CeilDiv(panels, task_panels),
                 [=, product = *this](int64_t, int64_t task) {
-                  const int64_t row = task / panel_tasks * kTaskRows;
-                  const int64_t first = task % panel_tasks * task_panels;
+                  const int64_t row = task % row_tasks * kTaskRows;
+                  const int64_t first = task / row_tasks * task_panels;
                   product.RunRows(row, std::min(row + kTaskRows, product.rows),
                                   first, std::min(first + task_panels, panels));
                 });

@@ -25,8 +25,6 @@ inline const T* LoadRow(const T* row, Vector<T>* b) {
 // in its lower half and one of the next vector in its upper half.
 template <int vectors>
 inline const uint32_t* LoadRow(const uint32_t* row, Floats* b) {
-  typedef uint32_t Words __attribute__((vector_size(CRNN_SIMD_BYTES),
-                                        aligned(alignof(uint32_t)), may_alias));
 #pragma GCC unroll 4
   for (int v = 0; v < vectors; v += 2) {
     const Words words = *reinterpret_cast<const Words*>(row);
@@ -301,6 +299,29 @@ void TanhArray(int64_t n, const float* x, float* y) {
   });
 }
 
+// Whole and Rest count in elements: a vector of halves has as many as one of
+// floats.
+template <Floats (*convert)(Halves)>
+void FromHalves(int64_t n, const uint16_t* from, float* to) {
+  int64_t j = 0;
+  for (; j + kWidth<float> <= n; j += kWidth<float>) {
+    Whole<float>::Store(to + j, convert(Whole<uint16_t>::Load(from + j)));
+  }
+  if (j == n) return;
+  const int64_t rest = n - j;
+  Rest<float>{rest}.Store(to + j, convert(Rest<uint16_t>{rest}.Load(from + j)));
+}
+template <Halves (*convert)(Floats)>
+void ToHalves(int64_t n, const float* from, uint16_t* to) {
+  int64_t j = 0;
+  for (; j + kWidth<float> <= n; j += kWidth<float>) {
+    Whole<uint16_t>::Store(to + j, convert(Whole<float>::Load(from + j)));
+  }
+  if (j == n) return;
+  const int64_t rest = n - j;
+  Rest<uint16_t>{rest}.Store(to + j, convert(Rest<float>{rest}.Load(from + j)));
+}
+
 template <typename T, typename Panel, int rows>
 void SetTiles(typename SimdKernels<T>::TileKernels& tiles) {
   constexpr bool kPairs = !std::is_same<T, Panel>::value;
@@ -352,10 +373,13 @@ SimdKernels<T> MakeKernels() {
 // Nothing is made when the library is loaded: this file's instructions may be
 // beyond the processor's.
 const SimdTable& Table() {
-  static const SimdTable table = {CRNN_STRING(CRNN_SIMD_NAME),
-                                  MakeKernels<float>(),
-                                  MakeKernels<double>(),
-                                  {SigmoidArray, TanhArray}};
+  static const SimdTable table = {
+      CRNN_STRING(CRNN_SIMD_NAME),
+      MakeKernels<float>(),
+      MakeKernels<double>(),
+      {SigmoidArray, TanhArray},
+      {FromHalves<FromFloat16>, ToHalves<ToFloat16>, FromHalves<FromBfloat16>,
+       ToHalves<ToBfloat16>}};
   return table;
 }
 

@@ -68,11 +68,21 @@ struct SimdFunctions {
   void (*tanh)(int64_t n, const float* x, float* y);
 };
 
+// Between float and the bits of the half types, rounding to the nearest number,
+// or the even one of two. A NaN stays one, with its sign.
+struct SimdConversions {
+  void (*from_float16)(int64_t n, const uint16_t* from, float* to);
+  void (*to_float16)(int64_t n, const float* from, uint16_t* to);
+  void (*from_bfloat16)(int64_t n, const uint16_t* from, float* to);
+  void (*to_bfloat16)(int64_t n, const float* from, uint16_t* to);
+};
+
 struct SimdTable {
   const char* name;
   SimdKernels<float> float32;
   SimdKernels<double> float64;
   SimdFunctions functions;
+  SimdConversions conversions;
 };
 
 // The table for the best instruction set this processor has, or the one that

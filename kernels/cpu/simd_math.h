@@ -30,6 +30,15 @@ using Vector = typename VectorOf<T>::Type;
 using Floats = Vector<float>;
 using Doubles = Vector<double>;
 typedef int32_t Ints __attribute__((vector_size(CRNN_SIMD_BYTES)));
+typedef uint32_t Words __attribute__((vector_size(CRNN_SIMD_BYTES),
+                                      aligned(alignof(uint32_t)), may_alias));
+// As many as there are Words.
+typedef uint16_t Halves __attribute__((vector_size(CRNN_SIMD_BYTES / 2),
+                                       aligned(alignof(uint16_t)), may_alias));
+template <>
+struct VectorOf<uint16_t> {
+  using Type = Halves;
+};
 
 // How a loop over units reads and writes a whole vector, and what is left of
 // one at the end of a row.
@@ -114,6 +123,50 @@ inline Doubles Sigmoid(Doubles x) {
 inline Doubles Tanh(Doubles x) {
   for (int64_t i = 0; i < kWidth<double>; ++i) x[i] = __builtin_tanh(x[i]);
   return x;
+}
+
+// The half types by arithmetic on bits, which does not depend on whether the
+// thread's denormal floats are taken for zeros.
+
+// Numbers of both signs alike: with its exponent shifted into place, a number
+// is 2^-112 of what it should be; one without an exponent is a multiple of
+// 2^-24, had by a sum in which no denormal takes part.
+inline Floats FromFloat16(Halves half) {
+  const Words bits = __builtin_convertvector(half, Words);
+  const Words magnitude = (bits & 0x7fff) << 13;
+  Words normal = magnitude + (112u << 23);
+  // Infinity and NaN have the greatest exponent of either type.
+  normal += magnitude >= (31u << 23) ? Words{} + (112u << 23) : Words{};
+  const Floats tiny = (Floats)(magnitude + (113u << 23)) - 6.103515625e-05f;
+  const Words value = magnitude < (1u << 23) ? (Words)tiny : normal;
+  return (Floats)(value | (bits & 0x8000) << 16);
+}
+
+inline Halves ToFloat16(Floats x) {
+  const Words bits = (Words)x;
+  const Words magnitude = bits & 0x7fffffff;
+  // Half of the last place, less one, plus its lowest bit: a tie goes to even.
+  const Words rounded =
+      magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1);
+  Words half = rounded >> 13;
+  // Below the normal numbers: adding 0.5 rounds to a multiple of 2^-24.
+  const Words tiny = (Words)((Floats)magnitude + 0.5f) - (126u << 23);
+  half = magnitude < (113u << 23) ? tiny : half;
+  half = magnitude >= (143u << 23) ? Words{} + 0x7c00 : half;
+  half = magnitude > (255u << 23) ? Words{} + 0x7e00 : half;
+  return __builtin_convertvector(half | (bits >> 16 & 0x8000), Halves);
+}
+
+inline Floats FromBfloat16(Halves half) {
+  return (Floats)(__builtin_convertvector(half, Words) << 16);
+}
+
+inline Halves ToBfloat16(Floats x) {
+  const Words bits = (Words)x;
+  const Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const Words nan = (bits >> 16 & 0x8000) | 0x7fc0;
+  const Words half = (bits & 0x7fffffff) > (255u << 23) ? nan : rounded;
+  return __builtin_convertvector(half, Halves);
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+"""Inference on a CPU with NumPy arrays, past TensorFlow."""
+
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from cudnn_rnn_tf.native import _native
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
+
+# Beyond what processors have: a mistake, which is not to start as many threads.
+_MAX_THREADS = 1024
+
+
+class CpuPredictor:
+    """A layer's inference on the CPU: the layer's kernels, called without TensorFlow.
+
+    A call takes microseconds beyond the arithmetic, where one of a `tf.function` takes hundreds,
+    and the weights are packed once, not in every call. Results are the layer's on the CPU, to the
+    bit. Any number of Python threads may call one predictor at the same time; the interpreter's
+    lock is free meanwhile.
+
+    Args:
+        layer: a built `CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` or `CudnnRNNRelu`. Its weights are
+            copied, as its compute dtype: what becomes of the layer afterwards is not seen. Of its
+            options, `time_major` and `go_backwards` hold; `return_sequences`, `return_state` and
+            `stateful` do not, since a call takes and returns all there is.
+        num_threads: threads that compute a call, the calling one included; None for as many as
+            the process has processors. Small networks are computed by one. Results do not depend
+            on it. A call that comes while another is computed by all threads is computed by its
+            own.
+
+    Raises:
+        TypeError: if `layer` is none of these, or `num_threads` no integer.
+        ValueError: if the layer is not built, or `num_threads` is less than 1.
+    """
+
+    def __init__(self, layer: CudnnRNN, num_threads: int | None = None):
+        if not isinstance(layer, CudnnRNN):
+            raise TypeError(
+                "expected layer to be a CudnnLSTM, CudnnGRU, CudnnRNNTanh or CudnnRNNRelu, but "
+                f"received {layer!r}"
+            )
+        if num_threads is None:
+            num_threads = len(os.sched_getaffinity(0))
+        if isinstance(num_threads, bool) or not isinstance(num_threads, (int, np.integer)):
+            raise TypeError(
+                f"expected num_threads to be an integer or None, but received {num_threads!r}"
+            )
+        if not 1 <= num_threads <= _MAX_THREADS:
+            raise ValueError(
+                f"expected num_threads to lie in [1, {_MAX_THREADS}], but received {num_threads}"
+            )
+        config = layer._built_config()
+        params = tf.cast(layer.kernel.value, layer.compute_dtype).numpy()
+        self._call = _native.CpuPredictor(
+            config.layout, params, layer.time_major, layer.go_backwards, num_threads
+        )
+
+    def __call__(
+        self, inputs: Any, initial_state: Any = None, sequence_lengths: Any = None
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Runs the network over whole sequences, or over the next part of them.
+
+        `outputs, states = predictor(part, initial_state=states)` goes on where the last part
+        ended.
+
+        Args:
+            inputs: [B, T, I] ([T, B, I] time-major), an array or what NumPy makes one of. Dense
+                arrays of the predictor's dtype are read where they are, others copied.
+            initial_state: h [B, L * D, P], for an LSTM a list or tuple of h and c [B, L * D, H]
+                (time-major: L * D first). P is `num_proj` where set, else H. Zeros by default.
+            sequence_lengths: integers [B], each in [0, T]: steps past a sequence's end are not
+                read, outputs there are zero, and the final state is the state at the end.
+
+        Returns:
+            outputs [B, T, D * P] ([T, B, D * P] time-major), and a tuple of the final states, each
+            as its initial state; new arrays of the layer's compute dtype.
+
+        Raises:
+            TypeError: if an argument is no array of numbers, or `sequence_lengths` not integers.
+            ValueError: if a shape does not fit, or a sequence length is out of range.
+        """
+        return self._call(inputs, initial_state, sequence_lengths)

@@ -1,0 +1,208 @@
+#include "cudnn_rnn_tf/native/predictor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+RnnDataType DataTypeOf(const py::dtype& dtype) {
+  const std::string name = py::cast<std::string>(dtype.attr("name"));
+  if (name == "float64") return RnnDataType::kFloat64;
+  if (name == "float32") return RnnDataType::kFloat32;
+  if (name == "float16") return RnnDataType::kFloat16;
+  if (name == "bfloat16") return RnnDataType::kBfloat16;
+  throw py::type_error(
+      "expected weights of type float64, float32, float16 or bfloat16, but "
+      "received " +
+      name);
+}
+
+py::array DenseParams(const Layout& layout, const py::array& params) {
+  if (params.ndim() != 1 || params.shape(0) != layout.size()) {
+    throw py::value_error("expected params of shape (" +
+                          std::to_string(layout.size()) + ",), but received " +
+                          Text(params.attr("shape")));
+  }
+  return py::array::ensure(params, py::array::c_style);
+}
+
+// `names` says the dimensions, sizes that may be any by a letter.
+void CheckShape(const std::string& argument, const py::array& array,
+                const std::vector<py::ssize_t>& shape,
+                const std::vector<const char*>& names) {
+  bool fits = array.ndim() == static_cast<py::ssize_t>(shape.size());
+  for (size_t i = 0; fits && i < shape.size(); ++i) {
+    fits = shape[i] < 0 || array.shape(i) == shape[i];
+  }
+  if (fits) return;
+  std::string expected;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) expected += ", ";
+    expected += shape[i] < 0 ? names[i] : std::to_string(shape[i]);
+  }
+  if (shape.size() == 1) expected += ",";
+  throw py::value_error("expected " + argument + " of shape (" + expected +
+                        "), but received " + Text(array.attr("shape")));
+}
+
+// Copied: another thread may write to the array while the call runs.
+std::vector<int32_t> ReadLengths(const py::object& value,
+                                 py::ssize_t batch_size, py::ssize_t max_time) {
+  py::array array = py::array::ensure(value);
+  if (!array || (array.dtype().kind() != 'i' && array.dtype().kind() != 'u')) {
+    throw py::type_error("expected sequence_lengths to be integers, but " +
+                         ("received " + Text(py::repr(value))));
+  }
+  CheckShape("sequence_lengths", array, {batch_size}, {"B"});
+  const auto lengths =
+      py::array_t<int64_t, py::array::c_style | py::array::forcecast>(array);
+  std::vector<int32_t> checked(batch_size);
+  for (py::ssize_t i = 0; i < batch_size; ++i) {
+    const int64_t length = lengths.data()[i];
+    if (length < 0 || length > max_time) {
+      throw py::value_error("expected sequence_lengths[" + std::to_string(i) +
+                            "] to lie in [0, " + std::to_string(max_time) +
+                            "], but received " + std::to_string(length));
+    }
+    checked[i] = static_cast<int32_t>(length);
+  }
+  return checked;
+}
+
+}  // namespace
+
+Predictor::Predictor(const Layout& layout, const py::array& params,
+                     bool time_major, bool go_backwards, int64_t num_threads)
+    : dtype_(params.dtype()),
+      predictor_(layout.spec(), DataTypeOf(dtype_),
+                 DenseParams(layout, params).data(),
+                 {time_major, go_backwards, num_threads}) {}
+
+Predictor::Shape Predictor::StateShape(py::ssize_t batch_size,
+                                       py::ssize_t size) const {
+  const py::ssize_t count = predictor_.spec().num_pseudo_layers();
+  return predictor_.options().time_major ? Shape{count, batch_size, size}
+                                         : Shape{batch_size, count, size};
+}
+
+py::array Predictor::ToDense(const char* argument,
+                             const py::object& value) const {
+  py::array array = py::array::ensure(value);
+  if (!array) {
+    throw py::type_error(std::string("expected ") + argument +
+                         " to be an array of numbers, but received " +
+                         Text(py::repr(value)));
+  }
+  constexpr int kPlain =
+      py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  const py::dtype dtype = array.dtype();
+  if ((dtype.is(dtype_) || dtype.equal(dtype_)) &&
+      (array.flags() & kPlain) == kPlain) {
+    return array;
+  }
+  const bool is_number = std::strchr("fiub", dtype.kind()) != nullptr;
+  // Numbers beyond NumPy's own, such as bfloat16's, say themselves what they
+  // can become.
+  if (!is_number && !dtype.equal(dtype_) &&
+      !py::cast<bool>(
+          py::module_::import("numpy").attr("can_cast")(dtype, dtype_))) {
+    throw py::type_error(std::string("expected ") + argument +
+                         " of a dtype that can become " + Text(dtype_) +
+                         ", but received " + Text(dtype));
+  }
+  return array.attr("astype")(dtype_, py::arg("order") = "C");
+}
+
+std::vector<py::array> Predictor::ReadStates(const py::object& initial_state,
+                                             py::ssize_t batch_size) const {
+  const RnnSpec& spec = predictor_.spec();
+  std::vector<py::object> given;
+  if (py::isinstance<py::list>(initial_state) ||
+      py::isinstance<py::tuple>(initial_state)) {
+    for (const py::handle& state : initial_state) {
+      given.push_back(py::reinterpret_borrow<py::object>(state));
+    }
+  } else {
+    given.push_back(initial_state);
+  }
+  const size_t count = spec.is_lstm() ? 2 : 1;
+  if (given.size() != count) {
+    throw py::value_error("expected initial_state to be " +
+                          std::string(count == 2 ? "h and c" : "h") +
+                          ", but received " + std::to_string(given.size()) +
+                          (given.size() == 1 ? " array" : " arrays"));
+  }
+  std::vector<py::array> states;
+  for (size_t i = 0; i < count; ++i) {
+    const char* const argument = i == 0 ? "initial h" : "initial c";
+    states.push_back(ToDense(argument, given[i]));
+    CheckShape(
+        argument, states.back(),
+        StateShape(batch_size, i == 0 ? spec.output_size() : spec.num_units),
+        {});
+  }
+  return states;
+}
+
+py::tuple Predictor::Call(const py::object& inputs,
+                          const py::object& initial_state,
+                          const py::object& sequence_lengths) {
+  const RnnSpec& spec = predictor_.spec();
+  const bool time_major = predictor_.options().time_major;
+  const py::array input = ToDense("inputs", inputs);
+  CheckShape("inputs", input, {-1, -1, spec.input_size},
+             time_major ? std::vector<const char*>{"T", "B", ""}
+                        : std::vector<const char*>{"B", "T", ""});
+  const py::ssize_t max_time = input.shape(time_major ? 0 : 1);
+  const py::ssize_t batch_size = input.shape(time_major ? 1 : 0);
+  if (std::max(max_time, batch_size) > std::numeric_limits<int32_t>::max()) {
+    throw py::value_error(
+        "expected inputs' time and batch dimensions to fit 32 bits, but "
+        "received shape " +
+        Text(input.attr("shape")));
+  }
+  std::vector<int32_t> lengths;
+  std::vector<py::array> before;
+  if (!sequence_lengths.is_none()) {
+    lengths = ReadLengths(sequence_lengths, batch_size, max_time);
+  }
+  if (!initial_state.is_none()) before = ReadStates(initial_state, batch_size);
+
+  py::array output(
+      dtype_, Shape{input.shape(0), input.shape(1), spec.layer_output_size()});
+  std::vector<py::array> after;
+  after.emplace_back(dtype_, StateShape(batch_size, spec.output_size()));
+  if (spec.is_lstm()) {
+    after.emplace_back(dtype_, StateShape(batch_size, spec.num_units));
+  }
+  if (before.empty()) {
+    // A state is read before it is written, so zeros may stand in its place.
+    for (py::array& state : after) {
+      std::memset(state.mutable_data(), 0, state.nbytes());
+    }
+    before = after;
+  }
+  RnnForwardBuffers buffers;
+  buffers.input = input.data();
+  buffers.input_h = before[0].data();
+  buffers.sequence_lengths = lengths.empty() ? nullptr : lengths.data();
+  buffers.output = output.mutable_data();
+  buffers.output_h = after[0].mutable_data();
+  if (spec.is_lstm()) {
+    buffers.input_c = before[1].data();
+    buffers.output_c = after[1].mutable_data();
+  }
+  {
+    const py::gil_scoped_release release;
+    predictor_.Forward(max_time, batch_size, buffers);
+  }
+  if (spec.is_lstm()) {
+    return py::make_tuple(output, py::make_tuple(after[0], after[1]));
+  }
+  return py::make_tuple(output, py::make_tuple(after[0]));
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,163 @@
+#include "kernels/cpu/cpu_predictor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "kernels/cpu/flush_denormals.h"
+#include "kernels/cpu/storage.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+int64_t SizeOf(RnnDataType dtype) {
+  int64_t size = 0;
+  Dispatch(dtype, [&](auto storage, auto) { size = sizeof(storage); });
+  return size;
+}
+
+}  // namespace
+
+CpuPredictor::CpuPredictor(const RnnSpec& spec, RnnDataType dtype,
+                           const void* params, const Options& options)
+    : spec_(spec),
+      dtype_(dtype),
+      options_(options),
+      packed_(spec, dtype, params),
+      pool_(options.num_threads),
+      backend_(
+          {options.num_threads,
+           [this](int64_t members, const std::function<void(int64_t)>& body) {
+             pool_.Run(members, [&body](int64_t member) {
+               const FlushDenormals flush;
+               body(member);
+             });
+           }},
+          &packed_) {}
+
+void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
+                           RnnForwardBuffers buffers) {
+  const FlushDenormals flush;
+  const int64_t states = spec_.num_pseudo_layers() * batch_size;
+  const int32_t* const lengths = buffers.sequence_lengths;
+  if (lengths != nullptr &&
+      std::all_of(lengths, lengths + batch_size,
+                  [&](int32_t length) { return length == max_time; })) {
+    buffers.sequence_lengths = nullptr;
+  }
+  if (max_time == 0 || batch_size == 0) {
+    // No step runs: the states pass through.
+    std::memmove(buffers.output_h, buffers.input_h,
+                 states * spec_.output_size() * SizeOf(dtype_));
+    if (spec_.is_lstm()) {
+      std::memmove(buffers.output_c, buffers.input_c,
+                   states * spec_.num_units * SizeOf(dtype_));
+    }
+  } else {
+    RnnProblem problem;
+    problem.spec = spec_;
+    problem.dtype = dtype_;
+    problem.max_time = max_time;
+    problem.batch_size = batch_size;
+    problem.time_major = options_.time_major;
+    problem.has_sequence_lengths = buffers.sequence_lengths != nullptr;
+    problem.is_training = false;
+    std::unique_ptr<Workspace> workspace = TakeWorkspace(max_time, batch_size);
+    if (workspace->max_time != max_time ||
+        workspace->batch_size != batch_size) {
+      RnnBufferSizes sizes;
+      backend_.BufferSizes(problem, &sizes);
+      workspace->memory.Grow(sizes.forward_workspace);
+      backend_.Prepare(workspace->memory.data(), workspace->memory.size());
+      workspace->max_time = max_time;
+      workspace->batch_size = batch_size;
+    }
+    if (options_.go_backwards) {
+      buffers.input = Reversed(problem, buffers, &workspace->reversed);
+    }
+    buffers.workspace = workspace->memory.data();
+    backend_.Prepare(
+        buffers.output,
+        max_time * batch_size * spec_.layer_output_size() * SizeOf(dtype_));
+    backend_.Forward(problem, buffers);
+    GiveBack(std::move(workspace));
+  }
+  if (spec_.is_lstm() && spec_.cell_clip > 0.0f) {
+    ClipCellState(buffers.output_c, states * spec_.num_units);
+  }
+}
+
+// Where another thread is at the list, a call does without: no lock is waited
+// for, which a fork may have left locked.
+std::unique_ptr<CpuPredictor::Workspace> CpuPredictor::TakeWorkspace(
+    int64_t max_time, int64_t batch_size) {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock || workspaces_.empty()) return std::make_unique<Workspace>();
+  const auto fits = [&](const std::unique_ptr<Workspace>& workspace) {
+    return workspace->max_time == max_time &&
+           workspace->batch_size == batch_size;
+  };
+  auto chosen = std::find_if(workspaces_.begin(), workspaces_.end(), fits);
+  if (chosen == workspaces_.end()) --chosen;
+  std::unique_ptr<Workspace> workspace = std::move(*chosen);
+  workspaces_.erase(chosen);
+  return workspace;
+}
+
+void CpuPredictor::GiveBack(std::unique_ptr<Workspace> workspace) {
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (lock) workspaces_.push_back(std::move(workspace));
+}
+
+const void* CpuPredictor::Reversed(const RnnProblem& problem,
+                                   const RnnForwardBuffers& buffers,
+                                   std::vector<char>* reversed) const {
+  const int64_t time = problem.max_time, batch = problem.batch_size;
+  const size_t row_bytes = spec_.input_size * SizeOf(dtype_);
+  reversed->resize(time * batch * row_bytes);
+  const char* const from = static_cast<const char*>(buffers.input);
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = buffers.sequence_lengths == nullptr
+                               ? time
+                               : buffers.sequence_lengths[b];
+    const auto offset = [&](int64_t t) {
+      return (problem.time_major ? t * batch + b : b * time + t) * row_bytes;
+    };
+    for (int64_t t = 0; t < length; ++t) {
+      std::memcpy(reversed->data() + offset(t), from + offset(length - 1 - t),
+                  row_bytes);
+    }
+  }
+  return reversed->data();
+}
+
+// The network clips a cell state where it reads it; here it leaves the network.
+void CpuPredictor::ClipCellState(void* c, int64_t n) const {
+  Dispatch(dtype_, [&](auto storage, auto compute) {
+    using Storage = decltype(storage);
+    using Compute = decltype(compute);
+    // Rounded as the numbers are.
+    const float clip = spec_.cell_clip;
+    Compute bound = clip;
+    if constexpr (!std::is_same_v<Storage, Compute>) {
+      Storage stored;
+      Convert(&clip, &stored, 1);
+      Convert(&stored, &bound, 1);
+    }
+    constexpr int64_t kBlock = 256;
+    Compute block[kBlock];
+    for (int64_t start = 0; start < n; start += kBlock) {
+      const int64_t size = std::min(kBlock, n - start);
+      Storage* const part = static_cast<Storage*>(c) + start;
+      Convert(part, block, size);
+      for (int64_t i = 0; i < size; ++i) {
+        block[i] = block[i] < -bound ? -bound : block[i];
+        block[i] = block[i] > bound ? bound : block[i];
+      }
+      Convert(block, part, size);
+    }
+  });
+}
+
+}  // namespace cudnn_rnn_tf

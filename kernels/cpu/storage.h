@@ -1,0 +1,68 @@
+// The types that callers' tensors are stored in, and the types that are
+// computed in.
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_STORAGE_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_STORAGE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/simd_kernels.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// Numbers as the bits they are stored in.
+struct Float16 {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+// Rounds to the nearest number, or the even one of two.
+template <typename T>
+void Convert(const T* from, T* to, int64_t n) {
+  std::copy_n(from, n, to);
+}
+inline void Convert(const Float16* from, float* to, int64_t n) {
+  Simd().conversions.from_float16(n, &from->bits, to);
+}
+inline void Convert(const float* from, Float16* to, int64_t n) {
+  Simd().conversions.to_float16(n, from, &to->bits);
+}
+inline void Convert(const Bfloat16* from, float* to, int64_t n) {
+  Simd().conversions.from_bfloat16(n, &from->bits, to);
+}
+inline void Convert(const float* from, Bfloat16* to, int64_t n) {
+  Simd().conversions.to_bfloat16(n, from, &to->bits);
+}
+
+// A caller's parameters as numbers to compute with.
+template <typename Storage, typename Compute>
+Stored<Compute> StoredParams(const void* params) {
+  if constexpr (std::is_same_v<Storage, Compute>) return {params};
+  return {params, [](const void* data, int64_t first, int64_t n, Compute* to) {
+            Convert(static_cast<const Storage*>(data) + first, to, n);
+          }};
+}
+
+// Calls body(Storage(), Compute()): half types compute in float.
+template <typename Body>
+void Dispatch(RnnDataType dtype, const Body& body) {
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return body(double(), double());
+    case RnnDataType::kFloat32:
+      return body(float(), float());
+    case RnnDataType::kFloat16:
+      return body(Float16(), float());
+    case RnnDataType::kBfloat16:
+      return body(Bfloat16(), float());
+  }
+}
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_STORAGE_H_

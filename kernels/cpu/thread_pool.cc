@@ -1,0 +1,152 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// Waking a thread takes tens of microseconds, about as long as a small call, so
+// a helper waits awake for calls that follow each other. Not for longer: the
+// processor may be wanted by others.
+constexpr std::chrono::microseconds kAwake(200);
+// How often a thread looks at the job before it does something slower.
+constexpr int kLooks = 64;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+class ThreadPool::Helpers {
+ public:
+  explicit Helpers(int64_t count) {
+    threads_.reserve(count);
+    for (int64_t i = 0; i < count; ++i) {
+      try {
+        threads_.emplace_back([this, i] { Work(i + 1); });
+      } catch (const std::system_error&) {
+        return;  // The system has no more; fewer do as well.
+      }
+    }
+  }
+  ~Helpers() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  bool are_in_this_process() const { return process_ == getpid(); }
+
+  void Run(int64_t members, const std::function<void(int64_t)>& body) {
+    members_ = members;
+    body_ = &body;
+    state_.store((state_.load(std::memory_order_relaxed) & ~kOpen) + kNextJob +
+                 kOpen);
+    if (asleep_.load() > 0) {
+      // Whoever is about to sleep has looked at the state before this, or will
+      // see it.
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+      }
+      wake_.notify_all();
+    }
+    body(0);
+    state_.fetch_sub(kOpen);
+    for (int looks = 0; state_.load(std::memory_order_acquire) & kInside;
+         ++looks) {
+      // A helper that is about to leave may have lost its processor.
+      looks < kLooks ? Pause() : std::this_thread::yield();
+    }
+  }
+
+ private:
+  // The state: the number of helpers in the job, whether another may come in,
+  // and the number of the job.
+  static constexpr uint64_t kInside = 0xffff;
+  static constexpr uint64_t kOpen = kInside + 1;
+  static constexpr uint64_t kNextJob = 2 * kOpen;
+
+  bool IsNew(uint64_t state, uint64_t last_job) const {
+    return (state & kOpen) && state / kNextJob != last_job;
+  }
+
+  // Waits for an open job that is not the last one. False at the end.
+  bool Await(uint64_t last_job) {
+    const auto start = std::chrono::steady_clock::now();
+    do {
+      for (int i = 0; i < kLooks; ++i) {
+        if (IsNew(state_.load(std::memory_order_acquire), last_job)) {
+          return true;
+        }
+        Pause();
+      }
+    } while (!stop_.load(std::memory_order_relaxed) &&
+             std::chrono::steady_clock::now() - start < kAwake);
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++asleep_;
+    wake_.wait(lock, [&] { return stop_ || IsNew(state_.load(), last_job); });
+    --asleep_;
+    return !stop_;
+  }
+
+  void Work(int64_t member) {
+    uint64_t last_job = 0;
+    while (Await(last_job)) {
+      uint64_t state = state_.load();
+      while (IsNew(state, last_job)) {
+        // The job may have been closed by now, or another opened.
+        if (!state_.compare_exchange_weak(state, state + 1)) continue;
+        last_job = state / kNextJob;
+        if (member < members_) (*body_)(member);
+        state_.fetch_sub(1);
+        break;
+      }
+    }
+  }
+
+  const pid_t process_ = getpid();
+  int64_t members_ = 0;
+  const std::function<void(int64_t)>* body_ = nullptr;
+  alignas(64) std::atomic<uint64_t> state_{0};
+  alignas(64) std::atomic<int64_t> asleep_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::thread> threads_;
+};
+
+ThreadPool::ThreadPool(int64_t num_threads) : num_threads_(num_threads) {}
+
+ThreadPool::~ThreadPool() { AbandonAfterFork(); }
+
+void ThreadPool::Run(int64_t members,
+                     const std::function<void(int64_t)>& body) {
+  const std::unique_lock<std::mutex> lock(running_, std::try_to_lock);
+  if (!lock || members == 1) return body(0);
+  AbandonAfterFork();
+  if (!helpers_) helpers_ = std::make_unique<Helpers>(num_threads_ - 1);
+  helpers_->Run(members, body);
+}
+
+// There are no threads to join, and what they waited for is in whatever state
+// they left it.
+void ThreadPool::AbandonAfterFork() {
+  if (helpers_ && !helpers_->are_in_this_process()) {
+    static_cast<void>(helpers_.release());
+  }
+}
+
+}  // namespace cudnn_rnn_tf

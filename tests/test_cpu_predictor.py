@@ -1,0 +1,437 @@
+"""`CpuPredictor` beside the op, the layer and the float64 reference."""
+
+import dataclasses
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import keras
+import layer_reference
+import ml_dtypes
+import numpy as np
+import pytest
+import random_configs
+import reference
+import tensorflow as tf
+from test_cpu_kernels import instruction_sets
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf.config import RnnConfig
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+CASES = random_configs.random_cases(40, seed=41)
+# Enough work for several threads: few sequences share the steps, many are dealt out.
+LARGE = [
+    (1, RnnConfig("lstm", 1, 300, 280, num_proj=270)),
+    (3, RnnConfig("gru", 1, 290, 70, direction="bidirectional")),
+    (17, RnnConfig("lstm", 2, 150, 50, cell_clip=0.5)),
+    (70, RnnConfig("rnn_tanh", 2, 130, 50)),
+]
+
+
+def large_cases():
+    return [
+        random_configs.Case(index, config, 12, batch_size, index % 2 == 0, False, None)
+        for index, (batch_size, config) in enumerate(LARGE, start=2000)
+    ]
+
+
+def make(case, data, num_threads=1):
+    """The compiled predictor of a case; layers do not have all of its options at once."""
+    return native._native.CpuPredictor(
+        case.config.layout, data.params, case.time_major, False, num_threads
+    )
+
+
+def run(predictor, case, data):
+    outputs, states = predictor(data.inputs, data.states, case.sequence_lengths)
+    return [outputs, *states]
+
+
+def run_op(case, data):
+    lengths = case.sequence_lengths
+    outputs, states = ops.forward(
+        case.config,
+        tf.constant(data.inputs),
+        [tf.constant(state) for state in data.states],
+        tf.constant(data.params),
+        sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
+        time_major=case.time_major,
+        is_training=False,
+    )
+    return [tensor.numpy() for tensor in (outputs, *states)]
+
+
+def assert_same_bits(results, expected):
+    assert len(results) == len(expected)
+    for result, other in zip(results, expected, strict=True):
+        assert result.dtype == other.dtype
+        assert result.shape == other.shape
+        assert result.tobytes() == other.tobytes()
+
+
+def relative_errors(case, data, results, dtype):
+    """By which the results are off the reference, rounding to the type taken off."""
+    forward = reference.forward(
+        case.config,
+        data.inputs,
+        data.states,
+        *reference.split_params(case.config, data.params),
+        sequence_lengths=case.sequence_lengths,
+        time_major=case.time_major,
+    )
+    expected = [forward.outputs, *forward.states]
+    return [
+        random_configs._error(result, other, dtype)
+        for result, other in zip(results, expected, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_random_networks(dtype):
+    """The op's bits; the reference's numbers, which share nothing with the kernels."""
+    for case in CASES:
+        data = random_configs.draw_data(case, dtype)
+        results = run(make(case, data), case, data)
+        assert_same_bits(results, run_op(case, data))
+        errors = relative_errors(case, data, results, dtype)
+        assert max(errors) <= random_configs.TOLERANCE[dtype], (str(case), errors)
+
+
+@pytest.mark.parametrize("case", large_cases(), ids=str)
+def test_any_number_of_threads(case):
+    for dtype in DTYPES:
+        data = random_configs.draw_data(case, dtype)
+        expected = run_op(case, data)
+        for num_threads in (1, 2, 3, 8):
+            predictor = make(case, data, num_threads)
+            for _ in range(3):
+                assert_same_bits(run(predictor, case, data), expected)
+
+
+def layers():
+    make_layer = layer_reference.make
+    yield make_layer("lstm", 2, 9, direction="bidirectional", num_proj=4, cell_clip=0.2)
+    yield make_layer("gru", 1, 12, go_backwards=True)
+    yield make_layer("gru", 2, 12, go_backwards=True, time_major=True, direction="bidirectional")
+    yield make_layer("rnn_tanh", 2, 6, "skip_input", bias_mode="single_recurrent", time_major=True)
+    yield make_layer("rnn_relu", 1, 70, bias_mode="none", dtype="mixed_bfloat16")
+    yield make_layer("lstm", 1, 20, dtype="float64", stateful=True, dropout=0.5)
+    yield make_layer("lstm", 1, 20, dtype="mixed_float16", return_sequences=True)
+
+
+@pytest.mark.parametrize("layer", list(layers()), ids=lambda layer: layer.name)
+def test_layer(layer):
+    """All options, with states and lengths and without, in chunks and at once."""
+    batch, time = 5, 7
+    layer.return_state = True
+    layer.stateful = False
+    lead = (time, batch) if layer.time_major else (batch, time)
+    layer_reference.randomize(layer, (*lead, 6))
+    predictor = crnn.CpuPredictor(layer, num_threads=2)
+    dtype = random_configs.numpy_dtype(layer.compute_dtype)
+    inputs = layer_reference.normal(*lead, 6).astype(dtype)
+    states = [layer_reference.normal(*s).astype(dtype) for s in layer.state_shape(batch)]
+    for initial_state in (None, states):
+        for lengths in (None, np.array([7, 0, 3, 7, 1]), np.full(5, 7, np.uint8)):
+            arguments = {"initial_state": initial_state, "sequence_lengths": lengths}
+            outputs, final = predictor(inputs, **arguments)
+            expected = layer(inputs, **arguments)
+            assert_same_bits([outputs, *final], [tensor.numpy() for tensor in expected])
+    # Between parts the half types round what the network carries in float32.
+    if layer.num_dirs == 2 or layer.go_backwards or layer.compute_dtype.endswith("float16"):
+        return
+    axis = 0 if layer.time_major else 1
+    parts, state = [], states
+    for part in np.split(inputs, [2, 2, 3], axis=axis):
+        output, state = predictor(part, initial_state=state)
+        parts.append(output)
+    whole, final = predictor(inputs, initial_state=states)
+    assert_same_bits([np.concatenate(parts, axis), *state], [whole, *final])
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
+def test_nothing_to_compute(rnn_mode):
+    layer = layer_reference.make(rnn_mode, 2, 5)
+    layer_reference.randomize(layer, (None, None, 3))
+    predictor = crnn.CpuPredictor(layer)
+    states = [layer_reference.normal(*shape) for shape in layer.state_shape(4)]
+    outputs, final = predictor(np.zeros((4, 0, 3), np.float32), states)
+    assert outputs.shape == (4, 0, 5)
+    assert_same_bits(final, states)
+    outputs, final = predictor(np.zeros((0, 6, 3), np.float32), sequence_lengths=np.zeros(0, int))
+    assert outputs.shape == (0, 6, 5)
+    assert [state.shape for state in final] == list(layer.state_shape(0))
+    outputs, final = predictor(np.ones((2, 6, 3), np.float32), sequence_lengths=[0, 0])
+    assert not outputs.any()
+    assert not any(state.any() for state in final)
+
+
+def test_shapes_may_change_from_call_to_call():
+    case = dataclasses.replace(CASES[0], config=RnnConfig("lstm", 2, 30, 8), sequence_lengths=None)
+    params = random_configs.draw_data(case, "bfloat16").params
+    predictor = native._native.CpuPredictor(case.config.layout, params, case.time_major, False, 2)
+    for max_time, batch_size in ((3, 2), (40, 1), (1, 70), (3, 2), (2, 5)):
+        shape = dataclasses.replace(case, max_time=max_time, batch_size=batch_size)
+        data = random_configs.draw_data(shape, "bfloat16")._replace(params=params)
+        assert_same_bits(run(predictor, shape, data), run_op(shape, data))
+
+
+def test_weights_are_copied():
+    layer = layer_reference.make("gru", 1, 8)
+    layer_reference.randomize(layer, (None, None, 3))
+    inputs = layer_reference.normal(2, 5, 3)
+    predictor = crnn.CpuPredictor(layer)
+    before = layer(inputs).numpy()
+    layer.kernel.assign(layer.kernel * 2.0)
+    assert np.array_equal(predictor(inputs)[0], before)
+    assert not np.array_equal(layer(inputs), before)
+
+
+def test_what_numpy_makes_an_array_of():
+    layer = layer_reference.make("lstm", 1, 4)
+    layer_reference.randomize(layer, (None, None, 3))
+    predictor = crnn.CpuPredictor(layer)
+    inputs = np.arange(24, dtype=np.float32).reshape(2, 4, 3) % 5 - 2
+    expected = predictor(inputs)[0]
+    unaligned = np.frombuffer(b" " + inputs.tobytes(), np.float32, offset=1).reshape(2, 4, 3)
+    for same in (
+        inputs.tolist(),
+        inputs.astype(np.int8),
+        inputs.astype(np.float64),
+        inputs.astype(">f4"),
+        inputs.astype(ml_dtypes.bfloat16),
+        np.asfortranarray(inputs),
+        np.repeat(inputs, 2, axis=1)[:, ::2],
+        unaligned,
+        tf.constant(inputs),
+    ):
+        assert np.array_equal(predictor(same)[0], expected)
+
+
+def test_denormals_are_zeros_as_in_tensorflow():
+    layer = layer_reference.make("rnn_relu", 1, 4, bias_mode="none")
+    layer_reference.randomize(layer, (None, None, 4))
+    inputs = np.full((1, 3, 4), 1e-39, np.float32)
+    outputs, _ = crnn.CpuPredictor(layer)(inputs)
+    assert np.array_equal(outputs, layer(inputs))
+    assert not outputs.any()
+    assert inputs[0, 0, 0] * np.float32(2) > 0  # The calling thread is as it was.
+
+
+def test_errors():
+    layer = layer_reference.make("lstm", 1, 4)
+    with pytest.raises(ValueError, match="not built yet"):
+        crnn.CpuPredictor(layer)
+    with pytest.raises(TypeError, match="expected layer to be a CudnnLSTM.*received <Dense"):
+        crnn.CpuPredictor(keras.layers.Dense(1))
+    layer.build((None, None, 3))
+    for wrong in (0, -1, 2**40):
+        with pytest.raises(ValueError, match=rf"num_threads.*received {wrong}"):
+            crnn.CpuPredictor(layer, wrong)
+    for wrong in (1.0, "2", True):
+        with pytest.raises(TypeError, match=f"num_threads.*received {wrong!r}"):
+            crnn.CpuPredictor(layer, wrong)
+    predictor = crnn.CpuPredictor(layer)
+    x, h = np.zeros((2, 5, 3)), np.zeros((2, 1, 4))
+    for arguments, kind, message in (
+        ({"inputs": x[0]}, ValueError, r"inputs of shape \(B, T, 3\), but received \(5, 3\)"),
+        ({"inputs": x[..., :2]}, ValueError, r"inputs of shape .*received \(2, 5, 2\)"),
+        ({"inputs": None}, TypeError, "inputs of a dtype that can become float32.*object"),
+        ({"inputs": "abc"}, TypeError, "inputs of a dtype.*<U3"),
+        ({"inputs": x + 1j}, TypeError, "inputs of a dtype.*complex128"),
+        ({"inputs": [[1], [1, 2]]}, TypeError, "inputs to be an array of numbers"),
+        ({"initial_state": h}, ValueError, "initial_state to be h and c, but received 1 array"),
+        ({"initial_state": [h] * 3}, ValueError, "received 3 arrays"),
+        ({"initial_state": [h, h[:1]]}, ValueError, r"initial c of shape \(2, 1, 4\)"),
+        ({"initial_state": [h[0], h]}, ValueError, r"initial h of shape \(2, 1, 4\)"),
+        ({"initial_state": [h, "c"]}, TypeError, "initial c of a dtype"),
+        ({"sequence_lengths": [1]}, ValueError, r"sequence_lengths of shape \(2,\).*\(1,\)"),
+        ({"sequence_lengths": 3}, ValueError, r"sequence_lengths of shape \(2,\).*\(\)"),
+        ({"sequence_lengths": [1, 6]}, ValueError, r"sequence_lengths\[1\].*\[0, 5\].*6"),
+        ({"sequence_lengths": [-1, 5]}, ValueError, r"sequence_lengths\[0\].*received -1"),
+        ({"sequence_lengths": [2**32, 5]}, ValueError, r"sequence_lengths\[0\]"),
+        ({"sequence_lengths": [1.0, 5.0]}, TypeError, "sequence_lengths to be integers"),
+    ):
+        with pytest.raises(kind, match=message):
+            predictor(**{"inputs": x, **arguments})
+
+
+def num_threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_concurrent_calls():
+    """Of one predictor with its own threads, with different shapes."""
+    case = large_cases()[0]
+    datas = [
+        random_configs.draw_data(dataclasses.replace(case, max_time=max_time), "float32")
+        for max_time in (4, 12, 25, 12)
+    ]
+    datas = [data._replace(params=datas[0].params) for data in datas]
+    expected = [run(make(case, data), case, data) for data in datas]
+    predictor = make(case, datas[0], 2)
+    failures = []
+
+    def work(index):
+        try:
+            for _ in range(30):
+                assert_same_bits(run(predictor, case, datas[index]), expected[index])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(datas))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_threads_start_when_needed_and_end_with_the_predictor():
+    case = large_cases()[0]
+    data = random_configs.draw_data(case, "float32")
+    small = dataclasses.replace(case, max_time=1)
+    before = num_threads()
+    predictor = make(case, data, 3)
+    run(predictor, small, random_configs.draw_data(small, "float32"))
+    assert num_threads() == before
+    run(predictor, case, data)
+    assert num_threads() == before + 2
+    del predictor
+    gc.collect()
+    assert num_threads() == before
+
+
+def test_forked_process():
+    """Starts its own threads, and ends without waiting for its parent's."""
+    program = """
+import os, sys
+sys.modules["tensorflow"] = None
+import numpy as np
+from cudnn_rnn_tf import native
+layout = native.ParamLayout("lstm", 1, 300, 280)
+params = np.linspace(-0.05, 0.05, layout.size, dtype=np.float32)
+predictor = native._native.CpuPredictor(layout, params, False, False, 2)
+inputs = np.ones((1, 20, 280), np.float32)
+expected = predictor(inputs, None, None)[0]
+child = os.fork()
+same = np.array_equal(predictor(inputs, None, None)[0], expected)
+threads = len(os.listdir("/proc/self/task"))
+del predictor
+if child == 0:
+    os._exit(0 if same and threads == 2 else 1)
+assert os.waitpid(child, 0)[1] == 0 and same
+print("done")
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert process.stdout == "done\n", process.stderr
+
+
+# Every instruction set, in processes that have no TensorFlow.
+
+_PROGRAM = """
+import pickle, sys
+sys.modules["tensorflow"] = None
+from cudnn_rnn_tf import native
+from cudnn_rnn_tf.config import RnnConfig
+import ml_dtypes
+task = pickle.load(sys.stdin.buffer)
+results = []
+for config, params, time_major, arguments in task["runs"]:
+    layout = RnnConfig(*config).layout
+    for threads in (1, 2):
+        predictor = native._native.CpuPredictor(layout, params, time_major, False, threads)
+        outputs, states = predictor(*arguments)
+        results.append([outputs, *states])
+converted = {name: getattr(native._native, name)(x) for name, x in task["conversions"].items()}
+isa = native.info()["cpu_isa"]
+pickle.dump((isa, results, converted), sys.stdout.buffer)
+"""
+
+
+def interesting_floats():
+    """Ties, neighbours and ends of both half types, and random bits, of both signs."""
+    rng = np.random.default_rng(6)
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    parts = [rng.integers(0, 1 << 32, 1 << 20, dtype=np.uint32).view(np.float32)]
+    with np.errstate(all="ignore"):
+        for dtype in (np.float16, ml_dtypes.bfloat16):
+            values = halves.view(dtype).astype(np.float64)
+            exact = np.sort(values[np.isfinite(values)])
+            ties = ((exact[1:] + exact[:-1]) / 2).astype(np.float32)
+            for x in (exact.astype(np.float32), ties):
+                parts += [x, np.nextafter(x, np.float32(9e38)), np.nextafter(x, np.float32(-9e38))]
+    parts.append(np.array([np.inf, -np.inf, np.nan, -np.nan, 65519.996, 65520, 3.4e38], np.float32))
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_instruction_set(isa):
+    cases = [*CASES[:12], *large_cases()]
+    tests = [(case, dtype) for case in cases for dtype in ("float32", "float16", "bfloat16")]
+    datas = [random_configs.draw_data(*test) for test in tests]
+    halves, floats = np.arange(1 << 16, dtype=np.uint16), interesting_floats()
+    task = {
+        "runs": [
+            (
+                dataclasses.astuple(case.config),
+                data.params,
+                case.time_major,
+                (data.inputs, data.states, case.sequence_lengths),
+            )
+            for (case, _), data in zip(tests, datas, strict=True)
+        ],
+        "conversions": {
+            "from_float16": halves,
+            "from_bfloat16": halves,
+            "to_float16": floats,
+            "to_bfloat16": floats,
+        },
+    }
+    process = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        input=pickle.dumps(task),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "CUDNN_RNN_TF_CPU_ISA": isa},
+        capture_output=True,
+    )
+    assert process.returncode == 0, process.stderr.decode()
+    used, results, converted = pickle.loads(process.stdout)
+    assert used == isa
+    singles, pairs = results[::2], results[1::2]
+    for (case, dtype), data, single, pair in zip(tests, datas, singles, pairs, strict=True):
+        assert_same_bits(single, pair)
+        if isa == native.info()["cpu_isa"]:
+            assert_same_bits(single, run_op(case, data))
+        errors = relative_errors(case, data, single, dtype)
+        assert max(errors) <= random_configs.TOLERANCE[dtype], (str(case), dtype, errors)
+    check_conversions(converted, halves, floats)
+
+
+def check_conversions(converted, halves, floats):
+    """Against NumPy and ml_dtypes, to the bit; a NaN need only stay one, with its sign."""
+    for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
+        with np.errstate(all="ignore"):
+            expected = halves.view(dtype).astype(np.float32)
+            stored = floats.astype(dtype)
+        widened, narrowed = converted[f"from_{name}"], converted[f"to_{name}"]
+        nan = np.isnan(expected)
+        assert np.array_equal(widened.view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
+        assert np.isnan(widened[nan]).all()
+        assert np.array_equal(np.signbit(widened), np.signbit(expected))
+        nan = np.isnan(floats)
+        assert np.array_equal(narrowed[~nan], stored.view(np.uint16)[~nan])
+        assert np.isnan(narrowed.view(dtype)[nan].astype(np.float32)).all()
+        assert np.array_equal(narrowed >> 15, floats.view(np.uint32) >> 31)
