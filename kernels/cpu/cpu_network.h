@@ -102,8 +102,8 @@ class CpuNetwork {
   template <typename Add>
   void AddGroups(double flops_per_row, const Add& add,
                  Schedule* schedule) const {
-    // What a thread must have to do in a step to be worth waiting for.
-    constexpr double kWorthSharing = 3e5;
+    // What a thread must have to do in a step to be worth waiting for: 2 us.
+    constexpr double kWorthSharing = 1e5;
     const int64_t groups = num_groups();
     if (groups < schedule->num_threads() &&
         flops_per_row * dirs_ * batch_ > 2 * kWorthSharing) {
