@@ -177,6 +177,8 @@ class CpuNetwork {
                      int64_t group_index) const;
   void BackwardStates(const BackwardLayer& layer, int64_t group_index,
                       int64_t step, int64_t panel) const;
+  void PrefetchKept(const BackwardLayer& layer, const Group& group,
+                    int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, int64_t panel) const;
   void EndBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
