@@ -153,8 +153,13 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   const int64_t t = group.TimeBack(step);
   const int64_t first = panel * PackedMatrix<T>::PanelCols();
   const int64_t n = std::min(PackedMatrix<T>::PanelCols(), out_ - first);
+  const int64_t next_t = group.TimeBack(step + 1);
   for (int64_t r = 0; r < block.Active(t); ++r) {
     const int64_t row = block.first_row[t] + r;
+    if (r < block.Active(next_t)) {
+      const int64_t next_row = block.first_row[next_t] + r;
+      Prefetch(layer.output_backprop[next_row] + group.dir * out_ + first, n);
+    }
     const T* const from = layer.output_backprop[row] + group.dir * out_ + first;
     T* const to = dh + r * h_stride_ + first;
     for (int64_t j = 0; j < n; ++j) to[j] += from[j];
@@ -162,6 +167,28 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
       std::copy_n(to, n,
                   layer.projected_backprop[group.dir] + row * out_ + first);
     }
+  }
+}
+
+// What a step will read of the reserve space for n units of one sequence. By
+// then, other steps have driven it out of the caches.
+template <typename T>
+void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
+                                 int64_t step, int64_t r, int64_t unit,
+                                 int64_t n) const {
+  const PackedRows::Block& block = *group.block;
+  const int64_t t = group.TimeBack(step);
+  if (r >= block.Active(t)) return;
+  const auto& kept = layer.kept[group.dir];
+  const int64_t row = block.first_row[t] + r;
+  const int64_t previous = rows_.PreviousRow(block, t, r, group.dir);
+  for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+    Prefetch(kept.gates + row * gates_ + gate * units_ + unit, n);
+  }
+  if (spec_.is_lstm()) Prefetch(kept.cell + previous * units_ + unit, n);
+  if (spec_.is_gru()) {
+    Prefetch(kept.candidate + row * units_ + unit, n);
+    Prefetch(layer.output + previous * layer_out_ + group.dir * out_ + unit, n);
   }
 }
 
@@ -198,6 +225,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
   T* const gates = kept.gates + block.first_row[t] * gates_ + unit;
   T* const candidate = kept.candidate + block.first_row[t] * units_ + unit;
   for (int64_t r = 0; r < active; ++r) {
+    PrefetchKept(layer, group, step + 1, r, unit, n);
     const int64_t row = block.first_row[t] + r;
     const int64_t previous = rows_.PreviousRow(block, t, r, group.dir);
     T* const row_gates = gates + r * gates_;

@@ -120,8 +120,8 @@ class CpuNetwork {
   template <typename Add>
   void AddGroups(double flops_per_row, const Add& add,
                  Schedule* schedule) const {
-    // What a thread must have to do in a step to be worth waiting for.
-    constexpr double kWorthSharing = 3e5;
+    // What a thread must have to do in a step to be worth waiting for: 2 us.
+    constexpr double kWorthSharing = 1e5;
     const int64_t groups = num_groups();
     if (groups < schedule->num_threads() &&
         flops_per_row * dirs_ * batch_ > 2 * kWorthSharing) {
@@ -195,6 +195,8 @@ class CpuNetwork {
                      int64_t group_index) const;
   void BackwardStates(const BackwardLayer& layer, int64_t group_index,
                       int64_t step, int64_t panel) const;
+  void PrefetchKept(const BackwardLayer& layer, const Group& group,
+                    int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, int64_t panel) const;
   void EndBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,

@@ -34,14 +34,6 @@ int64_t TileHeight(int64_t rows) {
   return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
 
-// Fetches into the L2 cache; a few neighbours of each of many rows are more
-// than the hardware foresees.
-template <typename T>
-void Prefetch(const T* from, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + i, 0, 2);
-}
-
 // Copies the first n elements of each row.
 template <typename T>
 void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,

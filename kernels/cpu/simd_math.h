@@ -73,45 +73,51 @@ inline void ForVectors(int64_t n, const Body& body) {
   if (j < n) body(Rest<T>{n - j}, j);
 }
 
-// exp(x) by x = n ln 2 + r, |r| <= ln 2 / 2: a Taylor polynomial in r, whose
-// remainder r^8 / 8! is below half a unit in the last place, times 2^n.
-// Saturates at the ends of float's normal range; NaN passes through.
-inline Floats Exp(Floats x) {
-  constexpr float kLog2E = 1.44269504f;
-  // ln 2 in two parts; the first has few enough bits that n times it is exact.
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+// exp(x) = scale + scale * rest: x = n ln 2 + r with |r| <= ln 2 / 2, scale =
+// 2^n, and rest = exp(r) - 1, which keeps its digits where x is small. For |x|
+// up to 88; NaN passes through.
+struct SplitExp {
+  Floats scale, rest;
+
+  explicit SplitExp(Floats x) {
+    constexpr float kLog2E = 1.44269504f;
+    // ln 2 in two parts; the first has few enough bits that n times it is
+    // exact.
+    constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+    // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits.
+    constexpr float kRound = 12582912.0f;
+    const Floats shifted = x * kLog2E + kRound;
+    const Floats n = shifted - kRound;
+    const Floats r = (x - n * kLn2High) - n * kLn2Low;
+    // The polynomial that begins with r + r^2 / 2 and has the least relative
+    // error, a quarter of a unit in the last place.
+    Floats p = r * 1.38982247e-3f + 8.36604078e-3f;
+    p = p * r + 0.0416668542f;
+    p = p * r + 0.166665487f;
+    p = p * r + 0.5f;
+    rest = p * (r * r) + r;
+    // n, shifted to where a float has its exponent, to be added to that of 1.
+    scale = (Floats)(((Ints)shifted << 23) + (127 << 23));
+  }
+};
+
+// Saturates at the ends of float's normal range.
+inline Floats Sigmoid(Floats x) {
   x = x > 88.0f ? Floats{} + 88.0f : x;
-  x = x < -87.0f ? Floats{} - 87.0f : x;
-  // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits.
-  constexpr float kRound = 12582912.0f;
-  const Floats shifted = x * kLog2E + kRound;
-  const Floats n = shifted - kRound;
-  const Floats r = (x - n * kLn2High) - n * kLn2Low;
-  Floats p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r * r + r + 1.0f;
-  // n, shifted to where a float has its exponent, to be added to that of 1.
-  return p * (Floats)(((Ints)shifted << 23) + (127 << 23));
+  x = x < -88.0f ? Floats{} - 88.0f : x;
+  const SplitExp exp(-x);
+  return 1.0f / (exp.scale * exp.rest + (exp.scale + 1.0f));
 }
 
-inline Floats Sigmoid(Floats x) { return 1.0f / (1.0f + Exp(-x)); }
-
-// Near 0, where 1 - 2 / (exp(2 x) + 1) would cancel, the Taylor series of tanh
-// up to x^13: below 0.4 its remainder is under float's resolution.
+// (1 - exp(-2 |x|)) / (1 + exp(-2 |x|)), with the sign of x.
 inline Floats Tanh(Floats x) {
-  const Floats magnitude = x < 0.0f ? -x : x;
-  const Floats z = x * x;
-  Floats p = z * (21844.0f / 6081075.0f) - 1382.0f / 155925.0f;
-  p = p * z + 62.0f / 2835.0f;
-  p = p * z - 17.0f / 315.0f;
-  p = p * z + 2.0f / 15.0f;
-  p = p * z - 1.0f / 3.0f;
-  const Floats near = x + x * (z * p);
-  const Floats far = 1.0f - 2.0f / (Exp(2.0f * magnitude) + 1.0f);
-  return magnitude < 0.4f ? near : (x < 0.0f ? -far : far);
+  constexpr int32_t kSign = INT32_MIN;
+  Floats y = 2.0f * (Floats)((Ints)x | kSign);
+  y = y < -20.0f ? Floats{} - 20.0f : y;
+  const SplitExp exp(y);
+  const Floats magnitude = ((1.0f - exp.scale) - exp.scale * exp.rest) /
+                           ((1.0f + exp.scale) + exp.scale * exp.rest);
+  return (Floats)((Ints)magnitude | ((Ints)x & kSign));
 }
 
 inline Doubles Sigmoid(Doubles x) {
