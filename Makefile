@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 CXX_FILES = $(shell find ops kernels cudnn_rnn_tf -name '*.cc' -o -name '*.h')
-CXX_EXAMPLES = $(wildcard examples/*.cc)
+CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc)
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 
@@ -25,7 +25,7 @@ test: $(VENV)/.package $(VENV)/.test
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_EXAMPLES)
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
 
 wheel: $(VENV)/.build
 	$(BIN)/python pip_package/build_pip_package.py --no-build-isolation

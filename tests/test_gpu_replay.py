@@ -243,27 +243,35 @@ def test_ten_thousand_alternating_shapes_leak_nothing():
 
 
 def test_threads_share_replays():
-    """Each shape's captures are used by one thread at a time, in one stream."""
+    """Each shape's captures are used by one thread at a time, in one stream.
+
+    In a function: TensorFlow's eager ops are not safe to call from several threads on one GPU
+    (its issue 123980; `tf.zeros` had the shape of another thread's tensor here).
+    """
     config = RnnConfig("gru", 1, 24, 10)
     params = tf.random.stateless_normal([config.layout.size], [0, 1])
 
-    def work(index: int) -> np.ndarray:
-        rng = np.random.default_rng(index % 8)
-        inputs = tf.constant(rng.standard_normal((5 + index % 2, 4, 10)), tf.float32)
-        for _ in range(6):
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                outputs, _ = ops.forward(
-                    config, inputs, [tf.zeros([1, 4, 24])], params, algorithm="standard"
-                )
-                value = tf.reduce_sum(outputs**2)
-            gradient = tape.gradient(value, inputs)
-        return gradient.numpy()
+    @tf.function
+    def gradient(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs, _ = ops.forward(
+                config, inputs, [tf.zeros([1, 4, 24])], params, algorithm="standard"
+            )
+            value = tf.reduce_sum(outputs**2)
+        return tape.gradient(value, inputs)
 
-    expected = [work(index) for index in range(8)]
+    rng = np.random.default_rng(0)
+    inputs = [tf.constant(rng.standard_normal((5 + i % 2, 4, 10)), tf.float32) for i in range(8)]
+    expected = [gradient(one).numpy() for one in inputs]
+
+    def work(index: int) -> list[np.ndarray]:
+        return [gradient(inputs[index % 8]).numpy() for _ in range(6)]
+
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for index, result in enumerate(pool.map(work, range(64))):
-            np.testing.assert_array_equal(result, expected[index % 8])
+        for index, results in enumerate(pool.map(work, range(64))):
+            for result in results:
+                np.testing.assert_array_equal(result, expected[index % 8])
 
 
 STREAMS = """

@@ -1,0 +1,395 @@
+// Replays random passes on a driver that is none: its graphs are lists of
+// nodes, and a launch notes what the nodes hold. Tells, without a GPU, whether
+// each launch runs over the addresses it was given, and what that costs.
+//
+//   replay_on_fake_driver SEEDS
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cudnn/replay.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using Random = std::mt19937;
+using Bytes = std::vector<unsigned char>;
+
+struct FakeNode {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  size_t index = 0;      // In its graph.
+  bool refuses = false;  // To be set in the graph.
+  unsigned grid = 1;
+  std::vector<Bytes> arguments;
+  CUdeviceptr destination = 0, source = 0;
+  std::vector<void*> pointers;  // What the driver hands out.
+
+  bool operator==(const FakeNode& other) const {
+    return type == other.type && grid == other.grid &&
+           arguments == other.arguments && destination == other.destination &&
+           source == other.source;
+  }
+};
+struct FakeGraph {
+  std::vector<std::unique_ptr<FakeNode>> nodes;
+};
+struct FakeExec {
+  std::vector<FakeNode> nodes;
+};
+
+FakeGraph* capturing = nullptr;
+std::vector<FakeNode> launched;  // By the last launch.
+int num_execs = 0;               // That are not destroyed.
+long num_instantiated = 0, num_rewritten = 0;
+bool refuses_rewriting = false;
+
+const FakeGraph* last_read = nullptr;
+
+FakeNode* Node(CUgraphNode node) { return reinterpret_cast<FakeNode*>(node); }
+
+void Set(const CUDA_KERNEL_NODE_PARAMS& from, FakeNode* node) {
+  for (size_t i = 0; i < node->arguments.size(); ++i) {
+    Bytes& argument = node->arguments[i];
+    std::memcpy(argument.data(), from.kernelParams[i], argument.size());
+  }
+}
+void Set(const CUDA_MEMSET_NODE_PARAMS& from, FakeNode* node) {
+  node->destination = from.dst;
+}
+void Set(const CUDA_MEMCPY3D& from, FakeNode* node) {
+  node->destination = from.dstDevice;
+  node->source = from.srcDevice;
+}
+
+template <typename Params>
+CUresult SetInGraph(CUgraphNode node, const Params* params) {
+  if (Node(node)->refuses) return CUDA_ERROR_INVALID_VALUE;
+  Set(*params, Node(node));
+  return CUDA_SUCCESS;
+}
+template <typename Params>
+CUresult SetInExec(CUgraphExec exec, CUgraphNode node, const Params* params) {
+  if (refuses_rewriting) return CUDA_ERROR_INVALID_VALUE;
+  ++num_rewritten;
+  Set(*params, &reinterpret_cast<FakeExec*>(exec)->nodes[Node(node)->index]);
+  return CUDA_SUCCESS;
+}
+
+GpuLibraries FakeLibraries() {
+  GpuLibraries libraries;
+  libraries.has_graphs = true;
+  CudaDriver& cuda = libraries.cuda;
+  cuda.cuCtxGetCurrent = [](CUcontext* context) {
+    *context = nullptr;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
+    capturing = new FakeGraph;  // The driver's, until it is destroyed.
+    return CUDA_SUCCESS;
+  };
+  cuda.cuStreamEndCapture = [](CUstream, CUgraph* graph) {
+    *graph = reinterpret_cast<CUgraph>(std::exchange(capturing, nullptr));
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphDestroy = [](CUgraph graph) {
+    delete reinterpret_cast<FakeGraph*>(graph);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphGetNodes = [](CUgraph graph, CUgraphNode* nodes, size_t* count) {
+    last_read = reinterpret_cast<FakeGraph*>(graph);
+    *count = last_read->nodes.size();
+    for (size_t i = 0; nodes != nullptr && i < *count; ++i) {
+      nodes[i] = reinterpret_cast<CUgraphNode>(last_read->nodes[i].get());
+    }
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphNodeGetType = [](CUgraphNode node, CUgraphNodeType* type) {
+    *type = Node(node)->type;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphKernelNodeGetParams = [](CUgraphNode node,
+                                       CUDA_KERNEL_NODE_PARAMS* params) {
+    FakeNode& from = *Node(node);
+    from.pointers.clear();
+    for (Bytes& argument : from.arguments) {
+      from.pointers.push_back(argument.data());
+    }
+    *params = {};
+    // Each node has a function of its own, whose number is the node's.
+    params->func = reinterpret_cast<CUfunction>(from.index + 1);
+    params->gridDimX = from.grid;
+    params->kernelParams = from.pointers.data();
+    return CUDA_SUCCESS;
+  };
+  cuda.cuFuncGetParamInfo = [](CUfunction function, size_t index,
+                               size_t* offset, size_t* size) {
+    const size_t node = reinterpret_cast<uintptr_t>(function) - 1;
+    const std::vector<Bytes>& arguments = last_read->nodes[node]->arguments;
+    if (index >= arguments.size()) return CUDA_ERROR_INVALID_VALUE;
+    *offset = 0;
+    *size = arguments[index].size();
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphMemsetNodeGetParams = [](CUgraphNode node,
+                                       CUDA_MEMSET_NODE_PARAMS* params) {
+    *params = {};
+    params->dst = Node(node)->destination;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphMemcpyNodeGetParams = [](CUgraphNode node,
+                                       CUDA_MEMCPY3D* params) {
+    *params = {};
+    params->srcMemoryType = params->dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    params->dstDevice = Node(node)->destination;
+    params->srcDevice = Node(node)->source;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphKernelNodeSetParams = SetInGraph<CUDA_KERNEL_NODE_PARAMS>;
+  cuda.cuGraphMemsetNodeSetParams = SetInGraph<CUDA_MEMSET_NODE_PARAMS>;
+  cuda.cuGraphMemcpyNodeSetParams = SetInGraph<CUDA_MEMCPY3D>;
+  cuda.cuGraphExecKernelNodeSetParams = SetInExec<CUDA_KERNEL_NODE_PARAMS>;
+  cuda.cuGraphExecMemsetNodeSetParams =
+      [](CUgraphExec exec, CUgraphNode node,
+         const CUDA_MEMSET_NODE_PARAMS* params,
+         CUcontext) { return SetInExec(exec, node, params); };
+  cuda.cuGraphExecMemcpyNodeSetParams =
+      [](CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* params,
+         CUcontext) { return SetInExec(exec, node, params); };
+  cuda.cuGraphInstantiate = [](CUgraphExec* exec, CUgraph graph,
+                               unsigned long long) {
+    auto made = std::make_unique<FakeExec>();
+    for (const auto& node : reinterpret_cast<FakeGraph*>(graph)->nodes) {
+      made->nodes.push_back(*node);
+    }
+    ++num_instantiated;
+    ++num_execs;
+    *exec = reinterpret_cast<CUgraphExec>(made.release());
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphExecDestroy = [](CUgraphExec exec) {
+    --num_execs;
+    delete reinterpret_cast<FakeExec*>(exec);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream) {
+    launched = reinterpret_cast<FakeExec*>(exec)->nodes;
+    return CUDA_SUCCESS;
+  };
+  return libraries;
+}
+
+template <typename Number>
+Bytes BytesOf(Number number) {
+  Bytes bytes(sizeof(number));
+  std::memcpy(bytes.data(), &number, sizeof(number));
+  return bytes;
+}
+
+// A pass of random nodes: kernels with numbers, addresses and structures of
+// both, fills and copies.
+struct Pass {
+  unsigned seed;
+  int num_nodes, num_buffers;
+
+  RnnStatus operator()(const CallAddresses& addresses) const {
+    Random random(seed);
+    const auto address = [&] {
+      const CUdeviceptr distance =
+          random() % 4 == 0 ? random() % 100000 : random() % 64 * 16;
+      return addresses[random() % num_buffers] + distance;
+    };
+    for (int i = 0; i < num_nodes; ++i) {
+      auto node = std::make_unique<FakeNode>();
+      node->index = i;
+      node->refuses = random() % 9 == 0;
+      switch (random() % 12) {
+        case 0:
+          node->type = CU_GRAPH_NODE_TYPE_MEMSET;
+          node->destination = address();
+          break;
+        case 1:
+          node->type = CU_GRAPH_NODE_TYPE_MEMCPY;
+          node->destination = address();
+          node->source = address();
+          break;
+        case 2:
+          break;  // Empty.
+        default:
+          node->type = CU_GRAPH_NODE_TYPE_KERNEL;
+          node->grid = 1 + random() % 9;
+          for (unsigned count = random() % 6; count > 0; --count) {
+            Bytes argument = BytesOf(address());
+            switch (random() % 3) {
+              case 0:
+                argument = BytesOf(static_cast<int>(random()));
+                break;
+              case 1:
+                for (unsigned char byte :
+                     BytesOf(random() % 5 == 0 ? CUdeviceptr{0} : address())) {
+                  argument.push_back(byte);
+                }
+                argument.resize(argument.size() + 5, 7);
+                break;
+              default:
+                break;
+            }
+            node->arguments.push_back(std::move(argument));
+          }
+      }
+      capturing->nodes.push_back(std::move(node));
+    }
+    return {};
+  }
+};
+
+void Check(bool holds, const std::string& what) {
+  if (holds) return;
+  std::printf("failed: %s\n", what.c_str());
+  std::exit(1);
+}
+
+std::unique_ptr<Replay> Capture(const Pass& pass) {
+  std::array<bool, kNumCallBuffers> used = {};
+  std::fill_n(used.begin(), pass.num_buffers, true);
+  std::unique_ptr<Replay> replay;
+  const RnnStatus status =
+      Replay::Capture(nullptr, CUdeviceptr{1} << 32, used, pass, &replay);
+  Check(status.ok(), status.message);
+  return replay;
+}
+
+void Launch(const Pass& pass, const CallAddresses& addresses, Replay* replay) {
+  const RnnStatus status = replay->Launch(nullptr, addresses);
+  Check(status.ok(), status.message);
+  FakeGraph expected;
+  capturing = &expected;
+  pass(addresses);
+  capturing = nullptr;
+  Check(launched.size() == expected.nodes.size(), "number of nodes");
+  for (size_t i = 0; i < launched.size(); ++i) {
+    Check(launched[i] == *expected.nodes[i],
+          "a launch over other addresses, seed " + std::to_string(pass.seed));
+  }
+}
+
+CallAddresses RandomAddresses(Random* random) {
+  CallAddresses addresses;
+  for (CUdeviceptr& address : addresses) {
+    address = (CUdeviceptr{1} << 40) + CUdeviceptr{(*random)()} * 256;
+  }
+  return addresses;
+}
+
+// Sets that come again, sets that are nearly others, and ones that never come
+// again.
+void CheckAddresses(unsigned seed) {
+  Random random(seed);
+  const Pass pass = {seed, 1 + static_cast<int>(random() % 200),
+                     1 + static_cast<int>(random() % kNumCallBuffers)};
+  std::unique_ptr<Replay> replay = Capture(pass);
+  std::vector<CallAddresses> sets(1 + random() % 90);
+  for (size_t i = 0; i < sets.size(); ++i) {
+    sets[i] = RandomAddresses(&random);
+    if (i > 0 && random() % 2 == 0) {
+      sets[i] = sets[random() % i];
+      sets[i][random() % pass.num_buffers] += 256;
+    }
+  }
+  for (int step = 0; step < 400; ++step) {
+    const size_t index = random() % 2 == 0 ? step : random();
+    Launch(pass,
+           random() % 10 == 0 ? RandomAddresses(&random)
+                              : sets[index % sets.size()],
+           replay.get());
+    if (step == 200) replay->Forget();
+    Check(replay->bytes() == Replay::TotalBytes(), "bytes");
+  }
+  replay.reset();
+  Check(num_execs == 0 && Replay::TotalBytes() == 0, "something is left");
+}
+
+// A loop over a few sets of addresses settles: nothing is made or rewritten.
+void CheckLoop(unsigned seed) {
+  Random random(seed);
+  const Pass pass = {seed, 100, kNumCallBuffers};
+  std::unique_ptr<Replay> replay = Capture(pass);
+  std::vector<CallAddresses> sets(1 + seed % 20);
+  for (CallAddresses& set : sets) set = RandomAddresses(&random);
+  for (int round = 0; round < 6; ++round) {
+    if (round == 3) num_instantiated = num_rewritten = 0;
+    for (const CallAddresses& set : sets) Launch(pass, set, replay.get());
+  }
+  Check(num_instantiated == 0 && num_rewritten == 0, "a loop does not settle");
+}
+
+// Addresses that never come again take a few instances, not one each.
+void CheckNoLoop(unsigned seed) {
+  Random random(seed);
+  const Pass pass = {seed, 100, kNumCallBuffers};
+  std::unique_ptr<Replay> replay = Capture(pass);
+  num_instantiated = 0;
+  for (int step = 0; step < 100; ++step) {
+    Launch(pass, RandomAddresses(&random), replay.get());
+  }
+  Check(num_instantiated <= 2, "instances for addresses that do not return");
+}
+
+void CheckRefusals() {
+  const Pass pass = {1, 50, kNumCallBuffers};
+  std::array<bool, kNumCallBuffers> used;
+  used.fill(true);
+  std::unique_ptr<Replay> replay;
+  int captures = 0;
+  const RnnStatus other = Replay::Capture(
+      nullptr, CUdeviceptr{1} << 32, used,
+      [&](const CallAddresses& addresses) {
+        const RnnStatus status = pass(addresses);
+        // Of every other capture.
+        capturing->nodes.back()->grid += ++captures % 2;
+        capturing->nodes.back()->type = CU_GRAPH_NODE_TYPE_KERNEL;
+        return status;
+      },
+      &replay);
+  Check(other.code == RnnStatus::Code::kUnimplemented && replay == nullptr,
+        "a pass that depends on addresses is replayed");
+  replay = Capture(pass);
+  refuses_rewriting = true;
+  Random random(1);
+  Check(!replay->Launch(nullptr, RandomAddresses(&random)).ok(),
+        "a launch although nodes were not set");
+  refuses_rewriting = false;
+}
+
+}  // namespace
+
+const GpuLibraries& Gpu() {
+  static const GpuLibraries libraries = FakeLibraries();
+  return libraries;
+}
+
+RnnStatus CudaStatus(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return {};
+  return {RnnStatus::Code::kInternal,
+          std::string("the driver failed to ") + what};
+}
+
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  const int seeds = argc > 1 ? std::atoi(argv[1]) : 1;
+  for (int seed = 0; seed < seeds; ++seed) {
+    cudnn_rnn_tf::CheckAddresses(seed);
+    cudnn_rnn_tf::CheckLoop(seed);
+    cudnn_rnn_tf::CheckNoLoop(seed);
+  }
+  cudnn_rnn_tf::CheckRefusals();
+  std::printf("%d seeds passed\n", seeds);
+}
