@@ -221,7 +221,7 @@ def main(_: list[str]) -> None:
     text = [
         "# Speed on a GPU",
         "Written by `python -m benchmarks.gpu_page` from runs of `python -m benchmarks.gpu`, whose "
-        "docstring says how a step is timed, with "
+        "docstring at that commit says how a step is timed, with "
         + "; ".join(f"{key} {', '.join(sorted(value))}" for key, value in environment.items())
         + ". Ratios are the other's time over this package's: above 1, this package is faster.",
         "![Sorted ratios](gpu_speed.svg)",

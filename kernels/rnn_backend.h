@@ -28,6 +28,12 @@ struct RnnStatus {
 };
 
 enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
+// Bytes of a number.
+inline size_t SizeOf(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat64   ? 8
+         : dtype == RnnDataType::kFloat32 ? 4
+                                          : 2;
+}
 
 // cuDNN's algorithms, or the backend's choice among them; other backends have
 // one way.

@@ -245,8 +245,8 @@ def test_ten_thousand_alternating_shapes_leak_nothing():
 def test_threads_share_replays():
     """Each shape's captures are used by one thread at a time, in one stream.
 
-    In a function: TensorFlow's eager ops are not safe to call from several threads on one GPU
-    (its issue 123980; `tf.zeros` had the shape of another thread's tensor here).
+    In a function: where eight threads called eager ops on one GPU, `tf.zeros` had the shape of
+    another thread's tensor.
     """
     config = RnnConfig("gru", 1, 24, 10)
     params = tf.random.stateless_normal([config.layout.size], [0, 1])

@@ -124,14 +124,19 @@ class Layout {
     return params;
   }
 
-  std::pair<py::list, py::list> ParamsToCanonical(
-      const py::array& params) const {
+  // A buffer of the layout's size, its numbers one after the other.
+  py::array DenseParams(const py::array& params) const {
     if (params.ndim() != 1 || params.shape(0) != size()) {
       throw py::value_error("expected params of shape (" +
                             std::to_string(size()) + ",), but received " +
                             Text(params.attr("shape")));
     }
-    const py::array dense = py::array::ensure(params, py::array::c_style);
+    return py::array::ensure(params, py::array::c_style);
+  }
+
+  std::pair<py::list, py::list> ParamsToCanonical(
+      const py::array& params) const {
+    const py::array dense = DenseParams(params);
     const char* const from = static_cast<const char*>(dense.data());
     const py::dtype dtype = params.dtype();
     std::pair<py::list, py::list> canonical;

@@ -20,15 +20,6 @@ RnnDataType DataTypeOf(const py::dtype& dtype) {
       name);
 }
 
-py::array DenseParams(const Layout& layout, const py::array& params) {
-  if (params.ndim() != 1 || params.shape(0) != layout.size()) {
-    throw py::value_error("expected params of shape (" +
-                          std::to_string(layout.size()) + ",), but received " +
-                          Text(params.attr("shape")));
-  }
-  return py::array::ensure(params, py::array::c_style);
-}
-
 // `names` says the dimensions, sizes that may be any by a letter.
 void CheckShape(const std::string& argument, const py::array& array,
                 const std::vector<py::ssize_t>& shape,
@@ -53,8 +44,9 @@ std::vector<int32_t> ReadLengths(const py::object& value,
                                  py::ssize_t batch_size, py::ssize_t max_time) {
   py::array array = py::array::ensure(value);
   if (!array || (array.dtype().kind() != 'i' && array.dtype().kind() != 'u')) {
-    throw py::type_error("expected sequence_lengths to be integers, but " +
-                         ("received " + Text(py::repr(value))));
+    throw py::type_error(
+        "expected sequence_lengths to be integers, but received " +
+        Text(py::repr(value)));
   }
   CheckShape("sequence_lengths", array, {batch_size}, {"B"});
   const auto lengths =
@@ -78,7 +70,7 @@ Predictor::Predictor(const Layout& layout, const py::array& params,
                      bool time_major, bool go_backwards, int64_t num_threads)
     : dtype_(params.dtype()),
       predictor_(layout.spec(), DataTypeOf(dtype_),
-                 DenseParams(layout, params).data(),
+                 layout.DenseParams(params).data(),
                  {time_major, go_backwards, num_threads}) {}
 
 Predictor::Shape Predictor::StateShape(py::ssize_t batch_size,

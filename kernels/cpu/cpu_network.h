@@ -120,7 +120,7 @@ class CpuNetwork {
   template <typename Add>
   void AddGroups(double flops_per_row, const Add& add,
                  Schedule* schedule) const {
-    // What a thread must have to do in a step to be worth waiting for: 2 us.
+    // What a thread must have to do in a step to be worth waiting for: 2 µs.
     constexpr double kWorthSharing = 1e5;
     const int64_t groups = num_groups();
     if (groups < schedule->num_threads() &&

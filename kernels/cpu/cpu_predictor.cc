@@ -9,16 +9,6 @@
 #include "kernels/cpu/storage.h"
 
 namespace cudnn_rnn_tf {
-namespace {
-
-int64_t SizeOf(RnnDataType dtype) {
-  int64_t size = 0;
-  Dispatch(dtype, [&](auto storage, auto) { size = sizeof(storage); });
-  return size;
-}
-
-}  // namespace
-
 CpuPredictor::CpuPredictor(const RnnSpec& spec, RnnDataType dtype,
                            const void* params, const Options& options)
     : spec_(spec),

@@ -105,12 +105,6 @@ void* UnreadAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 20); }
 
 }  // namespace
 
-size_t SizeOf(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? 8
-         : dtype == RnnDataType::kFloat32 ? 4
-                                          : 2;
-}
-
 std::string Describe(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   std::string text = RnnModeName(spec.rnn_mode);

@@ -34,9 +34,6 @@ struct RepackedBlock {
   size_t size;
 };
 
-// Bytes of a number.
-size_t SizeOf(RnnDataType dtype);
-
 // The problem in words.
 std::string Describe(const RnnProblem& problem);
 

@@ -321,6 +321,13 @@ RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
 
 RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
                                Instance** instance) {
+  const auto same = std::find_if(
+      instances_.begin(), instances_.end(),
+      [&](const Instance& one) { return one.addresses == addresses; });
+  if (same != instances_.end()) {
+    *instance = &*same;
+    return {};
+  }
   Instance* nearest = &rewritten_;
   size_t distance = num_nodes_;
   for (Instance& one : instances_) {
@@ -329,7 +336,6 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
       nearest = &one;
       distance = other;
     }
-    if (distance == 0) break;
   }
   if (distance > num_nodes_ / kNearPart) {
     if (Instance* const own = OwnInstance(addresses)) {
