@@ -61,6 +61,7 @@ PYBIND11_MODULE(_native, m) {
   m.doc() =
       "The parameter layout and the CPU kernels on NumPy arrays, without "
       "TensorFlow.";
+  m.attr("compiler_version") = __VERSION__;
 
   py::class_<Layout>(m, "ParamLayout", R"doc(
 Where every canonical tensor stands in a network's opaque buffer.
