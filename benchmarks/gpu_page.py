@@ -41,7 +41,7 @@ def _read(directory: pathlib.Path) -> tuple[Times, dict[str, Any], dict[str, set
             result = json.loads(line)
             if "environment" in result:
                 for key, value in result["environment"].items():
-                    environment[key].add(value)
+                    environment[key].update(value.splitlines())  # A line for each GPU.
                 continue
             key, system = result["row"], path.stem
             milliseconds = statistics.median(result["ms"])
@@ -178,7 +178,7 @@ def _below(times: Times, notes: dict[str, Any]) -> list[str]:
 def _plot(times: Times) -> str:
     """Each comparison's rows by how much faster ours are, on a logarithmic axis."""
     width, height, left, bottom, top = 760, 380, 60, 40, 20
-    low, high = math.log2(0.5), math.log2(16)
+    low, high = math.log2(0.5), math.log2(32)
 
     def y(ratio: float) -> float:
         place = (min(max(math.log2(ratio), low), high) - low) / (high - low)
@@ -189,7 +189,7 @@ def _plot(times: Times) -> str:
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
-    for tick in (0.5, 1, 2, 4, 8, 16):
+    for tick in (0.5, 1, 2, 4, 8, 16, 32):
         color = "#555" if tick == 1 else "#ddd"
         parts.append(
             f'<line x1="{left}" x2="{width - 10}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" '
