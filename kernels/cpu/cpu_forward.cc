@@ -203,6 +203,26 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
   });
 }
 
+// The places that a step will write n units of one sequence to. They are a few
+// lines each in many rows, and a store that misses the caches waits for memory.
+template <typename T>
+void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
+                                   const Group& group, int64_t step, int64_t r,
+                                   int64_t unit, int64_t n) const {
+  const PackedRows::Block& block = *group.block;
+  const int64_t t = group.Time(step);
+  if (r >= block.Active(t)) return;
+  const int64_t row = block.first_row[t] + r;
+  if (spec_.num_proj == 0) {
+    for (int i = 0; i < layer.num_outputs; ++i) {
+      PrefetchToWrite(layer.outputs[i][row] + group.dir * out_ + unit, n);
+    }
+  }
+  if (problem_.is_training && spec_.is_lstm()) {
+    PrefetchToWrite(layer.kept[group.dir].cell + row * units_ + unit, n);
+  }
+}
+
 // One step of the recurrence for some of the units. The gates of the chunk that
 // begins with chunk_step hold the input side.
 template <typename T>
@@ -255,6 +275,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       product.RunPanels(panel, panel + 1);
     }
     for (int64_t r = 0; r < active; ++r) {
+      PrefetchPlaces(layer, group, step + 1, r, unit, n);
       T* const row_gates = gates + r * gates_ + unit;
       T* const row_h = next_h + r * h_stride_ + unit;
       switch (spec_.rnn_mode) {

@@ -175,6 +175,8 @@ class CpuNetwork {
   void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
                      int64_t first_step, int64_t last_step,
                      Schedule* schedule) const;
+  void PrefetchPlaces(const ForwardLayer& layer, const Group& group,
+                      int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                     int64_t chunk_step, int64_t step, int64_t part,
                     int64_t parts) const;

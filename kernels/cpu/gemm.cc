@@ -11,7 +11,7 @@ namespace {
 
 // A panel's block of this depth stays in the L2 cache, and the sums it adds to
 // are read and written seldom enough.
-constexpr int64_t kBlockDepth = 256;
+constexpr int64_t kMaxBlockDepth = 512;
 // What one thread takes at a time.
 constexpr int64_t kTaskRows = 48;
 constexpr int64_t kTaskCols = 512;
@@ -27,6 +27,11 @@ constexpr int64_t kCachedRows = 192;
 
 // Rows are fetched this many ahead of the one that is copied.
 constexpr int64_t kAhead = 16;
+
+// Blocks are as deep as each other, or nearly.
+int64_t BlockDepth(int64_t depth) {
+  return CeilDiv(depth, CeilDiv(depth, kMaxBlockDepth));
+}
 
 // So that no tile is left with one or two rows, which would wait for their own
 // sums.
@@ -73,7 +78,7 @@ int64_t PackedMatrix<T>::panels() const {
 
 template <typename T>
 const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
-  const int64_t block = std::min(kBlockDepth, depth_ - start);
+  const int64_t block = std::min(BlockDepth(depth_), depth_ - start);
   const int64_t offset = start * PaddedCols() + panel * block * PanelCols();
   return bfloat16_ ? static_cast<const void*>(
                          static_cast<const uint16_t*>(data_) + offset)
@@ -82,7 +87,7 @@ const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
 
 template <typename T>
 int64_t PackedMatrix<T>::NumTasks() const {
-  return CeilDiv(depth_, kBlockDepth) * panels();
+  return CeilDiv(depth_, BlockDepth(depth_)) * panels();
 }
 
 // fill(start, block, col, cols, to, width): the part of B with those rows and
@@ -90,14 +95,14 @@ int64_t PackedMatrix<T>::NumTasks() const {
 template <typename T>
 template <typename Fill>
 void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
-  const int64_t start = task / panels() * kBlockDepth;
-  const int64_t block = std::min(kBlockDepth, depth_ - start);
+  const int64_t start = task / panels() * BlockDepth(depth_);
+  const int64_t block = std::min(BlockDepth(depth_), depth_ - start);
   const int64_t panel = task % panels();
   const int64_t col = panel * PanelCols();
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
   const int64_t cols = std::min(width, cols_ - col);
   void* const panel_data = const_cast<void*>(Panel(start, panel));
-  alignas(64) T staged[kBlockDepth * kMaxPanelCols];
+  alignas(64) T staged[kMaxBlockDepth * kMaxPanelCols];
   T* const to = bfloat16_ ? staged : static_cast<T*>(panel_data);
   if (cols < width) std::fill_n(to, block * width, T(0));
   fill(start, block, col, cols, to, width);
@@ -155,11 +160,11 @@ void PackedMatrix<T>::PackTransposed(Stored<T> b_transposed,
     if (from.in_place()) {
       return transpose(cols, block, from.InPlace(), stride, to, width);
     }
-    alignas(64) T converted[kMaxPanelCols * kBlockDepth];
+    alignas(64) T converted[kMaxPanelCols * kMaxBlockDepth];
     for (int64_t c = 0; c < cols; ++c) {
-      from.From(c * stride).Copy(block, converted + c * kBlockDepth);
+      from.From(c * stride).Copy(block, converted + c * kMaxBlockDepth);
     }
-    transpose(cols, block, converted, kBlockDepth, to, width);
+    transpose(cols, block, converted, kMaxBlockDepth, to, width);
   };
   PackPanels(fill, schedule);
 }
@@ -189,8 +194,9 @@ void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
-  for (int64_t start = 0; start < b.depth_; start += kBlockDepth) {
-    const int64_t block = std::min(kBlockDepth, b.depth_ - start);
+  const int64_t block_depth = BlockDepth(b.depth_);
+  for (int64_t start = 0; start < b.depth_; start += block_depth) {
+    const int64_t block = std::min(block_depth, b.depth_ - start);
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       for (int64_t row = first_row; row < last_row;) {
         const T* a_rows[SimdKernels<T>::kTileRows];
@@ -249,10 +255,11 @@ void TransposedProducts<T>::RunRows(const Left& left,
                                     int64_t first_depth, int64_t first_row,
                                     int64_t last_row) {
   constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
-  alignas(64) T copied[kCopiedRows * kBlockDepth];
+  alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
   const int64_t depth = packed[0].depth();
-  for (int64_t start = 0; start < depth; start += kBlockDepth) {
-    const int64_t block = std::min(kBlockDepth, depth - start);
+  const int64_t block_depth = BlockDepth(depth);
+  for (int64_t start = 0; start < depth; start += block_depth) {
+    const int64_t block = std::min(block_depth, depth - start);
     CopyRows(left.a.From(first_depth + start, first_row), block,
              last_row - first_row, copied, kCopiedRows);
     for (const Term& term : left.terms) {
