@@ -8,8 +8,8 @@
 
 namespace cudnn_rnn_tf {
 
-// What the calls read and write; states in cuDNN's order, [L * D, B, n], and
-// parameters in cuDNN's layout. A pass uses a part of these.
+// What the calls read and write, in the problem's layout; parameters in
+// cuDNN's. A pass uses a part of these.
 enum CallBuffer {
   kInput,
   kInputH,
@@ -42,6 +42,13 @@ struct CudnnLane {
 
 enum class Pass { kForward, kBackward };
 
+// Bytes of the buffers that a pass of the plan uses; 0 of the others. The
+// workspace of a backward pass serves a forward pass too.
+std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
+                                                    Pass pass);
+
+// Batch-major data are brought into cuDNN's order and back in the workspace:
+// cuDNN's own way with them takes several times as long.
 RnnStatus EnqueuePass(Pass pass, const CudnnLane& lane, CudnnPlan* plan,
                       const CallAddresses& addresses);
 

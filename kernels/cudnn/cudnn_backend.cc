@@ -36,46 +36,23 @@ uint64_t MixSeeds(const uint64_t seed[2]) {
   return mix(mix(seed[0] + 0x9E3779B97F4A7C15u) + seed[1]);
 }
 
-// Whether callers' states, [B, L * D, n] in batch-major problems, must be
-// brought into cuDNN's order, [L * D, B, n].
-bool ExchangesStates(const RnnProblem& problem) {
-  return !problem.time_major && problem.batch_size > 1 &&
-         problem.spec.num_pseudo_layers() > 1;
-}
-
 // Where everything stands in a call's workspace.
 struct Workspace {
-  void* cudnn;
+  void* calls;
   void* dropout_states;
   void* params;  // In cuDNN's layout, where that differs.
   void* params_backprop;
-  // In cuDNN's order: what comes in, what goes out, and, backward, the
-  // gradients of the final states.
-  void *input_h, *input_c, *output_h, *output_c, *h_backprop, *c_backprop;
 
-  Workspace(const CudnnPlan& plan, bool backward, Arena* arena) {
-    const RnnProblem& problem = plan.problem();
-    const int64_t item = SizeOf(problem.dtype);
-    const int64_t states =
-        problem.spec.num_pseudo_layers() * problem.batch_size * item;
-    auto take = [&](bool wanted, int64_t bytes) -> void* {
-      return wanted ? arena->Take<char>(bytes) : nullptr;
-    };
+  Workspace(const CudnnPlan& plan, Pass pass, Arena* arena) {
+    const auto sizes = CallBufferSizes(plan, pass);
     const bool repacks = !plan.repacked().empty();
-    const bool exchanges = ExchangesStates(problem);
-    const bool lstm = exchanges && problem.spec.is_lstm();
-    const int64_t h_bytes = states * problem.spec.output_size();
-    const int64_t c_bytes = states * problem.spec.num_units;
-    cudnn = take(true, plan.workspace_size());
-    dropout_states = take(plan.uses_dropout(), plan.dropout_states_size());
-    params = take(repacks, plan.weight_space_size());
-    params_backprop = take(repacks && backward, plan.weight_space_size());
-    input_h = take(exchanges, h_bytes);
-    input_c = take(lstm, c_bytes);
-    output_h = take(exchanges, h_bytes);
-    output_c = take(lstm, c_bytes);
-    h_backprop = take(exchanges && backward, h_bytes);
-    c_backprop = take(lstm && backward, c_bytes);
+    auto take = [&](bool wanted, CallBuffer buffer) -> void* {
+      return wanted ? arena->Take<char>(sizes[buffer]) : nullptr;
+    };
+    calls = take(true, kWorkspace);
+    dropout_states = take(plan.uses_dropout(), kDropoutStates);
+    params = take(repacks, kParams);
+    params_backprop = take(repacks && pass == Pass::kBackward, kParamsBackprop);
   }
 };
 
@@ -142,13 +119,10 @@ void CudnnBackend::Decide() {
   configuration.decided = true;
 }
 
-RnnStatus CudnnBackend::Sizes(bool backward, RnnBufferSizes* sizes) {
-  const CudnnPlan& plan = *runs_->plan;
+size_t CudnnBackend::WorkspaceBytes(Pass pass) const {
   Arena arena(nullptr);
-  const Workspace workspace(plan, backward, &arena);
-  (backward ? sizes->backward_workspace : sizes->forward_workspace) =
-      arena.used();
-  return {};
+  const Workspace workspace(*runs_->plan, pass, &arena);
+  return arena.used();
 }
 
 RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
@@ -166,7 +140,8 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   if (problem.is_training) {
     sizes->reserve_space = ReserveBytes(*runs_->plan, choice.algorithm);
   }
-  return Sizes(/*backward=*/false, sizes);
+  sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
+  return {};
 }
 
 RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
@@ -185,7 +160,8 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
   CRNN_RETURN_IF_ERROR(session_->Runs(configuration_, algorithm, &runs_));
   sizes->reserve_space = ReserveBytes(*runs_->plan, algorithm);
   sizes->backward_consumes_reserve = true;
-  return Sizes(/*backward=*/true, sizes);
+  sizes->backward_workspace = WorkspaceBytes(Pass::kBackward);
+  return {};
 }
 
 RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
@@ -258,30 +234,6 @@ RnnStatus CudnnBackend::Fill(void* to, unsigned char byte, size_t bytes) {
       "fill device memory");
 }
 
-// Between [B, L * D, size] and [L * D, B, size], a strided copy per row of
-// L * D.
-RnnStatus CudnnBackend::CopyStates(const RnnProblem& problem, int64_t size,
-                                   const void* from, void* to, bool to_cudnn) {
-  const size_t width = size * SizeOf(problem.dtype);
-  const int64_t rows = problem.spec.num_pseudo_layers();
-  for (int64_t row = 0; row < rows; ++row) {
-    CUDA_MEMCPY2D copy = {};
-    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    const size_t spread_offset = row * width;
-    const size_t dense_offset = row * problem.batch_size * width;
-    copy.srcDevice = Address(from) + (to_cudnn ? spread_offset : dense_offset);
-    copy.dstDevice = Address(to) + (to_cudnn ? dense_offset : spread_offset);
-    copy.srcPitch = to_cudnn ? rows * width : width;
-    copy.dstPitch = to_cudnn ? width : rows * width;
-    copy.WidthInBytes = width;
-    copy.Height = problem.batch_size;
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Gpu().cuda.cuMemcpy2DAsync(&copy, stream()), "copy states"));
-  }
-  return {};
-}
-
 // A sequence of length 0 ends in the state it began with; cuDNN makes that
 // zero. Between tensors in the caller's layout.
 RnnStatus CudnnBackend::CopyStatesOfEmptySequences(const RnnProblem& problem,
@@ -323,7 +275,7 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
                                 const RnnForwardBuffers& buffers) {
   CudnnPlan* const plan = runs_->plan.get();
   Arena arena(buffers.workspace);
-  const Workspace workspace(*plan, /*backward=*/false, &arena);
+  const Workspace workspace(*plan, Pass::kForward, &arena);
   if (options_.poison_scratch) {
     CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
     if (problem.is_training) {
@@ -333,7 +285,6 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
     }
   }
   const RnnSpec& spec = problem.spec;
-  const bool exchanges = ExchangesStates(problem);
   const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();
   if (problem.has_sequence_lengths) {
@@ -347,42 +298,22 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
   if (repacks) {
     CRNN_RETURN_IF_ERROR(RepackParams(buffers.params, workspace.params));
   }
-  if (exchanges) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
-                                    buffers.input_h, workspace.input_h, true));
-  }
-  if (exchanges && lstm) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, buffers.input_c,
-                                    workspace.input_c, true));
-  }
   CallAddresses addresses = {};
   addresses[kInput] = Address(buffers.input);
   addresses[kParams] = Address(repacks ? workspace.params : buffers.params);
-  addresses[kInputH] = Address(exchanges ? workspace.input_h : buffers.input_h);
-  addresses[kOutputH] =
-      Address(exchanges ? workspace.output_h : buffers.output_h);
+  addresses[kInputH] = Address(buffers.input_h);
+  addresses[kOutputH] = Address(buffers.output_h);
   if (lstm) {
-    addresses[kInputC] =
-        Address(exchanges ? workspace.input_c : buffers.input_c);
-    addresses[kOutputC] =
-        Address(exchanges ? workspace.output_c : buffers.output_c);
+    addresses[kInputC] = Address(buffers.input_c);
+    addresses[kOutputC] = Address(buffers.output_c);
   }
   addresses[kOutput] = Address(buffers.output);
   if (problem.is_training) {
     addresses[kReserveSpace] = Address(buffers.reserve_space);
   }
-  addresses[kWorkspace] = Address(workspace.cudnn);
+  addresses[kWorkspace] = Address(workspace.calls);
   addresses[kDropoutStates] = Address(workspace.dropout_states);
   CRNN_RETURN_IF_ERROR(Run(Pass::kForward, addresses));
-  if (exchanges) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
-                                    workspace.output_h, buffers.output_h,
-                                    false));
-  }
-  if (exchanges && lstm) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, workspace.output_c,
-                                    buffers.output_c, false));
-  }
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
         problem, buffers.sequence_lengths, spec.output_size(), buffers.input_h,
@@ -400,12 +331,11 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
                                  const RnnBackwardBuffers& buffers) {
   CudnnPlan* const plan = runs_->plan.get();
   Arena arena(buffers.workspace);
-  const Workspace workspace(*plan, /*backward=*/true, &arena);
+  const Workspace workspace(*plan, Pass::kBackward, &arena);
   if (options_.poison_scratch) {
     CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
   }
   const RnnSpec& spec = problem.spec;
-  const bool exchanges = ExchangesStates(problem);
   const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();
   if (problem.has_sequence_lengths) {
@@ -420,7 +350,7 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
   addresses[kOutput] = Address(buffers.output);
   addresses[kOutputBackprop] = Address(buffers.output_backprop);
   addresses[kReserveSpace] = Address(buffers.reserve_space);
-  addresses[kWorkspace] = Address(workspace.cudnn);
+  addresses[kWorkspace] = Address(workspace.calls);
   addresses[kDropoutStates] = Address(workspace.dropout_states);
   addresses[kInputBackprop] = Address(buffers.input_backprop);
   addresses[kParamsBackprop] =
@@ -433,26 +363,6 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
     addresses[kOutputCBackprop] = Address(buffers.output_c_backprop);
     addresses[kInputCBackprop] = Address(buffers.input_c_backprop);
   }
-  if (exchanges) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
-                                    buffers.input_h, workspace.input_h, true));
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
-                                    buffers.output_h_backprop,
-                                    workspace.h_backprop, true));
-    addresses[kInputH] = Address(workspace.input_h);
-    addresses[kOutputHBackprop] = Address(workspace.h_backprop);
-    addresses[kInputHBackprop] = Address(workspace.output_h);
-  }
-  if (exchanges && lstm) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, buffers.input_c,
-                                    workspace.input_c, true));
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units,
-                                    buffers.output_c_backprop,
-                                    workspace.c_backprop, true));
-    addresses[kInputC] = Address(workspace.input_c);
-    addresses[kOutputCBackprop] = Address(workspace.c_backprop);
-    addresses[kInputCBackprop] = Address(workspace.output_c);
-  }
   CRNN_RETURN_IF_ERROR(Run(Pass::kBackward, addresses));
   for (const RepackedBlock& block : plan->repacked()) {
     CRNN_RETURN_IF_ERROR(
@@ -460,15 +370,6 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
                  block.cudnn_offset,
              static_cast<char*>(buffers.params_backprop) + block.offset,
              block.size));
-  }
-  if (exchanges) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.output_size(),
-                                    workspace.output_h,
-                                    buffers.input_h_backprop, false));
-  }
-  if (exchanges && lstm) {
-    CRNN_RETURN_IF_ERROR(CopyStates(problem, spec.num_units, workspace.output_c,
-                                    buffers.input_c_backprop, false));
   }
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(

@@ -39,15 +39,13 @@ class CudnnBackend : public RnnBackend {
  private:
   RnnStatus Configure(const RnnProblem& problem);
   void Decide();
-  RnnStatus Sizes(bool backward, RnnBufferSizes* sizes);
+  size_t WorkspaceBytes(Pass pass) const;
   bool StreamIsCapturing() const;
   RnnStatus Run(Pass pass, const CallAddresses& addresses);
   RnnStatus TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
                       const CallAddresses& addresses, bool* done);
 
   RnnStatus Fill(void* to, unsigned char byte, size_t bytes);
-  RnnStatus CopyStates(const RnnProblem& problem, int64_t size,
-                       const void* from, void* to, bool to_cudnn);
   RnnStatus CopyStatesOfEmptySequences(const RnnProblem& problem,
                                        const int32_t* lengths, int64_t size,
                                        const void* from, void* to);

@@ -51,6 +51,9 @@ namespace cudnn_rnn_tf {
   F(cuEventRecord)             \
   F(cuEventSynchronize)        \
   F(cuGetErrorString)          \
+  F(cuLaunchKernel)            \
+  F(cuLibraryGetKernel)        \
+  F(cuLibraryLoadData)         \
   F(cuMemcpy2DAsync)           \
   F(cuMemcpyDtoDAsync)         \
   F(cuMemsetD8Async)           \

@@ -207,34 +207,6 @@ void AppendTimes(const char* algorithm, const char* way, const Times& times,
 
 }  // namespace
 
-std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
-                                                    Pass pass) {
-  const RnnProblem& problem = plan.problem();
-  const RnnSpec& spec = problem.spec;
-  const size_t item = SizeOf(problem.dtype);
-  const size_t steps = problem.max_time * problem.batch_size * item;
-  const size_t states = spec.num_pseudo_layers() * problem.batch_size * item;
-  const size_t h = states * spec.output_size();
-  const size_t c = spec.is_lstm() ? states * spec.num_units : 0;
-  std::array<size_t, kNumCallBuffers> sizes = {};
-  sizes[kInput] = steps * spec.input_size;
-  sizes[kOutput] = steps * spec.layer_output_size();
-  sizes[kInputH] = sizes[kOutputH] = h;
-  sizes[kInputC] = sizes[kOutputC] = c;
-  sizes[kParams] = plan.weight_space_size();
-  sizes[kWorkspace] = plan.workspace_size();
-  sizes[kReserveSpace] = problem.is_training ? plan.reserve_size() : 0;
-  sizes[kDropoutStates] = plan.dropout_states_size();
-  if (pass == Pass::kBackward) {
-    sizes[kOutputBackprop] = sizes[kOutput];
-    sizes[kInputBackprop] = sizes[kInput];
-    sizes[kOutputHBackprop] = sizes[kInputHBackprop] = h;
-    sizes[kOutputCBackprop] = sizes[kInputCBackprop] = c;
-    sizes[kParamsBackprop] = plan.weight_space_size();
-  }
-  return sizes;
-}
-
 RnnStatus CapturePass(CudnnSession* session, CudnnPlan* plan, Pass pass,
                       void* region, std::unique_ptr<Replay>* replay) {
   CudnnLane lane;

@@ -13,10 +13,6 @@ namespace cudnn_rnn_tf {
 // go of it; null where there is none to be had.
 using AllocateScratch = std::function<std::shared_ptr<void>(size_t bytes)>;
 
-// Which of the buffers a pass of the plan uses, and their sizes in bytes.
-std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
-                                                    Pass pass);
-
 // Captures a pass of the plan over scratch memory at `region`, of the largest
 // buffer's size and Replay::kRegionSlack bytes.
 RnnStatus CapturePass(CudnnSession* session, CudnnPlan* plan, Pass pass,

@@ -172,8 +172,7 @@ RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDataDescriptor(
           descriptor->get(), CudnnType(problem_.dtype),
-          problem_.time_major ? CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED
-                              : CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED,
+          CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
           static_cast<int>(problem_.max_time),
           static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
           lengths, &padding),
@@ -257,8 +256,6 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
                                problem_);
   }
   CRNN_RETURN_IF_CUDNN_ERROR(rnn_.Create(), problem_);
-  // Data that are padded or batch-major are read and written in place.
-  const bool padded = problem_.has_sequence_lengths || !problem_.time_major;
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDescriptor_v8(
           rnn_.get(), CudnnAlgorithm(options.algorithm),
@@ -274,7 +271,8 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
           static_cast<int32_t>(spec.num_units),
           static_cast<int32_t>(spec.output_size()),
           static_cast<int32_t>(spec.num_layers), dropout_.get(),
-          padded ? CUDNN_RNN_PADDED_IO_ENABLED : CUDNN_RNN_PADDED_IO_DISABLED),
+          problem_.has_sequence_lengths ? CUDNN_RNN_PADDED_IO_ENABLED
+                                        : CUDNN_RNN_PADDED_IO_DISABLED),
       problem_);
   if (spec.cell_clip > 0.0f) {
     CRNN_RETURN_IF_CUDNN_ERROR(

@@ -1,0 +1,45 @@
+"""Code for GPUs on drivers and a cuDNN that only note what they are told."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize(
+    ("program", "seeds", "sources"),
+    [
+        ("replay_on_fake_driver", 25, ["kernels/cudnn/replay.cc"]),
+        (
+            "batch_major_on_fake_gpu",
+            500,
+            [
+                *("kernels/cudnn/calls.cc", "kernels/cudnn/exchange.cc"),
+                *("kernels/cudnn/plan.cc", "kernels/rnn_spec.cc"),
+            ],
+        ),
+    ],
+)
+def test_program(tmp_path, program, seeds, sources):
+    headers = pathlib.Path(tf.sysconfig.get_include(), "third_party", "gpus")
+    if not shutil.which("g++"):
+        pytest.skip("there is no g++ to compile the program with")
+    if not headers.is_dir():
+        pytest.skip("this TensorFlow came without its headers")
+    subprocess.run(
+        [
+            *("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
+            *("-isystem", headers / "cuda" / "include", "-isystem", headers / "cudnn" / "include"),
+            ROOT / "tests" / "programs" / f"{program}.cc",
+            *(ROOT / source for source in sources),
+            *("-o", tmp_path / program),
+        ],
+        check=True,
+    )
+    completed = subprocess.run([tmp_path / program, str(seeds)], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout
+    assert completed.stdout == f"{seeds} seeds passed\n"
