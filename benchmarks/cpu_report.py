@@ -331,6 +331,7 @@ def _plot(timings: dict[str, list[Timing]], path: pathlib.Path) -> None:
         panel.set_title(TITLES[what])
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
+        panel.tick_params(axis="x", labelsize="small")
         panel.grid(axis="x", color="#dddddd")
         panel.set_axisbelow(True)
         for edge in range(1, len(networks)):
