@@ -52,19 +52,20 @@ class CudnnBuffers {
         addresses_(addresses),
         arena_(reinterpret_cast<void*>(addresses[kWorkspace])) {
     arena_.Take<char>(plan.workspace_size());
-    for (const CallBuffer buffer :
-         {kOutput, kInputH, kInputC, kOutputH, kOutputC, kOutputBackprop,
-          kOutputHBackprop, kOutputCBackprop, kInputBackprop, kInputHBackprop,
-          kInputCBackprop}) {
-      const bool of_backward = buffer >= kOutputBackprop;
-      const bool of_forward = buffer == kOutputH || buffer == kOutputC;
-      if (pass == Pass::kForward ? !of_backward : !of_forward) Place(buffer);
-    }
-    // The gradient of the inputs has been taken when they are read.
     if (pass == Pass::kForward) {
-      Place(kInput);
-    } else if (IsExchanged(kInput)) {
-      addresses_[kInput] = addresses_[kInputBackprop];
+      for (const CallBuffer buffer :
+           {kOutput, kInputH, kInputC, kOutputH, kOutputC, kInput}) {
+        Place(buffer);
+      }
+    } else {
+      for (const CallBuffer buffer :
+           {kOutput, kInputH, kInputC, kOutputBackprop, kOutputHBackprop,
+            kOutputCBackprop, kInputBackprop, kInputHBackprop,
+            kInputCBackprop}) {
+        Place(buffer);
+      }
+      // Brought after the gradient has been returned from there.
+      if (IsExchanged(kInput)) addresses_[kInput] = addresses_[kInputBackprop];
     }
   }
 
