@@ -121,7 +121,7 @@ def _means_by(times: Times) -> list[str]:
 def _table(times: Times, notes: dict[str, Any]) -> list[str]:
     columns = ("time-major", "batch-major", "keras", "torch", "bare eager", "bare graph")
     lines = [
-        "| row | " + " | ".join(columns) + " | choice | memory / Keras's |",
+        "| row | " + " | ".join(columns) + " | algorithm | memory / Keras's |",
         "|---" * (len(columns) + 3) + "|",
     ]
     for row in gpu_rows.rows(all_lengths=True):
@@ -129,27 +129,20 @@ def _table(times: Times, notes: dict[str, Any]) -> list[str]:
             continue
         found = times[row.key]
         cells = [f"{found[column]:.3f}" if column in found else "—" for column in columns]
-        choice = notes[row.key]["time-major"]["choice"]
-        passes = [choice["forward"]] + [choice["backward"]] * row.training
-        how = " / ".join(dict.fromkeys(passes)) if len(set(passes)) == 1 else " / ".join(passes)
+        algorithm = notes[row.key]["time-major"]["choice"]["algorithm"]
         ratio = _memory(notes, row.key)
         memory = "—" if ratio is None else f"{ratio:.2f}"
-        lines.append(
-            f"| {row.key} | {' | '.join(cells)} | {choice['algorithm']}, {how} | {memory} |"
-        )
+        lines.append(f"| {row.key} | {' | '.join(cells)} | {algorithm} | {memory} |")
     return lines
 
 
 def _on_the_gpu(choice: dict[str, str]) -> float | None:
-    """Milliseconds that the GPU took for the chosen passes when the choice was measured."""
-    sums = 0.0
-    for index, way in enumerate((choice["forward"], choice["backward"])):
-        start = f"{choice['algorithm']} {way} "
-        found = [part for part in choice["timings"].split("; ") if part.startswith(start)]
-        if not found:
-            return None
-        sums += float(found[0].removeprefix(start).removesuffix(" ms").split(" + ")[index])
-    return sums
+    """Milliseconds that the GPU took for both passes when the choice was measured, if it was."""
+    start = f"{choice['algorithm']} "
+    for part in choice["timings"].split("; "):
+        if part.startswith(start):
+            return sum(map(float, part.removeprefix(start).removesuffix(" ms").split(" + ")))
+    return None
 
 
 def _below(times: Times, notes: dict[str, Any]) -> list[str]:

@@ -20,28 +20,19 @@ std::string FileName() {
   return name != nullptr ? name : "";
 }
 
-const char* Word(bool replays) { return replays ? "replay" : "eager"; }
-
 // False for a line that is no choice, as another version might write.
 bool ParseLine(const std::string& line, std::string* configuration,
                Choice* choice) {
   std::istringstream stream(line);
-  std::string algorithm, forward, backward;
+  std::string algorithm;
   if (!std::getline(stream, *configuration, '\t') ||
       !std::getline(stream, algorithm, '\t') ||
-      !std::getline(stream, forward, '\t') ||
-      !std::getline(stream, backward, '\t') ||
+      !std::getline(stream, choice->timings) ||
+      choice->timings.find('\t') != std::string::npos ||
       !ParseRnnAlgorithm(algorithm, &choice->algorithm) ||
       choice->algorithm == RnnAlgorithm::kAuto) {
     return false;
   }
-  for (const auto& [word, replays] :
-       {std::pair(&forward, &choice->replays_forward),
-        std::pair(&backward, &choice->replays_backward)}) {
-    if (*word != Word(true) && *word != Word(false)) return false;
-    *replays = *word == Word(true);
-  }
-  std::getline(stream, choice->timings);
   choice->source = "stored";
   return true;
 }
@@ -50,7 +41,7 @@ bool ParseLine(const std::string& line, std::string* configuration,
 
 std::string Choice::Text() const {
   return std::string(kRnnAlgorithmNames[static_cast<int>(algorithm)]) + '\t' +
-         Word(replays_forward) + '\t' + Word(replays_backward) + '\t' + timings;
+         timings;
 }
 
 Choices& Choices::Instance() {

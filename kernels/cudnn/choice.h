@@ -14,15 +14,12 @@ namespace cudnn_rnn_tf {
 
 struct Choice {
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
-  // Whether a pass is replayed as a graph, from its second use on.
-  bool replays_forward = true;
-  bool replays_backward = true;
   // "rule", "pinned", "measured" or "stored".
   std::string source = "rule";
   // What was measured, in words.
   std::string timings;
 
-  // "algorithm\tforward\tbackward\ttimings".
+  // "algorithm\ttimings".
   std::string Text() const;
 };
 

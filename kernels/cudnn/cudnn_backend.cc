@@ -18,6 +18,9 @@ size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
          static_cast<size_t>(algorithm);
 }
 
+// A program whose shapes never come again pays for no more captures than these.
+constexpr int64_t kMaxLaunchedOnce = 64;
+
 // Numbers of such bytes are NaN, in every type.
 constexpr unsigned char kNanByte = 0xFF;
 
@@ -90,15 +93,17 @@ void CudnnBackend::Decide() {
   if (configuration.decided) return;
   const RnnProblem& problem = configuration.problem;
   Choice choice;
-  const bool lengths = problem.has_sequence_lengths;
   const bool pinned = problem.algorithm != RnnAlgorithm::kAuto;
-  if (pinned || lengths || options_.deterministic) {
+  // In float32, the persistent kernels' functions are exact to about 1e-5 only.
+  // That is more than TF32 has, but less than was asked for without it.
+  const bool exact =
+      problem.dtype == RnnDataType::kFloat32 && !options_.allow_tf32;
+  if (pinned || exact || problem.has_sequence_lengths ||
+      options_.deterministic) {
     if (pinned) {
       choice.algorithm = problem.algorithm;
       choice.source = "pinned";
     }
-    choice.replays_forward = choice.replays_backward =
-        options_.replay && !lengths;
     Choices::Instance().Decide(configuration.name, choice);
   } else {
     if (StreamIsCapturing()) return;
@@ -165,11 +170,8 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
 }
 
 RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
-  const Choice& choice = configuration_->choice;
-  const bool replays =
-      pass == Pass::kForward ? choice.replays_forward : choice.replays_backward;
   // With sequence lengths, what runs depends on them.
-  if (replays && options_.replay && Replay::Fits(addresses) &&
+  if (options_.replay && Replay::Fits(addresses) &&
       !configuration_->problem.has_sequence_lengths) {
     bool done = false;
     CRNN_RETURN_IF_ERROR(TryReplay(&runs_->of(pass), pass, addresses, &done));
@@ -178,12 +180,17 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
   return EnqueuePass(pass, session_->lane(), runs_->plan.get(), addresses);
 }
 
-// Not where that would cost more than it gains, nor where it cannot be.
+// Not where that would cost more than it gains, nor where it cannot be. On an
+// H200, what cuDNN enqueues itself, in streams of its own too, makes every
+// kernel of every graph 0.18 µs slower until the process ends. So a first use
+// is a graph as well, unless too many never had a second.
 RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
                                   const CallAddresses& addresses, bool* done) {
-  // A configuration that is seen once must not pay for a capture.
   if (runs->cannot_replay) return {};
-  if (runs->replay == nullptr && ++runs->uses < 2) return {};
+  if (runs->replay == nullptr && ++runs->uses < 2 &&
+      Replay::NumLaunchedOnce() >= kMaxLaunchedOnce) {
+    return {};
+  }
   if (runs->replay == nullptr) {
     // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
     if (StreamIsCapturing()) return {};

@@ -16,9 +16,6 @@ constexpr std::chrono::milliseconds kWarmUp(10);
 constexpr int kSamples = 4;
 // A candidate this many times slower than the best is not looked at further.
 constexpr float kHopeless = 2.0f;
-// A replay that is slower by no more than this is still worth the time that it
-// saves the CPU.
-constexpr float kReplayMargin = 1.05f;
 constexpr float kNever = std::numeric_limits<float>::infinity();
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
@@ -65,21 +62,19 @@ class Candidate {
 
   // Lays out every buffer in scratch memory and fills it with small numbers.
   RnnStatus Prepare(const AllocateScratch& allocate);
-  // Captures its passes; those that cannot be replayed are not.
-  void Capture();
-  bool is_captured() const {
-    return runs_.forward.replay != nullptr &&
-           (!is_training_ || runs_.backward.replay != nullptr);
-  }
+  // Captures its passes, which are replayed from then on.
+  RnnStatus Capture();
   // Runs its passes once and notes their times.
-  RnnStatus Sample(bool replayed, Times* times);
+  RnnStatus Sample(Times* times);
 
  private:
-  RnnStatus SamplePass(Pass pass, bool replayed, float* least);
-  RnnStatus Run(Pass pass, bool replayed) {
+  RnnStatus SamplePass(Pass pass, float* least);
+  RnnStatus Run(Pass pass) {
     const CudnnLane& lane = session_.lane();
-    return replayed ? runs_.of(pass).replay->Launch(lane.stream, addresses_)
-                    : EnqueuePass(pass, lane, runs_.plan.get(), addresses_);
+    Replay* const replay = runs_.of(pass).replay.get();
+    return replay != nullptr
+               ? replay->Launch(lane.stream, addresses_)
+               : EnqueuePass(pass, lane, runs_.plan.get(), addresses_);
   }
 
   CudnnSession& session_;
@@ -120,31 +115,30 @@ RnnStatus Candidate::Prepare(const AllocateScratch& allocate) {
   return {};
 }
 
-void Candidate::Capture() {
+RnnStatus Candidate::Capture() {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     if (pass == Pass::kBackward && !is_training_) break;
-    const RnnStatus status =
-        CapturePass(&session_, runs_.plan.get(), pass, scratch_.get(),
-                    &runs_.of(pass).replay);
-    runs_.of(pass).cannot_replay = !status.ok();
+    std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
+    if (replay != nullptr) continue;
+    CRNN_RETURN_IF_ERROR(CapturePass(&session_, runs_.plan.get(), pass,
+                                     scratch_.get(), &replay));
   }
+  return {};
 }
 
-RnnStatus Candidate::Sample(bool replayed, Times* times) {
-  CRNN_RETURN_IF_ERROR(SamplePass(Pass::kForward, replayed, &times->forward));
-  if (is_training_) {
-    return SamplePass(Pass::kBackward, replayed, &times->backward);
-  }
+RnnStatus Candidate::Sample(Times* times) {
+  CRNN_RETURN_IF_ERROR(SamplePass(Pass::kForward, &times->forward));
+  if (is_training_) return SamplePass(Pass::kBackward, &times->backward);
   times->backward = 0;
   return {};
 }
 
 // Each pass starts on an idle device, so that what it costs the CPU to launch
 // is not hidden behind the pass before.
-RnnStatus Candidate::SamplePass(Pass pass, bool replayed, float* least) {
+RnnStatus Candidate::SamplePass(Pass pass, float* least) {
   const CUstream stream = session_.lane().stream;
   CRNN_RETURN_IF_ERROR(begin_.Record(stream));
-  CRNN_RETURN_IF_ERROR(Run(pass, replayed));
+  CRNN_RETURN_IF_ERROR(Run(pass));
   CRNN_RETURN_IF_ERROR(end_.Record(stream));
   CRNN_RETURN_IF_ERROR(end_.Wait());
   float milliseconds;
@@ -153,54 +147,30 @@ RnnStatus Candidate::SamplePass(Pass pass, bool replayed, float* least) {
   return {};
 }
 
-// Milliseconds of a candidate's passes, enqueued and replayed.
-struct Measured {
-  Times enqueued, replayed;
-
-  bool replays(float Times::* pass) const {
-    return replayed.*pass <= kReplayMargin * enqueued.*pass;
-  }
-  float best(float Times::* pass) const {
-    return std::min(enqueued.*pass, replayed.*pass);
-  }
-  float sum() const { return best(&Times::forward) + best(&Times::backward); }
-};
-
 RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
                   const AllocateScratch& allocate, float best_so_far,
-                  Clock::time_point deadline, Measured* measured) {
+                  Clock::time_point deadline, Times* times) {
   Candidate candidate(session, runs);
   CRNN_RETURN_IF_ERROR(candidate.Prepare(allocate));
+  if (replays) CRNN_RETURN_IF_ERROR(candidate.Capture());
   const Clock::time_point warm = Clock::now() + kWarmUp;
   Times ignored;
   do {
-    ignored = Times();
-    CRNN_RETURN_IF_ERROR(candidate.Sample(false, &ignored));
+    CRNN_RETURN_IF_ERROR(candidate.Sample(&ignored));
   } while (Clock::now() < warm);
-  if (replays) candidate.Capture();
-  for (const bool replayed : {false, true}) {
-    // A replay's first launch instantiates its graph.
-    if (replayed &&
-        !(candidate.is_captured() && candidate.Sample(true, &ignored).ok())) {
+  for (int i = 0; i < kSamples; ++i) {
+    CRNN_RETURN_IF_ERROR(candidate.Sample(times));
+    if (times->sum() > kHopeless * best_so_far || Clock::now() > deadline) {
       break;
-    }
-    Times& times = replayed ? measured->replayed : measured->enqueued;
-    for (int i = 0; i < kSamples; ++i) {
-      CRNN_RETURN_IF_ERROR(candidate.Sample(replayed, &times));
-      if (times.sum() > kHopeless * best_so_far || Clock::now() > deadline) {
-        break;
-      }
     }
   }
   return {};
 }
 
-void AppendTimes(const char* algorithm, const char* way, const Times& times,
-                 std::string* text) {
-  if (times.sum() == kNever) return;
+void AppendTimes(const char* algorithm, const Times& times, std::string* text) {
   char words[128];
-  std::snprintf(words, sizeof(words), "%s%s %s %.3f + %.3f ms",
-                text->empty() ? "" : "; ", algorithm, way, times.forward,
+  std::snprintf(words, sizeof(words), "%s%s %.3f + %.3f ms",
+                text->empty() ? "" : "; ", algorithm, times.forward,
                 times.backward);
   *text += words;
 }
@@ -229,31 +199,24 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
   Choice choice;
   std::string timings;
   float best = kNever;
-  // In float32, the persistent kernels' functions are exact to about 1e-5 only.
-  // That is more than TF32 has, but less than was asked for without it.
-  const bool exact = configuration->problem.dtype == RnnDataType::kFloat32 &&
-                     !configuration->options.allow_tf32;
-  const int end =
-      exact ? static_cast<int>(RnnAlgorithm::kStandard) + 1 : kNumRnnAlgorithms;
+  const bool replays = configuration->options.replay && Gpu().has_graphs;
   for (int i = static_cast<int>(RnnAlgorithm::kStandard);
-       i < end && Clock::now() < deadline; ++i) {
+       i < kNumRnnAlgorithms && Clock::now() < deadline; ++i) {
     const auto algorithm = static_cast<RnnAlgorithm>(i);
     CudnnRuns* runs;
     // cuDNN has not every algorithm for every network.
     if (!session->Runs(configuration, algorithm, &runs).ok()) continue;
-    Measured measured;
-    if (!Measure(session, runs, configuration->options.replay, allocate, best,
-                 deadline, &measured)
+    Times times;
+    if (!Measure(session, runs, replays, allocate, best, deadline, &times)
              .ok()) {
+      runs->forward.replay.reset();
+      runs->backward.replay.reset();
       continue;
     }
-    AppendTimes(kRnnAlgorithmNames[i], "eager", measured.enqueued, &timings);
-    AppendTimes(kRnnAlgorithmNames[i], "replay", measured.replayed, &timings);
-    if (measured.sum() < best) {
-      best = measured.sum();
+    AppendTimes(kRnnAlgorithmNames[i], times, &timings);
+    if (times.sum() < best) {
+      best = times.sum();
       choice.algorithm = algorithm;
-      choice.replays_forward = measured.replays(&Times::forward);
-      choice.replays_backward = measured.replays(&Times::backward);
     }
   }
   if (!timings.empty()) {
@@ -264,8 +227,6 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
     std::unique_ptr<CudnnRuns>& runs = configuration->runs[i];
     if (i != static_cast<int>(choice.algorithm)) runs.reset();
     if (runs == nullptr) continue;
-    if (!choice.replays_forward) runs->forward.replay.reset();
-    if (!choice.replays_backward) runs->backward.replay.reset();
     // The scratch memory is gone.
     for (const auto* const pass : {&runs->forward, &runs->backward}) {
       if (pass->replay != nullptr) pass->replay->Forget();

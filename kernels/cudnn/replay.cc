@@ -56,6 +56,11 @@ std::atomic<int64_t>& LaunchesOfAll() {
   return launches;
 }
 
+std::atomic<int64_t>& LaunchedOnceOfAll() {
+  static std::atomic<int64_t> replays = 0;
+  return replays;
+}
+
 }  // namespace
 
 bool Replay::Fits(const CallAddresses& addresses) {
@@ -68,6 +73,8 @@ bool Replay::Fits(const CallAddresses& addresses) {
 size_t Replay::TotalBytes() { return BytesOfAll(); }
 
 int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
+
+int64_t Replay::NumLaunchedOnce() { return LaunchedOnceOfAll(); }
 
 Replay::~Replay() { Forget(); }
 
@@ -316,6 +323,8 @@ RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphLaunch(instance->exec.get(), stream), "launch a graph"));
   ++LaunchesOfAll();
+  if (launches_ == 1) ++LaunchedOnceOfAll();
+  if (launches_ == 2) --LaunchedOnceOfAll();
   return {};
 }
 

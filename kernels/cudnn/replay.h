@@ -54,8 +54,9 @@ class Replay {
   // take.
   size_t bytes() const { return bytes_; }
   static size_t TotalBytes();
-  // How often the process has launched one.
+  // How often the process has launched one, and how many it launched once only.
   static int64_t TotalLaunches();
+  static int64_t NumLaunchedOnce();
 
  private:
   struct DestroyGraph {

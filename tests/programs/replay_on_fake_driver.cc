@@ -311,6 +311,7 @@ void CheckAddresses(unsigned seed) {
            replay.get());
     if (step == 200) replay->Forget();
     Check(replay->bytes() == Replay::TotalBytes(), "bytes");
+    Check(Replay::NumLaunchedOnce() == (step == 0), "launched once");
   }
   replay.reset();
   Check(num_execs == 0 && Replay::TotalBytes() == 0, "something is left");
