@@ -151,7 +151,8 @@ def call_by_call(tmp_path_factory):
     folder = tmp_path_factory.mktemp("call_by_call")
     program = """
 import sys
-import numpy as np, test_gpu_replay
+import numpy as np, tensorflow as tf, test_gpu_replay
+tf.config.experimental.enable_tensor_float_32_execution(False)
 for index, case in enumerate(test_gpu_replay.BITS_CASES):
     np.savez(f"{sys.argv[1]}/{index}.npz", *test_gpu_replay.bits(*case))
 """
