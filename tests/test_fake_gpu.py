@@ -22,6 +22,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
                 *("kernels/cudnn/plan.cc", "kernels/rnn_spec.cc"),
             ],
         ),
+        (
+            "many_shapes_on_fake_driver",
+            8,
+            [
+                *("kernels/cudnn/session.cc", "kernels/cudnn/replay.cc", "kernels/cudnn/calls.cc"),
+                *("kernels/cudnn/exchange.cc", "kernels/cudnn/plan.cc", "kernels/rnn_spec.cc"),
+            ],
+        ),
     ],
 )
 def test_program(tmp_path, program, seeds, sources):

@@ -193,7 +193,7 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
   }
   if (runs->replay == nullptr) {
     // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
-    if (StreamIsCapturing()) return {};
+    if (StreamIsCapturing() || !session_->HasRoomForReplay()) return {};
     const auto sizes = CallBufferSizes(*runs_->plan, pass);
     const std::shared_ptr<void> region = resources_.allocate(
         *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
@@ -208,15 +208,12 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
   } else if (StreamIsCapturing()) {
     return {};
   }
-  const size_t bytes = runs->replay->bytes();
   const RnnStatus status = runs->replay->Launch(stream(), addresses);
   *done = status.ok();
   if (!*done) {
     runs->replay.reset();
     runs->cannot_replay = true;
     resources_.log(configuration_->name + ": " + status.message);
-  } else if (runs->replay->bytes() > bytes) {
-    session_->TrimReplays();
   }
   return {};
 }

@@ -16,8 +16,9 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // the next captures do not see again.
 constexpr int kAttempts = 3;
 constexpr size_t kMaxInstances = 64;
-// Of one pass; at least two instances are kept.
+// Of one pass and of all. A pass may always have two instances.
 constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
+constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
 // Rewriting no more than this part of the nodes costs next to nothing.
 constexpr size_t kNearPart = 16;
 // Addresses that come again within so many launches are worth an instance.
@@ -377,7 +378,8 @@ Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
 bool Replay::HasRoom() const {
   const size_t bytes = num_nodes_ * kBytesPerNode;
   return instances_.size() < kMaxInstances &&
-         bytes_ + bytes <= std::max(kMaxInstanceBytes, 2 * bytes);
+         (bytes_ <= bytes || (bytes_ + bytes <= kMaxInstanceBytes &&
+                              BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
 }
 
 RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {

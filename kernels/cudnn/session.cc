@@ -1,5 +1,6 @@
 #include "kernels/cudnn/session.h"
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <iterator>
@@ -10,8 +11,15 @@ namespace {
 // A configuration is a few descriptors in host memory, apart from its replays;
 // changing shapes make new ones.
 constexpr size_t kMaxConfigurations = 256;
-// For all replays of the process.
+// For all replays of the process, beyond what each session may have anyway.
 constexpr size_t kMaxReplayBytes = size_t{512} << 20;
+constexpr size_t kOwnReplayBytes = size_t{64} << 20;
+// A configuration has fallen out of use after this many times the number of
+// uses that it took to come again, which is taken for some, and for more while
+// it has not come again.
+constexpr int64_t kIntervalsUnused = 8;
+constexpr int64_t kMinInterval = 8;
+constexpr int64_t kFirstInterval = 64;
 
 std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
   const RnnSpec& spec = problem.spec;
@@ -61,7 +69,36 @@ std::string NameOf(const std::string& gpu, RnnProblem problem,
   return name;
 }
 
+bool HasFallenOutOfUse(const CudnnConfiguration& configuration, int64_t now) {
+  const int64_t comebacks = configuration.uses - 1;
+  const int64_t interval =
+      comebacks == 0
+          ? kFirstInterval
+          : (configuration.last_use - configuration.first_use) / comebacks;
+  return now - configuration.last_use >
+         kIntervalsUnused * std::max(interval, kMinInterval);
+}
+
 }  // namespace
+
+size_t CudnnConfiguration::ReplayBytes() const {
+  size_t bytes = 0;
+  for (const std::unique_ptr<CudnnRuns>& held : runs) {
+    if (held == nullptr) continue;
+    for (const auto* const pass : {&held->forward, &held->backward}) {
+      if (pass->replay != nullptr) bytes += pass->replay->bytes();
+    }
+  }
+  return bytes;
+}
+
+void CudnnConfiguration::DropReplays() {
+  for (const std::unique_ptr<CudnnRuns>& held : runs) {
+    if (held == nullptr) continue;
+    held->forward.replay.reset();
+    held->backward.replay.reset();
+  }
+}
 
 RnnStatus CudnnSession::Open(void* stream) {
   const RnnProblem none;
@@ -110,19 +147,35 @@ CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
   if (found != index_.end()) {
     configurations_.splice(configurations_.begin(), configurations_,
                            found->second);
-    return found->second->second.get();
+    CudnnConfiguration* const configuration = found->second->second.get();
+    ++configuration->uses;
+    configuration->last_use = ++uses_;
+    return configuration;
   }
   auto made = std::make_unique<CudnnConfiguration>();
   made->problem = problem;
   made->options = options;
   made->name = NameOf(gpu_, problem, options);
+  made->uses = 1;
+  made->first_use = made->last_use = ++uses_;
   configurations_.emplace_front(key, std::move(made));
   index_[key] = configurations_.begin();
-  if (configurations_.size() > kMaxConfigurations) {
-    index_.erase(configurations_.back().first);
-    configurations_.pop_back();
-  }
+  if (configurations_.size() > kMaxConfigurations) DropOneConfiguration();
   return configurations_.front().second.get();
+}
+
+// The least recently used of those that have no replays, if there is one; not
+// the latest.
+void CudnnSession::DropOneConfiguration() {
+  auto dropped = std::prev(configurations_.end());
+  for (auto entry = dropped; entry != configurations_.begin(); --entry) {
+    if (entry->second->ReplayBytes() == 0) {
+      dropped = entry;
+      break;
+    }
+  }
+  index_.erase(dropped->first);
+  configurations_.erase(dropped);
 }
 
 RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
@@ -141,18 +194,14 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
   return {};
 }
 
-void CudnnSession::TrimReplays() {
-  for (auto entry = configurations_.rbegin();
-       entry != configurations_.rend() &&
-       std::next(entry) != configurations_.rend() &&
-       Replay::TotalBytes() > kMaxReplayBytes;
-       ++entry) {
-    for (std::unique_ptr<CudnnRuns>& runs : entry->second->runs) {
-      if (runs == nullptr) continue;
-      runs->forward.replay.reset();
-      runs->backward.replay.reset();
-    }
+bool CudnnSession::HasRoomForReplay() {
+  if (Replay::TotalBytes() < kMaxReplayBytes) return true;
+  size_t own = 0;
+  for (const auto& [key, configuration] : configurations_) {
+    if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
+    own += configuration->ReplayBytes();
   }
+  return Replay::TotalBytes() < kMaxReplayBytes || own < kOwnReplayBytes;
 }
 
 CudnnSessionPool& CudnnSessionPool::Instance() {

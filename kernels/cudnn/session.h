@@ -42,6 +42,12 @@ struct CudnnConfiguration {
   std::string name;
   // By algorithm; made when first needed.
   std::array<std::unique_ptr<CudnnRuns>, kNumRnnAlgorithms> runs;
+  // Counted by its session: how often it was used, and after how many uses of
+  // any it was for the first time and the last.
+  int64_t uses = 0, first_use = 0, last_use = 0;
+
+  size_t ReplayBytes() const;
+  void DropReplays();
 };
 
 // Used by one thread at a time, for one stream.
@@ -59,12 +65,15 @@ class CudnnSession {
                                     const CudnnOptions& options);
   RnnStatus Runs(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
                  CudnnRuns** runs);
-  // Drops this session's least recently used replays while those of the process
-  // take too much memory; not those of the configuration used last.
-  void TrimReplays();
+  // Whether one more pass may be captured. Once all of the process take too
+  // much memory, those that have fallen out of use are dropped; not others,
+  // since shapes that push each other out would be captured anew at every use.
+  bool HasRoomForReplay();
 
  private:
   using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;
+
+  void DropOneConfiguration();
 
   std::string gpu_;  // The model's name.
   CudnnHandle handle_, capture_handle_;
@@ -73,6 +82,7 @@ class CudnnSession {
   // The most recently used first.
   std::list<Entry> configurations_;
   std::unordered_map<std::string, std::list<Entry>::iterator> index_;
+  int64_t uses_ = 0;
 };
 
 // Lends each caller a session of its own for a device and stream, so that no

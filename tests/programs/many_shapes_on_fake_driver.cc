@@ -1,0 +1,140 @@
+// Uses many shapes in one session, on a driver whose graphs are numbers of
+// empty nodes. Tells, without a GPU, which of them are captured, and how often.
+//
+//   many_shapes_on_fake_driver SEEDS
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "kernels/cudnn/session.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// 6.4 MB each, so that 80 fit.
+constexpr size_t kNodes = 400;
+constexpr size_t kFit = 80;
+
+void Check(bool holds, const std::string& what) {
+  if (holds) return;
+  std::printf("failed: %s\n", what.c_str());
+  std::exit(1);
+}
+
+GpuLibraries FakeLibraries() {
+  GpuLibraries libraries;
+  libraries.has_graphs = true;
+  CudaDriver& cuda = libraries.cuda;
+  cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
+  cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
+  cuda.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
+  cuda.cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
+    return CUDA_SUCCESS;
+  };
+  cuda.cuStreamEndCapture = [](CUstream, CUgraph*) { return CUDA_SUCCESS; };
+  cuda.cuGraphGetNodes = [](CUgraph, CUgraphNode*, size_t* count) {
+    *count = kNodes;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* type) {
+    *type = CU_GRAPH_NODE_TYPE_EMPTY;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphInstantiate = [](CUgraphExec*, CUgraph, unsigned long long) {
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphLaunch = [](CUgraphExec, CUstream) { return CUDA_SUCCESS; };
+  CudnnLibrary& cudnn = libraries.cudnn;
+  cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
+  cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {
+    return CUDNN_STATUS_SUCCESS;
+  };
+  cudnn.cudnnGetVersion = []() -> size_t { return 91900; };
+  return libraries;
+}
+
+struct Session {
+  CudnnSession session;
+  int64_t captures = 0, replays = 0;
+
+  Session() { Check(session.Open(nullptr).ok(), "a session"); }
+
+  // Uses a shape as the backend does.
+  void Use(int64_t time) {
+    RnnProblem problem;
+    problem.max_time = time;
+    CudnnConfiguration* const configuration =
+        session.Configuration(problem, CudnnOptions());
+    std::unique_ptr<CudnnRuns>& runs = configuration->runs[1];
+    if (runs == nullptr) runs = std::make_unique<CudnnRuns>();
+    std::unique_ptr<Replay>& replay = runs->forward.replay;
+    if (replay == nullptr) {
+      if (!session.HasRoomForReplay()) return;
+      const RnnStatus status = Replay::Capture(
+          nullptr, 0, {}, [](const CallAddresses&) { return RnnStatus(); },
+          &replay);
+      Check(status.ok(), status.message);
+      ++captures;
+    }
+    Check(replay->Launch(nullptr, {}).ok(), "a launch");
+    ++replays;
+    Check(Replay::TotalBytes() < size_t{600} << 20, "too many replays");
+  }
+};
+
+// Shapes that come again, but more of them than fit, are not captured in turn.
+void CheckCycle(unsigned seed) {
+  std::mt19937 random(seed);
+  Session session;
+  const int shapes = 100 + random() % 400;
+  const int uses = 100 * shapes;
+  for (int i = 0; i < uses; ++i) session.Use(1 + random() % shapes);
+  Check(session.captures < 3 * static_cast<int64_t>(kFit), "captured in turn");
+  Check(session.replays > 0.9 * uses * kFit / shapes, "too few are replayed");
+
+  Session other;
+  for (int i = 0; i < 100; ++i) other.Use(1);
+  Check(other.captures == 1, "a second session has no room");
+}
+
+// What replaces others for good is captured soon.
+void CheckChange(unsigned seed) {
+  std::mt19937 random(seed);
+  Session session;
+  const int shapes = 2 + random() % 78;
+  for (int first : {0, 1000, 2000}) {
+    for (int i = 0; i < 100 * shapes; ++i) {
+      session.Use(1 + first + random() % shapes);
+    }
+    const int64_t before = session.replays;
+    for (int i = 0; i < 10 * shapes; ++i) {
+      session.Use(1 + first + random() % shapes);
+    }
+    Check(session.replays - before == 10 * shapes, "some are not replayed");
+  }
+}
+
+}  // namespace
+
+const GpuLibraries& Gpu() {
+  static const GpuLibraries libraries = FakeLibraries();
+  return libraries;
+}
+
+RnnStatus CudaStatus(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return {};
+  return {RnnStatus::Code::kInternal, what};
+}
+
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  const int seeds = argc > 1 ? std::atoi(argv[1]) : 1;
+  for (int seed = 0; seed < seeds; ++seed) {
+    cudnn_rnn_tf::CheckCycle(seed);
+    cudnn_rnn_tf::CheckChange(seed);
+  }
+  std::printf("%d seeds passed\n", seeds);
+}
