@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 CXX_FILES = $(shell find ops kernels cudnn_rnn_tf -name '*.cc' -o -name '*.h')
-CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc)
+CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc tests/programs/*.h)
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 

@@ -70,10 +70,9 @@ def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
 
     # The first uses choose, capture and compile, and make graphs over addresses that come again.
     deadline = time.perf_counter() + WARM_UP_SECONDS
-    while True:
+    run(4 * multiple)
+    while time.perf_counter() < deadline:
         run(4 * multiple)
-        if time.perf_counter() > deadline:
-            break
     estimate = min(seconds(multiple), seconds(2 * multiple))
     count = max(1, min(1000, int(SAMPLE_SECONDS / estimate)))
     count = -(-count // multiple) * multiple

@@ -54,7 +54,7 @@ for mode in ("lstm", "gru", "rnn_tanh"):
         batch = x.shape[1 if time_major else 0]
         states = [tf.ones(s) for s in config.state_shapes(batch, time_major)]
         lengths = tf.constant([5, 0, 3, 1, 2, 4][:batch]) if sys.argv[1] == "padded" else None
-        for _ in range(3):  # All are graphs; the second run measures, too.
+        for _ in range(3):  # Full sequences are graphs; the second run measures.
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch([x, params])
                 y, _ = ops.forward(

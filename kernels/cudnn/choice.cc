@@ -65,8 +65,7 @@ bool Choices::Find(const std::string& configuration, Choice* choice) {
 
 Choices::State Choices::Use(const std::string& configuration, Choice* choice) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (entries_.size() > kMaxEntries) entries_.clear();
-  Entry& entry = entries_[configuration];
+  Entry& entry = At(configuration);
   ++entry.uses;
   if (entry.state == State::kUndecided && entry.uses > 1) {
     entry.state = State::kToBeMeasured;
@@ -79,7 +78,7 @@ Choices::State Choices::Use(const std::string& configuration, Choice* choice) {
 
 void Choices::Decide(const std::string& configuration, const Choice& choice) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Entry& entry = entries_[configuration];
+  Entry& entry = At(configuration);
   entry.state = State::kDecided;
   entry.choice = choice;
   if (choice.source == "measured") Store();
@@ -94,6 +93,11 @@ std::string Choices::Text() {
             entry.choice.Text() + '\n';
   }
   return text;
+}
+
+Choices::Entry& Choices::At(const std::string& configuration) {
+  if (entries_.size() > kMaxEntries) entries_.clear();
+  return entries_[configuration];
 }
 
 void Choices::Load() {

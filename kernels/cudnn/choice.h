@@ -50,6 +50,7 @@ class Choices {
   };
 
   Choices();
+  Entry& At(const std::string& configuration);
   void Load();
   void Store();
 

@@ -187,13 +187,12 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
 RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
                                   const CallAddresses& addresses, bool* done) {
   if (runs->cannot_replay) return {};
-  if (runs->replay == nullptr && ++runs->uses < 2 &&
-      Replay::NumLaunchedOnce() >= kMaxLaunchedOnce) {
-    return {};
-  }
   if (runs->replay == nullptr) {
+    if (++runs->uses < 2 && Replay::NumLaunchedOnce() >= kMaxLaunchedOnce) {
+      return {};
+    }
     // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
-    if (StreamIsCapturing() || !session_->HasRoomForReplay()) return {};
+    if (StreamIsCapturing() || !session_->MakeRoomForReplay()) return {};
     const auto sizes = CallBufferSizes(*runs_->plan, pass);
     const std::shared_ptr<void> region = resources_.allocate(
         *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);

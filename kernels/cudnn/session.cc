@@ -14,12 +14,12 @@ constexpr size_t kMaxConfigurations = 256;
 // For all replays of the process, beyond what each session may have anyway.
 constexpr size_t kMaxReplayBytes = size_t{512} << 20;
 constexpr size_t kOwnReplayBytes = size_t{64} << 20;
-// A configuration has fallen out of use after this many times the number of
-// uses that it took to come again, which is taken for some, and for more while
-// it has not come again.
+// A configuration has fallen out of use when so many times the mean interval
+// between its uses has gone by without one. Intervals count uses of all
+// configurations; of one that was used once, the interval is assumed.
 constexpr int64_t kIntervalsUnused = 8;
 constexpr int64_t kMinInterval = 8;
-constexpr int64_t kFirstInterval = 64;
+constexpr int64_t kAssumedInterval = 64;
 
 std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
   const RnnSpec& spec = problem.spec;
@@ -70,11 +70,11 @@ std::string NameOf(const std::string& gpu, RnnProblem problem,
 }
 
 bool HasFallenOutOfUse(const CudnnConfiguration& configuration, int64_t now) {
-  const int64_t comebacks = configuration.uses - 1;
+  const int64_t intervals = configuration.uses - 1;
   const int64_t interval =
-      comebacks == 0
-          ? kFirstInterval
-          : (configuration.last_use - configuration.first_use) / comebacks;
+      intervals == 0
+          ? kAssumedInterval
+          : (configuration.last_use - configuration.first_use) / intervals;
   return now - configuration.last_use >
          kIntervalsUnused * std::max(interval, kMinInterval);
 }
@@ -144,24 +144,25 @@ CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
                                                 const CudnnOptions& options) {
   const std::string key = KeyOf(problem, options);
   const auto found = index_.find(key);
+  ++uses_;
   if (found != index_.end()) {
     configurations_.splice(configurations_.begin(), configurations_,
                            found->second);
-    CudnnConfiguration* const configuration = found->second->second.get();
-    ++configuration->uses;
-    configuration->last_use = ++uses_;
-    return configuration;
+  } else {
+    auto made = std::make_unique<CudnnConfiguration>();
+    made->problem = problem;
+    made->options = options;
+    made->name = NameOf(gpu_, problem, options);
+    made->first_use = uses_;
+    configurations_.emplace_front(key, std::move(made));
+    index_[key] = configurations_.begin();
+    if (configurations_.size() > kMaxConfigurations) DropOneConfiguration();
   }
-  auto made = std::make_unique<CudnnConfiguration>();
-  made->problem = problem;
-  made->options = options;
-  made->name = NameOf(gpu_, problem, options);
-  made->uses = 1;
-  made->first_use = made->last_use = ++uses_;
-  configurations_.emplace_front(key, std::move(made));
-  index_[key] = configurations_.begin();
-  if (configurations_.size() > kMaxConfigurations) DropOneConfiguration();
-  return configurations_.front().second.get();
+  CudnnConfiguration* const configuration =
+      configurations_.front().second.get();
+  ++configuration->uses;
+  configuration->last_use = uses_;
+  return configuration;
 }
 
 // The least recently used of those that have no replays, if there is one; not
@@ -194,7 +195,7 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
   return {};
 }
 
-bool CudnnSession::HasRoomForReplay() {
+bool CudnnSession::MakeRoomForReplay() {
   if (Replay::TotalBytes() < kMaxReplayBytes) return true;
   size_t own = 0;
   for (const auto& [key, configuration] : configurations_) {

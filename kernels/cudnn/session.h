@@ -42,8 +42,8 @@ struct CudnnConfiguration {
   std::string name;
   // By algorithm; made when first needed.
   std::array<std::unique_ptr<CudnnRuns>, kNumRnnAlgorithms> runs;
-  // Counted by its session: how often it was used, and after how many uses of
-  // any it was for the first time and the last.
+  // How often it was used; the first time and the last, by number among the
+  // uses of all in its session.
   int64_t uses = 0, first_use = 0, last_use = 0;
 
   size_t ReplayBytes() const;
@@ -68,7 +68,7 @@ class CudnnSession {
   // Whether one more pass may be captured. Once all of the process take too
   // much memory, those that have fallen out of use are dropped; not others,
   // since shapes that push each other out would be captured anew at every use.
-  bool HasRoomForReplay();
+  bool MakeRoomForReplay();
 
  private:
   using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;

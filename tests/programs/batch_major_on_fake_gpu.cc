@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/cudnn/calls.h"
+#include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -29,12 +30,6 @@ std::unique_ptr<ParamLayout> layout;
 int next_descriptor = 0;
 int bias_dims[3], matrix_dims[3];
 int num_exchanges = 0;
-
-void Check(bool holds, const std::string& what) {
-  if (holds) return;
-  std::printf("failed: %s, for %s\n", what.c_str(), Describe(*problem).c_str());
-  std::exit(1);
-}
 
 // The number of an array at [row, batch, place].
 uint64_t Number(CallBuffer buffer, int64_t row, int64_t batch, int64_t place) {
@@ -148,6 +143,8 @@ cudnnStatus_t Drop(Descriptor) {
   --next_descriptor;
   return CUDNN_STATUS_SUCCESS;
 }
+
+}  // namespace
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries;
@@ -287,6 +284,8 @@ GpuLibraries FakeLibraries() {
   return libraries;
 }
 
+namespace {
+
 // Buffers of the sizes that a pass asks for, with a guard behind each.
 class Memory {
  public:
@@ -363,6 +362,7 @@ void CheckNetwork(unsigned seed) {
   drawn.time_major = draw(0, 4) == 0;
   drawn.has_sequence_lengths = draw(0, 3) == 0;
   problem = &drawn;
+  being_checked = Describe(drawn);
   layout = std::make_unique<ParamLayout>(drawn.spec);
   std::unique_ptr<CudnnPlan> plan;
   const RnnStatus status = CudnnPlan::Create(nullptr, drawn, {}, &plan);
@@ -379,20 +379,8 @@ void CheckNetwork(unsigned seed) {
 
 }  // namespace
 
-const GpuLibraries& Gpu() {
-  static const GpuLibraries libraries = FakeLibraries();
-  return libraries;
-}
-
-RnnStatus CudaStatus(CUresult result, const char* what) {
-  if (result == CUDA_SUCCESS) return {};
-  return {RnnStatus::Code::kInternal, what};
-}
-
 }  // namespace cudnn_rnn_tf
 
-int main(int count, char** arguments) {
-  const int seeds = count > 1 ? std::atoi(arguments[1]) : 1;
-  for (int seed = 0; seed < seeds; ++seed) cudnn_rnn_tf::CheckNetwork(seed);
-  std::printf("%d seeds passed\n", seeds);
+int main(int argc, char** argv) {
+  return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckNetwork);
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/cudnn/session.h"
+#include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -17,11 +18,7 @@ namespace {
 constexpr size_t kNodes = 400;
 constexpr size_t kFit = 80;
 
-void Check(bool holds, const std::string& what) {
-  if (holds) return;
-  std::printf("failed: %s\n", what.c_str());
-  std::exit(1);
-}
+}  // namespace
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries;
@@ -55,6 +52,8 @@ GpuLibraries FakeLibraries() {
   return libraries;
 }
 
+namespace {
+
 struct Session {
   CudnnSession session;
   int64_t captures = 0, replays = 0;
@@ -71,7 +70,7 @@ struct Session {
     if (runs == nullptr) runs = std::make_unique<CudnnRuns>();
     std::unique_ptr<Replay>& replay = runs->forward.replay;
     if (replay == nullptr) {
-      if (!session.HasRoomForReplay()) return;
+      if (!session.MakeRoomForReplay()) return;
       const RnnStatus status = Replay::Capture(
           nullptr, 0, {}, [](const CallAddresses&) { return RnnStatus(); },
           &replay);
@@ -99,11 +98,14 @@ void CheckCycle(unsigned seed) {
   Check(other.captures == 1, "a second session has no room");
 }
 
-// What replaces others for good is captured soon.
+// What replaces others for good is captured soon, however long the session has
+// run before. No two sets of shapes fit at once.
 void CheckChange(unsigned seed) {
   std::mt19937 random(seed);
   Session session;
-  const int shapes = 2 + random() % 78;
+  const int shapes = 41 + random() % 39;
+  for (int i = 0; i < 20000; ++i) session.Use(5000);
+  for (int i = 0; i < 5 * shapes; ++i) session.Use(3001 + i % shapes);
   for (int first : {0, 1000, 2000}) {
     for (int i = 0; i < 100 * shapes; ++i) {
       session.Use(1 + first + random() % shapes);
@@ -118,23 +120,11 @@ void CheckChange(unsigned seed) {
 
 }  // namespace
 
-const GpuLibraries& Gpu() {
-  static const GpuLibraries libraries = FakeLibraries();
-  return libraries;
-}
-
-RnnStatus CudaStatus(CUresult result, const char* what) {
-  if (result == CUDA_SUCCESS) return {};
-  return {RnnStatus::Code::kInternal, what};
-}
-
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
-  const int seeds = argc > 1 ? std::atoi(argv[1]) : 1;
-  for (int seed = 0; seed < seeds; ++seed) {
+  return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckCycle(seed);
     cudnn_rnn_tf::CheckChange(seed);
-  }
-  std::printf("%d seeds passed\n", seeds);
+  });
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/cudnn/replay.h"
+#include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -82,6 +83,8 @@ CUresult SetInExec(CUgraphExec exec, CUgraphNode node, const Params* params) {
   Set(*params, &reinterpret_cast<FakeExec*>(exec)->nodes[Node(node)->index]);
   return CUDA_SUCCESS;
 }
+
+}  // namespace
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries;
@@ -186,6 +189,8 @@ GpuLibraries FakeLibraries() {
   return libraries;
 }
 
+namespace {
+
 template <typename Number>
 Bytes BytesOf(Number number) {
   Bytes bytes(sizeof(number));
@@ -250,12 +255,6 @@ struct Pass {
   }
 };
 
-void Check(bool holds, const std::string& what) {
-  if (holds) return;
-  std::printf("failed: %s\n", what.c_str());
-  std::exit(1);
-}
-
 std::unique_ptr<Replay> Capture(const Pass& pass) {
   std::array<bool, kNumCallBuffers> used = {};
   std::fill_n(used.begin(), pass.num_buffers, true);
@@ -275,8 +274,7 @@ void Launch(const Pass& pass, const CallAddresses& addresses, Replay* replay) {
   capturing = nullptr;
   Check(launched.size() == expected.nodes.size(), "number of nodes");
   for (size_t i = 0; i < launched.size(); ++i) {
-    Check(launched[i] == *expected.nodes[i],
-          "a launch over other addresses, seed " + std::to_string(pass.seed));
+    Check(launched[i] == *expected.nodes[i], "a launch over other addresses");
   }
 }
 
@@ -371,26 +369,13 @@ void CheckRefusals() {
 
 }  // namespace
 
-const GpuLibraries& Gpu() {
-  static const GpuLibraries libraries = FakeLibraries();
-  return libraries;
-}
-
-RnnStatus CudaStatus(CUresult result, const char* what) {
-  if (result == CUDA_SUCCESS) return {};
-  return {RnnStatus::Code::kInternal,
-          std::string("the driver failed to ") + what};
-}
-
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
-  const int seeds = argc > 1 ? std::atoi(argv[1]) : 1;
-  for (int seed = 0; seed < seeds; ++seed) {
+  return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckAddresses(seed);
     cudnn_rnn_tf::CheckLoop(seed);
     cudnn_rnn_tf::CheckNoLoop(seed);
-  }
-  cudnn_rnn_tf::CheckRefusals();
-  std::printf("%d seeds passed\n", seeds);
+    cudnn_rnn_tf::CheckRefusals();
+  });
 }

@@ -1,0 +1,51 @@
+// What the programs that run on fake GPUs share.
+#ifndef CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GPU_H_
+#define CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GPU_H_
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "kernels/cudnn/libraries.h"
+
+namespace cudnn_rnn_tf {
+
+// Each program's own.
+GpuLibraries FakeLibraries();
+
+inline std::string being_checked;
+
+inline void Check(bool holds, const std::string& what) {
+  if (holds) return;
+  std::printf("failed: %s, for %s\n", what.c_str(), being_checked.c_str());
+  std::exit(1);
+}
+
+// Checks as many seeds as the program's argument says.
+inline int RunSeeds(int argc, char** argv,
+                    const std::function<void(unsigned)>& check) {
+  const int seeds = argc > 1 ? std::atoi(argv[1]) : 1;
+  for (int seed = 0; seed < seeds; ++seed) {
+    being_checked = "seed " + std::to_string(seed);
+    check(seed);
+  }
+  std::printf("%d seeds passed\n", seeds);
+  return 0;
+}
+
+// In place of kernels/cudnn/libraries.cc.
+const GpuLibraries& Gpu() {
+  static const GpuLibraries libraries = FakeLibraries();
+  return libraries;
+}
+
+RnnStatus CudaStatus(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return {};
+  return {RnnStatus::Code::kInternal,
+          std::string("the fake GPU failed to ") + what};
+}
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GPU_H_
