@@ -13,7 +13,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        ("replay_on_fake_driver", 25, ["kernels/cudnn/replay.cc"]),
+        (
+            "replay_on_fake_driver",
+            25,
+            ["kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"],
+        ),
         (
             "batch_major_on_fake_gpu",
             500,
@@ -26,7 +30,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
             "many_shapes_on_fake_driver",
             8,
             [
-                *("kernels/cudnn/session.cc", "kernels/cudnn/replay.cc", "kernels/cudnn/calls.cc"),
+                *("kernels/cudnn/session.cc", "kernels/cudnn/replay.cc"),
+                *("kernels/cudnn/captured_graph.cc", "kernels/cudnn/calls.cc"),
                 *("kernels/cudnn/exchange.cc", "kernels/cudnn/plan.cc", "kernels/rnn_spec.cc"),
             ],
         ),

@@ -18,9 +18,6 @@ size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
          static_cast<size_t>(algorithm);
 }
 
-// A program whose shapes never come again pays for no more captures than these.
-constexpr int64_t kMaxLaunchedOnce = 64;
-
 // Numbers of such bytes are NaN, in every type.
 constexpr unsigned char kNanByte = 0xFF;
 
@@ -180,40 +177,39 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
   return EnqueuePass(pass, session_->lane(), runs_->plan.get(), addresses);
 }
 
-// Not where that would cost more than it gains, nor where it cannot be. On an
-// H200, what cuDNN enqueues itself, in streams of its own too, makes every
-// kernel of every graph 0.18 µs slower until the process ends. So a first use
-// is a graph as well, unless too many never had a second.
+// On an H200, what cuDNN enqueues itself, in streams of its own too, makes
+// every kernel of every graph 0.18 µs slower until the process ends. So
+// whatever can be captured is, and at its first use its nodes are launched
+// once.
 RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
                                   const CallAddresses& addresses, bool* done) {
-  if (runs->cannot_replay) return {};
-  if (runs->replay == nullptr) {
-    if (++runs->uses < 2 && Replay::NumLaunchedOnce() >= kMaxLaunchedOnce) {
-      return {};
+  // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
+  if (runs->cannot_replay || StreamIsCapturing()) return {};
+  CudnnPlan* const plan = runs_->plan.get();
+  RnnStatus status;
+  if (runs->replay == nullptr && ++runs->uses == 1) {
+    CapturedGraph graph;
+    status = session_->Capture(plan, pass, addresses, &graph);
+    *done = status.ok();
+    if (*done) return graph.LaunchNodes(stream());
+  } else {
+    if (runs->replay == nullptr) {
+      if (!session_->MakeRoomForReplay()) return {};
+      const auto sizes = CallBufferSizes(*plan, pass);
+      const std::shared_ptr<void> region = resources_.allocate(
+          *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
+      if (region == nullptr) return {};
+      status = session_->Capture(plan, pass, region.get(), &runs->replay);
     }
-    // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
-    if (StreamIsCapturing() || !session_->MakeRoomForReplay()) return {};
-    const auto sizes = CallBufferSizes(*runs_->plan, pass);
-    const std::shared_ptr<void> region = resources_.allocate(
-        *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
-    if (region == nullptr) return {};
-    const RnnStatus status = CapturePass(session_.get(), runs_->plan.get(),
-                                         pass, region.get(), &runs->replay);
-    if (!status.ok()) {
-      runs->cannot_replay = true;
-      resources_.log(configuration_->name + ": " + status.message);
-      return {};
+    if (status.ok()) {
+      status = runs->replay->Launch(stream(), addresses);
+      *done = status.ok();
+      if (*done) return {};
     }
-  } else if (StreamIsCapturing()) {
-    return {};
   }
-  const RnnStatus status = runs->replay->Launch(stream(), addresses);
-  *done = status.ok();
-  if (!*done) {
-    runs->replay.reset();
-    runs->cannot_replay = true;
-    resources_.log(configuration_->name + ": " + status.message);
-  }
+  runs->replay.reset();
+  runs->cannot_replay = true;
+  resources_.log(configuration_->name + ": " + status.message);
   return {};
 }
 

@@ -55,7 +55,11 @@ namespace cudnn_rnn_tf {
   F(cuLibraryGetKernel)        \
   F(cuLibraryLoadData)         \
   F(cuMemcpy2DAsync)           \
+  F(cuMemcpy3DAsync)           \
   F(cuMemcpyDtoDAsync)         \
+  F(cuMemsetD2D16Async)        \
+  F(cuMemsetD2D32Async)        \
+  F(cuMemsetD2D8Async)         \
   F(cuMemsetD8Async)           \
   F(cuStreamCreate)            \
   F(cuStreamDestroy)           \
@@ -65,13 +69,16 @@ namespace cudnn_rnn_tf {
 #define CRNN_CUDA_GRAPH_FUNCTIONS(F) \
   F(cuStreamBeginCapture)            \
   F(cuStreamEndCapture)              \
+  F(cuGraphAddDependencies_v2)       \
   F(cuGraphDestroy)                  \
   F(cuGraphExecDestroy)              \
   F(cuGraphExecKernelNodeSetParams)  \
   F(cuGraphExecMemcpyNodeSetParams)  \
   F(cuGraphExecMemsetNodeSetParams)  \
+  F(cuGraphGetEdges_v2)              \
   F(cuGraphGetNodes)                 \
   F(cuGraphInstantiate)              \
+  F(cuGraphKernelNodeGetAttribute)   \
   F(cuGraphKernelNodeGetParams)      \
   F(cuGraphKernelNodeSetParams)      \
   F(cuGraphLaunch)                   \
@@ -80,8 +87,10 @@ namespace cudnn_rnn_tf {
   F(cuGraphMemsetNodeGetParams)      \
   F(cuGraphMemsetNodeSetParams)      \
   F(cuGraphNodeGetType)              \
+  F(cuGraphRemoveDependencies_v2)    \
   F(cuFuncGetParamInfo)              \
-  F(cuKernelGetParamInfo)
+  F(cuKernelGetParamInfo)            \
+  F(cuLaunchKernelEx)
 
 #define CRNN_MEMBER(name) decltype(&::name) name = nullptr;
 

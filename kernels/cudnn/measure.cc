@@ -120,8 +120,8 @@ RnnStatus Candidate::Capture() {
     if (pass == Pass::kBackward && !is_training_) break;
     std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
     if (replay != nullptr) continue;
-    CRNN_RETURN_IF_ERROR(CapturePass(&session_, runs_.plan.get(), pass,
-                                     scratch_.get(), &replay));
+    CRNN_RETURN_IF_ERROR(
+        session_.Capture(runs_.plan.get(), pass, scratch_.get(), &replay));
   }
   return {};
 }
@@ -176,22 +176,6 @@ void AppendTimes(const char* algorithm, const Times& times, std::string* text) {
 }
 
 }  // namespace
-
-RnnStatus CapturePass(CudnnSession* session, CudnnPlan* plan, Pass pass,
-                      void* region, std::unique_ptr<Replay>* replay) {
-  CudnnLane lane;
-  CRNN_RETURN_IF_ERROR(session->CaptureLane(&lane));
-  std::array<bool, kNumCallBuffers> used;
-  const auto sizes = CallBufferSizes(*plan, pass);
-  std::transform(sizes.begin(), sizes.end(), used.begin(),
-                 [](size_t size) { return size > 0; });
-  return Replay::Capture(
-      lane.stream, reinterpret_cast<CUdeviceptr>(region), used,
-      [&](const CallAddresses& addresses) {
-        return EnqueuePass(pass, lane, plan, addresses);
-      },
-      replay);
-}
 
 Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
                      const AllocateScratch& allocate) {

@@ -13,11 +13,6 @@ namespace cudnn_rnn_tf {
 // go of it; null where there is none to be had.
 using AllocateScratch = std::function<std::shared_ptr<void>(size_t bytes)>;
 
-// Captures a pass of the plan over scratch memory at `region`, of the largest
-// buffer's size and Replay::kRegionSlack bytes.
-RnnStatus CapturePass(CudnnSession* session, CudnnPlan* plan, Pass pass,
-                      void* region, std::unique_ptr<Replay>* replay);
-
 // Runs the configuration's candidates, waiting for the device, and returns the
 // fastest: algorithms, each enqueued and replayed. It ends soon after half a
 // second. Without the memory for it, the choice is the rule's.

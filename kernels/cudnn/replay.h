@@ -7,10 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "kernels/cudnn/calls.h"
+#include "kernels/cudnn/captured_graph.h"
 
 namespace cudnn_rnn_tf {
 
@@ -54,65 +54,40 @@ class Replay {
   // take.
   size_t bytes() const { return bytes_; }
   static size_t TotalBytes();
-  // How often the process has launched one, and how many it launched once only.
+  // How often the process has launched one.
   static int64_t TotalLaunches();
-  static int64_t NumLaunchedOnce();
 
  private:
-  struct DestroyGraph {
-    void operator()(CUgraph graph) const { Gpu().cuda.cuGraphDestroy(graph); }
-  };
   struct DestroyExec {
     void operator()(CUgraphExec exec) const {
       Gpu().cuda.cuGraphExecDestroy(exec);
     }
   };
-  using Graph = std::unique_ptr<CUgraph_st, DestroyGraph>;
   using Exec = std::unique_ptr<CUgraphExec_st, DestroyExec>;
 
   // An address in a node: that of a buffer, at a fixed distance.
-  struct Patch {
+  struct PatchedWord {
     size_t word;  // Index into the node's words.
     CallBuffer buffer;
     CUdeviceptr distance;
   };
-  struct Node {
-    CUgraphNode node = nullptr;
-    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    // By type.
-    CUDA_KERNEL_NODE_PARAMS kernel = {};
-    CUDA_MEMCPY3D copy = {};
-    CUDA_MEMSET_NODE_PARAMS fill = {};
-    // A kernel's arguments, in one block or each from a word of its own on; a
-    // copy's source and destination; a fill's destination.
-    std::vector<CUdeviceptr> words;
-    std::vector<size_t> arguments;  // The word at which each begins.
-    size_t block_bytes = 0;         // 0: not in one block.
-    std::vector<Patch> patches;
-    uint32_t buffers = 0;  // A bit for each that the patches name.
+  struct PatchedNode {
+    GraphNode* node;
+    std::vector<PatchedWord> patches;
+    uint32_t buffers;  // A bit for each that the patches name.
   };
   struct Instance {
     Exec exec;
     CallAddresses addresses;
     uint64_t last_launch = 0;
   };
-  // By kernel, the sizes of its arguments.
-  using Kernels =
-      std::map<std::pair<CUfunction, CUkernel>, std::vector<size_t>>;
 
   Replay() = default;
-  static RnnStatus CaptureGraph(CUstream stream, const CallAddresses& addresses,
-                                const Enqueue& enqueue, Graph* graph);
-  static RnnStatus ReadNodes(CUgraph graph, Kernels* kernels,
-                             std::vector<Node>* nodes);
-  static RnnStatus ReadNode(Kernels* kernels, Node* node);
-  static RnnStatus ArgumentSizes(const CUDA_KERNEL_NODE_PARAMS& kernel,
-                                 Kernels* kernels,
-                                 const std::vector<size_t>** argument_sizes);
-  static RnnStatus FindPatches(const std::vector<Node>& moved,
-                               const CallAddresses& addresses,
-                               const CallAddresses& distances,
-                               std::vector<Node>* nodes);
+  // Learns from a graph over addresses that are `distances` from these.
+  RnnStatus FindPatches(const CapturedGraph& moved,
+                        const CallAddresses& addresses,
+                        const CallAddresses& distances);
+  static void Patch(const CallAddresses& addresses, PatchedNode* patched);
   // Makes or replaces an instance's graph by one over `addresses`.
   RnnStatus Instantiate(const CallAddresses& addresses, Instance* instance);
   // An instance over `addresses`, of theirs alone or rewritten.
@@ -120,17 +95,15 @@ class Replay {
   // A place for an instance of theirs alone; null where they are not worth one.
   Instance* OwnInstance(const CallAddresses& addresses);
   bool HasRoom() const;
+  size_t BytesOfInstance() const;
   // How many nodes name one of these buffers, a bit for each.
   size_t NumNodesWith(uint32_t buffers) const;
   // Rewrites an instance where the addresses differ.
   RnnStatus Move(const CallAddresses& addresses, Instance* instance);
-  // Writes `addresses` into a node of the graph or, unless null, of `exec`.
-  RnnStatus Rewrite(Node* node, const CallAddresses& addresses,
-                    CUgraphExec exec);
 
   // Its nodes name those of the executable graphs.
-  Graph graph_;
-  std::vector<Node> nodes_;  // Those with patches.
+  CapturedGraph graph_;
+  std::vector<PatchedNode> patched_;
   // How many of them name the same buffers, by their bits.
   std::map<uint32_t, size_t> num_nodes_by_buffers_;
   // Programs that run in a loop come back to the same few sets of addresses:
@@ -143,7 +116,6 @@ class Replay {
   std::deque<CallAddresses> missed_;  // The latest that had no instance.
   uint64_t launches_ = 0;
   CUcontext context_ = nullptr;
-  size_t num_nodes_ = 0;
   size_t bytes_ = 0;
 };
 

@@ -140,6 +140,33 @@ RnnStatus CudnnSession::CaptureLane(CudnnLane* lane) {
   return {};
 }
 
+RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass,
+                                const CallAddresses& addresses,
+                                CapturedGraph* graph) {
+  CudnnLane lane;
+  CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
+  GraphNode::Kernels kernels;
+  return CapturedGraph::Capture(
+      lane.stream, [&] { return EnqueuePass(pass, lane, plan, addresses); },
+      &kernels, graph);
+}
+
+RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass, void* region,
+                                std::unique_ptr<Replay>* replay) {
+  CudnnLane lane;
+  CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
+  std::array<bool, kNumCallBuffers> used;
+  const auto sizes = CallBufferSizes(*plan, pass);
+  std::transform(sizes.begin(), sizes.end(), used.begin(),
+                 [](size_t size) { return size > 0; });
+  return Replay::Capture(
+      lane.stream, reinterpret_cast<CUdeviceptr>(region), used,
+      [&](const CallAddresses& addresses) {
+        return EnqueuePass(pass, lane, plan, addresses);
+      },
+      replay);
+}
+
 CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
                                                 const CudnnOptions& options) {
   const std::string key = KeyOf(problem, options);

@@ -57,8 +57,13 @@ class CudnnSession {
   ~CudnnSession();
 
   const CudnnLane& lane() const { return lane_; }
-  // For captures, which other work in the stream must not enter.
-  RnnStatus CaptureLane(CudnnLane* lane);
+  // Captures a pass over `addresses`.
+  RnnStatus Capture(CudnnPlan* plan, Pass pass, const CallAddresses& addresses,
+                    CapturedGraph* graph);
+  // Captures a pass to be replayed. `region` is scratch memory, of the largest
+  // buffer's size and Replay::kRegionSlack bytes.
+  RnnStatus Capture(CudnnPlan* plan, Pass pass, void* region,
+                    std::unique_ptr<Replay>* replay);
 
   // Valid until the next call.
   CudnnConfiguration* Configuration(const RnnProblem& problem,
@@ -73,6 +78,8 @@ class CudnnSession {
  private:
   using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;
 
+  // For captures, which other work in the stream must not enter.
+  RnnStatus CaptureLane(CudnnLane* lane);
   void DropOneConfiguration();
 
   std::string gpu_;  // The model's name.

@@ -35,6 +35,11 @@ GpuLibraries FakeLibraries() {
     *count = kNodes;
     return CUDA_SUCCESS;
   };
+  cuda.cuGraphGetEdges_v2 = [](CUgraph, CUgraphNode*, CUgraphNode*,
+                               CUgraphEdgeData*, size_t* count) {
+    *count = 0;
+    return CUDA_SUCCESS;
+  };
   cuda.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* type) {
     *type = CU_GRAPH_NODE_TYPE_EMPTY;
     return CUDA_SUCCESS;

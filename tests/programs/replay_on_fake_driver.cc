@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -28,26 +29,32 @@ struct FakeNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   size_t index = 0;      // In its graph.
   bool refuses = false;  // To be set in the graph.
+  // Of a kernel its grid, of a fill or copy its width.
   unsigned grid = 1;
+  unsigned element_size = 1;  // Of a fill.
+  bool is_cooperative = false;
   std::vector<Bytes> arguments;
   CUdeviceptr destination = 0, source = 0;
   std::vector<void*> pointers;  // What the driver hands out.
 
   bool operator==(const FakeNode& other) const {
     return type == other.type && grid == other.grid &&
+           element_size == other.element_size &&
+           is_cooperative == other.is_cooperative &&
            arguments == other.arguments && destination == other.destination &&
            source == other.source;
   }
 };
 struct FakeGraph {
   std::vector<std::unique_ptr<FakeNode>> nodes;
+  std::vector<std::pair<size_t, size_t>> edges;
 };
 struct FakeExec {
   std::vector<FakeNode> nodes;
 };
 
 FakeGraph* capturing = nullptr;
-std::vector<FakeNode> launched;  // By the last launch.
+std::vector<FakeNode> launched;  // Those that do something.
 int num_execs = 0;               // That are not destroyed.
 long num_instantiated = 0, num_rewritten = 0;
 bool refuses_rewriting = false;
@@ -55,6 +62,9 @@ bool refuses_rewriting = false;
 const FakeGraph* last_read = nullptr;
 
 FakeNode* Node(CUgraphNode node) { return reinterpret_cast<FakeNode*>(node); }
+CUgraphNode Handle(const FakeGraph& graph, size_t index) {
+  return reinterpret_cast<CUgraphNode>(graph.nodes[index].get());
+}
 
 void Set(const CUDA_KERNEL_NODE_PARAMS& from, FakeNode* node) {
   for (size_t i = 0; i < node->arguments.size(); ++i) {
@@ -68,6 +78,17 @@ void Set(const CUDA_MEMSET_NODE_PARAMS& from, FakeNode* node) {
 void Set(const CUDA_MEMCPY3D& from, FakeNode* node) {
   node->destination = from.dstDevice;
   node->source = from.srcDevice;
+}
+
+template <unsigned kElementSize, typename Value>
+CUresult LaunchFill(CUdeviceptr destination, size_t, Value, size_t width,
+                    size_t height, CUstream) {
+  FakeNode& node = launched.emplace_back();
+  node.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  node.destination = destination;
+  node.grid = width * height;
+  node.element_size = kElementSize;
+  return CUDA_SUCCESS;
 }
 
 template <typename Params>
@@ -110,7 +131,18 @@ GpuLibraries FakeLibraries() {
     last_read = reinterpret_cast<FakeGraph*>(graph);
     *count = last_read->nodes.size();
     for (size_t i = 0; nodes != nullptr && i < *count; ++i) {
-      nodes[i] = reinterpret_cast<CUgraphNode>(last_read->nodes[i].get());
+      nodes[i] = Handle(*last_read, i);
+    }
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphGetEdges_v2 = [](CUgraph graph, CUgraphNode* from,
+                               CUgraphNode* to, CUgraphEdgeData*,
+                               size_t* count) {
+    const auto& read = *reinterpret_cast<FakeGraph*>(graph);
+    *count = read.edges.size();
+    for (size_t i = 0; from != nullptr && i < *count; ++i) {
+      from[i] = Handle(read, read.edges[i].first);
+      to[i] = Handle(read, read.edges[i].second);
     }
     return CUDA_SUCCESS;
   };
@@ -132,6 +164,15 @@ GpuLibraries FakeLibraries() {
     params->kernelParams = from.pointers.data();
     return CUDA_SUCCESS;
   };
+  cuda.cuGraphKernelNodeGetAttribute = [](CUgraphNode node,
+                                          CUlaunchAttributeID id,
+                                          CUlaunchAttributeValue* value) {
+    *value = {};
+    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+      value->cooperative = Node(node)->is_cooperative;
+    }
+    return CUDA_SUCCESS;
+  };
   cuda.cuFuncGetParamInfo = [](CUfunction function, size_t index,
                                size_t* offset, size_t* size) {
     const size_t node = reinterpret_cast<uintptr_t>(function) - 1;
@@ -145,6 +186,9 @@ GpuLibraries FakeLibraries() {
                                        CUDA_MEMSET_NODE_PARAMS* params) {
     *params = {};
     params->dst = Node(node)->destination;
+    params->width = Node(node)->grid;
+    params->height = 1;
+    params->elementSize = Node(node)->element_size;
     return CUDA_SUCCESS;
   };
   cuda.cuGraphMemcpyNodeGetParams = [](CUgraphNode node,
@@ -153,6 +197,7 @@ GpuLibraries FakeLibraries() {
     params->srcMemoryType = params->dstMemoryType = CU_MEMORYTYPE_DEVICE;
     params->dstDevice = Node(node)->destination;
     params->srcDevice = Node(node)->source;
+    params->WidthInBytes = Node(node)->grid;
     return CUDA_SUCCESS;
   };
   cuda.cuGraphKernelNodeSetParams = SetInGraph<CUDA_KERNEL_NODE_PARAMS>;
@@ -183,7 +228,34 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream) {
-    launched = reinterpret_cast<FakeExec*>(exec)->nodes;
+    for (const FakeNode& node : reinterpret_cast<FakeExec*>(exec)->nodes) {
+      if (node.type != CU_GRAPH_NODE_TYPE_EMPTY) launched.push_back(node);
+    }
+    return CUDA_SUCCESS;
+  };
+  cuda.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction function,
+                             void** arguments, void**) {
+    FakeNode& node = launched.emplace_back();
+    node.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    node.grid = config->gridDimX;
+    node.is_cooperative =
+        config->numAttrs > 0 &&
+        config->attrs[0].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    const size_t index = reinterpret_cast<uintptr_t>(function) - 1;
+    for (const Bytes& like : capturing->nodes[index]->arguments) {
+      const auto* const bytes = static_cast<unsigned char*>(*arguments++);
+      node.arguments.emplace_back(bytes, bytes + like.size());
+    }
+    return CUDA_SUCCESS;
+  };
+  cuda.cuMemsetD2D8Async = LaunchFill<1, unsigned char>;
+  cuda.cuMemsetD2D16Async = LaunchFill<2, unsigned short>;
+  cuda.cuMemsetD2D32Async = LaunchFill<4, unsigned int>;
+  cuda.cuMemcpy3DAsync = [](const CUDA_MEMCPY3D* copy, CUstream) {
+    FakeNode& node = launched.emplace_back();
+    node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    node.grid = copy->WidthInBytes;
+    Set(*copy, &node);
     return CUDA_SUCCESS;
   };
   return libraries;
@@ -203,6 +275,7 @@ Bytes BytesOf(Number number) {
 struct Pass {
   unsigned seed;
   int num_nodes, num_buffers;
+  bool is_chain = false;
 
   RnnStatus operator()(const CallAddresses& addresses) const {
     Random random(seed);
@@ -215,9 +288,11 @@ struct Pass {
       auto node = std::make_unique<FakeNode>();
       node->index = i;
       node->refuses = random() % 9 == 0;
+      node->grid = 1 + random() % 9;
       switch (random() % 12) {
         case 0:
           node->type = CU_GRAPH_NODE_TYPE_MEMSET;
+          node->element_size = 1 << random() % 3;
           node->destination = address();
           break;
         case 1:
@@ -229,7 +304,7 @@ struct Pass {
           break;  // Empty.
         default:
           node->type = CU_GRAPH_NODE_TYPE_KERNEL;
-          node->grid = 1 + random() % 9;
+          node->is_cooperative = random() % 5 == 0;
           for (unsigned count = random() % 6; count > 0; --count) {
             Bytes argument = BytesOf(address());
             switch (random() % 3) {
@@ -250,6 +325,8 @@ struct Pass {
           }
       }
       capturing->nodes.push_back(std::move(node));
+      if (i == 0) continue;
+      capturing->edges.emplace_back(is_chain ? i - 1 : random() % i, i);
     }
     return {};
   }
@@ -265,17 +342,38 @@ std::unique_ptr<Replay> Capture(const Pass& pass) {
   return replay;
 }
 
-void Launch(const Pass& pass, const CallAddresses& addresses, Replay* replay) {
-  const RnnStatus status = replay->Launch(nullptr, addresses);
-  Check(status.ok(), status.message);
-  FakeGraph expected;
-  capturing = &expected;
+// Runs `launch` and checks that it enqueues what the pass is over `addresses`.
+void CheckLaunch(const Pass& pass, const CallAddresses& addresses,
+                 const std::function<RnnStatus()>& launch) {
+  FakeGraph graph;
+  capturing = &graph;
   pass(addresses);
+  launched.clear();
+  const RnnStatus status = launch();
   capturing = nullptr;
-  Check(launched.size() == expected.nodes.size(), "number of nodes");
-  for (size_t i = 0; i < launched.size(); ++i) {
-    Check(launched[i] == *expected.nodes[i], "a launch over other addresses");
+  Check(status.ok(), status.message);
+  size_t next = 0;
+  for (const std::unique_ptr<FakeNode>& expected : graph.nodes) {
+    if (expected->type == CU_GRAPH_NODE_TYPE_EMPTY) continue;
+    Check(next < launched.size(), "a node is not launched");
+    Check(launched[next++] == *expected, "a launch of something else");
   }
+  Check(next == launched.size(), "too much is launched");
+}
+
+void Launch(const Pass& pass, const CallAddresses& addresses, Replay* replay) {
+  CheckLaunch(pass, addresses,
+              [&] { return replay->Launch(nullptr, addresses); });
+}
+
+bool IsChain(const Pass& pass) {
+  FakeGraph graph;
+  capturing = &graph;
+  pass({});
+  capturing = nullptr;
+  return std::all_of(
+      graph.edges.begin(), graph.edges.end(),
+      [](const auto& edge) { return edge.first + 1 == edge.second; });
 }
 
 CallAddresses RandomAddresses(Random* random) {
@@ -290,9 +388,12 @@ CallAddresses RandomAddresses(Random* random) {
 // again.
 void CheckAddresses(unsigned seed) {
   Random random(seed);
-  const Pass pass = {seed, 1 + static_cast<int>(random() % 200),
-                     1 + static_cast<int>(random() % kNumCallBuffers)};
+  const bool is_chain = random() % 3 == 0;
+  const Pass pass = {
+      seed, 1 + static_cast<int>(random() % (is_chain ? 16 : 200)),
+      1 + static_cast<int>(random() % kNumCallBuffers), is_chain};
   std::unique_ptr<Replay> replay = Capture(pass);
+  num_instantiated = 0;
   std::vector<CallAddresses> sets(1 + random() % 90);
   for (size_t i = 0; i < sets.size(); ++i) {
     sets[i] = RandomAddresses(&random);
@@ -309,10 +410,35 @@ void CheckAddresses(unsigned seed) {
            replay.get());
     if (step == 200) replay->Forget();
     Check(replay->bytes() == Replay::TotalBytes(), "bytes");
-    Check(Replay::NumLaunchedOnce() == (step == 0), "launched once");
   }
+  Check((num_instantiated == 0) == replay->launches_nodes(), "no graph");
+  Check(IsChain(pass) || !replay->launches_nodes(),
+        "no chain, but launched so");
   replay.reset();
   Check(num_execs == 0 && Replay::TotalBytes() == 0, "something is left");
+}
+
+// What is launched once is launched node by node, over its own addresses.
+void CheckOnce(unsigned seed) {
+  Random random(seed);
+  const Pass pass = {seed, 100, kNumCallBuffers};
+  const CallAddresses addresses = RandomAddresses(&random);
+  GraphNode::Kernels kernels;
+  CapturedGraph graph;
+  const auto capture = [&](bool in_order) {
+    return CapturedGraph::Capture(
+        nullptr,
+        [&] {
+          const RnnStatus status = pass(addresses);
+          if (!in_order) capturing->edges.emplace_back(60, 40);
+          return status;
+        },
+        &kernels, &graph);
+  };
+  Check(capture(true).ok() && !graph.is_chain(), "a capture");
+  CheckLaunch(pass, addresses, [&] { return graph.LaunchNodes(nullptr); });
+  Check(capture(false).code == RnnStatus::Code::kUnimplemented,
+        "nodes before those that they wait for");
 }
 
 // A loop over a few sets of addresses settles: nothing is made or rewritten.
@@ -374,6 +500,7 @@ void CheckRefusals() {
 int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckAddresses(seed);
+    cudnn_rnn_tf::CheckOnce(seed);
     cudnn_rnn_tf::CheckLoop(seed);
     cudnn_rnn_tf::CheckNoLoop(seed);
     cudnn_rnn_tf::CheckRefusals();

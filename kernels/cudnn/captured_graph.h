@@ -1,0 +1,108 @@
+// Work captured into a CUDA graph, whose nodes can be read, written and
+// launched one by one.
+#ifndef CUDNN_RNN_TF_KERNELS_CUDNN_CAPTURED_GRAPH_H_
+#define CUDNN_RNN_TF_KERNELS_CUDNN_CAPTURED_GRAPH_H_
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cudnn/libraries.h"
+
+namespace cudnn_rnn_tf {
+
+// Why no graph can stand for a pass.
+RnnStatus NotReplayable(const std::string& why);
+
+// A kernel, a copy or a fill of device memory, or nothing, and what it is
+// called with. Valid as long as its graph.
+class GraphNode {
+ public:
+  // By kernel, the sizes of its arguments.
+  using Kernels =
+      std::map<std::pair<CUfunction, CUkernel>, std::vector<size_t>>;
+
+  // Fails where the node is of another kind.
+  static RnnStatus Read(CUgraphNode handle, Kernels* kernels, GraphNode* node);
+
+  CUgraphNode handle() const { return handle_; }
+
+  // A kernel's arguments, in one block or each from a word of its own on; a
+  // copy's source and destination; a fill's destination.
+  const std::vector<CUdeviceptr>& words() const { return words_; }
+  void set_word(size_t index, CUdeviceptr word) { words_[index] = word; }
+
+  // Whether the other differs in its words at most, of which it has as many.
+  bool IsLike(const GraphNode& other) const;
+
+  // Writes the words into the graph's node or, unless null, into that of
+  // `exec`.
+  RnnStatus Write(CUgraphExec exec, CUcontext context) const;
+
+  // Enqueues the node's work as if there were no graph.
+  RnnStatus Launch(CUstream stream) const;
+
+ private:
+  RnnStatus ReadKernel(Kernels* kernels);
+  // What the node does, with its words. A kernel's is valid during `call`.
+  template <typename Call>
+  CUresult WithKernel(const Call& call) const;
+  CUDA_MEMCPY3D Copy() const;
+  CUDA_MEMSET_NODE_PARAMS Fill() const;
+
+  CUgraphNode handle_ = nullptr;
+  CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
+  // By type.
+  CUDA_KERNEL_NODE_PARAMS kernel_ = {};
+  CUDA_MEMCPY3D copy_ = {};
+  CUDA_MEMSET_NODE_PARAMS fill_ = {};
+  std::vector<CUdeviceptr> words_;
+  std::vector<size_t> arguments_;              // The word at which each begins.
+  size_t block_bytes_ = 0;                     // 0: not in one block.
+  std::vector<CUlaunchAttribute> attributes_;  // Of a kernel's launch.
+};
+
+class CapturedGraph {
+ public:
+  // Captures what `enqueue` enqueues in the stream.
+  static RnnStatus Capture(CUstream stream,
+                           const std::function<RnnStatus()>& enqueue,
+                           GraphNode::Kernels* kernels, CapturedGraph* graph);
+
+  CUgraph get() const { return graph_.get(); }
+  std::vector<GraphNode>& nodes() { return nodes_; }
+  const std::vector<GraphNode>& nodes() const { return nodes_; }
+
+  // Makes each node wait for the one before it, where nearly all do anyway.
+  RnnStatus Straighten();
+
+  // Enqueues the nodes' work one after the other.
+  RnnStatus LaunchNodes(CUstream stream) const;
+
+ private:
+  struct Destroy {
+    void operator()(CUgraph graph) const { Gpu().cuda.cuGraphDestroy(graph); }
+  };
+
+  // Which node waits for which.
+  struct Edges {
+    std::vector<CUgraphNode> from, to;
+    std::vector<CUgraphEdgeData> data;
+  };
+
+  RnnStatus ReadNodes(GraphNode::Kernels* kernels);
+  RnnStatus ReadEdges();
+
+  std::unique_ptr<CUgraph_st, Destroy> graph_;
+  std::vector<GraphNode> nodes_;  // Each after those that it waits for.
+  Edges edges_;
+  size_t longest_path_ = 0;  // In nodes.
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CUDNN_CAPTURED_GRAPH_H_
