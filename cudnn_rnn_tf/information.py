@@ -21,9 +21,10 @@ def info() -> dict[str, Any]:
         TensorFlow, compiler and build type of the compiled code; the processor's features and the
         instruction set in use; `backends`, which maps each backend to "available" or to the
         reason why it is not; and `gpu`: `replay`, whether CUDA graphs may be replayed; `replays`,
-        how often one was; and `choices`, which maps each configuration that has run to cuDNN's
-        `algorithm` for it, the choice's `source` ("measured"; "stored", by an earlier process;
-        "pinned"; or "rule") and the `timings` that were measured, forward + backward.
+        how often a pass was; and `choices`, which maps each configuration that has run to cuDNN's
+        `algorithm` for it, how `forward` and `backward` are replayed ("graph", as captured, or
+        "chain"), the choice's `source` ("measured"; "stored", by an earlier process; "pinned"; or
+        "rule") and the `timings` that were measured, forward + backward, in milliseconds.
     """
     return {
         "version": __version__,
@@ -45,7 +46,7 @@ def _gpu() -> dict[str, Any]:
     choices = {}
     for line in library.cudnn_rnn_tf_gpu_choices().decode().splitlines():
         configuration, *values = line.split("\t")
-        names = ("source", "algorithm", "timings")
+        names = ("source", "algorithm", "forward", "backward", "timings")
         choices[configuration] = dict(zip(names, values, strict=True))
     return {
         "replay": bool(library.cudnn_rnn_tf_gpu_replay_is_on()),

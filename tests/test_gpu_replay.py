@@ -390,7 +390,8 @@ def gpu_info(*arguments: str, **environment: str) -> dict:
 
 def test_choice_is_measured_at_the_second_use_and_stored(tmp_path):
     path = tmp_path / "choices"
-    path.write_text("no choice\nx\tpersist_static\ny\tstandard\treplay\teager\tstandard 1 ms\n")
+    other_versions = ["y\tstandard\treplay\teager\tstandard 1 ms", "z\tstandard\tstandard 1 ms"]
+    path.write_text("\n".join(["no choice", "x\tpersist_static", *other_versions, ""]))
     cache = {"CUDNN_RNN_TF_CHOICE_CACHE": str(path)}
     assert not gpu_info("1", **cache)["choices"]
     ((name, measured),) = gpu_info("3", **cache)["choices"].items()
@@ -409,10 +410,49 @@ def test_choice_is_measured_at_the_second_use_and_stored(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == [pathlib.Path(path).name]
 
 
+BITS_OF_A_CHOICE = """
+import hashlib
+import numpy as np
+import tensorflow as tf
+import cudnn_rnn_tf as crnn
+tf.keras.utils.set_random_seed(1)
+layer = crnn.CudnnLSTM(1, 64, dtype="float16")
+x = tf.random.stateless_normal([4, 20, 32], [0, 1], dtype=tf.float16)
+for _ in range(4):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        outputs = layer(x, training=True)
+        value = tf.reduce_sum(outputs**2)
+    results = [outputs, *tape.gradient(value, [x, *layer.trainable_variables])]
+    print(hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest())
+((name, choice),) = crnn.info()["gpu"]["choices"].items()
+print(name, *map(choice.get, ("algorithm", "forward", "backward")), sep="\\t")
+"""
+
+
+def test_a_chain_repeats_the_bits_of_its_graph(tmp_path):
+    """So do the first step's kernels, which are launched one by one."""
+    path = tmp_path / "choices"
+    cache = {"CUDNN_RNN_TF_CHOICE_CACHE": str(path)}
+    measured = test_gpu.run_program(BITS_OF_A_CHOICE, **cache).splitlines()[-1]
+    name = measured.split("\t")[0]
+    of_steps = set()
+    for forward, backward in (("graph", "graph"), ("chain", "chain"), ("graph", "chain")):
+        stored = "\t".join([name, "standard", forward, backward])
+        path.write_text(f"{stored}\tstandard 1 + 1 ms\n")
+        *bits, used = test_gpu.run_program(BITS_OF_A_CHOICE, **cache).splitlines()
+        assert used == stored and len(bits) == 4
+        of_steps.update(bits)
+    assert len(of_steps) == 1
+
+
 def test_choice_is_the_rules_under_determinism():
     info = gpu_info("4", "deterministic")
     (choice,) = info["choices"].values()
-    assert choice == {"source": "rule", "algorithm": "standard", "timings": ""}
+    assert choice == {
+        **{"source": "rule", "algorithm": "standard", "timings": ""},
+        **{"forward": "graph", "backward": "graph"},
+    }
     assert info["replays"] == (6 if REPLAY_IS_ON else 0)
 
 

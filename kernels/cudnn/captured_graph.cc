@@ -1,7 +1,6 @@
 #include "kernels/cudnn/captured_graph.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <unordered_map>
@@ -9,10 +8,9 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A graph of so many times the nodes on its longest path, or fewer, is better a
-// chain: on an H200, each fork and join takes as long as several kernels.
-const double kStraightness =
-    getenv("CRNN_CHAIN") ? atof(getenv("CRNN_CHAIN")) : 1.05;
+// A graph with more nodes than so many times those on its longest path gains
+// more from what runs at the same time than its forks and joins cost.
+constexpr double kNearlyChain = 1.25;
 
 constexpr char kReadGraph[] = "read a graph";
 constexpr char kReadNode[] = "read a graph's node";
@@ -307,8 +305,12 @@ RnnStatus CapturedGraph::ReadEdges() {
   return {};
 }
 
-RnnStatus CapturedGraph::Straighten() {
-  if (nodes_.size() > kStraightness * longest_path_) return {};
+bool CapturedGraph::is_nearly_chain() const {
+  return nodes_.size() > longest_path_ &&
+         nodes_.size() <= kNearlyChain * longest_path_;
+}
+
+RnnStatus CapturedGraph::MakeChain() {
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphRemoveDependencies_v2(get(), edges_.from.data(),
                                           edges_.to.data(), edges_.data.data(),
@@ -319,10 +321,11 @@ RnnStatus CapturedGraph::Straighten() {
     edges_.from.push_back(nodes_[i - 1].handle());
     edges_.to.push_back(nodes_[i].handle());
   }
+  edges_.data.resize(edges_.from.size());
   longest_path_ = nodes_.size();
   return CudaStatus(Cuda().cuGraphAddDependencies_v2(
                         get(), edges_.from.data(), edges_.to.data(),
-                        /*edgeData=*/nullptr, edges_.from.size()),
+                        edges_.data.data(), edges_.from.size()),
                     "change a graph");
 }
 

@@ -66,6 +66,7 @@ class GraphNode {
   std::vector<CUlaunchAttribute> attributes_;  // Of a kernel's launch.
 };
 
+// Used by one thread at a time.
 class CapturedGraph {
  public:
   // Captures what `enqueue` enqueues in the stream.
@@ -77,8 +78,10 @@ class CapturedGraph {
   std::vector<GraphNode>& nodes() { return nodes_; }
   const std::vector<GraphNode>& nodes() const { return nodes_; }
 
-  // Makes each node wait for the one before it, where nearly all do anyway.
-  RnnStatus Straighten();
+  // Whether it is no chain, but so nearly one that it may be faster as a chain.
+  bool is_nearly_chain() const;
+  // Makes each node wait for the one before it.
+  RnnStatus MakeChain();
 
   // Enqueues the nodes' work one after the other.
   RnnStatus LaunchNodes(CUstream stream) const;
@@ -88,7 +91,7 @@ class CapturedGraph {
     void operator()(CUgraph graph) const { Gpu().cuda.cuGraphDestroy(graph); }
   };
 
-  // Which node waits for which.
+  // Which nodes wait for which.
   struct Edges {
     std::vector<CUgraphNode> from, to;
     std::vector<CUgraphEdgeData> data;

@@ -20,17 +20,28 @@ std::string FileName() {
   return name != nullptr ? name : "";
 }
 
+constexpr char kGraph[] = "graph", kChain[] = "chain";
+
+bool ParseIsChain(const std::string& text, bool* is_chain) {
+  *is_chain = text == kChain;
+  return *is_chain || text == kGraph;
+}
+
 // False for a line that is no choice, as another version might write.
 bool ParseLine(const std::string& line, std::string* configuration,
                Choice* choice) {
   std::istringstream stream(line);
-  std::string algorithm;
+  std::string algorithm, forward, backward;
   if (!std::getline(stream, *configuration, '\t') ||
       !std::getline(stream, algorithm, '\t') ||
+      !std::getline(stream, forward, '\t') ||
+      !std::getline(stream, backward, '\t') ||
       !std::getline(stream, choice->timings) ||
       choice->timings.find('\t') != std::string::npos ||
       !ParseRnnAlgorithm(algorithm, &choice->algorithm) ||
-      choice->algorithm == RnnAlgorithm::kAuto) {
+      choice->algorithm == RnnAlgorithm::kAuto ||
+      !ParseIsChain(forward, &choice->forward_is_chain) ||
+      !ParseIsChain(backward, &choice->backward_is_chain)) {
     return false;
   }
   choice->source = "stored";
@@ -41,7 +52,8 @@ bool ParseLine(const std::string& line, std::string* configuration,
 
 std::string Choice::Text() const {
   return std::string(kRnnAlgorithmNames[static_cast<int>(algorithm)]) + '\t' +
-         timings;
+         (forward_is_chain ? kChain : kGraph) + '\t' +
+         (backward_is_chain ? kChain : kGraph) + '\t' + timings;
 }
 
 Choices& Choices::Instance() {

@@ -14,12 +14,14 @@ namespace cudnn_rnn_tf {
 
 struct Choice {
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
+  // Whether a pass is replayed as a chain, not as the graph that was captured.
+  bool forward_is_chain = false, backward_is_chain = false;
   // "rule", "pinned", "measured" or "stored".
   std::string source = "rule";
   // What was measured, in words.
   std::string timings;
 
-  // "algorithm\ttimings".
+  // "algorithm\tforward\tbackward\ttimings", a pass being "graph" or "chain".
   std::string Text() const;
 };
 

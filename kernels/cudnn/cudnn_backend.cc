@@ -199,7 +199,12 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
       const std::shared_ptr<void> region = resources_.allocate(
           *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
       if (region == nullptr) return {};
-      status = session_->Capture(plan, pass, region.get(), &runs->replay);
+      const Choice& choice = configuration_->choice;
+      status =
+          session_->Capture(plan, pass, region.get(),
+                            pass == Pass::kForward ? choice.forward_is_chain
+                                                   : choice.backward_is_chain,
+                            &runs->replay);
     }
     if (status.ok()) {
       status = runs->replay->Launch(stream(), addresses);

@@ -45,11 +45,15 @@ class Event {
   CUevent event_ = nullptr;
 };
 
-// The least milliseconds seen of a candidate's passes.
+// Of a pass, the least milliseconds seen.
+struct PassTime {
+  float least = kNever;
+  bool is_chain = false;
+};
+
 struct Times {
-  float forward = kNever;
-  float backward = kNever;
-  float sum() const { return forward + backward; }
+  PassTime forward, backward;
+  float sum() const { return forward.least + backward.least; }
 };
 
 // One algorithm over scratch memory.
@@ -66,9 +70,12 @@ class Candidate {
   RnnStatus Capture();
   // Runs its passes once and notes their times.
   RnnStatus Sample(Times* times);
+  // Makes passes chains where that is faster.
+  RnnStatus TryChains(Times* times);
 
  private:
-  RnnStatus SamplePass(Pass pass, float* least);
+  RnnStatus TryChain(Pass pass, PassTime* time);
+  RnnStatus SamplePass(Pass pass, PassTime* time);
   RnnStatus Run(Pass pass) {
     const CudnnLane& lane = session_.lane();
     Replay* const replay = runs_.of(pass).replay.get();
@@ -120,8 +127,8 @@ RnnStatus Candidate::Capture() {
     if (pass == Pass::kBackward && !is_training_) break;
     std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
     if (replay != nullptr) continue;
-    CRNN_RETURN_IF_ERROR(
-        session_.Capture(runs_.plan.get(), pass, scratch_.get(), &replay));
+    CRNN_RETURN_IF_ERROR(session_.Capture(
+        runs_.plan.get(), pass, scratch_.get(), /*as_chain=*/false, &replay));
   }
   return {};
 }
@@ -129,13 +136,38 @@ RnnStatus Candidate::Capture() {
 RnnStatus Candidate::Sample(Times* times) {
   CRNN_RETURN_IF_ERROR(SamplePass(Pass::kForward, &times->forward));
   if (is_training_) return SamplePass(Pass::kBackward, &times->backward);
-  times->backward = 0;
+  times->backward.least = 0;
+  return {};
+}
+
+RnnStatus Candidate::TryChains(Times* times) {
+  CRNN_RETURN_IF_ERROR(TryChain(Pass::kForward, &times->forward));
+  return TryChain(Pass::kBackward, &times->backward);
+}
+
+RnnStatus Candidate::TryChain(Pass pass, PassTime* time) {
+  std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
+  if (replay == nullptr || !replay->is_nearly_chain()) return {};
+  std::unique_ptr<Replay> other;
+  CRNN_RETURN_IF_ERROR(session_.Capture(runs_.plan.get(), pass, scratch_.get(),
+                                        /*as_chain=*/true, &other));
+  std::swap(replay, other);
+  PassTime first, of_chain;
+  CRNN_RETURN_IF_ERROR(SamplePass(pass, &first));
+  for (int i = 0; i < kSamples; ++i) {
+    CRNN_RETURN_IF_ERROR(SamplePass(pass, &of_chain));
+  }
+  if (of_chain.least < time->least) {
+    *time = {of_chain.least, /*is_chain=*/true};
+  } else {
+    std::swap(replay, other);
+  }
   return {};
 }
 
 // Each pass starts on an idle device, so that what it costs the CPU to launch
 // is not hidden behind the pass before.
-RnnStatus Candidate::SamplePass(Pass pass, float* least) {
+RnnStatus Candidate::SamplePass(Pass pass, PassTime* time) {
   const CUstream stream = session_.lane().stream;
   CRNN_RETURN_IF_ERROR(begin_.Record(stream));
   CRNN_RETURN_IF_ERROR(Run(pass));
@@ -143,7 +175,7 @@ RnnStatus Candidate::SamplePass(Pass pass, float* least) {
   CRNN_RETURN_IF_ERROR(end_.Wait());
   float milliseconds;
   CRNN_RETURN_IF_ERROR(end_.MillisecondsSince(begin_, &milliseconds));
-  *least = std::min(*least, milliseconds);
+  time->least = std::min(time->least, milliseconds);
   return {};
 }
 
@@ -164,14 +196,14 @@ RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
       break;
     }
   }
-  return {};
+  return times->sum() < best_so_far ? candidate.TryChains(times) : RnnStatus();
 }
 
 void AppendTimes(const char* algorithm, const Times& times, std::string* text) {
   char words[128];
   std::snprintf(words, sizeof(words), "%s%s %.3f + %.3f ms",
-                text->empty() ? "" : "; ", algorithm, times.forward,
-                times.backward);
+                text->empty() ? "" : "; ", algorithm, times.forward.least,
+                times.backward.least);
   *text += words;
 }
 
@@ -201,6 +233,8 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
     if (times.sum() < best) {
       best = times.sum();
       choice.algorithm = algorithm;
+      choice.forward_is_chain = times.forward.is_chain;
+      choice.backward_is_chain = times.backward.is_chain;
     }
   }
   if (!timings.empty()) {

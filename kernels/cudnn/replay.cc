@@ -76,7 +76,7 @@ void Replay::Forget() {
 
 RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
                           const std::array<bool, kNumCallBuffers>& used,
-                          const Enqueue& enqueue,
+                          bool as_chain, const Enqueue& enqueue,
                           std::unique_ptr<Replay>* replay) {
   std::unique_ptr<Replay> made(new Replay);
   CRNN_RETURN_IF_ERROR(
@@ -101,7 +101,7 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
     if (found.ok()) break;
   }
   CRNN_RETURN_IF_ERROR(found);
-  CRNN_RETURN_IF_ERROR(made->graph_.Straighten());
+  if (as_chain) CRNN_RETURN_IF_ERROR(made->graph_.MakeChain());
   *replay = std::move(made);
   return {};
 }

@@ -33,10 +33,11 @@ class Replay {
   // Captures a pass in `stream`, or says why it cannot be replayed. Nothing
   // runs and no memory is touched, but the driver wants addresses of memory:
   // `region` stands for every buffer in `used`, and has the size of the largest
-  // of them and kRegionSlack bytes.
+  // of them and kRegionSlack bytes. As a chain, no two of its kernels run at
+  // the same time.
   static RnnStatus Capture(CUstream stream, CUdeviceptr region,
                            const std::array<bool, kNumCallBuffers>& used,
-                           const Enqueue& enqueue,
+                           bool as_chain, const Enqueue& enqueue,
                            std::unique_ptr<Replay>* replay);
   static constexpr size_t kRegionSlack = 64 << 10;
   ~Replay();
@@ -46,6 +47,9 @@ class Replay {
   // Enqueues the pass over `addresses`, which must fit. After a failure, which
   // leaves nothing enqueued, the replay is of no use any more.
   RnnStatus Launch(CUstream stream, const CallAddresses& addresses);
+
+  // Whether it may be faster as a chain.
+  bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
 
   // Frees what was made for launches so far; addresses to come are others.
   void Forget();

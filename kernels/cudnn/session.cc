@@ -152,6 +152,7 @@ RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass,
 }
 
 RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass, void* region,
+                                bool as_chain,
                                 std::unique_ptr<Replay>* replay) {
   CudnnLane lane;
   CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
@@ -160,7 +161,7 @@ RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass, void* region,
   std::transform(sizes.begin(), sizes.end(), used.begin(),
                  [](size_t size) { return size > 0; });
   return Replay::Capture(
-      lane.stream, reinterpret_cast<CUdeviceptr>(region), used,
+      lane.stream, reinterpret_cast<CUdeviceptr>(region), used, as_chain,
       [&](const CallAddresses& addresses) {
         return EnqueuePass(pass, lane, plan, addresses);
       },

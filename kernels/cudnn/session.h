@@ -62,7 +62,7 @@ class CudnnSession {
                     CapturedGraph* graph);
   // Captures a pass to be replayed. `region` is scratch memory, of the largest
   // buffer's size and Replay::kRegionSlack bytes.
-  RnnStatus Capture(CudnnPlan* plan, Pass pass, void* region,
+  RnnStatus Capture(CudnnPlan* plan, Pass pass, void* region, bool as_chain,
                     std::unique_ptr<Replay>* replay);
 
   // Valid until the next call.
