@@ -11,7 +11,8 @@ Each part leaves DIR/<part>.json. Anywhere, from these files:
 which writes benchmarks/results/NAME. Parts: `tests` runs the whole test suite with the GPU visible;
 `tests_without_replay` runs what is not pinned to the CPU of it, without CUDA graphs; `sanitizer`
 runs a small network under compute-sanitizer; `char_lm` trains the example on the GPU; `two_gpus`
-trains it under MirroredStrategy on two; `dropout` measures what the masks cost.
+trains it under MirroredStrategy on two; `graph_speed` measures what makes CUDA graphs slower;
+`dropout` measures what the masks cost.
 """
 
 import concurrent.futures
@@ -33,7 +34,10 @@ from absl import app, flags
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the parts' results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-_PARTS = flags.DEFINE_list("parts", ["tests", "sanitizer", "char_lm", "dropout"], "What to run.")
+# `dropout` comes last: from then on this process holds the GPU's memory.
+_PARTS = flags.DEFINE_list(
+    "parts", ["tests", "sanitizer", "char_lm", "graph_speed", "dropout"], "What to run."
+)
 _REPORT = flags.DEFINE_string("report", "gpu.md", "The name of the report.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the report instead of running anything.")
 
@@ -205,6 +209,19 @@ def _char_lm(*arguments: str) -> dict[str, Any]:
         }
 
 
+def _graph_speed() -> dict[str, Any]:
+    start = time.perf_counter()
+    code, output = _run([sys.executable, "-m", "benchmarks.graph_speed"], timeout=60)
+    measured = re.search(r'\{"kernels".*\}', output)
+    if code == 0 and measured:
+        return json.loads(measured[0])
+    return {
+        "exit status": code,
+        "seconds": round(time.perf_counter() - start, 1),
+        "tail": output[-2500:],
+    }
+
+
 def _dropout() -> dict[str, Any]:
     """Medians of a training step with and without dropout, run in turn, device-synchronised."""
     import tensorflow as tf
@@ -258,6 +275,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "sanitizer": _sanitizer,
     "char_lm": _char_lm,
     "two_gpus": lambda: _char_lm("--strategy=mirrored"),
+    "graph_speed": _graph_speed,
     "dropout": _dropout,
 }
 
@@ -308,6 +326,31 @@ def _render(directory: pathlib.Path) -> None:
                 _table(rows),
                 "An uninitialised read that is gone when cuDNN's workspace and reserve space are "
                 "filled beforehand is one that cuDNN makes of its own scratch memory.",
+            ]
+        elif name == "graph_speed" and "forks" in result:
+            text += [
+                f"What an empty kernel in a graph of {result['kernels']} takes, in one process, "
+                "after each of these in turn:",
+                _table(
+                    [
+                        {"after": row["after"], "µs per kernel": row["per_kernel"]}
+                        for row in result["microseconds"]
+                    ]
+                ),
+                f"What a node takes in graphs of {result['steps']} steps of two empty kernels, "
+                "with and without forks (a side branch of one kernel every "
+                f"{result['fork_every']} steps) and memsets ({result['memset_bytes']} bytes at the "
+                "start of each step):",
+                _table(
+                    [
+                        {
+                            "graph": row["graph"],
+                            "nodes": row["nodes"],
+                            "µs per node": row["per_node"],
+                        }
+                        for row in result["forks"]
+                    ]
+                ),
             ]
         elif name == "dropout":
             text += [_table(result["rows"])]
