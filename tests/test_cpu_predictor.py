@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 
 import keras
 import layer_reference
@@ -314,6 +315,26 @@ def test_threads_start_when_needed_and_end_with_the_predictor():
     del predictor
     gc.collect()
     assert num_threads() == before
+
+
+def test_small_calls_that_follow_each_other_share_a_step():
+    """They have helpers that large ones have from the first on, and the same bits."""
+    case = dataclasses.replace(large_cases()[0], max_time=2)
+    data = random_configs.draw_data(case, "float32")
+    expected = run(make(case, data), case, data)
+    before = num_threads()
+    predictor = make(case, data, 2)
+    for call in range(100):
+        assert_same_bits(run(predictor, case, data), expected)
+        if call == 0:
+            assert num_threads() == before
+    # Not at once, where the processors are busy with something else between two calls.
+    deadline = time.monotonic() + 60
+    while num_threads() == before and time.monotonic() < deadline:
+        for _ in range(10):
+            run(predictor, case, data)
+    assert num_threads() == before + 1
+    assert_same_bits(run(predictor, case, data), expected)
 
 
 def test_forked_process():

@@ -155,12 +155,16 @@ class Adapter {
   std::vector<int64_t> caller_rows_;
 };
 
-// Small networks are not worth a second thread.
+// Small calls are not worth a second thread, less still where it has to be
+// woken.
 Schedule NewSchedule(const RnnProblem& problem, int64_t num_params,
                      const Threads& threads) {
-  constexpr double kWorthThreads = 5e6;
+  constexpr double kWorthWaking = 5e6, kWorthSharing = 7.5e5;
   const double flops = 2.0 * problem.max_time * problem.batch_size * num_params;
-  return Schedule(flops < kWorthThreads ? 1 : threads.count);
+  const bool is_shared =
+      flops >= kWorthWaking ||
+      (flops >= kWorthSharing && threads.are_at_hand && threads.are_at_hand());
+  return Schedule(is_shared ? threads.count : 1);
 }
 
 // Runs the pass, or, where buffers is all null, only counts its workspace.

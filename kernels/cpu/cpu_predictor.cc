@@ -23,7 +23,8 @@ CpuPredictor::CpuPredictor(const RnnSpec& spec, RnnDataType dtype,
                const FlushDenormals flush;
                body(member);
              });
-           }},
+           },
+           [this] { return pool_.CallsFollow(); }},
           &packed_) {}
 
 void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
@@ -71,6 +72,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
         buffers.output,
         max_time * batch_size * spec_.layer_output_size() * SizeOf(dtype_));
     backend_.Forward(problem, buffers);
+    pool_.NoteCall();
     GiveBack(std::move(workspace));
   }
   if (spec_.is_lstm() && spec_.cell_clip > 0.0f) {

@@ -19,6 +19,9 @@ using RunMembers = std::function<void(
 struct Threads {
   int64_t count = 1;
   RunMembers run;
+  // Whether those that help are awake, or are worth waking for what comes next.
+  // Null where that is not known.
+  std::function<bool()> are_at_hand = nullptr;
 };
 
 // Phases that follow each other, each of chunks that may run at the same time.

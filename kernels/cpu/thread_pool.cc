@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <system_error>
 #include <thread>
@@ -139,6 +137,18 @@ void ThreadPool::Run(int64_t members,
   AbandonAfterFork();
   if (!helpers_) helpers_ = std::make_unique<Helpers>(num_threads_ - 1);
   helpers_->Run(members, body);
+}
+
+void ThreadPool::NoteCall() {
+  last_call_.store(std::chrono::steady_clock::now().time_since_epoch().count(),
+                   std::memory_order_relaxed);
+}
+
+bool ThreadPool::CallsFollow() const {
+  const std::chrono::steady_clock::duration last_call(
+      last_call_.load(std::memory_order_relaxed));
+  return std::chrono::steady_clock::now().time_since_epoch() - last_call <
+         kAwake;
 }
 
 // There are no threads to join, and what they waited for is in whatever state

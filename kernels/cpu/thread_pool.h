@@ -1,6 +1,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_THREAD_POOL_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_THREAD_POOL_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,11 +28,18 @@ class ThreadPool {
   // all. `members` is at most the number of threads.
   void Run(int64_t members, const std::function<void(int64_t)>& body);
 
+  // Notes that a call has ended, whoever ran it.
+  void NoteCall();
+  // Whether one has ended so lately that helpers still look for the next, or
+  // would if they had helped: calls follow each other, and are likely to go on.
+  bool CallsFollow() const;
+
  private:
   class Helpers;
   void AbandonAfterFork();
 
   const int64_t num_threads_;
+  std::atomic<std::chrono::steady_clock::rep> last_call_{0};
   std::mutex running_;
   std::unique_ptr<Helpers> helpers_;
 };
