@@ -263,6 +263,7 @@ def main(_: list[str]) -> None:
         stdout=subprocess.PIPE,
         text=True,
         check=True,
+        timeout=30,
     ).stdout
     result = {
         "kernels": KERNELS,

@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
             25,
             ["kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"],
         ),
+        ("choices_in_a_file", 20, ["kernels/cudnn/choice.cc"]),
         (
             "batch_major_on_fake_gpu",
             500,

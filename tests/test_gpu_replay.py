@@ -412,7 +412,6 @@ def test_choice_is_measured_at_the_second_use_and_stored(tmp_path):
 
 BITS_OF_A_CHOICE = """
 import hashlib
-import numpy as np
 import tensorflow as tf
 import cudnn_rnn_tf as crnn
 tf.keras.utils.set_random_seed(1)
@@ -425,7 +424,9 @@ for _ in range(4):
         value = tf.reduce_sum(outputs**2)
     results = [outputs, *tape.gradient(value, [x, *layer.trainable_variables])]
     print(hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest())
-((name, choice),) = crnn.info()["gpu"]["choices"].items()
+info = crnn.info()["gpu"]
+((name, choice),) = info["choices"].items()
+print(info["replays"])
 print(name, *map(choice.get, ("algorithm", "forward", "backward")), sep="\\t")
 """
 
@@ -440,8 +441,9 @@ def test_a_chain_repeats_the_bits_of_its_graph(tmp_path):
     for forward, backward in (("graph", "graph"), ("chain", "chain"), ("graph", "chain")):
         stored = "\t".join([name, "standard", forward, backward])
         path.write_text(f"{stored}\tstandard 1 + 1 ms\n")
-        *bits, used = test_gpu.run_program(BITS_OF_A_CHOICE, **cache).splitlines()
+        *bits, replayed, used = test_gpu.run_program(BITS_OF_A_CHOICE, **cache).splitlines()
         assert used == stored and len(bits) == 4
+        assert int(replayed) == (6 if REPLAY_IS_ON else 0)
         of_steps.update(bits)
     assert len(of_steps) == 1
 

@@ -159,11 +159,11 @@ class Adapter {
 // woken.
 Schedule NewSchedule(const RnnProblem& problem, int64_t num_params,
                      const Threads& threads) {
-  constexpr double kWorthWaking = 5e6, kWorthSharing = 7.5e5;
+  constexpr double kWorthWaking = 5e6, kWorthAsking = 7.5e5;
   const double flops = 2.0 * problem.max_time * problem.batch_size * num_params;
   const bool is_shared =
       flops >= kWorthWaking ||
-      (flops >= kWorthSharing && threads.are_at_hand && threads.are_at_hand());
+      (flops >= kWorthAsking && threads.are_at_hand && threads.are_at_hand());
   return Schedule(is_shared ? threads.count : 1);
 }
 

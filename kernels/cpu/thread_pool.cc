@@ -17,6 +17,12 @@ constexpr std::chrono::microseconds kAwake(200);
 // How often a thread looks at the job before it does something slower.
 constexpr int kLooks = 64;
 
+// An address stands for the thread.
+const void* ThisThread() {
+  static thread_local const char thread = 0;
+  return &thread;
+}
+
 void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -27,11 +33,10 @@ void Pause() {
 
 class ThreadPool::Helpers {
  public:
-  explicit Helpers(int64_t count) {
-    threads_.reserve(count);
+  explicit Helpers(int64_t count) : helpers_(count) {
     for (int64_t i = 0; i < count; ++i) {
       try {
-        threads_.emplace_back([this, i] { Work(i + 1); });
+        helpers_[i].thread = std::thread([this, i] { Work(i + 1); });
       } catch (const std::system_error&) {
         return;  // The system has no more; fewer do as well.
       }
@@ -42,24 +47,28 @@ class ThreadPool::Helpers {
       const std::lock_guard<std::mutex> lock(mutex_);
       stop_ = true;
     }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (Helper& helper : helpers_) {
+      helper.wake.notify_one();
+      if (helper.thread.joinable()) helper.thread.join();
+    }
   }
 
   bool are_in_this_process() const { return process_ == getpid(); }
 
   void Run(int64_t members, const std::function<void(int64_t)>& body) {
-    members_ = members;
+    members_.store(members, std::memory_order_relaxed);
     body_ = &body;
     state_.store((state_.load(std::memory_order_relaxed) & ~kOpen) + kNextJob +
                  kOpen);
-    if (asleep_.load() > 0) {
+    for (int64_t member = 1; member < members; ++member) {
+      Helper& helper = helpers_[member - 1];
+      if (!helper.is_asleep.load()) continue;
       // Whoever is about to sleep has looked at the state before this, or will
       // see it.
       {
         const std::lock_guard<std::mutex> lock(mutex_);
       }
-      wake_.notify_all();
+      helper.wake.notify_one();
     }
     body(0);
     state_.fetch_sub(kOpen);
@@ -71,44 +80,55 @@ class ThreadPool::Helpers {
   }
 
  private:
+  struct alignas(64) Helper {
+    std::atomic<bool> is_asleep{false};
+    std::condition_variable wake;
+    std::thread thread;
+  };
+
   // The state: the number of helpers in the job, whether another may come in,
   // and the number of the job.
   static constexpr uint64_t kInside = 0xffff;
   static constexpr uint64_t kOpen = kInside + 1;
   static constexpr uint64_t kNextJob = 2 * kOpen;
 
-  bool IsNew(uint64_t state, uint64_t last_job) const {
-    return (state & kOpen) && state / kNextJob != last_job;
+  // Whether a job is open that is not the member's last one and has work for
+  // it. Others let it pass, and fall asleep in the end.
+  bool IsFor(int64_t member, uint64_t state, uint64_t last_job) const {
+    return (state & kOpen) && state / kNextJob != last_job &&
+           member < members_.load(std::memory_order_relaxed);
   }
 
-  // Waits for an open job that is not the last one. False at the end.
-  bool Await(uint64_t last_job) {
+  // Waits for a job. False at the end.
+  bool Await(int64_t member, uint64_t last_job) {
     const auto start = std::chrono::steady_clock::now();
     do {
       for (int i = 0; i < kLooks; ++i) {
-        if (IsNew(state_.load(std::memory_order_acquire), last_job)) {
+        if (IsFor(member, state_.load(std::memory_order_acquire), last_job)) {
           return true;
         }
         Pause();
       }
     } while (!stop_.load(std::memory_order_relaxed) &&
              std::chrono::steady_clock::now() - start < kAwake);
+    Helper& self = helpers_[member - 1];
     std::unique_lock<std::mutex> lock(mutex_);
-    ++asleep_;
-    wake_.wait(lock, [&] { return stop_ || IsNew(state_.load(), last_job); });
-    --asleep_;
+    self.is_asleep.store(true);
+    self.wake.wait(
+        lock, [&] { return stop_ || IsFor(member, state_.load(), last_job); });
+    self.is_asleep.store(false);
     return !stop_;
   }
 
   void Work(int64_t member) {
     uint64_t last_job = 0;
-    while (Await(last_job)) {
+    while (Await(member, last_job)) {
       uint64_t state = state_.load();
-      while (IsNew(state, last_job)) {
+      while (IsFor(member, state, last_job)) {
         // The job may have been closed by now, or another opened.
         if (!state_.compare_exchange_weak(state, state + 1)) continue;
         last_job = state / kNextJob;
-        if (member < members_) (*body_)(member);
+        (*body_)(member);
         state_.fetch_sub(1);
         break;
       }
@@ -116,14 +136,12 @@ class ThreadPool::Helpers {
   }
 
   const pid_t process_ = getpid();
-  int64_t members_ = 0;
+  std::atomic<int64_t> members_{0};
   const std::function<void(int64_t)>* body_ = nullptr;
   alignas(64) std::atomic<uint64_t> state_{0};
-  alignas(64) std::atomic<int64_t> asleep_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::thread> threads_;
+  std::vector<Helper> helpers_;
 };
 
 ThreadPool::ThreadPool(int64_t num_threads) : num_threads_(num_threads) {}
@@ -140,6 +158,7 @@ void ThreadPool::Run(int64_t members,
 }
 
 void ThreadPool::NoteCall() {
+  last_caller_.store(ThisThread(), std::memory_order_relaxed);
   last_call_.store(std::chrono::steady_clock::now().time_since_epoch().count(),
                    std::memory_order_relaxed);
 }
@@ -147,8 +166,9 @@ void ThreadPool::NoteCall() {
 bool ThreadPool::CallsFollow() const {
   const std::chrono::steady_clock::duration last_call(
       last_call_.load(std::memory_order_relaxed));
-  return std::chrono::steady_clock::now().time_since_epoch() - last_call <
-         kAwake;
+  return last_caller_.load(std::memory_order_relaxed) == ThisThread() &&
+         std::chrono::steady_clock::now().time_since_epoch() - last_call <
+             kAwake;
 }
 
 // There are no threads to join, and what they waited for is in whatever state

@@ -28,10 +28,11 @@ class ThreadPool {
   // all. `members` is at most the number of threads.
   void Run(int64_t members, const std::function<void(int64_t)>& body);
 
-  // Notes that a call has ended, whoever ran it.
+  // Notes that this thread has ended a call, whoever ran it.
   void NoteCall();
-  // Whether one has ended so lately that helpers still look for the next, or
-  // would if they had helped: calls follow each other, and are likely to go on.
+  // Whether the last call was this thread's, and ended so lately that helpers
+  // still look for the next, or would if they had helped: its calls follow each
+  // other, are likely to go on, and no other thread's need the processors.
   bool CallsFollow() const;
 
  private:
@@ -40,6 +41,7 @@ class ThreadPool {
 
   const int64_t num_threads_;
   std::atomic<std::chrono::steady_clock::rep> last_call_{0};
+  std::atomic<const void*> last_caller_{nullptr};
   std::mutex running_;
   std::unique_ptr<Helpers> helpers_;
 };

@@ -108,9 +108,12 @@ RnnStatus GraphNode::ReadKernel(Kernels* kernels) {
         CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE}) {
     CUlaunchAttribute attribute = {};
     attribute.id = id;
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Cuda().cuGraphKernelNodeGetAttribute(handle_, id, &attribute.value),
-        kReadNode));
+    const CUresult result =
+        Cuda().cuGraphKernelNodeGetAttribute(handle_, id, &attribute.value);
+    // A GPU without clusters may not know of theirs.
+    const bool may_fail = id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    if (result != CUDA_SUCCESS && may_fail) continue;
+    CRNN_RETURN_IF_ERROR(CudaStatus(result, kReadNode));
     if (IsSet(attribute)) attributes_.push_back(attribute);
   }
   if (kernel_.extra != nullptr) {
@@ -270,8 +273,8 @@ RnnStatus CapturedGraph::ReadNodes(GraphNode::Kernels* kernels) {
   return {};
 }
 
-// The driver lists nodes as they were captured, which it does not promise.
 RnnStatus CapturedGraph::ReadEdges() {
+  longest_path_ = 0;
   size_t count = 0;
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphGetEdges_v2(get(), nullptr, nullptr, nullptr, &count),
@@ -291,11 +294,10 @@ RnnStatus CapturedGraph::ReadEdges() {
   std::vector<std::vector<size_t>> waited_for(nodes_.size());
   for (size_t i = 0; i < count; ++i) {
     const size_t before = place.at(from[i]), after = place.at(to[i]);
-    if (before >= after) return NotReplayable("its nodes are not in order");
+    if (before >= after) return {};
     waited_for[after].push_back(before);
   }
   std::vector<size_t> path(nodes_.size(), 1);
-  longest_path_ = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     for (const size_t before : waited_for[i]) {
       path[i] = std::max(path[i], path[before] + 1);
@@ -306,7 +308,7 @@ RnnStatus CapturedGraph::ReadEdges() {
 }
 
 bool CapturedGraph::is_nearly_chain() const {
-  return nodes_.size() > longest_path_ &&
+  return is_in_order() && nodes_.size() > longest_path_ &&
          nodes_.size() <= kNearlyChain * longest_path_;
 }
 

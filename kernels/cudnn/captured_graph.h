@@ -36,7 +36,8 @@ class GraphNode {
   const std::vector<CUdeviceptr>& words() const { return words_; }
   void set_word(size_t index, CUdeviceptr word) { words_[index] = word; }
 
-  // Whether the other differs in its words at most, of which it has as many.
+  // Whether the other runs the same kernel over the same grid, or is of the
+  // same other type, with as many words.
   bool IsLike(const GraphNode& other) const;
 
   // Writes the words into the graph's node or, unless null, into that of
@@ -78,12 +79,16 @@ class CapturedGraph {
   std::vector<GraphNode>& nodes() { return nodes_; }
   const std::vector<GraphNode>& nodes() const { return nodes_; }
 
-  // Whether it is no chain, but so nearly one that it may be faster as a chain.
+  // Whether each node comes after those that it waits for. The driver lists
+  // nodes as they were captured, but does not promise that.
+  bool is_in_order() const { return longest_path_ > 0; }
+  // Whether it is no chain, but in order and so nearly a chain that it may be
+  // faster as one.
   bool is_nearly_chain() const;
-  // Makes each node wait for the one before it.
+  // Makes each node wait for the one before it. Only if they are in order.
   RnnStatus MakeChain();
 
-  // Enqueues the nodes' work one after the other.
+  // Enqueues the nodes' work one after the other. Only if they are in order.
   RnnStatus LaunchNodes(CUstream stream) const;
 
  private:
@@ -101,9 +106,9 @@ class CapturedGraph {
   RnnStatus ReadEdges();
 
   std::unique_ptr<CUgraph_st, Destroy> graph_;
-  std::vector<GraphNode> nodes_;  // Each after those that it waits for.
+  std::vector<GraphNode> nodes_;
   Edges edges_;
-  size_t longest_path_ = 0;  // In nodes.
+  size_t longest_path_ = 0;  // In nodes; 0 if they are not in order.
 };
 
 }  // namespace cudnn_rnn_tf

@@ -178,16 +178,17 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
 }
 
 // On an H200, what cuDNN enqueues itself, in streams of its own too, makes
-// every kernel of every graph 0.18 µs slower until the process ends. So
-// whatever can be captured is, and at its first use its nodes are launched
-// once.
+// every kernel of every graph 0.18 µs slower until the process ends. So the
+// first use is captured as well, and its nodes are launched once. Not where
+// there is no room for more replays: then that would be every use's price.
 RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
                                   const CallAddresses& addresses, bool* done) {
   // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
   if (runs->cannot_replay || StreamIsCapturing()) return {};
   CudnnPlan* const plan = runs_->plan.get();
+  const bool was_used = std::exchange(runs->was_used, true);
   RnnStatus status;
-  if (runs->replay == nullptr && ++runs->uses == 1) {
+  if (!was_used && runs->replay == nullptr) {
     CapturedGraph graph;
     status = session_->Capture(plan, pass, addresses, &graph);
     *done = status.ok();
@@ -200,11 +201,10 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
           *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
       if (region == nullptr) return {};
       const Choice& choice = configuration_->choice;
-      status =
-          session_->Capture(plan, pass, region.get(),
-                            pass == Pass::kForward ? choice.forward_is_chain
-                                                   : choice.backward_is_chain,
-                            &runs->replay);
+      const bool as_chain = pass == Pass::kForward ? choice.forward_is_chain
+                                                   : choice.backward_is_chain;
+      status = session_->CaptureReplay(plan, pass, region.get(), as_chain,
+                                       &runs->replay);
     }
     if (status.ok()) {
       status = runs->replay->Launch(stream(), addresses);

@@ -65,7 +65,7 @@ namespace cudnn_rnn_tf {
   F(cuStreamDestroy)           \
   F(cuStreamIsCapturing)
 
-// The last of these came with CUDA 12.4's driver.
+// The newest of these came with CUDA 12.4's driver.
 #define CRNN_CUDA_GRAPH_FUNCTIONS(F) \
   F(cuStreamBeginCapture)            \
   F(cuStreamEndCapture)              \

@@ -1,9 +1,11 @@
 #include "kernels/cudnn/measure.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -11,6 +13,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBudget(500);
+// For each pass as a chain, beyond that.
+constexpr std::chrono::milliseconds kChainBudget(125);
 // Before the first sample, so that kernels are loaded and clocks are up.
 constexpr std::chrono::milliseconds kWarmUp(10);
 constexpr int kSamples = 4;
@@ -70,15 +74,13 @@ class Candidate {
   RnnStatus Capture();
   // Runs its passes once and notes their times.
   RnnStatus Sample(Times* times);
-  // Makes passes chains where that is faster.
-  RnnStatus TryChains(Times* times);
+  // Makes a pass that was captured a chain where that is faster.
+  void TryChain(Pass pass, PassTime* time);
 
  private:
-  RnnStatus TryChain(Pass pass, PassTime* time);
-  RnnStatus SamplePass(Pass pass, PassTime* time);
-  RnnStatus Run(Pass pass) {
+  RnnStatus SamplePass(Pass pass, Replay* replay, PassTime* time);
+  RnnStatus Run(Pass pass, Replay* replay) {
     const CudnnLane& lane = session_.lane();
-    Replay* const replay = runs_.of(pass).replay.get();
     return replay != nullptr
                ? replay->Launch(lane.stream, addresses_)
                : EnqueuePass(pass, lane, runs_.plan.get(), addresses_);
@@ -127,50 +129,53 @@ RnnStatus Candidate::Capture() {
     if (pass == Pass::kBackward && !is_training_) break;
     std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
     if (replay != nullptr) continue;
-    CRNN_RETURN_IF_ERROR(session_.Capture(
+    CRNN_RETURN_IF_ERROR(session_.CaptureReplay(
         runs_.plan.get(), pass, scratch_.get(), /*as_chain=*/false, &replay));
   }
   return {};
 }
 
 RnnStatus Candidate::Sample(Times* times) {
-  CRNN_RETURN_IF_ERROR(SamplePass(Pass::kForward, &times->forward));
-  if (is_training_) return SamplePass(Pass::kBackward, &times->backward);
+  CRNN_RETURN_IF_ERROR(
+      SamplePass(Pass::kForward, runs_.forward.replay.get(), &times->forward));
+  if (is_training_) {
+    return SamplePass(Pass::kBackward, runs_.backward.replay.get(),
+                      &times->backward);
+  }
   times->backward.least = 0;
   return {};
 }
 
-RnnStatus Candidate::TryChains(Times* times) {
-  CRNN_RETURN_IF_ERROR(TryChain(Pass::kForward, &times->forward));
-  return TryChain(Pass::kBackward, &times->backward);
-}
-
-RnnStatus Candidate::TryChain(Pass pass, PassTime* time) {
+void Candidate::TryChain(Pass pass, PassTime* time) {
   std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
-  if (replay == nullptr || !replay->is_nearly_chain()) return {};
-  std::unique_ptr<Replay> other;
-  CRNN_RETURN_IF_ERROR(session_.Capture(runs_.plan.get(), pass, scratch_.get(),
-                                        /*as_chain=*/true, &other));
-  std::swap(replay, other);
-  PassTime first, of_chain;
-  CRNN_RETURN_IF_ERROR(SamplePass(pass, &first));
-  for (int i = 0; i < kSamples; ++i) {
-    CRNN_RETURN_IF_ERROR(SamplePass(pass, &of_chain));
+  std::unique_ptr<Replay> chain;
+  if (!session_
+           .CaptureReplay(runs_.plan.get(), pass, scratch_.get(),
+                          /*as_chain=*/true, &chain)
+           .ok()) {
+    return;
   }
-  if (of_chain.least < time->least) {
+  const Clock::time_point deadline = Clock::now() + kChainBudget;
+  PassTime of_graph, of_chain;
+  // In turn; the first time, each is instantiated.
+  for (int i = 0; i < 2 || (i <= kSamples && Clock::now() < deadline); ++i) {
+    if (!SamplePass(pass, replay.get(), &of_graph).ok() ||
+        !SamplePass(pass, chain.get(), &of_chain).ok()) {
+      return;
+    }
+  }
+  if (of_chain.least < of_graph.least) {
+    replay = std::move(chain);
     *time = {of_chain.least, /*is_chain=*/true};
-  } else {
-    std::swap(replay, other);
   }
-  return {};
 }
 
 // Each pass starts on an idle device, so that what it costs the CPU to launch
 // is not hidden behind the pass before.
-RnnStatus Candidate::SamplePass(Pass pass, PassTime* time) {
+RnnStatus Candidate::SamplePass(Pass pass, Replay* replay, PassTime* time) {
   const CUstream stream = session_.lane().stream;
   CRNN_RETURN_IF_ERROR(begin_.Record(stream));
-  CRNN_RETURN_IF_ERROR(Run(pass));
+  CRNN_RETURN_IF_ERROR(Run(pass, replay));
   CRNN_RETURN_IF_ERROR(end_.Record(stream));
   CRNN_RETURN_IF_ERROR(end_.Wait());
   float milliseconds;
@@ -196,7 +201,21 @@ RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
       break;
     }
   }
-  return times->sum() < best_so_far ? candidate.TryChains(times) : RnnStatus();
+  return {};
+}
+
+// Of an algorithm that was measured. Where it fails, graphs stay graphs.
+void TryChains(CudnnSession* session, CudnnRuns* runs,
+               const AllocateScratch& allocate, Times* times) {
+  const auto may_gain = [](const CudnnRuns::PassRuns& pass) {
+    return pass.replay != nullptr && pass.replay->is_nearly_chain();
+  };
+  const bool forward = may_gain(runs->forward);
+  const bool backward = may_gain(runs->backward);
+  Candidate candidate(session, runs);
+  if (!(forward || backward) || !candidate.Prepare(allocate).ok()) return;
+  if (forward) candidate.TryChain(Pass::kForward, &times->forward);
+  if (backward) candidate.TryChain(Pass::kBackward, &times->backward);
 }
 
 void AppendTimes(const char* algorithm, const Times& times, std::string* text) {
@@ -213,33 +232,39 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
                      const AllocateScratch& allocate) {
   const Clock::time_point deadline = Clock::now() + kBudget;
   Choice choice;
-  std::string timings;
-  float best = kNever;
+  std::array<Times, kNumRnnAlgorithms> times;
+  Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
   for (int i = static_cast<int>(RnnAlgorithm::kStandard);
        i < kNumRnnAlgorithms && Clock::now() < deadline; ++i) {
-    const auto algorithm = static_cast<RnnAlgorithm>(i);
     CudnnRuns* runs;
     // cuDNN has not every algorithm for every network.
-    if (!session->Runs(configuration, algorithm, &runs).ok()) continue;
-    Times times;
-    if (!Measure(session, runs, replays, allocate, best, deadline, &times)
+    if (!session->Runs(configuration, static_cast<RnnAlgorithm>(i), &runs)
              .ok()) {
-      runs->forward.replay.reset();
-      runs->backward.replay.reset();
       continue;
     }
-    AppendTimes(kRnnAlgorithmNames[i], times, &timings);
-    if (times.sum() < best) {
-      best = times.sum();
-      choice.algorithm = algorithm;
-      choice.forward_is_chain = times.forward.is_chain;
-      choice.backward_is_chain = times.backward.is_chain;
+    if (!Measure(session, runs, replays, allocate, best->sum(), deadline,
+                 &times[i])
+             .ok()) {
+      times[i] = {};
+      runs->forward.replay.reset();
+      runs->backward.replay.reset();
+    } else if (times[i].sum() < best->sum()) {
+      best = &times[i];
     }
   }
-  if (!timings.empty()) {
+  if (best->sum() < kNever) {
+    choice.algorithm = static_cast<RnnAlgorithm>(best - times.data());
     choice.source = "measured";
-    choice.timings = timings;
+    TryChains(session, configuration->runs[best - times.data()].get(), allocate,
+              best);
+    choice.forward_is_chain = best->forward.is_chain;
+    choice.backward_is_chain = best->backward.is_chain;
+    for (int i = 0; i < kNumRnnAlgorithms; ++i) {
+      if (times[i].sum() < kNever) {
+        AppendTimes(kRnnAlgorithmNames[i], times[i], &choice.timings);
+      }
+    }
   }
   for (int i = 0; i < kNumRnnAlgorithms; ++i) {
     std::unique_ptr<CudnnRuns>& runs = configuration->runs[i];

@@ -13,9 +13,10 @@ namespace cudnn_rnn_tf {
 // go of it; null where there is none to be had.
 using AllocateScratch = std::function<std::shared_ptr<void>(size_t bytes)>;
 
-// Runs the configuration's candidates, waiting for the device, and returns the
-// fastest: algorithms, each enqueued and replayed. It ends soon after half a
-// second. Without the memory for it, the choice is the rule's.
+// Runs the configuration's algorithms, replayed or, where there are no graphs,
+// enqueued by cuDNN, and the fastest one's passes as chains. It waits for the
+// device, and ends soon after three quarters of a second. Without the memory
+// for it, the choice is the rule's.
 Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
                      const AllocateScratch& allocate);
 

@@ -101,7 +101,9 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
     if (found.ok()) break;
   }
   CRNN_RETURN_IF_ERROR(found);
-  if (as_chain) CRNN_RETURN_IF_ERROR(made->graph_.MakeChain());
+  if (as_chain && made->is_nearly_chain()) {
+    CRNN_RETURN_IF_ERROR(made->graph_.MakeChain());
+  }
   *replay = std::move(made);
   return {};
 }

@@ -2,6 +2,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_REPLAY_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_REPLAY_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -33,8 +34,8 @@ class Replay {
   // Captures a pass in `stream`, or says why it cannot be replayed. Nothing
   // runs and no memory is touched, but the driver wants addresses of memory:
   // `region` stands for every buffer in `used`, and has the size of the largest
-  // of them and kRegionSlack bytes. As a chain, no two of its kernels run at
-  // the same time.
+  // of them and kRegionSlack bytes. As a chain, which only what nearly is one
+  // becomes, no two of its kernels run at the same time.
   static RnnStatus Capture(CUstream stream, CUdeviceptr region,
                            const std::array<bool, kNumCallBuffers>& used,
                            bool as_chain, const Enqueue& enqueue,

@@ -146,14 +146,16 @@ RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass,
   CudnnLane lane;
   CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
   GraphNode::Kernels kernels;
-  return CapturedGraph::Capture(
+  CRNN_RETURN_IF_ERROR(CapturedGraph::Capture(
       lane.stream, [&] { return EnqueuePass(pass, lane, plan, addresses); },
-      &kernels, graph);
+      &kernels, graph));
+  return graph->is_in_order() ? RnnStatus()
+                              : NotReplayable("its nodes are not in order");
 }
 
-RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass, void* region,
-                                bool as_chain,
-                                std::unique_ptr<Replay>* replay) {
+RnnStatus CudnnSession::CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
+                                      bool as_chain,
+                                      std::unique_ptr<Replay>* replay) {
   CudnnLane lane;
   CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
   std::array<bool, kNumCallBuffers> used;

@@ -19,7 +19,7 @@ namespace cudnn_rnn_tf {
 // What one algorithm needs to run a problem.
 struct CudnnRuns {
   struct PassRuns {
-    int uses = 0;
+    bool was_used = false;
     std::unique_ptr<Replay> replay;
     bool cannot_replay = false;
   };
@@ -57,13 +57,13 @@ class CudnnSession {
   ~CudnnSession();
 
   const CudnnLane& lane() const { return lane_; }
-  // Captures a pass over `addresses`.
+  // Captures a pass over `addresses`, for its nodes to be launched.
   RnnStatus Capture(CudnnPlan* plan, Pass pass, const CallAddresses& addresses,
                     CapturedGraph* graph);
   // Captures a pass to be replayed. `region` is scratch memory, of the largest
   // buffer's size and Replay::kRegionSlack bytes.
-  RnnStatus Capture(CudnnPlan* plan, Pass pass, void* region, bool as_chain,
-                    std::unique_ptr<Replay>* replay);
+  RnnStatus CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
+                          bool as_chain, std::unique_ptr<Replay>* replay);
 
   // Valid until the next call.
   CudnnConfiguration* Configuration(const RnnProblem& problem,

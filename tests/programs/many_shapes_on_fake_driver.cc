@@ -65,7 +65,7 @@ struct Session {
 
   Session() { Check(session.Open(nullptr).ok(), "a session"); }
 
-  // Uses a shape as the backend does.
+  // Uses a shape as the backend does from its second use on.
   void Use(int64_t time) {
     RnnProblem problem;
     problem.max_time = time;

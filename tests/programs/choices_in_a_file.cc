@@ -1,0 +1,99 @@
+// Stores random choices in a file and reads them, each in a process of its own,
+// as the choices of a process are.
+//
+//   choices_in_a_file SEEDS
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cudnn/choice.h"
+#include "tests/programs/fake_gpu.h"
+
+namespace cudnn_rnn_tf {
+
+GpuLibraries FakeLibraries() { return {}; }
+
+namespace {
+
+std::vector<Choice> RandomChoices(unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<Choice> choices(1 + random() % 20);
+  for (Choice& choice : choices) {
+    // The first is no algorithm, but the wish to choose one.
+    choice.algorithm =
+        static_cast<RnnAlgorithm>(1 + random() % (kNumRnnAlgorithms - 1));
+    choice.source = random() % 4 == 0 ? "rule" : "measured";
+    choice.forward_is_chain = random() % 2 == 0;
+    choice.backward_is_chain = random() % 2 == 0;
+    choice.timings = "standard " + std::to_string(random() % 100) + " ms";
+  }
+  return choices;
+}
+
+std::string NameOf(size_t index) {
+  return "configuration " + std::to_string(index);
+}
+
+void InAnotherProcess(const std::function<void()>& body) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::fflush(stdout);
+    _exit(0);
+  }
+  int status;
+  Check(waitpid(child, &status, 0) == child && status == 0, "a process");
+}
+
+void CheckFile(unsigned seed) {
+  char file[] = "/tmp/choices_XXXXXX";
+  const int descriptor = mkstemp(file);
+  Check(descriptor >= 0, "a file");
+  close(descriptor);
+  setenv("CUDNN_RNN_TF_CHOICE_CACHE", file, 1);
+  // Of other versions, or of none.
+  std::ofstream(file) << "other\tstandard\tstandard 1 ms\n"
+                      << "other\tstandard\treplay\teager\tstandard 1 ms\n"
+                      << "other\tauto\tgraph\tgraph\tstandard 1 ms\n"
+                      << "other\tstandard\tgraph\tchain\tx\tstandard 1 ms\n"
+                      << "other\tnone\tgraph\tgraph\tstandard 1 ms\n"
+                      << "other\n\n";
+  const std::vector<Choice> choices = RandomChoices(seed);
+  InAnotherProcess([&] {
+    for (size_t i = 0; i < choices.size(); ++i) {
+      Choices::Instance().Decide(NameOf(i), choices[i]);
+    }
+  });
+  InAnotherProcess([&] {
+    Choice found;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const bool is_stored = Choices::Instance().Find(NameOf(i), &found);
+      Check(is_stored == (choices[i].source == "measured"), "what is stored");
+      if (!is_stored) continue;
+      Check(found.source == "stored", "the source");
+      Check(found.algorithm == choices[i].algorithm, "the algorithm");
+      Check(found.forward_is_chain == choices[i].forward_is_chain &&
+                found.backward_is_chain == choices[i].backward_is_chain,
+            "graph or chain");
+      Check(found.timings == choices[i].timings, "the timings");
+    }
+    Check(!Choices::Instance().Find("other", &found), "no choice is read");
+  });
+  unlink(file);
+}
+
+}  // namespace
+
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckFile);
+}
