@@ -1,0 +1,338 @@
+// Measures random choices on a GPU that is none: its clock is set forward by
+// what a launch is said to take. Tells, without a GPU, what is chosen.
+//
+//   measure_on_fake_gpu SEEDS
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cudnn/measure.h"
+#include "tests/programs/fake_gpu.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr int kNodes = 10;
+
+// What a pass takes, in milliseconds, and what does not work.
+struct FakePass {
+  float calls, graph, chain;
+  bool is_nearly_chain, graph_fails, chain_fails;
+};
+struct FakeAlgorithm {
+  bool is_there;
+  FakePass passes[2];
+};
+std::array<FakeAlgorithm, kNumRnnAlgorithms> algorithms;
+double now = 0;
+int num_execs = 0, num_graphs = 0;
+
+using Edges = std::vector<std::pair<size_t, size_t>>;
+struct FakeNode {
+  size_t index;
+  CUdeviceptr destination;
+};
+struct FakeGraph {
+  const FakePass* pass = nullptr;
+  std::vector<FakeNode> nodes;
+  Edges edges;
+};
+struct FakeExec {
+  const FakePass* pass;
+  bool is_chain;
+};
+FakeGraph* capturing = nullptr;
+
+FakeNode* Node(CUgraphNode node) { return reinterpret_cast<FakeNode*>(node); }
+
+bool IsChain(Edges edges) {
+  std::sort(edges.begin(), edges.end());
+  for (size_t i = 0; i < edges.size(); ++i) {
+    if (edges[i] != std::make_pair(i, i + 1)) return false;
+  }
+  return edges.size() == kNodes - 1;
+}
+
+CUresult ChangeEdges(CUgraph graph, const CUgraphNode* from,
+                     const CUgraphNode* to, size_t count, bool adds) {
+  Edges& edges = reinterpret_cast<FakeGraph*>(graph)->edges;
+  for (size_t i = 0; i < count; ++i) {
+    const auto edge = std::make_pair(Node(from[i])->index, Node(to[i])->index);
+    if (adds) {
+      edges.push_back(edge);
+    } else {
+      edges.erase(std::find(edges.begin(), edges.end(), edge));
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// In place of plan.cc and calls.cc: an algorithm's number is its plans'
+// workspace, and a pass is some fills.
+
+std::string Describe(const RnnProblem&) { return "a problem"; }
+
+RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
+  return {RnnStatus::Code::kInternal, "the fake cuDNN failed"};
+}
+
+RnnStatus CudnnPlan::Create(cudnnHandle_t, const RnnProblem& problem,
+                            const CudnnOptions& options,
+                            std::unique_ptr<CudnnPlan>* plan) {
+  if (!algorithms[static_cast<int>(options.algorithm)].is_there) {
+    return {RnnStatus::Code::kUnimplemented, "no such algorithm"};
+  }
+  plan->reset(new CudnnPlan(problem));
+  (*plan)->workspace_size_ = static_cast<size_t>(options.algorithm);
+  return {};
+}
+
+RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t, void*, uint64_t) { return {}; }
+
+std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan&, Pass) {
+  std::array<size_t, kNumCallBuffers> sizes = {};
+  sizes[kInput] = sizes[kOutput] = sizes[kWorkspace] = 1000;
+  return sizes;
+}
+
+RnnStatus EnqueuePass(Pass pass, const CudnnLane&, CudnnPlan* plan,
+                      const CallAddresses& addresses) {
+  const FakePass& fake =
+      algorithms[plan->workspace_size()].passes[static_cast<int>(pass)];
+  if (capturing == nullptr) {
+    now += fake.calls;
+    return {};
+  }
+  capturing->pass = &fake;
+  for (size_t i = 0; i < kNodes; ++i) {
+    capturing->nodes.push_back({i, addresses[kWorkspace] + 8 * i});
+    // All wait for the first, or each for the one before, but for one for which
+    // none waits.
+    const size_t before = i == kNodes / 2 ? i - 2 : i - 1;
+    if (i > 0) {
+      capturing->edges.emplace_back(fake.is_nearly_chain ? before : 0, i);
+    }
+  }
+  return {};
+}
+
+GpuLibraries FakeLibraries() {
+  GpuLibraries libraries;
+  libraries.has_graphs = true;
+  CudaDriver& cuda = libraries.cuda;
+  cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
+  cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
+  cuda.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
+  cuda.cuStreamCreate = [](CUstream*, unsigned) { return CUDA_SUCCESS; };
+  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
+    return CUDA_SUCCESS;
+  };
+  cuda.cuEventCreate = [](CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(new double(0));
+    return CUDA_SUCCESS;
+  };
+  cuda.cuEventDestroy = [](CUevent event) {
+    delete reinterpret_cast<double*>(event);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuEventRecord = [](CUevent event, CUstream) {
+    *reinterpret_cast<double*>(event) = now;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuEventSynchronize = [](CUevent) { return CUDA_SUCCESS; };
+  cuda.cuEventElapsedTime = [](float* milliseconds, CUevent begin,
+                               CUevent end) {
+    *milliseconds =
+        *reinterpret_cast<double*>(end) - *reinterpret_cast<double*>(begin);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
+    capturing = new FakeGraph;  // The driver's, until it is destroyed.
+    ++num_graphs;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuStreamEndCapture = [](CUstream, CUgraph* graph) {
+    *graph = reinterpret_cast<CUgraph>(std::exchange(capturing, nullptr));
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphDestroy = [](CUgraph graph) {
+    --num_graphs;
+    delete reinterpret_cast<FakeGraph*>(graph);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphGetNodes = [](CUgraph graph, CUgraphNode* nodes, size_t* count) {
+    auto& read = reinterpret_cast<FakeGraph*>(graph)->nodes;
+    *count = read.size();
+    for (size_t i = 0; nodes != nullptr && i < *count; ++i) {
+      nodes[i] = reinterpret_cast<CUgraphNode>(&read[i]);
+    }
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphGetEdges_v2 = [](CUgraph graph, CUgraphNode* from,
+                               CUgraphNode* to, CUgraphEdgeData*,
+                               size_t* count) {
+    auto& read = *reinterpret_cast<FakeGraph*>(graph);
+    *count = read.edges.size();
+    for (size_t i = 0; from != nullptr && i < *count; ++i) {
+      from[i] = reinterpret_cast<CUgraphNode>(&read.nodes[read.edges[i].first]);
+      to[i] = reinterpret_cast<CUgraphNode>(&read.nodes[read.edges[i].second]);
+    }
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphRemoveDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
+                                         const CUgraphNode* to,
+                                         const CUgraphEdgeData*, size_t count) {
+    return ChangeEdges(graph, from, to, count, false);
+  };
+  cuda.cuGraphAddDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
+                                      const CUgraphNode* to,
+                                      const CUgraphEdgeData*, size_t count) {
+    return ChangeEdges(graph, from, to, count, true);
+  };
+  cuda.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* type) {
+    *type = CU_GRAPH_NODE_TYPE_MEMSET;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphMemsetNodeGetParams = [](CUgraphNode node,
+                                       CUDA_MEMSET_NODE_PARAMS* params) {
+    *params = {};
+    params->dst = Node(node)->destination;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphMemsetNodeSetParams =
+      [](CUgraphNode, const CUDA_MEMSET_NODE_PARAMS*) { return CUDA_SUCCESS; };
+  cuda.cuGraphExecMemsetNodeSetParams = [](CUgraphExec, CUgraphNode,
+                                           const CUDA_MEMSET_NODE_PARAMS*,
+                                           CUcontext) { return CUDA_SUCCESS; };
+  cuda.cuGraphInstantiate = [](CUgraphExec* exec, CUgraph graph,
+                               unsigned long long) {
+    const auto& from = *reinterpret_cast<FakeGraph*>(graph);
+    const bool is_chain = IsChain(from.edges);
+    if (is_chain ? from.pass->chain_fails : from.pass->graph_fails) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ++num_execs;
+    *exec = reinterpret_cast<CUgraphExec>(new FakeExec{from.pass, is_chain});
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphExecDestroy = [](CUgraphExec exec) {
+    --num_execs;
+    delete reinterpret_cast<FakeExec*>(exec);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream) {
+    const auto& launched = *reinterpret_cast<FakeExec*>(exec);
+    now += launched.is_chain ? launched.pass->chain : launched.pass->graph;
+    return CUDA_SUCCESS;
+  };
+  CudnnLibrary& cudnn = libraries.cudnn;
+  cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
+  cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {
+    return CUDNN_STATUS_SUCCESS;
+  };
+  cudnn.cudnnGetVersion = []() -> size_t { return 91900; };
+  return libraries;
+}
+
+namespace {
+
+// What takes half as long as another, or less, may not be timed to the end, so
+// all takes between 1 and 1.9 ms.
+float RandomTime(std::mt19937* random) {
+  return 1 + static_cast<float>((*random)() % 900) / 1000;
+}
+
+void CheckChoice(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto chance = [&](int of) { return random() % of == 0; };
+  now = 0;
+  RnnProblem problem;
+  problem.is_training = chance(2);
+  CudnnOptions options;
+  options.replay = !chance(4);
+  for (FakeAlgorithm& algorithm : algorithms) {
+    algorithm.is_there = !chance(4);
+    for (FakePass& pass : algorithm.passes) {
+      pass = {RandomTime(&random), RandomTime(&random), RandomTime(&random),
+              !chance(3),          chance(10),          chance(4)};
+      pass.chain += 5e-4f;  // Never the graph's.
+    }
+  }
+  const int num_passes = problem.is_training ? 2 : 1;
+
+  // What should be chosen.
+  int best = -1;
+  float least = 0;
+  for (int i = 1; i < kNumRnnAlgorithms; ++i) {
+    if (!algorithms[i].is_there) continue;
+    float sum = 0;
+    bool fails = false;
+    for (int pass = 0; pass < num_passes; ++pass) {
+      const FakePass& fake = algorithms[i].passes[pass];
+      sum += options.replay ? fake.graph : fake.calls;
+      fails = fails || (options.replay && fake.graph_fails);
+    }
+    if (fails || (best >= 0 && sum >= least)) continue;
+    best = i;
+    least = sum;
+  }
+  bool is_chain[2] = {};
+  for (int pass = 0; best >= 0 && options.replay && pass < num_passes; ++pass) {
+    const FakePass& fake = algorithms[best].passes[pass];
+    is_chain[pass] =
+        fake.is_nearly_chain && !fake.chain_fails && fake.chain < fake.graph;
+  }
+
+  {
+    CudnnSession session;
+    Check(session.Open(nullptr).ok(), "a session");
+    CudnnConfiguration* const configuration =
+        session.Configuration(problem, options);
+    const Choice choice =
+        MeasureChoice(&session, configuration, [](size_t bytes) {
+          return std::shared_ptr<void>(new char[bytes], [](void* memory) {
+            delete[] static_cast<char*>(memory);
+          });
+        });
+    Check(choice.source == (best < 0 ? "rule" : "measured"), "the source");
+    Check(choice.timings.empty() == (best < 0), "timings");
+    Check(static_cast<int>(choice.algorithm) == std::max(best, 1),
+          "the algorithm");
+    Check(choice.forward_is_chain == is_chain[0] &&
+              choice.backward_is_chain == is_chain[1],
+          "graphs and chains");
+    for (int i = 0; best >= 0 && i < kNumRnnAlgorithms; ++i) {
+      Check((configuration->runs[i] != nullptr) == (i == best), "what is kept");
+    }
+    for (int pass = 0; best >= 0 && options.replay && pass < num_passes;
+         ++pass) {
+      const FakePass& fake = algorithms[best].passes[pass];
+      Replay* const replay =
+          configuration->runs[best]->of(static_cast<Pass>(pass)).replay.get();
+      Check(replay != nullptr && replay->bytes() == 0, "a replay");
+      const double before = now;
+      Check(replay->Launch(nullptr, {}).ok(), "a launch");
+      const float expected = is_chain[pass] ? fake.chain : fake.graph;
+      Check(std::abs(now - before - expected) < 1e-4,
+            "a replay of the other kind");
+    }
+  }
+  Check(num_execs == 0 && num_graphs == 0, "something is left");
+}
+
+}  // namespace
+
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckChoice);
+}
