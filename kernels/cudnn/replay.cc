@@ -14,9 +14,11 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // the next captures do not see again.
 constexpr int kAttempts = 3;
 constexpr size_t kMaxInstances = 64;
-// Of one pass and of all. A pass may always have two instances.
+// Of one pass and of all. What a pass may always have: two instances, or more
+// of few nodes, whose loops would not settle otherwise where others are large.
 constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
 constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
+constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
 // Rewriting no more than this part of the nodes costs next to nothing.
 constexpr size_t kNearPart = 16;
 // Addresses that come again within so many launches are worth an instance.
@@ -252,8 +254,9 @@ size_t Replay::BytesOfInstance() const {
 bool Replay::HasRoom() const {
   const size_t bytes = BytesOfInstance();
   return instances_.size() < kMaxInstances &&
-         (bytes_ <= bytes || (bytes_ + bytes <= kMaxInstanceBytes &&
-                              BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
+         (bytes_ + bytes <= std::max(2 * bytes, kOwnInstanceBytes) ||
+          (bytes_ + bytes <= kMaxInstanceBytes &&
+           BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
 }
 
 RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {

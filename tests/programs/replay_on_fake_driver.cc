@@ -494,6 +494,28 @@ void CheckLoop(unsigned seed) {
   Check(num_instantiated == 0 && num_rewritten == 0, "a loop does not settle");
 }
 
+// So does one of few nodes where others have filled all the memory there is.
+void CheckLoopBesideOthers(unsigned seed) {
+  Random random(seed);
+  std::vector<std::unique_ptr<Replay>> others;
+  for (unsigned i = 0; Replay::TotalBytes() < size_t{256} << 20; ++i) {
+    const Pass pass = {seed + i, 4000, kNumCallBuffers};
+    others.push_back(Capture(pass));
+    Launch(pass, RandomAddresses(&random), others.back().get());
+  }
+  const Pass pass = {seed, 6, kNumCallBuffers};
+  std::unique_ptr<Replay> replay = Capture(pass);
+  std::vector<CallAddresses> sets(5);
+  for (CallAddresses& set : sets) set = RandomAddresses(&random);
+  for (int round = 0; round < 6; ++round) {
+    if (round == 3) num_instantiated = num_rewritten = 0;
+    for (const CallAddresses& set : sets) Launch(pass, set, replay.get());
+  }
+  Check(num_instantiated == 0 && num_rewritten == 0,
+        "a small loop beside others does not settle");
+  Check(replay->bytes() <= size_t{1} << 20, "more than is allowed");
+}
+
 // Addresses that never come again take a few instances, not one each.
 void CheckNoLoop(unsigned seed) {
   Random random(seed);
@@ -543,6 +565,7 @@ int main(int argc, char** argv) {
     cudnn_rnn_tf::CheckNearlyChains(seed);
     cudnn_rnn_tf::CheckLoop(seed);
     cudnn_rnn_tf::CheckNoLoop(seed);
+    cudnn_rnn_tf::CheckLoopBesideOthers(seed);
     cudnn_rnn_tf::CheckRefusals();
   });
 }
