@@ -28,8 +28,8 @@ class CpuPredictor:
             `stateful` do not, since a call takes and returns all there is.
         num_threads: threads that compute a call, the calling one included; None for as many as
             the process has processors. Small calls are computed by one, unless a thread's calls
-            follow each other closely. Results do not depend on it. A call that comes while another is computed by all threads is computed by its
-            own.
+            follow each other closely. Results do not depend on it. A call that comes while another
+            is computed by all threads is computed by its own.
 
     Raises:
         TypeError: if `layer` is none of these, or `num_threads` no integer.
