@@ -14,6 +14,23 @@ namespace cudnn_rnn_tf {
 // Each program's own.
 GpuLibraries FakeLibraries();
 
+// With what a session wants to know.
+inline GpuLibraries LibrariesOfSession() {
+  GpuLibraries libraries;
+  libraries.has_graphs = true;
+  CudaDriver& cuda = libraries.cuda;
+  cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
+  cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
+  cuda.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
+  CudnnLibrary& cudnn = libraries.cudnn;
+  cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
+  cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {
+    return CUDNN_STATUS_SUCCESS;
+  };
+  cudnn.cudnnGetVersion = []() -> size_t { return 91900; };
+  return libraries;
+}
+
 inline std::string being_checked;
 
 inline void Check(bool holds, const std::string& what) {

@@ -21,12 +21,8 @@ constexpr size_t kFit = 80;
 }  // namespace
 
 GpuLibraries FakeLibraries() {
-  GpuLibraries libraries;
-  libraries.has_graphs = true;
+  GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
-  cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
-  cuda.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
   cuda.cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
     return CUDA_SUCCESS;
   };
@@ -48,12 +44,6 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   cuda.cuGraphLaunch = [](CUgraphExec, CUstream) { return CUDA_SUCCESS; };
-  CudnnLibrary& cudnn = libraries.cudnn;
-  cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
-  cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {
-    return CUDNN_STATUS_SUCCESS;
-  };
-  cudnn.cudnnGetVersion = []() -> size_t { return 91900; };
   return libraries;
 }
 

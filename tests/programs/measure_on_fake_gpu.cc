@@ -10,11 +10,10 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "kernels/cudnn/measure.h"
 #include "tests/programs/fake_gpu.h"
+#include "tests/programs/fake_graph.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -32,47 +31,16 @@ struct FakeAlgorithm {
 };
 std::array<FakeAlgorithm, kNumRnnAlgorithms> algorithms;
 double now = 0;
-int num_execs = 0, num_graphs = 0;
 
-using Edges = std::vector<std::pair<size_t, size_t>>;
 struct FakeNode {
-  size_t index;
+  size_t index;  // In its graph.
+  const FakePass* pass;
   CUdeviceptr destination;
 };
-struct FakeGraph {
-  const FakePass* pass = nullptr;
-  std::vector<FakeNode> nodes;
-  Edges edges;
-};
-struct FakeExec {
-  const FakePass* pass;
-  bool is_chain;
-};
-FakeGraph* capturing = nullptr;
+using Graph = FakeGraph<FakeNode>;
+using Exec = FakeExec<FakeNode>;
 
-FakeNode* Node(CUgraphNode node) { return reinterpret_cast<FakeNode*>(node); }
-
-bool IsChain(Edges edges) {
-  std::sort(edges.begin(), edges.end());
-  for (size_t i = 0; i < edges.size(); ++i) {
-    if (edges[i] != std::make_pair(i, i + 1)) return false;
-  }
-  return edges.size() == kNodes - 1;
-}
-
-CUresult ChangeEdges(CUgraph graph, const CUgraphNode* from,
-                     const CUgraphNode* to, size_t count, bool adds) {
-  Edges& edges = reinterpret_cast<FakeGraph*>(graph)->edges;
-  for (size_t i = 0; i < count; ++i) {
-    const auto edge = std::make_pair(Node(from[i])->index, Node(to[i])->index);
-    if (adds) {
-      edges.push_back(edge);
-    } else {
-      edges.erase(std::find(edges.begin(), edges.end(), edge));
-    }
-  }
-  return CUDA_SUCCESS;
-}
+bool IsChain(const Exec& exec) { return exec.edges == ChainOf(kNodes); }
 
 }  // namespace
 
@@ -108,30 +76,25 @@ RnnStatus EnqueuePass(Pass pass, const CudnnLane&, CudnnPlan* plan,
                       const CallAddresses& addresses) {
   const FakePass& fake =
       algorithms[plan->workspace_size()].passes[static_cast<int>(pass)];
-  if (capturing == nullptr) {
+  Graph* const graph = Graph::capturing;
+  if (graph == nullptr) {
     now += fake.calls;
     return {};
   }
-  capturing->pass = &fake;
   for (size_t i = 0; i < kNodes; ++i) {
-    capturing->nodes.push_back({i, addresses[kWorkspace] + 8 * i});
+    graph->nodes.push_back(std::make_unique<FakeNode>(
+        FakeNode{i, &fake, addresses[kWorkspace] + 8 * i}));
     // All wait for the first, or each for the one before, but for one for which
     // none waits.
     const size_t before = i == kNodes / 2 ? i - 2 : i - 1;
-    if (i > 0) {
-      capturing->edges.emplace_back(fake.is_nearly_chain ? before : 0, i);
-    }
+    if (i > 0) graph->edges.emplace_back(fake.is_nearly_chain ? before : 0, i);
   }
   return {};
 }
 
 GpuLibraries FakeLibraries() {
-  GpuLibraries libraries;
-  libraries.has_graphs = true;
+  GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
-  cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
-  cuda.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
   cuda.cuStreamCreate = [](CUstream*, unsigned) { return CUDA_SUCCESS; };
   cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
     return CUDA_SUCCESS;
@@ -155,49 +118,7 @@ GpuLibraries FakeLibraries() {
         *reinterpret_cast<double*>(end) - *reinterpret_cast<double*>(begin);
     return CUDA_SUCCESS;
   };
-  cuda.cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
-    capturing = new FakeGraph;  // The driver's, until it is destroyed.
-    ++num_graphs;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuStreamEndCapture = [](CUstream, CUgraph* graph) {
-    *graph = reinterpret_cast<CUgraph>(std::exchange(capturing, nullptr));
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphDestroy = [](CUgraph graph) {
-    --num_graphs;
-    delete reinterpret_cast<FakeGraph*>(graph);
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphGetNodes = [](CUgraph graph, CUgraphNode* nodes, size_t* count) {
-    auto& read = reinterpret_cast<FakeGraph*>(graph)->nodes;
-    *count = read.size();
-    for (size_t i = 0; nodes != nullptr && i < *count; ++i) {
-      nodes[i] = reinterpret_cast<CUgraphNode>(&read[i]);
-    }
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphGetEdges_v2 = [](CUgraph graph, CUgraphNode* from,
-                               CUgraphNode* to, CUgraphEdgeData*,
-                               size_t* count) {
-    auto& read = *reinterpret_cast<FakeGraph*>(graph);
-    *count = read.edges.size();
-    for (size_t i = 0; from != nullptr && i < *count; ++i) {
-      from[i] = reinterpret_cast<CUgraphNode>(&read.nodes[read.edges[i].first]);
-      to[i] = reinterpret_cast<CUgraphNode>(&read.nodes[read.edges[i].second]);
-    }
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphRemoveDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
-                                         const CUgraphNode* to,
-                                         const CUgraphEdgeData*, size_t count) {
-    return ChangeEdges(graph, from, to, count, false);
-  };
-  cuda.cuGraphAddDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
-                                      const CUgraphNode* to,
-                                      const CUgraphEdgeData*, size_t count) {
-    return ChangeEdges(graph, from, to, count, true);
-  };
+  Graph::AddTo(&cuda);
   cuda.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* type) {
     *type = CU_GRAPH_NODE_TYPE_MEMSET;
     return CUDA_SUCCESS;
@@ -205,7 +126,7 @@ GpuLibraries FakeLibraries() {
   cuda.cuGraphMemsetNodeGetParams = [](CUgraphNode node,
                                        CUDA_MEMSET_NODE_PARAMS* params) {
     *params = {};
-    params->dst = Node(node)->destination;
+    params->dst = Graph::NodeOf(node)->destination;
     return CUDA_SUCCESS;
   };
   cuda.cuGraphMemsetNodeSetParams =
@@ -215,31 +136,21 @@ GpuLibraries FakeLibraries() {
                                            CUcontext) { return CUDA_SUCCESS; };
   cuda.cuGraphInstantiate = [](CUgraphExec* exec, CUgraph graph,
                                unsigned long long) {
-    const auto& from = *reinterpret_cast<FakeGraph*>(graph);
-    const bool is_chain = IsChain(from.edges);
-    if (is_chain ? from.pass->chain_fails : from.pass->graph_fails) {
+    auto made = std::make_unique<Exec>(*Graph::Of(graph));
+    const FakePass& pass = *made->nodes[0].pass;
+    if (IsChain(*made) ? pass.chain_fails : pass.graph_fails) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    ++num_execs;
-    *exec = reinterpret_cast<CUgraphExec>(new FakeExec{from.pass, is_chain});
+    *exec = reinterpret_cast<CUgraphExec>(made.release());
     return CUDA_SUCCESS;
   };
-  cuda.cuGraphExecDestroy = [](CUgraphExec exec) {
-    --num_execs;
-    delete reinterpret_cast<FakeExec*>(exec);
-    return CUDA_SUCCESS;
-  };
+  cuda.cuGraphExecDestroy = Exec::Destroy;
   cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream) {
-    const auto& launched = *reinterpret_cast<FakeExec*>(exec);
-    now += launched.is_chain ? launched.pass->chain : launched.pass->graph;
+    const Exec& launched = *Exec::Of(exec);
+    const FakePass& pass = *launched.nodes[0].pass;
+    now += IsChain(launched) ? pass.chain : pass.graph;
     return CUDA_SUCCESS;
   };
-  CudnnLibrary& cudnn = libraries.cudnn;
-  cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
-  cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {
-    return CUDNN_STATUS_SUCCESS;
-  };
-  cudnn.cudnnGetVersion = []() -> size_t { return 91900; };
   return libraries;
 }
 
@@ -326,7 +237,7 @@ void CheckChoice(unsigned seed) {
             "a replay of the other kind");
     }
   }
-  Check(num_execs == 0 && num_graphs == 0, "something is left");
+  Check(Exec::count == 0 && Graph::count == 0, "something is left");
 }
 
 }  // namespace

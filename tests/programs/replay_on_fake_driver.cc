@@ -18,6 +18,7 @@
 
 #include "kernels/cudnn/replay.h"
 #include "tests/programs/fake_gpu.h"
+#include "tests/programs/fake_graph.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -45,29 +46,15 @@ struct FakeNode {
            source == other.source;
   }
 };
-using Edges = std::vector<std::pair<size_t, size_t>>;
-struct FakeGraph {
-  std::vector<std::unique_ptr<FakeNode>> nodes;
-  Edges edges;
-};
-struct FakeExec {
-  std::vector<FakeNode> nodes;
-  Edges edges;
-};
+using Graph = FakeGraph<FakeNode>;
+using Exec = FakeExec<FakeNode>;
 
-FakeGraph* capturing = nullptr;
 std::vector<FakeNode> launched;  // Those that do something.
-Edges launched_edges;
-int num_execs = 0;  // That are not destroyed.
+FakeEdges launched_edges;
 long num_instantiated = 0, num_rewritten = 0;
 bool refuses_rewriting = false;
 
-const FakeGraph* last_read = nullptr;
-
-FakeNode* Node(CUgraphNode node) { return reinterpret_cast<FakeNode*>(node); }
-CUgraphNode Handle(const FakeGraph& graph, size_t index) {
-  return reinterpret_cast<CUgraphNode>(graph.nodes[index].get());
-}
+FakeNode* Node(CUgraphNode node) { return Graph::NodeOf(node); }
 
 void Set(const CUDA_KERNEL_NODE_PARAMS& from, FakeNode* node) {
   for (size_t i = 0; i < node->arguments.size(); ++i) {
@@ -104,73 +91,16 @@ template <typename Params>
 CUresult SetInExec(CUgraphExec exec, CUgraphNode node, const Params* params) {
   if (refuses_rewriting) return CUDA_ERROR_INVALID_VALUE;
   ++num_rewritten;
-  Set(*params, &reinterpret_cast<FakeExec*>(exec)->nodes[Node(node)->index]);
+  Set(*params, &Exec::Of(exec)->nodes[Node(node)->index]);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 GpuLibraries FakeLibraries() {
-  GpuLibraries libraries;
-  libraries.has_graphs = true;
+  GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuCtxGetCurrent = [](CUcontext* context) {
-    *context = nullptr;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
-    capturing = new FakeGraph;  // The driver's, until it is destroyed.
-    return CUDA_SUCCESS;
-  };
-  cuda.cuStreamEndCapture = [](CUstream, CUgraph* graph) {
-    *graph = reinterpret_cast<CUgraph>(std::exchange(capturing, nullptr));
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphDestroy = [](CUgraph graph) {
-    delete reinterpret_cast<FakeGraph*>(graph);
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphGetNodes = [](CUgraph graph, CUgraphNode* nodes, size_t* count) {
-    last_read = reinterpret_cast<FakeGraph*>(graph);
-    *count = last_read->nodes.size();
-    for (size_t i = 0; nodes != nullptr && i < *count; ++i) {
-      nodes[i] = Handle(*last_read, i);
-    }
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphGetEdges_v2 = [](CUgraph graph, CUgraphNode* from,
-                               CUgraphNode* to, CUgraphEdgeData*,
-                               size_t* count) {
-    const auto& read = *reinterpret_cast<FakeGraph*>(graph);
-    *count = read.edges.size();
-    for (size_t i = 0; from != nullptr && i < *count; ++i) {
-      from[i] = Handle(read, read.edges[i].first);
-      to[i] = Handle(read, read.edges[i].second);
-    }
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphRemoveDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
-                                         const CUgraphNode* to,
-                                         const CUgraphEdgeData*, size_t count) {
-    Edges& edges = reinterpret_cast<FakeGraph*>(graph)->edges;
-    for (size_t i = 0; i < count; ++i) {
-      const auto edge =
-          std::find(edges.begin(), edges.end(),
-                    std::make_pair(Node(from[i])->index, Node(to[i])->index));
-      if (edge == edges.end()) return CUDA_ERROR_INVALID_VALUE;
-      edges.erase(edge);
-    }
-    return CUDA_SUCCESS;
-  };
-  cuda.cuGraphAddDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
-                                      const CUgraphNode* to,
-                                      const CUgraphEdgeData*, size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      reinterpret_cast<FakeGraph*>(graph)->edges.emplace_back(
-          Node(from[i])->index, Node(to[i])->index);
-    }
-    return CUDA_SUCCESS;
-  };
+  Graph::AddTo(&cuda);
   cuda.cuGraphNodeGetType = [](CUgraphNode node, CUgraphNodeType* type) {
     *type = Node(node)->type;
     return CUDA_SUCCESS;
@@ -201,7 +131,8 @@ GpuLibraries FakeLibraries() {
   cuda.cuFuncGetParamInfo = [](CUfunction function, size_t index,
                                size_t* offset, size_t* size) {
     const size_t node = reinterpret_cast<uintptr_t>(function) - 1;
-    const std::vector<Bytes>& arguments = last_read->nodes[node]->arguments;
+    const std::vector<Bytes>& arguments =
+        Graph::last_read->nodes[node]->arguments;
     if (index >= arguments.size()) return CUDA_ERROR_INVALID_VALUE;
     *offset = 0;
     *size = arguments[index].size();
@@ -238,24 +169,14 @@ GpuLibraries FakeLibraries() {
          CUcontext) { return SetInExec(exec, node, params); };
   cuda.cuGraphInstantiate = [](CUgraphExec* exec, CUgraph graph,
                                unsigned long long) {
-    auto made = std::make_unique<FakeExec>();
-    for (const auto& node : reinterpret_cast<FakeGraph*>(graph)->nodes) {
-      made->nodes.push_back(*node);
-    }
-    made->edges = reinterpret_cast<FakeGraph*>(graph)->edges;
     ++num_instantiated;
-    ++num_execs;
-    *exec = reinterpret_cast<CUgraphExec>(made.release());
+    *exec = reinterpret_cast<CUgraphExec>(new Exec(*Graph::Of(graph)));
     return CUDA_SUCCESS;
   };
-  cuda.cuGraphExecDestroy = [](CUgraphExec exec) {
-    --num_execs;
-    delete reinterpret_cast<FakeExec*>(exec);
-    return CUDA_SUCCESS;
-  };
+  cuda.cuGraphExecDestroy = Exec::Destroy;
   cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream) {
-    launched_edges = reinterpret_cast<FakeExec*>(exec)->edges;
-    for (const FakeNode& node : reinterpret_cast<FakeExec*>(exec)->nodes) {
+    launched_edges = Exec::Of(exec)->edges;
+    for (const FakeNode& node : Exec::Of(exec)->nodes) {
       if (node.type != CU_GRAPH_NODE_TYPE_EMPTY) launched.push_back(node);
     }
     return CUDA_SUCCESS;
@@ -269,7 +190,7 @@ GpuLibraries FakeLibraries() {
         config->numAttrs > 0 &&
         config->attrs[0].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     const size_t index = reinterpret_cast<uintptr_t>(function) - 1;
-    for (const Bytes& like : capturing->nodes[index]->arguments) {
+    for (const Bytes& like : Graph::capturing->nodes[index]->arguments) {
       const auto* const bytes = static_cast<unsigned char*>(*arguments++);
       node.arguments.emplace_back(bytes, bytes + like.size());
     }
@@ -351,11 +272,12 @@ struct Pass {
             node->arguments.push_back(std::move(argument));
           }
       }
-      capturing->nodes.push_back(std::move(node));
+      Graph::capturing->nodes.push_back(std::move(node));
       if (i == 0) continue;
       // Every tenth node waits for the one before, and none for it.
       const int before = i % 10 == 1 && i > 1 ? i - 2 : i - 1;
-      capturing->edges.emplace_back(is_nearly_chain ? before : random() % i, i);
+      Graph::capturing->edges.emplace_back(
+          is_nearly_chain ? before : random() % i, i);
     }
     return {};
   }
@@ -374,12 +296,12 @@ std::unique_ptr<Replay> Capture(const Pass& pass, bool as_chain = false) {
 // Runs `launch` and checks that it enqueues what the pass is over `addresses`.
 void CheckLaunch(const Pass& pass, const CallAddresses& addresses,
                  const std::function<RnnStatus()>& launch) {
-  FakeGraph graph;
-  capturing = &graph;
+  Graph graph;
+  Graph::capturing = &graph;
   pass(addresses);
   launched.clear();
   const RnnStatus status = launch();
-  capturing = nullptr;
+  Graph::capturing = nullptr;
   Check(status.ok(), status.message);
   size_t next = 0;
   for (const std::unique_ptr<FakeNode>& expected : graph.nodes) {
@@ -395,18 +317,12 @@ void Launch(const Pass& pass, const CallAddresses& addresses, Replay* replay) {
               [&] { return replay->Launch(nullptr, addresses); });
 }
 
-Edges EdgesOf(const Pass& pass) {
-  FakeGraph graph;
-  capturing = &graph;
+FakeEdges EdgesOf(const Pass& pass) {
+  Graph graph;
+  Graph::capturing = &graph;
   pass({});
-  capturing = nullptr;
+  Graph::capturing = nullptr;
   return graph.edges;
-}
-
-Edges ChainOf(size_t num_nodes) {
-  Edges edges;
-  for (size_t i = 1; i < num_nodes; ++i) edges.emplace_back(i - 1, i);
-  return edges;
 }
 
 CallAddresses RandomAddresses(Random* random) {
@@ -427,7 +343,7 @@ void CheckAddresses(unsigned seed) {
   const bool as_chain = random() % 2 == 0;
   const bool is_chain = as_chain && Capture(pass)->is_nearly_chain();
   std::unique_ptr<Replay> replay = Capture(pass, as_chain);
-  const Edges edges = is_chain ? ChainOf(pass.num_nodes) : EdgesOf(pass);
+  const FakeEdges edges = is_chain ? ChainOf(pass.num_nodes) : EdgesOf(pass);
   std::vector<CallAddresses> sets(1 + random() % 90);
   for (size_t i = 0; i < sets.size(); ++i) {
     sets[i] = RandomAddresses(&random);
@@ -447,7 +363,8 @@ void CheckAddresses(unsigned seed) {
     Check(replay->bytes() == Replay::TotalBytes(), "bytes");
   }
   replay.reset();
-  Check(num_execs == 0 && Replay::TotalBytes() == 0, "something is left");
+  Check(Exec::count == 0 && Graph::count == 0 && Replay::TotalBytes() == 0,
+        "something is left");
 }
 
 // What is launched once is launched node by node, over its own addresses.
@@ -462,7 +379,7 @@ void CheckOnce(unsigned seed) {
         nullptr,
         [&] {
           const RnnStatus status = pass(addresses);
-          if (!in_order) capturing->edges.emplace_back(60, 40);
+          if (!in_order) Graph::capturing->edges.emplace_back(60, 40);
           return status;
         },
         &kernels, &graph);
@@ -539,8 +456,8 @@ void CheckRefusals() {
       [&](const CallAddresses& addresses) {
         const RnnStatus status = pass(addresses);
         // Of every other capture.
-        capturing->nodes.back()->grid += ++captures % 2;
-        capturing->nodes.back()->type = CU_GRAPH_NODE_TYPE_KERNEL;
+        Graph::capturing->nodes.back()->grid += ++captures % 2;
+        Graph::capturing->nodes.back()->type = CU_GRAPH_NODE_TYPE_KERNEL;
         return status;
       },
       &replay);

@@ -1,0 +1,134 @@
+// CUDA graphs of fake nodes, for the programs that run on fake GPUs.
+#ifndef CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GRAPH_H_
+#define CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GRAPH_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/cudnn/libraries.h"
+
+namespace cudnn_rnn_tf {
+
+using FakeEdges = std::vector<std::pair<size_t, size_t>>;
+
+inline FakeEdges ChainOf(size_t num_nodes) {
+  FakeEdges edges;
+  for (size_t i = 1; i < num_nodes; ++i) edges.emplace_back(i - 1, i);
+  return edges;
+}
+
+// Its nodes have an `index`, their place in the graph.
+template <typename Node>
+struct FakeGraph {
+  std::vector<std::unique_ptr<Node>> nodes;
+  FakeEdges edges;
+
+  // Being captured; read the last time; not destroyed.
+  inline static FakeGraph* capturing = nullptr;
+  inline static const FakeGraph* last_read = nullptr;
+  inline static int count = 0;
+
+  FakeGraph() { ++count; }
+  ~FakeGraph() { --count; }
+
+  static FakeGraph* Of(CUgraph graph) {
+    return reinterpret_cast<FakeGraph*>(graph);
+  }
+  static Node* NodeOf(CUgraphNode node) {
+    return reinterpret_cast<Node*>(node);
+  }
+  static std::pair<size_t, size_t> Edge(CUgraphNode from, CUgraphNode to) {
+    return {NodeOf(from)->index, NodeOf(to)->index};
+  }
+  CUgraphNode Handle(size_t index) const {
+    return reinterpret_cast<CUgraphNode>(nodes[index].get());
+  }
+
+  // What captures, reads and changes graphs, but for their nodes.
+  static void AddTo(CudaDriver* cuda) {
+    cuda->cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
+      capturing = new FakeGraph;  // The driver's, until it is destroyed.
+      return CUDA_SUCCESS;
+    };
+    cuda->cuStreamEndCapture = [](CUstream, CUgraph* graph) {
+      *graph = reinterpret_cast<CUgraph>(std::exchange(capturing, nullptr));
+      return CUDA_SUCCESS;
+    };
+    cuda->cuGraphDestroy = [](CUgraph graph) {
+      delete Of(graph);
+      return CUDA_SUCCESS;
+    };
+    cuda->cuGraphGetNodes = [](CUgraph graph, CUgraphNode* handles,
+                               size_t* size) {
+      last_read = Of(graph);
+      *size = last_read->nodes.size();
+      for (size_t i = 0; handles != nullptr && i < *size; ++i) {
+        handles[i] = last_read->Handle(i);
+      }
+      return CUDA_SUCCESS;
+    };
+    cuda->cuGraphGetEdges_v2 = [](CUgraph graph, CUgraphNode* from,
+                                  CUgraphNode* to, CUgraphEdgeData*,
+                                  size_t* size) {
+      const FakeGraph& read = *Of(graph);
+      *size = read.edges.size();
+      for (size_t i = 0; from != nullptr && i < *size; ++i) {
+        from[i] = read.Handle(read.edges[i].first);
+        to[i] = read.Handle(read.edges[i].second);
+      }
+      return CUDA_SUCCESS;
+    };
+    cuda->cuGraphRemoveDependencies_v2 =
+        [](CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+           const CUgraphEdgeData*, size_t size) {
+          FakeEdges& edges = Of(graph)->edges;
+          for (size_t i = 0; i < size; ++i) {
+            const auto edge =
+                std::find(edges.begin(), edges.end(), Edge(from[i], to[i]));
+            if (edge == edges.end()) return CUDA_ERROR_INVALID_VALUE;
+            edges.erase(edge);
+          }
+          return CUDA_SUCCESS;
+        };
+    cuda->cuGraphAddDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
+                                         const CUgraphNode* to,
+                                         const CUgraphEdgeData*, size_t size) {
+      for (size_t i = 0; i < size; ++i) {
+        Of(graph)->edges.push_back(Edge(from[i], to[i]));
+      }
+      return CUDA_SUCCESS;
+    };
+  }
+};
+
+// What such graphs are made into: a copy of their nodes and edges.
+template <typename Node>
+struct FakeExec {
+  std::vector<Node> nodes;
+  FakeEdges edges;
+
+  inline static int count = 0;  // Not destroyed.
+
+  explicit FakeExec(const FakeGraph<Node>& graph) : edges(graph.edges) {
+    for (const std::unique_ptr<Node>& node : graph.nodes) {
+      nodes.push_back(*node);
+    }
+    ++count;
+  }
+  ~FakeExec() { --count; }
+
+  static FakeExec* Of(CUgraphExec exec) {
+    return reinterpret_cast<FakeExec*>(exec);
+  }
+  static CUresult Destroy(CUgraphExec exec) {
+    delete Of(exec);
+    return CUDA_SUCCESS;
+  }
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GRAPH_H_
