@@ -6,7 +6,10 @@ On the GPU machine, in the root of the repository, each system in a process of i
       python -m benchmarks.gpu --system=$system --output=DIR --commit=HASH
     done
 
-Each leaves DIR/<system>.jsonl. `python -m benchmarks.gpu_page --input=DIR` makes the results page.
+Each leaves DIR/<system>.jsonl. With --memory, cudnn_rnn_tf and keras leave peaks of memory instead,
+in DIR/<system>.memory.jsonl; set CUDNN_RNN_TF_CHOICE_CACHE to the same file in both runs, and what
+was chosen while times were taken is what is looked at. `python -m benchmarks.gpu_page --input=DIR`
+makes the results page.
 
 How a step is timed: k steps back to back, each from the states the last one ended with, then a
 wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples
@@ -15,6 +18,10 @@ where they are long, up to 64 where they are short); of the rows of our own, ste
 each are timed as well. PyTorch's steps are eager, with `torch.backends.cudnn.benchmark`, bare
 cuDNN's calls from C++. A training step is a forward and a backward pass, from a given gradient of
 the outputs to those of inputs and weights.
+
+Memory is the peak of what TensorFlow's allocator gave out for a step, a call each. It begins with
+one block of memory, as it does by itself (`TF_FORCE_GPU_ALLOW_GROWTH` would have it round up more),
+but one of a size that lets several processes share a device.
 """
 
 import gc
@@ -41,6 +48,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", requi
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _ROWS = flags.DEFINE_string("rows", "", "Regular expression of the rows to time; all by default.")
 _ALL_LENGTHS = flags.DEFINE_bool("all_lengths", False, "All lengths of DeepBench's GRUs.")
+_MEMORY = flags.DEFINE_bool("memory", False, "Measure peaks of memory, not times.")
 _SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time; a later run goes on.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -53,6 +61,8 @@ STEPS_PER_CALL = 8
 LONG_STEP = 2e11
 SHORT_STEPS = 1e9
 MAX_STEPS_PER_CALL = 64
+MEMORY_STEPS = 8
+MEMORY_LIMIT_MB = 12 << 10
 
 Result = dict[str, Any]
 
@@ -85,7 +95,7 @@ def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
 def _tensorflow_results(
     row: gpu_rows.Row, time_major: bool, call: Callable[..., Any], weights: Callable[[], list[Any]]
 ) -> Result:
-    """Times a network; `call(inputs, states, training)` returns outputs and new states."""
+    """Of a network; `call(inputs, states, training)` returns outputs and new states."""
     import tensorflow as tf
 
     # Networks of earlier rows hold one another in cycles.
@@ -136,15 +146,18 @@ def _tensorflow_results(
 
         return run
 
+    if _MEMORY.value:
+        run = runner(1)
+        run(MEMORY_STEPS)
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        run(MEMORY_STEPS)
+        return {"memory": tf.config.experimental.get_memory_info("GPU:0")["peak"] - held}
+
     flops = 16 * row.layers * row.directions * row.time * row.batch * row.units**2
     flops *= 3 if row.training else 1
     steps = max(STEPS_PER_CALL, min(int(SHORT_STEPS / flops), MAX_STEPS_PER_CALL))
     steps = 1 if flops > LONG_STEP else steps
-    run = runner(steps)
-    run(4 * steps)
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    result = {"ms": sample(run, steps)}
-    result["memory"] = tf.config.experimental.get_memory_info("GPU:0")["peak"] - held
+    result = {"ms": sample(runner(steps), steps)}
     if row.source == "own":
         result["ms_a_call"] = result["ms"] if steps == 1 else sample(runner(1))
     return result
@@ -227,6 +240,14 @@ def _keras(row: gpu_rows.Row) -> Iterator[Result]:
         weights=lambda: [v for layer in layers for v in layer.trainable_variables],
     )
     yield {"layout": "batch-major", **result}
+
+
+def _limit_memory() -> None:
+    import tensorflow as tf
+
+    (gpu,) = tf.config.list_physical_devices("GPU")
+    limit = tf.config.LogicalDeviceConfiguration(memory_limit=MEMORY_LIMIT_MB)
+    tf.config.set_logical_device_configuration(gpu, [limit])
 
 
 def _tensorflow_versions() -> dict[str, str]:
@@ -361,7 +382,12 @@ def _environment() -> dict[str, str]:
 def main(_: list[str]) -> None:
     deadline = time.monotonic() + _SECONDS.value
     run, versions = SYSTEMS[_SYSTEM.value]
-    path = pathlib.Path(_OUTPUT.value) / f"{_SYSTEM.value}.jsonl"
+    if _MEMORY.value:
+        if _SYSTEM.value not in ("cudnn_rnn_tf", "keras"):
+            raise app.UsageError("--memory is for --system=cudnn_rnn_tf and --system=keras.")
+        _limit_memory()
+    name = f"{_SYSTEM.value}.memory.jsonl" if _MEMORY.value else f"{_SYSTEM.value}.jsonl"
+    path = pathlib.Path(_OUTPUT.value) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     done = set()
     if path.exists():
