@@ -19,9 +19,10 @@ each are timed as well. PyTorch's steps are eager, with `torch.backends.cudnn.be
 cuDNN's calls from C++. A training step is a forward and a backward pass, from a given gradient of
 the outputs to those of inputs and weights.
 
-Memory is the peak of what TensorFlow's allocator gave out for a step, a call each. It begins with
-one block of memory, as it does by itself (`TF_FORCE_GPU_ALLOW_GROWTH` would have it round up more),
-but one of a size that lets several processes share a device.
+Memory is the peak of what TensorFlow's allocator gave out for a step, a call each, at whose end the
+gradients are added to variables, as optimizers do. It begins with one block of memory, as it does
+by itself (`TF_FORCE_GPU_ALLOW_GROWTH` would have it round up more), but one of a size that lets
+several processes share a device.
 """
 
 import gc
@@ -122,8 +123,10 @@ def _tensorflow_results(
             outputs, new_states = call(inputs, states, True)
         gradients = tape.gradient(outputs, [inputs, *weights()], output_gradients=d_outputs)
         # Without somebody to take them, gradients are not computed. A step begins when the last
-        # one's have been taken, as it does where they change the weights.
-        taken = [t.assign(g, read_value=False) for t, g in zip(takers, gradients, strict=True)]
+        # one's have been taken, as it does where they change the weights. To keep them costs no
+        # time; to add them, no memory beyond the step's.
+        take = tf.Variable.assign_add if _MEMORY.value else tf.Variable.assign
+        taken = [take(t, g, read_value=False) for t, g in zip(takers, gradients, strict=True)]
         with tf.control_dependencies(taken):
             return [tf.identity(state) for state in new_states]
 
@@ -217,7 +220,13 @@ def _keras(row: gpu_rows.Row) -> Iterator[Result]:
     make = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode]
     layers = []
     for _ in range(row.layers):
-        layer = make(row.units, return_sequences=True, return_state=True, dtype=row.dtype)
+        layer = make(
+            row.units,
+            return_sequences=True,
+            return_state=True,
+            recurrent_initializer="glorot_uniform",  # An orthogonal matrix takes long to make.
+            dtype=row.dtype,
+        )
         if row.directions == 2:
             layer = keras.layers.Bidirectional(layer, dtype=row.dtype)
         layers.append(layer)

@@ -10,7 +10,6 @@ import json
 import math
 import pathlib
 import statistics
-from typing import Any
 
 from absl import app, flags
 
@@ -29,12 +28,17 @@ COMPARISONS = {
 }
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
 Times = dict[str, dict[str, float]]
+# By row and system.
+Memory = dict[str, dict[str, int]]
+# By row and layout.
+Choices = dict[str, dict[str, dict[str, str]]]
 
 
-def _read(directory: pathlib.Path) -> tuple[Times, dict[str, Any], dict[str, set[str]]]:
-    """Medians by row and system, our and Keras's results by row, and what was run where."""
+def _read(directory: pathlib.Path) -> tuple[Times, Memory, Choices, dict[str, set[str]]]:
+    """Medians, peaks of memory with batch-major data, our choices, and what was run where."""
     times: Times = collections.defaultdict(dict)
-    notes: dict[str, Any] = collections.defaultdict(dict)
+    memory: Memory = collections.defaultdict(dict)
+    choices: Choices = collections.defaultdict(dict)
     environment: dict[str, set[str]] = collections.defaultdict(set)
     for path in sorted(directory.glob("*.jsonl")):
         for line in path.read_text().splitlines():
@@ -43,18 +47,20 @@ def _read(directory: pathlib.Path) -> tuple[Times, dict[str, Any], dict[str, set
                 for key, value in result["environment"].items():
                     environment[key].update(value.splitlines())  # A line for each GPU.
                 continue
-            key, system = result["row"], path.stem
+            key, system = result["row"], path.name.split(".")[0]
+            if path.stem.endswith(".memory"):
+                if result["layout"] == "batch-major":
+                    memory[key][system] = result["memory"]
+                continue
             milliseconds = statistics.median(result["ms"])
             if system == "cudnn_rnn_tf":
                 system = result["layout"]
-                notes[key][system] = result
+                choices[key][system] = result["choice"]
             elif system == "bare":
                 system = f"bare {result['way']}"
                 milliseconds = min(milliseconds, times[key].get(system, math.inf))
-            elif system == "keras":
-                notes[key]["keras"] = result
             times[key][system] = milliseconds
-    return times, notes, environment
+    return times, memory, choices, environment
 
 
 def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, float]:
@@ -82,22 +88,24 @@ def _summary(times: Times) -> list[str]:
     return lines
 
 
-def _memory(notes: dict[str, Any], key: str) -> float | None:
-    """Our peak memory over Keras's."""
-    if "keras" not in notes[key] or "batch-major" not in notes[key]:
-        return None
-    return notes[key]["batch-major"]["memory"] / notes[key]["keras"]["memory"]
+def _memory_ratios(memory: Memory) -> dict[str, float]:
+    """Our peak over Keras's."""
+    return {
+        key: peaks["cudnn_rnn_tf"] / peaks["keras"]
+        for key, peaks in memory.items()
+        if len(peaks) == 2
+    }
 
 
-def _memory_summary(times: Times, notes: dict[str, Any]) -> str:
-    ratios = {key: _memory(notes, key) for key in times}
-    found = sorted((ratio, key) for key, ratio in ratios.items() if ratio is not None)
-    if not found:
+def _memory_summary(memory: Memory) -> str:
+    ratios = _memory_ratios(memory)
+    if not ratios:
         return "Memory beside Keras's was not measured."
+    most = max(ratios, key=lambda key: ratios[key])
     return (
-        f"Peak memory over Keras's: median {statistics.median(r for r, _ in found):.2f}, most "
-        f"{found[-1][0]:.2f} ({found[-1][1]}); aim 1.3, above it {sum(r > 1.3 for r, _ in found)} "
-        f"of {len(found)} rows."
+        f"Peak memory over Keras's: median {statistics.median(ratios.values()):.2f}, most "
+        f"{ratios[most]:.2f} ({most}); aim 1.3, above it "
+        f"{sum(ratio > 1.3 for ratio in ratios.values())} of {len(ratios)} rows."
     )
 
 
@@ -118,21 +126,21 @@ def _means_by(times: Times) -> list[str]:
     return lines
 
 
-def _table(times: Times, notes: dict[str, Any]) -> list[str]:
+def _table(times: Times, memory: Memory, choices: Choices) -> list[str]:
     columns = ("time-major", "batch-major", "keras", "torch", "bare eager", "bare graph")
     lines = [
         "| row | " + " | ".join(columns) + " | algorithm | memory / Keras's |",
         "|---" * (len(columns) + 3) + "|",
     ]
+    ratios = _memory_ratios(memory)
     for row in gpu_rows.rows(all_lengths=True):
         if row.key not in times or "time-major" not in times[row.key]:
             continue
         found = times[row.key]
         cells = [f"{found[column]:.3f}" if column in found else "—" for column in columns]
-        algorithm = notes[row.key]["time-major"]["choice"]["algorithm"]
-        ratio = _memory(notes, row.key)
-        memory = "—" if ratio is None else f"{ratio:.2f}"
-        lines.append(f"| {row.key} | {' | '.join(cells)} | {algorithm} | {memory} |")
+        cells.append(choices[row.key]["time-major"]["algorithm"])
+        cells.append(f"{ratios[row.key]:.2f}" if row.key in ratios else "—")
+        lines.append(f"| {row.key} | {' | '.join(cells)} |")
     return lines
 
 
@@ -145,7 +153,7 @@ def _on_the_gpu(choice: dict[str, str]) -> float | None:
     return None
 
 
-def _below(times: Times, notes: dict[str, Any]) -> list[str]:
+def _below(times: Times, choices: Choices) -> list[str]:
     lines = []
     for title, (system, layout, _, aim, least) in COMPARISONS.items():
         ratios = _ratios(times, system, layout, least)
@@ -158,7 +166,7 @@ def _below(times: Times, notes: dict[str, Any]) -> list[str]:
             "|---|---|---|---|---|",
         ]
         for ratio, key in rows:
-            on_the_gpu = _on_the_gpu(notes[key][layout]["choice"])
+            on_the_gpu = _on_the_gpu(choices[key][layout])
             lines.append(
                 f"| {key} | {ratio:.2f} | {times[key][system]:.3f} | {times[key][layout]:.3f} | "
                 + ("—" if on_the_gpu is None else f"{on_the_gpu:.3f}")
@@ -210,7 +218,7 @@ def _plot(times: Times) -> str:
 
 
 def main(_: list[str]) -> None:
-    times, notes, environment = _read(pathlib.Path(_INPUT.value))
+    times, memory, choices, environment = _read(pathlib.Path(_INPUT.value))
     text = [
         "# Speed on a GPU",
         "Written by `python -m benchmarks.gpu_page` from runs of `python -m benchmarks.gpu`, whose "
@@ -224,16 +232,16 @@ def main(_: list[str]) -> None:
         "In float32 bare cuDNN runs the standard algorithm alone, as this package does: the "
         "persistent ones are exact to about 1e-5 only. Geometric means by type:",
         "\n".join(_means_by(times)),
-        _memory_summary(times, notes),
+        _memory_summary(memory),
         "## Rows below their aim",
         "[What lies behind them](../../docs/speed_gpu.md#where-it-gains-little). *On the GPU*: "
         "what the passes took there, by CUDA events, when the choice was measured (for all lengths "
         "up to the same power of two once, at the first of them).",
-        "\n".join(_below(times, notes)) or "None.",
+        "\n".join(_below(times, choices)) or "None.",
         "## All rows",
         "Milliseconds of a step; DeepBench's GRUs at the shortest of their lengths. Memory is the "
         "peak of what TensorFlow's allocator gave out for the row, over Keras's, both batch-major.",
-        "\n".join(_table(times, notes)),
+        "\n".join(_table(times, memory, choices)),
     ]
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "gpu_speed.md").write_text("\n\n".join(text) + "\n")

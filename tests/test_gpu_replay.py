@@ -73,6 +73,36 @@ def test_repeated_runs_agree_with_reference(dtype):
     assert (replays() > before) == REPLAY_IS_ON
 
 
+def run_algorithm(case, data, algorithm: str) -> random_configs.Results:
+    """Skips where cuDNN has no such algorithm for the network."""
+    inputs, params = tf.constant(data.inputs), tf.constant(data.params)
+    states = [tf.constant(state) for state in data.states]
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, params, *states])
+            outputs, finals = ops.forward(
+                case.config,
+                *(inputs, states, params),
+                time_major=case.time_major,
+                algorithm=algorithm,
+            )
+        gradients = tape.gradient(
+            [outputs, *finals],
+            [inputs, params, *states],
+            [tf.constant(d) for d in (data.d_outputs, *data.d_states)],
+        )
+    except tf.errors.UnimplementedError:
+        assert algorithm.startswith("persist")
+        pytest.skip("cuDNN has no such algorithm for this network")
+    return random_configs.Results(
+        outputs.numpy(),
+        tuple(state.numpy() for state in finals),
+        gradients[0].numpy(),
+        tuple(gradient.numpy() for gradient in gradients[2:]),
+        gradients[1].numpy(),
+    )
+
+
 @pytest.mark.parametrize("algorithm", ops.ALGORITHMS)
 @pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
@@ -88,30 +118,8 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
         sequence_lengths=None,
     )
     data, expected = random_configs.draw_smooth_data(case, dtype)
-    inputs, params = tf.constant(data.inputs), tf.constant(data.params)
-    states = [tf.constant(state) for state in data.states]
     for run in range(3):
-        try:
-            with tf.GradientTape() as tape:
-                tape.watch([inputs, params, *states])
-                outputs, finals = ops.forward(
-                    case.config, inputs, states, params, algorithm=algorithm
-                )
-            gradients = tape.gradient(
-                [outputs, *finals],
-                [inputs, params, *states],
-                [tf.constant(d) for d in (data.d_outputs, *data.d_states)],
-            )
-        except tf.errors.UnimplementedError:
-            assert run == 0 and algorithm.startswith("persist")
-            pytest.skip("cuDNN has no such algorithm for this network")
-        results = random_configs.Results(
-            outputs.numpy(),
-            tuple(state.numpy() for state in finals),
-            gradients[0].numpy(),
-            tuple(gradient.numpy() for gradient in gradients[2:]),
-            gradients[1].numpy(),
-        )
+        results = run_algorithm(case, data, algorithm)
         assert not errors_in(results, expected, case, dtype, algorithm), run
     choices = crnn.info()["gpu"]["choices"]
     if algorithm != "auto":
@@ -119,6 +127,55 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
             choice["source"] == "pinned" and choice["algorithm"] == algorithm
             for choice in choices.values()
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("time_major", [True, False])
+@pytest.mark.parametrize(
+    ("rnn_mode", "num_layers", "max_time"), [("lstm", 1, 101), ("lstm", 2, 100), ("gru", 1, 120)]
+)
+def test_halves_of_long_sequences_agree_with_reference(
+    rnn_mode, num_layers, max_time, time_major, dtype
+):
+    """Persistent kernels train on long sequences half by half, for less memory."""
+    case = random_configs.Case(
+        index=6,
+        config=RnnConfig(rnn_mode, num_layers, 256, 64),
+        max_time=max_time,
+        batch_size=16,
+        time_major=time_major,
+        is_training=True,
+        sequence_lengths=None,
+    )
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    for run in range(3):
+        results = run_algorithm(case, data, "persist_static")
+        assert not errors_in(results, expected, case, dtype, "persist_static"), run
+
+
+def test_halves_need_less_memory():
+    """Where halves begin, longer sequences take less memory."""
+    config = RnnConfig("lstm", 1, 256, 256)
+    params = tf.cast(
+        tf.random.stateless_uniform([config.layout.size], [0, 1], -0.05, 0.05), tf.float16
+    )
+
+    def peak(max_time: int) -> int:
+        inputs = tf.ones([max_time, 16, 256], tf.float16)
+        states = [tf.zeros(shape, tf.float16) for shape in config.state_shapes(16, time_major=True)]
+        for run in range(3):
+            if run == 2:
+                tf.config.experimental.reset_memory_stats("GPU:0")
+            with tf.GradientTape() as tape:
+                tape.watch(params)
+                outputs, _ = ops.forward(config, inputs, states, params, algorithm="persist_static")
+            tape.gradient(outputs, params)
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+    try:
+        assert peak(100) < peak(98)
+    except tf.errors.UnimplementedError:
+        pytest.skip("cuDNN has no such algorithm for this network")
 
 
 BITS_CONFIG = RnnConfig("lstm", 2, 40, 24, direction="bidirectional")

@@ -1,5 +1,7 @@
 #include "kernels/cudnn/calls.h"
 
+#include <vector>
+
 #include "kernels/arena.h"
 #include "kernels/cudnn/exchange.h"
 
@@ -41,8 +43,16 @@ size_t BytesOf(const RnnProblem& problem, CallBuffer buffer) {
   return shape.rows * problem.batch_size * shape.size * SizeOf(problem.dtype);
 }
 
+// Of h and c, or their gradients.
+struct States {
+  void* h;
+  void* c;
+};
+
 // The buffers of a pass as cuDNN sees them: the caller's own, or copies in the
-// workspace where the caller's order is another one.
+// workspace where the caller's order is another one. Between two parts, states
+// are in the reserve space, behind the parts' own, since a backward pass wants
+// them too, and the gradients of states in the workspace.
 class CudnnBuffers {
  public:
   // Without addresses it only lays out.
@@ -50,7 +60,8 @@ class CudnnBuffers {
       : problem_(plan.problem()),
         callers_(addresses),
         addresses_(addresses),
-        arena_(reinterpret_cast<void*>(addresses[kWorkspace])) {
+        arena_(reinterpret_cast<void*>(addresses[kWorkspace])),
+        reserve_arena_(reinterpret_cast<void*>(addresses[kReserveSpace])) {
     arena_.Take<char>(plan.workspace_size());
     if (pass == Pass::kForward) {
       for (const CallBuffer buffer :
@@ -67,12 +78,35 @@ class CudnnBuffers {
       // Brought after the gradient has been returned from there.
       if (IsExchanged(kInput)) addresses_[kInput] = addresses_[kInputBackprop];
     }
+    const size_t num_parts = plan.parts().size();
+    for (size_t i = 0; i < num_parts; ++i) {
+      reserves_[i] = reserve_arena_.Take<char>(plan.reserve_size());
+    }
+    states_[0] = {at(kInputH), at(kInputC)};
+    gradients_[0] = {at(kInputHBackprop), at(kInputCBackprop)};
+    for (size_t i = 1; i < num_parts; ++i) {
+      states_[i] = TakeStates(&reserve_arena_);
+      if (pass == Pass::kBackward) gradients_[i] = TakeStates(&arena_);
+    }
+    states_[num_parts] = {at(kOutputH), at(kOutputC)};
+    gradients_[num_parts] = {at(kOutputHBackprop), at(kOutputCBackprop)};
   }
 
   size_t workspace_bytes() const { return arena_.used(); }
+  size_t reserve_bytes() const { return reserve_arena_.used(); }
   void* at(CallBuffer buffer) const {
     return reinterpret_cast<void*>(addresses_[buffer]);
   }
+  // Of a sequence, a part's.
+  void* at(CallBuffer buffer, const CudnnPart& part) const {
+    const int64_t row_bytes = RowBytes(ShapeOf(problem_, buffer));
+    return reinterpret_cast<void*>(
+        addresses_[buffer] + part.first_step * problem_.batch_size * row_bytes);
+  }
+  // Of the part `i`, and before it; the last are behind the last part.
+  void* reserve(size_t i) const { return reserves_[i]; }
+  const States& states(size_t i) const { return states_[i]; }
+  const States& gradients(size_t i) const { return gradients_[i]; }
   // From the caller's order.
   RnnStatus Bring(CUstream stream, CallBuffer buffer) const {
     if (!IsExchanged(buffer)) return {};
@@ -103,10 +137,20 @@ class CudnnBuffers {
         arena_.Take<char>(BytesOf(problem_, buffer)));
   }
 
+  States TakeStates(Arena* arena) const {
+    const auto take = [&](size_t bytes) -> void* {
+      return bytes > 0 ? arena->Take<char>(bytes) : nullptr;
+    };
+    void* const h = take(BytesOf(problem_, kInputH));
+    return {h, take(BytesOf(problem_, kInputC))};
+  }
+
   const RnnProblem& problem_;
   const CallAddresses callers_;
   CallAddresses addresses_;
-  Arena arena_;
+  Arena arena_, reserve_arena_;
+  std::array<void*, kMaxCudnnParts> reserves_ = {};
+  std::array<States, kMaxCudnnParts + 1> states_ = {}, gradients_ = {};
 };
 
 RnnStatus EnqueueForward(const CudnnLane& lane, const CudnnPlan& plan,
@@ -115,17 +159,21 @@ RnnStatus EnqueueForward(const CudnnLane& lane, const CudnnPlan& plan,
   for (const CallBuffer buffer : {kInput, kInputH, kInputC}) {
     CRNN_RETURN_IF_ERROR(buffers.Bring(lane.stream, buffer));
   }
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Gpu().cudnn.cudnnRNNForward(
-          lane.handle, plan.rnn(),
-          is_training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE,
-          /*devSeqLengths=*/nullptr, plan.input(), buffers.at(kInput),
-          plan.output(), buffers.at(kOutput), plan.h(), buffers.at(kInputH),
-          buffers.at(kOutputH), plan.c(), buffers.at(kInputC),
-          buffers.at(kOutputC), plan.weight_space_size(), buffers.at(kParams),
-          plan.workspace_size(), buffers.at(kWorkspace),
-          is_training ? plan.reserve_size() : 0, buffers.at(kReserveSpace)),
-      plan.problem());
+  for (size_t i = 0; i < plan.parts().size(); ++i) {
+    const CudnnPart& part = plan.parts()[i];
+    const States &before = buffers.states(i), &after = buffers.states(i + 1);
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Gpu().cudnn.cudnnRNNForward(
+            lane.handle, plan.rnn(),
+            is_training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE,
+            /*devSeqLengths=*/nullptr, part.input.get(),
+            buffers.at(kInput, part), part.output.get(),
+            buffers.at(kOutput, part), plan.h(), before.h, after.h, plan.c(),
+            before.c, after.c, plan.weight_space_size(), buffers.at(kParams),
+            plan.workspace_size(), buffers.at(kWorkspace),
+            is_training ? plan.reserve_size() : 0, buffers.reserve(i)),
+        plan.problem());
+  }
   for (const CallBuffer buffer : {kOutput, kOutputH, kOutputC}) {
     CRNN_RETURN_IF_ERROR(buffers.Return(lane.stream, buffer));
   }
@@ -138,17 +186,23 @@ RnnStatus EnqueueBackward(const CudnnLane& lane, const CudnnPlan& plan,
                                   kOutputHBackprop, kOutputCBackprop}) {
     CRNN_RETURN_IF_ERROR(buffers.Bring(lane.stream, buffer));
   }
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Gpu().cudnn.cudnnRNNBackwardData_v8(
-          lane.handle, plan.rnn(), /*devSeqLengths=*/nullptr, plan.output(),
-          buffers.at(kOutput), buffers.at(kOutputBackprop), plan.input(),
-          buffers.at(kInputBackprop), plan.h(), buffers.at(kInputH),
-          buffers.at(kOutputHBackprop), buffers.at(kInputHBackprop), plan.c(),
-          buffers.at(kInputC), buffers.at(kOutputCBackprop),
-          buffers.at(kInputCBackprop), plan.weight_space_size(),
-          buffers.at(kParams), plan.workspace_size(), buffers.at(kWorkspace),
-          plan.reserve_size(), buffers.at(kReserveSpace)),
-      plan.problem());
+  const std::vector<CudnnPart>& parts = plan.parts();
+  for (size_t i = parts.size(); i-- > 0;) {
+    const States& states = buffers.states(i);
+    const States &before = buffers.gradients(i),
+                 &after = buffers.gradients(i + 1);
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Gpu().cudnn.cudnnRNNBackwardData_v8(
+            lane.handle, plan.rnn(), /*devSeqLengths=*/nullptr,
+            parts[i].output.get(), buffers.at(kOutput, parts[i]),
+            buffers.at(kOutputBackprop, parts[i]), parts[i].input.get(),
+            buffers.at(kInputBackprop, parts[i]), plan.h(), states.h, after.h,
+            before.h, plan.c(), states.c, after.c, before.c,
+            plan.weight_space_size(), buffers.at(kParams),
+            plan.workspace_size(), buffers.at(kWorkspace), plan.reserve_size(),
+            buffers.reserve(i)),
+        plan.problem());
+  }
   for (const CallBuffer buffer :
        {kInputBackprop, kInputHBackprop, kInputCBackprop}) {
     CRNN_RETURN_IF_ERROR(buffers.Return(lane.stream, buffer));
@@ -159,15 +213,18 @@ RnnStatus EnqueueBackward(const CudnnLane& lane, const CudnnPlan& plan,
                      reinterpret_cast<CUdeviceptr>(buffers.at(kParamsBackprop)),
                      0, plan.weight_space_size(), lane.stream),
                  "fill device memory"));
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Gpu().cudnn.cudnnRNNBackwardWeights_v8(
-          lane.handle, plan.rnn(), CUDNN_WGRAD_MODE_ADD,
-          /*devSeqLengths=*/nullptr, plan.input(), buffers.at(kInput), plan.h(),
-          buffers.at(kInputH), plan.output(), buffers.at(kOutput),
-          plan.weight_space_size(), buffers.at(kParamsBackprop),
-          plan.workspace_size(), buffers.at(kWorkspace), plan.reserve_size(),
-          buffers.at(kReserveSpace)),
-      plan.problem());
+  for (size_t i = parts.size(); i-- > 0;) {
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Gpu().cudnn.cudnnRNNBackwardWeights_v8(
+            lane.handle, plan.rnn(), CUDNN_WGRAD_MODE_ADD,
+            /*devSeqLengths=*/nullptr, parts[i].input.get(),
+            buffers.at(kInput, parts[i]), plan.h(), buffers.states(i).h,
+            parts[i].output.get(), buffers.at(kOutput, parts[i]),
+            plan.weight_space_size(), buffers.at(kParamsBackprop),
+            plan.workspace_size(), buffers.at(kWorkspace), plan.reserve_size(),
+            buffers.reserve(i)),
+        plan.problem());
+  }
   return {};
 }
 
@@ -177,6 +234,7 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
                                                     Pass pass) {
   const RnnProblem& problem = plan.problem();
   const bool backward = pass == Pass::kBackward;
+  const CudnnBuffers buffers(plan, pass, {});
   std::array<size_t, kNumCallBuffers> sizes = {};
   for (int i = 0; i < kNumCallBuffers; ++i) {
     const auto buffer = static_cast<CallBuffer>(i);
@@ -186,9 +244,9 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
   }
   sizes[kParams] = plan.weight_space_size();
   sizes[kParamsBackprop] = backward ? plan.weight_space_size() : 0;
-  sizes[kReserveSpace] = problem.is_training ? plan.reserve_size() : 0;
+  sizes[kReserveSpace] = problem.is_training ? buffers.reserve_bytes() : 0;
   sizes[kDropoutStates] = plan.dropout_states_size();
-  sizes[kWorkspace] = CudnnBuffers(plan, pass, {}).workspace_bytes();
+  sizes[kWorkspace] = buffers.workspace_bytes();
   return sizes;
 }
 

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kReserveMultiple = 256;
 
 size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
-  return (plan.reserve_size() + kReserveMultiple - 1) / kReserveMultiple *
-             kReserveMultiple +
+  const size_t bytes = CallBufferSizes(plan, Pass::kForward)[kReserveSpace];
+  return (bytes + kReserveMultiple - 1) / kReserveMultiple * kReserveMultiple +
          static_cast<size_t>(algorithm);
 }
 

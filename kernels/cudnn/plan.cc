@@ -1,7 +1,9 @@
 #include "kernels/cudnn/plan.h"
 
+#include <algorithm>
 #include <cctype>
 #include <limits>
+#include <utility>
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -90,6 +92,16 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
   return CUDNN_RNN_ALGO_STANDARD;
 }
 
+// cuDNN's persistent kernels keep every step's gates in their workspace, which
+// for long sequences makes it the largest buffer of training. In halves they
+// take half as much, and on an H200 up to 4 % longer, or shorter, where each
+// half has so many steps.
+constexpr int64_t kStepsOfHalf = 50;
+// Where standard's workspace is nearly as large, there is little to save.
+constexpr size_t kWorthHalving = 3;  // Halves of it.
+// As of TensorFlow's buffers.
+constexpr int64_t kDataAlignment = 256;
+
 // "cudnnRNNForward" of "Gpu().cudnn.cudnnRNNForward(…)".
 std::string FunctionName(const std::string& call) {
   size_t begin = call.find("cudnn");
@@ -160,20 +172,53 @@ RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
   return {};
 }
 
+RnnStatus CudnnPlan::DescribeNetwork(const CudnnOptions& options,
+                                     RnnAlgorithm algorithm,
+                                     RnnDescriptor* descriptor) {
+  const RnnSpec& spec = problem_.spec;
+  CRNN_RETURN_IF_CUDNN_ERROR(descriptor->Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnSetRNNDescriptor_v8(
+          descriptor->get(), CudnnAlgorithm(algorithm), CellMode(spec.rnn_mode),
+          CudnnBiasMode(spec.bias_mode),
+          spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
+          spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
+                                              : CUDNN_LINEAR_INPUT,
+          CudnnType(problem_.dtype),
+          problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
+                                                  : CUDNN_DATA_FLOAT,
+          MathType(problem_.dtype, options.allow_tf32),
+          static_cast<int32_t>(spec.input_size),
+          static_cast<int32_t>(spec.num_units),
+          static_cast<int32_t>(spec.output_size()),
+          static_cast<int32_t>(spec.num_layers), dropout_.get(),
+          problem_.has_sequence_lengths ? CUDNN_RNN_PADDED_IO_ENABLED
+                                        : CUDNN_RNN_PADDED_IO_DISABLED),
+      problem_);
+  if (spec.cell_clip > 0.0f) {
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Cudnn().cudnnRNNSetClip_v9(descriptor->get(), CUDNN_RNN_CLIP_MINMAX,
+                                   -static_cast<double>(spec.cell_clip),
+                                   static_cast<double>(spec.cell_clip)),
+        problem_);
+  }
+  return {};
+}
+
 RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
-                                  int64_t vector_size, const int32_t* lengths) {
+                                  int64_t num_steps, int64_t vector_size,
+                                  const int32_t* lengths) {
   // Padded outputs are set to this; the bytes are zero in every type.
   double padding = 0.0;
   std::vector<int> full;
   if (lengths == nullptr) {
-    full.assign(problem_.batch_size, static_cast<int>(problem_.max_time));
+    full.assign(problem_.batch_size, static_cast<int>(num_steps));
     lengths = full.data();
   }
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDataDescriptor(
           descriptor->get(), CudnnType(problem_.dtype),
-          CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
-          static_cast<int>(problem_.max_time),
+          CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, static_cast<int>(num_steps),
           static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
           lengths, &padding),
       problem_);
@@ -195,10 +240,57 @@ RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
   return {};
 }
 
+RnnStatus CudnnPlan::DescribePart(CudnnPart* part, const int32_t* lengths) {
+  CRNN_RETURN_IF_ERROR(DescribeData(&part->input, part->num_steps,
+                                    problem_.spec.input_size, lengths));
+  return DescribeData(&part->output, part->num_steps,
+                      problem_.spec.layer_output_size(), lengths);
+}
+
 RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
-  CRNN_RETURN_IF_ERROR(
-      DescribeData(&input_, problem_.spec.input_size, lengths));
-  return DescribeData(&output_, problem_.spec.layer_output_size(), lengths);
+  return DescribePart(&parts_.front(), lengths);
+}
+
+// The first part is the longest.
+RnnStatus CudnnPlan::DivideTime(cudnnHandle_t handle, int64_t count) {
+  parts_.clear();
+  const int64_t longest = (problem_.max_time + count - 1) / count;
+  for (int64_t first = 0; first < problem_.max_time; first += longest) {
+    const int64_t steps = std::min(longest, problem_.max_time - first);
+    CudnnPart part = {first, steps, {}, {}};
+    CRNN_RETURN_IF_CUDNN_ERROR(part.input.Create(), problem_);
+    CRNN_RETURN_IF_CUDNN_ERROR(part.output.Create(), problem_);
+    CRNN_RETURN_IF_ERROR(DescribePart(&part, nullptr));
+    parts_.push_back(std::move(part));
+  }
+  return TempSpaceSizes(handle, rnn_, &workspace_size_, &reserve_size_);
+}
+
+RnnStatus CudnnPlan::TempSpaceSizes(cudnnHandle_t handle,
+                                    const RnnDescriptor& network,
+                                    size_t* workspace, size_t* reserve) {
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnGetRNNTempSpaceSizes(
+          handle, network.get(),
+          problem_.is_training ? CUDNN_FWD_MODE_TRAINING
+                               : CUDNN_FWD_MODE_INFERENCE,
+          parts_.front().input.get(), workspace, reserve),
+      problem_);
+  return {};
+}
+
+bool CudnnPlan::MayRunInHalves(RnnAlgorithm algorithm) const {
+  const RnnSpec& spec = problem_.spec;
+  if (!problem_.is_training || algorithm == RnnAlgorithm::kStandard ||
+      spec.num_dirs() == 2 || uses_dropout() || problem_.has_sequence_lengths ||
+      problem_.max_time < 2 * kStepsOfHalf) {
+    return false;
+  }
+  // The second half is to stand where kernels for aligned data can take it.
+  const int64_t first_steps = (problem_.max_time + 1) / 2 * problem_.batch_size;
+  const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
+  return first_steps * spec.input_size * item % kDataAlignment == 0 &&
+         first_steps * spec.layer_output_size() * item % kDataAlignment == 0;
 }
 
 RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t handle, void* states,
@@ -255,44 +347,21 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
                                    dropout_.get(), handle, 0.0f, nullptr, 0, 0),
                                problem_);
   }
-  CRNN_RETURN_IF_CUDNN_ERROR(rnn_.Create(), problem_);
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Cudnn().cudnnSetRNNDescriptor_v8(
-          rnn_.get(), CudnnAlgorithm(options.algorithm),
-          CellMode(spec.rnn_mode), CudnnBiasMode(spec.bias_mode),
-          spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
-          spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
-                                              : CUDNN_LINEAR_INPUT,
-          CudnnType(problem_.dtype),
-          problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
-                                                  : CUDNN_DATA_FLOAT,
-          MathType(problem_.dtype, options.allow_tf32),
-          static_cast<int32_t>(spec.input_size),
-          static_cast<int32_t>(spec.num_units),
-          static_cast<int32_t>(spec.output_size()),
-          static_cast<int32_t>(spec.num_layers), dropout_.get(),
-          problem_.has_sequence_lengths ? CUDNN_RNN_PADDED_IO_ENABLED
-                                        : CUDNN_RNN_PADDED_IO_DISABLED),
-      problem_);
-  if (spec.cell_clip > 0.0f) {
-    CRNN_RETURN_IF_CUDNN_ERROR(
-        Cudnn().cudnnRNNSetClip_v9(rnn_.get(), CUDNN_RNN_CLIP_MINMAX,
-                                   -static_cast<double>(spec.cell_clip),
-                                   static_cast<double>(spec.cell_clip)),
-        problem_);
-  }
-  CRNN_RETURN_IF_CUDNN_ERROR(input_.Create(), problem_);
-  CRNN_RETURN_IF_CUDNN_ERROR(output_.Create(), problem_);
-  CRNN_RETURN_IF_ERROR(SetSequenceLengths(nullptr));
+  CRNN_RETURN_IF_ERROR(DescribeNetwork(options, options.algorithm, &rnn_));
   CRNN_RETURN_IF_ERROR(DescribeStates(&h_, spec.output_size()));
   CRNN_RETURN_IF_ERROR(DescribeStates(&c_, spec.num_units));
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Cudnn().cudnnGetRNNTempSpaceSizes(
-          handle, rnn_.get(),
-          problem_.is_training ? CUDNN_FWD_MODE_TRAINING
-                               : CUDNN_FWD_MODE_INFERENCE,
-          input_.get(), &workspace_size_, &reserve_size_),
-      problem_);
+  CRNN_RETURN_IF_ERROR(DivideTime(handle, 1));
+  if (MayRunInHalves(options.algorithm)) {
+    RnnDescriptor standard;
+    size_t workspace, reserve;
+    CRNN_RETURN_IF_ERROR(
+        DescribeNetwork(options, RnnAlgorithm::kStandard, &standard));
+    CRNN_RETURN_IF_ERROR(
+        TempSpaceSizes(handle, standard, &workspace, &reserve));
+    if (2 * workspace_size_ > kWorthHalving * workspace) {
+      CRNN_RETURN_IF_ERROR(DivideTime(handle, 2));
+    }
+  }
   CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnGetRNNWeightSpaceSize(
                                  handle, rnn_.get(), &weight_space_size_),
                              problem_);

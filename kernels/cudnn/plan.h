@@ -49,6 +49,13 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
     }                                                   \
   } while (false)
 
+// Consecutive steps of time, described for calls that compute them alone.
+struct CudnnPart {
+  int64_t first_step, num_steps;
+  RnnDataDescriptor input, output;
+};
+inline constexpr size_t kMaxCudnnParts = 2;
+
 // Not thread-safe: sequence lengths are set before each run.
 class CudnnPlan {
  public:
@@ -68,6 +75,10 @@ class CudnnPlan {
   const RnnProblem& problem() const { return problem_; }
   bool uses_dropout() const { return dropout_states_size_ > 0; }
   size_t dropout_states_size() const { return dropout_states_size_; }
+  // The whole sequences, or their halves: what the first leaves as its states,
+  // the second begins with.
+  const std::vector<CudnnPart>& parts() const { return parts_; }
+  // Of a part's calls.
   size_t workspace_size() const { return workspace_size_; }
   size_t reserve_size() const { return reserve_size_; }
   size_t weight_space_size() const { return weight_space_size_; }
@@ -75,23 +86,29 @@ class CudnnPlan {
   const std::vector<RepackedBlock>& repacked() const { return repacked_; }
 
   cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
-  cudnnRNNDataDescriptor_t input() const { return input_.get(); }
-  cudnnRNNDataDescriptor_t output() const { return output_.get(); }
   cudnnTensorDescriptor_t h() const { return h_.get(); }
   cudnnTensorDescriptor_t c() const { return c_.get(); }
 
  private:
   explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
   RnnStatus Build(cudnnHandle_t handle, const CudnnOptions& options);
-  RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t vector_size,
-                         const int32_t* lengths);
+  RnnStatus DescribeNetwork(const CudnnOptions& options, RnnAlgorithm algorithm,
+                            RnnDescriptor* descriptor);
+  // Lengths are full where they are null.
+  RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t num_steps,
+                         int64_t vector_size, const int32_t* lengths);
+  RnnStatus DescribePart(CudnnPart* part, const int32_t* lengths);
   RnnStatus DescribeStates(TensorDescriptor* descriptor, int64_t size);
+  RnnStatus DivideTime(cudnnHandle_t handle, int64_t count);
+  RnnStatus TempSpaceSizes(cudnnHandle_t handle, const RnnDescriptor& network,
+                           size_t* workspace, size_t* reserve);
+  bool MayRunInHalves(RnnAlgorithm algorithm) const;
   RnnStatus CompareLayouts(cudnnHandle_t handle, bool force_repack);
 
   const RnnProblem problem_;
   DropoutDescriptor dropout_;
   RnnDescriptor rnn_;
-  RnnDataDescriptor input_, output_;
+  std::vector<CudnnPart> parts_;
   TensorDescriptor h_, c_;
   size_t dropout_states_size_ = 0;
   size_t workspace_size_ = 0;

@@ -1,7 +1,8 @@
 // Runs random networks' passes on a GPU that is none: its memory is the host's,
 // its threads run one after the other, and its cuDNN only looks at what it is
 // given and writes numbers of its own. Tells, without a GPU, whether cuDNN
-// finds every array in its order and callers in theirs.
+// finds every array in its order and callers in theirs, and of sequences that
+// run in halves each half its steps, its states and what it left in reserve.
 //
 //   batch_major_on_fake_gpu SEEDS
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -22,12 +24,17 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-constexpr size_t kWorkspaceBytes = 1000, kReserveBytes = 100;
-
+constexpr size_t kReserveBytes = 100;
 // What the fake cuDNN is told, or knows.
 const RnnProblem* problem = nullptr;
 std::unique_ptr<ParamLayout> layout;
-int next_descriptor = 0;
+int made_descriptors = 0, num_descriptors = 0;
+std::map<cudnnRNNDescriptor_t, cudnnRNNAlgo_t> algorithm_of;
+std::map<cudnnRNNDataDescriptor_t, int> steps_of;
+// Bytes of workspace for each step.
+size_t standard_bytes = 0, persistent_bytes = 0;
+// Where the next part begins, or ends in a backward pass.
+int64_t next_step = 0;
 int bias_dims[3], matrix_dims[3];
 int num_exchanges = 0;
 
@@ -44,6 +51,7 @@ uint64_t Number(CallBuffer buffer, int64_t row, int64_t batch, int64_t place) {
 struct Array {
   CallBuffer buffer;
   int64_t rows, size;
+  int64_t first_row = 0;
 };
 
 // Writes an array's numbers or checks that they are there.
@@ -57,7 +65,8 @@ void Visit(const Array& array, bool time_major, bool writes, void* memory) {
     for (int64_t j = 0; j < inner; ++j) {
       for (int64_t k = 0; k < array.size; ++k, place += item) {
         const uint64_t number =
-            Number(array.buffer, time_major ? i : j, time_major ? j : i, k);
+            Number(array.buffer, array.first_row + (time_major ? i : j),
+                   time_major ? j : i, k);
         if (writes) {
           std::memcpy(place, &number, item);
         } else {
@@ -94,12 +103,64 @@ Array ArrayOf(CallBuffer buffer) {
   }
 }
 
-// As cuDNN sees it.
-void Read(CallBuffer buffer, const void* memory) {
-  Visit(ArrayOf(buffer), true, false, const_cast<void*>(memory));
+// A state, or its gradient, between two halves.
+Array Between(CallBuffer buffer) {
+  Array array = ArrayOf(buffer);
+  array.first_row = 1000;
+  return array;
 }
-void Write(CallBuffer buffer, void* memory) {
-  Visit(ArrayOf(buffer), true, true, memory);
+
+// As cuDNN sees it.
+void Read(const Array& array, const void* memory) {
+  Visit(array, true, false, const_cast<void*>(memory));
+}
+void Write(const Array& array, void* memory) {
+  Visit(array, true, true, memory);
+}
+
+// The steps of one call.
+struct Steps {
+  int64_t first, count;
+  bool are_first() const { return first == 0; }
+  bool are_last() const { return first + count == problem->max_time; }
+  Array Of(CallBuffer buffer) const {
+    return {buffer, count, ArrayOf(buffer).size, first};
+  }
+  void UseReserve(bool writes, void* memory) const {
+    if (!problem->is_training) return;
+    auto* const bytes = static_cast<unsigned char*>(memory);
+    const auto mark = static_cast<unsigned char>(1 + first);
+    if (writes) std::fill_n(bytes, kReserveBytes, mark);
+    Check(std::all_of(bytes, bytes + kReserveBytes,
+                      [&](unsigned char byte) { return byte == mark; }),
+          "another reserve space");
+  }
+};
+
+size_t WorkspaceBytes(cudnnRNNDescriptor_t network, int steps) {
+  return steps * (algorithm_of.at(network) == CUDNN_RNN_ALGO_STANDARD
+                      ? standard_bytes
+                      : persistent_bytes);
+}
+
+// What every call does with its workspace.
+void Overwrite(cudnnRNNDescriptor_t network, cudnnRNNDataDescriptor_t x,
+               size_t workspace_bytes, void* workspace) {
+  Check(workspace_bytes >= WorkspaceBytes(network, steps_of.at(x)),
+        "a workspace that is too small");
+  std::memset(workspace, 0xEE, workspace_bytes);
+}
+Steps NextSteps(cudnnRNNDataDescriptor_t x, cudnnRNNDataDescriptor_t y) {
+  Check(steps_of.at(x) == steps_of.at(y), "other steps of the outputs");
+  const Steps steps = {next_step, steps_of.at(x)};
+  next_step += steps.count;
+  return steps;
+}
+Steps StepsBefore(cudnnRNNDataDescriptor_t x, cudnnRNNDataDescriptor_t y) {
+  Check(steps_of.at(x) == steps_of.at(y), "other steps of the outputs");
+  if (next_step == 0) next_step = problem->max_time;
+  next_step -= steps_of.at(x);
+  return {next_step, steps_of.at(x)};
 }
 
 // What each thread of the kernel does.
@@ -135,12 +196,14 @@ CUresult RunKernel(CUfunction kernel, unsigned blocks, unsigned, unsigned,
 
 template <typename Descriptor>
 cudnnStatus_t Make(Descriptor* descriptor) {
-  *descriptor = reinterpret_cast<Descriptor>(uintptr_t{1} + next_descriptor++);
+  ++num_descriptors;
+  *descriptor =
+      reinterpret_cast<Descriptor>(static_cast<uintptr_t>(++made_descriptors));
   return CUDNN_STATUS_SUCCESS;
 }
 template <typename Descriptor>
 cudnnStatus_t Drop(Descriptor) {
-  --next_descriptor;
+  --num_descriptors;
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -178,24 +241,36 @@ GpuLibraries FakeLibraries() {
   cudnn.cudnnSetDropoutDescriptor =
       [](cudnnDropoutDescriptor_t, cudnnHandle_t, float, void*, size_t,
          unsigned long long) { return CUDNN_STATUS_SUCCESS; };
+  cudnn.cudnnRestoreDropoutDescriptor =
+      [](cudnnDropoutDescriptor_t, cudnnHandle_t, float, void*, size_t,
+         unsigned long long) { return CUDNN_STATUS_SUCCESS; };
+  cudnn.cudnnDropoutGetStatesSize = [](cudnnHandle_t, size_t* bytes) {
+    *bytes = 1000;
+    return CUDNN_STATUS_SUCCESS;
+  };
   cudnn.cudnnSetRNNDescriptor_v8 =
-      [](cudnnRNNDescriptor_t, cudnnRNNAlgo_t, cudnnRNNMode_t,
+      [](cudnnRNNDescriptor_t network, cudnnRNNAlgo_t algorithm, cudnnRNNMode_t,
          cudnnRNNBiasMode_t, cudnnDirectionMode_t, cudnnRNNInputMode_t,
          cudnnDataType_t, cudnnDataType_t, cudnnMathType_t, int32_t, int32_t,
-         int32_t, int32_t, cudnnDropoutDescriptor_t,
-         uint32_t) { return CUDNN_STATUS_SUCCESS; };
+         int32_t, int32_t, cudnnDropoutDescriptor_t, uint32_t) {
+        algorithm_of[network] = algorithm;
+        return CUDNN_STATUS_SUCCESS;
+      };
   cudnn.cudnnSetRNNDataDescriptor =
-      [](cudnnRNNDataDescriptor_t, cudnnDataType_t,
-         cudnnRNNDataLayout_t data_layout, int, int, int, const int*, void*) {
+      [](cudnnRNNDataDescriptor_t data, cudnnDataType_t,
+         cudnnRNNDataLayout_t data_layout, int steps, int, int,
+         const int* lengths, void*) {
         Check(data_layout == CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
               "layout of the data");
+        Check(lengths[0] == steps, "lengths that are not full");
+        steps_of[data] = steps;
         return CUDNN_STATUS_SUCCESS;
       };
   cudnn.cudnnGetRNNTempSpaceSizes =
-      [](cudnnHandle_t, cudnnRNNDescriptor_t, cudnnForwardMode_t,
-         cudnnRNNDataDescriptor_t, size_t* workspace, size_t* reserve) {
-        *workspace = kWorkspaceBytes;
-        *reserve = kReserveBytes;
+      [](cudnnHandle_t, cudnnRNNDescriptor_t network, cudnnForwardMode_t mode,
+         cudnnRNNDataDescriptor_t x, size_t* workspace, size_t* reserve) {
+        *workspace = WorkspaceBytes(network, steps_of.at(x));
+        *reserve = mode == CUDNN_FWD_MODE_TRAINING ? kReserveBytes : 0;
         return CUDNN_STATUS_SUCCESS;
       };
   cudnn.cudnnGetRNNWeightSpaceSize = [](cudnnHandle_t, cudnnRNNDescriptor_t,
@@ -231,54 +306,72 @@ GpuLibraries FakeLibraries() {
                                         cudnnDataType_t*, int*, int* dims,
                                         int*) {
     const bool is_bias =
-        reinterpret_cast<intptr_t>(descriptor) == intptr_t{next_descriptor};
+        reinterpret_cast<intptr_t>(descriptor) == intptr_t{made_descriptors};
     std::copy_n(is_bias ? bias_dims : matrix_dims, 3, dims);
     return CUDNN_STATUS_SUCCESS;
   };
   cudnn.cudnnRNNForward =
-      [](cudnnHandle_t, cudnnRNNDescriptor_t, cudnnForwardMode_t,
-         const int32_t*, cudnnRNNDataDescriptor_t, const void* x,
-         cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t,
+      [](cudnnHandle_t, cudnnRNNDescriptor_t network, cudnnForwardMode_t,
+         const int32_t*, cudnnRNNDataDescriptor_t x_steps, const void* x,
+         cudnnRNNDataDescriptor_t y_steps, void* y, cudnnTensorDescriptor_t,
          const void* hx, void* hy, cudnnTensorDescriptor_t, const void* cx,
          void* cy, size_t, const void*, size_t workspace_bytes, void* workspace,
-         size_t, void*) {
-        std::memset(workspace, 0xEE, workspace_bytes);
-        Read(kInput, x);
-        Read(kInputH, hx);
-        Read(kInputC, cx);
-        Write(kOutput, y);
-        Write(kOutputH, hy);
-        Write(kOutputC, cy);
+         size_t, void* reserve) {
+        Overwrite(network, x_steps, workspace_bytes, workspace);
+        const Steps steps = NextSteps(x_steps, y_steps);
+        steps.UseReserve(true, reserve);
+        Read(steps.Of(kInput), x);
+        Read(steps.are_first() ? ArrayOf(kInputH) : Between(kOutputH), hx);
+        Read(steps.are_first() ? ArrayOf(kInputC) : Between(kOutputC), cx);
+        Write(steps.Of(kOutput), y);
+        Write(steps.are_last() ? ArrayOf(kOutputH) : Between(kOutputH), hy);
+        Write(steps.are_last() ? ArrayOf(kOutputC) : Between(kOutputC), cy);
         return CUDNN_STATUS_SUCCESS;
       };
   cudnn.cudnnRNNBackwardData_v8 =
-      [](cudnnHandle_t, cudnnRNNDescriptor_t, const int32_t*,
-         cudnnRNNDataDescriptor_t, const void* y, const void* dy,
-         cudnnRNNDataDescriptor_t, void* dx, cudnnTensorDescriptor_t,
+      [](cudnnHandle_t, cudnnRNNDescriptor_t network, const int32_t*,
+         cudnnRNNDataDescriptor_t y_steps, const void* y, const void* dy,
+         cudnnRNNDataDescriptor_t x_steps, void* dx, cudnnTensorDescriptor_t,
          const void* hx, const void* dhy, void* dhx, cudnnTensorDescriptor_t,
          const void* cx, const void* dcy, void* dcx, size_t, const void*,
-         size_t workspace_bytes, void* workspace, size_t, void*) {
-        std::memset(workspace, 0xEE, workspace_bytes);
-        Read(kOutput, y);
-        Read(kOutputBackprop, dy);
-        Read(kInputH, hx);
-        Read(kInputC, cx);
-        Read(kOutputHBackprop, dhy);
-        Read(kOutputCBackprop, dcy);
-        Write(kInputBackprop, dx);
-        Write(kInputHBackprop, dhx);
-        Write(kInputCBackprop, dcx);
+         size_t workspace_bytes, void* workspace, size_t, void* reserve) {
+        Overwrite(network, x_steps, workspace_bytes, workspace);
+        const Steps steps = StepsBefore(x_steps, y_steps);
+        steps.UseReserve(false, reserve);
+        Read(steps.Of(kOutput), y);
+        Read(steps.Of(kOutputBackprop), dy);
+        Read(steps.are_first() ? ArrayOf(kInputH) : Between(kOutputH), hx);
+        Read(steps.are_first() ? ArrayOf(kInputC) : Between(kOutputC), cx);
+        Read(steps.are_last() ? ArrayOf(kOutputHBackprop)
+                              : Between(kOutputHBackprop),
+             dhy);
+        Read(steps.are_last() ? ArrayOf(kOutputCBackprop)
+                              : Between(kOutputCBackprop),
+             dcy);
+        Write(steps.Of(kInputBackprop), dx);
+        Check(dhx != dhy, "a gradient in the place of another");
+        Write(steps.are_first() ? ArrayOf(kInputHBackprop)
+                                : Between(kOutputHBackprop),
+              dhx);
+        Write(steps.are_first() ? ArrayOf(kInputCBackprop)
+                                : Between(kOutputCBackprop),
+              dcx);
         return CUDNN_STATUS_SUCCESS;
       };
   cudnn.cudnnRNNBackwardWeights_v8 =
-      [](cudnnHandle_t, cudnnRNNDescriptor_t, cudnnWgradMode_t, const int32_t*,
-         cudnnRNNDataDescriptor_t, const void* x, cudnnTensorDescriptor_t,
-         const void* hx, cudnnRNNDataDescriptor_t, const void* y, size_t, void*,
-         size_t workspace_bytes, void* workspace, size_t, void*) {
-        std::memset(workspace, 0xEE, workspace_bytes);
-        Read(kInput, x);
-        Read(kInputH, hx);
-        Read(kOutput, y);
+      [](cudnnHandle_t, cudnnRNNDescriptor_t network, cudnnWgradMode_t mode,
+         const int32_t*, cudnnRNNDataDescriptor_t x_steps, const void* x,
+         cudnnTensorDescriptor_t, const void* hx,
+         cudnnRNNDataDescriptor_t y_steps, const void* y, size_t, void* dw,
+         size_t workspace_bytes, void* workspace, size_t, void* reserve) {
+        Check(mode == CUDNN_WGRAD_MODE_ADD, "gradients are not added");
+        Overwrite(network, x_steps, workspace_bytes, workspace);
+        const Steps steps = StepsBefore(x_steps, y_steps);
+        steps.UseReserve(false, reserve);
+        Read(steps.Of(kInput), x);
+        Read(steps.are_first() ? ArrayOf(kInputH) : Between(kOutputH), hx);
+        Read(steps.Of(kOutput), y);
+        *static_cast<unsigned char*>(dw) += 1;
         return CUDNN_STATUS_SUCCESS;
       };
   return libraries;
@@ -321,13 +414,22 @@ class Memory {
   std::array<size_t, kNumCallBuffers> guard_bytes_ = {};
 };
 
+// A backward pass begins with what a forward pass left in `reserve`.
 void CheckPass(Pass pass, CudnnPlan* plan, const std::vector<CallBuffer>& given,
-               const std::vector<CallBuffer>& asked) {
-  const Memory memory(CallBufferSizes(*plan, pass));
+               const std::vector<CallBuffer>& asked,
+               std::vector<char>* reserve) {
+  const auto sizes = CallBufferSizes(*plan, pass);
+  const Memory memory(sizes);
+  auto* const memory_of_reserve = static_cast<char*>(memory.at(kReserveSpace));
+  if (pass == Pass::kBackward) {
+    Check(reserve->size() == sizes[kReserveSpace], "size of the reserve space");
+    std::copy(reserve->begin(), reserve->end(), memory_of_reserve);
+  }
   for (const CallBuffer buffer : given) {
     Visit(ArrayOf(buffer), problem->time_major, true, memory.at(buffer));
   }
   num_exchanges = 0;
+  next_step = 0;
   const RnnStatus status =
       EnqueuePass(pass, {nullptr, nullptr}, plan, memory.addresses);
   Check(status.ok(), status.message);
@@ -337,6 +439,16 @@ void CheckPass(Pass pass, CudnnPlan* plan, const std::vector<CallBuffer>& given,
     }
   }
   memory.CheckGuards();
+  if (pass == Pass::kForward) {
+    Check(next_step == problem->max_time, "steps are left out");
+    reserve->assign(memory_of_reserve,
+                    memory_of_reserve + sizes[kReserveSpace]);
+  } else {
+    Check(next_step == 0, "steps are left out");
+    Check(*static_cast<unsigned char*>(memory.at(kParamsBackprop)) ==
+              plan->parts().size(),
+          "gradients are not those of all parts");
+  }
   if (problem->time_major || problem->batch_size == 1) {
     Check(num_exchanges == 0, "arrays are exchanged");
   }
@@ -357,7 +469,15 @@ void CheckNetwork(unsigned seed) {
     drawn.spec.num_proj = draw(1, drawn.spec.num_units - 1);
   }
   drawn.dtype = static_cast<RnnDataType>(draw(0, 3));
-  drawn.max_time = draw(1, 6);
+  // From 100 on, sequences may run in halves.
+  drawn.max_time = draw(0, 1) == 1 ? draw(98, 105) : draw(1, 6);
+  if (draw(0, 3) > 0) {
+    drawn.spec.input_size = 128;
+    drawn.spec.num_units = 128 / drawn.spec.num_dirs();
+    drawn.spec.num_proj = 0;
+  }
+  drawn.is_training = draw(0, 3) > 0;
+  if (draw(0, 2) == 0) drawn.spec.dropout = 0.5f;
   drawn.batch_size = draw(1, 5);
   drawn.time_major = draw(0, 4) == 0;
   drawn.has_sequence_lengths = draw(0, 3) == 0;
@@ -365,16 +485,34 @@ void CheckNetwork(unsigned seed) {
   being_checked = Describe(drawn);
   layout = std::make_unique<ParamLayout>(drawn.spec);
   std::unique_ptr<CudnnPlan> plan;
-  const RnnStatus status = CudnnPlan::Create(nullptr, drawn, {}, &plan);
+  CudnnOptions options;
+  options.algorithm = static_cast<RnnAlgorithm>(draw(1, 2));
+  standard_bytes = draw(100, 1000);
+  persistent_bytes = draw(100, 4000);
+  const RnnStatus status = CudnnPlan::Create(nullptr, drawn, options, &plan);
   Check(status.ok(), status.message);
+  const int64_t first_steps = (drawn.max_time + 1) / 2 * drawn.batch_size;
+  const auto is_aligned = [&](int64_t size) {
+    return first_steps * size * SizeOf(drawn.dtype) % 256 == 0;
+  };
+  const bool drops = drawn.spec.dropout > 0 && drawn.spec.num_layers > 1;
+  const bool in_halves = drawn.is_training && !drops &&
+                         !drawn.has_sequence_lengths &&
+                         options.algorithm == RnnAlgorithm::kPersistStatic &&
+                         drawn.spec.num_dirs() == 1 && drawn.max_time >= 100 &&
+                         is_aligned(drawn.spec.input_size) &&
+                         is_aligned(drawn.spec.layer_output_size()) &&
+                         persistent_bytes * 2 > standard_bytes * 3;
+  Check(plan->parts().size() == (in_halves ? 2 : 1), "number of parts");
+  std::vector<char> reserve;
   CheckPass(Pass::kForward, plan.get(), {kInput, kInputH, kInputC},
-            {kOutput, kOutputH, kOutputC});
+            {kOutput, kOutputH, kOutputC}, &reserve);
   CheckPass(Pass::kBackward, plan.get(),
             {kInput, kInputH, kInputC, kOutput, kOutputBackprop,
              kOutputHBackprop, kOutputCBackprop},
-            {kInputBackprop, kInputHBackprop, kInputCBackprop});
+            {kInputBackprop, kInputHBackprop, kInputCBackprop}, &reserve);
   plan.reset();
-  Check(next_descriptor == 0, "descriptors are left");
+  Check(num_descriptors == 0, "descriptors are left");
 }
 
 }  // namespace
