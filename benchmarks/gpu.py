@@ -12,12 +12,12 @@ was chosen while times were taken is what is looked at. `python -m benchmarks.gp
 makes the results page.
 
 How a step is timed: k steps back to back, each from the states the last one ended with, then a
-wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples
-the median counts. TensorFlow's steps are taken eight at a time by a `tf.function` (one at a time
-where they are long, up to 64 where they are short); of the rows of our own, steps that are a call
-each are timed as well. PyTorch's steps are eager, with `torch.backends.cudnn.benchmark`, bare
-cuDNN's calls from C++. A training step is a forward and a backward pass, from a given gradient of
-the outputs to those of inputs and weights.
+wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples,
+or 25 where a step takes less than 0.1 ms, the median counts. TensorFlow's steps are taken eight at
+a time by a `tf.function` (one at a time where they are long, up to 64 where they are short); of the
+rows of our own, steps that are a call each are timed as well. PyTorch's steps are eager, with
+`torch.backends.cudnn.benchmark`, bare cuDNN's calls from C++. A training step is a forward and a
+backward pass, from a given gradient of the outputs to those of inputs and weights.
 
 Memory is the peak of what TensorFlow's allocator gave out for a step, a call each, at whose end the
 gradients are added to variables, as optimizers do. It begins with one block of memory, as it does
@@ -56,6 +56,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WARM_UP_SECONDS = 0.2
 SAMPLE_SECONDS = 0.05
 SAMPLES = 5
+# Of short steps, which the CPU's other work disturbs, there are more.
+SHORT_STEP_SECONDS = 1e-4
+SAMPLES_OF_SHORT_STEPS = 25
 STEPS_PER_CALL = 8
 # Floating-point operations: a step of more, half a millisecond or more, is a call of its own; of
 # steps of less, a call takes as many as make this much.
@@ -69,7 +72,7 @@ Result = dict[str, Any]
 
 
 def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
-    """Milliseconds of a step, five times; `run` runs as many steps as it is told and waits.
+    """Milliseconds of a step, some times; `run` runs as many steps as it is told and waits.
 
     It is told multiples of `multiple`.
     """
@@ -87,7 +90,8 @@ def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
     estimate = min(seconds(multiple), seconds(2 * multiple))
     count = max(1, min(1000, int(SAMPLE_SECONDS / estimate)))
     count = -(-count // multiple) * multiple
-    return [1e3 * seconds(count) for _ in range(SAMPLES)]
+    samples = SAMPLES_OF_SHORT_STEPS if estimate < SHORT_STEP_SECONDS else SAMPLES
+    return [1e3 * seconds(count) for _ in range(samples)]
 
 
 # TensorFlow.
@@ -125,8 +129,10 @@ def _tensorflow_results(
         # Without somebody to take them, gradients are not computed. A step begins when the last
         # one's have been taken, as it does where they change the weights. To keep them costs no
         # time; to add them, no memory beyond the step's.
-        take = tf.Variable.assign_add if _MEMORY.value else tf.Variable.assign
-        taken = [take(t, g, read_value=False) for t, g in zip(takers, gradients, strict=True)]
+        taken = [
+            (taker.assign_add if _MEMORY.value else taker.assign)(gradient, read_value=False)
+            for taker, gradient in zip(takers, gradients, strict=True)
+        ]
         with tf.control_dependencies(taken):
             return [tf.identity(state) for state in new_states]
 
