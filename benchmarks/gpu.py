@@ -7,9 +7,9 @@ On the GPU machine, in the root of the repository, each system in a process of i
     done
 
 Each leaves DIR/<system>.jsonl. With --memory, cudnn_rnn_tf and keras leave peaks of memory instead,
-in DIR/<system>.memory.jsonl; set CUDNN_RNN_TF_CHOICE_CACHE to the same file in both runs, and what
-was chosen while times were taken is what is looked at. `python -m benchmarks.gpu_page --input=DIR`
-makes the results page.
+in DIR/<system>.memory.jsonl, on all GPUs there are; set CUDNN_RNN_TF_CHOICE_CACHE to the same file
+in both runs, and what was chosen while times were taken is what is looked at.
+`python -m benchmarks.gpu_page --input=DIR` makes the results page.
 
 How a step is timed: k steps back to back, each from the states the last one ended with, then a
 wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples,
@@ -20,13 +20,14 @@ rows of our own, steps that are a call each are timed as well. PyTorch's steps a
 backward pass, from a given gradient of the outputs to those of inputs and weights.
 
 Memory is the peak of what TensorFlow's allocator gave out for a step, a call each, at whose end the
-gradients are added to variables, as optimizers do. It begins with one block of memory, as it does
-by itself (`TF_FORCE_GPU_ALLOW_GROWTH` would have it round up more), but one of a size that lets
-several processes share a device.
+gradients are added to variables, as optimizers do. Each row has a process of its own, since what
+other networks left would decide how much the allocator rounds up. It begins with one block of
+memory, as it does by itself, but one of a size that lets several processes share a device.
 """
 
 import gc
 import json
+import multiprocessing
 import os
 import pathlib
 import platform
@@ -60,13 +61,15 @@ SAMPLES = 5
 SHORT_STEP_SECONDS = 1e-4
 SAMPLES_OF_SHORT_STEPS = 25
 STEPS_PER_CALL = 8
-# Floating-point operations: a step of more, half a millisecond or more, is a call of its own; of
-# steps of less, a call takes as many as make this much.
+# Floating-point operations: a step of more, half a millisecond or more, is a call of its own.
 LONG_STEP = 2e11
-SHORT_STEPS = 1e9
+# Of shorter steps a call takes as many as take a millisecond or more, so that calls do not wait for
+# the CPU: one of a layer, in time, takes a microsecond or more.
+SHORT_CALL = 1000
 MAX_STEPS_PER_CALL = 64
 MEMORY_STEPS = 8
 MEMORY_LIMIT_MB = 12 << 10
+MEMORY_PROCESSES = 8  # A device's.
 
 Result = dict[str, Any]
 
@@ -164,7 +167,8 @@ def _tensorflow_results(
 
     flops = 16 * row.layers * row.directions * row.time * row.batch * row.units**2
     flops *= 3 if row.training else 1
-    steps = max(STEPS_PER_CALL, min(int(SHORT_STEPS / flops), MAX_STEPS_PER_CALL))
+    shortest = row.layers * row.time * (3 if row.training else 1)
+    steps = max(STEPS_PER_CALL, min(SHORT_CALL // shortest, MAX_STEPS_PER_CALL))
     steps = 1 if flops > LONG_STEP else steps
     result = {"ms": sample(runner(steps), steps)}
     if row.source == "own":
@@ -178,7 +182,7 @@ def _cudnn_rnn_tf(row: gpu_rows.Row) -> Iterator[Result]:
     import cudnn_rnn_tf as crnn
 
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
-    for time_major in (True, False):
+    for time_major in [False] if _MEMORY.value else [True, False]:
         layer = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode](
             row.layers,
             row.units,
@@ -257,12 +261,29 @@ def _keras(row: gpu_rows.Row) -> Iterator[Result]:
     yield {"layout": "batch-major", **result}
 
 
-def _limit_memory() -> None:
+def _memory_of(task: tuple[list[str], int, gpu_rows.Row]) -> tuple[gpu_rows.Row, list[Result]]:
+    arguments, gpu, row = task
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    flags.FLAGS(arguments)
     import tensorflow as tf
 
-    (gpu,) = tf.config.list_physical_devices("GPU")
+    (device,) = tf.config.list_physical_devices("GPU")
     limit = tf.config.LogicalDeviceConfiguration(memory_limit=MEMORY_LIMIT_MB)
-    tf.config.set_logical_device_configuration(gpu, [limit])
+    tf.config.set_logical_device_configuration(device, [limit])
+    measure = {"cudnn_rnn_tf": _cudnn_rnn_tf, "keras": _keras}[_SYSTEM.value]
+    return row, list(measure(row))
+
+
+def _run_memory(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result]]:
+    """Of each row in a process of its own, several at a time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["cudnn_rnn_tf", "keras"])  # Once, not in each.
+    num_gpus = len(_command("nvidia-smi", "-L").splitlines())
+    tasks = [(sys.argv, index % num_gpus, row) for index, row in enumerate(rows)]
+    with context.Pool(num_gpus * MEMORY_PROCESSES, maxtasksperchild=1) as pool:
+        for row, results in pool.imap_unordered(_memory_of, tasks):
+            for result in results:
+                yield row, result
 
 
 def _tensorflow_versions() -> dict[str, str]:
@@ -373,21 +394,15 @@ SYSTEMS = {
 }
 
 
+def _command(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def _environment() -> dict[str, str]:
-    gpu = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
     program = "import ctypes; print(ctypes.CDLL('libcudnn.so.9').cudnnGetVersion())"
-    version = int(
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout
-    )
+    version = int(_command(sys.executable, "-c", program))
     return {
-        "GPU": gpu,
+        "GPU": _command("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
         "cuDNN": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
         "Python": platform.python_version(),
         "commit": _COMMIT.value,
@@ -400,7 +415,7 @@ def main(_: list[str]) -> None:
     if _MEMORY.value:
         if _SYSTEM.value not in ("cudnn_rnn_tf", "keras"):
             raise app.UsageError("--memory is for --system=cudnn_rnn_tf and --system=keras.")
-        _limit_memory()
+        run = _run_memory
     name = f"{_SYSTEM.value}.memory.jsonl" if _MEMORY.value else f"{_SYSTEM.value}.jsonl"
     path = pathlib.Path(_OUTPUT.value) / name
     path.parent.mkdir(parents=True, exist_ok=True)

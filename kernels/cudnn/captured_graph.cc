@@ -11,6 +11,8 @@ namespace {
 // A graph with more nodes than so many times those on its longest path gains
 // more from what runs at the same time than its forks and joins cost.
 constexpr double kNearlyChain = 1.25;
+// Less than one memset in so many nodes is few.
+constexpr size_t kFewMemsets = 8;
 
 constexpr char kReadGraph[] = "read a graph";
 constexpr char kReadNode[] = "read a graph's node";
@@ -310,6 +312,13 @@ RnnStatus CapturedGraph::ReadEdges() {
 bool CapturedGraph::is_nearly_chain() const {
   return is_in_order() && nodes_.size() > longest_path_ &&
          nodes_.size() <= kNearlyChain * longest_path_;
+}
+
+bool CapturedGraph::has_memsets() const {
+  const size_t count =
+      std::count_if(nodes_.begin(), nodes_.end(),
+                    [](const GraphNode& node) { return node.is_memset(); });
+  return count * kFewMemsets >= nodes_.size();
 }
 
 RnnStatus CapturedGraph::MakeChain() {

@@ -30,6 +30,7 @@ class GraphNode {
   static RnnStatus Read(CUgraphNode handle, Kernels* kernels, GraphNode* node);
 
   CUgraphNode handle() const { return handle_; }
+  bool is_memset() const { return type_ == CU_GRAPH_NODE_TYPE_MEMSET; }
 
   // A kernel's arguments, in one block or each from a word of its own on; a
   // copy's source and destination; a fill's destination.
@@ -85,6 +86,8 @@ class CapturedGraph {
   // Whether it is no chain, but in order and so nearly a chain that it may be
   // faster as one.
   bool is_nearly_chain() const;
+  // Whether memsets are not few among its nodes.
+  bool has_memsets() const;
   // Makes each node wait for the one before it. Only if they are in order.
   RnnStatus MakeChain();
 

@@ -49,8 +49,10 @@ class Replay {
   // leaves nothing enqueued, the replay is of no use any more.
   RnnStatus Launch(CUstream stream, const CallAddresses& addresses);
 
-  // Whether it may be faster as a chain.
+  // Whether it may be faster as a chain: on an H200, where forks and memsets
+  // come together, each node of a graph may take twice as long.
   bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
+  bool has_memsets() const { return graph_.has_memsets(); }
 
   // Frees what was made for launches so far; addresses to come are others.
   void Forget();
