@@ -92,10 +92,10 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
   return CUDNN_RNN_ALGO_STANDARD;
 }
 
-// cuDNN's persistent kernels keep every step's gates in their workspace, which
-// for long sequences makes it the largest buffer of training. In halves they
-// take half as much, and on an H200 up to 4 % longer, or shorter, where each
-// half has so many steps.
+// The persistent algorithms' workspace grows with the steps, by five times what
+// standard's grows by: for long sequences it is the largest buffer of training.
+// Halves of them need half as much and, on an H200, up to 4 % more time where
+// each half has so many steps.
 constexpr int64_t kStepsOfHalf = 50;
 // Where standard's workspace is nearly as large, there is little to save.
 constexpr size_t kWorthHalving = 3;  // Halves of it.
