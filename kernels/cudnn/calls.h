@@ -43,7 +43,8 @@ struct CudnnLane {
 enum class Pass { kForward, kBackward };
 
 // Bytes of the buffers that a pass of the plan uses; 0 of the others. The
-// workspace of a backward pass serves a forward pass too.
+// workspace of a backward pass serves a forward pass too. The reserve space is
+// a multiple of Arena::kAlign.
 std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
                                                     Pass pass);
 

@@ -10,11 +10,10 @@ namespace {
 
 // The reserve space is a multiple of this and the algorithm's number, so that
 // its size tells a backward pass what left it, wherever the tensor has been.
-constexpr size_t kReserveMultiple = 256;
+constexpr size_t kReserveMultiple = Arena::kAlign;
 
 size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
-  const size_t bytes = CallBufferSizes(plan, Pass::kForward)[kReserveSpace];
-  return (bytes + kReserveMultiple - 1) / kReserveMultiple * kReserveMultiple +
+  return CallBufferSizes(plan, Pass::kForward)[kReserveSpace] +
          static_cast<size_t>(algorithm);
 }
 

@@ -98,7 +98,7 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
 // each half has so many steps.
 constexpr int64_t kStepsOfHalf = 50;
 // Where standard's workspace is nearly as large, there is little to save.
-constexpr size_t kWorthHalving = 3;  // Halves of it.
+constexpr double kWorthHalving = 1.5;  // Times standard's.
 // As of TensorFlow's buffers.
 constexpr int64_t kDataAlignment = 256;
 
@@ -358,7 +358,7 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
         DescribeNetwork(options, RnnAlgorithm::kStandard, &standard));
     CRNN_RETURN_IF_ERROR(
         TempSpaceSizes(handle, standard, &workspace, &reserve));
-    if (2 * workspace_size_ > kWorthHalving * workspace) {
+    if (workspace_size_ > kWorthHalving * workspace) {
       CRNN_RETURN_IF_ERROR(DivideTime(handle, 2));
     }
   }
