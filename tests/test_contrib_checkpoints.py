@@ -214,12 +214,13 @@ def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
     assert saved.keys() == expected.keys()
     compared = [name for name in expected if "bias" not in name.rpartition("cell")[2]]
     assert sum(name.endswith("kernel/Adam_1") for name in compared) >= 2
-    for name in compared:
-        np.testing.assert_allclose(saved[name], expected[name], rtol=0, atol=1e-12, err_msg=name)
     moments = [name for name in expected if name.endswith(("bias/Adam", "bias/Adam_1"))]
     assert moments
-    for name in moments:
-        np.testing.assert_allclose(saved[name], expected[name], rtol=0, atol=1e-12, err_msg=name)
+    for name in {*compared, *moments}:
+        # Squares of a ReLU network's gradients can be large.
+        np.testing.assert_allclose(
+            saved[name], expected[name], rtol=1e-12, atol=1e-12, err_msg=name
+        )
     # And back.
     again, _ = run(run_cells, second_of_layer, 0, "back")
     by_layer, _ = run(run_layer, second_of_layer, 0, "stayed")
