@@ -51,4 +51,5 @@ def in_graph(program):
 
 def assert_close(values, expected):
     for value, other in zip(tf.nest.flatten(values), tf.nest.flatten(expected), strict=True):
-        np.testing.assert_allclose(value, other, rtol=0, atol=1e-12)
+        # Numbers of ReLU networks can be large.
+        np.testing.assert_allclose(value, other, rtol=1e-12, atol=1e-12)
