@@ -25,12 +25,15 @@ other networks left would decide how much the allocator rounds up. It begins wit
 memory, as it does by itself, but one of a size that lets several processes share a device.
 """
 
+import concurrent.futures
+import contextlib
 import gc
 import json
 import multiprocessing
 import os
 import pathlib
 import platform
+import random
 import re
 import subprocess
 import sys
@@ -63,7 +66,7 @@ SAMPLES_OF_SHORT_STEPS = 25
 STEPS_PER_CALL = 8
 # Floating-point operations: a step of more, half a millisecond or more, is a call of its own.
 LONG_STEP = 2e11
-# Of shorter steps a call takes as many as take a millisecond or more, so that calls do not wait for
+# Of shorter steps a call takes as many as take about a millisecond, so that calls do not wait for
 # the CPU: one of a layer, in time, takes a microsecond or more.
 SHORT_CALL = 1000
 MAX_STEPS_PER_CALL = 64
@@ -264,6 +267,7 @@ def _keras(row: gpu_rows.Row) -> Iterator[Result]:
 def _memory_of(task: tuple[list[str], int, gpu_rows.Row]) -> tuple[gpu_rows.Row, list[Result]]:
     arguments, gpu, row = task
     os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "false"
     flags.FLAGS(arguments)
     import tensorflow as tf
 
@@ -279,10 +283,19 @@ def _run_memory(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["cudnn_rnn_tf", "keras"])  # Once, not in each.
     num_gpus = len(_command("nvidia-smi", "-L").splitlines())
-    tasks = [(sys.argv, index % num_gpus, row) for index, row in enumerate(rows)]
-    with context.Pool(num_gpus * MEMORY_PROCESSES, maxtasksperchild=1) as pool:
-        for row, results in pool.imap_unordered(_memory_of, tasks):
-            for result in results:
+    random.Random(0).shuffle(rows)  # Rows of one kind take long, of another no time.
+    with contextlib.ExitStack() as stack:
+        results = []
+        for gpu in range(num_gpus):
+            executor = concurrent.futures.ProcessPoolExecutor(
+                MEMORY_PROCESSES, mp_context=context, max_tasks_per_child=1
+            )
+            stack.enter_context(executor)
+            tasks = [(sys.argv, gpu, row) for row in rows[gpu::num_gpus]]
+            results += [executor.submit(_memory_of, task) for task in tasks]
+        for done in concurrent.futures.as_completed(results):
+            row, measured = done.result()
+            for result in measured:
                 yield row, result
 
 
@@ -415,6 +428,10 @@ def main(_: list[str]) -> None:
     if _MEMORY.value:
         if _SYSTEM.value not in ("cudnn_rnn_tf", "keras"):
             raise app.UsageError("--memory is for --system=cudnn_rnn_tf and --system=keras.")
+        if _SYSTEM.value == "cudnn_rnn_tf" and "CUDNN_RNN_TF_CHOICE_CACHE" not in os.environ:
+            raise app.UsageError(
+                "--memory wants CUDNN_RNN_TF_CHOICE_CACHE to name the file of the run that took times."
+            )
         run = _run_memory
     name = f"{_SYSTEM.value}.memory.jsonl" if _MEMORY.value else f"{_SYSTEM.value}.jsonl"
     path = pathlib.Path(_OUTPUT.value) / name

@@ -69,6 +69,24 @@ print("done on", y.device)
 """
 
 
+# Long sequences, which run in halves.
+SANITIZED_HALVES = """
+import tensorflow as tf
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+config = RnnConfig("lstm", 1, 256, 256)
+x = tf.cast(tf.random.stateless_normal([100, 16, 256], [0, 1]), tf.float16)
+params = tf.cast(0.05 * tf.random.stateless_normal([config.layout.size], [2, 3]), tf.float16)
+states = [tf.ones(shape, tf.float16) for shape in config.state_shapes(16, time_major=True)]
+for _ in range(2):
+    with tf.GradientTape() as tape:
+        tape.watch([x, params])
+        y, _ = ops.forward(config, x, states, params, algorithm="persist_static")
+    tape.gradient(y, [x, params])
+print("done on", y.device)
+"""
+
+
 # For comparison: the same cuDNN, used by somebody else.
 TORCH = """
 import torch
@@ -156,6 +174,7 @@ def _sanitizer() -> dict[str, Any]:
     runs = {
         "memcheck, full sequences": ("memcheck", SANITIZED, "full", {}),
         "memcheck, padded sequences": ("memcheck", SANITIZED, "padded", {}),
+        "memcheck, halves of long sequences": ("memcheck", SANITIZED_HALVES, "", {}),
         "initcheck": ("initcheck", SANITIZED, "padded", {}),
         # Tells reads of cuDNN's scratch from reads of anything else.
         "initcheck, cuDNN's scratch memory filled with NaN first": (

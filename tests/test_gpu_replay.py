@@ -129,6 +129,29 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
         )
 
 
+def reserve_bytes(config: RnnConfig, max_time: int, dtype: str) -> int:
+    """What `persist_static` leaves of a batch of 16 for a backward pass."""
+    states = [tf.zeros(shape, dtype) for shape in config.state_shapes(16, time_major=True)]
+    with tf.device("CPU:0"):
+        seed, lengths = tf.constant([0, 0], tf.int64), tf.constant([], tf.int32)
+    *_, reserve_space = ops.raw_ops.cudnn_rnn_tf_forward(
+        input=tf.ones([max_time, 16, config.input_size], dtype),
+        input_h=states[0],
+        input_c=states[1] if config.is_lstm else tf.constant([], dtype),
+        params=tf.zeros([config.layout.size], dtype),
+        sequence_lengths=lengths,
+        seed=seed,
+        dropout=0.0,
+        cell_clip=0.0,
+        time_major=True,
+        has_sequence_lengths=False,
+        is_training=True,
+        algorithm="persist_static",
+        **config.spec_attrs(),
+    )
+    return reserve_space.shape[0] // 256 * 256  # What is beyond names the algorithm.
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("time_major", [True, False])
 @pytest.mark.parametrize(
@@ -151,37 +174,16 @@ def test_halves_of_long_sequences_agree_with_reference(
     for run in range(3):
         results = run_algorithm(case, data, "persist_static")
         assert not errors_in(results, expected, case, dtype, "persist_static"), run
+    # Both halves', and the states between them.
+    of_halves = 2 * reserve_bytes(case.config, -(-max_time // 2), dtype)
+    of_states = sum(state.nbytes for state in data.states)
+    assert reserve_bytes(case.config, max_time, dtype) >= of_halves + of_states
 
 
-def test_sequences_from_a_hundred_steps_on_run_in_halves():
-    """The reserve space then holds that of two halves and, between them, an LSTM's two states."""
+def test_shorter_sequences_run_whole():
     config = RnnConfig("lstm", 1, 256, 256)
-
-    def reserve_bytes(max_time: int) -> int:
-        with tf.device("CPU:0"):
-            seed, lengths = tf.constant([0, 0], tf.int64), tf.constant([], tf.int32)
-        *_, reserve_space = ops.raw_ops.cudnn_rnn_tf_forward(
-            input=tf.ones([max_time, 16, 256], tf.float16),
-            input_h=tf.zeros([1, 16, 256], tf.float16),
-            input_c=tf.zeros([1, 16, 256], tf.float16),
-            params=tf.zeros([config.layout.size], tf.float16),
-            sequence_lengths=lengths,
-            seed=seed,
-            dropout=0.0,
-            cell_clip=0.0,
-            time_major=True,
-            has_sequence_lengths=False,
-            is_training=True,
-            algorithm="persist_static",
-            **config.spec_attrs(),
-        )
-        return reserve_space.shape[0] // 256 * 256  # What is beyond names the algorithm.
-
-    try:
-        assert reserve_bytes(99) <= 99 / 50 * reserve_bytes(50)
-        assert reserve_bytes(100) >= 2 * reserve_bytes(50) + 2 * (16 * 256 * 2)
-    except tf.errors.UnimplementedError:
-        pytest.skip("cuDNN has no such algorithm for this network")
+    whole, half = (reserve_bytes(config, max_time, tf.float16) for max_time in (99, 50))
+    assert whole <= 99 / 50 * half
 
 
 BITS_CONFIG = RnnConfig("lstm", 2, 40, 24, direction="bidirectional")

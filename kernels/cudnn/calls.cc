@@ -103,8 +103,8 @@ class CudnnBuffers {
     return reinterpret_cast<void*>(
         addresses_[buffer] + part.first_step * problem_.batch_size * row_bytes);
   }
-  // Of the part `i`, and before it; the last are behind the last part.
-  void* reserve(size_t i) const { return reserves_[i]; }
+  void* reserve(size_t part) const { return reserves_[part]; }
+  // Before the part `i`, so that those after it are `i + 1`.
   const States& states(size_t i) const { return states_[i]; }
   const States& gradients(size_t i) const { return gradients_[i]; }
   // From the caller's order.

@@ -11,8 +11,8 @@ namespace {
 // A graph with more nodes than so many times those on its longest path gains
 // more from what runs at the same time than its forks and joins cost.
 constexpr double kNearlyChain = 1.25;
-// Less than one memset in so many nodes is few.
-constexpr size_t kFewMemsets = 8;
+// One memset in so many nodes is many.
+constexpr size_t kNodesPerMemset = 8;
 
 constexpr char kReadGraph[] = "read a graph";
 constexpr char kReadNode[] = "read a graph's node";
@@ -314,11 +314,11 @@ bool CapturedGraph::is_nearly_chain() const {
          nodes_.size() <= kNearlyChain * longest_path_;
 }
 
-bool CapturedGraph::has_memsets() const {
+bool CapturedGraph::has_many_memsets() const {
   const size_t count =
       std::count_if(nodes_.begin(), nodes_.end(),
                     [](const GraphNode& node) { return node.is_memset(); });
-  return count * kFewMemsets >= nodes_.size();
+  return count * kNodesPerMemset >= nodes_.size();
 }
 
 RnnStatus CapturedGraph::MakeChain() {

@@ -86,8 +86,8 @@ class CapturedGraph {
   // Whether it is no chain, but in order and so nearly a chain that it may be
   // faster as one.
   bool is_nearly_chain() const;
-  // Whether memsets are not few among its nodes.
-  bool has_memsets() const;
+  // Whether at least one in eight of its nodes is a memset.
+  bool has_many_memsets() const;
   // Makes each node wait for the one before it. Only if they are in order.
   RnnStatus MakeChain();
 

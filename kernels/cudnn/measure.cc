@@ -212,7 +212,7 @@ void TryChains(CudnnSession* session, CudnnRuns* runs,
                const AllocateScratch& allocate, Times* times) {
   const auto may_gain = [](const CudnnRuns::PassRuns& pass) {
     return pass.replay != nullptr && pass.replay->is_nearly_chain() &&
-           pass.replay->has_memsets();
+           pass.replay->has_many_memsets();
   };
   const bool forward = may_gain(runs->forward);
   const bool backward = may_gain(runs->backward);

@@ -92,7 +92,7 @@ class CudnnPlan {
  private:
   explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
   RnnStatus Build(cudnnHandle_t handle, const CudnnOptions& options);
-  RnnStatus DescribeNetwork(const CudnnOptions& options, RnnAlgorithm algorithm,
+  RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
                             RnnDescriptor* descriptor);
   // Lengths are full where they are null.
   RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t num_steps,

@@ -86,7 +86,7 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
   CallAddresses addresses = {}, distances = {}, moved_addresses = {};
   for (int i = 0; i < kNumCallBuffers; ++i) {
     if (!used[i]) continue;
-    // No two are the same, so that nothing runs as if in place.
+    // No two begin at one place, where a pass might run as if in place.
     addresses[i] = region + 2 * i * kAlignment;
     distances[i] = MoveOf(i);
     moved_addresses[i] = addresses[i] + distances[i];

@@ -52,7 +52,7 @@ class Replay {
   // Whether it may be faster as a chain: on an H200, where forks and memsets
   // come together, each node of a graph may take twice as long.
   bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
-  bool has_memsets() const { return graph_.has_memsets(); }
+  bool has_many_memsets() const { return graph_.has_many_memsets(); }
 
   // Frees what was made for launches so far; addresses to come are others.
   void Forget();

@@ -48,7 +48,7 @@ std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
 }
 
 // The configurations that share a choice: all sizes of time up to the same
-// power of two, since a step of one costs what a step of another does.
+// power of two, since a step of one costs about what a step of another does.
 std::string NameOf(const std::string& gpu, RnnProblem problem,
                    const CudnnOptions& options) {
   int64_t rounded = 1;

@@ -35,6 +35,7 @@ std::map<cudnnRNNDataDescriptor_t, int> steps_of;
 size_t standard_bytes = 0, persistent_bytes = 0;
 // Where the next part begins, or ends in a backward pass.
 int64_t next_step = 0;
+const void* params = nullptr;
 int bias_dims[3], matrix_dims[3];
 int num_exchanges = 0;
 
@@ -126,7 +127,9 @@ struct Steps {
   Array Of(CallBuffer buffer) const {
     return {buffer, count, ArrayOf(buffer).size, first};
   }
-  void UseReserve(bool writes, void* memory) const {
+  void UseReserve(bool writes, size_t size, void* memory) const {
+    Check(size == (problem->is_training ? kReserveBytes : 0),
+          "size of the reserve space");
     if (!problem->is_training) return;
     auto* const bytes = static_cast<unsigned char*>(memory);
     const auto mark = static_cast<unsigned char>(1 + first);
@@ -315,11 +318,12 @@ GpuLibraries FakeLibraries() {
          const int32_t*, cudnnRNNDataDescriptor_t x_steps, const void* x,
          cudnnRNNDataDescriptor_t y_steps, void* y, cudnnTensorDescriptor_t,
          const void* hx, void* hy, cudnnTensorDescriptor_t, const void* cx,
-         void* cy, size_t, const void*, size_t workspace_bytes, void* workspace,
-         size_t, void* reserve) {
+         void* cy, size_t, const void* weights, size_t workspace_bytes,
+         void* workspace, size_t reserve_bytes, void* reserve) {
+        Check(weights == params, "other weights");
         Overwrite(network, x_steps, workspace_bytes, workspace);
         const Steps steps = NextSteps(x_steps, y_steps);
-        steps.UseReserve(true, reserve);
+        steps.UseReserve(true, reserve_bytes, reserve);
         Read(steps.Of(kInput), x);
         Read(steps.are_first() ? ArrayOf(kInputH) : Between(kOutputH), hx);
         Read(steps.are_first() ? ArrayOf(kInputC) : Between(kOutputC), cx);
@@ -333,11 +337,13 @@ GpuLibraries FakeLibraries() {
          cudnnRNNDataDescriptor_t y_steps, const void* y, const void* dy,
          cudnnRNNDataDescriptor_t x_steps, void* dx, cudnnTensorDescriptor_t,
          const void* hx, const void* dhy, void* dhx, cudnnTensorDescriptor_t,
-         const void* cx, const void* dcy, void* dcx, size_t, const void*,
-         size_t workspace_bytes, void* workspace, size_t, void* reserve) {
+         const void* cx, const void* dcy, void* dcx, size_t,
+         const void* weights, size_t workspace_bytes, void* workspace,
+         size_t reserve_bytes, void* reserve) {
+        Check(weights == params, "other weights");
         Overwrite(network, x_steps, workspace_bytes, workspace);
         const Steps steps = StepsBefore(x_steps, y_steps);
-        steps.UseReserve(false, reserve);
+        steps.UseReserve(false, reserve_bytes, reserve);
         Read(steps.Of(kOutput), y);
         Read(steps.Of(kOutputBackprop), dy);
         Read(steps.are_first() ? ArrayOf(kInputH) : Between(kOutputH), hx);
@@ -363,11 +369,12 @@ GpuLibraries FakeLibraries() {
          const int32_t*, cudnnRNNDataDescriptor_t x_steps, const void* x,
          cudnnTensorDescriptor_t, const void* hx,
          cudnnRNNDataDescriptor_t y_steps, const void* y, size_t, void* dw,
-         size_t workspace_bytes, void* workspace, size_t, void* reserve) {
+         size_t workspace_bytes, void* workspace, size_t reserve_bytes,
+         void* reserve) {
         Check(mode == CUDNN_WGRAD_MODE_ADD, "gradients are not added");
         Overwrite(network, x_steps, workspace_bytes, workspace);
         const Steps steps = StepsBefore(x_steps, y_steps);
-        steps.UseReserve(false, reserve);
+        steps.UseReserve(false, reserve_bytes, reserve);
         Read(steps.Of(kInput), x);
         Read(steps.are_first() ? ArrayOf(kInputH) : Between(kOutputH), hx);
         Read(steps.Of(kOutput), y);
@@ -430,6 +437,7 @@ void CheckPass(Pass pass, CudnnPlan* plan, const std::vector<CallBuffer>& given,
   }
   num_exchanges = 0;
   next_step = 0;
+  params = memory.at(kParams);
   const RnnStatus status =
       EnqueuePass(pass, {nullptr, nullptr}, plan, memory.addresses);
   Check(status.ok(), status.message);
@@ -464,7 +472,7 @@ void CheckNetwork(unsigned seed) {
   drawn.spec.num_layers = draw(1, 3);
   drawn.spec.num_units = draw(1, 40);
   drawn.spec.input_size = draw(1, 150);
-  if (draw(0, 1) == 1) drawn.spec.direction = Direction::kBidirectional;
+  if (draw(0, 3) == 0) drawn.spec.direction = Direction::kBidirectional;
   if (drawn.spec.is_lstm() && drawn.spec.num_units > 1 && draw(0, 2) == 0) {
     drawn.spec.num_proj = draw(1, drawn.spec.num_units - 1);
   }
@@ -472,23 +480,23 @@ void CheckNetwork(unsigned seed) {
   // From 100 on, sequences may run in halves.
   drawn.max_time = draw(0, 1) == 1 ? draw(98, 105) : draw(1, 6);
   if (draw(0, 3) > 0) {
-    drawn.spec.input_size = 128;
-    drawn.spec.num_units = 128 / drawn.spec.num_dirs();
-    drawn.spec.num_proj = 0;
+    drawn.spec.input_size = 16 << draw(0, 3);
+    drawn.spec.num_units = 16 << draw(0, 3);
+    if (drawn.spec.num_proj > 0) drawn.spec.num_proj = drawn.spec.num_units / 2;
   }
-  drawn.is_training = draw(0, 3) > 0;
-  if (draw(0, 2) == 0) drawn.spec.dropout = 0.5f;
+  drawn.is_training = draw(0, 7) > 0;
+  if (draw(0, 3) == 0) drawn.spec.dropout = 0.5f;
   drawn.batch_size = draw(1, 5);
   drawn.time_major = draw(0, 4) == 0;
-  drawn.has_sequence_lengths = draw(0, 3) == 0;
+  drawn.has_sequence_lengths = draw(0, 7) == 0;
   problem = &drawn;
   being_checked = Describe(drawn);
   layout = std::make_unique<ParamLayout>(drawn.spec);
   std::unique_ptr<CudnnPlan> plan;
   CudnnOptions options;
-  options.algorithm = static_cast<RnnAlgorithm>(draw(1, 2));
-  standard_bytes = draw(100, 1000);
-  persistent_bytes = draw(100, 4000);
+  options.algorithm = static_cast<RnnAlgorithm>(draw(1, 3));
+  standard_bytes = 10 * draw(10, 100);
+  persistent_bytes = standard_bytes * draw(13, 20) / 10;
   const RnnStatus status = CudnnPlan::Create(nullptr, drawn, options, &plan);
   Check(status.ok(), status.message);
   const int64_t first_steps = (drawn.max_time + 1) / 2 * drawn.batch_size;
@@ -498,12 +506,18 @@ void CheckNetwork(unsigned seed) {
   const bool drops = drawn.spec.dropout > 0 && drawn.spec.num_layers > 1;
   const bool in_halves = drawn.is_training && !drops &&
                          !drawn.has_sequence_lengths &&
-                         options.algorithm == RnnAlgorithm::kPersistStatic &&
+                         options.algorithm != RnnAlgorithm::kStandard &&
                          drawn.spec.num_dirs() == 1 && drawn.max_time >= 100 &&
                          is_aligned(drawn.spec.input_size) &&
                          is_aligned(drawn.spec.layer_output_size()) &&
                          persistent_bytes * 2 > standard_bytes * 3;
   Check(plan->parts().size() == (in_halves ? 2 : 1), "number of parts");
+  Check(
+      plan->workspace_size() ==
+          (in_halves ? (drawn.max_time + 1) / 2 : drawn.max_time) *
+              (options.algorithm == RnnAlgorithm::kStandard ? standard_bytes
+                                                            : persistent_bytes),
+      "size of the workspace");
   std::vector<char> reserve;
   CheckPass(Pass::kForward, plan.get(), {kInput, kInputH, kInputC},
             {kOutput, kOutputH, kOutputC}, &reserve);
