@@ -430,7 +430,7 @@ def main(_: list[str]) -> None:
             raise app.UsageError("--memory is for --system=cudnn_rnn_tf and --system=keras.")
         if _SYSTEM.value == "cudnn_rnn_tf" and "CUDNN_RNN_TF_CHOICE_CACHE" not in os.environ:
             raise app.UsageError(
-                "--memory wants CUDNN_RNN_TF_CHOICE_CACHE to name the file of the run that took times."
+                "--memory wants CUDNN_RNN_TF_CHOICE_CACHE set as for the run that took times."
             )
         run = _run_memory
     name = f"{_SYSTEM.value}.memory.jsonl" if _MEMORY.value else f"{_SYSTEM.value}.jsonl"
