@@ -22,7 +22,8 @@ backward pass, from a given gradient of the outputs to those of inputs and weigh
 Memory is the peak of what TensorFlow's allocator gave out for a step, a call each, at whose end the
 gradients are added to variables, as optimizers do. Each row has a process of its own, since what
 other networks left would decide how much the allocator rounds up. It begins with one block of
-memory, as it does by itself, but one of a size that lets several processes share a device.
+memory, as it does by itself, but one of a size that lets several processes share a device. This
+wants Python 3.11 or newer.
 """
 
 import concurrent.futures
@@ -68,7 +69,7 @@ STEPS_PER_CALL = 8
 LONG_STEP = 2e11
 # Of shorter steps a call takes as many as take about a millisecond, so that calls do not wait for
 # the CPU: one of a layer, in time, takes a microsecond or more.
-SHORT_CALL = 1000
+CALL_MICROSECONDS = 1000
 MAX_STEPS_PER_CALL = 64
 MEMORY_STEPS = 8
 MEMORY_LIMIT_MB = 12 << 10
@@ -170,8 +171,8 @@ def _tensorflow_results(
 
     flops = 16 * row.layers * row.directions * row.time * row.batch * row.units**2
     flops *= 3 if row.training else 1
-    shortest = row.layers * row.time * (3 if row.training else 1)
-    steps = max(STEPS_PER_CALL, min(SHORT_CALL // shortest, MAX_STEPS_PER_CALL))
+    microseconds = row.layers * row.time * (3 if row.training else 1)
+    steps = max(STEPS_PER_CALL, min(CALL_MICROSECONDS // microseconds, MAX_STEPS_PER_CALL))
     steps = 1 if flops > LONG_STEP else steps
     result = {"ms": sample(runner(steps), steps)}
     if row.source == "own":

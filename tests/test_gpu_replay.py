@@ -73,8 +73,8 @@ def test_repeated_runs_agree_with_reference(dtype):
     assert (replays() > before) == REPLAY_IS_ON
 
 
-def run_algorithm(case, data, algorithm: str) -> random_configs.Results:
-    """Skips where cuDNN has no such algorithm for the network."""
+def run_algorithm(case, data, algorithm: str, run: int) -> random_configs.Results:
+    """Skips at the first run where cuDNN has no such algorithm for the network."""
     inputs, params = tf.constant(data.inputs), tf.constant(data.params)
     states = [tf.constant(state) for state in data.states]
     try:
@@ -92,7 +92,7 @@ def run_algorithm(case, data, algorithm: str) -> random_configs.Results:
             [tf.constant(d) for d in (data.d_outputs, *data.d_states)],
         )
     except tf.errors.UnimplementedError:
-        assert algorithm.startswith("persist")
+        assert run == 0 and algorithm.startswith("persist")
         pytest.skip("cuDNN has no such algorithm for this network")
     return random_configs.Results(
         outputs.numpy(),
@@ -119,7 +119,7 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
     )
     data, expected = random_configs.draw_smooth_data(case, dtype)
     for run in range(3):
-        results = run_algorithm(case, data, algorithm)
+        results = run_algorithm(case, data, algorithm, run)
         assert not errors_in(results, expected, case, dtype, algorithm), run
     choices = crnn.info()["gpu"]["choices"]
     if algorithm != "auto":
@@ -172,7 +172,7 @@ def test_halves_of_long_sequences_agree_with_reference(
     )
     data, expected = random_configs.draw_smooth_data(case, dtype)
     for run in range(3):
-        results = run_algorithm(case, data, "persist_static")
+        results = run_algorithm(case, data, "persist_static", run)
         assert not errors_in(results, expected, case, dtype, "persist_static"), run
     # Both halves', and the states between them.
     of_halves = 2 * reserve_bytes(case.config, -(-max_time // 2), dtype)
@@ -182,7 +182,7 @@ def test_halves_of_long_sequences_agree_with_reference(
 
 def test_shorter_sequences_run_whole():
     config = RnnConfig("lstm", 1, 256, 256)
-    whole, half = (reserve_bytes(config, max_time, tf.float16) for max_time in (99, 50))
+    whole, half = (reserve_bytes(config, max_time, "float16") for max_time in (99, 50))
     assert whole <= 99 / 50 * half
 
 

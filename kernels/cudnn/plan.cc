@@ -102,6 +102,11 @@ constexpr double kWorthHalving = 1.5;  // Times standard's.
 // As of TensorFlow's buffers.
 constexpr int64_t kDataAlignment = 256;
 
+// Of `count` parts, that of all but the last.
+int64_t StepsOfPart(int64_t max_time, int64_t count) {
+  return (max_time + count - 1) / count;
+}
+
 // "cudnnRNNForward" of "Gpu().cudnn.cudnnRNNForward(…)".
 std::string FunctionName(const std::string& call) {
   size_t begin = call.find("cudnn");
@@ -253,7 +258,7 @@ RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
 // The first part is the longest, for which the sizes are asked.
 RnnStatus CudnnPlan::DivideTime(cudnnHandle_t handle, int64_t count) {
   parts_.clear();
-  const int64_t longest = (problem_.max_time + count - 1) / count;
+  const int64_t longest = StepsOfPart(problem_.max_time, count);
   for (int64_t first = 0; first < problem_.max_time; first += longest) {
     const int64_t steps = std::min(longest, problem_.max_time - first);
     CudnnPart part = {first, steps, {}, {}};
@@ -286,7 +291,8 @@ bool CudnnPlan::MayRunInHalves(RnnAlgorithm algorithm) const {
     return false;
   }
   // The second half is to stand where kernels for aligned data can take it.
-  const int64_t first_steps = (problem_.max_time + 1) / 2 * problem_.batch_size;
+  const int64_t first_steps =
+      StepsOfPart(problem_.max_time, 2) * problem_.batch_size;
   const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
   return first_steps * spec.input_size * item % kDataAlignment == 0 &&
          first_steps * spec.layer_output_size() * item % kDataAlignment == 0;
