@@ -95,7 +95,7 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
 // The persistent algorithms' workspace grows with the steps, by five times what
 // standard's grows by: for long sequences it is the largest buffer of training.
 // In halves that part of it is half as large and, on an H200, a step takes up
-// to 4 % longer where each half has so many steps.
+// to 5 % longer where each half has so many steps.
 constexpr int64_t kStepsOfHalf = 50;
 // Where standard's workspace is nearly as large, there is little to save.
 constexpr double kWorthHalving = 1.5;  // Times standard's.
