@@ -19,6 +19,9 @@ rows of our own, steps that are a call each are timed as well. PyTorch's steps a
 `torch.backends.cudnn.benchmark`, bare cuDNN's calls from C++. A training step is a forward and a
 backward pass, from a given gradient of the outputs to those of inputs and weights.
 
+Processes differ by more than samples do, as by where their memory lies. So rows near an aim, which
+`gpu_page --near` names, are run again, all systems on one GPU; all runs' samples count.
+
 Memory is the peak of what TensorFlow's allocator gave out for a step, a call each, at whose end the
 gradients are added to variables, as optimizers do. Each row has a process of its own, since what
 other networks left would decide how much the allocator rounds up. It begins with one block of
@@ -59,6 +62,7 @@ _SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time; a later run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WARM_UP_SECONDS = 0.2
+WARM_UP_STEPS = 8
 SAMPLE_SECONDS = 0.05
 SAMPLES = 5
 # Of short steps, which the CPU's other work disturbs, there are more.
@@ -73,7 +77,7 @@ CALL_MICROSECONDS = 1000
 MAX_STEPS_PER_CALL = 64
 MEMORY_STEPS = 8
 MEMORY_LIMIT_MB = 12 << 10
-MEMORY_PROCESSES = 8  # A device's.
+MEMORY_PROCESSES = 6  # A device's.
 
 Result = dict[str, Any]
 
@@ -91,9 +95,9 @@ def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
 
     # The first uses choose, capture and compile, and make graphs over addresses that come again.
     deadline = time.perf_counter() + WARM_UP_SECONDS
-    run(4 * multiple)
+    run(WARM_UP_STEPS * multiple)
     while time.perf_counter() < deadline:
-        run(4 * multiple)
+        run(WARM_UP_STEPS * multiple)
     estimate = min(seconds(multiple), seconds(2 * multiple))
     count = max(1, min(1000, int(SAMPLE_SECONDS / estimate)))
     count = -(-count // multiple) * multiple

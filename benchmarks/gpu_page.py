@@ -2,20 +2,26 @@
 
     python -m benchmarks.gpu_page --input=DIR
 
-writes benchmarks/results/gpu_speed.md and gpu_speed.svg.
+writes benchmarks/results/gpu_speed.md and gpu_speed.svg. With --near=MARGIN it prints instead, as
+JSON, for each system a regular expression of the rows whose ratio is at most that much above an
+aim: those to run again, with --rows and an --output in DIR.
 """
 
 import collections
 import json
 import math
 import pathlib
+import re
 import statistics
 
 from absl import app, flags
 
 from benchmarks import gpu_rows
 
-_INPUT = flags.DEFINE_string("input", None, "Directory of the results.", required=True)
+_INPUT = flags.DEFINE_string(
+    "input", None, "Directory of the results; runs may have folders in it.", required=True
+)
+_NEAR = flags.DEFINE_float("near", None, "Print the rows this near an aim, or below it.")
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 # Of a comparison: its title, whose time is divided by ours in which layout, the aims for the
@@ -36,11 +42,11 @@ Choices = dict[str, dict[str, dict[str, str]]]
 
 def _read(directory: pathlib.Path) -> tuple[Times, Memory, Choices, dict[str, set[str]]]:
     """Medians, peaks of memory with batch-major data, our choices, and what was run where."""
-    times: Times = collections.defaultdict(dict)
+    samples: dict[tuple[str, str, str], list[float]] = collections.defaultdict(list)
     memory: Memory = collections.defaultdict(dict)
     choices: Choices = collections.defaultdict(dict)
     environment: dict[str, set[str]] = collections.defaultdict(set)
-    for path in sorted(directory.glob("*.jsonl")):
+    for path in sorted(directory.rglob("*.jsonl")):
         for line in path.read_text().splitlines():
             result = json.loads(line)
             if "environment" in result:
@@ -52,14 +58,17 @@ def _read(directory: pathlib.Path) -> tuple[Times, Memory, Choices, dict[str, se
                 if result["layout"] == "batch-major":
                     memory[key][system] = result["memory"]
                 continue
-            milliseconds = statistics.median(result["ms"])
             if system == "cudnn_rnn_tf":
                 system = result["layout"]
                 choices[key][system] = result["choice"]
             elif system == "bare":
                 system = f"bare {result['way']}"
-                milliseconds = min(milliseconds, times[key].get(system, math.inf))
-            times[key][system] = milliseconds
+            samples[key, system, result.get("algorithm", "")] += result["ms"]
+    times: Times = collections.defaultdict(dict)
+    for (key, system, _), milliseconds in samples.items():
+        # Of bare cuDNN's algorithms, the best.
+        best = times[key].get(system, math.inf)
+        times[key][system] = min(best, statistics.median(milliseconds))
     return times, memory, choices, environment
 
 
@@ -176,6 +185,19 @@ def _below(times: Times, choices: Choices) -> list[str]:
     return lines
 
 
+def _near(times: Times, margin: float) -> dict[str, str]:
+    """By system, a regular expression of the rows near an aim or below it."""
+    rows: dict[str, set[str]] = collections.defaultdict(set)
+    for system, layout, _, aim, least in COMPARISONS.values():
+        for key, ratio in _ratios(times, system, layout, least).items():
+            if ratio <= aim + margin:
+                rows["cudnn_rnn_tf"].add(key)
+                rows[system.partition(" ")[0]].add(key)
+    return {
+        system: f"^({'|'.join(map(re.escape, sorted(keys)))})$" for system, keys in rows.items()
+    }
+
+
 def _plot(times: Times) -> str:
     """Each comparison's rows by how much faster ours are, on a logarithmic axis."""
     width, height, left, bottom, top = 760, 380, 60, 40, 20
@@ -219,6 +241,9 @@ def _plot(times: Times) -> str:
 
 def main(_: list[str]) -> None:
     times, memory, choices, environment = _read(pathlib.Path(_INPUT.value))
+    if _NEAR.value is not None:
+        print(json.dumps(_near(times, _NEAR.value)))
+        return
     text = [
         "# Speed on a GPU",
         "Written by `python -m benchmarks.gpu_page` from runs of `python -m benchmarks.gpu`, whose "

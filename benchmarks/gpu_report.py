@@ -8,11 +8,11 @@ Each part leaves DIR/<part>.json. Anywhere, from these files:
 
     python -m benchmarks.gpu_report --render --output=DIR [--report=NAME]
 
-which writes benchmarks/results/NAME. Parts: `tests` runs the whole test suite with the GPU visible;
-`tests_without_replay` runs what is not pinned to the CPU of it, without CUDA graphs; `sanitizer`
-runs a small network under compute-sanitizer; `char_lm` trains the example on the GPU; `two_gpus`
-trains it under MirroredStrategy on two; `graph_speed` measures what makes CUDA graphs slower;
-`dropout` measures what the masks cost.
+which writes benchmarks/results/NAME; its sections of parts that DIR lacks stay. Parts: `tests` runs
+the whole test suite with the GPU visible; `tests_without_replay` runs what is not pinned to the CPU
+of it, without CUDA graphs; `sanitizer` runs a small network under compute-sanitizer; `char_lm`
+trains the example on the GPU; `two_gpus` trains it under MirroredStrategy on two; `graph_speed`
+measures what makes CUDA graphs slower; `dropout` measures what the masks cost.
 """
 
 import concurrent.futures
@@ -197,7 +197,7 @@ def _sanitizer() -> dict[str, Any]:
                 *(["--report-api-errors", "no"] if tool == "memcheck" else []),
                 *(sys.executable, "-c", program, argument),
             ],
-            timeout=240,
+            timeout=300,
             TF_FORCE_GPU_ALLOW_GROWTH="true",
             **environment,
         )
@@ -317,69 +317,80 @@ def _without_noise(output: str) -> str:
 
 
 def _render(directory: pathlib.Path) -> None:
-    parts = {path.stem: json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))}
+    report = RESULTS / _REPORT.value
+    old = report.read_text().rstrip() if report.exists() else ""
+    # The heading of a section, what follows it, the next heading …
+    pieces = re.split(rf"^## ({'|'.join(PARTS)})$", old, flags=re.MULTILINE)
+    sections = dict(zip(pieces[1::2], map(str.strip, pieces[2::2]), strict=True))
+    for path in directory.glob("*.json"):
+        sections[path.stem] = _section(path.stem, json.loads(path.read_text()))
     text = [
         "# The cuDNN backend on a GPU",
         "Written by `python -m benchmarks.gpu_report` from a run on the machine named below.",
     ]
-    for name, part in parts.items():
-        environment, result = part["environment"], part["result"]
-        text += [f"## {name}", ", ".join(f"{key} {value}" for key, value in environment.items())]
-        if name.startswith("tests"):
-            rows = [{"module": module, **counts} for module, counts in result["modules"].items()]
-            total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
-            text += [_table([*rows, {"module": "**all**", **total}])]
-            notes = [note.partition("\n")[0].replace("#x1B[1m", "") for note in result["notes"]]
-            text += ["\n".join(f"* {note}" for note in notes) or "Nothing was skipped."]
-        elif name == "sanitizer":
-            rows = [
-                {
-                    "run": tool,
-                    "ran to its end": one["ran to its end"],
-                    "summary": "; ".join(one["summary"]),
-                    "kernels named": ", ".join(f"`{kernel}`" for kernel in one["kernels named"]),
-                }
-                for tool, one in result.items()
-            ]
-            text += [
-                _table(rows),
-                "An uninitialised read that is gone when cuDNN's workspace and reserve space are "
-                "filled beforehand is one that cuDNN makes of its own scratch memory.",
-            ]
-        elif name == "graph_speed" and "forks" in result:
-            text += [
-                f"What an empty kernel in a graph of {result['kernels']} takes, in one process, "
-                "after each of these in turn:",
-                _table(
-                    [
-                        {"after": row["after"], "µs per kernel": row["per_kernel"]}
-                        for row in result["microseconds"]
-                    ]
-                ),
-                f"What a node takes in graphs of {result['steps']} steps of two empty kernels, "
-                "with and without forks (a side branch of one kernel every "
-                f"{result['fork_every']} steps) and memsets ({result['memset_bytes']} bytes at the "
-                "start of each step):",
-                _table(
-                    [
-                        {
-                            "graph": row["graph"],
-                            "nodes": row["nodes"],
-                            "µs per node": row["per_node"],
-                        }
-                        for row in result["forks"]
-                    ]
-                ),
-            ]
-        elif name == "dropout":
-            text += [_table(result["rows"])]
-        else:
-            text += [
-                f"Exit status {result['exit status']} after {result['seconds']} s. The end of its "
-                "output:",
-                "```\n" + _without_noise(result["tail"]) + "\n```",
-            ]
-    (RESULTS / _REPORT.value).write_text("\n\n".join(text) + "\n")
+    for name, section in sorted(sections.items()):
+        text += [f"## {name}", section]
+    report.write_text("\n\n".join(text) + "\n")
+
+
+def _section(name: str, part: dict[str, Any]) -> str:
+    environment, result = part["environment"], part["result"]
+    text = [", ".join(f"{key} {value}" for key, value in environment.items())]
+    if name.startswith("tests"):
+        rows = [{"module": module, **counts} for module, counts in result["modules"].items()]
+        total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
+        text += [_table([*rows, {"module": "**all**", **total}])]
+        notes = [note.partition("\n")[0].replace("#x1B[1m", "") for note in result["notes"]]
+        text += ["\n".join(f"* {note}" for note in notes) or "Nothing was skipped."]
+    elif name == "sanitizer":
+        rows = [
+            {
+                "run": tool,
+                "ran to its end": one["ran to its end"],
+                "summary": "; ".join(one["summary"]),
+                "kernels named": ", ".join(f"`{kernel}`" for kernel in one["kernels named"]),
+            }
+            for tool, one in result.items()
+        ]
+        text += [
+            _table(rows),
+            "An uninitialised read that is gone when cuDNN's workspace and reserve space are "
+            "filled beforehand is one that cuDNN makes of its own scratch memory.",
+        ]
+    elif name == "graph_speed" and "forks" in result:
+        text += [
+            f"What an empty kernel in a graph of {result['kernels']} takes, in one process, "
+            "after each of these in turn:",
+            _table(
+                [
+                    {"after": row["after"], "µs per kernel": row["per_kernel"]}
+                    for row in result["microseconds"]
+                ]
+            ),
+            f"What a node takes in graphs of {result['steps']} steps of two empty kernels, "
+            "with and without forks (a side branch of one kernel every "
+            f"{result['fork_every']} steps) and memsets ({result['memset_bytes']} bytes at the "
+            "start of each step):",
+            _table(
+                [
+                    {
+                        "graph": row["graph"],
+                        "nodes": row["nodes"],
+                        "µs per node": row["per_node"],
+                    }
+                    for row in result["forks"]
+                ]
+            ),
+        ]
+    elif name == "dropout":
+        text += [_table(result["rows"])]
+    else:
+        text += [
+            f"Exit status {result['exit status']} after {result['seconds']} s. The end of its "
+            "output:",
+            "```\n" + _without_noise(result["tail"]) + "\n```",
+        ]
+    return "\n\n".join(text)
 
 
 def main(_: list[str]) -> None:
