@@ -45,6 +45,7 @@ namespace cudnn_rnn_tf {
   F(cuCtxGetCurrent)           \
   F(cuCtxGetDevice)            \
   F(cuDeviceGetName)           \
+  F(cuDeviceTotalMem)          \
   F(cuEventCreate)             \
   F(cuEventDestroy)            \
   F(cuEventElapsedTime)        \

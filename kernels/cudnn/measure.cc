@@ -18,6 +18,9 @@ constexpr std::chrono::milliseconds kChainBudget(125);
 // A graph that may gain as a chain can be slower in a program's steps than
 // where it is timed alone: a chain is taken even where it seems slower by this.
 constexpr float kChainMayLose = 1.03f;
+// The persistent algorithms' workspace is larger than standard's, often several
+// times: where they are not this much faster, they are not worth it.
+constexpr float kWorthItsMemory = 1.03f;
 // Before the first sample, so that kernels are loaded and clocks are up.
 constexpr std::chrono::milliseconds kWarmUp(10);
 constexpr int kSamples = 4;
@@ -257,6 +260,8 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
       best = &times[i];
     }
   }
+  Times* const standard = &times[static_cast<int>(RnnAlgorithm::kStandard)];
+  if (standard->sum() < kWorthItsMemory * best->sum()) best = standard;
   if (best->sum() < kNever) {
     choice.algorithm = static_cast<RnnAlgorithm>(best - times.data());
     choice.source = "measured";

@@ -13,11 +13,16 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // Some kernels' arguments have gaps that hold what the stack held before, which
 // the next captures do not see again.
 constexpr int kAttempts = 3;
+// Of all passes together: at least this, or this part of the GPU's memory.
+constexpr size_t kLeastMaxTotalBytes = size_t{512} << 20;
+constexpr size_t kPartOfMemory = 64;
+// An instance is one too many where its pass would take more than this part of
+// that, or all passes more than this.
+constexpr size_t kPartOfPass = 4;
+constexpr size_t kPartOfInstances = 2;
 constexpr size_t kMaxInstances = 64;
-// Of one pass and of all. What a pass may always have: two instances, or more
-// of few nodes, whose loops would not settle otherwise where others are large.
-constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
-constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
+// What a pass may always have: two instances, or more of few nodes, whose loops
+// would not settle otherwise where others are large.
 constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
 // Rewriting no more than this part of the nodes costs next to nothing.
 constexpr size_t kNearPart = 16;
@@ -63,6 +68,20 @@ bool Replay::Fits(const CallAddresses& addresses) {
 }
 
 size_t Replay::TotalBytes() { return BytesOfAll(); }
+
+size_t Replay::MaxTotalBytes() {
+  // That of the first GPU; others beside it are seldom of another kind.
+  static const size_t bytes = [] {
+    CUdevice device;
+    size_t memory = 0;
+    if (Cuda().cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+        Cuda().cuDeviceTotalMem(&memory, device) != CUDA_SUCCESS) {
+      memory = 0;
+    }
+    return std::max(kLeastMaxTotalBytes, memory / kPartOfMemory);
+  }();
+  return bytes;
+}
 
 int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
 
@@ -255,8 +274,8 @@ bool Replay::HasRoom() const {
   const size_t bytes = BytesOfInstance();
   return instances_.size() < kMaxInstances &&
          (bytes_ + bytes <= std::max(2 * bytes, kOwnInstanceBytes) ||
-          (bytes_ + bytes <= kMaxInstanceBytes &&
-           BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
+          (bytes_ + bytes <= MaxTotalBytes() / kPartOfPass &&
+           BytesOfAll() + bytes <= MaxTotalBytes() / kPartOfInstances));
 }
 
 RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {

@@ -57,10 +57,11 @@ class Replay {
   // Frees what was made for launches so far; addresses to come are others.
   void Forget();
 
-  // About what it takes in host and device memory, and what all of the process
-  // take.
+  // About what it takes in host and device memory, what all of the process
+  // take, and what they may.
   size_t bytes() const { return bytes_; }
   static size_t TotalBytes();
+  static size_t MaxTotalBytes();
   // How often the process has launched one.
   static int64_t TotalLaunches();
 

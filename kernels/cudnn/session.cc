@@ -11,8 +11,7 @@ namespace {
 // A configuration is a few descriptors in host memory, apart from its replays;
 // changing shapes make new ones.
 constexpr size_t kMaxConfigurations = 256;
-// For all replays of the process, beyond what each session may have anyway.
-constexpr size_t kMaxReplayBytes = size_t{512} << 20;
+// What each session may have in any case, beyond what all replays may.
 constexpr size_t kOwnReplayBytes = size_t{64} << 20;
 // A configuration has fallen out of use when so many times the mean interval
 // between its uses has gone by without one. Intervals count uses of all
@@ -226,13 +225,14 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
 }
 
 bool CudnnSession::MakeRoomForReplay() {
-  if (Replay::TotalBytes() < kMaxReplayBytes) return true;
+  const size_t most = Replay::MaxTotalBytes();
+  if (Replay::TotalBytes() < most) return true;
   size_t own = 0;
   for (const auto& [key, configuration] : configurations_) {
     if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
     own += configuration->ReplayBytes();
   }
-  return Replay::TotalBytes() < kMaxReplayBytes || own < kOwnReplayBytes;
+  return Replay::TotalBytes() < most || own < kOwnReplayBytes;
 }
 
 CudnnSessionPool& CudnnSessionPool::Instance() {

@@ -100,6 +100,10 @@ CUresult SetInExec(CUgraphExec exec, CUgraphNode node, const Params* params) {
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
+  cuda.cuDeviceTotalMem = [](size_t* bytes, CUdevice) {
+    *bytes = size_t{64} << 30;
+    return CUDA_SUCCESS;
+  };
   Graph::AddTo(&cuda);
   cuda.cuGraphNodeGetType = [](CUgraphNode node, CUgraphNodeType* type) {
     *type = Node(node)->type;
@@ -400,9 +404,12 @@ void CheckNearlyChains(unsigned seed) {
 // A loop over a few sets of addresses settles: nothing is made or rewritten.
 void CheckLoop(unsigned seed) {
   Random random(seed);
-  const Pass pass = {seed, 100, kNumCallBuffers};
+  // On a GPU of 64 GB, a pass may take 256 MB: three instances of its own, of
+  // 63 each, and one that may be rewritten.
+  const bool is_large = seed % 4 == 0;
+  const Pass pass = {seed, is_large ? 4000 : 100, kNumCallBuffers};
   std::unique_ptr<Replay> replay = Capture(pass);
-  std::vector<CallAddresses> sets(1 + seed % 20);
+  std::vector<CallAddresses> sets(is_large ? 4 : 1 + seed % 20);
   for (CallAddresses& set : sets) set = RandomAddresses(&random);
   for (int round = 0; round < 6; ++round) {
     if (round == 3) num_instantiated = num_rewritten = 0;
@@ -411,11 +418,12 @@ void CheckLoop(unsigned seed) {
   Check(num_instantiated == 0 && num_rewritten == 0, "a loop does not settle");
 }
 
-// So does one of few nodes where others have filled all the memory there is.
+// So does one of few nodes where others have filled all the memory there is;
+// one of more has two instances there.
 void CheckLoopBesideOthers(unsigned seed) {
   Random random(seed);
   std::vector<std::unique_ptr<Replay>> others;
-  for (unsigned i = 0; Replay::TotalBytes() < size_t{256} << 20; ++i) {
+  for (unsigned i = 0; Replay::TotalBytes() < size_t{512} << 20; ++i) {
     const Pass pass = {seed + i, 4000, kNumCallBuffers};
     others.push_back(Capture(pass));
     Launch(pass, RandomAddresses(&random), others.back().get());
@@ -431,6 +439,12 @@ void CheckLoopBesideOthers(unsigned seed) {
   Check(num_instantiated == 0 && num_rewritten == 0,
         "a small loop beside others does not settle");
   Check(replay->bytes() <= size_t{1} << 20, "more than is allowed");
+  const Pass larger = {seed, 100, kNumCallBuffers};
+  replay = Capture(larger);
+  for (int round = 0; round < 3; ++round) {
+    for (const CallAddresses& set : sets) Launch(larger, set, replay.get());
+  }
+  Check(replay->bytes() == 2 * (size_t{100} * 16 << 10), "not two instances");
 }
 
 // Addresses that never come again take a few instances, not one each.
