@@ -1,15 +1,13 @@
 """Times the layers on a GPU beside Keras, PyTorch and bare cuDNN.
 
-On the GPU machine, in the root of the repository, each system in a process of its own:
+On the GPU machine, in the root of the repository, for one system (`python -m benchmarks.gpu_all`
+runs all of them):
 
-    for system in cudnn_rnn_tf keras torch bare; do
-      python -m benchmarks.gpu --system=$system --output=DIR --commit=HASH
-    done
+    python -m benchmarks.gpu --system=SYSTEM --output=DIR --commit=HASH
 
-Each leaves DIR/<system>.jsonl. With --memory, cudnn_rnn_tf and keras leave peaks of memory instead,
-in DIR/<system>.memory.jsonl, on all GPUs there are; set CUDNN_RNN_TF_CHOICE_CACHE to the same file
-in both runs, and what was chosen while times were taken is what is looked at.
-`python -m benchmarks.gpu_page --input=DIR` makes the results page.
+leaves DIR/SYSTEM.jsonl. With --memory, cudnn_rnn_tf and keras leave peaks of memory instead, in
+DIR/SYSTEM.memory.jsonl, on all GPUs there are; set CUDNN_RNN_TF_CHOICE_CACHE to the same file in
+both runs, and what was chosen while times were taken is what is looked at.
 
 How a step is timed: k steps back to back, each from the states the last one ended with, then a
 wait for the device; wall time over k. k is such that this takes about 50 ms; of five such samples,
@@ -19,8 +17,8 @@ rows of our own, steps that are a call each are timed as well. PyTorch's steps a
 `torch.backends.cudnn.benchmark`, bare cuDNN's calls from C++. A training step is a forward and a
 backward pass, from a given gradient of the outputs to those of inputs and weights.
 
-Processes differ by more than samples do, as by where their memory lies. So rows near an aim, which
-`gpu_page --near` names, are run again, all systems on one GPU; all runs' samples count.
+Processes differ by more than samples do, as by where their memory lies. So rows near an aim are run
+again, all systems on one GPU; all runs' samples count.
 
 Memory is the peak of what TensorFlow's allocator gave out for a step, a call each, at whose end the
 gradients are added to variables, as optimizers do. Each row has a process of its own, since what
@@ -298,10 +296,14 @@ def _run_memory(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result
             stack.enter_context(executor)
             tasks = [(sys.argv, gpu, row) for row in rows[gpu::num_gpus]]
             results += [executor.submit(_memory_of, task) for task in tasks]
-        for done in concurrent.futures.as_completed(results):
-            row, measured = done.result()
-            for result in measured:
-                yield row, result
+        try:
+            for done in concurrent.futures.as_completed(results):
+                row, measured = done.result()
+                for result in measured:
+                    yield row, result
+        finally:
+            for waiting in results:
+                waiting.cancel()
 
 
 def _tensorflow_versions() -> dict[str, str]:

@@ -1,0 +1,130 @@
+"""Runs the GPU benchmark as a whole: all systems side by side, on all GPUs there are.
+
+On the GPU machine, in the root of the repository:
+
+    python -m benchmarks.gpu_all --output=DIR --commit=HASH [--seconds=S]
+
+The rows of one type, inference or training, are a group. A group's systems run on one GPU, one
+after another; then its rows near an aim once more, and after all groups those still below theirs
+twice more. Peaks of memory come last. `python -m benchmarks.gpu_page --input=DIR` makes the page.
+
+What has been run is not run again: with --seconds, a later call goes on where one stopped. The file
+`log` in each folder is what its runs printed.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+from absl import app, flags
+
+from benchmarks import gpu_rows
+
+_OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
+_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+_SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time.")
+
+SYSTEMS = ("cudnn_rnn_tf", "bare", "keras", "torch")
+NEAR = 0.03  # Above an aim.
+
+
+class Benchmark:
+    """Runs of `benchmarks.gpu`, a process each, until the time is up."""
+
+    def __init__(self, output: pathlib.Path, commit: str, seconds: float) -> None:
+        self._output = output
+        self._commit = commit
+        self._start = time.monotonic()
+        self._deadline = self._start + seconds
+
+    def run(self, system: str, directory: pathlib.Path, *arguments: str, gpu: str = "") -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return
+        environment = {
+            **os.environ,
+            "CUDNN_RNN_TF_CHOICE_CACHE": str(self._output / "choices"),
+            **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}),
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "log").open("a") as log:
+            process = subprocess.run(
+                [
+                    *(sys.executable, "-m", "benchmarks.gpu", f"--system={system}"),
+                    *(f"--output={directory}", f"--commit={self._commit}", f"--seconds={left}"),
+                    *arguments,
+                ],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        now = time.monotonic()
+        print(
+            f"{now - self._start:.0f} s: {system}, {directory.relative_to(self._output)}, "
+            f"{' '.join(arguments)[:60]}: {left + now - self._deadline:.0f} s, "
+            f"exit status {process.returncode}",
+            flush=True,
+        )
+
+    def run_group(self, directory: pathlib.Path, rows: str, gpu: str) -> None:
+        for system in SYSTEMS:
+            self.run(system, directory, f"--rows={rows}", gpu=gpu)
+        self.run_again(directory, "again_1", NEAR, gpu)
+
+    def run_again(self, directory: pathlib.Path, name: str, near: float, gpu: str) -> None:
+        """Runs the group's rows within `near` of an aim, into a folder of the group's."""
+        command = (sys.executable, "-m", "benchmarks.gpu_page", f"--input={directory}")
+        found = subprocess.run(
+            [*command, f"--near={near}"], capture_output=True, text=True, check=True
+        )
+        for system, rows in json.loads(found.stdout).items():
+            self.run(system, directory / name, f"--rows={rows}", gpu=gpu)
+
+    def run_memory(self) -> None:
+        for system in ("cudnn_rnn_tf", "keras"):
+            self.run(system, self._output, "--memory")
+
+
+def _gpus() -> list[str]:
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+    return [str(gpu) for gpu in range(len(listed.stdout.splitlines()))]
+
+
+def main(_: list[str]) -> None:
+    output = pathlib.Path(_OUTPUT.value).resolve()
+    benchmark = Benchmark(output, _COMMIT.value, _SECONDS.value)
+    groups: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    for what in ("training", "inference"):
+        for type_ in gpu_rows.TYPES:
+            groups.put((type_, what))
+
+    def work(gpu: str) -> None:
+        mine = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                type_, what = groups.get_nowait()
+                mine.append(output / f"{type_}_{what}")
+                benchmark.run_group(mine[-1], f", {type_}, {what}$", gpu)
+        for name in ("again_2", "again_3"):
+            for directory in mine:
+                benchmark.run_again(directory, name, 0.0, gpu)
+
+    threads = [threading.Thread(target=work, args=(gpu,)) for gpu in _gpus()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    benchmark.run_memory()
+
+
+if __name__ == "__main__":
+    app.run(main)
