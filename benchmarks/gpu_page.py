@@ -1,10 +1,11 @@
 """Writes the page of the GPU benchmark from what `benchmarks.gpu` has left.
 
-    python -m benchmarks.gpu_page --input=DIR
+    python -m benchmarks.gpu_page [--input=DIR]
 
-writes benchmarks/results/gpu_speed.md and gpu_speed.svg. With --near=MARGIN it prints instead, as
-JSON, for each system a regular expression of the rows whose ratio is at most that much above an
-aim: those to run again, with --rows and an --output in DIR.
+brings it into benchmarks/results/gpu_speed.json, in place of what earlier runs have left of the
+same rows and systems, and writes gpu_speed.md and gpu_speed.svg from there. With --near=MARGIN it
+prints instead, as JSON, for each system a regular expression of the rows whose ratio is at most
+that much above an aim: those to run again, with --rows and an --output in DIR.
 """
 
 import collections
@@ -13,14 +14,13 @@ import math
 import pathlib
 import re
 import statistics
+from typing import Any
 
 from absl import app, flags
 
 from benchmarks import gpu_rows
 
-_INPUT = flags.DEFINE_string(
-    "input", None, "Directory of the results; runs may have folders in it.", required=True
-)
+_INPUT = flags.DEFINE_string("input", None, "Directory that runs have left, or their folders.")
 _NEAR = flags.DEFINE_float("near", None, "Print the rows this near an aim, or below it.")
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
@@ -33,6 +33,9 @@ COMPARISONS = {
     "bare cuDNN, graph": ("bare graph", "time-major", None, 0.93, 0.2),
 }
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
+# "environments": by commit, what was run where. "rows": by row, each with "ms" and "commits" by
+# system, or layout for ours, "bytes" by system, and "choices" by layout.
+Results = dict[str, Any]
 Times = dict[str, dict[str, float]]
 # By row and system.
 Memory = dict[str, dict[str, int]]
@@ -40,36 +43,69 @@ Memory = dict[str, dict[str, int]]
 Choices = dict[str, dict[str, dict[str, str]]]
 
 
-def _read(directory: pathlib.Path) -> tuple[Times, Memory, Choices, dict[str, set[str]]]:
-    """Medians, peaks of memory with batch-major data, our choices, and what was run where."""
+def _read(directory: pathlib.Path) -> Results:
+    """Medians, our choices, and peaks of memory with batch-major data."""
+    environments: dict[str, dict[str, list[str]]] = {}
+    rows: dict[str, Any] = collections.defaultdict(lambda: collections.defaultdict(dict))
     samples: dict[tuple[str, str, str], list[float]] = collections.defaultdict(list)
-    memory: Memory = collections.defaultdict(dict)
-    choices: Choices = collections.defaultdict(dict)
-    environment: dict[str, set[str]] = collections.defaultdict(set)
     for path in sorted(directory.rglob("*.jsonl")):
         for line in path.read_text().splitlines():
             result = json.loads(line)
             if "environment" in result:
-                for key, value in result["environment"].items():
-                    environment[key].update(value.splitlines())  # A line for each GPU.
+                commit = result["environment"]["commit"]
+                _add_environment(environments.setdefault(commit, {}), result["environment"])
                 continue
             key, system = result["row"], path.name.split(".")[0]
+            row = rows[key]
             if path.stem.endswith(".memory"):
                 if result["layout"] == "batch-major":
-                    memory[key][system] = result["memory"]
+                    row["bytes"][system] = result["memory"]
+                    row["commits"][f"{system}'s memory"] = commit
                 continue
             if system == "cudnn_rnn_tf":
                 system = result["layout"]
-                choices[key][system] = result["choice"]
+                row["choices"][system] = result["choice"]
             elif system == "bare":
                 system = f"bare {result['way']}"
+            row["commits"][system] = commit
             samples[key, system, result.get("algorithm", "")] += result["ms"]
-    times: Times = collections.defaultdict(dict)
     for (key, system, _), milliseconds in samples.items():
         # Of bare cuDNN's algorithms, the best.
-        best = times[key].get(system, math.inf)
-        times[key][system] = min(best, statistics.median(milliseconds))
-    return times, memory, choices, environment
+        best = rows[key]["ms"].get(system, math.inf)
+        rows[key]["ms"][system] = round(min(best, statistics.median(milliseconds)), 6)
+    return {"environments": environments, "rows": rows}
+
+
+def _add_environment(known: dict[str, list[str]], environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        # Of GPUs, a line for each.
+        known[name] = sorted({*known.get(name, []), *value.splitlines()})
+
+
+def _merge(results: Results, newer: Results) -> None:
+    """Adds what is newer, of each row and system, to the results or in place of theirs."""
+    results["environments"] |= newer["environments"]
+    for key, parts in newer["rows"].items():
+        row = results["rows"].setdefault(key, {})
+        for part, values in parts.items():
+            row.setdefault(part, {}).update(values)
+    used = {commit for row in results["rows"].values() for commit in row["commits"].values()}
+    for commit in results["environments"].keys() - used:
+        del results["environments"][commit]
+
+
+def _part(results: Results, name: str) -> dict[str, dict[str, Any]]:
+    return {key: row.get(name, {}) for key, row in results["rows"].items()}
+
+
+def _save(results: Results, path: pathlib.Path) -> None:
+    """With a line for each row, so that differences can be read."""
+    rows = ",\n".join(
+        f"  {json.dumps(key, ensure_ascii=False)}: {json.dumps(row)}"
+        for key, row in sorted(results["rows"].items())
+    )
+    environments = json.dumps(results["environments"])
+    path.write_text(f'{{"environments": {environments},\n "rows": {{\n{rows}}}}}\n')
 
 
 def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, float]:
@@ -185,12 +221,12 @@ def _below(times: Times, choices: Choices) -> list[str]:
     return lines
 
 
-def _near(times: Times, margin: float) -> dict[str, str]:
+def _near(times: Times) -> dict[str, str]:
     """By system, a regular expression of the rows near an aim or below it."""
     rows: dict[str, set[str]] = collections.defaultdict(set)
     for system, layout, _, aim, least in COMPARISONS.values():
         for key, ratio in _ratios(times, system, layout, least).items():
-            if ratio <= aim + margin:
+            if ratio <= aim + _NEAR.value:
                 rows["cudnn_rnn_tf"].add(key)
                 rows[system.partition(" ")[0]].add(key)
     return {
@@ -240,15 +276,29 @@ def _plot(times: Times) -> str:
 
 
 def main(_: list[str]) -> None:
-    times, memory, choices, environment = _read(pathlib.Path(_INPUT.value))
+    newer = _read(pathlib.Path(_INPUT.value)) if _INPUT.value else None
     if _NEAR.value is not None:
-        print(json.dumps(_near(times, _NEAR.value)))
+        if newer is None:
+            raise app.UsageError("--near wants an --input.")
+        print(json.dumps(_near(_part(newer, "ms"))))
         return
+    file = RESULTS / "gpu_speed.json"
+    results: Results = {"environments": {}, "rows": {}}
+    if file.exists():
+        results = json.loads(file.read_text())
+    if newer is not None:
+        _merge(results, newer)
+        _save(results, file)
+    times, memory, choices = (_part(results, name) for name in ("ms", "bytes", "choices"))
+    environment: dict[str, list[str]] = {}
+    for one in results["environments"].values():
+        for name, values in one.items():
+            environment[name] = sorted({*environment.get(name, []), *values})
     text = [
         "# Speed on a GPU",
         "Written by `python -m benchmarks.gpu_page` from runs of `python -m benchmarks.gpu`, whose "
         "docstring at that commit says how a step is timed, with "
-        + "; ".join(f"{key} {', '.join(sorted(value))}" for key, value in environment.items())
+        + "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
         + ". Ratios are the other's time over this package's: above 1, this package is faster.",
         "![Sorted ratios](gpu_speed.svg)",
         "\n".join(_summary(times)),
