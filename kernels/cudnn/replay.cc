@@ -26,6 +26,9 @@ constexpr size_t kMaxInstances = 64;
 constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
 // Rewriting no more than this part of the nodes costs next to nothing.
 constexpr size_t kNearPart = 16;
+// After as many launches of a rewritten instance it has lost the time that
+// making it anew takes.
+constexpr int kWorthRenewing = 8;
 // Addresses that come again within so many launches are worth an instance.
 constexpr size_t kRecent = 64;
 
@@ -197,6 +200,7 @@ RnnStatus Replay::Instantiate(const CallAddresses& addresses,
   }
   instance->exec = std::move(exec);
   instance->addresses = addresses;
+  instance->slow_launches = 0;
   return {};
 }
 
@@ -229,8 +233,7 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
     return {};
   }
   Instance* nearest = &rewritten_;
-  const size_t num_nodes = graph_.nodes().size();
-  size_t distance = num_nodes;
+  size_t distance = graph_.nodes().size();
   for (Instance& one : instances_) {
     const size_t other = NumNodesWith(Changed(one.addresses, addresses));
     if (other < distance) {
@@ -238,7 +241,7 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
       distance = other;
     }
   }
-  if (distance > num_nodes / kNearPart) {
+  if (!IsNear(distance)) {
     if (Instance* const own = OwnInstance(addresses)) {
       *instance = own;
       return Instantiate(addresses, own);
@@ -278,8 +281,18 @@ bool Replay::HasRoom() const {
            BytesOfAll() + bytes <= MaxTotalBytes() / kPartOfInstances));
 }
 
+bool Replay::IsNear(size_t num_nodes) const {
+  return num_nodes <= graph_.nodes().size() / kNearPart;
+}
+
 RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {
   const uint32_t changed = Changed(instance->addresses, addresses);
+  if (!IsNear(NumNodesWith(changed))) {
+    instance->slow_launches = 1;
+  } else if (instance->slow_launches > 0 &&
+             ++instance->slow_launches > kWorthRenewing) {
+    return Instantiate(addresses, instance);
+  }
   if (changed == 0) return {};
   for (PatchedNode& patched : patched_) {
     if ((patched.buffers & changed) == 0) continue;

@@ -88,6 +88,8 @@ class Replay {
     Exec exec;
     CallAddresses addresses;
     uint64_t last_launch = 0;
+    // Since more than a few nodes were rewritten; 0 where they were not.
+    int slow_launches = 0;
   };
 
   Replay() = default;
@@ -106,7 +108,9 @@ class Replay {
   size_t BytesOfInstance() const;
   // How many nodes name one of these buffers, a bit for each.
   size_t NumNodesWith(uint32_t buffers) const;
-  // Rewrites an instance where the addresses differ.
+  // Whether addresses differ for so few nodes that to rewrite them is nothing.
+  bool IsNear(size_t num_nodes) const;
+  // Rewrites an instance where the addresses differ, or makes it anew.
   RnnStatus Move(const CallAddresses& addresses, Instance* instance);
 
   // Its nodes name those of the executable graphs.
@@ -118,7 +122,8 @@ class Replay {
   // each of these has an instance of its own. On an H200, a node that was
   // rewritten in an executable graph takes about half a microsecond longer from
   // then on, so one other is rewritten for addresses that do not come again,
-  // or not soon; instantiating takes the CPU about 4 µs for each node.
+  // or not soon, or that there is no room for; instantiating takes the CPU
+  // about 4 µs for each node.
   std::vector<Instance> instances_;
   Instance rewritten_;
   std::deque<CallAddresses> missed_;  // The latest that had no instance.

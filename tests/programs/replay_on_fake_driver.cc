@@ -34,6 +34,7 @@ struct FakeNode {
   unsigned grid = 1;
   unsigned element_size = 1;  // Of a fill.
   bool is_cooperative = false;
+  bool is_rewritten = false;  // In the executable graph, for no need.
   std::vector<Bytes> arguments;
   CUdeviceptr destination = 0, source = 0;
   std::vector<void*> pointers;  // What the driver hands out.
@@ -52,6 +53,7 @@ using Exec = FakeExec<FakeNode>;
 std::vector<FakeNode> launched;  // Those that do something.
 FakeEdges launched_edges;
 long num_instantiated = 0, num_rewritten = 0;
+long num_launched_rewritten = 0;  // Nodes.
 bool refuses_rewriting = false;
 
 FakeNode* Node(CUgraphNode node) { return Graph::NodeOf(node); }
@@ -91,7 +93,9 @@ template <typename Params>
 CUresult SetInExec(CUgraphExec exec, CUgraphNode node, const Params* params) {
   if (refuses_rewriting) return CUDA_ERROR_INVALID_VALUE;
   ++num_rewritten;
-  Set(*params, &Exec::Of(exec)->nodes[Node(node)->index]);
+  FakeNode& rewritten = Exec::Of(exec)->nodes[Node(node)->index];
+  rewritten.is_rewritten = !Node(node)->refuses;
+  Set(*params, &rewritten);
   return CUDA_SUCCESS;
 }
 
@@ -182,6 +186,7 @@ GpuLibraries FakeLibraries() {
     launched_edges = Exec::Of(exec)->edges;
     for (const FakeNode& node : Exec::Of(exec)->nodes) {
       if (node.type != CU_GRAPH_NODE_TYPE_EMPTY) launched.push_back(node);
+      num_launched_rewritten += node.is_rewritten;
     }
     return CUDA_SUCCESS;
   };
@@ -445,6 +450,14 @@ void CheckLoopBesideOthers(unsigned seed) {
     for (const CallAddresses& set : sets) Launch(larger, set, replay.get());
   }
   Check(replay->bytes() == 2 * (size_t{100} * 16 << 10), "not two instances");
+  // Of two sets, each has one, soon as good as new.
+  sets.resize(2);
+  for (int round = 0; round < 30; ++round) {
+    if (round == 20) num_instantiated = num_launched_rewritten = 0;
+    for (const CallAddresses& set : sets) Launch(larger, set, replay.get());
+  }
+  Check(num_instantiated == 0 && num_launched_rewritten == 0,
+        "a loop over two sets does not settle");
 }
 
 // Addresses that never come again take a few instances, not one each.
