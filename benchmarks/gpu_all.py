@@ -42,6 +42,7 @@ class Benchmark:
         self._commit = commit
         self._start = time.monotonic()
         self._deadline = self._start + seconds
+        self.num_failed = 0
 
     def run(self, system: str, directory: pathlib.Path, *arguments: str, gpu: str = "") -> None:
         left = self._deadline - time.monotonic()
@@ -65,6 +66,7 @@ class Benchmark:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
+        self.num_failed += process.returncode != 0
         now = time.monotonic()
         print(
             f"{now - self._start:.0f} s: {system}, {directory.relative_to(self._output)}, "
@@ -124,6 +126,8 @@ def main(_: list[str]) -> None:
     for thread in threads:
         thread.join()
     benchmark.run_memory()
+    if benchmark.num_failed > 0:
+        sys.exit(f"{benchmark.num_failed} runs failed; the files named log say why")
 
 
 if __name__ == "__main__":

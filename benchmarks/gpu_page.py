@@ -33,8 +33,10 @@ COMPARISONS = {
     "bare cuDNN, graph": ("bare graph", "time-major", None, 0.93, 0.2),
 }
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
-# "environments": by commit, what was run where. "rows": by row, each with "ms" and "commits" by
-# system, or layout for ours, "bytes" by system, and "choices" by layout.
+# The GPUs and versions that were seen, by name.
+Environment = dict[str, list[str]]
+# "environments" by commit; "rows": each with "ms" and "commits" by system, or layout for ours,
+# "bytes" by system, and "choices" by layout.
 Results = dict[str, Any]
 Times = dict[str, dict[str, float]]
 # By row and system.
@@ -45,7 +47,7 @@ Choices = dict[str, dict[str, dict[str, str]]]
 
 def _read(directory: pathlib.Path) -> Results:
     """Medians, our choices, and peaks of memory with batch-major data."""
-    environments: dict[str, dict[str, list[str]]] = {}
+    environments: dict[str, Environment] = {}
     rows: dict[str, Any] = collections.defaultdict(lambda: collections.defaultdict(dict))
     samples: dict[tuple[str, str, str], list[float]] = collections.defaultdict(list)
     for path in sorted(directory.rglob("*.jsonl")):
@@ -53,7 +55,9 @@ def _read(directory: pathlib.Path) -> Results:
             result = json.loads(line)
             if "environment" in result:
                 commit = result["environment"]["commit"]
-                _add_environment(environments.setdefault(commit, {}), result["environment"])
+                # Of GPUs, a line for each.
+                lines = {name: value.splitlines() for name, value in result["environment"].items()}
+                environments[commit] = _join(environments.get(commit, {}), lines)
                 continue
             key, system = result["row"], path.name.split(".")[0]
             row = rows[key]
@@ -76,15 +80,19 @@ def _read(directory: pathlib.Path) -> Results:
     return {"environments": environments, "rows": rows}
 
 
-def _add_environment(known: dict[str, list[str]], environment: dict[str, str]) -> None:
-    for name, value in environment.items():
-        # Of GPUs, a line for each.
-        known[name] = sorted({*known.get(name, []), *value.splitlines()})
+def _join(*environments: Environment) -> Environment:
+    names = dict.fromkeys(name for one in environments for name in one)
+    return {
+        name: sorted({value for one in environments for value in one.get(name, [])})
+        for name in names
+    }
 
 
 def _merge(results: Results, newer: Results) -> None:
     """Adds what is newer, of each row and system, to the results or in place of theirs."""
-    results["environments"] |= newer["environments"]
+    for commit, environment in newer["environments"].items():
+        known = results["environments"].get(commit, {})
+        results["environments"][commit] = _join(known, environment)
     for key, parts in newer["rows"].items():
         row = results["rows"].setdefault(key, {})
         for part, values in parts.items():
@@ -290,10 +298,7 @@ def main(_: list[str]) -> None:
         _merge(results, newer)
         _save(results, file)
     times, memory, choices = (_part(results, name) for name in ("ms", "bytes", "choices"))
-    environment: dict[str, list[str]] = {}
-    for one in results["environments"].values():
-        for name, values in one.items():
-            environment[name] = sorted({*environment.get(name, []), *values})
+    environment = _join(*results["environments"].values())
     text = [
         "# Speed on a GPU",
         "Written by `python -m benchmarks.gpu_page` from runs of `python -m benchmarks.gpu`, whose "
