@@ -147,6 +147,10 @@ def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
                 *(f"--junitxml={junit}", *arguments),
             ],
             TF_FORCE_GPU_ALLOW_GROWTH="true",
+            # Without these, each process has a thread for each core, and so have its peers.
+            TF_NUM_INTRAOP_THREADS="2",
+            TF_NUM_INTEROP_THREADS="2",
+            OMP_NUM_THREADS="2",
             **environment,
         )
         cases = xml.etree.ElementTree.parse(junit).getroot().iter("testcase")
