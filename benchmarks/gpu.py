@@ -60,7 +60,7 @@ _SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time; a later run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WARM_UP_SECONDS = 0.2
-WARM_UP_STEPS = 8
+WARM_UP_STEPS = 16
 SAMPLE_SECONDS = 0.05
 SAMPLES = 5
 # Of short steps, which the CPU's other work disturbs, there are more.

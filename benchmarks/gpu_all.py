@@ -3,13 +3,14 @@
 On the GPU machine, in the root of the repository:
 
     python -m benchmarks.gpu_all --output=DIR --commit=HASH [--seconds=S]
+        [--types=NAMES] [--parts=NAMES]
 
 The rows of one type, inference or training, are a group. A group's systems run on one GPU, one
 after another; then its rows near an aim once more, and after all groups those still below theirs
 twice more. Peaks of memory come last. `python -m benchmarks.gpu_page --input=DIR` makes the page.
 
-What has been run is not run again: with --seconds, a later call goes on where one stopped. The file
-`log` in each folder is what its runs printed.
+What has been run is not run again: with --seconds, --types or --parts, a later call goes on where
+one stopped. The file `log` in each folder is what its runs printed.
 """
 
 import contextlib
@@ -29,6 +30,10 @@ from benchmarks import gpu_rows
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _SECONDS = flags.DEFINE_float("seconds", 1e9, "Stop after this time.")
+_TYPES = flags.DEFINE_list("types", list(gpu_rows.TYPES), "Of the rows to run, in this order.")
+_PARTS = flags.DEFINE_list(
+    "parts", ["cudnn_rnn_tf", "bare", "keras", "torch", "memory"], "What to run."
+)
 
 SYSTEMS = ("cudnn_rnn_tf", "bare", "keras", "torch")
 NEAR = 0.03  # Above an aim.
@@ -77,7 +82,8 @@ class Benchmark:
 
     def run_group(self, directory: pathlib.Path, rows: str, gpu: str) -> None:
         for system in SYSTEMS:
-            self.run(system, directory, f"--rows={rows}", gpu=gpu)
+            if system in _PARTS.value:
+                self.run(system, directory, f"--rows={rows}", gpu=gpu)
         self.run_again(directory, "again_1", NEAR, gpu)
 
     def run_again(self, directory: pathlib.Path, name: str, near: float, gpu: str) -> None:
@@ -105,8 +111,8 @@ def main(_: list[str]) -> None:
     output = pathlib.Path(_OUTPUT.value).resolve()
     benchmark = Benchmark(output, _COMMIT.value, _SECONDS.value)
     groups: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-    for what in ("training", "inference"):
-        for type_ in gpu_rows.TYPES:
+    for type_ in _TYPES.value:
+        for what in ("training", "inference"):
             groups.put((type_, what))
 
     def work(gpu: str) -> None:
@@ -125,7 +131,8 @@ def main(_: list[str]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    benchmark.run_memory()
+    if "memory" in _PARTS.value:
+        benchmark.run_memory()
     if benchmark.num_failed > 0:
         sys.exit(f"{benchmark.num_failed} runs failed; the files named log say why")
 

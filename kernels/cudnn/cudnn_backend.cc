@@ -208,7 +208,10 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
     if (status.ok()) {
       status = runs->replay->Launch(stream(), addresses);
       *done = status.ok();
-      if (*done) return {};
+      if (*done) {
+        if (runs->replay->wants_room()) session_->DropUnusedReplays();
+        return {};
+      }
     }
   }
   runs->replay.reset();

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kChainBudget(125);
 constexpr float kChainMayLose = 1.03f;
 // The persistent algorithms' workspace is larger than standard's, often several
 // times: where they are not this much faster, they are not worth it.
-constexpr float kWorthItsMemory = 1.03f;
+constexpr float kWorthItsMemory = 1.05f;
 // Before the first sample, so that kernels are loaded and clocks are up.
 constexpr std::chrono::milliseconds kWarmUp(10);
 constexpr int kSamples = 4;

@@ -16,10 +16,10 @@ constexpr int kAttempts = 3;
 // Of all passes together: at least this, or this part of the GPU's memory.
 constexpr size_t kLeastMaxTotalBytes = size_t{512} << 20;
 constexpr size_t kPartOfMemory = 64;
-// An instance is one too many where its pass would take more than this part of
-// that, or all passes more than this.
-constexpr size_t kPartOfPass = 4;
-constexpr size_t kPartOfInstances = 2;
+// In quarters of that: what one pass may take, and what all may before a pass
+// does without more instances than it may always have.
+constexpr size_t kQuartersOfPass = 1;
+constexpr size_t kQuartersOfInstances = 3;
 constexpr size_t kMaxInstances = 64;
 // What a pass may always have: two instances, or more of few nodes, whose loops
 // would not settle otherwise where others are large.
@@ -214,6 +214,7 @@ size_t Replay::NumNodesWith(uint32_t buffers) const {
 
 RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
   ++launches_;
+  wants_room_ = false;
   Instance* instance;
   CRNN_RETURN_IF_ERROR(InstanceOver(addresses, &instance));
   instance->last_launch = launches_;
@@ -260,7 +261,10 @@ Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
     if (missed_.size() > kRecent) missed_.pop_front();
     return nullptr;
   }
-  if (HasRoom()) return &instances_.emplace_back();
+  if (MayHaveMore()) {
+    if (AllMayHaveMore()) return &instances_.emplace_back();
+    wants_room_ = true;
+  }
   const auto oldest =
       std::min_element(instances_.begin(), instances_.end(),
                        [](const Instance& a, const Instance& b) {
@@ -273,12 +277,21 @@ size_t Replay::BytesOfInstance() const {
   return graph_.nodes().size() * kBytesPerNode;
 }
 
-bool Replay::HasRoom() const {
-  const size_t bytes = BytesOfInstance();
+bool Replay::MayHaveMore() const {
+  const size_t bytes = bytes_ + BytesOfInstance();
   return instances_.size() < kMaxInstances &&
-         (bytes_ + bytes <= std::max(2 * bytes, kOwnInstanceBytes) ||
-          (bytes_ + bytes <= MaxTotalBytes() / kPartOfPass &&
-           BytesOfAll() + bytes <= MaxTotalBytes() / kPartOfInstances));
+         (bytes <= BytesInAnyCase() ||
+          bytes <= MaxTotalBytes() / 4 * kQuartersOfPass);
+}
+
+bool Replay::AllMayHaveMore() const {
+  const size_t bytes = BytesOfInstance();
+  return bytes_ + bytes <= BytesInAnyCase() ||
+         BytesOfAll() + bytes <= MaxTotalBytes() / 4 * kQuartersOfInstances;
+}
+
+size_t Replay::BytesInAnyCase() const {
+  return std::max(2 * BytesOfInstance(), kOwnInstanceBytes);
 }
 
 bool Replay::IsNear(size_t num_nodes) const {

@@ -54,6 +54,10 @@ class Replay {
   bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
   bool has_many_memsets() const { return graph_.has_many_memsets(); }
 
+  // Whether the last launch would have had an instance of its own, were it not
+  // for what others take.
+  bool wants_room() const { return wants_room_; }
+
   // Frees what was made for launches so far; addresses to come are others.
   void Forget();
 
@@ -104,8 +108,11 @@ class Replay {
   RnnStatus InstanceOver(const CallAddresses& addresses, Instance** instance);
   // A place for an instance of theirs alone; null where they are not worth one.
   Instance* OwnInstance(const CallAddresses& addresses);
-  bool HasRoom() const;
+  // Whether this pass, and all, may have one more.
+  bool MayHaveMore() const;
+  bool AllMayHaveMore() const;
   size_t BytesOfInstance() const;
+  size_t BytesInAnyCase() const;
   // How many nodes name one of these buffers, a bit for each.
   size_t NumNodesWith(uint32_t buffers) const;
   // Whether addresses differ for so few nodes that to rewrite them is nothing.
@@ -128,6 +135,7 @@ class Replay {
   Instance rewritten_;
   std::deque<CallAddresses> missed_;  // The latest that had no instance.
   uint64_t launches_ = 0;
+  bool wants_room_ = false;
   CUcontext context_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -227,12 +227,18 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
 bool CudnnSession::MakeRoomForReplay() {
   const size_t most = Replay::MaxTotalBytes();
   if (Replay::TotalBytes() < most) return true;
+  DropUnusedReplays();
   size_t own = 0;
   for (const auto& [key, configuration] : configurations_) {
-    if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
     own += configuration->ReplayBytes();
   }
   return Replay::TotalBytes() < most || own < kOwnReplayBytes;
+}
+
+void CudnnSession::DropUnusedReplays() {
+  for (const auto& [key, configuration] : configurations_) {
+    if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
+  }
 }
 
 CudnnSessionPool& CudnnSessionPool::Instance() {
