@@ -132,6 +132,10 @@ class RnnBackend {
   // Of a forward pass's buffers.
   virtual RnnStatus BufferSizes(const RnnProblem& problem,
                                 RnnBufferSizes* sizes) = 0;
+  // At how many bytes past a multiple of kOutputPeriod the output best begins;
+  // 0 also where one place is as good as another.
+  virtual size_t OutputOffset(const RnnProblem& /*problem*/) const { return 0; }
+  static constexpr size_t kOutputPeriod = 1024;
   // The number of bytes that the forward pass left may tell how it ran; `sizes`
   // says how many there should be.
   virtual RnnStatus BackwardBufferSizes(const RnnProblem& problem,

@@ -170,14 +170,13 @@ class ForwardOp : public RnnOp {
     OP_REQUIRES_OK(context, ReadRun(context, &run));
     run.problem.is_training = is_training_;
     run.problem.algorithm = algorithm_;
+    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     Tensor *output, *output_h, *output_c, *reserve_space;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, run.output_shape, &output));
+    OP_REQUIRES_OK(context, AllocateOutput(context, run, *backend, &output));
     OP_REQUIRES_OK(context,
                    context->allocate_output(1, run.h_shape, &output_h));
     OP_REQUIRES_OK(context,
                    context->allocate_output(2, run.c_shape, &output_c));
-    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     RnnBufferSizes sizes;
     if (!run.empty()) {
       OP_REQUIRES_OK(context,
@@ -223,6 +222,34 @@ class ForwardOp : public RnnOp {
   }
 
  private:
+  // Where the backend wants it, as a part of a larger tensor.
+  static absl::Status AllocateOutput(OpKernelContext* context, const Run& run,
+                                     const RnnBackend& backend,
+                                     Tensor** output) {
+    constexpr int64_t kPeriod = RnnBackend::kOutputPeriod;
+    const int64_t offset = run.empty() ? 0 : backend.OutputOffset(run.problem);
+    if (offset == 0) {
+      return context->allocate_output(0, run.output_shape, output);
+    }
+    const int64_t item = SizeOf(run.problem.dtype);
+    const int64_t count = run.output_shape.num_elements();
+    Tensor larger;
+    TF_RETURN_IF_ERROR(
+        context->allocate_temp(context->expected_output_dtype(0),
+                               TensorShape({count + kPeriod / item}), &larger,
+                               context->output_alloc_attr(0)));
+    const int64_t past =
+        reinterpret_cast<uintptr_t>(DataOf(larger)) % RnnBackend::kOutputPeriod;
+    const int64_t begin = (kPeriod + offset - past) % kPeriod / item;
+    Tensor part;
+    if (!part.CopyFrom(larger.Slice(begin, begin + count), run.output_shape)) {
+      return tensorflow::errors::Internal("no part of a tensor is the output");
+    }
+    context->set_output(0, part);
+    *output = context->mutable_output(0);
+    return absl::OkStatus();
+  }
+
   bool is_training_ = true;
   RnnAlgorithm algorithm_ = RnnAlgorithm::kAuto;
 };

@@ -145,6 +145,16 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   return {};
 }
 
+// The persistent kernels read in each step what the last one wrote of the
+// output. On an H200, passes of float16 over one sequence take up to 6 % less
+// time where rows of 1024 bytes begin in the middle of 1024 (LSTM 512, T 100:
+// 113 µs instead of 120), and none was seen to take more.
+size_t CudnnBackend::OutputOffset(const RnnProblem& problem) const {
+  const bool gains =
+      problem.dtype == RnnDataType::kFloat16 && problem.batch_size == 1;
+  return gains ? kOutputPeriod / 2 : 0;
+}
+
 RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
                                             size_t reserve_space,
                                             RnnBufferSizes* sizes) {

@@ -27,6 +27,7 @@ class CudnnBackend : public RnnBackend {
 
   RnnStatus BufferSizes(const RnnProblem& problem,
                         RnnBufferSizes* sizes) override;
+  size_t OutputOffset(const RnnProblem& problem) const override;
   RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
                                 RnnBufferSizes* sizes) override;
   RnnStatus Forward(const RnnProblem& problem,
