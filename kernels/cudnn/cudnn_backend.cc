@@ -150,8 +150,8 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
 // time where rows of 1024 bytes begin in the middle of 1024 (LSTM 512, T 100:
 // 113 µs instead of 120), and none was seen to take more.
 size_t CudnnBackend::OutputOffset(const RnnProblem& problem) const {
-  const bool gains =
-      problem.dtype == RnnDataType::kFloat16 && problem.batch_size == 1;
+  const bool gains = problem.dtype == RnnDataType::kFloat16 &&
+                     problem.batch_size == 1 && problem.max_time > 1;
   return gains ? kOutputPeriod / 2 : 0;
 }
 
@@ -218,10 +218,7 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
     if (status.ok()) {
       status = runs->replay->Launch(stream(), addresses);
       *done = status.ok();
-      if (*done) {
-        if (runs->replay->wants_room()) session_->DropUnusedReplays();
-        return {};
-      }
+      if (*done) return {};
     }
   }
   runs->replay.reset();

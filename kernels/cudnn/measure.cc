@@ -19,7 +19,8 @@ constexpr std::chrono::milliseconds kChainBudget(125);
 // where it is timed alone: a chain is taken even where it seems slower by this.
 constexpr float kChainMayLose = 1.03f;
 // The persistent algorithms' workspace is larger than standard's, often several
-// times: where they are not this much faster, they are not worth it.
+// times. In training it comes on top of all that is kept for the backward pass:
+// where they are not this much faster, they are not worth it.
 constexpr float kWorthItsMemory = 1.05f;
 // Before the first sample, so that kernels are loaded and clocks are up.
 constexpr std::chrono::milliseconds kWarmUp(10);
@@ -261,7 +262,10 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
     }
   }
   Times* const standard = &times[static_cast<int>(RnnAlgorithm::kStandard)];
-  if (standard->sum() < kWorthItsMemory * best->sum()) best = standard;
+  if (configuration->problem.is_training &&
+      standard->sum() < kWorthItsMemory * best->sum()) {
+    best = standard;
+  }
   if (best->sum() < kNever) {
     choice.algorithm = static_cast<RnnAlgorithm>(best - times.data());
     choice.source = "measured";

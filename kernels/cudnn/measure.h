@@ -14,10 +14,10 @@ namespace cudnn_rnn_tf {
 using AllocateScratch = std::function<std::shared_ptr<void>(size_t bytes)>;
 
 // Runs the configuration's algorithms, replayed or, where there are no graphs,
-// enqueued by cuDNN, takes the fastest, or standard where it is nearly as fast,
-// and runs its passes as chains. It waits for the device, and ends soon after
-// three quarters of a second. Without the memory for it, the choice is the
-// rule's.
+// enqueued by cuDNN, takes the fastest, or in training standard where it is
+// nearly as fast, and runs its passes as chains. It waits for the device, and
+// ends soon after three quarters of a second. Without the memory for it, the
+// choice is the rule's.
 Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
                      const AllocateScratch& allocate);
 

@@ -13,22 +13,14 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // Some kernels' arguments have gaps that hold what the stack held before, which
 // the next captures do not see again.
 constexpr int kAttempts = 3;
-// Of all passes together: at least this, or this part of the GPU's memory.
-constexpr size_t kLeastMaxTotalBytes = size_t{512} << 20;
-constexpr size_t kPartOfMemory = 64;
-// In quarters of that: what one pass may take, and what all may before a pass
-// does without more instances than it may always have.
-constexpr size_t kQuartersOfPass = 1;
-constexpr size_t kQuartersOfInstances = 3;
 constexpr size_t kMaxInstances = 64;
-// What a pass may always have: two instances, or more of few nodes, whose loops
-// would not settle otherwise where others are large.
+// Of one pass and of all. What a pass may always have: two instances, or more
+// of few nodes, whose loops would not settle otherwise where others are large.
+constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
+constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
 constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
 // Rewriting no more than this part of the nodes costs next to nothing.
 constexpr size_t kNearPart = 16;
-// After as many launches of a rewritten instance it has lost the time that
-// making it anew takes.
-constexpr int kWorthRenewing = 8;
 // Addresses that come again within so many launches are worth an instance.
 constexpr size_t kRecent = 64;
 
@@ -71,20 +63,6 @@ bool Replay::Fits(const CallAddresses& addresses) {
 }
 
 size_t Replay::TotalBytes() { return BytesOfAll(); }
-
-size_t Replay::MaxTotalBytes() {
-  // That of the first GPU; others beside it are seldom of another kind.
-  static const size_t bytes = [] {
-    CUdevice device;
-    size_t memory = 0;
-    if (Cuda().cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-        Cuda().cuDeviceTotalMem(&memory, device) != CUDA_SUCCESS) {
-      memory = 0;
-    }
-    return std::max(kLeastMaxTotalBytes, memory / kPartOfMemory);
-  }();
-  return bytes;
-}
 
 int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
 
@@ -200,7 +178,6 @@ RnnStatus Replay::Instantiate(const CallAddresses& addresses,
   }
   instance->exec = std::move(exec);
   instance->addresses = addresses;
-  instance->slow_launches = 0;
   return {};
 }
 
@@ -214,7 +191,6 @@ size_t Replay::NumNodesWith(uint32_t buffers) const {
 
 RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses) {
   ++launches_;
-  wants_room_ = false;
   Instance* instance;
   CRNN_RETURN_IF_ERROR(InstanceOver(addresses, &instance));
   instance->last_launch = launches_;
@@ -234,7 +210,8 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
     return {};
   }
   Instance* nearest = &rewritten_;
-  size_t distance = graph_.nodes().size();
+  const size_t num_nodes = graph_.nodes().size();
+  size_t distance = num_nodes;
   for (Instance& one : instances_) {
     const size_t other = NumNodesWith(Changed(one.addresses, addresses));
     if (other < distance) {
@@ -242,7 +219,7 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
       distance = other;
     }
   }
-  if (!IsNear(distance)) {
+  if (distance > num_nodes / kNearPart) {
     if (Instance* const own = OwnInstance(addresses)) {
       *instance = own;
       return Instantiate(addresses, own);
@@ -261,10 +238,7 @@ Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
     if (missed_.size() > kRecent) missed_.pop_front();
     return nullptr;
   }
-  if (MayHaveMore()) {
-    if (AllMayHaveMore()) return &instances_.emplace_back();
-    wants_room_ = true;
-  }
+  if (HasRoom()) return &instances_.emplace_back();
   const auto oldest =
       std::min_element(instances_.begin(), instances_.end(),
                        [](const Instance& a, const Instance& b) {
@@ -277,35 +251,16 @@ size_t Replay::BytesOfInstance() const {
   return graph_.nodes().size() * kBytesPerNode;
 }
 
-bool Replay::MayHaveMore() const {
-  const size_t bytes = bytes_ + BytesOfInstance();
-  return instances_.size() < kMaxInstances &&
-         (bytes <= BytesInAnyCase() ||
-          bytes <= MaxTotalBytes() / 4 * kQuartersOfPass);
-}
-
-bool Replay::AllMayHaveMore() const {
+bool Replay::HasRoom() const {
   const size_t bytes = BytesOfInstance();
-  return bytes_ + bytes <= BytesInAnyCase() ||
-         BytesOfAll() + bytes <= MaxTotalBytes() / 4 * kQuartersOfInstances;
-}
-
-size_t Replay::BytesInAnyCase() const {
-  return std::max(2 * BytesOfInstance(), kOwnInstanceBytes);
-}
-
-bool Replay::IsNear(size_t num_nodes) const {
-  return num_nodes <= graph_.nodes().size() / kNearPart;
+  return instances_.size() < kMaxInstances &&
+         (bytes_ + bytes <= std::max(2 * bytes, kOwnInstanceBytes) ||
+          (bytes_ + bytes <= kMaxInstanceBytes &&
+           BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
 }
 
 RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {
   const uint32_t changed = Changed(instance->addresses, addresses);
-  if (!IsNear(NumNodesWith(changed))) {
-    instance->slow_launches = 1;
-  } else if (instance->slow_launches > 0 &&
-             ++instance->slow_launches > kWorthRenewing) {
-    return Instantiate(addresses, instance);
-  }
   if (changed == 0) return {};
   for (PatchedNode& patched : patched_) {
     if ((patched.buffers & changed) == 0) continue;

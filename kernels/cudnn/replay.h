@@ -54,18 +54,13 @@ class Replay {
   bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
   bool has_many_memsets() const { return graph_.has_many_memsets(); }
 
-  // Whether the last launch would have had an instance of its own, were it not
-  // for what others take.
-  bool wants_room() const { return wants_room_; }
-
   // Frees what was made for launches so far; addresses to come are others.
   void Forget();
 
-  // About what it takes in host and device memory, what all of the process
-  // take, and what they may.
+  // About what it takes in host and device memory, and what all of the process
+  // take.
   size_t bytes() const { return bytes_; }
   static size_t TotalBytes();
-  static size_t MaxTotalBytes();
   // How often the process has launched one.
   static int64_t TotalLaunches();
 
@@ -92,8 +87,6 @@ class Replay {
     Exec exec;
     CallAddresses addresses;
     uint64_t last_launch = 0;
-    // Since more than a few nodes were rewritten; 0 where they were not.
-    int slow_launches = 0;
   };
 
   Replay() = default;
@@ -108,16 +101,11 @@ class Replay {
   RnnStatus InstanceOver(const CallAddresses& addresses, Instance** instance);
   // A place for an instance of theirs alone; null where they are not worth one.
   Instance* OwnInstance(const CallAddresses& addresses);
-  // Whether this pass, and all, may have one more.
-  bool MayHaveMore() const;
-  bool AllMayHaveMore() const;
+  bool HasRoom() const;
   size_t BytesOfInstance() const;
-  size_t BytesInAnyCase() const;
   // How many nodes name one of these buffers, a bit for each.
   size_t NumNodesWith(uint32_t buffers) const;
-  // Whether addresses differ for so few nodes that to rewrite them is nothing.
-  bool IsNear(size_t num_nodes) const;
-  // Rewrites an instance where the addresses differ, or makes it anew.
+  // Rewrites an instance where the addresses differ.
   RnnStatus Move(const CallAddresses& addresses, Instance* instance);
 
   // Its nodes name those of the executable graphs.
@@ -129,13 +117,11 @@ class Replay {
   // each of these has an instance of its own. On an H200, a node that was
   // rewritten in an executable graph takes about half a microsecond longer from
   // then on, so one other is rewritten for addresses that do not come again,
-  // or not soon, or that there is no room for; instantiating takes the CPU
-  // about 4 µs for each node.
+  // or not soon; instantiating takes the CPU about 4 µs for each node.
   std::vector<Instance> instances_;
   Instance rewritten_;
   std::deque<CallAddresses> missed_;  // The latest that had no instance.
   uint64_t launches_ = 0;
-  bool wants_room_ = false;
   CUcontext context_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -11,7 +11,8 @@ namespace {
 // A configuration is a few descriptors in host memory, apart from its replays;
 // changing shapes make new ones.
 constexpr size_t kMaxConfigurations = 256;
-// What each session may have in any case, beyond what all replays may.
+// For all replays of the process, beyond what each session may have anyway.
+constexpr size_t kMaxReplayBytes = size_t{512} << 20;
 constexpr size_t kOwnReplayBytes = size_t{64} << 20;
 // A configuration has fallen out of use when so many times the mean interval
 // between its uses has gone by without one. Intervals count uses of all
@@ -225,20 +226,13 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
 }
 
 bool CudnnSession::MakeRoomForReplay() {
-  const size_t most = Replay::MaxTotalBytes();
-  if (Replay::TotalBytes() < most) return true;
-  DropUnusedReplays();
+  if (Replay::TotalBytes() < kMaxReplayBytes) return true;
   size_t own = 0;
   for (const auto& [key, configuration] : configurations_) {
+    if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
     own += configuration->ReplayBytes();
   }
-  return Replay::TotalBytes() < most || own < kOwnReplayBytes;
-}
-
-void CudnnSession::DropUnusedReplays() {
-  for (const auto& [key, configuration] : configurations_) {
-    if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
-  }
+  return Replay::TotalBytes() < kMaxReplayBytes || own < kOwnReplayBytes;
 }
 
 CudnnSessionPool& CudnnSessionPool::Instance() {

@@ -74,8 +74,6 @@ class CudnnSession {
   // much memory, those that have fallen out of use are dropped; not others,
   // since shapes that push each other out would be captured anew at every use.
   bool MakeRoomForReplay();
-  // Those that have fallen out of use.
-  void DropUnusedReplays();
 
  private:
   using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;

@@ -206,7 +206,7 @@ void CheckChoice(unsigned seed) {
     best = i;
     least = sum;
   }
-  if (of_standard >= 0 && of_standard < 1.05f * least) {
+  if (problem.is_training && of_standard >= 0 && of_standard < 1.05f * least) {
     best = static_cast<int>(RnnAlgorithm::kStandard);
   }
   bool is_chain[2] = {};
