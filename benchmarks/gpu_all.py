@@ -35,7 +35,13 @@ _PARTS = flags.DEFINE_list(
     "parts", ["cudnn_rnn_tf", "bare", "keras", "torch", "memory"], "What to run."
 )
 
+flags.register_validator(
+    _TYPES, lambda names: set(names) <= set(gpu_rows.TYPES), f"must be of {gpu_rows.TYPES}"
+)
 SYSTEMS = ("cudnn_rnn_tf", "bare", "keras", "torch")
+flags.register_validator(
+    _PARTS, lambda names: set(names) <= {*SYSTEMS, "memory"}, f"must be of {SYSTEMS} and memory"
+)
 NEAR = 0.03  # Above an aim.
 
 

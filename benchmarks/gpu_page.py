@@ -116,6 +116,20 @@ def _save(results: Results, path: pathlib.Path) -> None:
     path.write_text(f'{{"environments": {environments},\n "rows": {{\n{rows}}}}}\n')
 
 
+def _by_commit(results: Results) -> list[str]:
+    """Which rows have results of another commit than most, if any."""
+    rows: dict[str, set[str]] = collections.defaultdict(set)
+    for key, row in results["rows"].items():
+        for commit in row["commits"].values():
+            rows[commit].add(key)
+    usual = max(rows, key=lambda commit: len(rows[commit]))
+    return [
+        f"Rows with results of {commit}, the others being of {usual}: {'; '.join(sorted(keys))}."
+        for commit, keys in sorted(rows.items())
+        if commit != usual
+    ]
+
+
 def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, float]:
     return {
         key: row[system] / row[layout]
@@ -305,6 +319,7 @@ def main(_: list[str]) -> None:
         "docstring at that commit says how a step is timed, with "
         + "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
         + ". Ratios are the other's time over this package's: above 1, this package is faster.",
+        *_by_commit(results),
         "![Sorted ratios](gpu_speed.svg)",
         "\n".join(_summary(times)),
         "Keras is compared with batch-major data, its layout; the others with time-major data, "

@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
         ("choices_in_a_file", 20, ["kernels/cudnn/choice.cc"]),
         (
             "measure_on_fake_gpu",
-            50,
+            200,
             [
                 *("kernels/cudnn/measure.cc", "kernels/cudnn/session.cc"),
                 *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),

@@ -187,6 +187,17 @@ void CheckChoice(unsigned seed) {
     }
   }
   const int num_passes = problem.is_training ? 2 : 1;
+  // Half the time, standard is taken, or left, by little.
+  const bool is_close = chance(2);
+  const float factor = chance(2) ? 1.04f : 1.06f;
+  const FakeAlgorithm& other = algorithms[2 + random() % 2];
+  for (int pass = 0; is_close && pass < 2; ++pass) {
+    const FakePass& like = other.passes[pass];
+    FakePass& standard = algorithms[1].passes[pass];
+    standard.calls = factor * like.calls;
+    standard.chain *= factor * like.graph / standard.graph;
+    standard.graph = factor * like.graph;
+  }
 
   // What should be chosen.
   int best = -1;
