@@ -23,6 +23,10 @@ constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
 constexpr size_t kNearPart = 16;
 // Addresses that come again within so many launches are worth an instance.
 constexpr size_t kRecent = 64;
+// Where there is no room, they replace what has not been launched for so many
+// times as many launches as they took to come again, and what they rewrote is
+// made anew when they have come to it so many times.
+constexpr size_t kPatience = 4;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
@@ -178,6 +182,7 @@ RnnStatus Replay::Instantiate(const CallAddresses& addresses,
   }
   instance->exec = std::move(exec);
   instance->addresses = addresses;
+  instance->slow_launches = 0;
   return {};
 }
 
@@ -227,14 +232,23 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
     nearest = &rewritten_;
   }
   *instance = nearest;
-  return nearest->exec == nullptr ? Instantiate(addresses, nearest)
-                                  : Move(addresses, nearest);
+  if (nearest->exec == nullptr) return Instantiate(addresses, nearest);
+  const uint32_t changed = Changed(nearest->addresses, addresses);
+  if (NumNodesWith(changed) > num_nodes / kNearPart) {
+    nearest->slow_launches = 1;
+  } else if (changed == 0 && nearest->slow_launches > 0 &&
+             ++nearest->slow_launches > kPatience) {
+    return Instantiate(addresses, nearest);
+  }
+  return Move(addresses, changed, nearest);
 }
 
 Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
-  const auto recent = std::find(missed_.begin(), missed_.end(), addresses);
-  if (!instances_.empty() && recent == missed_.end()) {
-    missed_.push_back(addresses);
+  const auto before = std::find_if(
+      missed_.begin(), missed_.end(),
+      [&](const Missed& one) { return one.addresses == addresses; });
+  if (!instances_.empty() && before == missed_.end()) {
+    missed_.push_back({addresses, launches_});
     if (missed_.size() > kRecent) missed_.pop_front();
     return nullptr;
   }
@@ -244,7 +258,10 @@ Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
                        [](const Instance& a, const Instance& b) {
                          return a.last_launch < b.last_launch;
                        });
-  return oldest->last_launch + kRecent < launches_ ? &*oldest : nullptr;
+  const uint64_t wait =
+      std::min<uint64_t>(kPatience * (launches_ - before->launch), kRecent);
+  before->launch = launches_;
+  return oldest->last_launch + wait < launches_ ? &*oldest : nullptr;
 }
 
 size_t Replay::BytesOfInstance() const {
@@ -259,8 +276,8 @@ bool Replay::HasRoom() const {
            BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
 }
 
-RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {
-  const uint32_t changed = Changed(instance->addresses, addresses);
+RnnStatus Replay::Move(const CallAddresses& addresses, uint32_t changed,
+                       Instance* instance) {
   if (changed == 0) return {};
   for (PatchedNode& patched : patched_) {
     if ((patched.buffers & changed) == 0) continue;

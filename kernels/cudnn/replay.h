@@ -87,6 +87,12 @@ class Replay {
     Exec exec;
     CallAddresses addresses;
     uint64_t last_launch = 0;
+    // Over the addresses for which most of its nodes were rewritten.
+    size_t slow_launches = 0;
+  };
+  struct Missed {
+    CallAddresses addresses;
+    uint64_t launch;  // The last that had no instance and no room for one.
   };
 
   Replay() = default;
@@ -105,8 +111,9 @@ class Replay {
   size_t BytesOfInstance() const;
   // How many nodes name one of these buffers, a bit for each.
   size_t NumNodesWith(uint32_t buffers) const;
-  // Rewrites an instance where the addresses differ.
-  RnnStatus Move(const CallAddresses& addresses, Instance* instance);
+  // Rewrites an instance where these buffers have changed, a bit for each.
+  RnnStatus Move(const CallAddresses& addresses, uint32_t changed,
+                 Instance* instance);
 
   // Its nodes name those of the executable graphs.
   CapturedGraph graph_;
@@ -120,7 +127,7 @@ class Replay {
   // or not soon; instantiating takes the CPU about 4 µs for each node.
   std::vector<Instance> instances_;
   Instance rewritten_;
-  std::deque<CallAddresses> missed_;  // The latest that had no instance.
+  std::deque<Missed> missed_;  // The latest that had no instance.
   uint64_t launches_ = 0;
   CUcontext context_ = nullptr;
   size_t bytes_ = 0;
