@@ -14,10 +14,13 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // the next captures do not see again.
 constexpr int kAttempts = 3;
 constexpr size_t kMaxInstances = 64;
-// Of one pass and of all. What a pass may always have: two instances, or more
-// of few nodes, whose loops would not settle otherwise where others are large.
+// Of one pass and of all. What a pass may always have, for its loop to settle
+// where others are large: three instances, since an allocator whose other
+// blocks stay where they are moves the workspace among three places, or more of
+// few nodes.
 constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
 constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
+constexpr size_t kOwnInstances = 3;
 constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
 // Rewriting no more than this part of the nodes costs next to nothing.
 constexpr size_t kNearPart = 16;
@@ -236,7 +239,7 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
   const uint32_t changed = Changed(nearest->addresses, addresses);
   if (NumNodesWith(changed) > num_nodes / kNearPart) {
     nearest->slow_launches = 1;
-  } else if (changed == 0 && nearest->slow_launches > 0 &&
+  } else if (nearest->slow_launches > 0 &&
              ++nearest->slow_launches > kPatience) {
     return Instantiate(addresses, nearest);
   }
@@ -271,7 +274,8 @@ size_t Replay::BytesOfInstance() const {
 bool Replay::HasRoom() const {
   const size_t bytes = BytesOfInstance();
   return instances_.size() < kMaxInstances &&
-         (bytes_ + bytes <= std::max(2 * bytes, kOwnInstanceBytes) ||
+         (bytes_ + bytes <=
+              std::max(kOwnInstances * bytes, kOwnInstanceBytes) ||
           (bytes_ + bytes <= kMaxInstanceBytes &&
            BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
 }
