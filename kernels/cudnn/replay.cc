@@ -14,22 +14,22 @@ constexpr size_t kBytesPerNode = 16 << 10;
 // the next captures do not see again.
 constexpr int kAttempts = 3;
 constexpr size_t kMaxInstances = 64;
-// Of one pass and of all. What a pass may always have, for its loop to settle
-// where others are large: three instances, since an allocator whose other
-// blocks stay where they are moves the workspace among three places, or more of
-// few nodes.
+// Of one pass and of all. What a pass may always have: two instances, or more
+// of few nodes, whose loops would not settle otherwise where others are large.
 constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
 constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
-constexpr size_t kOwnInstances = 3;
 constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
 // Rewriting no more than this part of the nodes costs next to nothing.
 constexpr size_t kNearPart = 16;
 // Addresses that come again within so many launches are worth an instance.
 constexpr size_t kRecent = 64;
-// Where there is no room, they replace what has not been launched for so many
-// times as many launches as they took to come again, and what they rewrote is
-// made anew when they have come to it so many times.
-constexpr size_t kPatience = 4;
+// To rewrite so many nodes takes the CPU milliseconds, which the device waits
+// for unless steps are enqueued ahead. A pass of more may always have three
+// instances, since cuDNN's workspace, which all its nodes name, is seen to come
+// at three places in turn, and an instance that was not launched for so many
+// times as long as other addresses took to come again is replaced by theirs.
+constexpr size_t kManyNodes = 2048;
+constexpr uint64_t kPatience = 4;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
@@ -185,7 +185,6 @@ RnnStatus Replay::Instantiate(const CallAddresses& addresses,
   }
   instance->exec = std::move(exec);
   instance->addresses = addresses;
-  instance->slow_launches = 0;
   return {};
 }
 
@@ -235,15 +234,8 @@ RnnStatus Replay::InstanceOver(const CallAddresses& addresses,
     nearest = &rewritten_;
   }
   *instance = nearest;
-  if (nearest->exec == nullptr) return Instantiate(addresses, nearest);
-  const uint32_t changed = Changed(nearest->addresses, addresses);
-  if (NumNodesWith(changed) > num_nodes / kNearPart) {
-    nearest->slow_launches = 1;
-  } else if (nearest->slow_launches > 0 &&
-             ++nearest->slow_launches > kPatience) {
-    return Instantiate(addresses, nearest);
-  }
-  return Move(addresses, changed, nearest);
+  return nearest->exec == nullptr ? Instantiate(addresses, nearest)
+                                  : Move(addresses, nearest);
 }
 
 Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
@@ -261,10 +253,16 @@ Replay::Instance* Replay::OwnInstance(const CallAddresses& addresses) {
                        [](const Instance& a, const Instance& b) {
                          return a.last_launch < b.last_launch;
                        });
-  const uint64_t wait =
-      std::min<uint64_t>(kPatience * (launches_ - before->launch), kRecent);
+  uint64_t unused = kRecent;
+  if (has_many_nodes()) {
+    unused = std::min(kPatience * (launches_ - before->launch), unused);
+  }
   before->launch = launches_;
-  return oldest->last_launch + wait < launches_ ? &*oldest : nullptr;
+  return oldest->last_launch + unused < launches_ ? &*oldest : nullptr;
+}
+
+bool Replay::has_many_nodes() const {
+  return graph_.nodes().size() > kManyNodes;
 }
 
 size_t Replay::BytesOfInstance() const {
@@ -273,15 +271,16 @@ size_t Replay::BytesOfInstance() const {
 
 bool Replay::HasRoom() const {
   const size_t bytes = BytesOfInstance();
+  const size_t own_bytes =
+      std::max((has_many_nodes() ? 3 : 2) * bytes, kOwnInstanceBytes);
   return instances_.size() < kMaxInstances &&
-         (bytes_ + bytes <=
-              std::max(kOwnInstances * bytes, kOwnInstanceBytes) ||
+         (bytes_ + bytes <= own_bytes ||
           (bytes_ + bytes <= kMaxInstanceBytes &&
            BytesOfAll() + bytes <= kMaxInstanceBytesOfAll));
 }
 
-RnnStatus Replay::Move(const CallAddresses& addresses, uint32_t changed,
-                       Instance* instance) {
+RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {
+  const uint32_t changed = Changed(instance->addresses, addresses);
   if (changed == 0) return {};
   for (PatchedNode& patched : patched_) {
     if ((patched.buffers & changed) == 0) continue;

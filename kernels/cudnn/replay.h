@@ -87,8 +87,6 @@ class Replay {
     Exec exec;
     CallAddresses addresses;
     uint64_t last_launch = 0;
-    // Over the addresses for which most of its nodes were rewritten.
-    size_t slow_launches = 0;
   };
   struct Missed {
     CallAddresses addresses;
@@ -107,13 +105,13 @@ class Replay {
   RnnStatus InstanceOver(const CallAddresses& addresses, Instance** instance);
   // A place for an instance of theirs alone; null where they are not worth one.
   Instance* OwnInstance(const CallAddresses& addresses);
+  bool has_many_nodes() const;
   bool HasRoom() const;
   size_t BytesOfInstance() const;
   // How many nodes name one of these buffers, a bit for each.
   size_t NumNodesWith(uint32_t buffers) const;
-  // Rewrites an instance where these buffers have changed, a bit for each.
-  RnnStatus Move(const CallAddresses& addresses, uint32_t changed,
-                 Instance* instance);
+  // Rewrites an instance where the addresses differ.
+  RnnStatus Move(const CallAddresses& addresses, Instance* instance);
 
   // Its nodes name those of the executable graphs.
   CapturedGraph graph_;
