@@ -243,7 +243,7 @@ class ForwardOp : public RnnOp {
     const int64_t begin = (kPeriod + offset - past) % kPeriod / item;
     Tensor part;
     if (!part.CopyFrom(larger.Slice(begin, begin + count), run.output_shape)) {
-      return tensorflow::errors::Internal("no part of a tensor is the output");
+      return absl::InternalError("no part of a tensor is the output");
     }
     context->set_output(0, part);
     *output = context->mutable_output(0);
