@@ -397,69 +397,52 @@ void CheckNearlyChains(unsigned seed) {
   Check(!Capture(pass, /*as_chain=*/true)->is_nearly_chain(), "a chain is one");
 }
 
-// A loop over a few sets of addresses settles: nothing is made or rewritten.
+// Fails unless nothing is made or rewritten in the second half of a loop over
+// random sets of addresses.
+void CheckSettles(const Pass& pass, size_t num_sets, int rounds,
+                  const char* failure, Random* random, Replay* replay) {
+  std::vector<CallAddresses> sets(num_sets);
+  for (CallAddresses& set : sets) set = RandomAddresses(random);
+  for (int round = 0; round < rounds; ++round) {
+    if (round == rounds / 2) num_instantiated = num_rewritten = 0;
+    for (const CallAddresses& set : sets) Launch(pass, set, replay);
+  }
+  Check(num_instantiated == 0 && num_rewritten == 0, failure);
+}
+
 void CheckLoop(unsigned seed) {
   Random random(seed);
   const Pass pass = {seed, 100, kNumCallBuffers};
-  std::unique_ptr<Replay> replay = Capture(pass);
-  std::vector<CallAddresses> sets(1 + seed % 20);
-  for (CallAddresses& set : sets) set = RandomAddresses(&random);
-  for (int round = 0; round < 6; ++round) {
-    if (round == 3) num_instantiated = num_rewritten = 0;
-    for (const CallAddresses& set : sets) Launch(pass, set, replay.get());
-  }
-  Check(num_instantiated == 0 && num_rewritten == 0, "a loop does not settle");
+  CheckSettles(pass, 1 + seed % 20, 6, "a loop does not settle", &random,
+               Capture(pass).get());
 }
 
-void FillMemory(unsigned seed, std::vector<std::unique_ptr<Replay>>* others) {
+// Loops settle even where others have filled all the memory there is: one of
+// few nodes over several sets, and one of many nodes over three, after
+// addresses that do not come again.
+void CheckLoopsBesideOthers(unsigned seed) {
   Random random(seed);
+  std::vector<std::unique_ptr<Replay>> others;
   for (unsigned i = 0; Replay::TotalBytes() < size_t{256} << 20; ++i) {
     const Pass pass = {seed + i, 4000, kNumCallBuffers};
-    others->push_back(Capture(pass));
-    Launch(pass, RandomAddresses(&random), others->back().get());
+    others.push_back(Capture(pass));
+    Launch(pass, RandomAddresses(&random), others.back().get());
   }
-}
+  const Pass small = {seed, 6, kNumCallBuffers};
+  std::unique_ptr<Replay> replay = Capture(small);
+  CheckSettles(small, 5, 6, "a small loop beside others does not settle",
+               &random, replay.get());
+  Check(replay->bytes() <= size_t{1} << 20, "more than is allowed");
 
-// So does one of many nodes that begins with addresses that do not come again,
-// even where others have filled all the memory there is, for a workspace that
-// comes at three places while the states alternate.
-void CheckLoopOfManyNodes(unsigned seed) {
-  Random random(seed);
-  std::vector<std::unique_ptr<Replay>> others;
-  FillMemory(seed, &others);
-  const Pass pass = {seed, 3000, kNumCallBuffers};
-  std::unique_ptr<Replay> replay = Capture(pass);
+  const Pass large = {seed, 3000, kNumCallBuffers};
+  replay = Capture(large);
   for (unsigned i = 0; i < 1 + seed % 3; ++i) {
-    Launch(pass, RandomAddresses(&random), replay.get());
+    Launch(large, RandomAddresses(&random), replay.get());
   }
-  std::array<CallAddresses, 3> sets;
-  for (CallAddresses& set : sets) set = RandomAddresses(&random);
-  for (int step = 0; step < 60; ++step) {
-    if (step == 30) num_instantiated = num_rewritten = 0;
-    Launch(pass, sets[step % 3], replay.get());
-  }
-  Check(num_instantiated == 0 && num_rewritten == 0,
-        "a large loop beside others does not settle");
+  CheckSettles(large, 3, 20, "a large loop beside others does not settle",
+               &random, replay.get());
   Check(replay->bytes() <= size_t{3 * 3000 * 16} << 10,
         "more than three instances");
-}
-
-// So does one of few nodes where others have filled all the memory there is.
-void CheckLoopBesideOthers(unsigned seed) {
-  Random random(seed);
-  std::vector<std::unique_ptr<Replay>> others;
-  FillMemory(seed, &others);
-  const Pass pass = {seed, 6, kNumCallBuffers};
-  std::unique_ptr<Replay> replay = Capture(pass);
-  std::vector<CallAddresses> sets(5);
-  for (CallAddresses& set : sets) set = RandomAddresses(&random);
-  for (int round = 0; round < 6; ++round) {
-    if (round == 3) num_instantiated = num_rewritten = 0;
-    for (const CallAddresses& set : sets) Launch(pass, set, replay.get());
-  }
-  Check(num_instantiated == 0 && num_rewritten == 0,
-        "a small loop beside others does not settle");
-  Check(replay->bytes() <= size_t{1} << 20, "more than is allowed");
 }
 
 // Addresses that never come again take a few instances, not one each.
@@ -511,8 +494,7 @@ int main(int argc, char** argv) {
     cudnn_rnn_tf::CheckNearlyChains(seed);
     cudnn_rnn_tf::CheckLoop(seed);
     cudnn_rnn_tf::CheckNoLoop(seed);
-    cudnn_rnn_tf::CheckLoopOfManyNodes(seed);
-    cudnn_rnn_tf::CheckLoopBesideOthers(seed);
+    cudnn_rnn_tf::CheckLoopsBesideOthers(seed);
     cudnn_rnn_tf::CheckRefusals();
   });
 }
