@@ -375,8 +375,8 @@ def _section(name: str, part: dict[str, Any]) -> str:
             ),
             f"What a node takes in graphs of {result['steps']} steps of two empty kernels, "
             "with and without forks (a side branch of one kernel every "
-            f"{result['fork_every']} steps) and memsets ({result['memset_bytes']} bytes at the "
-            "start of each step):",
+            f"{result['fork_every']} steps) and filling {result['filled_bytes']} bytes at the "
+            "start of each step:",
             _table(
                 [
                     {

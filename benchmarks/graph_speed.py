@@ -36,6 +36,19 @@ _PTX = b""".version 7.0
 {
     ret;
 }
+.visible .entry fill(.param .u64 to)
+{
+    .reg .b32 %thread, %zero;
+    .reg .b64 %to, %address;
+    ld.param.u64 %to, [to];
+    cvta.to.global.u64 %to, %to;
+    mov.u32 %thread, %tid.x;
+    mul.wide.u32 %address, %thread, 4;
+    add.u64 %address, %to, %address;
+    mov.u32 %zero, 0;
+    st.global.b32 [%address], %zero;
+    ret;
+}
 """
 
 _HANDLE = ctypes.c_void_p
@@ -111,7 +124,8 @@ class Device:
         self._cuda.cuDeviceGet(ctypes.byref(device), 0)
         self._cuda.cuCtxSetCurrent(_new(self._cuda.cuDevicePrimaryCtxRetain, device))
         module = _new(self._cuda.cuModuleLoadData, _PTX)
-        self._kernel = _new(self._cuda.cuModuleGetFunction, module, b"empty")
+        self._empty = _new(self._cuda.cuModuleGetFunction, module, b"empty")
+        self._fill = _new(self._cuda.cuModuleGetFunction, module, b"fill")
 
     def allocate(self, size: int) -> ctypes.c_uint64:
         address = ctypes.c_uint64()
@@ -125,10 +139,15 @@ class Device:
         return _new(self._cuda.cuEventCreate, _NO_TIMING)
 
     def launch(self, stream: ctypes.c_void_p) -> None:
-        self._cuda.cuLaunchKernel(self._kernel, 1, 1, 1, 32, 1, 1, 0, stream, None, None)
+        self._cuda.cuLaunchKernel(self._empty, 1, 1, 1, 32, 1, 1, 0, stream, None, None)
 
     def fill(self, address: ctypes.c_uint64, size: int, stream: ctypes.c_void_p) -> None:
         self._cuda.cuMemsetD8Async(address, 0, size, stream)
+
+    def fill_by_kernel(self, address: ctypes.c_uint64, size: int, stream: ctypes.c_void_p) -> None:
+        """In one block: up to 4096 bytes."""
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(address))
+        self._cuda.cuLaunchKernel(self._fill, 1, 1, 1, size // 4, 1, 1, 0, stream, arguments, None)
 
     def wait(
         self, waiting: ctypes.c_void_p, event: ctypes.c_void_p, other: ctypes.c_void_p
@@ -210,14 +229,18 @@ def measure_past() -> list[dict[str, Any]]:
 
 
 def _capture_steps(
-    device: Device, stream: ctypes.c_void_p, forked: bool, filled: ctypes.c_uint64 | None
+    device: Device,
+    stream: ctypes.c_void_p,
+    forked: bool,
+    fill: Callable[[ctypes.c_uint64, int, ctypes.c_void_p], None] | None,
+    filled: ctypes.c_uint64,
 ) -> ctypes.c_void_p:
     side, fork, join = device.stream(), device.event(), device.event()
 
     def enqueue() -> None:
         for step in range(STEPS):
-            if filled is not None:
-                device.fill(filled, FILLED_BYTES, stream)
+            if fill is not None:
+                fill(filled, FILLED_BYTES, stream)
             device.launch(stream)
             device.launch(stream)
             if forked and step % FORK_EVERY == 0:
@@ -232,19 +255,21 @@ def _capture_steps(
 
 
 def measure_forks() -> list[dict[str, Any]]:
-    """Times graphs of two kernels a step, with and without side branches and memsets."""
+    """Times graphs of two kernels a step, with and without side branches, and what fills memory."""
     device = Device()
     stream = device.stream()
     filled = device.allocate(FILLED_BYTES)
     rows = []
     # Chains first, in case graphs with forks leave something behind.
-    for name, forked, address in (
+    for name, forked, fill in (
         ("chain", False, None),
-        ("chain with memsets", False, filled),
+        ("chain with memsets", False, device.fill),
+        ("chain with kernels that fill", False, device.fill_by_kernel),
         ("forks", True, None),
-        ("forks with memsets", True, filled),
+        ("forks with memsets", True, device.fill),
+        ("forks with kernels that fill", True, device.fill_by_kernel),
     ):
-        graph = _capture_steps(device, stream, forked, address)
+        graph = _capture_steps(device, stream, forked, fill, filled)
         nodes = device.nodes(graph)
         instance = device.instantiate(graph)
         time_taken = device.microseconds(instance, stream, launches=20)
@@ -270,7 +295,7 @@ def main(_: list[str]) -> None:
         "microseconds": measure_past(),
         "steps": STEPS,
         "fork_every": FORK_EVERY,
-        "memset_bytes": FILLED_BYTES,
+        "filled_bytes": FILLED_BYTES,
         "forks": json.loads(forks),
     }
     print(json.dumps(result))

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SESSION = [
     *("kernels/cudnn/session.cc", "kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
     *("kernels/cudnn/calls.cc", "kernels/cudnn/exchange.cc", "kernels/cudnn/plan.cc"),
-    "kernels/rnn_spec.cc",
+    *("kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc"),
 ]
 
 
@@ -22,7 +22,10 @@ SESSION = [
         (
             "replay_on_fake_driver",
             25,
-            ["kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"],
+            [
+                *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
+                "kernels/cudnn/ptx.cc",
+            ],
         ),
         ("choices_in_a_file", 20, ["kernels/cudnn/choice.cc"]),
         (
@@ -31,6 +34,7 @@ SESSION = [
             [
                 *("kernels/cudnn/measure.cc", "kernels/cudnn/session.cc"),
                 *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
+                "kernels/cudnn/ptx.cc",
             ],
         ),
         (
@@ -38,7 +42,7 @@ SESSION = [
             500,
             [
                 *("kernels/cudnn/calls.cc", "kernels/cudnn/exchange.cc"),
-                *("kernels/cudnn/plan.cc", "kernels/rnn_spec.cc"),
+                *("kernels/cudnn/plan.cc", "kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc"),
             ],
         ),
         ("many_shapes_on_fake_driver", 8, SESSION),

@@ -5,17 +5,23 @@
 #include <string>
 #include <unordered_map>
 
+#include "kernels/cudnn/ptx.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
 // A graph with more nodes than so many times those on its longest path gains
-// more from what runs at the same time than its forks and joins cost.
+// more from what runs at the same time than its forks and joins cost; with
+// fewer nodes beside that path, they cost nothing to speak of.
 constexpr double kNearlyChain = 1.25;
-// One memset in so many nodes is many.
-constexpr size_t kNodesPerMemset = 8;
+constexpr size_t kManyBeside = 8;
+// The driver fills more at once faster.
+constexpr size_t kMostFilledByKernel = 64 << 10;
+constexpr unsigned int kFillThreads = 256, kFillLanes = 32;
 
 constexpr char kReadGraph[] = "read a graph";
 constexpr char kReadNode[] = "read a graph's node";
+constexpr char kChangeGraph[] = "change a graph";
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
@@ -48,6 +54,41 @@ bool IsSet(const CUlaunchAttribute& attribute) {
       return attribute.value.clusterSchedulingPolicyPreference !=
              CU_CLUSTER_SCHEDULING_POLICY_DEFAULT;
   }
+}
+
+// Stores `value` to `count` words, a thread to each.
+constexpr char kFillName[] = "fill";
+constexpr char kFillText[] = R"(.visible .entry fill(
+    .param .u64 to, .param .u32 count, .param .u32 value)
+{
+  .reg .pred %done;
+  .reg .b32 %count, %value, %block, %size, %word;
+  .reg .b64 %to, %address;
+  ld.param.u64 %to, [to];
+  cvta.to.global.u64 %to, %to;
+  ld.param.u32 %count, [count];
+  ld.param.u32 %value, [value];
+  mov.u32 %block, %ctaid.x;
+  mov.u32 %size, %ntid.x;
+  mov.u32 %word, %tid.x;
+  mad.lo.u32 %word, %block, %size, %word;
+  setp.ge.u32 %done, %word, %count;
+  @%done bra END;
+  mul.wide.u32 %address, %word, 4;
+  add.u64 %address, %to, %address;
+  st.global.b32 [%address], %value;
+END:
+  ret;
+}
+)";
+
+// Null where the driver will not have it.
+CUkernel FillKernel() {
+  static const CUkernel kernel = [] {
+    CUkernel loaded = nullptr;
+    return LoadPtx(kFillName, kFillText, &loaded).ok() ? loaded : nullptr;
+  }();
+  return kernel;
 }
 
 CUresult EnqueueFill(const CUDA_MEMSET_NODE_PARAMS& fill, CUstream stream) {
@@ -211,6 +252,40 @@ RnnStatus GraphNode::Write(CUgraphExec exec, CUcontext context) const {
   return CudaStatus(result, "change a graph's node");
 }
 
+RnnStatus GraphNode::FillByKernel(CUgraph graph) {
+  const size_t bytes = fill_.width * fill_.elementSize;
+  if (type_ != CU_GRAPH_NODE_TYPE_MEMSET || fill_.height != 1 || bytes == 0 ||
+      (fill_.dst | bytes) % sizeof(uint32_t) != 0 ||
+      bytes > kMostFilledByKernel || FillKernel() == nullptr) {
+    return {};
+  }
+  // A word of elements.
+  const uint32_t value =
+      fill_.elementSize == 1   ? 0x01010101 * (fill_.value & 0xFF)
+      : fill_.elementSize == 2 ? 0x00010001 * (fill_.value & 0xFFFF)
+                               : fill_.value;
+  const auto count = static_cast<unsigned int>(bytes / sizeof(uint32_t));
+  GraphNode made;
+  made.type_ = CU_GRAPH_NODE_TYPE_KERNEL;
+  made.kernel_.kern = FillKernel();
+  made.kernel_.blockDimX = std::min(
+      kFillThreads, (count + kFillLanes - 1) / kFillLanes * kFillLanes);
+  made.kernel_.gridDimX =
+      (count + made.kernel_.blockDimX - 1) / made.kernel_.blockDimX;
+  made.kernel_.gridDimY = made.kernel_.gridDimZ = made.kernel_.blockDimY =
+      made.kernel_.blockDimZ = 1;
+  made.words_ = {fill_.dst, count, value};
+  made.arguments_ = {0, 1, 2};
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(made.WithKernel([&](const CUDA_KERNEL_NODE_PARAMS& kernel) {
+        return Cuda().cuGraphAddKernelNode(&made.handle_, graph, nullptr, 0,
+                                           &kernel);
+      }),
+                 kChangeGraph));
+  *this = std::move(made);
+  return {};
+}
+
 RnnStatus GraphNode::Launch(CUstream stream) const {
   CUresult result = CUDA_SUCCESS;
   if (type_ == CU_GRAPH_NODE_TYPE_KERNEL) {
@@ -310,15 +385,8 @@ RnnStatus CapturedGraph::ReadEdges() {
 }
 
 bool CapturedGraph::is_nearly_chain() const {
-  return is_in_order() && nodes_.size() > longest_path_ &&
+  return is_in_order() && nodes_.size() >= longest_path_ + kManyBeside &&
          nodes_.size() <= kNearlyChain * longest_path_;
-}
-
-bool CapturedGraph::has_many_memsets() const {
-  const size_t count =
-      std::count_if(nodes_.begin(), nodes_.end(),
-                    [](const GraphNode& node) { return node.is_memset(); });
-  return count * kNodesPerMemset >= nodes_.size();
 }
 
 RnnStatus CapturedGraph::MakeChain() {
@@ -326,7 +394,7 @@ RnnStatus CapturedGraph::MakeChain() {
       Cuda().cuGraphRemoveDependencies_v2(get(), edges_.from.data(),
                                           edges_.to.data(), edges_.data.data(),
                                           edges_.from.size()),
-      "change a graph"));
+      kChangeGraph));
   edges_ = {};
   for (size_t i = 1; i < nodes_.size(); ++i) {
     edges_.from.push_back(nodes_[i - 1].handle());
@@ -337,7 +405,40 @@ RnnStatus CapturedGraph::MakeChain() {
   return CudaStatus(Cuda().cuGraphAddDependencies_v2(
                         get(), edges_.from.data(), edges_.to.data(),
                         edges_.data.data(), edges_.from.size()),
-                    "change a graph");
+                    kChangeGraph);
+}
+
+RnnStatus CapturedGraph::FillByKernels() {
+  std::unordered_map<CUgraphNode, CUgraphNode> replaced;
+  for (GraphNode& node : nodes_) {
+    const CUgraphNode before = node.handle();
+    CRNN_RETURN_IF_ERROR(node.FillByKernel(get()));
+    if (node.handle() != before) replaced.emplace(before, node.handle());
+  }
+  // A node takes its edges along when it goes.
+  Edges added;
+  for (size_t i = 0; i < edges_.from.size(); ++i) {
+    const auto from = replaced.find(edges_.from[i]);
+    const auto to = replaced.find(edges_.to[i]);
+    if (from == replaced.end() && to == replaced.end()) continue;
+    if (from != replaced.end()) edges_.from[i] = from->second;
+    if (to != replaced.end()) edges_.to[i] = to->second;
+    added.from.push_back(edges_.from[i]);
+    added.to.push_back(edges_.to[i]);
+    added.data.push_back(edges_.data[i]);
+  }
+  if (!added.from.empty()) {
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Cuda().cuGraphAddDependencies_v2(get(), added.from.data(),
+                                         added.to.data(), added.data.data(),
+                                         added.from.size()),
+        kChangeGraph));
+  }
+  for (const auto& [before, node] : replaced) {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Cuda().cuGraphDestroyNode(before), kChangeGraph));
+  }
+  return {};
 }
 
 RnnStatus CapturedGraph::LaunchNodes(CUstream stream) const {

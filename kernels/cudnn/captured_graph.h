@@ -30,10 +30,9 @@ class GraphNode {
   static RnnStatus Read(CUgraphNode handle, Kernels* kernels, GraphNode* node);
 
   CUgraphNode handle() const { return handle_; }
-  bool is_memset() const { return type_ == CU_GRAPH_NODE_TYPE_MEMSET; }
 
   // A kernel's arguments, in one block or each from a word of its own on; a
-  // copy's source and destination; a fill's destination.
+  // copy's source and destination; a fill's destination, as a kernel too.
   const std::vector<CUdeviceptr>& words() const { return words_; }
   void set_word(size_t index, CUdeviceptr word) { words_[index] = word; }
 
@@ -44,6 +43,11 @@ class GraphNode {
   // Writes the words into the graph's node or, unless null, into that of
   // `exec`.
   RnnStatus Write(CUgraphExec exec, CUcontext context) const;
+
+  // Of a fill that is not large: a node more in the graph, which waits for none
+  // and does the same by a kernel of ours. From then on this is that node.
+  // Otherwise changes nothing.
+  RnnStatus FillByKernel(CUgraph graph);
 
   // Enqueues the node's work as if there were no graph.
   RnnStatus Launch(CUstream stream) const;
@@ -83,13 +87,16 @@ class CapturedGraph {
   // Whether each node comes after those that it waits for. The driver lists
   // nodes as they were captured, but does not promise that.
   bool is_in_order() const { return longest_path_ > 0; }
-  // Whether it is no chain, but in order and so nearly a chain that it may be
-  // faster as one.
+  // Whether it is in order and so nearly a chain that it may be faster as one.
   bool is_nearly_chain() const;
-  // Whether at least one in eight of its nodes is a memset.
-  bool has_many_memsets() const;
   // Makes each node wait for the one before it. Only if they are in order.
   RnnStatus MakeChain();
+
+  // Lets kernels of ours fill memory where that is not large. On an H200, a
+  // graph's memset takes 2 µs, and where there are forks as well, each of its
+  // nodes may take twice as long. cuDNN's matrix products in float32 and TF32
+  // bring one for each step, of some bytes.
+  RnnStatus FillByKernels();
 
   // Enqueues the nodes' work one after the other. Only if they are in order.
   RnnStatus LaunchNodes(CUstream stream) const;

@@ -97,10 +97,11 @@ void CudnnBackend::Decide() {
   const bool pinned = problem.algorithm != RnnAlgorithm::kAuto;
   // In float32, the persistent kernels' functions are exact to about 1e-5 only.
   // That is more than TF32 has, but less than was asked for without it.
-  const bool exact =
+  const bool standard_alone =
       problem.dtype == RnnDataType::kFloat32 && !options_.allow_tf32;
-  if (pinned || exact || problem.has_sequence_lengths ||
-      options_.deterministic) {
+  const bool replays = options_.replay && Gpu().has_graphs;
+  if (pinned || problem.has_sequence_lengths || options_.deterministic ||
+      (standard_alone && !replays)) {
     if (pinned) {
       choice.algorithm = problem.algorithm;
       choice.source = "pinned";
@@ -116,8 +117,8 @@ void CudnnBackend::Decide() {
       case Choices::State::kUndecided:
         return;
       case Choices::State::kToBeMeasured:
-        choice =
-            MeasureChoice(session_.get(), configuration_, resources_.allocate);
+        choice = MeasureChoice(session_.get(), configuration_, standard_alone,
+                               resources_.allocate);
         Choices::Instance().Decide(configuration.name, choice);
         resources_.log(configuration.name + ": " + choice.Text());
         break;

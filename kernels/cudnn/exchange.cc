@@ -3,6 +3,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/cudnn/ptx.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -25,8 +27,7 @@ std::string KernelName(const Item& item) {
   return "exchange_" + std::to_string(item.bytes);
 }
 
-// The driver compiles PTX, so that building needs no toolkit. A row of threads
-// copies a row of items.
+// A row of threads copies a row of items.
 std::string KernelText(const Item& item) {
   const std::string address =
       "  mad.lo.u64 %address, %place, " + std::to_string(item.bytes) + ", %";
@@ -85,21 +86,11 @@ struct Kernels {
   CUkernel by_item[kNumItems] = {};
 };
 
-// Of any context: the driver loads them where they are launched.
 Kernels Load() {
   Kernels kernels;
-  std::string text = ".version 6.0\n.target sm_50\n.address_size 64\n";
-  for (const Item& item : kItems) text += KernelText(item);
-  CUlibrary library;  // Never unloaded: replays may hold its kernels.
-  kernels.status =
-      CudaStatus(Gpu().cuda.cuLibraryLoadData(&library, text.c_str(), nullptr,
-                                              nullptr, 0, nullptr, nullptr, 0),
-                 "load the kernels for batch-major data");
   for (int i = 0; i < kNumItems && kernels.status.ok(); ++i) {
-    kernels.status =
-        CudaStatus(Gpu().cuda.cuLibraryGetKernel(&kernels.by_item[i], library,
-                                                 KernelName(kItems[i]).c_str()),
-                   "find a kernel for batch-major data");
+    kernels.status = LoadPtx(KernelName(kItems[i]), KernelText(kItems[i]),
+                             &kernels.by_item[i]);
   }
   return kernels;
 }

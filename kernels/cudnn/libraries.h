@@ -71,7 +71,9 @@ namespace cudnn_rnn_tf {
   F(cuStreamBeginCapture)            \
   F(cuStreamEndCapture)              \
   F(cuGraphAddDependencies_v2)       \
+  F(cuGraphAddKernelNode)            \
   F(cuGraphDestroy)                  \
+  F(cuGraphDestroyNode)              \
   F(cuGraphExecDestroy)              \
   F(cuGraphExecKernelNodeSetParams)  \
   F(cuGraphExecMemcpyNodeSetParams)  \

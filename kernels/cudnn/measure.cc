@@ -15,9 +15,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kBudget(500);
 // For each pass as a chain, beyond that.
 constexpr std::chrono::milliseconds kChainBudget(125);
-// A graph that may gain as a chain can be slower in a program's steps than
-// where it is timed alone: a chain is taken even where it seems slower by this.
-constexpr float kChainMayLose = 1.03f;
+// Of what a graph takes, the part that a chain must not exceed to be taken.
+constexpr float kChainGains = 0.99f;
 // The persistent algorithms' workspace is larger than standard's, often several
 // times. In training it comes on top of all that is kept for the backward pass:
 // where they are not this much faster, they are not worth it.
@@ -81,7 +80,7 @@ class Candidate {
   RnnStatus Capture();
   // Runs its passes once and notes their times.
   RnnStatus Sample(Times* times);
-  // Makes a pass that was captured a chain where that is no slower.
+  // Makes a pass that was captured a chain where that is faster.
   void TryChain(Pass pass, PassTime* time);
 
  private:
@@ -171,7 +170,7 @@ void Candidate::TryChain(Pass pass, PassTime* time) {
       return;
     }
   }
-  if (of_chain.least < kChainMayLose * of_graph.least) {
+  if (of_chain.least < kChainGains * of_graph.least) {
     replay = std::move(chain);
     *time = {of_chain.least, /*is_chain=*/true};
   }
@@ -215,8 +214,7 @@ RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
 void TryChains(CudnnSession* session, CudnnRuns* runs,
                const AllocateMemory& allocate, Times* times) {
   const auto may_gain = [](const CudnnRuns::PassRuns& pass) {
-    return pass.replay != nullptr && pass.replay->is_nearly_chain() &&
-           pass.replay->has_many_memsets();
+    return pass.replay != nullptr && pass.replay->is_nearly_chain();
   };
   const bool forward = may_gain(runs->forward);
   const bool backward = may_gain(runs->backward);
@@ -237,14 +235,15 @@ void AppendTimes(const char* algorithm, const Times& times, std::string* text) {
 }  // namespace
 
 Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
-                     const AllocateMemory& allocate) {
+                     bool standard_alone, const AllocateMemory& allocate) {
   const Clock::time_point deadline = Clock::now() + kBudget;
   Choice choice;
   std::array<Times, kNumRnnAlgorithms> times;
   Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
-  for (int i = static_cast<int>(RnnAlgorithm::kStandard);
-       i < kNumRnnAlgorithms && Clock::now() < deadline; ++i) {
+  constexpr int kFirst = static_cast<int>(RnnAlgorithm::kStandard);
+  const int end = standard_alone ? kFirst + 1 : kNumRnnAlgorithms;
+  for (int i = kFirst; i < end && Clock::now() < deadline; ++i) {
     CudnnRuns* runs;
     // cuDNN has not every algorithm for every network.
     if (!session->Runs(configuration, static_cast<RnnAlgorithm>(i), &runs)

@@ -102,7 +102,8 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
     if (found.ok()) break;
   }
   CRNN_RETURN_IF_ERROR(found);
-  if (as_chain && made->is_nearly_chain()) {
+  CRNN_RETURN_IF_ERROR(made->graph_.FillByKernels());
+  if (as_chain && made->graph_.is_in_order()) {
     CRNN_RETURN_IF_ERROR(made->graph_.MakeChain());
   }
   *replay = std::move(made);

@@ -34,8 +34,8 @@ class Replay {
   // Captures a pass in `stream`, or says why it cannot be replayed. Nothing
   // runs and no memory is touched, but the driver wants addresses of memory:
   // `region` stands for every buffer in `used`, and has the size of the largest
-  // of them and kRegionSlack bytes. As a chain, which only what nearly is one
-  // becomes, no two of its kernels run at the same time.
+  // of them and kRegionSlack bytes. As a chain, which only nodes in order
+  // become, no two of its kernels run at the same time.
   static RnnStatus Capture(CUstream stream, CUdeviceptr region,
                            const std::array<bool, kNumCallBuffers>& used,
                            bool as_chain, const Enqueue& enqueue,
@@ -52,10 +52,8 @@ class Replay {
                    bool may_instantiate = true);
   bool was_launched() const { return !instances_.empty(); }
 
-  // Whether it may be faster as a chain: on an H200, where forks and memsets
-  // come together, each node of a graph may take twice as long.
+  // Whether it may be faster as a chain.
   bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
-  bool has_many_memsets() const { return graph_.has_many_memsets(); }
 
   // Frees what was made for launches so far; addresses to come are others.
   void Forget();

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "kernels/cudnn/libraries.h"
@@ -22,6 +23,16 @@ inline GpuLibraries LibrariesOfSession() {
   cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
   cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
   cuda.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
+  cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
+                              unsigned, CUlibraryOption*, void**,
+                              unsigned) { return CUDA_SUCCESS; };
+  // Kernels are their names, which stay.
+  cuda.cuLibraryGetKernel = [](CUkernel* kernel, CUlibrary, const char* name) {
+    static std::set<std::string> names;
+    *kernel = reinterpret_cast<CUkernel>(
+        const_cast<char*>(names.insert(name).first->c_str()));
+    return CUDA_SUCCESS;
+  };
   CudnnLibrary& cudnn = libraries.cudnn;
   cudnn.cudnnCreate = [](cudnnHandle_t*) { return CUDNN_STATUS_SUCCESS; };
   cudnn.cudnnSetStream = [](cudnnHandle_t, cudaStream_t) {

@@ -25,9 +25,13 @@ template <typename Node>
 struct FakeGraph {
   std::vector<std::unique_ptr<Node>> nodes;
   FakeEdges edges;
+  // Nodes that were added, and those that were destroyed. When there are as
+  // many, the added take the others' places, in order.
+  std::vector<std::unique_ptr<Node>> added, destroyed;
 
-  // Being captured; read the last time; not destroyed.
+  // Being captured; added to the last time; read the last time; not destroyed.
   inline static FakeGraph* capturing = nullptr;
+  inline static FakeGraph* last_added_to = nullptr;
   inline static const FakeGraph* last_read = nullptr;
   inline static int count = 0;
 
@@ -45,6 +49,36 @@ struct FakeGraph {
   }
   CUgraphNode Handle(size_t index) const {
     return reinterpret_cast<CUgraphNode>(nodes[index].get());
+  }
+
+  CUgraphNode Add(Node node) {
+    last_added_to = this;
+    node.index = nodes.size() + added.size();
+    added.push_back(std::make_unique<Node>(std::move(node)));
+    return reinterpret_cast<CUgraphNode>(added.back().get());
+  }
+  void DestroyNode(CUgraphNode node) {
+    const size_t index = NodeOf(node)->index;
+    destroyed.push_back(std::move(nodes[index]));
+    edges.erase(std::remove_if(edges.begin(), edges.end(),
+                               [&](const auto& edge) {
+                                 return edge.first == index ||
+                                        edge.second == index;
+                               }),
+                edges.end());
+    if (destroyed.size() < added.size()) return;
+    for (size_t place = 0, next = 0; next < added.size(); ++place) {
+      if (nodes[place] != nullptr) continue;
+      const size_t before = added[next]->index;
+      for (auto& [from, to] : edges) {
+        if (from == before) from = place;
+        if (to == before) to = place;
+      }
+      nodes[place] = std::move(added[next++]);
+      nodes[place]->index = place;
+    }
+    added.clear();
+    destroyed.clear();
   }
 
   // What captures, reads and changes graphs, but for their nodes.

@@ -32,15 +32,16 @@ struct FakeNode {
   bool refuses = false;  // To be set in the graph.
   // Of a kernel its grid, of a fill or copy its width.
   unsigned grid = 1;
-  unsigned element_size = 1;  // Of a fill.
+  unsigned element_size = 1, value = 0;  // Of a fill.
   bool is_cooperative = false;
+  bool fills = false;  // A kernel that does.
   std::vector<Bytes> arguments;
   CUdeviceptr destination = 0, source = 0;
   std::vector<void*> pointers;  // What the driver hands out.
 
   bool operator==(const FakeNode& other) const {
-    return type == other.type && grid == other.grid &&
-           element_size == other.element_size &&
+    return type == other.type && grid == other.grid && fills == other.fills &&
+           element_size == other.element_size && value == other.value &&
            is_cooperative == other.is_cooperative &&
            arguments == other.arguments && destination == other.destination &&
            source == other.source;
@@ -55,6 +56,31 @@ long num_instantiated = 0, num_rewritten = 0;
 bool refuses_rewriting = false, refuses_instantiating = false;
 
 FakeNode* Node(CUgraphNode node) { return Graph::NodeOf(node); }
+
+template <typename Number>
+Bytes BytesOf(Number number) {
+  Bytes bytes(sizeof(number));
+  std::memcpy(bytes.data(), &number, sizeof(number));
+  return bytes;
+}
+
+// A fill as a kernel does it; what none can do stays what it is.
+FakeNode FilledByKernel(const FakeNode& fill) {
+  const unsigned bytes = fill.grid * fill.element_size;
+  if (fill.type != CU_GRAPH_NODE_TYPE_MEMSET || bytes % 4 != 0 ||
+      fill.destination % 4 != 0 || bytes > 64 << 10) {
+    return fill;
+  }
+  FakeNode kernel;
+  kernel.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  kernel.fills = true;
+  Bytes value(4);
+  for (unsigned i = 0; i < 4; ++i) {
+    value[i] = BytesOf(fill.value)[i % fill.element_size];
+  }
+  kernel.arguments = {BytesOf(fill.destination), BytesOf(bytes / 4), value};
+  return kernel;
+}
 
 void Set(const CUDA_KERNEL_NODE_PARAMS& from, FakeNode* node) {
   for (size_t i = 0; i < node->arguments.size(); ++i) {
@@ -71,13 +97,14 @@ void Set(const CUDA_MEMCPY3D& from, FakeNode* node) {
 }
 
 template <unsigned kElementSize, typename Value>
-CUresult LaunchFill(CUdeviceptr destination, size_t, Value, size_t width,
+CUresult LaunchFill(CUdeviceptr destination, size_t, Value value, size_t width,
                     size_t height, CUstream) {
   FakeNode& node = launched.emplace_back();
   node.type = CU_GRAPH_NODE_TYPE_MEMSET;
   node.destination = destination;
   node.grid = width * height;
   node.element_size = kElementSize;
+  node.value = value;
   return CUDA_SUCCESS;
 }
 
@@ -145,6 +172,35 @@ GpuLibraries FakeLibraries() {
     params->width = Node(node)->grid;
     params->height = 1;
     params->elementSize = Node(node)->element_size;
+    // Beyond an element, whatever the caller's number had.
+    params->value = Node(node)->value;
+    if (params->elementSize < sizeof(params->value)) {
+      params->value |= ~0u << (8 * params->elementSize);
+    }
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphAddKernelNode = [](CUgraphNode* node, CUgraph graph,
+                                 const CUgraphNode*, size_t num_before,
+                                 const CUDA_KERNEL_NODE_PARAMS* params) {
+    const bool fills =
+        std::strcmp(reinterpret_cast<const char*>(params->kern), "fill") == 0;
+    if (!fills || num_before > 0) return CUDA_ERROR_INVALID_VALUE;
+    FakeNode added;
+    added.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    added.fills = true;
+    added.arguments = {Bytes(8), Bytes(4), Bytes(4)};
+    Set(*params, &added);
+    unsigned count;
+    std::memcpy(&count, added.arguments[1].data(), sizeof(count));
+    const unsigned threads = params->gridDimX * params->blockDimX;
+    if (threads < count || threads >= count + params->blockDimX) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *node = Graph::Of(graph)->Add(std::move(added));
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphDestroyNode = [](CUgraphNode node) {
+    Graph::last_added_to->DestroyNode(node);
     return CUDA_SUCCESS;
   };
   cuda.cuGraphMemcpyNodeGetParams = [](CUgraphNode node,
@@ -212,13 +268,6 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-template <typename Number>
-Bytes BytesOf(Number number) {
-  Bytes bytes(sizeof(number));
-  std::memcpy(bytes.data(), &number, sizeof(number));
-  return bytes;
-}
-
 // A pass of random nodes: kernels with numbers, addresses and structures of
 // both, fills and copies.
 struct Pass {
@@ -243,6 +292,12 @@ struct Pass {
           node->type = CU_GRAPH_NODE_TYPE_MEMSET;
           node->element_size = 1 << random() % 3;
           node->destination = address();
+          node->value = random() % 2 == 0 ? 0 : random() % 256;
+          // Most are words, some are large.
+          if (random() % 2 == 0) {
+            node->grid *= random() % 3 == 0 ? 1 << (10 + random() % 4) : 4;
+          }
+          if (random() % 2 == 0) node->destination &= ~CUdeviceptr{15};
           break;
         case 1:
           node->type = CU_GRAPH_NODE_TYPE_MEMCPY;
@@ -294,9 +349,10 @@ std::unique_ptr<Replay> Capture(const Pass& pass, bool as_chain = false) {
   return replay;
 }
 
-// Runs `launch` and checks that it enqueues what the pass is over `addresses`.
+// Runs `launch` and checks that it enqueues what the pass is over `addresses`,
+// in graphs with kernels that fill.
 void CheckLaunch(const Pass& pass, const CallAddresses& addresses,
-                 const std::function<RnnStatus()>& launch) {
+                 bool is_graph, const std::function<RnnStatus()>& launch) {
   Graph graph;
   Graph::capturing = &graph;
   pass(addresses);
@@ -308,14 +364,21 @@ void CheckLaunch(const Pass& pass, const CallAddresses& addresses,
   for (const std::unique_ptr<FakeNode>& expected : graph.nodes) {
     if (expected->type == CU_GRAPH_NODE_TYPE_EMPTY) continue;
     Check(next < launched.size(), "a node is not launched");
-    Check(launched[next++] == *expected, "a launch of something else");
+    Check(
+        launched[next++] == (is_graph ? FilledByKernel(*expected) : *expected),
+        "a launch of something else");
   }
   Check(next == launched.size(), "too much is launched");
 }
 
 void Launch(const Pass& pass, const CallAddresses& addresses, Replay* replay) {
-  CheckLaunch(pass, addresses,
+  CheckLaunch(pass, addresses, /*is_graph=*/true,
               [&] { return replay->Launch(nullptr, addresses); });
+}
+
+FakeEdges Sorted(FakeEdges edges) {
+  std::sort(edges.begin(), edges.end());
+  return edges;
 }
 
 FakeEdges EdgesOf(const Pass& pass) {
@@ -323,7 +386,7 @@ FakeEdges EdgesOf(const Pass& pass) {
   Graph::capturing = &graph;
   pass({});
   Graph::capturing = nullptr;
-  return graph.edges;
+  return Sorted(graph.edges);
 }
 
 CallAddresses RandomAddresses(Random* random) {
@@ -342,9 +405,8 @@ void CheckAddresses(unsigned seed) {
                      1 + static_cast<int>(random() % kNumCallBuffers),
                      /*is_nearly_chain=*/random() % 2 == 0};
   const bool as_chain = random() % 2 == 0;
-  const bool is_chain = as_chain && Capture(pass)->is_nearly_chain();
   std::unique_ptr<Replay> replay = Capture(pass, as_chain);
-  const FakeEdges edges = is_chain ? ChainOf(pass.num_nodes) : EdgesOf(pass);
+  const FakeEdges edges = as_chain ? ChainOf(pass.num_nodes) : EdgesOf(pass);
   std::vector<CallAddresses> sets(1 + random() % 90);
   for (size_t i = 0; i < sets.size(); ++i) {
     sets[i] = RandomAddresses(&random);
@@ -359,7 +421,7 @@ void CheckAddresses(unsigned seed) {
            random() % 10 == 0 ? RandomAddresses(&random)
                               : sets[index % sets.size()],
            replay.get());
-    Check(launched_edges == edges, "nodes wait for others");
+    Check(Sorted(launched_edges) == edges, "nodes wait for others");
     if (step == 200) replay->Forget();
     Check(replay->bytes() == Replay::TotalBytes(), "bytes");
   }
@@ -386,7 +448,8 @@ void CheckOnce(unsigned seed) {
         &kernels, &graph);
   };
   Check(capture(true).ok() && graph.is_in_order(), "a capture in order");
-  CheckLaunch(pass, addresses, [&] { return graph.LaunchNodes(nullptr); });
+  CheckLaunch(pass, addresses, /*is_graph=*/false,
+              [&] { return graph.LaunchNodes(nullptr); });
   Check(capture(false).ok() && !graph.is_in_order() && !graph.is_nearly_chain(),
         "nodes before those that they wait for");
 }
@@ -395,6 +458,8 @@ void CheckNearlyChains(unsigned seed) {
   Check(!Capture({seed, 100, 3})->is_nearly_chain(), "a tree is no chain");
   const Pass pass = {seed, 100, 3, /*is_nearly_chain=*/true};
   Check(Capture(pass)->is_nearly_chain(), "nearly a chain");
+  Check(!Capture({seed, 70, 3, /*is_nearly_chain=*/true})->is_nearly_chain(),
+        "too little beside it");
   Check(!Capture(pass, /*as_chain=*/true)->is_nearly_chain(), "a chain is one");
 }
 
@@ -529,7 +594,7 @@ void CheckLayers(unsigned seed) {
   Check(!replay->was_launched(), "was launched");
   Launch(pass, layers[0], replay.get());
   num_instantiated = 0;
-  CheckLaunch(pass, layers[1], [&] {
+  CheckLaunch(pass, layers[1], /*is_graph=*/true, [&] {
     return replay->Launch(nullptr, layers[1], /*may_instantiate=*/false);
   });
   Check(num_instantiated == 0, "a graph although none may be made");
