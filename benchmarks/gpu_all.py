@@ -122,7 +122,7 @@ def main(_: list[str]) -> None:
     output = pathlib.Path(_OUTPUT.value).resolve()
     benchmark = Benchmark(output, _COMMIT.value, _SECONDS.value)
     groups: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-    for mode, type_, what in itertools.product(MODES, _TYPES.value, ("training", "inference")):
+    for mode, what, type_ in itertools.product(MODES, ("training", "inference"), _TYPES.value):
         groups.put((f"{type_}_{mode}_{what}", rows_of(type_, mode, what)))
 
     def work(gpu: str) -> None:
