@@ -14,6 +14,7 @@ import math
 import pathlib
 import re
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 from absl import app, flags
@@ -32,6 +33,7 @@ COMPARISONS = {
     "bare cuDNN, eager": ("bare eager", "time-major", 1.2, 0.95, 0.0),
     "bare cuDNN, graph": ("bare graph", "time-major", None, 0.93, 0.2),
 }
+LONG = 375  # Steps.
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
 # The GPUs and versions that were seen, by name.
 Environment = dict[str, list[str]]
@@ -187,19 +189,29 @@ def _memory_summary(memory: Memory) -> str:
 
 
 def _means_by(times: Times) -> list[str]:
-    """Geometric means by type and by what is timed."""
-    groups = [(t, p) for p in ("inference", "training") for t in gpu_rows.TYPES]
+    """Geometric means by type and by what is timed, and of the longest rows and the others."""
+    rows = {row.key: row for row in gpu_rows.rows()}
+    groups: dict[str, Callable[[gpu_rows.Row], bool]] = {
+        f"{'training' if training else 'inference'}, {type_}": (
+            lambda row, type_=type_, training=training: (
+                (row.type, row.training) == (type_, training)
+            )
+        )
+        for training in (False, True)
+        for type_ in gpu_rows.TYPES
+    }
+    groups[f"GRUs of {LONG} steps or more"] = lambda row: row.mode == "gru" and row.time >= LONG
+    groups["all others"] = lambda row: row.mode != "gru" or row.time < LONG
     lines = ["| | " + " | ".join(COMPARISONS) + " |", "|---" * (len(COMPARISONS) + 1) + "|"]
-    for type_, what in groups:
+    for name, holds in groups.items():
         cells = []
         for system, layout, _, _, least in COMPARISONS.values():
-            ratios = [
-                ratio
-                for key, ratio in _ratios(times, system, layout, least).items()
-                if key.endswith(f", {type_}, {what}")
-            ]
-            cells.append(f"{statistics.geometric_mean(ratios):.2f}" if ratios else "—")
-        lines.append(f"| {what}, {type_} | " + " | ".join(cells) + " |")
+            found = _ratios(times, system, layout, least)
+            ratios = [ratio for key, ratio in found.items() if holds(rows[key])]
+            cells.append(
+                f"{statistics.geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else "—"
+            )
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -334,7 +346,7 @@ def main(_: list[str]) -> None:
         "Keras is compared with batch-major data, its layout; the others with time-major data, "
         "theirs. In bfloat16 Keras has no cuDNN kernel. "
         "In float32 bare cuDNN runs the standard algorithm alone, as this package does: the "
-        "persistent ones are exact to about 1e-5 only. Geometric means by type:",
+        "persistent ones are exact to about 1e-5 only. Geometric means, and of how many rows:",
         "\n".join(_means_by(times)),
         _memory_summary(memory),
         "## Rows below their aim",
