@@ -207,7 +207,7 @@ def _means_by(times: Times) -> list[str]:
         cells = []
         for system, layout, _, _, least in COMPARISONS.values():
             found = _ratios(times, system, layout, least)
-            ratios = [ratio for key, ratio in found.items() if holds(rows[key])]
+            ratios = [ratio for key, ratio in found.items() if key in rows and holds(rows[key])]
             cells.append(
                 f"{statistics.geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else "—"
             )

@@ -112,7 +112,7 @@ def _new(create: Callable[..., None], *arguments: Any) -> ctypes.c_void_p:
 
 
 class Device:
-    """The first GPU, with a kernel that does nothing.
+    """The first GPU, with a kernel that does nothing and one that fills memory.
 
     Streams and events are left to the process's end.
     """

@@ -252,12 +252,12 @@ RnnStatus GraphNode::Write(CUgraphExec exec, CUcontext context) const {
   return CudaStatus(result, "change a graph's node");
 }
 
-RnnStatus GraphNode::FillByKernel(CUgraph graph) {
+void GraphNode::FillByKernel(CUgraph graph) {
   const size_t bytes = fill_.width * fill_.elementSize;
   if (type_ != CU_GRAPH_NODE_TYPE_MEMSET || fill_.height != 1 || bytes == 0 ||
       (fill_.dst | bytes) % sizeof(uint32_t) != 0 ||
       bytes > kMostFilledByKernel || FillKernel() == nullptr) {
-    return {};
+    return;
   }
   // A word of elements.
   const uint32_t value =
@@ -276,14 +276,12 @@ RnnStatus GraphNode::FillByKernel(CUgraph graph) {
       made.kernel_.blockDimZ = 1;
   made.words_ = {fill_.dst, count, value};
   made.arguments_ = {0, 1, 2};
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(made.WithKernel([&](const CUDA_KERNEL_NODE_PARAMS& kernel) {
+  const CUresult added =
+      made.WithKernel([&](const CUDA_KERNEL_NODE_PARAMS& kernel) {
         return Cuda().cuGraphAddKernelNode(&made.handle_, graph, nullptr, 0,
                                            &kernel);
-      }),
-                 kChangeGraph));
-  *this = std::move(made);
-  return {};
+      });
+  if (added == CUDA_SUCCESS) *this = std::move(made);
 }
 
 RnnStatus GraphNode::Launch(CUstream stream) const {
@@ -412,7 +410,7 @@ RnnStatus CapturedGraph::FillByKernels() {
   std::unordered_map<CUgraphNode, CUgraphNode> replaced;
   for (GraphNode& node : nodes_) {
     const CUgraphNode before = node.handle();
-    CRNN_RETURN_IF_ERROR(node.FillByKernel(get()));
+    node.FillByKernel(get());
     if (node.handle() != before) replaced.emplace(before, node.handle());
   }
   // A node takes its edges along when it goes.

@@ -20,8 +20,9 @@ namespace {
 
 constexpr size_t kNodes = 60;
 // Of the nodes, how many a graph has for one that none waits for: many, a few,
-// or no chain at all.
-constexpr size_t kManyBeside = 6, kFewBeside = 15, kNoChain = 0;
+// too many, or no chain at all.
+constexpr size_t kManyBeside = 6, kFewBeside = 15, kTooManyBeside = 3,
+                 kNoChain = 0;
 
 // What a pass takes, in milliseconds, and what does not work.
 struct FakePass {
@@ -172,7 +173,10 @@ void CheckChoice(unsigned seed) {
       do {
         pass = {RandomTime(&random), RandomTime(&random), RandomTime(&random),
                 chance(10),          chance(4),           kManyBeside};
-        if (chance(3)) pass.beside = chance(2) ? kFewBeside : kNoChain;
+        if (chance(3)) {
+          pass.beside = std::array<size_t, 3>{kFewBeside, kTooManyBeside,
+                                              kNoChain}[random() % 3];
+        }
         // Half of the chains are taken, or left, by little.
         if (chance(2)) pass.chain = (chance(2) ? 0.98f : 0.995f) * pass.graph;
       } while (std::abs(pass.chain - pass.graph) < 1e-3f ||

@@ -32,7 +32,7 @@ struct FakeNode {
   bool refuses = false;  // To be set in the graph.
   // Of a kernel its grid, of a fill or copy its width.
   unsigned grid = 1;
-  unsigned element_size = 1, value = 0;  // Of a fill.
+  unsigned element_size = 1, value = 0, height = 1;  // Of a fill.
   bool is_cooperative = false;
   bool fills = false;  // A kernel that does.
   std::vector<Bytes> arguments;
@@ -42,7 +42,7 @@ struct FakeNode {
   bool operator==(const FakeNode& other) const {
     return type == other.type && grid == other.grid && fills == other.fills &&
            element_size == other.element_size && value == other.value &&
-           is_cooperative == other.is_cooperative &&
+           height == other.height && is_cooperative == other.is_cooperative &&
            arguments == other.arguments && destination == other.destination &&
            source == other.source;
   }
@@ -53,7 +53,8 @@ using Exec = FakeExec<FakeNode>;
 std::vector<FakeNode> launched;  // Those that do something.
 FakeEdges launched_edges;
 long num_instantiated = 0, num_rewritten = 0;
-bool refuses_rewriting = false, refuses_instantiating = false;
+bool refuses_rewriting = false, refuses_instantiating = false,
+     refuses_kernels = false;  // As nodes that are added.
 
 FakeNode* Node(CUgraphNode node) { return Graph::NodeOf(node); }
 
@@ -67,8 +68,8 @@ Bytes BytesOf(Number number) {
 // A fill as a kernel does it; what none can do stays what it is.
 FakeNode FilledByKernel(const FakeNode& fill) {
   const unsigned bytes = fill.grid * fill.element_size;
-  if (fill.type != CU_GRAPH_NODE_TYPE_MEMSET || bytes % 4 != 0 ||
-      fill.destination % 4 != 0 || bytes > 64 << 10) {
+  if (fill.type != CU_GRAPH_NODE_TYPE_MEMSET || fill.height > 1 || bytes == 0 ||
+      bytes % 4 != 0 || fill.destination % 4 != 0 || bytes > 64 << 10) {
     return fill;
   }
   FakeNode kernel;
@@ -102,7 +103,8 @@ CUresult LaunchFill(CUdeviceptr destination, size_t, Value value, size_t width,
   FakeNode& node = launched.emplace_back();
   node.type = CU_GRAPH_NODE_TYPE_MEMSET;
   node.destination = destination;
-  node.grid = width * height;
+  node.grid = width;
+  node.height = height;
   node.element_size = kElementSize;
   node.value = value;
   return CUDA_SUCCESS;
@@ -170,7 +172,7 @@ GpuLibraries FakeLibraries() {
     *params = {};
     params->dst = Node(node)->destination;
     params->width = Node(node)->grid;
-    params->height = 1;
+    params->height = Node(node)->height;
     params->elementSize = Node(node)->element_size;
     // Beyond an element, whatever the caller's number had.
     params->value = Node(node)->value;
@@ -185,6 +187,7 @@ GpuLibraries FakeLibraries() {
     const bool fills =
         std::strcmp(reinterpret_cast<const char*>(params->kern), "fill") == 0;
     if (!fills || num_before > 0) return CUDA_ERROR_INVALID_VALUE;
+    if (refuses_kernels) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     FakeNode added;
     added.type = CU_GRAPH_NODE_TYPE_KERNEL;
     added.fills = true;
@@ -192,8 +195,12 @@ GpuLibraries FakeLibraries() {
     Set(*params, &added);
     unsigned count;
     std::memcpy(&count, added.arguments[1].data(), sizeof(count));
-    const unsigned threads = params->gridDimX * params->blockDimX;
-    if (threads < count || threads >= count + params->blockDimX) {
+    const unsigned block = params->blockDimX;
+    const unsigned threads = params->gridDimX * block;
+    if (block == 0 || block > 1024 || threads < count ||
+        threads >= count + block || params->gridDimY != 1 ||
+        params->gridDimZ != 1 || params->blockDimY != 1 ||
+        params->blockDimZ != 1) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *node = Graph::Of(graph)->Add(std::move(added));
@@ -292,7 +299,10 @@ struct Pass {
           node->type = CU_GRAPH_NODE_TYPE_MEMSET;
           node->element_size = 1 << random() % 3;
           node->destination = address();
-          node->value = random() % 2 == 0 ? 0 : random() % 256;
+          node->value =
+              random() % 2 == 0 ? 0 : random() >> (32 - 8 * node->element_size);
+          node->height = random() % 5 == 0 ? 2 : 1;
+          if (random() % 9 == 0) node->grid = 0;
           // Most are words, some are large.
           if (random() % 2 == 0) {
             node->grid *= random() % 3 == 0 ? 1 << (10 + random() % 4) : 4;
@@ -630,6 +640,13 @@ void CheckRefusals() {
   Check(!replay->Launch(nullptr, RandomAddresses(&random)).ok(),
         "a launch although nodes were not set");
   refuses_rewriting = false;
+  // Then memsets stay what they are.
+  refuses_kernels = true;
+  replay = Capture(pass);
+  const CallAddresses addresses = RandomAddresses(&random);
+  CheckLaunch(pass, addresses, /*is_graph=*/false,
+              [&] { return replay->Launch(nullptr, addresses); });
+  refuses_kernels = false;
 }
 
 }  // namespace
