@@ -10,10 +10,10 @@ RnnStatus LoadPtx(const std::string& name, const std::string& entry,
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuLibraryLoadData(&library, text.c_str(), nullptr,
                                               nullptr, 0, nullptr, nullptr, 0),
-                 "load a kernel"));
+                 ("load the kernel " + name).c_str()));
   return CudaStatus(
       Gpu().cuda.cuLibraryGetKernel(kernel, library, name.c_str()),
-      "find a kernel");
+      ("find the kernel " + name).c_str());
 }
 
 }  // namespace cudnn_rnn_tf
