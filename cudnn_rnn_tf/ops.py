@@ -27,7 +27,7 @@ _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Con
     "substitute", default=None
 )
 # What `algorithm` may be.
-ALGORITHMS = ("auto", "standard", "persist_static", "persist_static_small_h")
+ALGORITHMS = ("auto", "standard", "persist_static", "persist_static_small_h", "resident")
 
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:

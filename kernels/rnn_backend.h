@@ -37,17 +37,18 @@ inline size_t SizeOf(RnnDataType dtype) {
                                           : 2;
 }
 
-// cuDNN's algorithms, or the backend's choice among them; other backends have
-// one way.
+// cuDNN's algorithms and our own for GPUs, or the backend's choice among them;
+// other backends have one way.
 enum class RnnAlgorithm {
   kAuto,
   kStandard,
   kPersistStatic,
-  kPersistStaticSmallH
+  kPersistStaticSmallH,
+  kResident
 };
-inline constexpr int kNumRnnAlgorithms = 4;
+inline constexpr int kNumRnnAlgorithms = 5;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
-    "auto", "standard", "persist_static", "persist_static_small_h"};
+    "auto", "standard", "persist_static", "persist_static_small_h", "resident"};
 // False where `name` names no algorithm.
 inline bool ParseRnnAlgorithm(std::string_view name, RnnAlgorithm* algorithm) {
   for (int i = 0; i < kNumRnnAlgorithms; ++i) {

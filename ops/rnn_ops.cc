@@ -147,7 +147,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Attr("is_training: bool = true")
     .Attr(
         "algorithm: {'auto', 'standard', 'persist_static', "
-        "'persist_static_small_h'} = 'auto'")
+        "'persist_static_small_h', 'resident'} = 'auto'")
     .SetShapeFn(ForwardShape)
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.

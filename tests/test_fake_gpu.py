@@ -12,7 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SESSION = [
     *("kernels/cudnn/session.cc", "kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
     *("kernels/cudnn/calls.cc", "kernels/cudnn/exchange.cc", "kernels/cudnn/plan.cc"),
-    *("kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc"),
+    *("kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc", "kernels/cudnn/resident.cc"),
+    *("kernels/cudnn/resident_kernel.cc", "kernels/cudnn/resident_source.cc"),
 ]
 
 
@@ -34,7 +35,8 @@ SESSION = [
             [
                 *("kernels/cudnn/measure.cc", "kernels/cudnn/session.cc"),
                 *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
-                "kernels/cudnn/ptx.cc",
+                *("kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc", "kernels/cudnn/resident.cc"),
+                *("kernels/cudnn/resident_kernel.cc", "kernels/cudnn/resident_source.cc"),
             ],
         ),
         (
@@ -43,6 +45,8 @@ SESSION = [
             [
                 *("kernels/cudnn/calls.cc", "kernels/cudnn/exchange.cc"),
                 *("kernels/cudnn/plan.cc", "kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc"),
+                *("kernels/cudnn/resident.cc", "kernels/cudnn/resident_kernel.cc"),
+                "kernels/cudnn/resident_source.cc",
             ],
         ),
         ("many_shapes_on_fake_driver", 8, SESSION),

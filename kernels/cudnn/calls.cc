@@ -103,6 +103,11 @@ class CudnnBuffers {
     return reinterpret_cast<void*>(
         addresses_[buffer] + part.first_step * problem_.batch_size * row_bytes);
   }
+  ResidentNetwork::Buffers OfResident() const {
+    return {addresses_[kParams],  addresses_[kInput],    addresses_[kInputH],
+            addresses_[kInputC],  addresses_[kOutput],   addresses_[kOutputH],
+            addresses_[kOutputC], addresses_[kWorkspace]};
+  }
   void* reserve(size_t part) const { return reserves_[part]; }
   // Before the part `i`, so that those after it are `i + 1`.
   const States& states(size_t i) const { return states_[i]; }
@@ -153,12 +158,9 @@ class CudnnBuffers {
   std::array<States, kMaxCudnnParts + 1> states_ = {}, gradients_ = {};
 };
 
-RnnStatus EnqueueForward(const CudnnLane& lane, const CudnnPlan& plan,
-                         const CudnnBuffers& buffers) {
+RnnStatus EnqueueCudnnForward(const CudnnLane& lane, const CudnnPlan& plan,
+                              const CudnnBuffers& buffers) {
   const bool is_training = plan.problem().is_training;
-  for (const CallBuffer buffer : {kInput, kInputH, kInputC}) {
-    CRNN_RETURN_IF_ERROR(buffers.Bring(lane.stream, buffer));
-  }
   for (size_t i = 0; i < plan.parts().size(); ++i) {
     const CudnnPart& part = plan.parts()[i];
     const States &before = buffers.states(i), &after = buffers.states(i + 1);
@@ -174,6 +176,19 @@ RnnStatus EnqueueForward(const CudnnLane& lane, const CudnnPlan& plan,
             is_training ? plan.reserve_size() : 0, buffers.reserve(i)),
         plan.problem());
   }
+  return {};
+}
+
+RnnStatus EnqueueForward(const CudnnLane& lane, const CudnnPlan& plan,
+                         const CudnnBuffers& buffers) {
+  for (const CallBuffer buffer : {kInput, kInputH, kInputC}) {
+    CRNN_RETURN_IF_ERROR(buffers.Bring(lane.stream, buffer));
+  }
+  const ResidentNetwork* const resident = plan.resident();
+  CRNN_RETURN_IF_ERROR(
+      resident != nullptr
+          ? resident->Enqueue(lane.blas, lane.stream, buffers.OfResident())
+          : EnqueueCudnnForward(lane, plan, buffers));
   for (const CallBuffer buffer : {kOutput, kOutputH, kOutputC}) {
     CRNN_RETURN_IF_ERROR(buffers.Return(lane.stream, buffer));
   }

@@ -34,10 +34,13 @@ enum CallBuffer {
 // 0 for a buffer that a pass does not use.
 using CallAddresses = std::array<CUdeviceptr, kNumCallBuffers>;
 
-// Where calls enqueue their work: a handle and the stream set for it.
+// Where calls enqueue their work: a handle and the stream set for it. Of
+// cuBLAS, a handle if a plan was made that wants one, whose stream is set by
+// each call.
 struct CudnnLane {
   cudnnHandle_t handle;
   CUstream stream;
+  cublasHandle_t blas;
 };
 
 enum class Pass { kForward, kBackward };

@@ -89,19 +89,31 @@ bool CudnnBackend::StreamIsCapturing() const {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// The fastest of many networks is first, against which others may be given up.
+std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
+    const RnnProblem& problem) const {
+  std::vector<RnnAlgorithm> algorithms;
+  if (!problem.is_training) algorithms.push_back(RnnAlgorithm::kResident);
+  algorithms.push_back(RnnAlgorithm::kStandard);
+  // In float32, the persistent kernels' functions are exact to about 1e-5 only.
+  // That is more than TF32 has, but less than was asked for without it.
+  if (problem.dtype != RnnDataType::kFloat32 || options_.allow_tf32) {
+    algorithms.push_back(RnnAlgorithm::kPersistStatic);
+    algorithms.push_back(RnnAlgorithm::kPersistStaticSmallH);
+  }
+  return algorithms;
+}
+
 void CudnnBackend::Decide() {
   CudnnConfiguration& configuration = *configuration_;
   if (configuration.decided) return;
   const RnnProblem& problem = configuration.problem;
   Choice choice;
   const bool pinned = problem.algorithm != RnnAlgorithm::kAuto;
-  // In float32, the persistent kernels' functions are exact to about 1e-5 only.
-  // That is more than TF32 has, but less than was asked for without it.
-  const bool standard_alone =
-      problem.dtype == RnnDataType::kFloat32 && !options_.allow_tf32;
+  const std::vector<RnnAlgorithm> algorithms = AlgorithmsFor(problem);
   const bool replays = options_.replay && Gpu().has_graphs;
   if (pinned || problem.has_sequence_lengths || options_.deterministic ||
-      (standard_alone && !replays)) {
+      (algorithms.size() == 1 && !replays)) {
     if (pinned) {
       choice.algorithm = problem.algorithm;
       choice.source = "pinned";
@@ -117,7 +129,7 @@ void CudnnBackend::Decide() {
       case Choices::State::kUndecided:
         return;
       case Choices::State::kToBeMeasured:
-        choice = MeasureChoice(session_.get(), configuration_, standard_alone,
+        choice = MeasureChoice(session_.get(), configuration_, algorithms,
                                resources_.allocate);
         Choices::Instance().Decide(configuration.name, choice);
         resources_.log(configuration.name + ": " + choice.Text());

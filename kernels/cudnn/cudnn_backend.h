@@ -47,6 +47,8 @@ class CudnnBackend : public RnnBackend {
 
  private:
   RnnStatus Configure(const RnnProblem& problem);
+  // Those to choose among.
+  std::vector<RnnAlgorithm> AlgorithmsFor(const RnnProblem& problem) const;
   void Decide();
   size_t WorkspaceBytes(Pass pass) const;
   bool StreamIsCapturing() const;

@@ -1,4 +1,4 @@
-// cuDNN's descriptors as owning types.
+// Objects of cuDNN and cuBLAS as owning types.
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_DESCRIPTORS_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_DESCRIPTORS_H_
 
@@ -8,29 +8,34 @@
 
 namespace cudnn_rnn_tf {
 
-// One of cuDNN's opaque objects, created and destroyed by two entry points of
-// its library.
-template <typename T, auto create, auto destroy>
-class CudnnObject {
+// An opaque object, created and destroyed by two entry points of its library.
+template <typename T, auto library, auto create, auto destroy>
+class LibraryObject {
  public:
-  CudnnObject() = default;
-  CudnnObject(CudnnObject&& other) noexcept
+  LibraryObject() = default;
+  LibraryObject(LibraryObject&& other) noexcept
       : object_(std::exchange(other.object_, nullptr)) {}
-  CudnnObject& operator=(CudnnObject&& other) noexcept {
+  LibraryObject& operator=(LibraryObject&& other) noexcept {
     std::swap(object_, other.object_);
     return *this;
   }
-  ~CudnnObject() {
-    if (object_ != nullptr) (Gpu().cudnn.*destroy)(object_);
+  ~LibraryObject() {
+    if (object_ != nullptr) (Gpu().*library.*destroy)(object_);
   }
 
-  cudnnStatus_t Create() { return (Gpu().cudnn.*create)(&object_); }
+  auto Create() { return (Gpu().*library.*create)(&object_); }
   T get() const { return object_; }
 
  private:
   T object_ = nullptr;
 };
 
+template <typename T, auto create, auto destroy>
+using CudnnObject = LibraryObject<T, &GpuLibraries::cudnn, create, destroy>;
+
+using CublasHandle = LibraryObject<cublasHandle_t, &GpuLibraries::cublas,
+                                   &CublasLibrary::cublasCreate_v2,
+                                   &CublasLibrary::cublasDestroy_v2>;
 using CudnnHandle = CudnnObject<cudnnHandle_t, &CudnnLibrary::cudnnCreate,
                                 &CudnnLibrary::cudnnDestroy>;
 using TensorDescriptor =

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <initializer_list>
 #include <mutex>
 #include <string>
 
@@ -94,6 +95,65 @@ GpuLibraries* Loaded() {
   return &libraries;
 }
 
+// The folder of the pip packages, where cuDNN has come from one: it is in
+// nvidia/cudnn/lib there.
+std::string FolderOfPackages() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion), &info) ==
+          0 ||
+      info.dli_fname == nullptr) {
+    return "";
+  }
+  std::string folder = info.dli_fname;
+  for (int i = 0; i < 3 && !folder.empty(); ++i) {
+    const size_t slash = folder.rfind('/');
+    folder.resize(slash == std::string::npos ? 0 : slash);
+  }
+  return folder;
+}
+
+// The first that there is: as the process or the system has it, or beside cuDNN
+// among pip's packages.
+void* OpenOneOf(std::initializer_list<const char*> in_packages,
+                std::string* error) {
+  for (const char* const path : in_packages) {
+    const std::string name = path;
+    void* const library = Open(name.substr(name.rfind('/') + 1).c_str(), error);
+    if (library != nullptr) return library;
+  }
+  const std::string folder = FolderOfPackages();
+  for (const char* const path : in_packages) {
+    if (folder.empty()) break;
+    void* const library = Open((folder + '/' + path).c_str(), error);
+    if (library != nullptr) return library;
+  }
+  return nullptr;
+}
+
+RnnStatus LoadCublas(GpuLibraries* libraries) {
+  std::string error, missing;
+  void* const cublas = OpenOneOf(
+      {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}, &error);
+  if (cublas == nullptr) return Unavailable("there is no cuBLAS: " + error);
+#define CRNN_FIND(name) \
+  Find(cublas, "cuBLAS", #name, &libraries->cublas.name, &missing);
+  CRNN_CUBLAS_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+  return Missing(missing);
+}
+
+RnnStatus LoadNvrtc(GpuLibraries* libraries) {
+  std::string error, missing;
+  void* const nvrtc = OpenOneOf(
+      {"cuda_nvrtc/lib/libnvrtc.so.12", "cu13/lib/libnvrtc.so.13"}, &error);
+  if (nvrtc == nullptr) return Unavailable("there is no NVRTC: " + error);
+#define CRNN_FIND(name) \
+  Find(nvrtc, "NVRTC", #name, &libraries->nvrtc.name, &missing);
+  CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+  return Missing(missing);
+}
+
 // A library, into its part of what is loaded.
 class Loading {
  public:
@@ -124,6 +184,12 @@ RnnStatus LoadGpuLibraries() {
   static Loading loading;
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   return loading.Once(LoadCudnn);
+}
+
+RnnStatus LoadResidentLibraries() {
+  static Loading cublas, nvrtc;
+  CRNN_RETURN_IF_ERROR(cublas.Once(LoadCublas));
+  return nvrtc.Once(LoadNvrtc);
 }
 
 const GpuLibraries& Gpu() { return *Loaded(); }

@@ -1,11 +1,13 @@
-// cuDNN and the CUDA driver, loaded at run time: building needs neither, and a
-// machine without them uses the CPU.
+// cuDNN, the CUDA driver, cuBLAS and the CUDA compiler, loaded at run time:
+// building needs none of them, and a machine without them uses the CPU.
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_LIBRARIES_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_LIBRARIES_H_
 
 #include <cuda.h>
 #include <cudnn.h>
+#include <nvrtc.h>
 
+#include "kernels/cudnn/cublas.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -44,6 +46,7 @@ namespace cudnn_rnn_tf {
 #define CRNN_CUDA_FUNCTIONS(F) \
   F(cuCtxGetCurrent)           \
   F(cuCtxGetDevice)            \
+  F(cuDeviceGetAttribute)      \
   F(cuDeviceGetName)           \
   F(cuEventCreate)             \
   F(cuEventDestroy)            \
@@ -51,6 +54,8 @@ namespace cudnn_rnn_tf {
   F(cuEventRecord)             \
   F(cuEventSynchronize)        \
   F(cuGetErrorString)          \
+  F(cuKernelSetAttribute)      \
+  F(cuLaunchCooperativeKernel) \
   F(cuLaunchKernel)            \
   F(cuLibraryGetKernel)        \
   F(cuLibraryLoadData)         \
@@ -95,6 +100,24 @@ namespace cudnn_rnn_tf {
   F(cuKernelGetParamInfo)            \
   F(cuLaunchKernelEx)
 
+#define CRNN_CUBLAS_FUNCTIONS(F) \
+  F(cublasCreate_v2)             \
+  F(cublasDestroy_v2)            \
+  F(cublasGemmEx_64)             \
+  F(cublasGetStatusString)       \
+  F(cublasSetStream_v2)          \
+  F(cublasSetWorkspace_v2)
+
+#define CRNN_NVRTC_FUNCTIONS(F) \
+  F(nvrtcCompileProgram)        \
+  F(nvrtcCreateProgram)         \
+  F(nvrtcDestroyProgram)        \
+  F(nvrtcGetCUBIN)              \
+  F(nvrtcGetCUBINSize)          \
+  F(nvrtcGetErrorString)        \
+  F(nvrtcGetProgramLog)         \
+  F(nvrtcGetProgramLogSize)
+
 #define CRNN_MEMBER(name) decltype(&::name) name = nullptr;
 
 struct CudnnLibrary {
@@ -106,11 +129,21 @@ struct CudaDriver {
   CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_MEMBER)
 };
 
+struct CublasLibrary {
+  CRNN_CUBLAS_FUNCTIONS(CRNN_MEMBER)
+};
+
+struct NvrtcLibrary {
+  CRNN_NVRTC_FUNCTIONS(CRNN_MEMBER)
+};
+
 #undef CRNN_MEMBER
 
 struct GpuLibraries {
   CudnnLibrary cudnn;
   CudaDriver cuda;
+  CublasLibrary cublas;
+  NvrtcLibrary nvrtc;
   // Whether the driver has all functions for graphs.
   bool has_graphs = false;
 };
@@ -120,6 +153,8 @@ struct GpuLibraries {
 // before, so that this finds the same one.
 RnnStatus LoadCudaDriver();
 RnnStatus LoadGpuLibraries();
+// cuBLAS and the compiler, which kernels of our own want, after these.
+RnnStatus LoadResidentLibraries();
 
 // The libraries that were loaded with success.
 const GpuLibraries& Gpu();

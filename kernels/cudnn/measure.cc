@@ -190,12 +190,21 @@ RnnStatus Candidate::SamplePass(Pass pass, Replay* replay, PassTime* time) {
   return {};
 }
 
+bool MayGainAsChain(const CudnnRuns::PassRuns& pass) {
+  return pass.replay != nullptr && pass.replay->is_nearly_chain();
+}
+
+// What is alone is timed only to be compared with chains.
 RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
-                  const AllocateMemory& allocate, float best_so_far,
-                  Clock::time_point deadline, Times* times) {
+                  bool is_alone, const AllocateMemory& allocate,
+                  float best_so_far, Clock::time_point deadline, Times* times) {
   Candidate candidate(session, runs);
   CRNN_RETURN_IF_ERROR(candidate.Prepare(allocate));
   if (replays) CRNN_RETURN_IF_ERROR(candidate.Capture());
+  if (is_alone && !MayGainAsChain(runs->forward) &&
+      !MayGainAsChain(runs->backward)) {
+    return {};
+  }
   const Clock::time_point warm = Clock::now() + kWarmUp;
   Times ignored;
   do {
@@ -213,11 +222,8 @@ RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
 // Of an algorithm that was measured. Where it fails, graphs stay graphs.
 void TryChains(CudnnSession* session, CudnnRuns* runs,
                const AllocateMemory& allocate, Times* times) {
-  const auto may_gain = [](const CudnnRuns::PassRuns& pass) {
-    return pass.replay != nullptr && pass.replay->is_nearly_chain();
-  };
-  const bool forward = may_gain(runs->forward);
-  const bool backward = may_gain(runs->backward);
+  const bool forward = MayGainAsChain(runs->forward);
+  const bool backward = MayGainAsChain(runs->backward);
   Candidate candidate(session, runs);
   if (!(forward || backward) || !candidate.Prepare(allocate).ok()) return;
   if (forward) candidate.TryChain(Pass::kForward, &times->forward);
@@ -235,29 +241,32 @@ void AppendTimes(const char* algorithm, const Times& times, std::string* text) {
 }  // namespace
 
 Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
-                     bool standard_alone, const AllocateMemory& allocate) {
+                     const std::vector<RnnAlgorithm>& algorithms,
+                     const AllocateMemory& allocate) {
+  // Not every algorithm runs every network.
+  std::vector<std::pair<RnnAlgorithm, CudnnRuns*>> candidates;
+  for (const RnnAlgorithm algorithm : algorithms) {
+    CudnnRuns* runs;
+    if (session->Runs(configuration, algorithm, &runs).ok()) {
+      candidates.emplace_back(algorithm, runs);
+    }
+  }
   const Clock::time_point deadline = Clock::now() + kBudget;
   Choice choice;
   std::array<Times, kNumRnnAlgorithms> times;
   Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
-  constexpr int kFirst = static_cast<int>(RnnAlgorithm::kStandard);
-  const int end = standard_alone ? kFirst + 1 : kNumRnnAlgorithms;
-  for (int i = kFirst; i < end && Clock::now() < deadline; ++i) {
-    CudnnRuns* runs;
-    // cuDNN has not every algorithm for every network.
-    if (!session->Runs(configuration, static_cast<RnnAlgorithm>(i), &runs)
+  for (const auto& [algorithm, runs] : candidates) {
+    if (Clock::now() > deadline) break;
+    Times* const measured = &times[static_cast<int>(algorithm)];
+    if (!Measure(session, runs, replays, candidates.size() == 1, allocate,
+                 best->sum(), deadline, measured)
              .ok()) {
-      continue;
-    }
-    if (!Measure(session, runs, replays, allocate, best->sum(), deadline,
-                 &times[i])
-             .ok()) {
-      times[i] = {};
+      *measured = {};
       runs->forward.replay.reset();
       runs->backward.replay.reset();
-    } else if (times[i].sum() < best->sum()) {
-      best = &times[i];
+    } else if (measured->sum() < best->sum()) {
+      best = measured;
     }
   }
   Times* const standard = &times[static_cast<int>(RnnAlgorithm::kStandard)];

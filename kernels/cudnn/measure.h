@@ -2,17 +2,21 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_MEASURE_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_MEASURE_H_
 
+#include <vector>
+
 #include "kernels/cudnn/session.h"
 
 namespace cudnn_rnn_tf {
 
-// Runs the configuration's algorithms, or standard alone, replayed or, where
-// there are no graphs, enqueued by cuDNN, takes the fastest, or in training
-// standard where it is nearly as fast, and runs its passes as chains. It waits
-// for the device, and ends soon after three quarters of a second. Without the
-// memory for it, the choice is the rule's.
+// Runs the algorithms, standard among them, replayed or, where there are no
+// graphs, enqueued one by one, takes the fastest, or in training standard where
+// it is nearly as fast, and runs its passes as chains. It waits for the device,
+// and ends soon after three quarters of a second, without what cuDNN and the
+// compiler take to make kernels. Where there is nothing to compare, or without
+// the memory for it, the choice is the rule's.
 Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
-                     bool standard_alone, const AllocateMemory& allocate);
+                     const std::vector<RnnAlgorithm>& algorithms,
+                     const AllocateMemory& allocate);
 
 }  // namespace cudnn_rnn_tf
 

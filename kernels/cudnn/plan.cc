@@ -83,6 +83,7 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
   switch (algorithm) {
     case RnnAlgorithm::kAuto:
     case RnnAlgorithm::kStandard:
+    case RnnAlgorithm::kResident:
       return CUDNN_RNN_ALGO_STANDARD;
     case RnnAlgorithm::kPersistStatic:
       return CUDNN_RNN_ALGO_PERSIST_STATIC;
@@ -371,7 +372,15 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
   CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnGetRNNWeightSpaceSize(
                                  handle, rnn_.get(), &weight_space_size_),
                              problem_);
-  return CompareLayouts(handle, options.force_repack);
+  CRNN_RETURN_IF_ERROR(CompareLayouts(handle, options.force_repack));
+  if (options.algorithm != RnnAlgorithm::kResident) return {};
+  // It takes the parameters as they are, and memory of its own.
+  CRNN_RETURN_IF_ERROR(
+      ResidentNetwork::Create(problem_, options.allow_tf32, &resident_));
+  workspace_size_ = resident_->workspace_size();
+  weight_space_size_ = ParamLayout(spec).size() * SizeOf(problem_.dtype);
+  repacked_.clear();
+  return {};
 }
 
 RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cudnn/descriptors.h"
+#include "kernels/cudnn/resident.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -85,6 +86,9 @@ class CudnnPlan {
   // Empty where cuDNN's layout is the opaque buffer's.
   const std::vector<RepackedBlock>& repacked() const { return repacked_; }
 
+  // What runs instead of cuDNN, if it was asked for.
+  const ResidentNetwork* resident() const { return resident_.get(); }
+
   cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
   cudnnTensorDescriptor_t h() const { return h_.get(); }
   cudnnTensorDescriptor_t c() const { return c_.get(); }
@@ -115,6 +119,7 @@ class CudnnPlan {
   size_t reserve_size_ = 0;
   size_t weight_space_size_ = 0;
   std::vector<RepackedBlock> repacked_;
+  std::unique_ptr<ResidentNetwork> resident_;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -108,7 +108,7 @@ RnnStatus CudnnSession::Open(void* stream, size_t memory_limit) {
       Gpu().cudnn.cudnnSetStream(handle_.get(),
                                  static_cast<cudaStream_t>(stream)),
       none);
-  lane_ = {handle_.get(), static_cast<CUstream>(stream)};
+  lane_ = {handle_.get(), static_cast<CUstream>(stream), /*blas=*/nullptr};
   CUdevice device;
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
@@ -153,7 +153,7 @@ RnnStatus CudnnSession::CaptureLane(CudnnLane* lane) {
         Gpu().cudnn.cudnnSetStream(capture_handle_.get(), capture_stream_),
         none);
   }
-  *lane = {capture_handle_.get(), capture_stream_};
+  *lane = {capture_handle_.get(), capture_stream_, blas_.get()};
   return {};
 }
 
@@ -236,10 +236,21 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
     options.algorithm = algorithm;
     CRNN_RETURN_IF_ERROR(CudnnPlan::Create(
         handle_.get(), configuration->problem, options, &made->plan));
+    if (made->plan->resident() != nullptr) CRNN_RETURN_IF_ERROR(MakeBlas());
     held = std::move(made);
   }
   *runs = held.get();
   return {};
+}
+
+RnnStatus CudnnSession::MakeBlas() {
+  if (blas_.get() != nullptr) return {};
+  const cublasStatus_t status = blas_.Create();
+  lane_.blas = blas_.get();
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return {RnnStatus::Code::kInternal,
+          std::string("cuBLAS failed to make a handle: ") +
+              Gpu().cublas.cublasGetStatusString(status)};
 }
 
 bool CudnnSession::MakeRoomForReplay() {

@@ -89,10 +89,12 @@ class CudnnSession {
 
   // For captures, which other work in the stream must not enter.
   RnnStatus CaptureLane(CudnnLane* lane);
+  RnnStatus MakeBlas();
   void DropOneConfiguration();
 
   std::string gpu_;  // The model's name.
   CudnnHandle handle_, capture_handle_;
+  CublasHandle blas_;  // Made when first needed.
   CudnnLane lane_ = {};
   CUstream capture_stream_ = nullptr;
   // The most recently used first.

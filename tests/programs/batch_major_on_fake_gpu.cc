@@ -439,7 +439,7 @@ void CheckPass(Pass pass, CudnnPlan* plan, const std::vector<CallBuffer>& given,
   next_step = 0;
   params = memory.at(kParams);
   const RnnStatus status =
-      EnqueuePass(pass, {nullptr, nullptr}, plan, memory.addresses);
+      EnqueuePass(pass, {nullptr, nullptr, nullptr}, plan, memory.addresses);
   Check(status.ok(), status.message);
   for (const std::vector<CallBuffer>& buffers : {given, asked}) {
     for (const CallBuffer buffer : buffers) {

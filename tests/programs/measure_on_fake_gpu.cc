@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "kernels/cudnn/measure.h"
 #include "tests/programs/fake_gpu.h"
@@ -166,7 +167,13 @@ void CheckChoice(unsigned seed) {
   problem.is_training = chance(2);
   CudnnOptions options;
   options.replay = !chance(4);
-  const bool standard_alone = chance(3);
+  // Of the others some, in any order.
+  std::vector<RnnAlgorithm> asked = {RnnAlgorithm::kStandard};
+  for (int i = 2; i < kNumRnnAlgorithms; ++i) {
+    if (!chance(3)) asked.push_back(static_cast<RnnAlgorithm>(i));
+  }
+  if (chance(3)) asked.resize(1);
+  std::shuffle(asked.begin(), asked.end(), random);
   for (FakeAlgorithm& algorithm : algorithms) {
     algorithm.is_there = !chance(4);
     for (FakePass& pass : algorithm.passes) {
@@ -187,7 +194,7 @@ void CheckChoice(unsigned seed) {
   // Half the time, standard is taken, or left, by little.
   const bool is_close = chance(2);
   const float factor = chance(2) ? 1.04f : 1.06f;
-  const FakeAlgorithm& other = algorithms[2 + random() % 2];
+  const FakeAlgorithm& other = algorithms[2 + random() % 3];
   for (int pass = 0; is_close && pass < 2; ++pass) {
     const FakePass& like = other.passes[pass];
     FakePass& standard = algorithms[1].passes[pass];
@@ -199,8 +206,11 @@ void CheckChoice(unsigned seed) {
   // What should be chosen.
   int best = -1;
   float least = 0, of_standard = -1;
-  for (int i = 1; i < kNumRnnAlgorithms; ++i) {
-    if (!algorithms[i].is_there || (standard_alone && i > 1)) continue;
+  int num_there = 0;
+  for (const RnnAlgorithm algorithm : asked) {
+    const int i = static_cast<int>(algorithm);
+    if (!algorithms[i].is_there) continue;
+    ++num_there;
     float sum = 0;
     bool fails = false;
     for (int pass = 0; pass < num_passes; ++pass) {
@@ -217,6 +227,15 @@ void CheckChoice(unsigned seed) {
   if (problem.is_training && of_standard >= 0 && of_standard < 1.05f * least) {
     best = static_cast<int>(RnnAlgorithm::kStandard);
   }
+  // One alone is timed only to be compared with chains.
+  if (num_there == 1 && best >= 0) {
+    bool may_gain = false;
+    for (int pass = 0; options.replay && pass < num_passes; ++pass) {
+      const FakePass& fake = algorithms[best].passes[pass];
+      may_gain = may_gain || fake.beside == kManyBeside;
+    }
+    if (!may_gain) best = -1;
+  }
   bool is_chain[2] = {};
   for (int pass = 0; best >= 0 && options.replay && pass < num_passes; ++pass) {
     const FakePass& fake = algorithms[best].passes[pass];
@@ -229,8 +248,8 @@ void CheckChoice(unsigned seed) {
     Check(session.Open(nullptr, /*memory_limit=*/0).ok(), "a session");
     CudnnConfiguration* const configuration =
         session.Configuration(problem, options);
-    const Choice choice = MeasureChoice(
-        &session, configuration, standard_alone, [](size_t bytes) {
+    const Choice choice =
+        MeasureChoice(&session, configuration, asked, [](size_t bytes) {
           return std::shared_ptr<void>(new char[bytes], [](void* memory) {
             delete[] static_cast<char*>(memory);
           });

@@ -1,0 +1,199 @@
+"""The kernel that keeps weights resident, against the reference and cuDNN."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import random_configs
+import tensorflow as tf
+import test_gpu
+import test_gpu_replay
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+pytestmark = test_gpu.pytestmark
+
+# Of the largest magnitude in float32, of root mean squares in the others.
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+MAX_BATCH = {"float32": 4, "float16": 8, "bfloat16": 8}
+
+
+def random_case(rng: np.random.Generator, index: int, dtype: str) -> random_configs.Case:
+    unit = 16 if dtype == "float32" else 32
+    return random_configs.Case(
+        index=index,
+        config=RnnConfig(
+            rnn_mode=str(rng.choice(["lstm", "gru", "rnn_tanh", "rnn_relu"])),
+            num_layers=int(rng.integers(1, 4)),
+            num_units=unit * int(rng.integers(1, 12)),
+            input_size=int(rng.integers(1, 70)),
+            direction=str(rng.choice(["unidirectional", "bidirectional"])),
+            bias_mode=str(rng.choice(["none", "single_input", "single_recurrent", "double"])),
+        ),
+        max_time=int(rng.integers(1, 13)),
+        batch_size=int(rng.integers(1, MAX_BATCH[dtype] + 1)),
+        time_major=bool(rng.random() < 0.5),
+        is_training=False,
+        sequence_lengths=None,
+    )
+
+
+def run(
+    case: random_configs.Case, data: random_configs.Data, algorithm: str = "resident"
+) -> list[np.ndarray]:
+    outputs, states = ops.forward(
+        case.config,
+        tf.constant(data.inputs),
+        [tf.constant(state) for state in data.states],
+        tf.constant(data.params),
+        time_major=case.time_major,
+        is_training=False,
+        algorithm=algorithm,
+    )
+    return [outputs.numpy(), *(state.numpy() for state in states)]
+
+
+def errors(results: list[np.ndarray], expected: list[np.ndarray], dtype: str) -> list[float]:
+    def error(value: np.ndarray, reference: np.ndarray) -> float:
+        difference = value.astype(np.float64) - reference
+        if dtype == "float32":
+            return float(np.max(np.abs(difference)) / np.max(np.abs(reference)))
+        return float(np.linalg.norm(difference) / np.linalg.norm(reference.astype(np.float64)))
+
+    return [error(*pair) for pair in zip(results, expected, strict=True)]
+
+
+@pytest.mark.parametrize("index", range(30))
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_agrees_with_reference(dtype, index):
+    """At first use and replayed, over other addresses each."""
+    rng = np.random.default_rng([7, index])
+    case = random_case(rng, index, dtype)
+    for attempt in range(4):
+        data = random_configs.draw_data(case, dtype, attempt)
+        _, expected = random_configs.run_reference(case, data)
+        held = test_gpu_replay.scatter_addresses(rng)
+        results = run(case, data)
+        del held
+        worst = errors(results, [expected.outputs, *expected.states], dtype)
+        assert max(worst) <= TOLERANCE[dtype], (str(case), attempt, worst)
+
+
+# With the size of what has no room on the chip: nothing, a little, more than the L2 cache has.
+LARGE = [
+    ("gru", 1, 1024, 1500, 4, "float32"),  # In three parts of time.
+    ("gru", 1, 1536, 40, 4, "float32"),
+    ("gru", 1, 2048, 20, 3, "float32"),
+    ("gru", 1, 2560, 20, 1, "float32"),
+    ("gru", 1, 2816, 20, 4, "float32"),
+    ("lstm", 1, 2048, 20, 2, "float32"),
+    ("lstm", 3, 512, 30, 4, "float32"),
+    ("gru", 1, 1536, 1500, 8, "float16"),
+    ("gru", 1, 2816, 40, 1, "float16"),
+    ("gru", 1, 2816, 40, 8, "bfloat16"),
+    ("lstm", 2, 1024, 60, 8, "bfloat16"),
+    ("lstm", 1, 2048, 40, 5, "float16"),
+    ("rnn_tanh", 2, 4096, 20, 8, "float16"),
+]
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize(
+    ("rnn_mode", "num_layers", "num_units", "max_time", "batch_size", "dtype"), LARGE
+)
+def test_large_networks_agree_with_cudnn(
+    rnn_mode, num_layers, num_units, max_time, batch_size, dtype, direction
+):
+    case = random_configs.Case(
+        index=num_units,
+        config=RnnConfig(rnn_mode, num_layers, num_units, 64, direction=direction),
+        max_time=max_time,
+        batch_size=batch_size,
+        time_major=True,
+        is_training=False,
+        sequence_lengths=None,
+    )
+    data = random_configs.draw_data(case, dtype)
+    expected = [x.astype(np.float64) for x in run(case, data, "standard")]
+    for _ in range(3):
+        worst = errors(run(case, data), expected, dtype)
+        assert max(worst) <= 2 * TOLERANCE[dtype], worst
+
+
+def small_case(**changes) -> random_configs.Case:
+    case = random_configs.Case(
+        index=1,
+        config=RnnConfig("lstm", 1, 64, 8),
+        max_time=6,
+        batch_size=2,
+        time_major=True,
+        is_training=False,
+        sequence_lengths=None,
+    )
+    return dataclasses.replace(case, **changes)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_relu"])
+def test_numbers_that_are_none(rnn_mode, dtype):
+    """Steps that wait for NaN see it, whatever its bits are; other sequences go on."""
+    case = small_case(config=RnnConfig(rnn_mode, 2, 64, 8, direction="bidirectional"))
+    data = random_configs.draw_data(case, dtype)
+    expected, *_ = run(case, data)
+    bits = np.uint32 if dtype == "float32" else np.uint16
+    data.inputs[3, 1].view(bits)[:] = np.iinfo(bits).max
+    for _ in range(3):
+        outputs, *_ = run(case, data)
+        assert np.isnan(outputs[:, 1].astype(np.float32)).all()
+        np.testing.assert_array_equal(outputs[:, 0], expected[:, 0])
+
+
+REFUSED = {
+    "the batch size, 9, must be at most 8": small_case(batch_size=9),
+    "the number of units, 48, must be a multiple of 32": small_case(
+        config=RnnConfig("gru", 1, 48, 8)
+    ),
+    "cannot run training": small_case(is_training=True),
+    "cannot run projections": small_case(config=RnnConfig("lstm", 1, 64, 8, num_proj=32)),
+    "cannot run cell clipping": small_case(config=RnnConfig("lstm", 1, 64, 8, cell_clip=1.0)),
+    "cannot run skip_input": small_case(
+        config=RnnConfig("gru", 1, 64, 64, input_mode="skip_input")
+    ),
+    "cannot run sequence lengths": small_case(sequence_lengths=(6, 3)),
+}
+
+
+@pytest.mark.parametrize("message", list(REFUSED))
+def test_says_what_it_cannot_run(message):
+    case = REFUSED[message]
+    data = random_configs.draw_data(case, "float16")
+    lengths = case.sequence_lengths
+    with pytest.raises(tf.errors.UnimplementedError, match=message):
+        ops.forward(
+            case.config,
+            tf.constant(data.inputs),
+            [tf.constant(state) for state in data.states],
+            tf.constant(data.params),
+            sequence_lengths=None if lengths is None else tf.constant(lengths),
+            is_training=case.is_training,
+            algorithm="resident",
+        )
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_is_among_what_is_measured(dtype):
+    layer = crnn.CudnnGRU(1, 1024, dtype=dtype)
+    inputs = tf.random.stateless_normal([1, 60, 96], [0, 1], dtype=dtype)
+    results = [layer(inputs, training=False).numpy() for _ in range(4)]
+    for result in results[1:]:
+        worst = errors([result], [results[0].astype(np.float64)], dtype)
+        assert max(worst) <= 2 * TOLERANCE[dtype]
+    choices = crnn.info()["gpu"]["choices"]
+    (choice,) = (
+        choice
+        for name, choice in choices.items()
+        if "input size 96" in name and f"{dtype}, time 64" in name
+    )
+    assert "resident" in choice["timings"], choice
