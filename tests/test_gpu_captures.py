@@ -87,7 +87,11 @@ y, others = draw(measured, 3, tf.float32)
 # The caller's own eager ops load their kernels, and make TensorFlow's pool of memory.
 step(measured, y, others, "standard")
 tf.zeros([1 << 26])
-step(measured, *draw(measured, 5, tf.float16), "standard")
+few, _ = draw(measured, 5, tf.float16)
+step(measured, few, params, "standard")
+def infer(algorithm):
+    states = [tf.zeros([1, 5, 64], tf.float16)]
+    return ops.forward(measured, few, states, params, is_training=False, algorithm=algorithm)[0]
 tf.test.experimental.sync_devices()
 call("cuInit", 0)
 call("cuDeviceGet", ctypes.byref(device), 0)
@@ -97,11 +101,14 @@ call("cuStreamCreate", ctypes.byref(stream), 1)
 call("cuStreamBeginCapture_v2", stream, int(sys.argv[1]))
 # First uses, one that measures, captures and replays.
 gradients = [step(measured, x, params, "auto") for _ in range(5)]
+outputs = [infer("resident") for _ in range(3)]
 call("cuStreamEndCapture", stream, ctypes.byref(graph))
 expected = step(measured, x, params, "auto")
 tf.debugging.assert_equal(gradients[-1], expected)
 first, last = (tf.cast(gradient, tf.float32) for gradient in (gradients[0], expected))
 assert tf.norm(first - last) < 2e-2 * tf.norm(last)
+for output in outputs:
+    tf.debugging.assert_near(output, infer("standard"), atol=2e-3)
 print("passed")
 """
 

@@ -197,3 +197,37 @@ def test_is_among_what_is_measured(dtype):
         if "input size 96" in name and f"{dtype}, time 64" in name
     )
     assert "resident" in choice["timings"], choice
+
+
+STREAMS = """
+import concurrent.futures
+import numpy as np, tensorflow as tf
+gpu = tf.config.list_physical_devices("GPU")[0]
+tf.config.set_logical_device_configuration(
+    gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=4096)] * 2)
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+config = RnnConfig("gru", 1, 2048, 16)
+
+def work(index):
+    rng = np.random.default_rng(index)
+    with tf.device(f"GPU:{index % 2}"):
+        params = tf.constant(0.02 * rng.standard_normal(config.layout.size), tf.float16)
+        x = tf.constant(rng.standard_normal((60, 2, 16)), tf.float16)
+        states = [tf.zeros([1, 2, 2048], tf.float16)]
+        runs = [
+            ops.forward(config, x, states, params, is_training=False, algorithm="resident")[0]
+            for _ in range(50)
+        ]
+        return [run.numpy().tobytes() for run in runs]
+
+expected = [work(index) for index in range(4)]
+assert all(len(set(runs)) == 1 for runs in expected)
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(work, range(4))) == expected
+"""
+
+
+def test_two_streams_want_the_whole_gpu_at_once():
+    """Blocks that wait for each other run together or not at all; all runs have the same bits."""
+    test_gpu.run_program(STREAMS)

@@ -114,27 +114,32 @@ std::string FolderOfPackages() {
 
 // The first that there is: as the process or the system has it, or beside cuDNN
 // among pip's packages.
-void* OpenOneOf(std::initializer_list<const char*> in_packages,
-                std::string* error) {
+RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
+                    void** library) {
+  std::string error;
   for (const char* const path : in_packages) {
     const std::string name = path;
-    void* const library = Open(name.substr(name.rfind('/') + 1).c_str(), error);
-    if (library != nullptr) return library;
+    *library = Open(name.substr(name.rfind('/') + 1).c_str(), &error);
+    if (*library != nullptr) return {};
   }
   const std::string folder = FolderOfPackages();
   for (const char* const path : in_packages) {
     if (folder.empty()) break;
-    void* const library = Open((folder + '/' + path).c_str(), error);
-    if (library != nullptr) return library;
+    *library = Open((folder + '/' + path).c_str(), &error);
+    if (*library != nullptr) return {};
   }
-  return nullptr;
+  return {RnnStatus::Code::kFailedPrecondition,
+          "the algorithm resident needs cuBLAS and NVRTC. One was looked for "
+          "among the libraries TensorFlow has loaded, where the dynamic linker "
+          "looks and among pip's packages, and not found (" +
+              error + "). pip install 'tensorflow[and-cuda]' brings it"};
 }
 
 RnnStatus LoadCublas(GpuLibraries* libraries) {
-  std::string error, missing;
-  void* const cublas = OpenOneOf(
-      {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}, &error);
-  if (cublas == nullptr) return Unavailable("there is no cuBLAS: " + error);
+  std::string missing;
+  void* cublas;
+  CRNN_RETURN_IF_ERROR(OpenOneOf(
+      {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}, &cublas));
 #define CRNN_FIND(name) \
   Find(cublas, "cuBLAS", #name, &libraries->cublas.name, &missing);
   CRNN_CUBLAS_FUNCTIONS(CRNN_FIND)
@@ -143,10 +148,10 @@ RnnStatus LoadCublas(GpuLibraries* libraries) {
 }
 
 RnnStatus LoadNvrtc(GpuLibraries* libraries) {
-  std::string error, missing;
-  void* const nvrtc = OpenOneOf(
-      {"cuda_nvrtc/lib/libnvrtc.so.12", "cu13/lib/libnvrtc.so.13"}, &error);
-  if (nvrtc == nullptr) return Unavailable("there is no NVRTC: " + error);
+  std::string missing;
+  void* nvrtc;
+  CRNN_RETURN_IF_ERROR(OpenOneOf(
+      {"cuda_nvrtc/lib/libnvrtc.so.12", "cu13/lib/libnvrtc.so.13"}, &nvrtc));
 #define CRNN_FIND(name) \
   Find(nvrtc, "NVRTC", #name, &libraries->nvrtc.name, &missing);
   CRNN_NVRTC_FUNCTIONS(CRNN_FIND)

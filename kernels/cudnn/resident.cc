@@ -11,8 +11,9 @@ namespace {
 // Of a product's results, which bounds the steps at once. Between two such
 // parts the weights are loaded anew, which takes as long as a few steps.
 constexpr int64_t kProjectedBytes = int64_t{32} << 20;
-// For cuBLAS to divide products that have few results.
-constexpr size_t kBlasBytes = size_t{4} << 20;
+// For cuBLAS, which sums products of few results in parts: so many parts, in at
+// most so much memory.
+constexpr int64_t kBlasParts = 4, kMaxBlasBytes = int64_t{4} << 20;
 // The kernel loads so many bytes at once.
 constexpr CUdeviceptr kAlignment = 16;
 
@@ -49,6 +50,7 @@ RnnStatus CheckSupport(const RnnProblem& problem) {
 }  // namespace
 
 struct ResidentNetwork::Workspace {
+  size_t blas_bytes;
   void* blas;
   float* projected;
   // One layer's outputs, while another's are where the last one's will be.
@@ -57,9 +59,12 @@ struct ResidentNetwork::Workspace {
   Workspace(const ResidentNetwork& network, Arena* arena) {
     const RnnProblem& problem = network.problem_;
     const RnnSpec& spec = problem.spec;
-    blas = arena->Take<char>(kBlasBytes);
-    projected = arena->Take<float>(network.StepsAtOnce() * problem.batch_size *
-                                   spec.num_gates() * spec.num_units);
+    const int64_t num_projected = network.StepsAtOnce() * problem.batch_size *
+                                  spec.num_gates() * spec.num_units;
+    blas_bytes = static_cast<size_t>(std::min(
+        kBlasParts * num_projected * int64_t{sizeof(float)}, kMaxBlasBytes));
+    blas = arena->Take<char>(blas_bytes);
+    projected = arena->Take<float>(num_projected);
     if (spec.num_layers > 1) {
       outputs =
           arena->Take<char>(problem.max_time * problem.batch_size *
@@ -186,9 +191,10 @@ RnnStatus ResidentNetwork::Enqueue(cublasHandle_t blas, CUstream stream,
       CublasStatus(Gpu().cublas.cublasSetStream_v2(
                        blas, reinterpret_cast<cudaStream_t>(stream)),
                    "take a stream"));
-  CRNN_RETURN_IF_ERROR(CublasStatus(
-      Gpu().cublas.cublasSetWorkspace_v2(blas, workspace.blas, kBlasBytes),
-      "take a workspace"));
+  CRNN_RETURN_IF_ERROR(
+      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(blas, workspace.blas,
+                                                      workspace.blas_bytes),
+                   "take a workspace"));
   const size_t output_bytes = problem_.max_time * problem_.batch_size *
                               spec.layer_output_size() * SizeOf(problem_.dtype);
   CUdeviceptr inputs = buffers.input;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,8 +20,10 @@ constexpr int64_t kMaxBatch = 8, kMaxBatchOfFloat32 = 4;
 constexpr int64_t kChunkBytes = 16, kSliceBytes = 64;
 // Beyond these the text, whose loops are unrolled, is long to compile.
 constexpr int64_t kMaxChunks = 256, kMaxRounds = 4;
-// A thread's, of which it needs some for itself.
-constexpr int64_t kRegisters = 255, kOtherRegisters = 60;
+// A thread's, of which it needs some for itself: with these, the compiler moves
+// next to nothing to memory.
+constexpr int64_t kRegisters = 255, kOtherRegisters = 20,
+                  kRegistersOfRound = 32;
 // Of the L2 cache, what streamed weights may count on.
 constexpr double kKeptPart = 0.6;
 
@@ -94,9 +97,9 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
       (is_float ? kWarps * 2 * shape.batch_size * kSliceBytes : 0);
   const int64_t products =
       is_float ? groups * shape.batch_size : (groups + 1) / 2 * 4;
-  const int64_t free_registers = kRegisters - kOtherRegisters - 4 * slices -
-                                 4 * groups - products -
-                                 (4 + 2 * gates) * rounds;
+  const int64_t free_registers = kRegisters - kOtherRegisters -
+                                 kRegistersOfRound * rounds - 4 * slices -
+                                 4 * groups - products;
   const int64_t room =
       (device.shared_bytes - other_bytes) / (kThreads * kChunkBytes);
   if (room < 0) return NotResident("the GPU has too little shared memory");
@@ -236,8 +239,11 @@ RnnStatus Load(const std::string& code, CUkernel* kernel) {
 // By its options. Never unloaded, like all kernels: graphs may hold them.
 RnnStatus CompiledOnce(const std::vector<std::string>& options,
                        CUkernel* kernel) {
+  using Kernels = std::map<std::vector<std::string>, CUkernel>;
   static std::mutex mutex;
-  static auto* const kernels = new std::map<std::vector<std::string>, CUkernel>;
+  // Never destroyed: threads may run until the process ends.
+  alignas(Kernels) static char storage[sizeof(Kernels)];
+  static Kernels* const kernels = ::new (storage) Kernels;
   const std::lock_guard<std::mutex> lock(mutex);
   const auto known = kernels->find(options);
   if (known != kernels->end()) {

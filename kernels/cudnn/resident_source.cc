@@ -93,7 +93,7 @@ static __device__ void FetchWeights(Chunk* to, const char* from,
 }
 
 // What other blocks are writing. Each word is read whole.
-static __device__ Chunk LoadShared(const Item* from) {
+static __device__ Chunk LoadOutputs(const Item* from) {
   Chunk chunk;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
@@ -103,7 +103,7 @@ static __device__ Chunk LoadShared(const Item* from) {
   return chunk;
 }
 
-static __device__ void StoreShared(Item* to, Word word) {
+static __device__ void StoreOutputs(Item* to, Word word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word)
                : "memory");
 }
@@ -143,7 +143,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int g = lane / 4, t = lane % 4;
   const int first_unit = blockIdx.x * UNITS;
   const auto has_slice = [&](int i) {
-    return kSlices % WARPS == 0 || warp + i * WARPS < kSlices;
+#if !defined(IS_FLOAT)
+    if (kSlices % WARPS == 0) return true;
+#endif
+    // In float32 a branch even where it is always taken: it keeps the compiler
+    // from loading the weights of several slices early, for want of registers.
+    return warp + i * WARPS < kSlices;
   };
 
   // Rows that do not exist are others again, whose sums nobody reads.
@@ -281,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kOwnSlices; ++i) {
         if (is_absent[i]) {
-          of_h[i] = LoadShared(own_h + i * WARPS * kItemsOfSlice);
+          of_h[i] = LoadOutputs(own_h + i * WARPS * kItemsOfSlice);
         }
       }
 #pragma unroll
@@ -309,17 +314,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                          AHEAD > kGroups ? AHEAD - kGroups : 0)
                      : "memory");
       }
-      Chunk w[kGroups + 1];
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const int n = i * kGroups + group;
-        w[group] = n < IN_REGISTERS ? held[n < IN_REGISTERS ? n : 0]
-                   : n < kResident
-                       ? held_in_shared[(n - IN_REGISTERS) * kThreads]
-                   : AHEAD > 0 ? slots[(n - kResident) % kSlots * kThreads]
-                               : LoadWeights(weights_at(has_slice(i) ? i : 0, group));
-      }
       if (has_slice(i)) {
+        Chunk w[kGroups + 1];
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const int n = i * kGroups + group;
+          w[group] = n < IN_REGISTERS ? held[n < IN_REGISTERS ? n : 0]
+                     : n < kResident
+                         ? held_in_shared[(n - IN_REGISTERS) * kThreads]
+                     : AHEAD > 0 ? slots[(n - kResident) % kSlots * kThreads]
+                                 : LoadWeights(weights_at(i, group));
+        }
 #if defined(IS_FLOAT)
         // A lane needs its quarter of every sequence.
         Chunk* const stage = staged + i % 2 * BATCH * 4;
@@ -365,16 +370,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
 #endif
       }
-#if defined(IS_FLOAT)
-      // Or the compiler joins the slices, for want of registers a bad idea.
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-#pragma unroll
-        for (int b = 0; b < BATCH; ++b) {
-          asm volatile("" : "+f"(products[group][b])::"memory");
-        }
-      }
-#endif
       if (AHEAD > 0) {
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
@@ -449,11 +444,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const bool writes = exists(cell) && thread % kLanesOfCell == 0;
       Item* const to = outputs_at(step) + b * stride + first_unit + own;
 #if defined(IS_FLOAT)
-      if (writes) StoreShared(to, __float_as_uint(item));
+      if (writes) StoreOutputs(to, __float_as_uint(item));
 #else
       // A word is of two neighbouring units.
       const Word next = __shfl_down_sync(~0u, item, kLanesOfCell);
-      if (writes && own % 2 == 0) StoreShared(to, item | next << 16);
+      if (writes && own % 2 == 0) StoreOutputs(to, item | next << 16);
 #endif
     }
   }

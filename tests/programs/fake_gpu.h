@@ -68,7 +68,11 @@ const GpuLibraries& Gpu() {
   return libraries;
 }
 
+// Whether a program fakes cuBLAS and the compiler as well.
+inline bool has_resident_libraries = false;
+
 RnnStatus LoadResidentLibraries() {
+  if (has_resident_libraries) return {};
   return {RnnStatus::Code::kFailedPrecondition, "no libraries"};
 }
 
