@@ -158,8 +158,8 @@ def forward(
         time_major: the layout of inputs, states and what is returned.
         is_training: whether dropout acts. Gradients are had either way; out of training they cost
             one more forward pass.
-        algorithm: on a GPU, which of cuDNN's algorithms to use, one of `ALGORITHMS`; "auto" for
-            the one that is fastest there.
+        algorithm: on a GPU, which algorithm to use, one of `ALGORITHMS`: cuDNN's; "resident",
+            this package's own, for inference alone; "auto" for the one that is fastest there.
         name: name of the op.
 
     Returns:
@@ -316,8 +316,15 @@ def _forward_gradient(op, output_grad, output_h_grad, output_c_grad, _):
         # An inference pass keeps nothing for its gradient, so that it is cheap where none is
         # asked for. Where one is, the pass runs again, still without dropout.
         attrs["dropout"] = 0.0
-        attrs_of_forward = {**attrs, **_attrs(op, ["algorithm"])}
-        outputs = list(raw_ops.cudnn_rnn_tf_forward(*inputs, is_training=True, **attrs_of_forward))
+        algorithm = _attrs(op, ["algorithm"])["algorithm"]
+        outputs = list(
+            raw_ops.cudnn_rnn_tf_forward(
+                *inputs,
+                is_training=True,
+                algorithm="standard" if algorithm == "resident" else algorithm,
+                **attrs,
+            )
+        )
     output, output_h, output_c, reserve_space = outputs
     grads = raw_ops.cudnn_rnn_tf_backward(
         *inputs,

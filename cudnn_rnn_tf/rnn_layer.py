@@ -66,9 +66,10 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             size must be static.
         time_major: whether inputs, outputs, masks and states have time (states: L * D) before
             batch.
-        algorithm: on a GPU, which of cuDNN's algorithms to use: "standard", "persist_static",
-            "persist_static_small_h" or, for the one that is fastest there, "auto". Where cuDNN
-            has not the one that is named, calls raise `tf.errors.UnimplementedError`.
+        algorithm: on a GPU, which algorithm to use: cuDNN's "standard", "persist_static" and
+            "persist_static_small_h", this package's "resident", which is for inference alone, or,
+            for the one that is fastest there, "auto". Where the one that is named cannot run a
+            network, calls raise `tf.errors.UnimplementedError`.
         kernel_regularizer: of the input-side matrices, stacked as in Keras: [fan_in, G * H] per
             pseudo-layer.
         recurrent_regularizer: likewise of the recurrent matrices and projections.

@@ -37,8 +37,8 @@ inline size_t SizeOf(RnnDataType dtype) {
                                           : 2;
 }
 
-// cuDNN's algorithms and our own for GPUs, or the backend's choice among them;
-// other backends have one way.
+// cuDNN's algorithms and, last, our own for inference on GPUs, or the backend's
+// choice among them; other backends have one way.
 enum class RnnAlgorithm {
   kAuto,
   kStandard,

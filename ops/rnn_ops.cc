@@ -173,7 +173,8 @@ dropout: The rate at which outputs of all layers but the last are dropped, in
 cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
   a step reads them: before the forget gate and before tanh; output_c holds the
   last ones before that. 0: no clipping.
-algorithm: On a GPU, which of cuDNN's algorithms to use; auto: the fastest.
+algorithm: On a GPU, which of cuDNN's algorithms to use; resident: our own, for
+  inference alone; auto: the fastest.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")

@@ -49,6 +49,14 @@ SESSION = [
                 "kernels/cudnn/resident_source.cc",
             ],
         ),
+        (
+            "resident_on_fake_gpu",
+            100,
+            [
+                *("kernels/cudnn/resident.cc", "kernels/cudnn/resident_kernel.cc"),
+                *("kernels/cudnn/resident_source.cc", "kernels/rnn_spec.cc"),
+            ],
+        ),
         ("many_shapes_on_fake_driver", 8, SESSION),
         ("workspaces_on_fake_gpu", 50, SESSION),
     ],

@@ -199,6 +199,20 @@ def test_is_among_what_is_measured(dtype):
     assert "resident" in choice["timings"], choice
 
 
+def test_gradients_of_inference_are_those_of_standard():
+    """They run the forward pass again, as training, which this algorithm has not."""
+    case = small_case()
+    data = random_configs.draw_data(case, "float32")
+    results = [
+        random_configs.run_forward(
+            ops.forward, case, data, is_training=False, algorithm=algorithm
+        ).named()
+        for algorithm in ("resident", "standard")
+    ]
+    for name, value in results[0].items():
+        np.testing.assert_allclose(value, results[1][name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
 STREAMS = """
 import concurrent.futures
 import numpy as np, tensorflow as tf

@@ -187,7 +187,8 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
   }
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
   const size_t number = reserve_space % kReserveMultiple;
-  if (number > 0 && number < static_cast<size_t>(kNumRnnAlgorithms)) {
+  // The algorithm resident leaves none.
+  if (number > 0 && number < static_cast<size_t>(RnnAlgorithm::kResident)) {
     algorithm = static_cast<RnnAlgorithm>(number);
   }
   CRNN_RETURN_IF_ERROR(session_->Runs(configuration_, algorithm, &runs_));

@@ -12,8 +12,10 @@ namespace {
 // parts the weights are loaded anew, which takes as long as a few steps.
 constexpr int64_t kProjectedBytes = int64_t{32} << 20;
 // For cuBLAS, which sums products of few results in parts: so many parts, in at
-// most so much memory.
-constexpr int64_t kBlasParts = 4, kMaxBlasBytes = int64_t{4} << 20;
+// most so much memory, and in any case what its documentation calls enough.
+constexpr int64_t kBlasParts = 4;
+constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
+constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
 // The kernel loads so many bytes at once.
 constexpr CUdeviceptr kAlignment = 16;
 
@@ -61,8 +63,9 @@ struct ResidentNetwork::Workspace {
     const RnnSpec& spec = problem.spec;
     const int64_t num_projected = network.StepsAtOnce() * problem.batch_size *
                                   spec.num_gates() * spec.num_units;
-    blas_bytes = static_cast<size_t>(std::min(
-        kBlasParts * num_projected * int64_t{sizeof(float)}, kMaxBlasBytes));
+    blas_bytes = static_cast<size_t>(
+        std::clamp(kBlasParts * num_projected * int64_t{sizeof(float)},
+                   kMinBlasBytes, kMaxBlasBytes));
     blas = arena->Take<char>(blas_bytes);
     projected = arena->Take<float>(num_projected);
     if (spec.num_layers > 1) {

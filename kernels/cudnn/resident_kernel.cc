@@ -1,6 +1,7 @@
 #include "kernels/cudnn/resident_kernel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -100,9 +101,11 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
   const int64_t free_registers = kRegisters - kOtherRegisters -
                                  kRegistersOfRound * rounds - 4 * slices -
                                  4 * groups - products;
+  if (other_bytes > device.shared_bytes) {
+    return NotResident("the GPU has too little shared memory");
+  }
   const int64_t room =
       (device.shared_bytes - other_bytes) / (kThreads * kChunkBytes);
-  if (room < 0) return NotResident("the GPU has too little shared memory");
   division->units = units;
   division->blocks = DivideUp(shape.num_units, units);
   division->in_registers = std::clamp(free_registers / 4, int64_t{0}, chunks);
@@ -177,7 +180,10 @@ std::vector<std::string> Options(const ResidentShape& shape,
         std::pair("AHEAD", division.ahead)}) {
     options.push_back(std::string("-D") + name + "=" + std::to_string(value));
   }
-  options.push_back("-DKEPT=" + std::to_string(division.kept) + "f");
+  // Of whole numbers, since text of others depends on the locale.
+  options.push_back("-DKEPT=(" +
+                    std::to_string(std::lround(1000 * division.kept)) +
+                    "/1000.0f)");
   for (const char* const macro :
        {TypeMacro(shape.dtype), ModeMacro(shape.rnn_mode)}) {
     options.push_back(std::string("-D") + macro);
@@ -215,6 +221,7 @@ RnnStatus Compile(const std::vector<std::string>& options, std::string* code) {
     if (nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS) {
       log.resize(size);
       nvrtc.nvrtcGetProgramLog(program, log.data());
+      log = log.c_str();  // Its size counts a NUL.
     }
     return NvrtcStatus(compiled, "compile a kernel (" + log + ")");
   }

@@ -9,10 +9,10 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <random>
@@ -28,9 +28,14 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Of 8 and more a network's steps run in parts, if its products are more.
+// Networks whose products of all steps are more run in parts.
 constexpr int64_t kBytesOfPart = int64_t{32} << 20;
+// Of a block, whose text is long to compile: chunks of a thread, cells. What it
+// may have in shared memory beside chunks.
+constexpr int64_t kMaxChunks = 256, kMaxCells = 256, kMaxOtherBytes = 70 << 10;
 constexpr int64_t kBytesOfChunks = 256 * 16;  // One of each thread of a block.
+// What cuBLAS may have, and what alignment takes.
+constexpr int64_t kMaxOtherWorkspace = (4 << 20) + 1024;
 constexpr CUdevice kDevice = 3;
 constexpr char kLog[] = "resident.cu(1): error: the fake compiler's";
 // In the order in which the host passes them.
@@ -99,8 +104,8 @@ uint16_t ToBits(float value, int mantissa) {
   const int exponent = std::max(std::ilogb(value), 1 - bias);
   const float whole =
       std::nearbyint(std::ldexp(std::abs(value), mantissa - exponent));
-  return (value < 0 ? 0x8000 : 0) +
-         ((exponent + bias - 1) << mantissa) + static_cast<int>(whole);
+  return (value < 0 ? 0x8000 : 0) + ((exponent + bias - 1) << mantissa) +
+         static_cast<int>(whole);
 }
 float Load(RnnDataType dtype, const void* array, int64_t i) {
   if (dtype == RnnDataType::kFloat32) {
@@ -163,8 +168,8 @@ class Memory {
     return reinterpret_cast<CUdeviceptr>(places_[place]);
   }
   ResidentNetwork::Buffers OfNetwork() const {
-    return {address(kParams),  address(kInput),   address(kInputH),
-            address(kInputC),  address(kOutput),  address(kOutputH),
+    return {address(kParams),  address(kInput),    address(kInputH),
+            address(kInputC),  address(kOutput),   address(kOutputH),
             address(kOutputC), address(kWorkspace)};
   }
   bool Has(Place place, CUdeviceptr begin, size_t bytes) const {
@@ -198,6 +203,7 @@ CUstream stream = nullptr;
 cublasHandle_t blas = nullptr;
 bool allow_tf32 = false;
 long num_launches = 0;
+int64_t last_streamed = 0, last_ahead = 0;  // Of what was launched.
 unsigned char* blas_workspace = nullptr;
 size_t blas_workspace_bytes = 0;
 CUstream stream_of_blas = nullptr;
@@ -244,8 +250,7 @@ nvrtcResult CompileProgram(nvrtcProgram program, int num_options,
   for (int i = 0; i < num_options; ++i) code += options[i] + std::string("\n");
   Check(kernels.count(code) == 0, "a kernel is compiled again");
   reinterpret_cast<Program*>(program)->code = code;
-  return Fails("nvrtcCompileProgram") ? NVRTC_ERROR_COMPILATION
-                                      : NVRTC_SUCCESS;
+  return Fails("nvrtcCompileProgram") ? NVRTC_ERROR_COMPILATION : NVRTC_SUCCESS;
 }
 
 Kernel KernelOf(const std::string& code) {
@@ -285,17 +290,17 @@ void CheckDivision(const Kernel& kernel, int64_t blocks, int64_t threads,
   check_macro("NUM_UNITS", shape.num_units);
   check_macro("BATCH", shape.batch_size);
   check_macro("GATES", gates);
-  check_macro(is_float                                ? "IS_FLOAT"
+  check_macro(is_float                               ? "IS_FLOAT"
               : shape.dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
-                                                      : "IS_BFLOAT16",
+                                                     : "IS_BFLOAT16",
               0);
-  check_macro(std::array<const char*, 4>{
-                  "IS_LSTM", "IS_GRU", "IS_TANH",
-                  "IS_RELU"}[static_cast<int>(shape.rnn_mode)],
-              0);
+  check_macro(
+      std::array<const char*, 4>{"IS_LSTM", "IS_GRU", "IS_TANH",
+                                 "IS_RELU"}[static_cast<int>(shape.rnn_mode)],
+      0);
   Check(kernel.macros.size() == 11, "number of macros");
-  Check(kernel.architecture == "sm_" + std::to_string(device.major) +
-                                   std::to_string(device.minor),
+  Check(kernel.architecture ==
+            "sm_" + std::to_string(device.major) + std::to_string(device.minor),
         "the architecture");
 
   const int64_t units = kernel.number("UNITS"), warps = kernel.number("WARPS");
@@ -315,6 +320,8 @@ void CheckDivision(const Kernel& kernel, int64_t blocks, int64_t threads,
   const int64_t rows = gates * units, groups = DivideUp(rows, 8);
   const int64_t slices = DivideUp(shape.num_units * item / 64, warps);
   const int64_t chunks = slices * groups;
+  Check(chunks <= kMaxChunks && units * shape.batch_size <= kMaxCells,
+        "a text that is long to compile");
   const int64_t streamed = chunks - in_registers - in_shared;
   Check(in_registers >= 0 && in_shared >= 0 && ahead >= 0 && streamed >= 0,
         "more chunks than there are");
@@ -341,15 +348,18 @@ void CheckDivision(const Kernel& kernel, int64_t blocks, int64_t threads,
   const double streamed_bytes =
       static_cast<double>(streamed * threads * 16 * blocks);
   Check(kept * streamed_bytes <= device.l2_bytes, "more than the L2 cache has");
+  last_streamed = streamed;
+  last_ahead = ahead;
   if (ahead > 0) {
-    Check(streamed > 0 && streamed % ahead == 0, "slots that do not come round");
+    Check(streamed > 0 && streamed % ahead == 0,
+          "slots that do not come round");
     Check(ahead >= groups, "too few slots for a slice");
   }
   // Nothing is streamed for which there is room.
   const int64_t more = ahead > 0 ? ahead : 1;
-  Check(streamed == 0 ||
-            shared_bytes + more * threads * 16 > device.shared_bytes,
-        "shared memory is left");
+  Check(
+      streamed == 0 || shared_bytes + more * threads * 16 > device.shared_bytes,
+      "shared memory is left");
 }
 
 // The kernel's arguments, in its order.
@@ -463,10 +473,9 @@ void RunKernel(const Kernel& kernel, int64_t blocks, const Arguments& a) {
       float inputs[4], of_gate[4], gate_at[4];
       for (int64_t gate = 0; gate < gates; ++gate) {
         const int64_t row = gate * h + unit;
-        inputs[gate] =
-            Load(RnnDataType::kFloat32, at(a.projected),
-                 (time * batch + b) * gates * h + row) +
-            input_bias[row];
+        inputs[gate] = Load(RnnDataType::kFloat32, at(a.projected),
+                            (time * batch + b) * gates * h + row) +
+                       input_bias[row];
         float sum = recurrent_bias[row];
         for (int64_t i = 0; i < h; ++i) {
           sum += weights[row * h + i] * before[b * h + i];
@@ -623,6 +632,7 @@ GpuLibraries FakeLibraries() {
     Check(attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
           "an attribute of the kernel");
     Check(id == kDevice, "another device");
+    Check(kernel != nullptr, "a kernel that was not found");
     reinterpret_cast<Kernel*>(kernel)->shared_bytes = value;
     return CudaResult("cuKernelSetAttribute");
   };
@@ -700,6 +710,13 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
+std::string seed_checked;
+
+// What of the seed.
+void Checking(const std::string& what) {
+  being_checked = seed_checked + ": " + what;
+}
+
 std::string Describe(const ResidentShape& described) {
   return std::string(RnnModeName(described.rnn_mode)) + " of " +
          std::to_string(described.num_units) + " units, batch " +
@@ -711,7 +728,7 @@ std::string Describe(const ResidentShape& described) {
 
 void DrawDevice(Random* random, int least_blocks) {
   device.major = static_cast<int>(random->Draw(8, 9));
-  device.minor = 0;
+  device.minor = static_cast<int>(random->Draw(0, 1)) * 6;
   device.blocks = static_cast<int>(random->Draw(least_blocks, 150));
   device.shared_bytes = static_cast<int>(random->Draw(99, 227)) << 10;
   device.l2_bytes = static_cast<int>(random->Draw(4, 60)) << 20;
@@ -731,30 +748,458 @@ bool Names(const RnnStatus& status, const std::string& what) {
   return status.message.find(what) != std::string::npos;
 }
 
-// Shapes of any size, whose kernels are not run. True where weights were
-// fetched ahead.
-bool CheckShape() {
+// A shape of any size, whose kernel is not run.
+void CheckShape() {
   memory = nullptr;
+  Checking(Describe(shape));
   ResidentKernel kernel;
   const RnnStatus status = ResidentKernel::Get(shape, &kernel);
   if (status.ok()) {
     Check(kernel.Enqueue(stream, {}).ok(), "a launch");
-    for (const auto& [code, made] : kernels) {
-      if (made.number("AHEAD") > 0) return true;
-    }
-    return false;
+    return;
   }
   Check(status.code == RnnStatus::Code::kUnimplemented, "code of a refusal");
   const int64_t units = DivideUp(shape.num_units, device.blocks) + 1;
   const int64_t groups = DivideUp(NumGates(shape.rnn_mode) * units, 8);
-  const int64_t slices = DivideUp(shape.num_units, UnitsOfSlice(shape.dtype));
+  const int64_t slices = shape.num_units / UnitsOfSlice(shape.dtype);
   if (Names(status, "too many units")) {
-    Check(DivideUp(slices, 8) * groups > 256 || units * shape.batch_size > 256,
+    Check(DivideUp(slices, 8) * groups > kMaxChunks ||
+              units * shape.batch_size > kMaxCells,
           "units that are not too many");
   } else {
     Check(Names(status, "too little shared memory"), status.message);
-    Check(2 * groups * kBytesOfChunks + (50 << 10) > device.shared_bytes,
+    Check(2 * groups * kBytesOfChunks + kMaxOtherBytes > device.shared_bytes,
           "shared memory that would be enough");
   }
-  return false;
+}
+
+void CheckShapes(Random* random) {
+  for (int i = 0; i < 40; ++i) {
+    DrawDevice(random, 1);
+    const RnnDataType dtype = DrawType(random);
+    const int64_t slices =
+        i % 2 == 0 ? random->Draw(1, 20) : random->Draw(20, 200);
+    shape = {static_cast<RnnMode>(random->Draw(0, 3)), dtype,
+             slices * UnitsOfSlice(dtype), random->Draw(1, MaxBatch(dtype))};
+    CheckShape();
+  }
+  // More than chips have room for, and then more than L2 caches have.
+  const RnnDataType dtype = DrawType(random);
+  const int64_t num_units = dtype == RnnDataType::kFloat32 ? 1536 : 2048;
+  for (const bool is_ahead : {false, true}) {
+    device = {8, 0, is_ahead ? 72 : 100, 99 << 10, (is_ahead ? 4 : 60) << 20};
+    shape = {RnnMode::kGru, dtype, num_units + 32 * random->Draw(0, 4), 1};
+    last_streamed = last_ahead = 0;
+    CheckShape();
+    Check(last_streamed > 0 && (last_ahead > 0) == is_ahead,
+          "weights are streamed in another way");
+  }
+}
+
+// What a network is given, and what comes of it, in time-major order.
+struct Numbers {
+  std::vector<double> params, input, input_h, input_c;
+  std::vector<double> output, output_h, output_c;
+};
+
+// By cuDNN's equations, one parameter block at a time.
+void RunReference(const RnnProblem& problem, Numbers* numbers) {
+  const RnnSpec& spec = problem.spec;
+  const ParamLayout layout(spec);
+  const int64_t h = spec.num_units, gates = NumGates(spec.rnn_mode);
+  const auto find = [&](const std::vector<ParamBlock>& blocks, int64_t layer,
+                        int64_t dir, int64_t id) {
+    for (const ParamBlock& block : blocks) {
+      if (block.layer == layer && block.dir == dir &&
+          block.linear_layer_id == id) {
+        return static_cast<const double*>(&numbers->params[block.offset]);
+      }
+    }
+    return static_cast<const double*>(nullptr);
+  };
+  // Outputs are numbers of the network's type.
+  const auto rounded = [&](double value) -> double {
+    if (problem.dtype == RnnDataType::kFloat32) return value;
+    const int mantissa = MantissaBits(problem.dtype);
+    return FromBits(ToBits(static_cast<float>(value), mantissa), mantissa);
+  };
+  numbers->output_h.resize(numbers->input_h.size());
+  numbers->output_c.resize(numbers->input_c.size());
+  std::vector<double> inputs = numbers->input;
+  int64_t input_size = spec.input_size;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    const int64_t output_size = spec.num_dirs() * h;
+    std::vector<double> outputs(problem.max_time * problem.batch_size *
+                                output_size);
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      std::array<const double*, 8> matrix, bias;
+      for (int64_t id = 0; id < 2 * gates; ++id) {
+        matrix[id] = find(layout.weights(), layer, dir, id);
+        bias[id] = find(layout.biases(), layer, dir, id);
+      }
+      for (int64_t b = 0; b < problem.batch_size; ++b) {
+        const int64_t state =
+            ((layer * spec.num_dirs() + dir) * problem.batch_size + b) * h;
+        std::vector<double> hidden(&numbers->input_h[state],
+                                   &numbers->input_h[state] + h);
+        std::vector<double> cell(h);
+        if (spec.is_lstm()) {
+          std::copy_n(&numbers->input_c[state], h, cell.begin());
+        }
+        for (int64_t step = 0; step < problem.max_time; ++step) {
+          const int64_t row = (dir == 0 ? step : problem.max_time - 1 - step) *
+                                  problem.batch_size +
+                              b;
+          const std::vector<double> before = hidden;
+          for (int64_t unit = 0; unit < h; ++unit) {
+            double side[2][4] = {};
+            for (int64_t id = 0; id < 2 * gates; ++id) {
+              const bool is_input = id < gates;
+              const double* const x =
+                  is_input ? &inputs[row * input_size] : before.data();
+              const int64_t size = is_input ? input_size : h;
+              double sum = bias[id] == nullptr ? 0 : bias[id][unit];
+              for (int64_t i = 0; i < size; ++i) {
+                sum += matrix[id][unit * size + i] * x[i];
+              }
+              side[is_input ? 0 : 1][id % gates] = sum;
+            }
+            const auto sum = [&](int gate) {
+              return side[0][gate] + side[1][gate];
+            };
+            double value = 0;
+            if (spec.rnn_mode == RnnMode::kLstm) {
+              cell[unit] = Sigmoid(sum(1)) * cell[unit] +
+                           Sigmoid(sum(0)) * std::tanh(sum(2));
+              value = Sigmoid(sum(3)) * std::tanh(cell[unit]);
+            } else if (spec.rnn_mode == RnnMode::kGru) {
+              const double update = Sigmoid(sum(1));
+              value = (1 - update) *
+                          std::tanh(side[0][2] + Sigmoid(sum(0)) * side[1][2]) +
+                      update * before[unit];
+            } else if (spec.rnn_mode == RnnMode::kRnnTanh) {
+              value = std::tanh(sum(0));
+            } else {
+              value = std::max(sum(0), 0.0);
+            }
+            hidden[unit] = rounded(value);
+            outputs[row * output_size + dir * h + unit] = hidden[unit];
+          }
+        }
+        std::copy_n(hidden.begin(), h, &numbers->output_h[state]);
+        if (spec.is_lstm()) {
+          std::copy_n(cell.begin(), h, &numbers->output_c[state]);
+        }
+      }
+    }
+    inputs = std::move(outputs);
+    input_size = output_size;
+  }
+  numbers->output = std::move(inputs);
+}
+
+std::array<size_t, kNumPlaces> SizesOf(const RnnProblem& problem,
+                                       const ResidentNetwork& network) {
+  const RnnSpec& spec = problem.spec;
+  const size_t item = SizeOf(problem.dtype);
+  const size_t steps = problem.max_time * problem.batch_size * item;
+  const size_t states =
+      spec.num_pseudo_layers() * problem.batch_size * spec.num_units * item;
+  const size_t of_c = spec.is_lstm() ? states : 0;
+  return {ParamLayout(spec).size() * item,
+          steps * spec.input_size,
+          states,
+          of_c,
+          steps * spec.layer_output_size(),
+          states,
+          of_c,
+          network.workspace_size()};
+}
+
+void Fill(const RnnProblem& problem, const Memory& filled, Random* random,
+          Numbers* numbers) {
+  const RnnSpec& spec = problem.spec;
+  const int64_t states =
+      spec.num_pseudo_layers() * problem.batch_size * spec.num_units;
+  const auto fill = [&](Place place, int64_t size, float most,
+                        std::vector<double>* to) {
+    for (int64_t i = 0; i < size; ++i) {
+      Store(problem.dtype, filled.at(place), i, random->Number(most));
+    }
+    *to = LoadAll<double>(problem.dtype, filled.at(place), size);
+  };
+  // So small that no unit's outputs grow from step to step.
+  fill(kParams, ParamLayout(spec).size(),
+       1 / std::sqrt(static_cast<float>(spec.num_units)), &numbers->params);
+  fill(kInput, problem.max_time * problem.batch_size * spec.input_size, 1,
+       &numbers->input);
+  fill(kInputH, states, 1, &numbers->input_h);
+  fill(kInputC, spec.is_lstm() ? states : 0, 1, &numbers->input_c);
+}
+
+void Compare(const RnnProblem& problem, const Memory& written, Place place,
+             const std::vector<double>& expected, const char* what) {
+  double most = 0, worst = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error =
+        std::abs(Load(problem.dtype, written.at(place), i) - expected[i]);
+    most = std::max(most, std::abs(expected[i]));
+    // Also if it is NaN.
+    if (!(error <= worst)) worst = error;
+    if (std::isnan(error)) break;
+  }
+  const double tolerance = problem.dtype == RnnDataType::kFloat32   ? 1e-5
+                           : problem.dtype == RnnDataType::kFloat16 ? 3e-3
+                                                                    : 2e-2;
+  Check(worst <= tolerance * most, std::string(what) + " off by " +
+                                       std::to_string(worst) + " of " +
+                                       std::to_string(most));
+}
+
+RnnProblem DrawProblem(Random* random) {
+  RnnProblem problem;
+  problem.is_training = false;
+  problem.dtype = DrawType(random);
+  problem.batch_size = random->Draw(1, MaxBatch(problem.dtype));
+  RnnSpec& spec = problem.spec;
+  spec.rnn_mode = static_cast<RnnMode>(random->Draw(0, 3));
+  spec.bias_mode = static_cast<BiasMode>(random->Draw(0, 3));
+  spec.direction = static_cast<Direction>(random->Draw(0, 1));
+  spec.num_units = UnitsOfSlice(problem.dtype) * random->Draw(1, 3);
+  spec.num_layers = random->Draw(1, 4);
+  spec.input_size = random->Draw(1, 40);
+  problem.max_time = random->Draw(1, 7);
+  return problem;
+}
+
+// One whose steps run in two parts, with all there is to hand over, as cheap as
+// can be: many steps of few units.
+RnnProblem DrawInParts(Random* random, Direction direction) {
+  RnnProblem problem = DrawProblem(random);
+  RnnSpec& spec = problem.spec;
+  spec.rnn_mode = RnnMode::kLstm;
+  spec.direction = direction;
+  spec.num_units = UnitsOfSlice(RnnDataType::kFloat32);
+  problem.dtype = RnnDataType::kFloat32;
+  problem.batch_size = MaxBatch(problem.dtype);
+  spec.num_layers = 1;
+  spec.input_size = random->Draw(1, 3);
+  const int64_t steps = kBytesOfPart / (problem.batch_size * spec.num_gates() *
+                                        spec.num_units * 4);
+  problem.max_time = steps + random->Draw(1, steps / 20);
+  return problem;
+}
+
+// Whichever call fails, that is told, nothing is left of it, and the next
+// attempt is made from the start.
+std::unique_ptr<ResidentNetwork> CreateAfterFailures(
+    const RnnProblem& problem) {
+  std::unique_ptr<ResidentNetwork> network;
+  const long compilations_before = num_compilations;
+  has_resident_libraries = false;
+  Check(ResidentNetwork::Create(problem, allow_tf32, &network).code ==
+            RnnStatus::Code::kFailedPrecondition,
+        "libraries that are not there");
+  has_resident_libraries = true;
+  Check(num_compilations == compilations_before, "a useless compilation");
+  for (int call = 0;; ++call) {
+    Check(network == nullptr && num_programs == 0, "a failure left something");
+    failed_call.clear();
+    num_calls = 0;
+    failing_call = call;
+    const long compilations = num_compilations;
+    const RnnStatus status =
+        ResidentNetwork::Create(problem, allow_tf32, &network);
+    failing_call = -1;
+    if (failed_call.empty()) {
+      Check(status.ok(), status.message);
+      break;
+    }
+    Check(!status.ok(), failed_call + " failed, which is not told");
+    Check(num_calls == call + 1, "calls after one that failed");
+    const bool of_nvrtc = failed_call.rfind("nvrtc", 0) == 0;
+    Check(status.code == (of_nvrtc ? RnnStatus::Code::kUnimplemented
+                                   : RnnStatus::Code::kInternal),
+          "code of a failure of " + failed_call);
+    if (failed_call == "nvrtcCompileProgram") {
+      Check(num_compilations == compilations + 1, "number of compilations");
+      Check(Names(status, kLog), "a log that is not told");
+      Check(Names(status, "an error of NVRTC's"), "an error without its text");
+    }
+  }
+  Check(num_programs == 0, "a program is left");
+  // Each call on the way to a kernel failed once, from compiling to finding it,
+  // unless there was one already.
+  const long compilations = num_compilations - compilations_before;
+  Check(compilations == 0 || compilations == 6, "number of compilations");
+  return network;
+}
+
+void CheckNetwork(Random* random, const RnnProblem& problem, bool in_parts) {
+  const RnnSpec& spec = problem.spec;
+  // So many that all problems' cells have their lanes.
+  DrawDevice(random, 8);
+  shape = {spec.rnn_mode, problem.dtype, spec.num_units, problem.batch_size};
+  Checking("a network, " + std::to_string(spec.num_layers) + " layers in " +
+           std::to_string(spec.num_dirs()) + " directions of " +
+           std::to_string(problem.max_time) + " steps, bias mode " +
+           std::to_string(static_cast<int>(spec.bias_mode)) + ", " +
+           Describe(shape));
+  stream = reinterpret_cast<CUstream>(random->Draw(1, 100));
+  blas = reinterpret_cast<cublasHandle_t>(random->Draw(1, 100));
+  allow_tf32 = random->Draw(0, 1) == 1;
+
+  const auto network = CreateAfterFailures(problem);
+  std::unique_ptr<ResidentNetwork> again;
+  const long compilations = num_compilations;
+  Check(ResidentNetwork::Create(problem, allow_tf32, &again).ok(),
+        "a second network");
+  Check(num_compilations == compilations, "a kernel is compiled again");
+
+  const size_t item = SizeOf(problem.dtype);
+  const std::array<size_t, kNumPlaces> sizes = SizesOf(problem, *network);
+  // Where it does not matter, buffers begin anywhere.
+  std::array<size_t, kNumPlaces> offsets = {};
+  for (const Place place : {kInput, kInputC, kOutputH, kOutputC}) {
+    offsets[place] = item * random->Draw(0, 16);
+  }
+  const size_t between = spec.num_layers > 1 ? sizes[kOutput] : 0;
+  const int64_t products = problem.max_time * problem.batch_size *
+                           spec.num_gates() * spec.num_units * 4;
+  Check(sizes[kWorkspace] <=
+            between + std::min(products, kBytesOfPart) + kMaxOtherWorkspace,
+        "size of the workspace");
+  const Memory of_network(sizes, offsets);
+  memory = &of_network;
+  Numbers numbers;
+  Fill(problem, of_network, random, &numbers);
+  stream_of_blas = nullptr;
+  num_launches = num_calls = 0;
+  const RnnStatus status =
+      network->Enqueue(blas, stream, of_network.OfNetwork());
+  Check(status.ok(), status.message);
+  const long calls = num_calls;
+  Check(num_launches == spec.num_pseudo_layers() * (in_parts ? 2 : 1),
+        "number of parts");
+  of_network.CheckGuards();
+  for (const auto& [place, given] :
+       {std::pair(kParams, &numbers.params), std::pair(kInput, &numbers.input),
+        std::pair(kInputH, &numbers.input_h),
+        std::pair(kInputC, &numbers.input_c)}) {
+    Check(LoadAll<double>(problem.dtype, of_network.at(place), given->size()) ==
+              *given,
+          "what is given is overwritten");
+  }
+  RunReference(problem, &numbers);
+  Compare(problem, of_network, kOutput, numbers.output, "outputs");
+  Compare(problem, of_network, kOutputH, numbers.output_h, "last h");
+  Compare(problem, of_network, kOutputC, numbers.output_c, "last c");
+  if (in_parts) return;
+
+  failing_call = random->Draw(0, calls - 1);
+  failure_of_cublas = random->Draw(0, 1) == 0 ? CUBLAS_STATUS_ALLOC_FAILED
+                                              : static_cast<cublasStatus_t>(13);
+  num_calls = 0;
+  const RnnStatus failure =
+      network->Enqueue(blas, stream, of_network.OfNetwork());
+  Check(num_calls == failing_call + 1, "calls after one that failed");
+  failing_call = -1;
+  const bool lacks_memory = failed_call.rfind("cublas", 0) == 0 &&
+                            failure_of_cublas == CUBLAS_STATUS_ALLOC_FAILED;
+  Check(failure.code == (lacks_memory ? RnnStatus::Code::kResourceExhausted
+                                      : RnnStatus::Code::kInternal),
+        "code of a failure of " + failed_call);
+
+  const Place moved =
+      std::array<Place, 3>{kParams, kInputH, kOutput}[random->Draw(0, 2)];
+  offsets[moved] = item * random->Draw(1, 16 / item - 1);
+  const Memory misaligned(sizes, offsets);
+  memory = &misaligned;
+  Fill(problem, misaligned, random, &numbers);
+  const RnnStatus refusal =
+      network->Enqueue(blas, stream, misaligned.OfNetwork());
+  Check(refusal.code == RnnStatus::Code::kUnimplemented &&
+            Names(refusal, "multiples of 16 bytes"),
+        "alignment that is not refused");
+  misaligned.CheckGuards();
+}
+
+void CheckRefusals(Random* random) {
+  const RnnProblem runs = DrawProblem(random);
+  DrawDevice(random, 8);
+  const auto device_before = device;
+  const int64_t max_batch = MaxBatch(runs.dtype),
+                units_of_slice = UnitsOfSlice(runs.dtype);
+  const std::pair<const char*, std::function<void(RnnProblem*)>> changes[] = {
+      {"training", [](RnnProblem* problem) { problem->is_training = true; }},
+      {"sequence lengths",
+       [](RnnProblem* problem) { problem->has_sequence_lengths = true; }},
+      {"projections",
+       [](RnnProblem* problem) {
+         problem->spec.rnn_mode = RnnMode::kLstm;
+         problem->spec.num_proj = problem->spec.num_units / 2;
+       }},
+      {"skip_input",
+       [](RnnProblem* problem) {
+         problem->spec.input_mode = InputMode::kSkip;
+         problem->spec.input_size = problem->spec.num_units;
+       }},
+      {"cell clipping",
+       [](RnnProblem* problem) {
+         problem->spec.rnn_mode = RnnMode::kLstm;
+         problem->spec.cell_clip = 1.0f;
+       }},
+      {"float64",
+       [](RnnProblem* problem) { problem->dtype = RnnDataType::kFloat64; }},
+      {"batch size",
+       [&](RnnProblem* problem) {
+         problem->batch_size = max_batch + random->Draw(1, 3);
+       }},
+      {"number of units",
+       [&](RnnProblem* problem) {
+         problem->spec.num_units += random->Draw(1, units_of_slice - 1);
+       }},
+      {"too many units",
+       [](RnnProblem* problem) { problem->spec.num_units = 1 << 15; }},
+      {"older than Ampere", [](RnnProblem*) { device.major = 7; }}};
+  for (const auto& [word, change] : changes) {
+    RnnProblem problem = runs;
+    change(&problem);
+    Checking(std::string("a refusal for ") + word);
+    const long programs = made_programs;
+    std::unique_ptr<ResidentNetwork> network;
+    const RnnStatus status =
+        ResidentNetwork::Create(problem, allow_tf32, &network);
+    Check(status.code == RnnStatus::Code::kUnimplemented && network == nullptr,
+          "what cannot run is not refused");
+    Check(Names(status, word), "a refusal without its reason");
+    Check(made_programs == programs, "a useless compilation");
+    device = device_before;
+  }
+}
+
+void CheckSeed(unsigned seed) {
+  Random random(seed);
+  seed_checked = being_checked;
+  has_resident_libraries = true;
+  const size_t at = std::string(kResidentSource).find("resident(");
+  Check(at != std::string::npos &&
+            WithoutBreaks(kResidentSource + at)
+                    .rfind(std::string("resident") + kParameters, 0) == 0,
+        "the kernel's parameters");
+  CheckShapes(&random);
+  const bool in_parts = seed % 25 == 0;
+  CheckNetwork(
+      &random,
+      in_parts ? DrawInParts(&random, static_cast<Direction>(1 - seed / 25 % 2))
+               : DrawProblem(&random),
+      in_parts);
+  CheckRefusals(&random);
+}
+
+}  // namespace
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckSeed);
 }
