@@ -345,8 +345,9 @@ def main(_: list[str]) -> None:
         "\n".join(_summary(times)),
         "Keras is compared with batch-major data, its layout; the others with time-major data, "
         "theirs. In bfloat16 Keras has no cuDNN kernel. "
-        "In float32 bare cuDNN runs the standard algorithm alone, as this package does: the "
-        "persistent ones are exact to about 1e-5 only. Geometric means, and of how many rows:",
+        "In float32 bare cuDNN runs the standard algorithm alone: the persistent ones are exact to "
+        "about 1e-5 only, and are no candidates of this package either. Geometric means, and of "
+        "how many rows:",
         "\n".join(_means_by(times)),
         _memory_summary(memory),
         "## Rows below their aim",

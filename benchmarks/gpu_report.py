@@ -87,6 +87,24 @@ print("done on", y.device)
 """
 
 
+# The kernel that keeps weights on the chip; last, one that fetches some of them at each step.
+SANITIZED_RESIDENT = """
+import tensorflow as tf
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+small = [(RnnConfig(mode, 2, 64, 10, direction="bidirectional"), 5, dtype)
+         for mode in ("lstm", "gru", "rnn_relu") for dtype in (tf.float32, tf.float16)]
+for config, max_time, dtype in [*small, (RnnConfig("gru", 1, 2560, 10), 3, tf.float32)]:
+    x = tf.cast(tf.random.stateless_normal([max_time, 3, 10], [0, 1]), dtype)
+    params = tf.cast(0.02 * tf.random.stateless_normal([config.layout.size], [2, 3]), dtype)
+    states = [tf.ones(shape, dtype) for shape in config.state_shapes(3, time_major=True)]
+    for _ in range(2):
+        y, _ = ops.forward(
+            config, x, states, params, is_training=False, algorithm="resident")
+print("done on", y.device)
+"""
+
+
 # For comparison: the same cuDNN, used by somebody else.
 TORCH = """
 import torch
@@ -179,6 +197,10 @@ def _sanitizer() -> dict[str, Any]:
         "memcheck, full sequences": ("memcheck", SANITIZED, "full", {}),
         "memcheck, padded sequences": ("memcheck", SANITIZED, "padded", {}),
         "memcheck, halves of long sequences": ("memcheck", SANITIZED_HALVES, "", {}),
+        **{
+            f"{tool}, resident weights": (tool, SANITIZED_RESIDENT, "", {})
+            for tool in ("memcheck", "racecheck", "synccheck", "initcheck")
+        },
         "initcheck": ("initcheck", SANITIZED, "padded", {}),
         # Tells reads of cuDNN's scratch from reads of anything else.
         "initcheck, cuDNN's scratch memory filled with NaN first": (
@@ -210,7 +232,7 @@ def _sanitizer() -> dict[str, Any]:
         return {
             "exit status": code,  # -9 and 137: killed at the time limit.
             "ran to its end": "done on" in output and "GPU" in output,
-            "summary": re.findall(r"ERROR SUMMARY: [^\n]*", output)[:1],
+            "summary": re.findall(r"(?:ERROR|RACECHECK) SUMMARY: [^\n]*", output)[:1],
             "kernels named": sorted(set(kernels)),
             "tail": output[-1500:],
         }
