@@ -154,8 +154,9 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   Decide();
   Choice& choice = configuration_->choice;
   RnnStatus status = session_->Runs(configuration_, choice.algorithm, &runs_);
-  if (!status.ok() && choice.source == "stored") {
-    // Stored by another version, or for another GPU of that name.
+  if (!status.ok() && choice.source != "pinned") {
+    // Stored by another version, or for another GPU of that name; or there is
+    // no memory left for another of cuBLAS's handles.
     choice = Choice();
     status = session_->Runs(configuration_, choice.algorithm, &runs_);
   }

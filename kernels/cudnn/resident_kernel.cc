@@ -121,21 +121,21 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
                                division->blocks);
   };
   // What stays in the L2 cache comes soon enough when it is wanted. Fetching
-  // ahead takes shared memory; its slots come round once a step.
+  // ahead takes shared memory, if there is enough; its slots come round once a
+  // step.
   if (streamed_bytes() > l2_bytes) {
-    int64_t best = -1;
+    const int64_t chunks_of_shared = chunks - division->in_registers;
+    int64_t most_in_shared = -1;
     for (int64_t ahead = groups; ahead <= std::min(3 * groups, room); ++ahead) {
       int64_t in_shared = room - ahead;
-      while (in_shared >= 0 &&
-             (chunks - division->in_registers - in_shared) % ahead != 0) {
+      while (in_shared >= 0 && (chunks_of_shared - in_shared) % ahead != 0) {
         --in_shared;
       }
-      if (in_shared <= best) continue;
-      best = in_shared;
+      if (in_shared <= most_in_shared) continue;
+      most_in_shared = in_shared;
+      division->in_shared = in_shared;
       division->ahead = ahead;
     }
-    if (best < 0) return NotResident("the GPU has too little shared memory");
-    division->in_shared = best;
     division->kept = std::min(1.0, l2_bytes / streamed_bytes());
   }
   division->shared_bytes =
