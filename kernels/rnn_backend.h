@@ -71,6 +71,10 @@ struct RnnProblem {
   // Training runs dropout and leaves a reserve space for a backward pass.
   bool is_training = true;
   RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
+  // Whether parameters and initial states begin at multiples of kAlignment
+  // bytes, as nearly all tensors do. Of a call, not of its configuration.
+  bool is_aligned = true;
+  static constexpr size_t kAlignment = 16;
 };
 
 // Bytes of the buffers whose size a backend decides.

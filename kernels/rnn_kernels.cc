@@ -177,6 +177,11 @@ class ForwardOp : public RnnOp {
     OP_REQUIRES_OK(context, ReadRun(context, &run));
     run.problem.is_training = is_training_;
     run.problem.algorithm = algorithm_;
+    for (const int input : {1, 3}) {
+      const auto address =
+          reinterpret_cast<uintptr_t>(DataOf(context->input(input)));
+      if (address % RnnProblem::kAlignment != 0) run.problem.is_aligned = false;
+    }
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     Tensor *output, *output_h, *output_c, *reserve_space;
     OP_REQUIRES_OK(context, AllocateOutput(context, run, *backend, &output));

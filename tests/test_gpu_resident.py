@@ -1,5 +1,6 @@
 """The kernel that keeps weights resident, against the reference and cuDNN."""
 
+import ctypes
 import dataclasses
 
 import numpy as np
@@ -182,6 +183,51 @@ def test_says_what_it_cannot_run(message):
         )
 
 
+class DlTensor(ctypes.Structure):
+    """DLPack's."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def unaligned(values: np.ndarray) -> tf.Tensor:
+    """A vector that begins an item past where TensorFlow's allocator would let it."""
+    capsule = tf.experimental.dlpack.to_dlpack(tf.constant(np.append(values[:1], values)))
+    address_of = ctypes.pythonapi.PyCapsule_GetPointer
+    address_of.restype, address_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    tensor = DlTensor.from_address(address_of(capsule, b"dltensor"))
+    tensor.shape[0] -= 1
+    tensor.data += values.itemsize
+    return tf.experimental.dlpack.from_dlpack(capsule)
+
+
+def test_what_begins_at_odd_addresses_runs_as_standard():
+    case = small_case(config=RnnConfig("gru", 1, 1024, 8), max_time=40)
+    data = random_configs.draw_data(case, "float32")
+    inputs, states = tf.constant(data.inputs), [tf.constant(state) for state in data.states]
+    params = unaligned(data.params)
+    np.testing.assert_array_equal(params, data.params)
+
+    def infer(params, algorithm):
+        outputs, _ = ops.forward(
+            case.config, inputs, states, params, is_training=False, algorithm=algorithm
+        )
+        return outputs.numpy()
+
+    expected = infer(params, "standard")
+    for used in (params, tf.constant(data.params)) * 3:
+        np.testing.assert_allclose(infer(used, "auto"), expected, atol=1e-5)
+    with pytest.raises(tf.errors.UnimplementedError, match="begin at multiples of 16 bytes"):
+        infer(params, "resident")
+
+
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_is_among_what_is_measured(dtype):
     layer = crnn.CudnnGRU(1, 1024, dtype=dtype)
@@ -245,3 +291,15 @@ with concurrent.futures.ThreadPoolExecutor(4) as pool:
 def test_two_streams_want_the_whole_gpu_at_once():
     """Blocks that wait for each other run together or not at all; all runs have the same bits."""
     test_gpu.run_program(STREAMS)
+
+
+@pytest.mark.skipif(len(tf.config.list_physical_devices("GPU")) < 2, reason="there is one GPU")
+@pytest.mark.parametrize("algorithm", ["resident", "standard"])
+def test_two_gpus_compute_the_same(algorithm):
+    case = small_case(config=RnnConfig("gru", 2, 512, 8), batch_size=4, max_time=20)
+    data = random_configs.draw_data(case, "float16")
+    results = []
+    for index in range(6):
+        with tf.device(f"GPU:{index % 2}"):
+            results.append(run(case, data, algorithm)[0].tobytes())
+    assert len(set(results)) == 1

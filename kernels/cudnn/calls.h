@@ -1,4 +1,5 @@
-// The cuDNN calls that compute a pass, over device memory given by address.
+// The calls that compute a pass, of cuDNN or of the algorithm resident, over
+// device memory given by address.
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_CALLS_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_CALLS_H_
 
@@ -8,8 +9,8 @@
 
 namespace cudnn_rnn_tf {
 
-// What the calls read and write, in the problem's layout; parameters in
-// cuDNN's. A pass uses a part of these.
+// What the calls read and write, in the problem's layout; parameters in the
+// plan's. A pass uses a part of these.
 enum CallBuffer {
   kInput,
   kInputH,

@@ -89,7 +89,7 @@ bool CudnnBackend::StreamIsCapturing() const {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// The fastest of many networks is first, against which others may be given up.
+// What is fastest for many networks is first: against it, others are given up.
 std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
     const RnnProblem& problem) const {
   std::vector<RnnAlgorithm> algorithms;
@@ -153,8 +153,17 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   CRNN_RETURN_IF_ERROR(Configure(problem));
   Decide();
   Choice& choice = configuration_->choice;
+  const bool is_pinned = choice.source == "pinned";
+  if (choice.algorithm == RnnAlgorithm::kResident && !problem.is_aligned &&
+      !is_pinned) {
+    // For this call alone.
+    CRNN_RETURN_IF_ERROR(
+        session_->Runs(configuration_, RnnAlgorithm::kStandard, &runs_));
+    sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
+    return {};
+  }
   RnnStatus status = session_->Runs(configuration_, choice.algorithm, &runs_);
-  if (!status.ok() && choice.source != "pinned") {
+  if (!status.ok() && !is_pinned) {
     // Stored by another version, or for another GPU of that name; or there is
     // no memory left for another of cuBLAS's handles.
     choice = Choice();

@@ -116,15 +116,12 @@ std::string FolderOfPackages() {
 // among pip's packages.
 RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
                     void** library) {
-  std::string error;
-  for (const char* const path : in_packages) {
-    const std::string name = path;
-    *library = Open(name.substr(name.rfind('/') + 1).c_str(), &error);
-    if (*library != nullptr) return {};
-  }
   const std::string folder = FolderOfPackages();
-  for (const char* const path : in_packages) {
-    if (folder.empty()) break;
+  std::string error;
+  for (const std::string path : in_packages) {
+    *library = Open(path.substr(path.rfind('/') + 1).c_str(), &error);
+    if (*library != nullptr) return {};
+    if (folder.empty()) continue;
     *library = Open((folder + '/' + path).c_str(), &error);
     if (*library != nullptr) return {};
   }

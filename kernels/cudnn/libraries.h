@@ -153,7 +153,7 @@ struct GpuLibraries {
 // before, so that this finds the same one.
 RnnStatus LoadCudaDriver();
 RnnStatus LoadGpuLibraries();
-// cuBLAS and the compiler, which kernels of our own want, after these.
+// cuBLAS and the compiler, which the algorithm resident wants, after these.
 RnnStatus LoadResidentLibraries();
 
 // The libraries that were loaded with success.
@@ -183,6 +183,15 @@ class ApartFromCaptures {
 
 // A driver call's outcome; `what` completes "CUDA failed to".
 RnnStatus CudaStatus(CUresult result, const char* what);
+// Likewise a call's of cuBLAS.
+inline RnnStatus CublasStatus(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return {status == CUBLAS_STATUS_ALLOC_FAILED
+              ? RnnStatus::Code::kResourceExhausted
+              : RnnStatus::Code::kInternal,
+          std::string("cuBLAS failed to ") + what + ": " +
+              Gpu().cublas.cublasGetStatusString(status)};
+}
 
 }  // namespace cudnn_rnn_tf
 

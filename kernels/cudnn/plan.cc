@@ -369,18 +369,18 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
       CRNN_RETURN_IF_ERROR(DivideTime(handle, 2));
     }
   }
+  if (options.algorithm == RnnAlgorithm::kResident) {
+    // It takes the parameters as they are, and memory of its own.
+    weight_space_size_ = ParamLayout(spec).size() * SizeOf(problem_.dtype);
+    CRNN_RETURN_IF_ERROR(
+        ResidentNetwork::Create(problem_, options.allow_tf32, &resident_));
+    workspace_size_ = resident_->workspace_size();
+    return {};
+  }
   CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnGetRNNWeightSpaceSize(
                                  handle, rnn_.get(), &weight_space_size_),
                              problem_);
-  CRNN_RETURN_IF_ERROR(CompareLayouts(handle, options.force_repack));
-  if (options.algorithm != RnnAlgorithm::kResident) return {};
-  // It takes the parameters as they are, and memory of its own.
-  CRNN_RETURN_IF_ERROR(
-      ResidentNetwork::Create(problem_, options.allow_tf32, &resident_));
-  workspace_size_ = resident_->workspace_size();
-  weight_space_size_ = ParamLayout(spec).size() * SizeOf(problem_.dtype);
-  repacked_.clear();
-  return {};
+  return CompareLayouts(handle, options.force_repack);
 }
 
 RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {

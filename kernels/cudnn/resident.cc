@@ -16,17 +16,8 @@ constexpr int64_t kProjectedBytes = int64_t{32} << 20;
 constexpr int64_t kBlasParts = 4;
 constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
 constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
-// The kernel loads so many bytes at once.
-constexpr CUdeviceptr kAlignment = 16;
-
-RnnStatus CublasStatus(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return {};
-  return {status == CUBLAS_STATUS_ALLOC_FAILED
-              ? RnnStatus::Code::kResourceExhausted
-              : RnnStatus::Code::kInternal,
-          std::string("cuBLAS failed to ") + what + ": " +
-              Gpu().cublas.cublasGetStatusString(status)};
-}
+// The kernel loads as many bytes at once as tensors are aligned to.
+constexpr CUdeviceptr kAlignment = RnnProblem::kAlignment;
 
 cudaDataType_t CudaType(RnnDataType dtype) {
   return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
@@ -165,8 +156,8 @@ RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
        {arguments.weights, arguments.first_h, arguments.output}) {
     if (address % kAlignment != 0) {
       return {RnnStatus::Code::kUnimplemented,
-              "the algorithm resident wants tensors that begin at multiples "
-              "of 16 bytes"};
+              "the algorithm resident wants parameters and states that begin "
+              "at multiples of 16 bytes; algorithm='standard' takes any"};
     }
   }
   const int64_t input_size =

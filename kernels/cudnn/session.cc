@@ -245,12 +245,9 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
 
 RnnStatus CudnnSession::MakeBlas() {
   if (blas_.get() != nullptr) return {};
-  const cublasStatus_t status = blas_.Create();
+  CRNN_RETURN_IF_ERROR(CublasStatus(blas_.Create(), "make a handle"));
   lane_.blas = blas_.get();
-  if (status == CUBLAS_STATUS_SUCCESS) return {};
-  return {RnnStatus::Code::kInternal,
-          std::string("cuBLAS failed to make a handle: ") +
-              Gpu().cublas.cublasGetStatusString(status)};
+  return {};
 }
 
 bool CudnnSession::MakeRoomForReplay() {
