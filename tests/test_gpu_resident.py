@@ -224,6 +224,12 @@ def test_what_begins_at_odd_addresses_runs_as_standard():
     expected = infer(params, "standard")
     for used in (params, tf.constant(data.params)) * 3:
         np.testing.assert_allclose(infer(used, "auto"), expected, atol=1e-5)
+    (choice,) = (
+        choice["algorithm"]
+        for name, choice in crnn.info()["gpu"]["choices"].items()
+        if "1024 units" in name and "input size 8," in name and "pinned" not in name
+    )
+    assert choice == "resident"
     with pytest.raises(tf.errors.UnimplementedError, match="begin at multiples of 16 bytes"):
         infer(params, "resident")
 

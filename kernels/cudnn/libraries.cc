@@ -36,10 +36,10 @@ void Find(void* library, const char* library_name, const char* name,
   }
 }
 
-RnnStatus Missing(const std::string& missing) {
-  return missing.empty()
-             ? RnnStatus()
-             : Unavailable("these functions are missing:" + missing);
+RnnStatus Missing(const std::string& missing,
+                  RnnStatus (*failure)(const std::string&) = Unavailable) {
+  return missing.empty() ? RnnStatus()
+                         : failure("these functions are missing:" + missing);
 }
 
 RnnStatus LoadCuda(GpuLibraries* libraries) {
@@ -112,6 +112,11 @@ std::string FolderOfPackages() {
   return folder;
 }
 
+RnnStatus WithoutResident(const std::string& why) {
+  return {RnnStatus::Code::kFailedPrecondition,
+          "the algorithm resident needs cuBLAS and NVRTC: " + why};
+}
+
 // The first that there is: as the process or the system has it, or beside cuDNN
 // among pip's packages.
 RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
@@ -125,11 +130,10 @@ RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
     *library = Open((folder + '/' + path).c_str(), &error);
     if (*library != nullptr) return {};
   }
-  return {RnnStatus::Code::kFailedPrecondition,
-          "the algorithm resident needs cuBLAS and NVRTC. One was looked for "
-          "among the libraries TensorFlow has loaded, where the dynamic linker "
-          "looks and among pip's packages, and not found (" +
-              error + "). pip install 'tensorflow[and-cuda]' brings it"};
+  return WithoutResident(
+      "one was looked for among the libraries TensorFlow has loaded, where the "
+      "dynamic linker looks and among pip's packages, and not found (" +
+      error + "). pip install 'tensorflow[and-cuda]' brings it");
 }
 
 RnnStatus LoadCublas(GpuLibraries* libraries) {
@@ -141,7 +145,7 @@ RnnStatus LoadCublas(GpuLibraries* libraries) {
   Find(cublas, "cuBLAS", #name, &libraries->cublas.name, &missing);
   CRNN_CUBLAS_FUNCTIONS(CRNN_FIND)
 #undef CRNN_FIND
-  return Missing(missing);
+  return Missing(missing, WithoutResident);
 }
 
 RnnStatus LoadNvrtc(GpuLibraries* libraries) {
@@ -153,7 +157,7 @@ RnnStatus LoadNvrtc(GpuLibraries* libraries) {
   Find(nvrtc, "NVRTC", #name, &libraries->nvrtc.name, &missing);
   CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
 #undef CRNN_FIND
-  return Missing(missing);
+  return Missing(missing, WithoutResident);
 }
 
 // A library, into its part of what is loaded.

@@ -12,8 +12,9 @@ namespace cudnn_rnn_tf {
 // graphs, enqueued one by one, takes the fastest, or in training standard where
 // it is nearly as fast, and runs its passes as chains. It waits for the device,
 // and ends soon after three quarters of a second, without what cuDNN and the
-// compiler take to make kernels. Where there is nothing to compare, or without
-// the memory for it, the choice is the rule's.
+// compiler take to make kernels, but not before standard has been timed. Where
+// there is nothing to compare, or without the memory for it, the choice is the
+// rule's.
 Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
                      const std::vector<RnnAlgorithm>& algorithms,
                      const AllocateMemory& allocate);
