@@ -50,6 +50,15 @@ def compiled(directory: pathlib.Path, program: str, sources: list[str]) -> pathl
         ),
         ("choices_in_a_file", 20, ["kernels/cudnn/choice.cc"]),
         (
+            "backend_on_fake_gpu",
+            100,
+            [
+                *("kernels/cudnn/cudnn_backend.cc", "kernels/cudnn/session.cc"),
+                *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
+                *("kernels/cudnn/ptx.cc", "kernels/cudnn/choice.cc"),
+            ],
+        ),
+        (
             "measure_on_fake_gpu",
             200,
             [

@@ -1,19 +1,24 @@
 #include "kernels/cudnn/choice.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <new>
+#include <random>
 #include <sstream>
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// Beyond this many, the choices are made anew: a program whose configurations
-// never end does not grow for ever.
-constexpr size_t kMaxEntries = 4096;
+// After so many new names, those go that stand for no measurement: a program
+// whose configurations never end does not grow for ever.
+constexpr size_t kMaxNewNames = 4096;
+
+// Of this process, or of another.
+bool IsMeasured(const Choice& choice) {
+  return choice.source == "measured" || choice.source == "stored";
+}
 
 std::string FileName() {
   const char* const name = std::getenv("CUDNN_RNN_TF_CHOICE_CACHE");
@@ -91,9 +96,10 @@ Choices::State Choices::Use(const std::string& configuration, Choice* choice) {
 void Choices::Decide(const std::string& configuration, const Choice& choice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = At(configuration);
+  const bool was_measured = IsMeasured(entry.choice);
   entry.state = State::kDecided;
   entry.choice = choice;
-  if (choice.source == "measured") Store();
+  if (was_measured || IsMeasured(choice)) Store();
 }
 
 std::string Choices::Text() {
@@ -108,8 +114,15 @@ std::string Choices::Text() {
 }
 
 Choices::Entry& Choices::At(const std::string& configuration) {
-  if (entries_.size() > kMaxEntries) entries_.clear();
-  return entries_[configuration];
+  const auto [found, is_new] = entries_.try_emplace(configuration);
+  if (is_new && ++num_new_names_ > kMaxNewNames) {
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+      const bool goes = entry != found && !IsMeasured(entry->second.choice);
+      entry = goes ? entries_.erase(entry) : std::next(entry);
+    }
+    num_new_names_ = 1;
+  }
+  return found->second;
 }
 
 void Choices::Load() {
@@ -132,16 +145,17 @@ void Choices::Load() {
 void Choices::Store() {
   if (file_.empty()) return;
   Load();
-  const std::string written = file_ + '.' + std::to_string(getpid());
+  // Processes of several machines or containers may write at the same time.
+  const std::string written =
+      file_ + '.' + std::to_string(std::random_device()());
   {
     std::ofstream stream(written);
     for (const auto& [configuration, entry] : entries_) {
-      const std::string& source = entry.choice.source;
-      if (entry.state == State::kDecided &&
-          (source == "measured" || source == "stored")) {
+      if (IsMeasured(entry.choice)) {
         stream << configuration << '\t' << entry.choice.Text() << '\n';
       }
     }
+    stream.close();  // Only then is it known that all is written.
     if (!stream) {
       std::remove(written.c_str());
       return;

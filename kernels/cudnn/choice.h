@@ -3,6 +3,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CUDNN_CHOICE_H_
 #define CUDNN_RNN_TF_KERNELS_CUDNN_CHOICE_H_
 
+#include <cstddef>
 #include <map>
 #include <mutex>
 #include <string>
@@ -39,6 +40,7 @@ class Choices {
   bool Find(const std::string& configuration, Choice* choice);
   // Likewise, and counts a use of it.
   State Use(const std::string& configuration, Choice* choice);
+  // What is measured is stored; what takes its place is stored no longer.
   void Decide(const std::string& configuration, const Choice& choice);
 
   // A line "configuration\tsource\t<Choice::Text>" for each that is decided.
@@ -59,6 +61,7 @@ class Choices {
   const std::string file_;
   std::mutex mutex_;
   std::map<std::string, Entry> entries_;
+  size_t num_new_names_ = 0;
 };
 
 }  // namespace cudnn_rnn_tf

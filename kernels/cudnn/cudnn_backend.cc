@@ -218,6 +218,21 @@ std::shared_ptr<void> CudnnBackend::Workspace(size_t bytes,
 }
 
 RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
+  const RnnStatus status = Enqueue(pass, addresses);
+  Choice& choice = configuration_->choice;
+  const CudnnRuns* const chosen =
+      configuration_->runs[static_cast<int>(choice.algorithm)].get();
+  if (!status.ok() && runs_ == chosen && choice.source != "pinned" &&
+      choice.algorithm != RnnAlgorithm::kStandard) {
+    // As where a choice was stored by a process that had more of the GPU. From
+    // the next call on, standard runs.
+    choice = Choice();
+    Choices::Instance().Decide(configuration_->name, choice);
+  }
+  return status;
+}
+
+RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
   // With sequence lengths, what runs depends on them.
   if (options_.replay && Replay::Fits(addresses) &&
       !configuration_->problem.has_sequence_lengths) {

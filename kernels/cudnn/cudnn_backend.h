@@ -52,7 +52,9 @@ class CudnnBackend : public RnnBackend {
   void Decide();
   size_t WorkspaceBytes(Pass pass) const;
   bool StreamIsCapturing() const;
+  // Gives a choice up that fails.
   RnnStatus Run(Pass pass, const CallAddresses& addresses);
+  RnnStatus Enqueue(Pass pass, const CallAddresses& addresses);
   RnnStatus TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
                       const CallAddresses& addresses, bool* done);
 

@@ -1,6 +1,8 @@
 #include "kernels/cudnn/exchange.h"
 
+#include <array>
 #include <limits>
+#include <mutex>
 #include <string>
 
 #include "kernels/cudnn/ptx.h"
@@ -81,26 +83,28 @@ END:
 )";
 }
 
-struct Kernels {
-  RnnStatus status;
-  CUkernel by_item[kNumItems] = {};
-};
+using Kernels = std::array<CUkernel, kNumItems>;
 
-Kernels Load() {
-  Kernels kernels;
-  for (int i = 0; i < kNumItems && kernels.status.ok(); ++i) {
-    kernels.status = LoadPtx(KernelName(kItems[i]), KernelText(kItems[i]),
-                             &kernels.by_item[i]);
+// A failure, as for want of memory, is not for ever.
+RnnStatus LoadOnce(Kernels* kernels) {
+  static std::mutex mutex;
+  static Kernels loaded = {};
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (int i = 0; i < kNumItems; ++i) {
+    if (loaded[i] != nullptr) continue;
+    CRNN_RETURN_IF_ERROR(
+        LoadPtx(KernelName(kItems[i]), KernelText(kItems[i]), &loaded[i]));
   }
-  return kernels;
+  *kernels = loaded;
+  return {};
 }
 
 }  // namespace
 
 RnnStatus EnqueueExchange(CUstream stream, CUdeviceptr from, CUdeviceptr to,
                           int64_t outer, int64_t inner, int64_t row_bytes) {
-  static const Kernels kernels = Load();
-  CRNN_RETURN_IF_ERROR(kernels.status);
+  Kernels kernels;
+  CRNN_RETURN_IF_ERROR(LoadOnce(&kernels));
   if (outer == 0 || inner == 0 || row_bytes == 0) return {};
   int chosen = 0;
   while (chosen < kNumItems - 1 &&
@@ -124,7 +128,7 @@ RnnStatus EnqueueExchange(CUstream stream, CUdeviceptr from, CUdeviceptr to,
   const int64_t blocks = (outer * inner + kRowsPerBlock - 1) / kRowsPerBlock;
   return CudaStatus(
       Gpu().cuda.cuLaunchKernel(
-          reinterpret_cast<CUfunction>(kernels.by_item[chosen]),
+          reinterpret_cast<CUfunction>(kernels[chosen]),
           static_cast<unsigned int>(blocks), 1, 1, kLanes, kRowsPerBlock, 1,
           /*sharedMemBytes=*/0, stream, arguments, /*extra=*/nullptr),
       "exchange batch and time");

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/cudnn/calls.h"
+#include "kernels/cudnn/exchange.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -38,6 +39,7 @@ int64_t next_step = 0;
 const void* params = nullptr;
 int bias_dims[3], matrix_dims[3];
 int num_exchanges = 0;
+bool loads_kernels = false;
 
 // The number of an array at [row, batch, place].
 uint64_t Number(CallBuffer buffer, int64_t row, int64_t batch, int64_t place) {
@@ -216,8 +218,9 @@ GpuLibraries FakeLibraries() {
   GpuLibraries libraries;
   CudaDriver& cuda = libraries.cuda;
   cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
-                              unsigned, CUlibraryOption*, void**,
-                              unsigned) { return CUDA_SUCCESS; };
+                              unsigned, CUlibraryOption*, void**, unsigned) {
+    return loads_kernels ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  };
   cuda.cuLibraryGetKernel = [](CUkernel* kernel, CUlibrary, const char* name) {
     *kernel = reinterpret_cast<CUkernel>(
         static_cast<uintptr_t>(std::atoi(std::strrchr(name, '_') + 1)));
@@ -462,6 +465,15 @@ void CheckPass(Pass pass, CudnnPlan* plan, const std::vector<CallBuffer>& given,
   }
 }
 
+void CheckLoading() {
+  const auto exchange = [] {
+    return EnqueueExchange(/*stream=*/nullptr, 0, 0, 0, 0, 0);
+  };
+  Check(!exchange().ok(), "an exchange without its kernels");
+  loads_kernels = true;
+  Check(exchange().ok(), "kernels that are there the next time");
+}
+
 void CheckNetwork(unsigned seed) {
   std::mt19937 random(seed);
   const auto draw = [&](int64_t least, int64_t most) {
@@ -534,5 +546,6 @@ void CheckNetwork(unsigned seed) {
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
+  cudnn_rnn_tf::CheckLoading();
   return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckNetwork);
 }

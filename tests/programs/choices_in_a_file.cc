@@ -2,9 +2,12 @@
 // as the choices of a process are.
 //
 //   choices_in_a_file SEEDS
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -53,19 +56,31 @@ void InAnotherProcess(const std::function<void()>& body) {
   Check(waitpid(child, &status, 0) == child && status == 0, "a process");
 }
 
+class File {
+ public:
+  File() {
+    const int descriptor = mkstemp(name_);
+    Check(descriptor >= 0, "a file");
+    close(descriptor);
+    setenv("CUDNN_RNN_TF_CHOICE_CACHE", name_, 1);
+  }
+  ~File() { unlink(name_); }
+  const char* name() const { return name_; }
+
+ private:
+  char name_[20] = "/tmp/choices_XXXXXX";
+};
+
 void CheckFile(unsigned seed) {
-  char file[] = "/tmp/choices_XXXXXX";
-  const int descriptor = mkstemp(file);
-  Check(descriptor >= 0, "a file");
-  close(descriptor);
-  setenv("CUDNN_RNN_TF_CHOICE_CACHE", file, 1);
+  const File file;
   // Of other versions, or of none.
-  std::ofstream(file) << "other\tstandard\tstandard 1 ms\n"
-                      << "other\tstandard\treplay\teager\tstandard 1 ms\n"
-                      << "other\tauto\tgraph\tgraph\tstandard 1 ms\n"
-                      << "other\tstandard\tgraph\tchain\tx\tstandard 1 ms\n"
-                      << "other\tnone\tgraph\tgraph\tstandard 1 ms\n"
-                      << "other\n\n";
+  std::ofstream(file.name())
+      << "other\tstandard\tstandard 1 ms\n"
+      << "other\tstandard\treplay\teager\tstandard 1 ms\n"
+      << "other\tauto\tgraph\tgraph\tstandard 1 ms\n"
+      << "other\tstandard\tgraph\tchain\tx\tstandard 1 ms\n"
+      << "other\tnone\tgraph\tgraph\tstandard 1 ms\n"
+      << "other\n\n";
   const std::vector<Choice> choices = RandomChoices(seed);
   InAnotherProcess([&] {
     for (size_t i = 0; i < choices.size(); ++i) {
@@ -86,8 +101,57 @@ void CheckFile(unsigned seed) {
       Check(found.timings == choices[i].timings, "the timings");
     }
     Check(!Choices::Instance().Find("other", &found), "no choice is read");
+    Choices::Instance().Decide(NameOf(0), Choice());
   });
-  unlink(file);
+  InAnotherProcess([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit full = {10, 10};
+    Check(setrlimit(RLIMIT_FSIZE, &full) == 0, "a full disk");
+    Choice choice;
+    choice.source = "measured";
+    Choices::Instance().Decide("too much", choice);
+  });
+  InAnotherProcess([&] {
+    Choice found;
+    Check(!Choices::Instance().Find(NameOf(0), &found), "one given up");
+    Check(!Choices::Instance().Find("too much", &found), "a full disk");
+    for (size_t i = 1; i < choices.size(); ++i) {
+      Check(Choices::Instance().Find(NameOf(i), &found) ==
+                (choices[i].source == "measured"),
+            "what stays");
+    }
+  });
+}
+
+void CheckManyNames() {
+  constexpr size_t kStored = 5000, kMaxOthers = 4096;
+  const File file;
+  {
+    std::ofstream stream(file.name());
+    for (size_t i = 0; i < kStored; ++i) {
+      stream << NameOf(i) << '\t' << Choice().Text() << "1 ms\n";
+    }
+  }
+  InAnotherProcess([] {
+    Choices& choices = Choices::Instance();
+    const auto use = [&](const std::string& name) {
+      Choice choice;
+      return choices.Use(name, &choice);
+    };
+    for (const Choices::State state :
+         {Choices::State::kUndecided, Choices::State::kToBeMeasured}) {
+      Check(use("a") == state && use("b") == state, "names in turn");
+    }
+    for (size_t i = kStored; i < 3 * kStored; ++i) {
+      choices.Decide(NameOf(i), Choice());
+    }
+    for (size_t i = 0; i < kStored; ++i) {
+      Check(use(NameOf(i)) == Choices::State::kDecided, "one of many");
+    }
+    const std::string text = choices.Text();
+    const size_t lines = std::count(text.begin(), text.end(), '\n');
+    Check(lines <= kStored + kMaxOthers, "names without end");
+  });
 }
 
 }  // namespace
@@ -95,5 +159,6 @@ void CheckFile(unsigned seed) {
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
+  cudnn_rnn_tf::CheckManyNames();
   return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckFile);
 }
