@@ -219,10 +219,11 @@ std::shared_ptr<void> CudnnBackend::Workspace(size_t bytes,
 
 RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
   const RnnStatus status = Enqueue(pass, addresses);
+  if (status.ok()) return {};
   Choice& choice = configuration_->choice;
   const CudnnRuns* const chosen =
       configuration_->runs[static_cast<int>(choice.algorithm)].get();
-  if (!status.ok() && runs_ == chosen && choice.source != "pinned" &&
+  if (runs_ == chosen && choice.source != "pinned" &&
       choice.algorithm != RnnAlgorithm::kStandard) {
     // As where a choice was stored by a process that had more of the GPU. From
     // the next call on, standard runs.

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <limits>
-#include <mutex>
 #include <string>
 
 #include "kernels/cudnn/ptx.h"
@@ -85,17 +84,12 @@ END:
 
 using Kernels = std::array<CUkernel, kNumItems>;
 
-// A failure, as for want of memory, is not for ever.
-RnnStatus LoadOnce(Kernels* kernels) {
-  static std::mutex mutex;
-  static Kernels loaded = {};
-  const std::lock_guard<std::mutex> lock(mutex);
+RnnStatus Load(Kernels* kernels) {
   for (int i = 0; i < kNumItems; ++i) {
-    if (loaded[i] != nullptr) continue;
+    if ((*kernels)[i] != nullptr) continue;
     CRNN_RETURN_IF_ERROR(
-        LoadPtx(KernelName(kItems[i]), KernelText(kItems[i]), &loaded[i]));
+        LoadPtx(KernelName(kItems[i]), KernelText(kItems[i]), &(*kernels)[i]));
   }
-  *kernels = loaded;
   return {};
 }
 
@@ -103,8 +97,9 @@ RnnStatus LoadOnce(Kernels* kernels) {
 
 RnnStatus EnqueueExchange(CUstream stream, CUdeviceptr from, CUdeviceptr to,
                           int64_t outer, int64_t inner, int64_t row_bytes) {
-  Kernels kernels;
-  CRNN_RETURN_IF_ERROR(LoadOnce(&kernels));
+  static Kernels kernels = {};
+  static Loading loading;
+  CRNN_RETURN_IF_ERROR(loading.Once([] { return Load(&kernels); }));
   if (outer == 0 || inner == 0 || row_bytes == 0) return {};
   int chosen = 0;
   while (chosen < kNumItems - 1 &&

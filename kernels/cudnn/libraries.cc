@@ -2,10 +2,8 @@
 
 #include <dlfcn.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <initializer_list>
-#include <mutex>
 #include <string>
 
 namespace cudnn_rnn_tf {
@@ -160,42 +158,28 @@ RnnStatus LoadNvrtc(GpuLibraries* libraries) {
   return Missing(missing, WithoutResident);
 }
 
-// A library, into its part of what is loaded.
-class Loading {
- public:
-  RnnStatus Once(RnnStatus (*load)(GpuLibraries*)) {
-    if (loaded_.load(std::memory_order_acquire)) return {};
-    const std::lock_guard<std::mutex> lock(mutex_);
-    // A failure is not remembered: TensorFlow may have loaded cuDNN since.
-    if (!loaded_.load(std::memory_order_relaxed)) {
-      CRNN_RETURN_IF_ERROR(load(Loaded()));
-      loaded_.store(true, std::memory_order_release);
-    }
-    return {};
-  }
-
- private:
-  std::mutex mutex_;
-  std::atomic<bool> loaded_ = false;
-};
+// Into its part of what is loaded.
+RnnStatus LoadOnce(Loading* loading, RnnStatus (*load)(GpuLibraries*)) {
+  return loading->Once([load] { return load(Loaded()); });
+}
 
 }  // namespace
 
 RnnStatus LoadCudaDriver() {
   static Loading loading;
-  return loading.Once(LoadCuda);
+  return LoadOnce(&loading, LoadCuda);
 }
 
 RnnStatus LoadGpuLibraries() {
   static Loading loading;
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return loading.Once(LoadCudnn);
+  return LoadOnce(&loading, LoadCudnn);
 }
 
 RnnStatus LoadResidentLibraries() {
   static Loading cublas, nvrtc;
-  CRNN_RETURN_IF_ERROR(cublas.Once(LoadCublas));
-  return nvrtc.Once(LoadNvrtc);
+  CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
+  return LoadOnce(&nvrtc, LoadNvrtc);
 }
 
 const GpuLibraries& Gpu() { return *Loaded(); }

@@ -7,6 +7,9 @@
 #include <cudnn.h>
 #include <nvrtc.h>
 
+#include <atomic>
+#include <mutex>
+
 #include "kernels/cudnn/cublas.h"
 #include "kernels/rnn_backend.h"
 
@@ -146,6 +149,25 @@ struct GpuLibraries {
   NvrtcLibrary nvrtc;
   // Whether the driver has all functions for graphs.
   bool has_graphs = false;
+};
+
+// What is loaded once in a process, by any thread. A failure is not remembered:
+// TensorFlow may load cuDNN later, or there may be memory again.
+class Loading {
+ public:
+  template <typename Load>
+  RnnStatus Once(const Load& load) {
+    if (loaded_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (loaded_.load(std::memory_order_relaxed)) return {};
+    const RnnStatus status = load();
+    loaded_.store(status.ok(), std::memory_order_release);
+    return status;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> loaded_ = false;
 };
 
 // Each loads what is not loaded already, or says why it cannot be had: the
