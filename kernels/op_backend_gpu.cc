@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/cudnn/choice.h"
-#include "kernels/cudnn/cudnn_backend.h"
+#include "kernels/gpu/cudnn/choice.h"
+#include "kernels/gpu/cudnn/cudnn_backend.h"
 #include "kernels/op_backend.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/platform/logging.h"

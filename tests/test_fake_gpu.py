@@ -10,10 +10,10 @@ import tensorflow as tf
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 SESSION = [
-    *("kernels/cudnn/session.cc", "kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
-    *("kernels/cudnn/calls.cc", "kernels/cudnn/exchange.cc", "kernels/cudnn/plan.cc"),
-    *("kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc", "kernels/cudnn/resident.cc"),
-    *("kernels/cudnn/resident_kernel.cc", "kernels/cudnn/resident_source.cc"),
+    *("kernels/gpu/cudnn/session.cc", "kernels/gpu/cudnn/replay.cc", "kernels/gpu/cudnn/captured_graph.cc"),
+    *("kernels/gpu/cudnn/calls.cc", "kernels/gpu/cudnn/exchange.cc", "kernels/gpu/cudnn/plan.cc"),
+    *("kernels/gpu/ptx.cc", "kernels/rnn_spec.cc", "kernels/gpu/cudnn/resident.cc"),
+    *("kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"),
 ]
 
 
@@ -44,44 +44,44 @@ def compiled(directory: pathlib.Path, program: str, sources: list[str]) -> pathl
             "replay_on_fake_driver",
             25,
             [
-                *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
-                "kernels/cudnn/ptx.cc",
+                *("kernels/gpu/cudnn/replay.cc", "kernels/gpu/cudnn/captured_graph.cc"),
+                "kernels/gpu/ptx.cc",
             ],
         ),
-        ("choices_in_a_file", 20, ["kernels/cudnn/choice.cc"]),
+        ("choices_in_a_file", 20, ["kernels/gpu/cudnn/choice.cc"]),
         (
             "backend_on_fake_gpu",
             100,
             [
-                *("kernels/cudnn/cudnn_backend.cc", "kernels/cudnn/session.cc"),
-                *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
-                *("kernels/cudnn/ptx.cc", "kernels/cudnn/choice.cc"),
+                *("kernels/gpu/cudnn/cudnn_backend.cc", "kernels/gpu/cudnn/session.cc"),
+                *("kernels/gpu/cudnn/replay.cc", "kernels/gpu/cudnn/captured_graph.cc"),
+                *("kernels/gpu/ptx.cc", "kernels/gpu/cudnn/choice.cc"),
             ],
         ),
         (
             "measure_on_fake_gpu",
             200,
             [
-                *("kernels/cudnn/measure.cc", "kernels/cudnn/session.cc"),
-                *("kernels/cudnn/replay.cc", "kernels/cudnn/captured_graph.cc"),
-                "kernels/cudnn/ptx.cc",
+                *("kernels/gpu/cudnn/measure.cc", "kernels/gpu/cudnn/session.cc"),
+                *("kernels/gpu/cudnn/replay.cc", "kernels/gpu/cudnn/captured_graph.cc"),
+                "kernels/gpu/ptx.cc",
             ],
         ),
         (
             "batch_major_on_fake_gpu",
             500,
             [
-                *("kernels/cudnn/calls.cc", "kernels/cudnn/exchange.cc"),
-                *("kernels/cudnn/plan.cc", "kernels/cudnn/ptx.cc", "kernels/rnn_spec.cc"),
-                *("kernels/cudnn/resident.cc", "kernels/cudnn/resident_kernel.cc"),
-                "kernels/cudnn/resident_source.cc",
+                *("kernels/gpu/cudnn/calls.cc", "kernels/gpu/cudnn/exchange.cc"),
+                *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/ptx.cc", "kernels/rnn_spec.cc"),
+                *("kernels/gpu/cudnn/resident.cc", "kernels/gpu/cudnn/resident_kernel.cc"),
+                "kernels/gpu/cudnn/resident_source.cc",
             ],
         ),
-        ("resident_on_fake_gpu", 100, ["kernels/cudnn/resident.cc", "kernels/rnn_spec.cc"]),
+        ("resident_on_fake_gpu", 100, ["kernels/gpu/cudnn/resident.cc", "kernels/rnn_spec.cc"]),
         (
             "resident_kernel_on_fake_gpu",
             500,
-            ["kernels/cudnn/resident_kernel.cc", "kernels/cudnn/resident_source.cc"],
+            ["kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"],
         ),
         ("many_shapes_on_fake_driver", 8, SESSION),
         ("workspaces_on_fake_gpu", 50, SESSION),
@@ -98,7 +98,7 @@ def test_resident_kernels_compile(tmp_path):
     """CUDA's compiler needs no GPU."""
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    sources = ["kernels/cudnn/resident_kernel.cc", "kernels/cudnn/resident_source.cc"]
+    sources = ["kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"]
     executable = compiled(tmp_path, "compile_resident_kernels", [*sources, "kernels/rnn_spec.cc"])
     completed = subprocess.run([executable, library], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cudnn/cudnn_backend.h"
+#include "kernels/gpu/cudnn/cudnn_backend.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
 

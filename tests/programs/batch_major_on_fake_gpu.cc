@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cudnn/calls.h"
-#include "kernels/cudnn/exchange.h"
+#include "kernels/gpu/cudnn/calls.h"
+#include "kernels/gpu/cudnn/exchange.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cudnn/cudnn_backend.h"
+#include "kernels/gpu/cudnn/cudnn_backend.h"
 
 namespace cudnn_rnn_tf {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/cudnn/resident_kernel.h"
+#include "kernels/gpu/cudnn/resident_kernel.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

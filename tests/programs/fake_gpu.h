@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/cudnn/libraries.h"
+#include "kernels/gpu/libraries.h"
 
 namespace cudnn_rnn_tf {
 
@@ -62,7 +62,7 @@ inline int RunSeeds(int argc, char** argv,
   return 0;
 }
 
-// In place of kernels/cudnn/libraries.cc.
+// In place of kernels/gpu/libraries.cc.
 const GpuLibraries& Gpu() {
   static const GpuLibraries libraries = FakeLibraries();
   return libraries;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cudnn/libraries.h"
+#include "kernels/gpu/libraries.h"
 
 namespace cudnn_rnn_tf {
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "kernels/cudnn/session.h"
+#include "kernels/gpu/cudnn/session.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cudnn/measure.h"
+#include "kernels/gpu/cudnn/measure.h"
 #include "tests/programs/fake_gpu.h"
 #include "tests/programs/fake_graph.h"
 

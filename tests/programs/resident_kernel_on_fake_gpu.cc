@@ -15,8 +15,8 @@
 #include <string>
 #include <utility>
 
-#include "kernels/cudnn/resident_kernel.h"
-#include "kernels/cudnn/resident_source.h"
+#include "kernels/gpu/cudnn/resident_kernel.h"
+#include "kernels/gpu/cudnn/resident_source.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
 

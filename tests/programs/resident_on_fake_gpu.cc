@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cudnn/resident.h"
+#include "kernels/gpu/cudnn/resident.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
 

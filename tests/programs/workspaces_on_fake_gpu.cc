@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cudnn/session.h"
+#include "kernels/gpu/cudnn/session.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

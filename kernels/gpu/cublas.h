@@ -1,0 +1,41 @@
+// What is used of cuBLAS. Its own header wants others of CUDA's that TensorFlow
+// does not carry.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUBLAS_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUBLAS_H_
+
+#include <driver_types.h>
+#include <library_types.h>
+
+#include <cstdint>
+
+// Names, numbers and types are cuBLAS's, of its versions 12 and 13.
+extern "C" {
+
+typedef struct cublasContext* cublasHandle_t;
+enum cublasStatus_t : int {
+  CUBLAS_STATUS_SUCCESS = 0,
+  CUBLAS_STATUS_ALLOC_FAILED = 3
+};
+enum cublasOperation_t : int { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
+enum cublasComputeType_t : int {
+  CUBLAS_COMPUTE_32F = 68,
+  CUBLAS_COMPUTE_32F_FAST_TF32 = 77
+};
+enum cublasGemmAlgo_t : int { CUBLAS_GEMM_DEFAULT = -1 };
+
+cublasStatus_t cublasCreate_v2(cublasHandle_t* handle);
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle);
+const char* cublasGetStatusString(cublasStatus_t status);
+cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream);
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void* workspace,
+                                     size_t bytes);
+cublasStatus_t cublasGemmEx_64(
+    cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b,
+    int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
+    cudaDataType_t type_a, int64_t lda, const void* b, cudaDataType_t type_b,
+    int64_t ldb, const void* beta, void* c, cudaDataType_t type_c, int64_t ldc,
+    cublasComputeType_t compute_type, cublasGemmAlgo_t algorithm);
+
+}  // extern "C"
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUBLAS_H_

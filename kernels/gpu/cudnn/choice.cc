@@ -1,0 +1,169 @@
+#include "kernels/gpu/cudnn/choice.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <random>
+#include <sstream>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// After so many new names, those go that stand for no measurement: a program
+// whose configurations never end does not grow for ever.
+constexpr size_t kMaxNewNames = 4096;
+
+// Of this process, or of another.
+bool IsMeasured(const Choice& choice) {
+  return choice.source == "measured" || choice.source == "stored";
+}
+
+std::string FileName() {
+  const char* const name = std::getenv("CUDNN_RNN_TF_CHOICE_CACHE");
+  return name != nullptr ? name : "";
+}
+
+constexpr char kGraph[] = "graph", kChain[] = "chain";
+
+bool ParseIsChain(const std::string& text, bool* is_chain) {
+  *is_chain = text == kChain;
+  return *is_chain || text == kGraph;
+}
+
+// False for a line that is no choice, as another version might write.
+bool ParseLine(const std::string& line, std::string* configuration,
+               Choice* choice) {
+  std::istringstream stream(line);
+  std::string algorithm, forward, backward;
+  if (!std::getline(stream, *configuration, '\t') ||
+      !std::getline(stream, algorithm, '\t') ||
+      !std::getline(stream, forward, '\t') ||
+      !std::getline(stream, backward, '\t') ||
+      !std::getline(stream, choice->timings) ||
+      choice->timings.find('\t') != std::string::npos ||
+      !ParseRnnAlgorithm(algorithm, &choice->algorithm) ||
+      choice->algorithm == RnnAlgorithm::kAuto ||
+      !ParseIsChain(forward, &choice->forward_is_chain) ||
+      !ParseIsChain(backward, &choice->backward_is_chain)) {
+    return false;
+  }
+  choice->source = "stored";
+  return true;
+}
+
+}  // namespace
+
+std::string Choice::Text() const {
+  return std::string(kRnnAlgorithmNames[static_cast<int>(algorithm)]) + '\t' +
+         (forward_is_chain ? kChain : kGraph) + '\t' +
+         (backward_is_chain ? kChain : kGraph) + '\t' + timings;
+}
+
+Choices& Choices::Instance() {
+  // Never destroyed: threads may run until the process ends.
+  alignas(Choices) static char storage[sizeof(Choices)];
+  static Choices* const choices = ::new (storage) Choices;
+  return *choices;
+}
+
+Choices::Choices() : file_(FileName()) { Load(); }
+
+bool Choices::Find(const std::string& configuration, Choice* choice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(configuration);
+  if (found == entries_.end() || found->second.state != State::kDecided) {
+    return false;
+  }
+  *choice = found->second.choice;
+  return true;
+}
+
+Choices::State Choices::Use(const std::string& configuration, Choice* choice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = At(configuration);
+  ++entry.uses;
+  if (entry.state == State::kUndecided && entry.uses > 1) {
+    entry.state = State::kToBeMeasured;
+    return State::kToBeMeasured;
+  }
+  if (entry.state != State::kDecided) return State::kUndecided;
+  *choice = entry.choice;
+  return State::kDecided;
+}
+
+void Choices::Decide(const std::string& configuration, const Choice& choice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = At(configuration);
+  const bool was_measured = IsMeasured(entry.choice);
+  entry.state = State::kDecided;
+  entry.choice = choice;
+  if (was_measured || IsMeasured(choice)) Store();
+}
+
+std::string Choices::Text() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::string text;
+  for (const auto& [configuration, entry] : entries_) {
+    if (entry.state != State::kDecided) continue;
+    text += configuration + '\t' + entry.choice.source + '\t' +
+            entry.choice.Text() + '\n';
+  }
+  return text;
+}
+
+Choices::Entry& Choices::At(const std::string& configuration) {
+  const auto [found, is_new] = entries_.try_emplace(configuration);
+  if (is_new && ++num_new_names_ > kMaxNewNames) {
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+      const bool goes = entry != found && !IsMeasured(entry->second.choice);
+      entry = goes ? entries_.erase(entry) : std::next(entry);
+    }
+    num_new_names_ = 1;
+  }
+  return found->second;
+}
+
+void Choices::Load() {
+  if (file_.empty()) return;
+  std::ifstream stream(file_);
+  std::string line, configuration;
+  while (std::getline(stream, line)) {
+    Choice choice;
+    if (!ParseLine(line, &configuration, &choice)) continue;
+    Entry& entry = entries_[configuration];
+    // What this process has measured itself stays.
+    if (entry.state != State::kUndecided) continue;
+    entry.state = State::kDecided;
+    entry.choice = choice;
+  }
+}
+
+// Keeps what other processes have stored meanwhile, and replaces the file as a
+// whole, so that readers see the old one or the new one.
+void Choices::Store() {
+  if (file_.empty()) return;
+  Load();
+  // Processes of several machines or containers may write at the same time.
+  const std::string written =
+      file_ + '.' + std::to_string(std::random_device()());
+  {
+    std::ofstream stream(written);
+    for (const auto& [configuration, entry] : entries_) {
+      if (IsMeasured(entry.choice)) {
+        stream << configuration << '\t' << entry.choice.Text() << '\n';
+      }
+    }
+    stream.close();  // Only then is it known that all is written.
+    if (!stream) {
+      std::remove(written.c_str());
+      return;
+    }
+  }
+  if (std::rename(written.c_str(), file_.c_str()) != 0) {
+    std::remove(written.c_str());
+  }
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,69 @@
+// How each configuration runs: chosen once, remembered in the process and,
+// where a file is named for it, beyond.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+struct Choice {
+  RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
+  // Whether a pass is replayed as a chain, not as the graph that was captured.
+  bool forward_is_chain = false, backward_is_chain = false;
+  // "rule", "pinned", "measured" or "stored".
+  std::string source = "rule";
+  // What was measured, in words.
+  std::string timings;
+
+  // "algorithm\tforward\tbackward\ttimings", a pass being "graph" or "chain".
+  std::string Text() const;
+};
+
+// Thread-safe.
+class Choices {
+ public:
+  static Choices& Instance();
+
+  enum class State {
+    kUndecided,     // Seen for the first time, or being measured elsewhere.
+    kToBeMeasured,  // By the caller, who then calls Decide.
+    kDecided
+  };
+  // Whether the configuration is decided.
+  bool Find(const std::string& configuration, Choice* choice);
+  // Likewise, and counts a use of it.
+  State Use(const std::string& configuration, Choice* choice);
+  // What is measured is stored; what takes its place is stored no longer.
+  void Decide(const std::string& configuration, const Choice& choice);
+
+  // A line "configuration\tsource\t<Choice::Text>" for each that is decided.
+  std::string Text();
+
+ private:
+  struct Entry {
+    int uses = 0;
+    State state = State::kUndecided;
+    Choice choice;
+  };
+
+  Choices();
+  Entry& At(const std::string& configuration);
+  void Load();
+  void Store();
+
+  const std::string file_;
+  std::mutex mutex_;
+  std::map<std::string, Entry> entries_;
+  size_t num_new_names_ = 0;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_

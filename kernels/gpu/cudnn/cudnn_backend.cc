@@ -1,0 +1,461 @@
+#include "kernels/gpu/cudnn/cudnn_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/arena.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// The reserve space is a multiple of this and the algorithm's number, so that
+// its size tells a backward pass what left it, wherever the tensor has been.
+constexpr size_t kReserveMultiple = Arena::kAlign;
+
+size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
+  return CallBufferSizes(plan, Pass::kForward)[kReserveSpace] +
+         static_cast<size_t>(algorithm);
+}
+
+// Numbers of such bytes are NaN, in every type.
+constexpr unsigned char kNanByte = 0xFF;
+
+CUdeviceptr Address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+// One 64-bit seed from two: the finalizer of splitmix64 (Steele et al., "Fast
+// splittable pseudorandom number generators", 2014) between additions.
+uint64_t MixSeeds(const uint64_t seed[2]) {
+  auto mix = [](uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+  };
+  return mix(mix(seed[0] + 0x9E3779B97F4A7C15u) + seed[1]);
+}
+
+// Where everything stands in a call's workspace.
+struct WorkspaceLayout {
+  void* calls;
+  void* dropout_states;
+  void* params;  // In cuDNN's layout, where that differs.
+  void* params_backprop;
+
+  WorkspaceLayout(const CudnnPlan& plan, Pass pass, Arena* arena) {
+    const auto sizes = CallBufferSizes(plan, pass);
+    const bool repacks = !plan.repacked().empty();
+    auto take = [&](bool wanted, CallBuffer buffer) -> void* {
+      return wanted ? arena->Take<char>(sizes[buffer]) : nullptr;
+    };
+    calls = take(true, kWorkspace);
+    dropout_states = take(plan.uses_dropout(), kDropoutStates);
+    params = take(repacks, kParams);
+    params_backprop = take(repacks && pass == Pass::kBackward, kParamsBackprop);
+  }
+};
+
+}  // namespace
+
+CudnnBackend::CudnnBackend(CudnnResources resources,
+                           const CudnnOptions& options)
+    : resources_(std::move(resources)), options_(options) {
+  // Where there is none, the first call says so.
+  if (LoadCudaDriver().ok()) apart_.emplace();
+}
+
+CudnnBackend::~CudnnBackend() {
+  if (session_ != nullptr) {
+    CudnnSessionPool::Instance().Return(resources_.device, resources_.stream,
+                                        std::move(session_));
+  }
+}
+
+RnnStatus CudnnBackend::Configure(const RnnProblem& problem) {
+  CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
+  if (session_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(
+        CudnnSessionPool::Instance().Take(resources_.device, resources_.stream,
+                                          resources_.memory_limit, &session_));
+  }
+  configuration_ = session_->Configuration(problem, options_);
+  is_capturing_ = StreamIsCapturing();
+  return {};
+}
+
+bool CudnnBackend::StreamIsCapturing() const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return Gpu().cuda.cuStreamIsCapturing(stream(), &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// What is fastest for many networks is first: against it, others are given up.
+std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
+    const RnnProblem& problem) const {
+  std::vector<RnnAlgorithm> algorithms;
+  if (!problem.is_training) algorithms.push_back(RnnAlgorithm::kResident);
+  algorithms.push_back(RnnAlgorithm::kStandard);
+  // In float32, the persistent kernels' functions are exact to about 1e-5 only.
+  // That is more than TF32 has, but less than was asked for without it.
+  if (problem.dtype != RnnDataType::kFloat32 || options_.allow_tf32) {
+    algorithms.push_back(RnnAlgorithm::kPersistStatic);
+    algorithms.push_back(RnnAlgorithm::kPersistStaticSmallH);
+  }
+  return algorithms;
+}
+
+void CudnnBackend::Decide() {
+  CudnnConfiguration& configuration = *configuration_;
+  if (configuration.decided) return;
+  const RnnProblem& problem = configuration.problem;
+  Choice choice;
+  const bool pinned = problem.algorithm != RnnAlgorithm::kAuto;
+  const std::vector<RnnAlgorithm> algorithms = AlgorithmsFor(problem);
+  const bool replays = options_.replay && Gpu().has_graphs;
+  if (pinned || problem.has_sequence_lengths || options_.deterministic ||
+      (algorithms.size() == 1 && !replays)) {
+    if (pinned) {
+      choice.algorithm = problem.algorithm;
+      choice.source = "pinned";
+    }
+    Choices::Instance().Decide(configuration.name, choice);
+  } else {
+    if (is_capturing_ || resources_.is_profiled()) {
+      configuration.decided =
+          Choices::Instance().Find(configuration.name, &configuration.choice);
+      return;
+    }
+    switch (Choices::Instance().Use(configuration.name, &choice)) {
+      case Choices::State::kUndecided:
+        return;
+      case Choices::State::kToBeMeasured:
+        choice = MeasureChoice(session_.get(), configuration_, algorithms,
+                               resources_.allocate);
+        Choices::Instance().Decide(configuration.name, choice);
+        resources_.log(configuration.name + ": " + choice.Text());
+        break;
+      case Choices::State::kDecided:
+        break;
+    }
+  }
+  configuration.choice = choice;
+  configuration.decided = true;
+}
+
+size_t CudnnBackend::WorkspaceBytes(Pass pass) const {
+  Arena arena(nullptr);
+  const WorkspaceLayout workspace(*runs_->plan, pass, &arena);
+  return arena.used();
+}
+
+RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
+                                    RnnBufferSizes* sizes) {
+  CRNN_RETURN_IF_ERROR(Configure(problem));
+  Decide();
+  Choice& choice = configuration_->choice;
+  const bool is_pinned = choice.source == "pinned";
+  if (choice.algorithm == RnnAlgorithm::kResident && !problem.is_aligned &&
+      !is_pinned) {
+    // For this call alone.
+    CRNN_RETURN_IF_ERROR(
+        session_->Runs(configuration_, RnnAlgorithm::kStandard, &runs_));
+    sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
+    return {};
+  }
+  RnnStatus status = session_->Runs(configuration_, choice.algorithm, &runs_);
+  if (!status.ok() && !is_pinned) {
+    // Stored by another version, or for another GPU of that name; or there is
+    // no memory left for another of cuBLAS's handles.
+    choice = Choice();
+    status = session_->Runs(configuration_, choice.algorithm, &runs_);
+  }
+  CRNN_RETURN_IF_ERROR(status);
+  if (problem.is_training) {
+    sizes->reserve_space = ReserveBytes(*runs_->plan, choice.algorithm);
+  }
+  sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
+  return {};
+}
+
+// The persistent kernels read in each step what the last one wrote of the
+// output. On an H200, passes of float16 over one sequence take up to 6 % less
+// time where rows of 1024 bytes begin in the middle of 1024 (LSTM 512, T 100:
+// 113 µs instead of 120), and none was seen to take more.
+size_t CudnnBackend::OutputOffset(const RnnProblem& problem) const {
+  const bool gains = problem.dtype == RnnDataType::kFloat16 &&
+                     problem.batch_size == 1 && problem.max_time > 1;
+  return gains ? kOutputPeriod / 2 : 0;
+}
+
+RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
+                                            size_t reserve_space,
+                                            RnnBufferSizes* sizes) {
+  CRNN_RETURN_IF_ERROR(Configure(problem));
+  if (!configuration_->decided) {
+    configuration_->decided =
+        Choices::Instance().Find(configuration_->name, &configuration_->choice);
+  }
+  RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
+  const size_t number = reserve_space % kReserveMultiple;
+  // The algorithm resident leaves none.
+  if (number > 0 && number < static_cast<size_t>(RnnAlgorithm::kResident)) {
+    algorithm = static_cast<RnnAlgorithm>(number);
+  }
+  CRNN_RETURN_IF_ERROR(session_->Runs(configuration_, algorithm, &runs_));
+  sizes->reserve_space = ReserveBytes(*runs_->plan, algorithm);
+  sizes->backward_consumes_reserve = true;
+  sizes->backward_workspace = WorkspaceBytes(Pass::kBackward);
+  return {};
+}
+
+// Nearly all nodes of a replay name the workspace, so that to rewrite them
+// costs less where it stands still. What is allocated while the stream is being
+// captured may belong to that capture.
+std::shared_ptr<void> CudnnBackend::Workspace(size_t bytes,
+                                              const AllocateMemory& allocate) {
+  const bool keeps = options_.replay && Gpu().has_graphs && !is_capturing_;
+  return keeps ? session_->Workspace(bytes, allocate) : allocate(bytes);
+}
+
+RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
+  const RnnStatus status = Enqueue(pass, addresses);
+  if (status.ok()) return {};
+  Choice& choice = configuration_->choice;
+  const CudnnRuns* const chosen =
+      configuration_->runs[static_cast<int>(choice.algorithm)].get();
+  if (runs_ == chosen && choice.source != "pinned" &&
+      choice.algorithm != RnnAlgorithm::kStandard) {
+    // As where a choice was stored by a process that had more of the GPU. From
+    // the next call on, standard runs.
+    choice = Choice();
+    Choices::Instance().Decide(configuration_->name, choice);
+  }
+  return status;
+}
+
+RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
+  // With sequence lengths, what runs depends on them.
+  if (options_.replay && Replay::Fits(addresses) &&
+      !configuration_->problem.has_sequence_lengths) {
+    bool done = false;
+    CRNN_RETURN_IF_ERROR(TryReplay(&runs_->of(pass), pass, addresses, &done));
+    if (done) return {};
+  }
+  return EnqueuePass(pass, session_->lane(), runs_->plan.get(), addresses);
+}
+
+// On an H200, what cuDNN enqueues itself, in streams of its own too, makes
+// every kernel of every graph 0.18 µs slower until the process ends. So the
+// first use is captured as well, and its nodes are launched once. Not where
+// there is no room for more replays: then that would be every use's price.
+RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
+                                  const CallAddresses& addresses, bool* done) {
+  // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
+  if (runs->cannot_replay || is_capturing_) return {};
+  CudnnPlan* const plan = runs_->plan.get();
+  const bool may_make = !resources_.is_profiled();
+  const bool was_used = std::exchange(runs->was_used, true);
+  if (runs->replay == nullptr ? !was_used || !may_make
+                              : !may_make && !runs->replay->was_launched()) {
+    CapturedGraph graph;
+    // Whether it ever can be captured, the next use finds out.
+    if (!session_->Capture(plan, pass, addresses, &graph).ok()) return {};
+    *done = true;
+    return graph.LaunchNodes(stream());
+  }
+  RnnStatus status;
+  if (runs->replay == nullptr) {
+    if (!session_->MakeRoomForReplay()) return {};
+    const auto sizes = CallBufferSizes(*plan, pass);
+    const std::shared_ptr<void> region = resources_.allocate(
+        *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
+    if (region == nullptr) return {};
+    const Choice& choice = configuration_->choice;
+    const bool as_chain = pass == Pass::kForward ? choice.forward_is_chain
+                                                 : choice.backward_is_chain;
+    status = session_->CaptureReplay(plan, pass, region.get(), as_chain,
+                                     &runs->replay);
+  }
+  if (status.ok()) {
+    status = runs->replay->Launch(stream(), addresses, may_make);
+  }
+  *done = status.ok();
+  if (!*done) {
+    runs->replay.reset();
+    runs->cannot_replay = true;
+    resources_.log(configuration_->name + ": " + status.message);
+  }
+  return {};
+}
+
+RnnStatus CudnnBackend::Copy(const void* from, void* to, size_t bytes) {
+  CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
+  if (bytes == 0) return {};
+  return CudaStatus(
+      Gpu().cuda.cuMemcpyDtoDAsync(Address(to), Address(from), bytes, stream()),
+      "copy device memory");
+}
+
+RnnStatus CudnnBackend::SetZero(void* to, size_t bytes) {
+  return Fill(to, 0, bytes);
+}
+
+RnnStatus CudnnBackend::Fill(void* to, unsigned char byte, size_t bytes) {
+  CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
+  if (bytes == 0) return {};
+  return CudaStatus(
+      Gpu().cuda.cuMemsetD8Async(Address(to), byte, bytes, stream()),
+      "fill device memory");
+}
+
+// A sequence of length 0 ends in the state it began with; cuDNN makes that
+// zero. Between tensors in the caller's layout.
+RnnStatus CudnnBackend::CopyStatesOfEmptySequences(const RnnProblem& problem,
+                                                   const int32_t* lengths,
+                                                   int64_t size,
+                                                   const void* from, void* to) {
+  const int64_t rows = problem.spec.num_pseudo_layers();
+  const int64_t batch = problem.batch_size;
+  const size_t item = size * SizeOf(problem.dtype);
+  for (int64_t begin = 0, end; begin < batch; begin = end + 1) {
+    end = begin;
+    while (end < batch && lengths[end] == 0) ++end;
+    if (end == begin) continue;
+    CUDA_MEMCPY2D copy = {};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    const size_t offset = begin * item * (problem.time_major ? 1 : rows);
+    copy.srcDevice = Address(from) + offset;
+    copy.dstDevice = Address(to) + offset;
+    copy.srcPitch = copy.dstPitch = item * (problem.time_major ? batch : rows);
+    copy.WidthInBytes = item * (problem.time_major ? end - begin : rows);
+    copy.Height = problem.time_major ? rows : end - begin;
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuMemcpy2DAsync(&copy, stream()), "copy states"));
+  }
+  return {};
+}
+
+RnnStatus CudnnBackend::RepackParams(const void* from, void* to) {
+  for (const RepackedBlock& block : runs_->plan->repacked()) {
+    CRNN_RETURN_IF_ERROR(Copy(static_cast<const char*>(from) + block.offset,
+                              static_cast<char*>(to) + block.cudnn_offset,
+                              block.size));
+  }
+  return {};
+}
+
+RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
+                                const RnnForwardBuffers& buffers) {
+  CudnnPlan* const plan = runs_->plan.get();
+  Arena arena(buffers.workspace);
+  const WorkspaceLayout workspace(*plan, Pass::kForward, &arena);
+  if (options_.poison_scratch) {
+    CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
+    if (problem.is_training) {
+      CRNN_RETURN_IF_ERROR(
+          Fill(buffers.reserve_space, kNanByte,
+               ReserveBytes(*plan, configuration_->choice.algorithm)));
+    }
+  }
+  const RnnSpec& spec = problem.spec;
+  const bool repacks = !plan->repacked().empty();
+  const bool lstm = spec.is_lstm();
+  if (problem.has_sequence_lengths) {
+    CRNN_RETURN_IF_ERROR(plan->SetSequenceLengths(buffers.sequence_lengths));
+  }
+  if (plan->uses_dropout()) {
+    CRNN_RETURN_IF_ERROR(plan->SeedDropout(session_->lane().handle,
+                                           workspace.dropout_states,
+                                           MixSeeds(buffers.seed)));
+  }
+  if (repacks) {
+    CRNN_RETURN_IF_ERROR(RepackParams(buffers.params, workspace.params));
+  }
+  CallAddresses addresses = {};
+  addresses[kInput] = Address(buffers.input);
+  addresses[kParams] = Address(repacks ? workspace.params : buffers.params);
+  addresses[kInputH] = Address(buffers.input_h);
+  addresses[kOutputH] = Address(buffers.output_h);
+  if (lstm) {
+    addresses[kInputC] = Address(buffers.input_c);
+    addresses[kOutputC] = Address(buffers.output_c);
+  }
+  addresses[kOutput] = Address(buffers.output);
+  if (problem.is_training) {
+    addresses[kReserveSpace] = Address(buffers.reserve_space);
+  }
+  addresses[kWorkspace] = Address(workspace.calls);
+  addresses[kDropoutStates] = Address(workspace.dropout_states);
+  CRNN_RETURN_IF_ERROR(Run(Pass::kForward, addresses));
+  if (problem.has_sequence_lengths) {
+    CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
+        problem, buffers.sequence_lengths, spec.output_size(), buffers.input_h,
+        buffers.output_h));
+    if (lstm) {
+      CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
+          problem, buffers.sequence_lengths, spec.num_units, buffers.input_c,
+          buffers.output_c));
+    }
+  }
+  return {};
+}
+
+RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
+                                 const RnnBackwardBuffers& buffers) {
+  CudnnPlan* const plan = runs_->plan.get();
+  Arena arena(buffers.workspace);
+  const WorkspaceLayout workspace(*plan, Pass::kBackward, &arena);
+  if (options_.poison_scratch) {
+    CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
+  }
+  const RnnSpec& spec = problem.spec;
+  const bool repacks = !plan->repacked().empty();
+  const bool lstm = spec.is_lstm();
+  if (problem.has_sequence_lengths) {
+    CRNN_RETURN_IF_ERROR(plan->SetSequenceLengths(buffers.sequence_lengths));
+  }
+  if (repacks) {
+    CRNN_RETURN_IF_ERROR(RepackParams(buffers.params, workspace.params));
+  }
+  CallAddresses addresses = {};
+  addresses[kInput] = Address(buffers.input);
+  addresses[kParams] = Address(repacks ? workspace.params : buffers.params);
+  addresses[kOutput] = Address(buffers.output);
+  addresses[kOutputBackprop] = Address(buffers.output_backprop);
+  addresses[kReserveSpace] = Address(buffers.reserve_space);
+  addresses[kWorkspace] = Address(workspace.calls);
+  addresses[kDropoutStates] = Address(workspace.dropout_states);
+  addresses[kInputBackprop] = Address(buffers.input_backprop);
+  addresses[kParamsBackprop] =
+      Address(repacks ? workspace.params_backprop : buffers.params_backprop);
+  addresses[kInputH] = Address(buffers.input_h);
+  addresses[kOutputHBackprop] = Address(buffers.output_h_backprop);
+  addresses[kInputHBackprop] = Address(buffers.input_h_backprop);
+  if (lstm) {
+    addresses[kInputC] = Address(buffers.input_c);
+    addresses[kOutputCBackprop] = Address(buffers.output_c_backprop);
+    addresses[kInputCBackprop] = Address(buffers.input_c_backprop);
+  }
+  CRNN_RETURN_IF_ERROR(Run(Pass::kBackward, addresses));
+  for (const RepackedBlock& block : plan->repacked()) {
+    CRNN_RETURN_IF_ERROR(
+        Copy(static_cast<const char*>(workspace.params_backprop) +
+                 block.cudnn_offset,
+             static_cast<char*>(buffers.params_backprop) + block.offset,
+             block.size));
+  }
+  if (problem.has_sequence_lengths) {
+    CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
+        problem, buffers.sequence_lengths, spec.output_size(),
+        buffers.output_h_backprop, buffers.input_h_backprop));
+    if (lstm) {
+      CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
+          problem, buffers.sequence_lengths, spec.num_units,
+          buffers.output_c_backprop, buffers.input_c_backprop));
+    }
+  }
+  return {};
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,82 @@
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CUDNN_BACKEND_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CUDNN_BACKEND_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kernels/gpu/cudnn/measure.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// What a call has of its device, whose context must be current.
+struct CudnnResources {
+  int device = 0;
+  void* stream = nullptr;
+  // Whether a profiler looks on. When it stops, graphs that were made meanwhile
+  // may crash, since CUPTI breaks them: none are made.
+  std::function<bool()> is_profiled;
+  AllocateMemory allocate;
+  // How many bytes that has in all; 0 where it is not known.
+  std::function<size_t()> memory_limit;
+  // For what is of interest at verbosity 1.
+  std::function<void(const std::string&)> log;
+};
+
+// Runs a network with cuDNN in one stream of one GPU. Used by one thread.
+class CudnnBackend : public RnnBackend {
+ public:
+  CudnnBackend(CudnnResources resources, const CudnnOptions& options);
+  ~CudnnBackend() override;
+
+  RnnStatus BufferSizes(const RnnProblem& problem,
+                        RnnBufferSizes* sizes) override;
+  size_t OutputOffset(const RnnProblem& problem) const override;
+  RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
+                                RnnBufferSizes* sizes) override;
+  std::shared_ptr<void> Workspace(size_t bytes,
+                                  const AllocateMemory& allocate) override;
+  RnnStatus Forward(const RnnProblem& problem,
+                    const RnnForwardBuffers& buffers) override;
+  RnnStatus Backward(const RnnProblem& problem,
+                     const RnnBackwardBuffers& buffers) override;
+  RnnStatus Copy(const void* from, void* to, size_t bytes) override;
+  RnnStatus SetZero(void* to, size_t bytes) override;
+
+ private:
+  RnnStatus Configure(const RnnProblem& problem);
+  // Those to choose among.
+  std::vector<RnnAlgorithm> AlgorithmsFor(const RnnProblem& problem) const;
+  void Decide();
+  size_t WorkspaceBytes(Pass pass) const;
+  bool StreamIsCapturing() const;
+  // Gives a choice up that fails.
+  RnnStatus Run(Pass pass, const CallAddresses& addresses);
+  RnnStatus Enqueue(Pass pass, const CallAddresses& addresses);
+  RnnStatus TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
+                      const CallAddresses& addresses, bool* done);
+
+  RnnStatus Fill(void* to, unsigned char byte, size_t bytes);
+  RnnStatus CopyStatesOfEmptySequences(const RnnProblem& problem,
+                                       const int32_t* lengths, int64_t size,
+                                       const void* from, void* to);
+  RnnStatus RepackParams(const void* from, void* to);
+
+  CUstream stream() const { return static_cast<CUstream>(resources_.stream); }
+
+  const CudnnResources resources_;
+  const CudnnOptions options_;
+  // Both for the time of this call; the session is lent by a pool.
+  std::optional<ApartFromCaptures> apart_;
+  std::unique_ptr<CudnnSession> session_;
+  // Known once the sizes are.
+  bool is_capturing_ = false;  // Somebody the stream.
+  CudnnConfiguration* configuration_ = nullptr;
+  CudnnRuns* runs_ = nullptr;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CUDNN_BACKEND_H_

@@ -1,0 +1,439 @@
+#include "kernels/gpu/cudnn/plan.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <utility>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+const CudnnLibrary& Cudnn() { return Gpu().cudnn; }
+
+cudnnDataType_t CudnnType(RnnDataType dtype) {
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return CUDNN_DATA_DOUBLE;
+    case RnnDataType::kFloat32:
+      return CUDNN_DATA_FLOAT;
+    case RnnDataType::kFloat16:
+      return CUDNN_DATA_HALF;
+    case RnnDataType::kBfloat16:
+      return CUDNN_DATA_BFLOAT16;
+  }
+  return CUDNN_DATA_FLOAT;
+}
+
+const char* TypeName(RnnDataType dtype) {
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return "float64";
+    case RnnDataType::kFloat32:
+      return "float32";
+    case RnnDataType::kFloat16:
+      return "float16";
+    case RnnDataType::kBfloat16:
+      return "bfloat16";
+  }
+  return "unknown type";
+}
+
+cudnnRNNMode_t CellMode(RnnMode mode) {
+  switch (mode) {
+    case RnnMode::kLstm:
+      return CUDNN_LSTM;
+    case RnnMode::kGru:
+      return CUDNN_GRU;
+    case RnnMode::kRnnTanh:
+      return CUDNN_RNN_TANH;
+    case RnnMode::kRnnRelu:
+      return CUDNN_RNN_RELU;
+  }
+  return CUDNN_LSTM;
+}
+
+cudnnRNNBiasMode_t CudnnBiasMode(BiasMode mode) {
+  switch (mode) {
+    case BiasMode::kNone:
+      return CUDNN_RNN_NO_BIAS;
+    case BiasMode::kSingleInput:
+      return CUDNN_RNN_SINGLE_INP_BIAS;
+    case BiasMode::kSingleRecurrent:
+      return CUDNN_RNN_SINGLE_REC_BIAS;
+    case BiasMode::kDouble:
+      return CUDNN_RNN_DOUBLE_BIAS;
+  }
+  return CUDNN_RNN_DOUBLE_BIAS;
+}
+
+cudnnMathType_t MathType(RnnDataType dtype, bool allow_tf32) {
+  switch (dtype) {
+    case RnnDataType::kFloat64:
+      return CUDNN_DEFAULT_MATH;
+    case RnnDataType::kFloat32:
+      return allow_tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+    case RnnDataType::kFloat16:
+    case RnnDataType::kBfloat16:
+      return CUDNN_TENSOR_OP_MATH;
+  }
+  return CUDNN_DEFAULT_MATH;
+}
+
+cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
+  switch (algorithm) {
+    case RnnAlgorithm::kAuto:
+    case RnnAlgorithm::kStandard:
+    case RnnAlgorithm::kResident:
+      return CUDNN_RNN_ALGO_STANDARD;
+    case RnnAlgorithm::kPersistStatic:
+      return CUDNN_RNN_ALGO_PERSIST_STATIC;
+    case RnnAlgorithm::kPersistStaticSmallH:
+      return CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H;
+  }
+  return CUDNN_RNN_ALGO_STANDARD;
+}
+
+// The persistent algorithms' workspace grows with the steps, by five times what
+// standard's grows by: for long sequences it is the largest buffer of training.
+// In halves that part of it is half as large and, on an H200, a step takes up
+// to 5 % longer where each half has so many steps.
+constexpr int64_t kStepsOfHalf = 50;
+// Where standard's workspace is nearly as large, there is little to save.
+constexpr double kWorthHalving = 1.5;  // Times standard's.
+// As of TensorFlow's buffers.
+constexpr int64_t kDataAlignment = 256;
+
+// Of `count` parts, that of all but the last.
+int64_t StepsOfPart(int64_t max_time, int64_t count) {
+  return (max_time + count - 1) / count;
+}
+
+// "cudnnRNNForward" of "Gpu().cudnn.cudnnRNNForward(…)".
+std::string FunctionName(const std::string& call) {
+  size_t begin = call.find("cudnn");
+  while (begin != std::string::npos && !std::isupper(call[begin + 5])) {
+    begin = call.find("cudnn", begin + 1);
+  }
+  if (begin == std::string::npos) begin = 0;
+  return call.substr(begin, call.find('(', begin) - begin);
+}
+
+// Stands for device memory where cuDNN only computes with the address.
+void* UnreadAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 20); }
+
+}  // namespace
+
+std::string Describe(const RnnProblem& problem) {
+  const RnnSpec& spec = problem.spec;
+  std::string text = RnnModeName(spec.rnn_mode);
+  text += ", " + std::to_string(spec.num_layers) + " layers of " +
+          std::to_string(spec.num_units) + " units";
+  if (spec.num_proj > 0) {
+    text += " projected to " + std::to_string(spec.num_proj);
+  }
+  text += spec.num_dirs() == 2 ? ", bidirectional" : ", unidirectional";
+  if (spec.input_mode == InputMode::kSkip) text += ", skip_input";
+  text += ", input size " + std::to_string(spec.input_size);
+  text += ", bias set " + std::to_string(static_cast<int>(spec.bias_mode));
+  if (spec.cell_clip > 0) text += ", clip " + std::to_string(spec.cell_clip);
+  if (spec.dropout > 0) text += ", dropout " + std::to_string(spec.dropout);
+  text += std::string(", ") + TypeName(problem.dtype);
+  text += ", time " + std::to_string(problem.max_time) + ", batch " +
+          std::to_string(problem.batch_size);
+  text += problem.time_major ? ", time-major" : ", batch-major";
+  if (problem.has_sequence_lengths) text += ", with sequence lengths";
+  return text + (problem.is_training ? ", training" : ", inference");
+}
+
+RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
+                       const RnnProblem& problem) {
+  char details[512] = "";
+  Cudnn().cudnnGetLastErrorString(details, sizeof(details));
+  const std::string message = std::string("cuDNN failed (") +
+                              Cudnn().cudnnGetErrorString(status) + ") in " +
+                              FunctionName(call) + " for " + Describe(problem) +
+                              (details[0] != '\0' ? ": " : "") + details;
+  switch (status / 1000) {
+    case CUDNN_STATUS_BAD_PARAM / 1000:
+      return {RnnStatus::Code::kInvalidArgument, message};
+    case CUDNN_STATUS_NOT_SUPPORTED / 1000:
+      return {RnnStatus::Code::kUnimplemented, message};
+    default:
+      break;
+  }
+  const bool out_of_memory =
+      status == CUDNN_STATUS_ALLOC_FAILED ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  return {out_of_memory ? RnnStatus::Code::kResourceExhausted
+                        : RnnStatus::Code::kInternal,
+          message};
+}
+
+RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
+                            const CudnnOptions& options,
+                            std::unique_ptr<CudnnPlan>* plan) {
+  std::unique_ptr<CudnnPlan> built(new CudnnPlan(problem));
+  CRNN_RETURN_IF_ERROR(built->Build(handle, options));
+  *plan = std::move(built);
+  return {};
+}
+
+RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
+                                     RnnDescriptor* descriptor) {
+  const RnnSpec& spec = problem_.spec;
+  CRNN_RETURN_IF_CUDNN_ERROR(descriptor->Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnSetRNNDescriptor_v8(
+          descriptor->get(), CudnnAlgorithm(algorithm), CellMode(spec.rnn_mode),
+          CudnnBiasMode(spec.bias_mode),
+          spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
+          spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
+                                              : CUDNN_LINEAR_INPUT,
+          CudnnType(problem_.dtype),
+          problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
+                                                  : CUDNN_DATA_FLOAT,
+          MathType(problem_.dtype, allow_tf32),
+          static_cast<int32_t>(spec.input_size),
+          static_cast<int32_t>(spec.num_units),
+          static_cast<int32_t>(spec.output_size()),
+          static_cast<int32_t>(spec.num_layers), dropout_.get(),
+          problem_.has_sequence_lengths ? CUDNN_RNN_PADDED_IO_ENABLED
+                                        : CUDNN_RNN_PADDED_IO_DISABLED),
+      problem_);
+  if (spec.cell_clip > 0.0f) {
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Cudnn().cudnnRNNSetClip_v9(descriptor->get(), CUDNN_RNN_CLIP_MINMAX,
+                                   -static_cast<double>(spec.cell_clip),
+                                   static_cast<double>(spec.cell_clip)),
+        problem_);
+  }
+  return {};
+}
+
+RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
+                                  int64_t num_steps, int64_t vector_size,
+                                  const int32_t* lengths) {
+  // Padded outputs are set to this; the bytes are zero in every type.
+  double padding = 0.0;
+  std::vector<int> full;
+  if (lengths == nullptr) {
+    full.assign(problem_.batch_size, static_cast<int>(num_steps));
+    lengths = full.data();
+  }
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnSetRNNDataDescriptor(
+          descriptor->get(), CudnnType(problem_.dtype),
+          CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, static_cast<int>(num_steps),
+          static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
+          lengths, &padding),
+      problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
+                                    int64_t size) {
+  const int rows = static_cast<int>(problem_.spec.num_pseudo_layers());
+  const int batch = static_cast<int>(problem_.batch_size);
+  const int n = static_cast<int>(size);
+  const int dims[] = {rows, batch, n};
+  const int strides[] = {batch * n, n, 1};
+  CRNN_RETURN_IF_CUDNN_ERROR(descriptor->Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnSetTensorNdDescriptor(
+          descriptor->get(), CudnnType(problem_.dtype), 3, dims, strides),
+      problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::DescribePart(CudnnPart* part, const int32_t* lengths) {
+  CRNN_RETURN_IF_ERROR(DescribeData(&part->input, part->num_steps,
+                                    problem_.spec.input_size, lengths));
+  return DescribeData(&part->output, part->num_steps,
+                      problem_.spec.layer_output_size(), lengths);
+}
+
+RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
+  return DescribePart(&parts_.front(), lengths);
+}
+
+// The first part is the longest, for which the sizes are asked.
+RnnStatus CudnnPlan::DivideTime(cudnnHandle_t handle, int64_t count) {
+  parts_.clear();
+  const int64_t longest = StepsOfPart(problem_.max_time, count);
+  for (int64_t first = 0; first < problem_.max_time; first += longest) {
+    const int64_t steps = std::min(longest, problem_.max_time - first);
+    CudnnPart part = {first, steps, {}, {}};
+    CRNN_RETURN_IF_CUDNN_ERROR(part.input.Create(), problem_);
+    CRNN_RETURN_IF_CUDNN_ERROR(part.output.Create(), problem_);
+    CRNN_RETURN_IF_ERROR(DescribePart(&part, nullptr));
+    parts_.push_back(std::move(part));
+  }
+  return TempSpaceSizes(handle, rnn_, &workspace_size_, &reserve_size_);
+}
+
+RnnStatus CudnnPlan::TempSpaceSizes(cudnnHandle_t handle,
+                                    const RnnDescriptor& network,
+                                    size_t* workspace, size_t* reserve) {
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnGetRNNTempSpaceSizes(
+          handle, network.get(),
+          problem_.is_training ? CUDNN_FWD_MODE_TRAINING
+                               : CUDNN_FWD_MODE_INFERENCE,
+          parts_.front().input.get(), workspace, reserve),
+      problem_);
+  return {};
+}
+
+bool CudnnPlan::MayRunInHalves(RnnAlgorithm algorithm) const {
+  const RnnSpec& spec = problem_.spec;
+  if (!problem_.is_training || algorithm == RnnAlgorithm::kStandard ||
+      spec.num_dirs() == 2 || uses_dropout() || problem_.has_sequence_lengths ||
+      problem_.max_time < 2 * kStepsOfHalf) {
+    return false;
+  }
+  // The second half is to stand where kernels for aligned data can take it.
+  const int64_t first_steps =
+      StepsOfPart(problem_.max_time, 2) * problem_.batch_size;
+  const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
+  return first_steps * spec.input_size * item % kDataAlignment == 0 &&
+         first_steps * spec.layer_output_size() * item % kDataAlignment == 0;
+}
+
+RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t handle, void* states,
+                                 uint64_t seed) {
+  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnSetDropoutDescriptor(
+                                 dropout_.get(), handle, problem_.spec.dropout,
+                                 states, dropout_states_size_, seed),
+                             problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t handle, void* states) {
+  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnRestoreDropoutDescriptor(
+                                 dropout_.get(), handle, problem_.spec.dropout,
+                                 states, dropout_states_size_, 0),
+                             problem_);
+  return {};
+}
+
+RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
+  const RnnSpec& spec = problem_.spec;
+  const int64_t largest = std::numeric_limits<int32_t>::max();
+  for (const int64_t size :
+       {spec.num_pseudo_layers(), problem_.batch_size * spec.num_units,
+        problem_.batch_size * spec.output_size(), spec.input_size,
+        spec.layer_output_size()}) {
+    if (size > largest) {
+      return {RnnStatus::Code::kUnimplemented,
+              "cuDNN's sizes are 32-bit integers, too small for " +
+                  Describe(problem_)};
+    }
+  }
+  if (spec.num_proj == spec.num_units) {
+    // It would take the equal size to mean that there is no projection.
+    return {RnnStatus::Code::kUnimplemented,
+            "cuDNN projects to fewer units than there are only; num_proj equal "
+            "to num_units runs on the CPU (tf.device('CPU')), but received " +
+                Describe(problem_)};
+  }
+  CRNN_RETURN_IF_CUDNN_ERROR(dropout_.Create(), problem_);
+  const bool drops =
+      problem_.is_training && spec.dropout > 0.0f && spec.num_layers > 1;
+  if (drops) {
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Cudnn().cudnnDropoutGetStatesSize(handle, &dropout_states_size_),
+        problem_);
+  }
+  if (drops) {
+    // The rate decides the sizes below; the states are set before each run, and
+    // until then this address is only noted.
+    CRNN_RETURN_IF_ERROR(AttachDropout(handle, UnreadAddress()));
+  } else {
+    CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnSetDropoutDescriptor(
+                                   dropout_.get(), handle, 0.0f, nullptr, 0, 0),
+                               problem_);
+  }
+  CRNN_RETURN_IF_ERROR(
+      DescribeNetwork(options.algorithm, options.allow_tf32, &rnn_));
+  CRNN_RETURN_IF_ERROR(DescribeStates(&h_, spec.output_size()));
+  CRNN_RETURN_IF_ERROR(DescribeStates(&c_, spec.num_units));
+  CRNN_RETURN_IF_ERROR(DivideTime(handle, 1));
+  if (MayRunInHalves(options.algorithm)) {
+    RnnDescriptor standard;
+    size_t workspace, reserve;
+    CRNN_RETURN_IF_ERROR(DescribeNetwork(RnnAlgorithm::kStandard,
+                                         options.allow_tf32, &standard));
+    CRNN_RETURN_IF_ERROR(
+        TempSpaceSizes(handle, standard, &workspace, &reserve));
+    if (workspace_size_ > kWorthHalving * workspace) {
+      CRNN_RETURN_IF_ERROR(DivideTime(handle, 2));
+    }
+  }
+  if (options.algorithm == RnnAlgorithm::kResident) {
+    // It takes the parameters as they are, and memory of its own.
+    weight_space_size_ = ParamLayout(spec).size() * SizeOf(problem_.dtype);
+    CRNN_RETURN_IF_ERROR(
+        ResidentNetwork::Create(problem_, options.allow_tf32, &resident_));
+    workspace_size_ = resident_->workspace_size();
+    return {};
+  }
+  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnGetRNNWeightSpaceSize(
+                                 handle, rnn_.get(), &weight_space_size_),
+                             problem_);
+  return CompareLayouts(handle, options.force_repack);
+}
+
+RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
+  const RnnSpec& spec = problem_.spec;
+  const ParamLayout layout(spec);
+  const size_t item = SizeOf(problem_.dtype);
+  TensorDescriptor matrix, bias;
+  CRNN_RETURN_IF_CUDNN_ERROR(matrix.Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(bias.Create(), problem_);
+  char* const base = static_cast<char*>(UnreadAddress());
+  bool same = weight_space_size_ == layout.size() * item;
+  for (const bool is_bias : {false, true}) {
+    for (const ParamBlock& block :
+         is_bias ? layout.biases() : layout.weights()) {
+      void* matrix_address = nullptr;
+      void* bias_address = nullptr;
+      CRNN_RETURN_IF_CUDNN_ERROR(
+          Cudnn().cudnnGetRNNWeightParams(
+              handle, rnn_.get(),
+              static_cast<int32_t>(block.layer * spec.num_dirs() + block.dir),
+              weight_space_size_, base,
+              static_cast<int32_t>(block.linear_layer_id), matrix.get(),
+              &matrix_address, bias.get(), &bias_address),
+          problem_);
+      const char* const address =
+          static_cast<const char*>(is_bias ? bias_address : matrix_address);
+      if (address == nullptr) {
+        return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
+                                                     block.Name() + " for " +
+                                                     Describe(problem_)};
+      }
+      cudnnDataType_t type;
+      int num_dims, dims[3], strides[3];
+      CRNN_RETURN_IF_CUDNN_ERROR(
+          Cudnn().cudnnGetTensorNdDescriptor((is_bias ? bias : matrix).get(), 3,
+                                             &type, &num_dims, dims, strides),
+          problem_);
+      if (dims[1] * static_cast<int64_t>(dims[2]) != block.size() ||
+          dims[1] != block.rows) {
+        return {RnnStatus::Code::kUnimplemented,
+                "cuDNN expects parameter " + block.Name() + " of shape [" +
+                    std::to_string(dims[1]) + ", " + std::to_string(dims[2]) +
+                    "] for " + Describe(problem_)};
+      }
+      const RepackedBlock repacked = {block.offset * item,
+                                      static_cast<size_t>(address - base),
+                                      block.size() * item};
+      same = same && repacked.offset == repacked.cudnn_offset;
+      repacked_.push_back(repacked);
+    }
+  }
+  if (same && !force_repack) repacked_.clear();
+  return {};
+}
+
+}  // namespace cudnn_rnn_tf

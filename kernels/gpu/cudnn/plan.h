@@ -1,0 +1,127 @@
+// A configuration as cuDNN knows it: described once, then run many times.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_PLAN_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_PLAN_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/descriptors.h"
+#include "kernels/gpu/cudnn/resident.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// What besides the problem decides how cuDNN computes.
+struct CudnnOptions {
+  // Of a plan; what the problem wishes may be a choice.
+  RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
+  bool allow_tf32 = true;
+  // Whether to choose by rule, not by measuring.
+  bool deterministic = false;
+  // Whether passes may be replayed as CUDA graphs.
+  bool replay = true;
+  // For tests: copy the parameters as if cuDNN's layout were another one.
+  bool force_repack = false;
+  // For tests: fill what cuDNN gets as scratch with NaN first.
+  bool poison_scratch = false;
+};
+
+// A piece of the parameters that stands elsewhere in cuDNN's buffer; in bytes.
+struct RepackedBlock {
+  size_t offset;
+  size_t cudnn_offset;
+  size_t size;
+};
+
+// The problem in words.
+std::string Describe(const RnnProblem& problem);
+
+// A failed cuDNN call as a status, with cuDNN's own account of it.
+RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
+                       const RnnProblem& problem);
+
+#define CRNN_RETURN_IF_CUDNN_ERROR(call, problem)       \
+  do {                                                  \
+    const cudnnStatus_t crnn_status = (call);           \
+    if (crnn_status != CUDNN_STATUS_SUCCESS) {          \
+      return CudnnFailure(crnn_status, #call, problem); \
+    }                                                   \
+  } while (false)
+
+// Consecutive steps of time, described for calls that compute them alone.
+struct CudnnPart {
+  int64_t first_step, num_steps;
+  RnnDataDescriptor input, output;
+};
+inline constexpr size_t kMaxCudnnParts = 2;
+
+// Not thread-safe: sequence lengths are set before each run.
+class CudnnPlan {
+ public:
+  static RnnStatus Create(cudnnHandle_t handle, const RnnProblem& problem,
+                          const CudnnOptions& options,
+                          std::unique_ptr<CudnnPlan>* plan);
+
+  // For a problem with sequence lengths: describes the data anew.
+  RnnStatus SetSequenceLengths(const int32_t* lengths);
+  // Begins the sequence of random numbers of `seed`; `states` is device memory
+  // of dropout_states_size() bytes, written in the handle's stream.
+  RnnStatus SeedDropout(cudnnHandle_t handle, void* states, uint64_t seed);
+  // Describes dropout for a backward pass, which takes the masks from the
+  // reserve space and leaves `states` alone.
+  RnnStatus AttachDropout(cudnnHandle_t handle, void* states);
+
+  const RnnProblem& problem() const { return problem_; }
+  bool uses_dropout() const { return dropout_states_size_ > 0; }
+  size_t dropout_states_size() const { return dropout_states_size_; }
+  // The whole sequences, or their halves: what the first leaves as its states,
+  // the second begins with.
+  const std::vector<CudnnPart>& parts() const { return parts_; }
+  // Of a part's calls.
+  size_t workspace_size() const { return workspace_size_; }
+  size_t reserve_size() const { return reserve_size_; }
+  size_t weight_space_size() const { return weight_space_size_; }
+  // Empty where cuDNN's layout is the opaque buffer's.
+  const std::vector<RepackedBlock>& repacked() const { return repacked_; }
+
+  // What runs instead of cuDNN, if it was asked for.
+  const ResidentNetwork* resident() const { return resident_.get(); }
+
+  cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
+  cudnnTensorDescriptor_t h() const { return h_.get(); }
+  cudnnTensorDescriptor_t c() const { return c_.get(); }
+
+ private:
+  explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
+  RnnStatus Build(cudnnHandle_t handle, const CudnnOptions& options);
+  RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
+                            RnnDescriptor* descriptor);
+  // Lengths are full where they are null.
+  RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t num_steps,
+                         int64_t vector_size, const int32_t* lengths);
+  RnnStatus DescribePart(CudnnPart* part, const int32_t* lengths);
+  RnnStatus DescribeStates(TensorDescriptor* descriptor, int64_t size);
+  RnnStatus DivideTime(cudnnHandle_t handle, int64_t count);
+  RnnStatus TempSpaceSizes(cudnnHandle_t handle, const RnnDescriptor& network,
+                           size_t* workspace, size_t* reserve);
+  bool MayRunInHalves(RnnAlgorithm algorithm) const;
+  RnnStatus CompareLayouts(cudnnHandle_t handle, bool force_repack);
+
+  const RnnProblem problem_;
+  DropoutDescriptor dropout_;
+  RnnDescriptor rnn_;
+  std::vector<CudnnPart> parts_;
+  TensorDescriptor h_, c_;
+  size_t dropout_states_size_ = 0;
+  size_t workspace_size_ = 0;
+  size_t reserve_size_ = 0;
+  size_t weight_space_size_ = 0;
+  std::vector<RepackedBlock> repacked_;
+  std::unique_ptr<ResidentNetwork> resident_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_PLAN_H_

@@ -1,0 +1,249 @@
+#include "kernels/gpu/cudnn/replay.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr CUdeviceptr kAlignment = 256;
+// Of a node, host and device memory together, as measured, rounded up.
+constexpr size_t kBytesPerNode = 16 << 10;
+// Some kernels' arguments have gaps that hold what the stack held before, which
+// the next captures do not see again.
+constexpr int kAttempts = 3;
+constexpr size_t kMaxInstances = 64;
+// A loop over more calls makes do with what a pass may always have.
+constexpr size_t kMaxMissed = 256;
+// Of one pass and of all. What a pass may have in any case, and at once, before
+// a call comes again: two instances, or more of few nodes.
+constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
+constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
+constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
+// So few nodes are worth an instance for each set of addresses.
+constexpr size_t kFewNodes = 32;
+
+const CudaDriver& Cuda() { return Gpu().cuda; }
+
+// By how much the second capture moves a buffer. The difference of two odd
+// multiples is no odd multiple, so that a difference of two addresses is not
+// taken for an address.
+CUdeviceptr MoveOf(int buffer) {
+  return (2 * static_cast<CUdeviceptr>(buffer) + 1) * kAlignment;
+}
+static_assert(2 * (2 * kNumCallBuffers * kAlignment) <= Replay::kRegionSlack);
+
+// The buffers that stand elsewhere, a bit for each.
+uint32_t Changed(const CallAddresses& before, const CallAddresses& now) {
+  uint32_t changed = 0;
+  for (int i = 0; i < kNumCallBuffers; ++i) {
+    if (before[i] != now[i]) changed |= uint32_t{1} << i;
+  }
+  return changed;
+}
+
+std::atomic<size_t>& BytesOfAll() {
+  static std::atomic<size_t> bytes = 0;
+  return bytes;
+}
+
+std::atomic<int64_t>& LaunchesOfAll() {
+  static std::atomic<int64_t> launches = 0;
+  return launches;
+}
+
+}  // namespace
+
+bool Replay::Fits(const CallAddresses& addresses) {
+  for (const CUdeviceptr address : addresses) {
+    if (address % kAlignment != 0) return false;
+  }
+  return true;
+}
+
+size_t Replay::TotalBytes() { return BytesOfAll(); }
+
+int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
+
+Replay::~Replay() { Forget(); }
+
+void Replay::Forget() {
+  instances_.clear();
+  missed_.clear();
+  BytesOfAll() -= bytes_;
+  bytes_ = 0;
+}
+
+RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
+                          const std::array<bool, kNumCallBuffers>& used,
+                          bool as_chain, const Enqueue& enqueue,
+                          std::unique_ptr<Replay>* replay) {
+  std::unique_ptr<Replay> made(new Replay);
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuCtxGetCurrent(&made->context_), "name its context"));
+  CallAddresses addresses = {}, distances = {}, moved_addresses = {};
+  for (int i = 0; i < kNumCallBuffers; ++i) {
+    if (!used[i]) continue;
+    // No two begin at one place, where a pass might run as if in place.
+    addresses[i] = region + 2 * i * kAlignment;
+    distances[i] = MoveOf(i);
+    moved_addresses[i] = addresses[i] + distances[i];
+  }
+  GraphNode::Kernels kernels;
+  RnnStatus found;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    CapturedGraph moved;
+    CRNN_RETURN_IF_ERROR(CapturedGraph::Capture(
+        stream, [&] { return enqueue(addresses); }, &kernels, &made->graph_));
+    CRNN_RETURN_IF_ERROR(CapturedGraph::Capture(
+        stream, [&] { return enqueue(moved_addresses); }, &kernels, &moved));
+    found = made->FindPatches(moved, addresses, distances);
+    if (found.ok()) break;
+  }
+  CRNN_RETURN_IF_ERROR(found);
+  CRNN_RETURN_IF_ERROR(made->graph_.FillByKernels());
+  if (as_chain && made->graph_.is_in_order()) {
+    CRNN_RETURN_IF_ERROR(made->graph_.MakeChain());
+  }
+  *replay = std::move(made);
+  return {};
+}
+
+RnnStatus Replay::FindPatches(const CapturedGraph& moved,
+                              const CallAddresses& addresses,
+                              const CallAddresses& distances) {
+  std::vector<GraphNode>& nodes = graph_.nodes();
+  if (moved.nodes().size() != nodes.size()) {
+    return NotReplayable("its kernels depend on addresses");
+  }
+  patched_.clear();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const GraphNode& other = moved.nodes()[i];
+    if (!nodes[i].IsLike(other)) {
+      return NotReplayable("its kernels depend on addresses");
+    }
+    PatchedNode patched = {&nodes[i], {}, 0};
+    const std::vector<CUdeviceptr>& words = nodes[i].words();
+    for (size_t word = 0; word < words.size(); ++word) {
+      const CUdeviceptr difference = other.words()[word] - words[word];
+      if (difference == 0) continue;
+      int buffer = 0;
+      while (buffer < kNumCallBuffers && distances[buffer] != difference) {
+        ++buffer;
+      }
+      if (buffer == kNumCallBuffers) {
+        return NotReplayable("an argument of a kernel follows the addresses");
+      }
+      patched.patches.push_back({word, static_cast<CallBuffer>(buffer),
+                                 words[word] - addresses[buffer]});
+      patched.buffers |= uint32_t{1} << buffer;
+    }
+    if (patched.patches.empty()) continue;
+    patched_.push_back(std::move(patched));
+  }
+  return {};
+}
+
+void Replay::Patch(const CallAddresses& addresses, PatchedNode* patched) {
+  for (const auto& [word, buffer, distance] : patched->patches) {
+    patched->node->set_word(word, addresses[buffer] + distance);
+  }
+}
+
+RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses,
+                         bool may_instantiate) {
+  Instance* instance = InstanceFor(addresses, may_instantiate);
+  if (instance == nullptr) {
+    const RnnStatus status = Instantiate(addresses);
+    // As without memory for more of them.
+    if (instances_.empty()) return status;
+    instance = &instances_.back();
+  }
+  CRNN_RETURN_IF_ERROR(Move(addresses, instance));
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Cuda().cuGraphLaunch(instance->exec.get(), stream), "launch a graph"));
+  ++LaunchesOfAll();
+  return {};
+}
+
+bool Replay::AreOfOneInstance(const CallAddresses& a,
+                              const CallAddresses& b) const {
+  if (graph_.nodes().size() <= kFewNodes) return a == b;
+  return a[kParams] == b[kParams] && a[kOutput] == b[kOutput];
+}
+
+Replay::Instance* Replay::InstanceFor(const CallAddresses& addresses,
+                                      bool may_instantiate) {
+  const auto same = std::find_if(
+      instances_.begin(), instances_.end(), [&](const Instance& one) {
+        return AreOfOneInstance(one.addresses, addresses);
+      });
+  if (same != instances_.end()) return &*same;
+  const bool was_missed = NoteMiss(addresses);
+  if (may_instantiate && HasRoom(was_missed)) return nullptr;
+  // What does not come again is left one of them. Of a loop over more than
+  // there is room for, the one that was not used for longest is wanted next.
+  return was_missed ? &instances_[random_() % instances_.size()]
+                    : &instances_.back();
+}
+
+bool Replay::NoteMiss(const CallAddresses& addresses) {
+  const bool was = std::any_of(missed_.begin(), missed_.end(),
+                               [&](const CallAddresses& missed) {
+                                 return AreOfOneInstance(missed, addresses);
+                               });
+  if (!was) missed_.push_back(addresses);
+  if (missed_.size() > kMaxMissed) missed_.pop_front();
+  return was;
+}
+
+bool Replay::HasRoom(bool was_missed) const {
+  const size_t bytes = bytes_ + BytesOfInstance();
+  return instances_.size() < kMaxInstances &&
+         (bytes <= std::max(2 * BytesOfInstance(), kOwnInstanceBytes) ||
+          (was_missed && bytes <= kMaxInstanceBytes &&
+           BytesOfAll() + BytesOfInstance() <= kMaxInstanceBytesOfAll));
+}
+
+size_t Replay::BytesOfInstance() const {
+  return graph_.nodes().size() * kBytesPerNode;
+}
+
+RnnStatus Replay::Instantiate(const CallAddresses& addresses) {
+  // Seen for networks with projections: the driver refuses in the graph what it
+  // takes in the executable graph.
+  std::vector<const GraphNode*> refused;
+  for (PatchedNode& patched : patched_) {
+    Patch(addresses, &patched);
+    if (!patched.node->Write(nullptr, context_).ok()) {
+      refused.push_back(patched.node);
+    }
+  }
+  CUgraphExec instantiated = nullptr;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuGraphInstantiate(&instantiated, graph_.get(), 0),
+                 "instantiate a graph"));
+  Exec exec(instantiated);
+  for (const GraphNode* const node : refused) {
+    CRNN_RETURN_IF_ERROR(node->Write(exec.get(), context_));
+  }
+  bytes_ += BytesOfInstance();
+  BytesOfAll() += BytesOfInstance();
+  instances_.push_back({std::move(exec), addresses});
+  return {};
+}
+
+RnnStatus Replay::Move(const CallAddresses& addresses, Instance* instance) {
+  const uint32_t changed = Changed(instance->addresses, addresses);
+  if (changed == 0) return {};
+  for (PatchedNode& patched : patched_) {
+    if ((patched.buffers & changed) == 0) continue;
+    Patch(addresses, &patched);
+    CRNN_RETURN_IF_ERROR(patched.node->Write(instance->exec.get(), context_));
+  }
+  instance->addresses = addresses;
+  return {};
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,214 @@
+#include "kernels/gpu/cudnn/resident.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/arena.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// Of a product's results, which bounds the steps at once. Between two such
+// parts the weights are loaded anew, which takes as long as a few steps.
+constexpr int64_t kProjectedBytes = int64_t{32} << 20;
+// For cuBLAS, which sums products of few results in parts: so many parts, in at
+// most so much memory, and in any case what its documentation calls enough.
+constexpr int64_t kBlasParts = 4;
+constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
+constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
+// The kernel loads as many bytes at once as tensors are aligned to.
+constexpr CUdeviceptr kAlignment = RnnProblem::kAlignment;
+
+cudaDataType_t CudaType(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
+         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
+                                          : CUDA_R_16BF;
+}
+
+RnnStatus Unsupported(const char* what) {
+  return {RnnStatus::Code::kUnimplemented,
+          std::string("the algorithm resident cannot run ") + what};
+}
+
+RnnStatus CheckSupport(const RnnProblem& problem) {
+  const RnnSpec& spec = problem.spec;
+  if (problem.is_training) return Unsupported("training");
+  if (problem.has_sequence_lengths) return Unsupported("sequence lengths");
+  if (spec.num_proj > 0) return Unsupported("projections");
+  if (spec.input_mode == InputMode::kSkip) return Unsupported("skip_input");
+  if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
+  return {};
+}
+
+}  // namespace
+
+struct ResidentNetwork::Workspace {
+  size_t blas_bytes;
+  void* blas;
+  float* projected;
+  // One layer's outputs, while another's are where the last one's will be.
+  char* outputs = nullptr;
+
+  Workspace(const ResidentNetwork& network, Arena* arena) {
+    const RnnProblem& problem = network.problem_;
+    const RnnSpec& spec = problem.spec;
+    const int64_t num_projected = network.StepsAtOnce() * problem.batch_size *
+                                  spec.num_gates() * spec.num_units;
+    blas_bytes = static_cast<size_t>(
+        std::clamp(kBlasParts * num_projected * int64_t{sizeof(float)},
+                   kMinBlasBytes, kMaxBlasBytes));
+    blas = arena->Take<char>(blas_bytes);
+    projected = arena->Take<float>(num_projected);
+    if (spec.num_layers > 1) {
+      outputs =
+          arena->Take<char>(problem.max_time * problem.batch_size *
+                            spec.layer_output_size() * SizeOf(problem.dtype));
+    }
+  }
+};
+
+RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
+                                  std::unique_ptr<ResidentNetwork>* network) {
+  CRNN_RETURN_IF_ERROR(CheckSupport(problem));
+  std::unique_ptr<ResidentNetwork> made(
+      new ResidentNetwork(problem, allow_tf32));
+  CRNN_RETURN_IF_ERROR(
+      ResidentKernel::Get({problem.spec.rnn_mode, problem.dtype,
+                           problem.spec.num_units, problem.batch_size},
+                          &made->kernel_));
+  *network = std::move(made);
+  return {};
+}
+
+int64_t ResidentNetwork::StepsAtOnce() const {
+  const int64_t bytes_of_step =
+      problem_.batch_size * problem_.spec.num_gates() *
+      problem_.spec.num_units * static_cast<int64_t>(sizeof(float));
+  return std::clamp(kProjectedBytes / bytes_of_step, int64_t{1},
+                    problem_.max_time);
+}
+
+size_t ResidentNetwork::workspace_size() const {
+  Arena arena(nullptr);
+  const Workspace workspace(*this, &arena);
+  return arena.used();
+}
+
+// In cuBLAS's order, column-major: the weights, [input_size, G * H] there, are
+// transposed.
+RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const Buffers& buffers,
+                                   int64_t pseudo_layer, CUdeviceptr inputs,
+                                   int64_t input_size, int64_t first,
+                                   int64_t steps, CUdeviceptr projected) const {
+  const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
+  const CUdeviceptr weights =
+      buffers.params + layout_.pseudo_layer(pseudo_layer).input_weights * item;
+  const CUdeviceptr rows =
+      inputs + first * problem_.batch_size * input_size * item;
+  const int64_t rows_of_weights =
+      problem_.spec.num_gates() * problem_.spec.num_units;
+  const bool tf32 = problem_.dtype == RnnDataType::kFloat32 && allow_tf32_;
+  const float one = 1.0f, zero = 0.0f;
+  const cudaDataType_t type = CudaType(problem_.dtype);
+  return CublasStatus(
+      Gpu().cublas.cublasGemmEx_64(
+          blas, CUBLAS_OP_T, CUBLAS_OP_N, rows_of_weights,
+          steps * problem_.batch_size, input_size, &one,
+          reinterpret_cast<const void*>(weights), type, input_size,
+          reinterpret_cast<const void*>(rows), type, input_size, &zero,
+          reinterpret_cast<void*>(projected), CUDA_R_32F, rows_of_weights,
+          tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+          CUBLAS_GEMM_DEFAULT),
+      "multiply");
+}
+
+RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
+                                        const Buffers& buffers,
+                                        int64_t pseudo_layer,
+                                        CUdeviceptr inputs, CUdeviceptr outputs,
+                                        CUdeviceptr projected) const {
+  const RnnSpec& spec = problem_.spec;
+  const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
+  const int64_t dir = pseudo_layer % spec.num_dirs();
+  const ParamLayout::PseudoLayer& at = layout_.pseudo_layer(pseudo_layer);
+  const auto parameter = [&](int64_t offset) {
+    return offset < 0 ? 0 : buffers.params + offset * item;
+  };
+  const auto state = [&](CUdeviceptr states) {
+    const int64_t offset =
+        pseudo_layer * problem_.batch_size * spec.num_units * item;
+    return states == 0 ? 0 : states + offset;
+  };
+  ResidentArguments arguments = {};
+  arguments.weights = parameter(at.recurrent_weights);
+  arguments.input_bias = parameter(at.input_bias);
+  arguments.recurrent_bias = parameter(at.recurrent_bias);
+  arguments.projected = projected;
+  arguments.first_h = state(buffers.input_h);
+  arguments.first_c = state(buffers.input_c);
+  arguments.output = outputs + dir * spec.num_units * item;
+  arguments.last_h = state(buffers.output_h);
+  arguments.last_c = state(buffers.output_c);
+  arguments.num_steps = static_cast<int>(problem_.max_time);
+  arguments.stride = static_cast<int>(spec.layer_output_size());
+  arguments.is_reversed = dir == 1;
+  for (const CUdeviceptr address :
+       {arguments.weights, arguments.first_h, arguments.output}) {
+    if (address % kAlignment != 0) {
+      return {RnnStatus::Code::kUnimplemented,
+              "the algorithm resident wants parameters and states that begin "
+              "at multiples of 16 bytes; algorithm='standard' takes any"};
+    }
+  }
+  const int64_t input_size =
+      spec.layer_input_size(pseudo_layer / spec.num_dirs());
+  const int64_t at_once = StepsAtOnce();
+  for (int64_t first = 0; first < problem_.max_time; first += at_once) {
+    const int64_t steps = std::min(at_once, problem_.max_time - first);
+    const int64_t first_time =
+        arguments.is_reversed ? problem_.max_time - first - steps : first;
+    CRNN_RETURN_IF_ERROR(Project(blas, buffers, pseudo_layer, inputs,
+                                 input_size, first_time, steps, projected));
+    arguments.first = static_cast<int>(first);
+    arguments.steps = static_cast<int>(steps);
+    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(stream, arguments));
+  }
+  return {};
+}
+
+RnnStatus ResidentNetwork::Enqueue(cublasHandle_t blas, CUstream stream,
+                                   const Buffers& buffers) const {
+  const RnnSpec& spec = problem_.spec;
+  Arena arena(reinterpret_cast<void*>(buffers.workspace));
+  const Workspace workspace(*this, &arena);
+  CRNN_RETURN_IF_ERROR(
+      CublasStatus(Gpu().cublas.cublasSetStream_v2(
+                       blas, reinterpret_cast<cudaStream_t>(stream)),
+                   "take a stream"));
+  CRNN_RETURN_IF_ERROR(
+      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(blas, workspace.blas,
+                                                      workspace.blas_bytes),
+                   "take a workspace"));
+  const size_t output_bytes = problem_.max_time * problem_.batch_size *
+                              spec.layer_output_size() * SizeOf(problem_.dtype);
+  CUdeviceptr inputs = buffers.input;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    const bool to_output = (spec.num_layers - layer) % 2 == 1;
+    const CUdeviceptr outputs =
+        to_output ? buffers.output
+                  : reinterpret_cast<CUdeviceptr>(workspace.outputs);
+    // What is not written yet.
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Gpu().cuda.cuMemsetD8Async(outputs, 0xFF, output_bytes, stream),
+        "fill device memory"));
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      CRNN_RETURN_IF_ERROR(EnqueueLayer(
+          blas, stream, buffers, layer * spec.num_dirs() + dir, inputs, outputs,
+          reinterpret_cast<CUdeviceptr>(workspace.projected)));
+    }
+    inputs = outputs;
+  }
+  return {};
+}
+
+}  // namespace cudnn_rnn_tf

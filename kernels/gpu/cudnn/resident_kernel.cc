@@ -1,0 +1,302 @@
+#include "kernels/gpu/cudnn/resident_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/gpu/cudnn/resident_source.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr int64_t kWarps = 8, kThreads = 32 * kWarps;
+// mma's columns; of float32, whose sums the lanes have in registers.
+constexpr int64_t kMaxBatch = 8, kMaxBatchOfFloat32 = 4;
+constexpr int64_t kChunkBytes = 16, kSliceBytes = 64;
+// Beyond these the text, whose loops are unrolled, is long to compile.
+constexpr int64_t kMaxChunks = 256, kMaxRounds = 4;
+// A thread's, of which it needs some for itself: with these, the compiler moves
+// next to nothing to memory.
+constexpr int64_t kRegisters = 255, kOtherRegisters = 20,
+                  kRegistersOfRound = 32;
+// Of the L2 cache, what streamed weights may count on.
+constexpr double kKeptPart = 0.6;
+
+struct Device {
+  int major, minor, blocks, shared_bytes, l2_bytes;
+};
+
+RnnStatus CurrentDevice(CUdevice* id, Device* device) {
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(id), "name the device"));
+  for (const auto& [attribute, value] :
+       {std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &device->major),
+        std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &device->minor),
+        std::pair(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->blocks),
+        std::pair(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                  &device->shared_bytes),
+        std::pair(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &device->l2_bytes)}) {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, *id),
+                   "read a device's attributes"));
+  }
+  return {};
+}
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+RnnStatus NotResident(const std::string& why) {
+  return {RnnStatus::Code::kUnimplemented,
+          "the algorithm resident cannot run this: " + why};
+}
+
+// Where the weights are; in the words of the kernel's text.
+struct Division {
+  int64_t units, blocks;
+  int64_t in_registers, in_shared, ahead;
+  double kept;
+  int64_t shared_bytes;
+};
+
+RnnStatus Divide(const ResidentShape& shape, const Device& device,
+                 Division* division) {
+  const int64_t item = static_cast<int64_t>(SizeOf(shape.dtype));
+  const bool is_float = shape.dtype == RnnDataType::kFloat32;
+  if (device.major < 8) return NotResident("the GPU is older than Ampere");
+  if (shape.dtype == RnnDataType::kFloat64) return NotResident("float64");
+  if (shape.num_units * item % kSliceBytes != 0) {
+    return NotResident(
+        "the number of units, " + std::to_string(shape.num_units) +
+        ", must be a multiple of " + std::to_string(kSliceBytes / item));
+  }
+  const int64_t max_batch = is_float ? kMaxBatchOfFloat32 : kMaxBatch;
+  if (shape.batch_size > max_batch) {
+    return NotResident("the batch size, " + std::to_string(shape.batch_size) +
+                       ", must be at most " + std::to_string(max_batch));
+  }
+  const int64_t gates = NumGates(shape.rnn_mode);
+  int64_t units = DivideUp(shape.num_units, device.blocks);
+  // A word that is written is of whole units.
+  if (!is_float) units += units % 2;
+  const int64_t rows = gates * units, groups = DivideUp(rows, 8);
+  const int64_t slices = DivideUp(shape.num_units * item / kSliceBytes, kWarps);
+  const int64_t chunks = slices * groups;
+  const int64_t rounds = DivideUp(units * shape.batch_size * 4, kThreads);
+  if (chunks > kMaxChunks || rounds > kMaxRounds) {
+    return NotResident("there are too many units, " +
+                       std::to_string(shape.num_units));
+  }
+  const int64_t pitch = DivideUp(rows * shape.batch_size, 32) * 32 + 8;
+  const int64_t other_bytes =
+      2 * kWarps * pitch * static_cast<int64_t>(sizeof(float)) +
+      (is_float ? kWarps * 2 * shape.batch_size * kSliceBytes : 0);
+  const int64_t products =
+      is_float ? groups * shape.batch_size : (groups + 1) / 2 * 4;
+  const int64_t free_registers = kRegisters - kOtherRegisters -
+                                 kRegistersOfRound * rounds - 4 * slices -
+                                 4 * groups - products;
+  if (other_bytes > device.shared_bytes) {
+    return NotResident("the GPU has too little shared memory");
+  }
+  const int64_t room =
+      (device.shared_bytes - other_bytes) / (kThreads * kChunkBytes);
+  division->units = units;
+  division->blocks = DivideUp(shape.num_units, units);
+  division->in_registers = std::clamp(free_registers / 4, int64_t{0}, chunks);
+  division->in_shared = std::min(room, chunks - division->in_registers);
+  division->ahead = 0;
+  division->kept = 1.0;
+  const auto streamed = [&] {
+    return chunks - division->in_registers - division->in_shared;
+  };
+  const double l2_bytes = kKeptPart * device.l2_bytes;
+  const auto streamed_bytes = [&] {
+    return static_cast<double>(streamed() * kThreads * kChunkBytes *
+                               division->blocks);
+  };
+  // What stays in the L2 cache comes soon enough when it is wanted. Fetching
+  // ahead takes shared memory, if there is enough; its slots come round once a
+  // step.
+  if (streamed_bytes() > l2_bytes) {
+    const int64_t chunks_of_shared = chunks - division->in_registers;
+    int64_t most_in_shared = -1;
+    for (int64_t ahead = groups; ahead <= std::min(3 * groups, room); ++ahead) {
+      int64_t in_shared = room - ahead;
+      while (in_shared >= 0 && (chunks_of_shared - in_shared) % ahead != 0) {
+        --in_shared;
+      }
+      if (in_shared <= most_in_shared) continue;
+      most_in_shared = in_shared;
+      division->in_shared = in_shared;
+      division->ahead = ahead;
+    }
+    division->kept = std::min(1.0, l2_bytes / streamed_bytes());
+  }
+  division->shared_bytes =
+      (division->in_shared + division->ahead) * kThreads * kChunkBytes +
+      other_bytes;
+  return {};
+}
+
+const char* TypeMacro(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
+         : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
+                                          : "IS_BFLOAT16";
+}
+
+const char* ModeMacro(RnnMode mode) {
+  switch (mode) {
+    case RnnMode::kLstm:
+      return "IS_LSTM";
+    case RnnMode::kGru:
+      return "IS_GRU";
+    case RnnMode::kRnnTanh:
+      return "IS_TANH";
+    case RnnMode::kRnnRelu:
+      break;
+  }
+  return "IS_RELU";
+}
+
+std::vector<std::string> Options(const ResidentShape& shape,
+                                 const Device& device,
+                                 const Division& division) {
+  std::vector<std::string> options = {
+      "--std=c++17", "--gpu-architecture=sm_" + std::to_string(device.major) +
+                         std::to_string(device.minor)};
+  for (const auto& [name, value] :
+       {std::pair("NUM_UNITS", shape.num_units),
+        std::pair("BATCH", shape.batch_size),
+        std::pair("GATES", NumGates(shape.rnn_mode)),
+        std::pair("UNITS", division.units), std::pair("WARPS", kWarps),
+        std::pair("IN_REGISTERS", division.in_registers),
+        std::pair("IN_SHARED", division.in_shared),
+        std::pair("AHEAD", division.ahead)}) {
+    options.push_back(std::string("-D") + name + "=" + std::to_string(value));
+  }
+  // Of whole numbers, since text of others depends on the locale.
+  options.push_back("-DKEPT=(" +
+                    std::to_string(std::lround(1000 * division.kept)) +
+                    "/1000.0f)");
+  for (const char* const macro :
+       {TypeMacro(shape.dtype), ModeMacro(shape.rnn_mode)}) {
+    options.push_back(std::string("-D") + macro);
+  }
+  return options;
+}
+
+RnnStatus NvrtcStatus(nvrtcResult result, const std::string& what) {
+  if (result == NVRTC_SUCCESS) return {};
+  return {RnnStatus::Code::kUnimplemented,
+          "NVRTC failed to " + what + ": " +
+              Gpu().nvrtc.nvrtcGetErrorString(result)};
+}
+
+// The machine code.
+RnnStatus Compile(const std::vector<std::string>& options, std::string* code) {
+  const NvrtcLibrary& nvrtc = Gpu().nvrtc;
+  nvrtcProgram program = nullptr;
+  CRNN_RETURN_IF_ERROR(
+      NvrtcStatus(nvrtc.nvrtcCreateProgram(&program, kResidentSource,
+                                           "resident.cu", 0, nullptr, nullptr),
+                  "make a program"));
+  const auto destroy = [&](nvrtcProgram* made) {
+    nvrtc.nvrtcDestroyProgram(made);
+  };
+  const std::unique_ptr<nvrtcProgram, decltype(destroy)> owner(&program,
+                                                               destroy);
+  std::vector<const char*> texts;
+  for (const std::string& option : options) texts.push_back(option.c_str());
+  const nvrtcResult compiled = nvrtc.nvrtcCompileProgram(
+      program, static_cast<int>(texts.size()), texts.data());
+  if (compiled != NVRTC_SUCCESS) {
+    size_t size = 0;
+    std::string log;
+    if (nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS) {
+      log.resize(size);
+      nvrtc.nvrtcGetProgramLog(program, log.data());
+      log = log.c_str();  // Its size counts a NUL.
+    }
+    return NvrtcStatus(compiled, "compile a kernel (" + log + ")");
+  }
+  size_t size = 0;
+  CRNN_RETURN_IF_ERROR(
+      NvrtcStatus(nvrtc.nvrtcGetCUBINSize(program, &size), "size a kernel"));
+  code->resize(size);
+  return NvrtcStatus(nvrtc.nvrtcGetCUBIN(program, code->data()),
+                     "hand out a kernel");
+}
+
+RnnStatus Load(const std::string& code, CUkernel* kernel) {
+  CUlibrary library;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuLibraryLoadData(&library, code.data(), nullptr,
+                                              nullptr, 0, nullptr, nullptr, 0),
+                 "load a kernel"));
+  return CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, library, "resident"),
+                    "find a kernel");
+}
+
+// By its options. Never unloaded, like all kernels: graphs may hold them.
+RnnStatus CompiledOnce(const std::vector<std::string>& options,
+                       CUkernel* kernel) {
+  using Kernels = std::map<std::vector<std::string>, CUkernel>;
+  static std::mutex mutex;
+  // Never destroyed: threads may run until the process ends.
+  alignas(Kernels) static char storage[sizeof(Kernels)];
+  static Kernels* const kernels = ::new (storage) Kernels;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto known = kernels->find(options);
+  if (known != kernels->end()) {
+    *kernel = known->second;
+    return {};
+  }
+  std::string code;
+  CRNN_RETURN_IF_ERROR(Compile(options, &code));
+  CRNN_RETURN_IF_ERROR(Load(code, kernel));
+  kernels->emplace(options, *kernel);
+  return {};
+}
+
+}  // namespace
+
+RnnStatus ResidentKernel::Get(const ResidentShape& shape,
+                              ResidentKernel* kernel) {
+  CUdevice id;
+  Device device;
+  Division division;
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&id, &device));
+  CRNN_RETURN_IF_ERROR(Divide(shape, device, &division));
+  CRNN_RETURN_IF_ERROR(LoadResidentLibraries());
+  CRNN_RETURN_IF_ERROR(
+      CompiledOnce(Options(shape, device, division), &kernel->kernel_));
+  kernel->blocks_ = static_cast<unsigned int>(division.blocks);
+  kernel->shared_bytes_ = static_cast<unsigned int>(division.shared_bytes);
+  return CudaStatus(
+      Gpu().cuda.cuKernelSetAttribute(
+          CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+          static_cast<int>(kernel->shared_bytes_), kernel->kernel_, id),
+      "give a kernel shared memory");
+}
+
+RnnStatus ResidentKernel::Enqueue(CUstream stream,
+                                  const ResidentArguments& arguments) const {
+  ResidentArguments a = arguments;
+  void* pointers[] = {
+      &a.weights, &a.input_bias, &a.recurrent_bias, &a.projected,  &a.first_h,
+      &a.first_c, &a.output,     &a.last_h,         &a.last_c,     &a.first,
+      &a.steps,   &a.num_steps,  &a.stride,         &a.is_reversed};
+  // Its blocks wait for each other, so that all must run at once.
+  return CudaStatus(Gpu().cuda.cuLaunchCooperativeKernel(
+                        reinterpret_cast<CUfunction>(kernel_), blocks_, 1, 1,
+                        kThreads, 1, 1, shared_bytes_, stream, pointers),
+                    "launch a kernel");
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,470 @@
+#include "kernels/gpu/cudnn/resident_source.h"
+
+namespace cudnn_rnn_tf {
+
+// Macros, all set by who compiles: NUM_UNITS, BATCH, GATES; UNITS, of a block;
+// WARPS; the chunks of weights that a lane has in registers (IN_REGISTERS) and
+// in shared memory (IN_SHARED), and how many it fetches ahead of what has no
+// room there (AHEAD); KEPT, the part of those that should stay in the L2 cache;
+// one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; one of IS_LSTM, IS_GRU, IS_TANH
+// and IS_RELU.
+const char kResidentSource[] = R"cuda(
+#if defined(IS_FLOAT)
+using Item = float;
+#else
+using Item = unsigned short;  // Its bits.
+#endif
+using Word = unsigned int;
+
+// What one lane loads at once.
+struct alignas(16) Chunk {
+  Word word[4];
+};
+
+constexpr int kThreads = 32 * WARPS;
+// The block's rows of the weights, gate by gate, in groups of 8.
+constexpr int kRows = GATES * UNITS;
+constexpr int kGroups = (kRows + 7) / 8;
+// Columns are dealt out to the warps in slices of 64 bytes. Of a slice and a
+// group, lane 4 g + t has a chunk: the quarter t of row g.
+constexpr int kItemsOfChunk = sizeof(Chunk) / sizeof(Item);
+constexpr int kItemsOfSlice = 4 * kItemsOfChunk;
+constexpr int kSlices = NUM_UNITS / kItemsOfSlice;
+constexpr int kOwnSlices = (kSlices + WARPS - 1) / WARPS;
+constexpr int kChunks = kOwnSlices * kGroups;
+// A lane's chunks in their order: in registers, in shared memory, streamed.
+constexpr int kResident = IN_REGISTERS + IN_SHARED;
+constexpr int kStreamed = kChunks > kResident ? kChunks - kResident : 0;
+constexpr int kSlots = AHEAD > 0 ? AHEAD : 1;
+static_assert(AHEAD == 0 || (kStreamed % kSlots == 0 && AHEAD >= kGroups), "");
+// A cell, of one unit and sequence, is computed by neighbouring lanes.
+constexpr int kLanesOfCell = 4;
+constexpr int kCells = UNITS * BATCH;
+constexpr int kRounds = (kCells * kLanesOfCell + kThreads - 1) / kThreads;
+// Of one warp's sums, so that the lanes of a cell read from other banks.
+constexpr int kPitch = (kRows * BATCH + 31) / 32 * 32 + 8;
+
+constexpr Word kAbsent = 0xFFFFFFFF;
+
+static __device__ float ToFloat(Item item) {
+#if defined(IS_FLOAT)
+  return item;
+#elif defined(IS_BFLOAT16)
+  return __uint_as_float(static_cast<Word>(item) << 16);
+#else
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
+  return value;
+#endif
+}
+
+// Never with all bits set: conversions to the half types make NaN 0x7FFF.
+static __device__ Item FromFloat(float value) {
+#if defined(IS_FLOAT)
+  return isnan(value) ? __uint_as_float(0x7FC00000) : value;
+#else
+  Item item;
+#if defined(IS_BFLOAT16)
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
+#else
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
+#endif
+  return item;
+#endif
+}
+
+static __device__ Chunk LoadWeights(const char* from) {
+  Chunk chunk;
+  // Volatile, or it would be taken out of the loop over steps.
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
+                 "=r"(chunk.word[3])
+               : "l"(from));
+  return chunk;
+}
+
+static __device__ void FetchWeights(Chunk* to, const char* from,
+                                    unsigned long long policy) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+          static_cast<Word>(__cvta_generic_to_shared(to))),
+      "l"(from), "l"(policy)
+      : "memory");
+}
+
+// What other blocks are writing. Each word is read whole.
+static __device__ Chunk LoadOutputs(const Item* from) {
+  Chunk chunk;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
+                 "=r"(chunk.word[3])
+               : "l"(from)
+               : "memory");
+  return chunk;
+}
+
+static __device__ void StoreOutputs(Item* to, Word word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word)
+               : "memory");
+}
+
+static __device__ bool IsAbsent(const Chunk& chunk) {
+  return max(max(chunk.word[0], chunk.word[1]),
+             max(chunk.word[2], chunk.word[3])) == kAbsent;
+}
+
+static __device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// Over the lanes of a cell.
+static __device__ float Sum(float value) {
+  value += __shfl_xor_sync(~0u, value, 1);
+  return value + __shfl_xor_sync(~0u, value, 2);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    resident(const Item* weights, const Item* input_bias,
+             const Item* recurrent_bias, const float* projected,
+             const Item* first_h, const Item* first_c, Item* output,
+             Item* last_h, Item* last_c, int first, int steps, int num_steps,
+             int stride, int is_reversed) {
+  extern __shared__ Chunk shared[];  // [IN_SHARED][kThreads]
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  Chunk* const held_in_shared = shared + thread;
+  Chunk* const slots = held_in_shared + IN_SHARED * kThreads;  // [AHEAD]
+  // [2][WARPS][kPitch], for the steps by turns.
+  float* const sums_of_warps =
+      reinterpret_cast<float*>(shared + (IN_SHARED + AHEAD) * kThreads);
+#if defined(IS_FLOAT)
+  // Of a warp, by turns: [2][BATCH][4].
+  Chunk* const staged =
+      reinterpret_cast<Chunk*>(sums_of_warps + 2 * WARPS * kPitch) +
+      warp * 2 * BATCH * 4;
+#endif
+  const int g = lane / 4, t = lane % 4;
+  const int first_unit = blockIdx.x * UNITS;
+  const auto has_slice = [&](int i) {
+#if !defined(IS_FLOAT)
+    if (kSlices % WARPS == 0) return true;
+#endif
+    // In float32 a branch even where it is always taken: it keeps the compiler
+    // from loading the weights of several slices early, for want of registers.
+    return warp + i * WARPS < kSlices;
+  };
+
+  // Rows that do not exist are others again, whose sums nobody reads.
+  Word row_offset[kGroups];  // In bytes.
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const int row = group * 8 + g < kRows ? group * 8 + g : 0;
+    const int unit = min(first_unit + row % UNITS, NUM_UNITS - 1);
+    row_offset[group] = (row / UNITS * NUM_UNITS + unit) *
+                        static_cast<Word>(NUM_UNITS * sizeof(Item));
+  }
+  const char* const own_columns =
+      reinterpret_cast<const char*>(weights) + warp * 64 + t * 16;
+  const auto weights_at = [&](int slice, int group) {
+    return own_columns + row_offset[group] + slice * WARPS * 64;
+  };
+
+  Chunk held[IN_REGISTERS > 0 ? IN_REGISTERS : 1];
+#pragma unroll
+  for (int i = 0; i < kOwnSlices; ++i) {
+    if (!has_slice(i)) continue;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int n = i * kGroups + group;
+      if (n < IN_REGISTERS) {
+        held[n] = LoadWeights(weights_at(i, group));
+      } else if (n < kResident) {
+        held_in_shared[(n - IN_REGISTERS) * kThreads] =
+            LoadWeights(weights_at(i, group));
+      }
+    }
+  }
+
+  unsigned long long policy = 0;
+  // The streamed chunk `n`, into its slot, if the warp has its slice.
+  const auto fetch = [&](int n) {
+    const int slice = (kResident + n) / kGroups;
+    const int group = (kResident + n) % kGroups;
+    if (has_slice(slice)) {
+      FetchWeights(slots + n % kSlots * kThreads, weights_at(slice, group),
+                   policy);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  if (AHEAD > 0) {
+    asm volatile(
+        "createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, %1;"
+        : "=l"(policy)
+        : "f"(KEPT));
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) fetch(n);
+  }
+
+  // Its cells' states, and what is added to their products.
+  float h_of[kRounds], bias[kRounds][GATES];
+#if defined(IS_LSTM)
+  float c_of[kRounds];
+#elif defined(IS_GRU)
+  float inner_bias[kRounds];
+#endif
+  const auto cell_at = [&](int round) {
+    return (round * kThreads + thread) / kLanesOfCell;
+  };
+  const auto exists = [&](int cell) {
+    return cell < kCells && first_unit + cell % UNITS < NUM_UNITS;
+  };
+  const auto outputs_at = [&](int step) {
+    const int time = is_reversed ? num_steps - 1 - step : step;
+    return output + static_cast<size_t>(time) * BATCH * stride;
+  };
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int cell = cell_at(round);
+    if (!exists(cell)) continue;
+    const int b = cell / UNITS, unit = first_unit + cell % UNITS;
+    h_of[round] = ToFloat(first == 0 ? first_h[b * NUM_UNITS + unit]
+                                     : outputs_at(first - 1)[b * stride + unit]);
+#if defined(IS_LSTM)
+    c_of[round] =
+        ToFloat((first == 0 ? first_c : last_c)[b * NUM_UNITS + unit]);
+#endif
+#pragma unroll
+    for (int gate = 0; gate < GATES; ++gate) {
+      const int at = gate * NUM_UNITS + unit;
+      const float of_input =
+          input_bias == nullptr ? 0.0f : ToFloat(input_bias[at]);
+      const float of_recurrent =
+          recurrent_bias == nullptr ? 0.0f : ToFloat(recurrent_bias[at]);
+      bias[round][gate] = of_input + of_recurrent;
+#if defined(IS_GRU)
+      // The reset gate acts on the recurrent side alone.
+      if (gate == 2) {
+        bias[round][gate] = of_input;
+        inner_bias[round] = of_recurrent;
+      }
+#endif
+    }
+  }
+  __syncthreads();
+
+  for (int s = 0; s < steps; ++s) {
+    const int step = first + s;
+    // Of the input side, which waits for no other block.
+    float inputs[kRounds][GATES];
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int cell = cell_at(round);
+      const int time = is_reversed ? steps - 1 - s : s;
+      const float* const row =
+          projected +
+          (static_cast<size_t>(time) * BATCH + cell / UNITS) *
+              (GATES * NUM_UNITS) +
+          first_unit + cell % UNITS;
+#pragma unroll
+      for (int gate = 0; gate < GATES; ++gate) {
+        inputs[round][gate] = exists(cell) ? row[gate * NUM_UNITS] : 0.0f;
+      }
+    }
+
+    // h of the step before: of sequence g, the lane's quarter of the warp's
+    // slices. Where another block has not written yet, again.
+    const Item* const h = step == 0 ? first_h : outputs_at(step - 1);
+    const Item* const own_h = h + g * (step == 0 ? NUM_UNITS : stride) +
+                              warp * kItemsOfSlice + t * kItemsOfChunk;
+    Chunk of_h[kOwnSlices];
+    bool is_absent[kOwnSlices];
+#pragma unroll
+    for (int i = 0; i < kOwnSlices; ++i) {
+      of_h[i] = {};
+      is_absent[i] = g < BATCH && has_slice(i);
+    }
+    bool waits;
+    do {
+      waits = false;
+#pragma unroll
+      for (int i = 0; i < kOwnSlices; ++i) {
+        if (is_absent[i]) {
+          of_h[i] = LoadOutputs(own_h + i * WARPS * kItemsOfSlice);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kOwnSlices; ++i) {
+        is_absent[i] = is_absent[i] && step > 0 && IsAbsent(of_h[i]);
+        waits = waits || is_absent[i];
+      }
+    } while (waits);
+    __syncwarp();
+
+    // The warp's part of the products, by its slices.
+    float* const sums = sums_of_warps + (s % 2 * WARPS + warp) * kPitch;
+#if defined(IS_FLOAT)
+    float products[kGroups][BATCH] = {};
+#else
+    // As mma has them: of a tile of 16 rows, at g and g + 8, for sequences 2 t
+    // and 2 t + 1.
+    constexpr int kTiles = (kGroups + 1) / 2;
+    float products[kTiles][4] = {};
+#endif
+#pragma unroll
+    for (int i = 0; i < kOwnSlices; ++i) {
+      if (AHEAD > 0 && (i + 1) * kGroups > kResident) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(
+                         AHEAD > kGroups ? AHEAD - kGroups : 0)
+                     : "memory");
+      }
+      if (has_slice(i)) {
+        Chunk w[kGroups + 1];
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const int n = i * kGroups + group;
+          w[group] = n < IN_REGISTERS ? held[n < IN_REGISTERS ? n : 0]
+                     : n < kResident
+                         ? held_in_shared[(n - IN_REGISTERS) * kThreads]
+                     : AHEAD > 0 ? slots[(n - kResident) % kSlots * kThreads]
+                                 : LoadWeights(weights_at(i, group));
+        }
+#if defined(IS_FLOAT)
+        // A lane needs its quarter of every sequence.
+        Chunk* const stage = staged + i % 2 * BATCH * 4;
+        if (g < BATCH) stage[g * 4 + t] = of_h[i];
+        __syncwarp();
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+          const Chunk x = stage[b * 4 + t];
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              products[group][b] =
+                  fmaf(__uint_as_float(w[group].word[j]),
+                       __uint_as_float(x.word[j]), products[group][b]);
+            }
+          }
+        }
+#else
+        // Which of 32 columns mma takes for which does not matter, as long as
+        // weights and h have the same order: words 0 and 1 of each quarter,
+        // then words 2 and 3.
+        w[kGroups] = {};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const Chunk &upper = w[2 * tile], &lower = w[2 * tile + 1];
+#pragma unroll
+          for (int j = 0; j < 4; j += 2) {
+#if defined(IS_BFLOAT16)
+#define CRNN_TYPES "bf16.bf16"
+#else
+#define CRNN_TYPES "f16.f16"
+#endif
+            asm("mma.sync.aligned.m16n8k16.row.col.f32." CRNN_TYPES
+                ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                "{%0, %1, %2, %3};"
+                : "+f"(products[tile][0]), "+f"(products[tile][1]),
+                  "+f"(products[tile][2]), "+f"(products[tile][3])
+                : "r"(upper.word[j]), "r"(lower.word[j]),
+                  "r"(upper.word[j + 1]), "r"(lower.word[j + 1]),
+                  "r"(of_h[i].word[j]), "r"(of_h[i].word[j + 1]));
+          }
+        }
+#endif
+      }
+      if (AHEAD > 0) {
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const int n = i * kGroups + group - kResident;
+          if (n >= 0) fetch((n + AHEAD) % (kStreamed > 0 ? kStreamed : 1));
+        }
+      }
+    }
+#if defined(IS_FLOAT)
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      float own = 0.0f;
+#pragma unroll
+      for (int b = 0; b < BATCH; ++b) {
+        const float sum = Sum(products[group][b]);
+        if (t == b) own = sum;
+      }
+      const int row = group * 8 + g;
+      if (row < kRows && t < BATCH) sums[t * kRows + row] = own;
+    }
+#else
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = tile * 16 + i / 2 * 8 + g, b = 2 * t + i % 2;
+        if (row < kRows && b < BATCH) sums[b * kRows + row] = products[tile][i];
+      }
+    }
+#endif
+    __syncthreads();
+
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int cell = cell_at(round);
+      const int b = cell / UNITS, own = cell % UNITS;
+      float of_gate[GATES];
+#pragma unroll
+      for (int gate = 0; gate < GATES; ++gate) {
+        float sum = 0.0f;
+        if (cell < kCells) {
+#pragma unroll
+          for (int w = 0; w < WARPS; w += kLanesOfCell) {
+            sum += sums_of_warps[(s % 2 * WARPS + w + thread % kLanesOfCell) *
+                                     kPitch +
+                                 b * kRows + gate * UNITS + own];
+          }
+        }
+        of_gate[gate] = Sum(sum);
+      }
+      const auto gate_at = [&](int gate) {
+        return inputs[round][gate] + of_gate[gate] + bias[round][gate];
+      };
+      float value;
+#if defined(IS_GRU)
+      const float reset = Sigmoid(gate_at(0)), update = Sigmoid(gate_at(1));
+      const float candidate =
+          tanhf(inputs[round][2] + bias[round][2] +
+                reset * (of_gate[2] + inner_bias[round]));
+      value = (1.0f - update) * candidate + update * h_of[round];
+#elif defined(IS_LSTM)
+      const float input = Sigmoid(gate_at(0)), forget = Sigmoid(gate_at(1));
+      c_of[round] = forget * c_of[round] + input * tanhf(gate_at(2));
+      value = Sigmoid(gate_at(3)) * tanhf(c_of[round]);
+#elif defined(IS_TANH)
+      value = tanhf(gate_at(0));
+#else
+      value = gate_at(0) < 0.0f ? 0.0f : gate_at(0);
+#endif
+      const Item item = FromFloat(value);
+      h_of[round] = ToFloat(item);
+      const bool writes = exists(cell) && thread % kLanesOfCell == 0;
+      Item* const to = outputs_at(step) + b * stride + first_unit + own;
+#if defined(IS_FLOAT)
+      if (writes) StoreOutputs(to, __float_as_uint(item));
+#else
+      // A word is of two neighbouring units.
+      const Word next = __shfl_down_sync(~0u, item, kLanesOfCell);
+      if (writes && own % 2 == 0) StoreOutputs(to, item | next << 16);
+#endif
+    }
+  }
+  if (AHEAD > 0) asm volatile("cp.async.wait_all;" ::: "memory");
+
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int cell = cell_at(round);
+    if (!exists(cell) || thread % kLanesOfCell != 0) continue;
+    const int at = cell / UNITS * NUM_UNITS + first_unit + cell % UNITS;
+    last_h[at] = FromFloat(h_of[round]);
+#if defined(IS_LSTM)
+    last_c[at] = FromFloat(c_of[round]);
+#endif
+  }
+}
+)cuda";
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,304 @@
+#include "kernels/gpu/cudnn/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <iterator>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// A configuration is a few descriptors in host memory, apart from its replays;
+// changing shapes make new ones.
+constexpr size_t kMaxConfigurations = 256;
+// For all replays of the process, beyond what each session may have anyway.
+constexpr size_t kMaxReplayBytes = size_t{512} << 20;
+constexpr size_t kOwnReplayBytes = size_t{64} << 20;
+// A configuration has fallen out of use when so many times the mean interval
+// between its uses has gone by without one. Intervals count uses of all
+// configurations; of one that was used once, the interval is assumed.
+constexpr int64_t kIntervalsUnused = 8;
+constexpr int64_t kMinInterval = 8;
+constexpr int64_t kAssumedInterval = 64;
+constexpr size_t kKeptPart = 64;
+
+std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
+  const RnnSpec& spec = problem.spec;
+  std::string key;
+  for (const int64_t number :
+       {static_cast<int64_t>(spec.rnn_mode), spec.num_layers, spec.num_units,
+        spec.num_proj, spec.input_size, static_cast<int64_t>(spec.input_mode),
+        static_cast<int64_t>(spec.direction),
+        static_cast<int64_t>(spec.bias_mode),
+        static_cast<int64_t>(problem.dtype), problem.max_time,
+        problem.batch_size,
+        static_cast<int64_t>(problem.time_major) |
+            static_cast<int64_t>(problem.has_sequence_lengths) << 1 |
+            static_cast<int64_t>(problem.is_training) << 2 |
+            static_cast<int64_t>(options.allow_tf32) << 3 |
+            static_cast<int64_t>(options.force_repack) << 4 |
+            static_cast<int64_t>(options.replay) << 5 |
+            static_cast<int64_t>(options.deterministic) << 6 |
+            static_cast<int64_t>(problem.algorithm) << 8}) {
+    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  for (const float number : {spec.dropout, spec.cell_clip}) {
+    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  return key;
+}
+
+// The configurations that share a choice: all sizes of time up to the same
+// power of two, since a step of one costs about what a step of another does.
+std::string NameOf(const std::string& gpu, RnnProblem problem,
+                   const CudnnOptions& options) {
+  int64_t rounded = 1;
+  while (rounded < problem.max_time) rounded *= 2;
+  problem.max_time = rounded;
+  std::string name = gpu + ", cuDNN " +
+                     std::to_string(Gpu().cudnn.cudnnGetVersion()) + ": " +
+                     Describe(problem);
+  if (problem.dtype == RnnDataType::kFloat32 && options.allow_tf32) {
+    name += ", TF32";
+  }
+  if (options.deterministic) name += ", deterministic";
+  if (!options.replay) name += ", without graphs";
+  if (problem.algorithm != RnnAlgorithm::kAuto) {
+    name += std::string(", pinned ") +
+            kRnnAlgorithmNames[static_cast<int>(problem.algorithm)];
+  }
+  return name;
+}
+
+bool HasFallenOutOfUse(const CudnnConfiguration& configuration, int64_t now) {
+  const int64_t intervals = configuration.uses - 1;
+  const int64_t interval =
+      intervals == 0
+          ? kAssumedInterval
+          : (configuration.last_use - configuration.first_use) / intervals;
+  return now - configuration.last_use >
+         kIntervalsUnused * std::max(interval, kMinInterval);
+}
+
+}  // namespace
+
+size_t CudnnConfiguration::ReplayBytes() const {
+  size_t bytes = 0;
+  for (const std::unique_ptr<CudnnRuns>& held : runs) {
+    if (held == nullptr) continue;
+    for (const auto* const pass : {&held->forward, &held->backward}) {
+      if (pass->replay != nullptr) bytes += pass->replay->bytes();
+    }
+  }
+  return bytes;
+}
+
+void CudnnConfiguration::DropReplays() {
+  for (const std::unique_ptr<CudnnRuns>& held : runs) {
+    if (held == nullptr) continue;
+    held->forward.replay.reset();
+    held->backward.replay.reset();
+  }
+}
+
+RnnStatus CudnnSession::Open(void* stream, size_t memory_limit) {
+  const RnnProblem none;
+  CRNN_RETURN_IF_CUDNN_ERROR(handle_.Create(), none);
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Gpu().cudnn.cudnnSetStream(handle_.get(),
+                                 static_cast<cudaStream_t>(stream)),
+      none);
+  lane_ = {handle_.get(), static_cast<CUstream>(stream), /*blas=*/nullptr};
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  char name[256] = "";
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuDeviceGetName(name, sizeof(name), device),
+                 "name the device"));
+  gpu_ = name;
+  max_kept_bytes_ = memory_limit / kKeptPart;
+  return {};
+}
+
+CudnnSession::~CudnnSession() {
+  if (capture_stream_ != nullptr) Gpu().cuda.cuStreamDestroy(capture_stream_);
+}
+
+std::shared_ptr<void> CudnnSession::Workspace(size_t bytes,
+                                              const AllocateMemory& allocate) {
+  if (bytes > workspace_bytes_) {
+    DropWorkspace();  // Its memory may be a part of what is wanted.
+    workspace_ = allocate(bytes);
+    if (workspace_ != nullptr) workspace_bytes_ = bytes;
+  }
+  return workspace_;
+}
+
+void CudnnSession::DropWorkspace() {
+  workspace_.reset();
+  workspace_bytes_ = 0;
+}
+
+RnnStatus CudnnSession::CaptureLane(CudnnLane* lane) {
+  const RnnProblem none;
+  if (capture_stream_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Gpu().cuda.cuStreamCreate(&capture_stream_, CU_STREAM_NON_BLOCKING),
+        "make a stream"));
+  }
+  if (capture_handle_.get() == nullptr) {
+    CRNN_RETURN_IF_CUDNN_ERROR(capture_handle_.Create(), none);
+    CRNN_RETURN_IF_CUDNN_ERROR(
+        Gpu().cudnn.cudnnSetStream(capture_handle_.get(), capture_stream_),
+        none);
+  }
+  *lane = {capture_handle_.get(), capture_stream_, blas_.get()};
+  return {};
+}
+
+RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass,
+                                const CallAddresses& addresses,
+                                CapturedGraph* graph) {
+  CudnnLane lane;
+  CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
+  GraphNode::Kernels kernels;
+  CRNN_RETURN_IF_ERROR(CapturedGraph::Capture(
+      lane.stream, [&] { return EnqueuePass(pass, lane, plan, addresses); },
+      &kernels, graph));
+  return graph->is_in_order() ? RnnStatus()
+                              : NotReplayable("its nodes are not in order");
+}
+
+RnnStatus CudnnSession::CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
+                                      bool as_chain,
+                                      std::unique_ptr<Replay>* replay) {
+  CudnnLane lane;
+  CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
+  std::array<bool, kNumCallBuffers> used;
+  const auto sizes = CallBufferSizes(*plan, pass);
+  std::transform(sizes.begin(), sizes.end(), used.begin(),
+                 [](size_t size) { return size > 0; });
+  return Replay::Capture(
+      lane.stream, reinterpret_cast<CUdeviceptr>(region), used, as_chain,
+      [&](const CallAddresses& addresses) {
+        return EnqueuePass(pass, lane, plan, addresses);
+      },
+      replay);
+}
+
+CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
+                                                const CudnnOptions& options) {
+  const std::string key = KeyOf(problem, options);
+  const auto found = index_.find(key);
+  ++uses_;
+  if (found != index_.end()) {
+    configurations_.splice(configurations_.begin(), configurations_,
+                           found->second);
+  } else {
+    auto made = std::make_unique<CudnnConfiguration>();
+    made->problem = problem;
+    made->options = options;
+    made->name = NameOf(gpu_, problem, options);
+    made->first_use = uses_;
+    configurations_.emplace_front(key, std::move(made));
+    index_[key] = configurations_.begin();
+    if (configurations_.size() > kMaxConfigurations) DropOneConfiguration();
+  }
+  CudnnConfiguration* const configuration =
+      configurations_.front().second.get();
+  ++configuration->uses;
+  configuration->last_use = uses_;
+  return configuration;
+}
+
+// The least recently used of those that have no replays, if there is one; not
+// the latest.
+void CudnnSession::DropOneConfiguration() {
+  auto dropped = std::prev(configurations_.end());
+  for (auto entry = dropped; entry != configurations_.begin(); --entry) {
+    if (entry->second->ReplayBytes() == 0) {
+      dropped = entry;
+      break;
+    }
+  }
+  index_.erase(dropped->first);
+  configurations_.erase(dropped);
+}
+
+RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
+                             RnnAlgorithm algorithm, CudnnRuns** runs) {
+  std::unique_ptr<CudnnRuns>& held =
+      configuration->runs[static_cast<int>(algorithm)];
+  if (held == nullptr) {
+    auto made = std::make_unique<CudnnRuns>();
+    CudnnOptions options = configuration->options;
+    options.algorithm = algorithm;
+    CRNN_RETURN_IF_ERROR(CudnnPlan::Create(
+        handle_.get(), configuration->problem, options, &made->plan));
+    if (made->plan->resident() != nullptr) CRNN_RETURN_IF_ERROR(MakeBlas());
+    held = std::move(made);
+  }
+  *runs = held.get();
+  return {};
+}
+
+RnnStatus CudnnSession::MakeBlas() {
+  if (blas_.get() != nullptr) return {};
+  CRNN_RETURN_IF_ERROR(CublasStatus(blas_.Create(), "make a handle"));
+  lane_.blas = blas_.get();
+  return {};
+}
+
+bool CudnnSession::MakeRoomForReplay() {
+  if (Replay::TotalBytes() < kMaxReplayBytes) return true;
+  size_t own = 0;
+  for (const auto& [key, configuration] : configurations_) {
+    if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
+    own += configuration->ReplayBytes();
+  }
+  return Replay::TotalBytes() < kMaxReplayBytes || own < kOwnReplayBytes;
+}
+
+CudnnSessionPool& CudnnSessionPool::Instance() {
+  // Never destroyed: at exit the CUDA context may be gone before it.
+  alignas(CudnnSessionPool) static char storage[sizeof(CudnnSessionPool)];
+  static CudnnSessionPool* const pool = ::new (storage) CudnnSessionPool;
+  return *pool;
+}
+
+RnnStatus CudnnSessionPool::Take(int device, void* stream,
+                                 const std::function<size_t()>& memory_limit,
+                                 std::unique_ptr<CudnnSession>* session) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t i = idle_.size(); i-- > 0;) {
+      if (idle_[i].device == device && idle_[i].stream == stream) {
+        *session = std::move(idle_[i].session);
+        idle_.erase(idle_.begin() + i);
+        return {};
+      }
+    }
+  }
+  auto opened = std::make_unique<CudnnSession>();
+  CRNN_RETURN_IF_ERROR(opened->Open(stream, memory_limit()));
+  *session = std::move(opened);
+  return {};
+}
+
+void CudnnSessionPool::Return(int device, void* stream,
+                              std::unique_ptr<CudnnSession> session) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_.push_back({device, stream, std::move(session)});
+  size_t kept = 0;
+  for (auto idle = idle_.rbegin(); idle != idle_.rend(); ++idle) {
+    if (idle->device != device) continue;
+    kept += idle->session->workspace_bytes();
+    if (kept > idle->session->max_kept_bytes()) {
+      kept -= idle->session->workspace_bytes();
+      idle->session->DropWorkspace();
+    }
+  }
+}
+
+}  // namespace cudnn_rnn_tf

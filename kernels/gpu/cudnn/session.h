@@ -1,0 +1,133 @@
+// cuDNN handles with what was made for them, and the pool that lends them.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_SESSION_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_SESSION_H_
+
+#include <array>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels/gpu/cudnn/choice.h"
+#include "kernels/gpu/cudnn/replay.h"
+
+namespace cudnn_rnn_tf {
+
+// What one algorithm needs to run a problem.
+struct CudnnRuns {
+  struct PassRuns {
+    bool was_used = false;
+    std::unique_ptr<Replay> replay;
+    bool cannot_replay = false;
+  };
+
+  std::unique_ptr<CudnnPlan> plan;
+  PassRuns forward, backward;
+
+  PassRuns& of(Pass pass) {
+    return pass == Pass::kForward ? forward : backward;
+  }
+};
+
+// A problem with what is known of it.
+struct CudnnConfiguration {
+  RnnProblem problem;
+  CudnnOptions options;
+  Choice choice;
+  bool decided = false;
+  // Its name among the choices.
+  std::string name;
+  // By algorithm; made when first needed.
+  std::array<std::unique_ptr<CudnnRuns>, kNumRnnAlgorithms> runs;
+  // How often it was used; the first time and the last, by number among the
+  // uses of all in its session.
+  int64_t uses = 0, first_use = 0, last_use = 0;
+
+  size_t ReplayBytes() const;
+  void DropReplays();
+};
+
+// Used by one thread at a time, for one stream of one device.
+class CudnnSession {
+ public:
+  // Of the memory that there is, at most a 64th is kept for workspaces.
+  RnnStatus Open(void* stream, size_t memory_limit);
+  ~CudnnSession();
+
+  const CudnnLane& lane() const { return lane_; }
+
+  // Memory that stays in its place from pass to pass, until one needs more.
+  std::shared_ptr<void> Workspace(size_t bytes, const AllocateMemory& allocate);
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  void DropWorkspace();
+  size_t max_kept_bytes() const { return max_kept_bytes_; }
+
+  // Captures a pass over `addresses`, for its nodes to be launched.
+  RnnStatus Capture(CudnnPlan* plan, Pass pass, const CallAddresses& addresses,
+                    CapturedGraph* graph);
+  // Captures a pass to be replayed. `region` is scratch memory, of the largest
+  // buffer's size and Replay::kRegionSlack bytes.
+  RnnStatus CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
+                          bool as_chain, std::unique_ptr<Replay>* replay);
+
+  // Valid until the next call.
+  CudnnConfiguration* Configuration(const RnnProblem& problem,
+                                    const CudnnOptions& options);
+  RnnStatus Runs(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
+                 CudnnRuns** runs);
+  // Whether one more pass may be captured. Once all of the process take too
+  // much memory, those that have fallen out of use are dropped; not others,
+  // since shapes that push each other out would be captured anew at every use.
+  bool MakeRoomForReplay();
+
+ private:
+  using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;
+
+  // For captures, which other work in the stream must not enter.
+  RnnStatus CaptureLane(CudnnLane* lane);
+  RnnStatus MakeBlas();
+  void DropOneConfiguration();
+
+  std::string gpu_;  // The model's name.
+  CudnnHandle handle_, capture_handle_;
+  CublasHandle blas_;  // Made when first needed.
+  CudnnLane lane_ = {};
+  CUstream capture_stream_ = nullptr;
+  // The most recently used first.
+  std::list<Entry> configurations_;
+  std::unordered_map<std::string, std::list<Entry>::iterator> index_;
+  int64_t uses_ = 0;
+  std::shared_ptr<void> workspace_;
+  size_t workspace_bytes_ = 0, max_kept_bytes_ = 0;
+};
+
+// Lends each caller a session of its own for a device and stream, so that no
+// lock is held while work is enqueued. Of a device's, those that were used last
+// keep their workspaces.
+class CudnnSessionPool {
+ public:
+  static CudnnSessionPool& Instance();
+
+  RnnStatus Take(int device, void* stream,
+                 const std::function<size_t()>& memory_limit,
+                 std::unique_ptr<CudnnSession>* session);
+  void Return(int device, void* stream, std::unique_ptr<CudnnSession> session);
+
+ private:
+  struct Idle {
+    int device;
+    void* stream;
+    std::unique_ptr<CudnnSession> session;
+  };
+
+  std::mutex mutex_;
+  std::vector<Idle> idle_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_SESSION_H_

@@ -1,0 +1,196 @@
+#include "kernels/gpu/libraries.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr char kCudaName[] = "libcuda.so.1";
+// cudnnRNNSetClip_v9 and the last error's text came with version 9.0.
+constexpr size_t kOldestCudnn = 90000;
+
+RnnStatus Unavailable(const std::string& why) {
+  return {RnnStatus::Code::kFailedPrecondition,
+          "cudnn_rnn_tf cannot use the GPU: " + why};
+}
+
+void* Open(const char* name, std::string* error) {
+  // Never closed: its code may run until the process ends.
+  void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) *error = dlerror();
+  return library;
+}
+
+template <typename Function>
+void Find(void* library, const char* library_name, const char* name,
+          Function* function, std::string* missing) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  if (*function == nullptr) {
+    *missing += std::string(" ") + library_name + ":" + name;
+  }
+}
+
+RnnStatus Missing(const std::string& missing,
+                  RnnStatus (*failure)(const std::string&) = Unavailable) {
+  return missing.empty() ? RnnStatus()
+                         : failure("these functions are missing:" + missing);
+}
+
+RnnStatus LoadCuda(GpuLibraries* libraries) {
+  std::string error, missing;
+  void* const cuda = Open(kCudaName, &error);
+  if (cuda == nullptr) {
+    return Unavailable(std::string("the CUDA driver ") + kCudaName +
+                       " was looked for where the dynamic linker looks and "
+                       "not found (" +
+                       error + ")");
+  }
+#define CRNN_TEXT(name) #name
+#define CRNN_FIND(name) \
+  Find(cuda, kCudaName, CRNN_TEXT(name), &libraries->cuda.name, &missing);
+  CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_FIND)
+  // An older driver runs everything but graphs.
+  libraries->has_graphs = missing.empty();
+  missing.clear();
+  CRNN_CUDA_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+#undef CRNN_TEXT
+  return Missing(missing);
+}
+
+RnnStatus LoadCudnn(GpuLibraries* libraries) {
+  std::string error, missing;
+  // For a cuDNN other than TensorFlow's.
+  const char* const chosen = std::getenv("CUDNN_RNN_TF_CUDNN_LIBRARY");
+  const char* const name = chosen != nullptr ? chosen : "libcudnn.so.9";
+  void* const cudnn = Open(name, &error);
+  if (cudnn == nullptr) {
+    return Unavailable(
+        std::string("cuDNN ") + name +
+        " was looked for among the libraries TensorFlow has loaded and where "
+        "the dynamic linker looks (LD_LIBRARY_PATH, ldconfig) and not found (" +
+        error + "). pip install 'tensorflow[and-cuda]' brings it");
+  }
+#define CRNN_FIND(function) \
+  Find(cudnn, name, #function, &libraries->cudnn.function, &missing);
+  CRNN_CUDNN_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+  if (libraries->cudnn.cudnnGetVersion != nullptr &&
+      libraries->cudnn.cudnnGetVersion() < kOldestCudnn) {
+    return Unavailable("cuDNN 9.0 or newer is needed, but " +
+                       std::string(name) + " has version " +
+                       std::to_string(libraries->cudnn.cudnnGetVersion()));
+  }
+  return Missing(missing);
+}
+
+GpuLibraries* Loaded() {
+  static GpuLibraries libraries;
+  return &libraries;
+}
+
+// The folder of the pip packages, where cuDNN has come from one: it is in
+// nvidia/cudnn/lib there.
+std::string FolderOfPackages() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion), &info) ==
+          0 ||
+      info.dli_fname == nullptr) {
+    return "";
+  }
+  std::string folder = info.dli_fname;
+  for (int i = 0; i < 3 && !folder.empty(); ++i) {
+    const size_t slash = folder.rfind('/');
+    folder.resize(slash == std::string::npos ? 0 : slash);
+  }
+  return folder;
+}
+
+RnnStatus WithoutResident(const std::string& why) {
+  return {RnnStatus::Code::kFailedPrecondition,
+          "the algorithm resident needs cuBLAS and NVRTC: " + why};
+}
+
+// The first that there is: as the process or the system has it, or beside cuDNN
+// among pip's packages.
+RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
+                    void** library) {
+  const std::string folder = FolderOfPackages();
+  std::string error;
+  for (const std::string path : in_packages) {
+    *library = Open(path.substr(path.rfind('/') + 1).c_str(), &error);
+    if (*library != nullptr) return {};
+    if (folder.empty()) continue;
+    *library = Open((folder + '/' + path).c_str(), &error);
+    if (*library != nullptr) return {};
+  }
+  return WithoutResident(
+      "one was looked for among the libraries TensorFlow has loaded, where the "
+      "dynamic linker looks and among pip's packages, and not found (" +
+      error + "). pip install 'tensorflow[and-cuda]' brings it");
+}
+
+RnnStatus LoadCublas(GpuLibraries* libraries) {
+  std::string missing;
+  void* cublas;
+  CRNN_RETURN_IF_ERROR(OpenOneOf(
+      {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}, &cublas));
+#define CRNN_FIND(name) \
+  Find(cublas, "cuBLAS", #name, &libraries->cublas.name, &missing);
+  CRNN_CUBLAS_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+  return Missing(missing, WithoutResident);
+}
+
+RnnStatus LoadNvrtc(GpuLibraries* libraries) {
+  std::string missing;
+  void* nvrtc;
+  CRNN_RETURN_IF_ERROR(OpenOneOf(
+      {"cuda_nvrtc/lib/libnvrtc.so.12", "cu13/lib/libnvrtc.so.13"}, &nvrtc));
+#define CRNN_FIND(name) \
+  Find(nvrtc, "NVRTC", #name, &libraries->nvrtc.name, &missing);
+  CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+  return Missing(missing, WithoutResident);
+}
+
+// Into its part of what is loaded.
+RnnStatus LoadOnce(Loading* loading, RnnStatus (*load)(GpuLibraries*)) {
+  return loading->Once([load] { return load(Loaded()); });
+}
+
+}  // namespace
+
+RnnStatus LoadCudaDriver() {
+  static Loading loading;
+  return LoadOnce(&loading, LoadCuda);
+}
+
+RnnStatus LoadGpuLibraries() {
+  static Loading loading;
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  return LoadOnce(&loading, LoadCudnn);
+}
+
+RnnStatus LoadResidentLibraries() {
+  static Loading cublas, nvrtc;
+  CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
+  return LoadOnce(&nvrtc, LoadNvrtc);
+}
+
+const GpuLibraries& Gpu() { return *Loaded(); }
+
+RnnStatus CudaStatus(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return {};
+  const char* text = nullptr;
+  Gpu().cuda.cuGetErrorString(result, &text);
+  return {RnnStatus::Code::kInternal, std::string("CUDA failed to ") + what +
+                                          ": " +
+                                          (text != nullptr ? text : "unknown")};
+}
+
+}  // namespace cudnn_rnn_tf

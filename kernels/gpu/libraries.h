@@ -1,0 +1,220 @@
+// cuDNN, the CUDA driver, cuBLAS and the CUDA compiler, loaded at run time:
+// building needs none of them, and a machine without them uses the CPU.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_LIBRARIES_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_LIBRARIES_H_
+
+#include <cuda.h>
+#include <cudnn.h>
+#include <nvrtc.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "kernels/gpu/cublas.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+#define CRNN_CUDNN_FUNCTIONS(F)    \
+  F(cudnnGetVersion)               \
+  F(cudnnGetErrorString)           \
+  F(cudnnGetLastErrorString)       \
+  F(cudnnCreate)                   \
+  F(cudnnDestroy)                  \
+  F(cudnnSetStream)                \
+  F(cudnnCreateTensorDescriptor)   \
+  F(cudnnDestroyTensorDescriptor)  \
+  F(cudnnSetTensorNdDescriptor)    \
+  F(cudnnGetTensorNdDescriptor)    \
+  F(cudnnCreateDropoutDescriptor)  \
+  F(cudnnDestroyDropoutDescriptor) \
+  F(cudnnDropoutGetStatesSize)     \
+  F(cudnnSetDropoutDescriptor)     \
+  F(cudnnRestoreDropoutDescriptor) \
+  F(cudnnCreateRNNDescriptor)      \
+  F(cudnnDestroyRNNDescriptor)     \
+  F(cudnnSetRNNDescriptor_v8)      \
+  F(cudnnRNNSetClip_v9)            \
+  F(cudnnCreateRNNDataDescriptor)  \
+  F(cudnnDestroyRNNDataDescriptor) \
+  F(cudnnSetRNNDataDescriptor)     \
+  F(cudnnGetRNNTempSpaceSizes)     \
+  F(cudnnGetRNNWeightSpaceSize)    \
+  F(cudnnGetRNNWeightParams)       \
+  F(cudnnRNNForward)               \
+  F(cudnnRNNBackwardData_v8)       \
+  F(cudnnRNNBackwardWeights_v8)
+
+// cuda.h's macros give these names the versions that the driver exports.
+#define CRNN_CUDA_FUNCTIONS(F) \
+  F(cuCtxGetCurrent)           \
+  F(cuCtxGetDevice)            \
+  F(cuDeviceGetAttribute)      \
+  F(cuDeviceGetName)           \
+  F(cuEventCreate)             \
+  F(cuEventDestroy)            \
+  F(cuEventElapsedTime)        \
+  F(cuEventRecord)             \
+  F(cuEventSynchronize)        \
+  F(cuGetErrorString)          \
+  F(cuKernelSetAttribute)      \
+  F(cuLaunchCooperativeKernel) \
+  F(cuLaunchKernel)            \
+  F(cuLibraryGetKernel)        \
+  F(cuLibraryLoadData)         \
+  F(cuMemcpy2DAsync)           \
+  F(cuMemcpy3DAsync)           \
+  F(cuMemcpyDtoDAsync)         \
+  F(cuMemsetD2D16Async)        \
+  F(cuMemsetD2D32Async)        \
+  F(cuMemsetD2D8Async)         \
+  F(cuMemsetD8Async)           \
+  F(cuStreamCreate)            \
+  F(cuStreamDestroy)           \
+  F(cuStreamIsCapturing)       \
+  F(cuThreadExchangeStreamCaptureMode)
+
+// The newest of these came with CUDA 12.4's driver.
+#define CRNN_CUDA_GRAPH_FUNCTIONS(F) \
+  F(cuStreamBeginCapture)            \
+  F(cuStreamEndCapture)              \
+  F(cuGraphAddDependencies_v2)       \
+  F(cuGraphAddKernelNode)            \
+  F(cuGraphDestroy)                  \
+  F(cuGraphDestroyNode)              \
+  F(cuGraphExecDestroy)              \
+  F(cuGraphExecKernelNodeSetParams)  \
+  F(cuGraphExecMemcpyNodeSetParams)  \
+  F(cuGraphExecMemsetNodeSetParams)  \
+  F(cuGraphGetEdges_v2)              \
+  F(cuGraphGetNodes)                 \
+  F(cuGraphInstantiate)              \
+  F(cuGraphKernelNodeGetAttribute)   \
+  F(cuGraphKernelNodeGetParams)      \
+  F(cuGraphKernelNodeSetParams)      \
+  F(cuGraphLaunch)                   \
+  F(cuGraphMemcpyNodeGetParams)      \
+  F(cuGraphMemcpyNodeSetParams)      \
+  F(cuGraphMemsetNodeGetParams)      \
+  F(cuGraphMemsetNodeSetParams)      \
+  F(cuGraphNodeGetType)              \
+  F(cuGraphRemoveDependencies_v2)    \
+  F(cuFuncGetParamInfo)              \
+  F(cuKernelGetParamInfo)            \
+  F(cuLaunchKernelEx)
+
+#define CRNN_CUBLAS_FUNCTIONS(F) \
+  F(cublasCreate_v2)             \
+  F(cublasDestroy_v2)            \
+  F(cublasGemmEx_64)             \
+  F(cublasGetStatusString)       \
+  F(cublasSetStream_v2)          \
+  F(cublasSetWorkspace_v2)
+
+#define CRNN_NVRTC_FUNCTIONS(F) \
+  F(nvrtcCompileProgram)        \
+  F(nvrtcCreateProgram)         \
+  F(nvrtcDestroyProgram)        \
+  F(nvrtcGetCUBIN)              \
+  F(nvrtcGetCUBINSize)          \
+  F(nvrtcGetErrorString)        \
+  F(nvrtcGetProgramLog)         \
+  F(nvrtcGetProgramLogSize)
+
+#define CRNN_MEMBER(name) decltype(&::name) name = nullptr;
+
+struct CudnnLibrary {
+  CRNN_CUDNN_FUNCTIONS(CRNN_MEMBER)
+};
+
+struct CudaDriver {
+  CRNN_CUDA_FUNCTIONS(CRNN_MEMBER)
+  CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_MEMBER)
+};
+
+struct CublasLibrary {
+  CRNN_CUBLAS_FUNCTIONS(CRNN_MEMBER)
+};
+
+struct NvrtcLibrary {
+  CRNN_NVRTC_FUNCTIONS(CRNN_MEMBER)
+};
+
+#undef CRNN_MEMBER
+
+struct GpuLibraries {
+  CudnnLibrary cudnn;
+  CudaDriver cuda;
+  CublasLibrary cublas;
+  NvrtcLibrary nvrtc;
+  // Whether the driver has all functions for graphs.
+  bool has_graphs = false;
+};
+
+// What is loaded once in a process, by any thread. A failure is not remembered:
+// TensorFlow may load cuDNN later, or there may be memory again.
+class Loading {
+ public:
+  template <typename Load>
+  RnnStatus Once(const Load& load) {
+    if (loaded_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (loaded_.load(std::memory_order_relaxed)) return {};
+    const RnnStatus status = load();
+    loaded_.store(status.ok(), std::memory_order_release);
+    return status;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> loaded_ = false;
+};
+
+// Each loads what is not loaded already, or says why it cannot be had: the
+// driver alone, or both libraries. TensorFlow should have loaded its cuDNN
+// before, so that this finds the same one.
+RnnStatus LoadCudaDriver();
+RnnStatus LoadGpuLibraries();
+// cuBLAS and the compiler, which the algorithm resident wants, after these.
+RnnStatus LoadResidentLibraries();
+
+// The libraries that were loaded with success.
+const GpuLibraries& Gpu();
+
+// While somebody captures the work of a stream, CUDA refuses calls that it
+// cannot capture, as to allocate memory, and gives the capture up, whatever
+// they are for. While one of these lives, its thread's calls are let through.
+class ApartFromCaptures {
+ public:
+  ApartFromCaptures() { Exchange(); }
+  ~ApartFromCaptures() { Exchange(); }
+  ApartFromCaptures(const ApartFromCaptures&) = delete;
+  ApartFromCaptures& operator=(const ApartFromCaptures&) = delete;
+
+ private:
+  void Exchange() { Gpu().cuda.cuThreadExchangeStreamCaptureMode(&mode_); }
+
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+#define CRNN_RETURN_IF_ERROR(expression)               \
+  do {                                                 \
+    const RnnStatus crnn_rnn_status = (expression);    \
+    if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
+  } while (false)
+
+// A driver call's outcome; `what` completes "CUDA failed to".
+RnnStatus CudaStatus(CUresult result, const char* what);
+// Likewise a call's of cuBLAS.
+inline RnnStatus CublasStatus(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return {};
+  return {status == CUBLAS_STATUS_ALLOC_FAILED
+              ? RnnStatus::Code::kResourceExhausted
+              : RnnStatus::Code::kInternal,
+          std::string("cuBLAS failed to ") + what + ": " +
+              Gpu().cublas.cublasGetStatusString(status)};
+}
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_LIBRARIES_H_
