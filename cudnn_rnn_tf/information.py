@@ -20,11 +20,13 @@ def info() -> dict[str, Any]:
         A dictionary of plain values: versions of this package, Python, TensorFlow and Keras; the
         TensorFlow, compiler and build type of the compiled code; the processor's features and the
         instruction set in use; `backends`, which maps each backend to "available" or to the
-        reason why it is not; and `gpu`: `replay`, whether CUDA graphs may be replayed; `replays`,
-        how often a pass was; and `choices`, which maps each configuration that has run to cuDNN's
-        `algorithm` for it, how `forward` and `backward` are replayed ("graph", as captured, or
-        "chain"), the choice's `source` ("measured"; "stored", by an earlier process; "pinned"; or
-        "rule") and the `timings` that were measured, forward + backward, in milliseconds.
+        reason why it is not; and `gpu`: `kernels`, which maps each persistent kernel that was
+        wanted to how it divides a layer among blocks; `replay`, whether CUDA graphs may be
+        replayed; `replays`, how often a pass was; and `choices`, which maps each configuration
+        that cuDNN has run to its `algorithm`, how `forward` and `backward` are replayed ("graph",
+        as captured, or "chain"), the choice's `source` ("measured"; "stored", by an earlier
+        process; "pinned"; or "rule") and the `timings` that were measured, forward + backward, in
+        milliseconds.
     """
     return {
         "version": __version__,
@@ -42,13 +44,18 @@ def _gpu() -> dict[str, Any]:
     # The very library that TensorFlow has loaded.
     library = ctypes.CDLL(str(native.op_library_file()))
     library.cudnn_rnn_tf_gpu_choices.restype = ctypes.c_char_p
+    library.cudnn_rnn_tf_gpu_kernels.restype = ctypes.c_char_p
     library.cudnn_rnn_tf_gpu_replays.restype = ctypes.c_int64
     choices = {}
     for line in library.cudnn_rnn_tf_gpu_choices().decode().splitlines():
         configuration, *values = line.split("\t")
         names = ("source", "algorithm", "forward", "backward", "timings")
         choices[configuration] = dict(zip(names, values, strict=True))
+    kernels = dict(
+        line.split("\t") for line in library.cudnn_rnn_tf_gpu_kernels().decode().splitlines()
+    )
     return {
+        "kernels": kernels,
         "replay": bool(library.cudnn_rnn_tf_gpu_replay_is_on()),
         "replays": library.cudnn_rnn_tf_gpu_replays(),
         "choices": choices,

@@ -5,6 +5,7 @@ import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf.config import RnnConfig
@@ -27,7 +28,10 @@ _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Con
     "substitute", default=None
 )
 # What `algorithm` may be.
-ALGORITHMS = ("auto", "standard", "persist_static", "persist_static_small_h", "resident")
+ALGORITHMS = (
+    *("auto", "standard", "persist_static", "persist_static_small_h"),
+    *("resident", "persistent", "cudnn"),
+)
 
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
@@ -158,8 +162,9 @@ def forward(
         time_major: the layout of inputs, states and what is returned.
         is_training: whether dropout acts. Gradients are had either way; out of training they cost
             one more forward pass.
-        algorithm: on a GPU, which algorithm to use, one of `ALGORITHMS`: cuDNN's; "resident",
-            this package's own, for inference alone; "auto" for the one that is fastest there.
+        algorithm: on a GPU, which algorithm to use, one of `ALGORITHMS`: cuDNN's, of which "cudnn"
+            takes the fastest; this package's own, "persistent" and, for inference alone,
+            "resident"; "auto" for the one that is fastest there.
         name: name of the op.
 
     Returns:
@@ -219,13 +224,14 @@ def forward(
         # For gradients, which know the network by the op's tensors. The op checks what it is given.
         inputs = tf.identity(inputs)
         inputs.set_shape((None, None, config.input_size))
-    # The op reads these in host memory. From the GPU they would come by a copy that waits for it.
-    with tf.device("CPU:0"):
-        if sequence_lengths is None:
-            sequence_lengths, has_sequence_lengths = tf.constant([], tf.int32), False
-        else:
-            has_sequence_lengths = True
-        if seed is None:
+    has_sequence_lengths = sequence_lengths is not None
+    if has_sequence_lengths:
+        _check_known_lengths(sequence_lengths, sizes[0 if time_major else 1])
+    else:
+        sequence_lengths = tf.constant([], tf.int32)
+    if seed is None:
+        # The op reads it in host memory. From a GPU it would come by a copy that waits for it.
+        with tf.device("CPU:0"):
             seed = tf.constant([0, 0], tf.int64)
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
@@ -270,6 +276,26 @@ def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
     # By way of float32, the type of the op's attribute.
     bound = tf.cast(tf.constant(config.cell_clip, tf.float32), c.dtype)
     return tf.clip_by_value(c, -bound, bound)
+
+
+def _check_known_lengths(lengths: tf.Tensor, max_time: int | None) -> None:
+    """Refuses lengths out of range where they are in host memory: a GPU's op does not look."""
+    if max_time is None or not tf.config.list_physical_devices("GPU"):
+        return
+    if tf.is_tensor(lengths) and hasattr(lengths, "numpy"):
+        if not lengths.backing_device.endswith("CPU:0"):
+            return
+        values = lengths.numpy()
+    else:
+        values = tf.get_static_value(lengths)
+    if values is None:
+        return
+    for index in np.flatnonzero((values < 0) | (values > max_time))[:1]:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            f"sequence_lengths[{index}] must lie in [0, {max_time}], but received {values[index]}",
+        )
 
 
 def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.op_library import raw_ops
 
 
 def lengths_from_mask(
@@ -21,34 +22,23 @@ def lengths_from_mask(
 
     Raises:
         ValueError: if the mask's static shape is not that of the inputs' first two dimensions.
-        tf.errors.InvalidArgumentError: if its shape is not (in a graph: when it runs), or a
-            sequence's true values are not all at its beginning.
+        tf.errors.InvalidArgumentError: if its shape is not, when it runs, or a sequence's true
+            values are not all at its beginning. A GPU is not waited for: there, such a sequence
+            has the length -1, and its outputs are NaN.
     """
     mask = tf.cast(mask, tf.bool)
-    ops.check_shape(f"the mask of layer {layer_name!r}", mask, inputs.shape[:2])
-    shape_check = tf.debugging.assert_equal(
-        tf.shape(mask),
-        tf.shape(inputs)[:2],
-        f"expected the mask of layer '{layer_name}' to have the inputs' first two dimensions",
-    )
-    with tf.control_dependencies([shape_check]):
-        mask = tf.transpose(mask) if time_major else tf.identity(mask)
-    lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
-    expected = tf.sequence_mask(lengths, tf.shape(mask)[1])
-    wrong = tf.reduce_any(tf.not_equal(mask, expected), axis=1)
-    first = tf.reduce_sum(tf.math.cumprod(tf.cast(tf.logical_not(wrong), tf.int32)))
-    check = tf.debugging.Assert(
-        tf.logical_not(tf.reduce_any(wrong)),
-        [
-            f"expected the mask of layer '{layer_name}' to be padded on the right (in each "
-            "sequence all True values before all False ones), but received, in the first sequence "
-            "for which this does not hold:",
-            mask[first : first + 1],
-        ],
-        summarize=100,
-    )
-    with tf.control_dependencies([check]):
-        return tf.identity(lengths)
+    owner = f"layer {layer_name!r}"
+    ops.check_shape(f"the mask of {owner}", mask, inputs.shape[:2])
+    if not (mask.shape.is_fully_defined() and inputs.shape[:2].is_fully_defined()):
+        # Shapes are in host memory, so this does not wait for a GPU.
+        check = tf.debugging.assert_equal(
+            tf.shape(mask),
+            tf.shape(inputs)[:2],
+            f"expected the mask of layer '{layer_name}' to have the inputs' first two dimensions",
+        )
+        with tf.control_dependencies([check]):
+            mask = tf.identity(mask)
+    return raw_ops.cudnn_rnn_tf_lengths_from_mask(mask=mask, time_major=time_major, owner=owner)
 
 
 def reverse_sequences(

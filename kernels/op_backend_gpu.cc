@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "kernels/gpu/cudnn/choice.h"
-#include "kernels/gpu/cudnn/cudnn_backend.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/persistent/kernel.h"
 #include "kernels/op_backend.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/platform/logging.h"
@@ -65,7 +66,7 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
   resources.log = [](const std::string& text) {
     VLOG(1) << "cudnn_rnn_tf: " << text;
   };
-  auto backend = std::make_unique<CudnnBackend>(std::move(resources), options);
+  auto backend = std::make_unique<GpuBackend>(std::move(resources), options);
   // TensorFlow then loads its cuDNN, from where it knows to look; apart from
   // captures, as all that happens while there is a backend.
   stream->parent()->AsDnn();
@@ -80,6 +81,14 @@ extern "C" __attribute__((visibility("default"))) const char*
 cudnn_rnn_tf_gpu_choices() {
   static thread_local std::string text;
   text = cudnn_rnn_tf::Choices::Instance().Text();
+  return text.c_str();
+}
+
+// One line per persistent kernel, likewise.
+extern "C" __attribute__((visibility("default"))) const char*
+cudnn_rnn_tf_gpu_kernels() {
+  static thread_local std::string text;
+  text = cudnn_rnn_tf::persistent::KernelsText();
   return text.c_str();
 }
 

@@ -37,18 +37,22 @@ inline size_t SizeOf(RnnDataType dtype) {
                                           : 2;
 }
 
-// cuDNN's algorithms and, last, our own for inference on GPUs, or the backend's
-// choice among them; other backends have one way.
+// On GPUs: cuDNN's algorithms and our own, `resident` for inference with a few
+// sequences and `persistent`; `cudnn` leaves the choice among cuDNN's to the
+// backend, `auto` all choices. Other backends have one way.
 enum class RnnAlgorithm {
   kAuto,
   kStandard,
   kPersistStatic,
   kPersistStaticSmallH,
-  kResident
+  kResident,
+  kPersistent,
+  kCudnn
 };
-inline constexpr int kNumRnnAlgorithms = 5;
+inline constexpr int kNumRnnAlgorithms = 7;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
-    "auto", "standard", "persist_static", "persist_static_small_h", "resident"};
+    "auto",     "standard",   "persist_static", "persist_static_small_h",
+    "resident", "persistent", "cudnn"};
 // False where `name` names no algorithm.
 inline bool ParseRnnAlgorithm(std::string_view name, RnnAlgorithm* algorithm) {
   for (int i = 0; i < kNumRnnAlgorithms; ++i) {
@@ -77,6 +81,15 @@ struct RnnProblem {
   static constexpr size_t kAlignment = 16;
 };
 
+// Which steps of the sequences are to be read: bool [batch_size, max_time], or
+// [max_time, batch_size] time-major.
+struct RnnMask {
+  const bool* values = nullptr;
+  int64_t max_time = 0;
+  int64_t batch_size = 0;
+  bool time_major = true;
+};
+
 // Bytes of the buffers whose size a backend decides.
 struct RnnBufferSizes {
   size_t reserve_space = 0;  // 0 in inference.
@@ -96,7 +109,8 @@ struct RnnForwardBuffers {
   const void* input_h = nullptr;  // n = P
   const void* input_c = nullptr;  // n = H; LSTM only.
   const void* params = nullptr;
-  // [B] in host memory, each in [0, T]; null where all sequences fill T.
+  // [B], where ReadSequenceLengths has left them; null where all sequences fill
+  // T.
   const int32_t* sequence_lengths = nullptr;
   // Dropout masks are a pure function of these two.
   uint64_t seed[2] = {0, 0};
@@ -140,6 +154,16 @@ class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
 
+  // For a problem with sequence lengths, [B] in the device's memory: checks
+  // them, as far as they can be known without waiting for the device, and
+  // leaves a pointer to where the passes want them. Where all sequences fill
+  // the time, the problem has none from then on. `reserve_space` is what a
+  // forward pass has left, in bytes; 0 before one.
+  virtual RnnStatus ReadSequenceLengths(size_t /*reserve_space*/,
+                                        RnnProblem* problem,
+                                        const int32_t** lengths) {
+    return CheckSequenceLengths(problem, lengths);
+  }
   // Of a forward pass's buffers.
   virtual RnnStatus BufferSizes(const RnnProblem& problem,
                                 RnnBufferSizes* sizes) = 0;
@@ -163,9 +187,26 @@ class RnnBackend {
                             const RnnForwardBuffers& buffers) = 0;
   virtual RnnStatus Backward(const RnnProblem& problem,
                              const RnnBackwardBuffers& buffers) = 0;
+  // [B], the sequences' lengths. In a mask, true values must all be at a
+  // sequence's beginning; where that is not known without waiting for the
+  // device, a sequence for which it does not hold has the length -1.
+  virtual RnnStatus LengthsOfMask(const RnnMask& mask, int32_t* lengths) {
+    const int64_t wrong = ReadMask(mask, lengths);
+    if (wrong < 0) return {};
+    return {RnnStatus::Code::kInvalidArgument,
+            "in sequence " + std::to_string(wrong) +
+                ", a true value follows a false one"};
+  }
   // Copies within the device's memory, in the order of its work.
   virtual RnnStatus Copy(const void* from, void* to, size_t bytes) = 0;
   virtual RnnStatus SetZero(void* to, size_t bytes) = 0;
+
+ protected:
+  // The same for lengths in host memory.
+  static RnnStatus CheckSequenceLengths(RnnProblem* problem,
+                                        const int32_t** lengths);
+  // LengthsOfMask for host memory: the first sequence of length -1, or -1.
+  static int64_t ReadMask(const RnnMask& mask, int32_t* lengths);
 };
 
 }  // namespace cudnn_rnn_tf

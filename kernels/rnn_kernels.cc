@@ -109,26 +109,22 @@ class RnnOp : public OpKernel {
         CheckShape("sequence_lengths", lengths,
                    TensorShape({has_sequence_lengths_ ? b : 0})));
     if (has_sequence_lengths_) {
-      const int32_t* const all = lengths.flat<int32_t>().data();
-      for (int64_t i = 0; i < b; ++i) {
-        const int32_t length = all[i];
-        if (length < 0 || length > problem.max_time) {
-          return InvalidArgument("sequence_lengths[", i, "] must lie in [0, ",
-                                 problem.max_time, "], but received ", length);
-        }
-      }
-      // Full sequences run as if no lengths were given.
-      const bool full = std::all_of(all, all + b, [&](int32_t length) {
-        return length == problem.max_time;
-      });
-      problem.has_sequence_lengths = !full;
-      if (!full) run->sequence_lengths = all;
+      run->sequence_lengths = lengths.flat<int32_t>().data();
     }
     TF_RETURN_IF_ERROR(CheckShape("seed", context->input(5), TensorShape({2})));
     const auto seed = context->input(5).flat<int64_t>();
     run->seed[0] = static_cast<uint64_t>(seed(0));
     run->seed[1] = static_cast<uint64_t>(seed(1));
     return absl::OkStatus();
+  }
+
+  static absl::Status ReadSequenceLengths(size_t reserve_space,
+                                          RnnBackend* backend, Run* run) {
+    if (run->empty() || !run->problem.has_sequence_lengths) {
+      return absl::OkStatus();
+    }
+    return ToTensorFlow(backend->ReadSequenceLengths(
+        reserve_space, &run->problem, &run->sequence_lengths));
   }
 
   static absl::Status TakeWorkspace(OpKernelContext* context, size_t bytes,
@@ -183,6 +179,7 @@ class ForwardOp : public RnnOp {
       if (address % RnnProblem::kAlignment != 0) run.problem.is_aligned = false;
     }
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    OP_REQUIRES_OK(context, ReadSequenceLengths(0, backend.get(), &run));
     Tensor *output, *output_h, *output_c, *reserve_space;
     OP_REQUIRES_OK(context, AllocateOutput(context, run, *backend, &output));
     OP_REQUIRES_OK(context,
@@ -305,6 +302,8 @@ class BackwardOp : public RnnOp {
       return;
     }
     const Tensor& reserve_space = context->input(12);
+    OP_REQUIRES_OK(context, ReadSequenceLengths(reserve_space.TotalBytes(),
+                                                backend.get(), &run));
     RnnBufferSizes sizes;
     OP_REQUIRES_OK(context,
                    ToTensorFlow(backend->BackwardBufferSizes(
@@ -369,13 +368,11 @@ class BackwardOp : public RnnOp {
                           BackwardOp<CpuDevice>);             \
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
                               .Device(tensorflow::DEVICE_GPU) \
-                              .HostMemory("sequence_lengths") \
                               .HostMemory("seed")             \
                               .TypeConstraint<T>("T"),        \
                           ForwardOp<GpuDevice>);              \
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")         \
                               .Device(tensorflow::DEVICE_GPU) \
-                              .HostMemory("sequence_lengths") \
                               .HostMemory("seed")             \
                               .TypeConstraint<T>("T"),        \
                           BackwardOp<GpuDevice>)

@@ -147,7 +147,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Attr("is_training: bool = true")
     .Attr(
         "algorithm: {'auto', 'standard', 'persist_static', "
-        "'persist_static_small_h', 'resident'} = 'auto'")
+        "'persist_static_small_h', 'resident', 'persistent', 'cudnn'} = 'auto'")
     .SetShapeFn(ForwardShape)
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.
@@ -173,8 +173,9 @@ dropout: The rate at which outputs of all layers but the last are dropped, in
 cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
   a step reads them: before the forget gate and before tanh; output_c holds the
   last ones before that. 0: no clipping.
-algorithm: On a GPU, which of cuDNN's algorithms to use; resident: our own, for
-  inference alone; auto: the fastest.
+algorithm: On a GPU, which of cuDNN's algorithms to use; cudnn: the fastest of
+  these; persistent or resident: our own, the latter for inference alone; auto:
+  the fastest of all.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")

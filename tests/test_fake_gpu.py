@@ -10,7 +10,11 @@ import tensorflow as tf
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 SESSION = [
-    *("kernels/gpu/cudnn/session.cc", "kernels/gpu/cudnn/replay.cc", "kernels/gpu/cudnn/captured_graph.cc"),
+    *(
+        "kernels/gpu/cudnn/session.cc",
+        "kernels/gpu/cudnn/replay.cc",
+        "kernels/gpu/cudnn/captured_graph.cc",
+    ),
     *("kernels/gpu/cudnn/calls.cc", "kernels/gpu/cudnn/exchange.cc", "kernels/gpu/cudnn/plan.cc"),
     *("kernels/gpu/ptx.cc", "kernels/rnn_spec.cc", "kernels/gpu/cudnn/resident.cc"),
     *("kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"),

@@ -110,9 +110,9 @@ std::string FolderOfPackages() {
   return folder;
 }
 
-RnnStatus WithoutResident(const std::string& why) {
+RnnStatus WithoutKernels(const std::string& why) {
   return {RnnStatus::Code::kFailedPrecondition,
-          "the algorithm resident needs cuBLAS and NVRTC: " + why};
+          "the package's own kernels need cuBLAS and NVRTC: " + why};
 }
 
 // The first that there is: as the process or the system has it, or beside cuDNN
@@ -128,7 +128,7 @@ RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
     *library = Open((folder + '/' + path).c_str(), &error);
     if (*library != nullptr) return {};
   }
-  return WithoutResident(
+  return WithoutKernels(
       "one was looked for among the libraries TensorFlow has loaded, where the "
       "dynamic linker looks and among pip's packages, and not found (" +
       error + "). pip install 'tensorflow[and-cuda]' brings it");
@@ -143,7 +143,7 @@ RnnStatus LoadCublas(GpuLibraries* libraries) {
   Find(cublas, "cuBLAS", #name, &libraries->cublas.name, &missing);
   CRNN_CUBLAS_FUNCTIONS(CRNN_FIND)
 #undef CRNN_FIND
-  return Missing(missing, WithoutResident);
+  return Missing(missing, WithoutKernels);
 }
 
 RnnStatus LoadNvrtc(GpuLibraries* libraries) {
@@ -155,7 +155,7 @@ RnnStatus LoadNvrtc(GpuLibraries* libraries) {
   Find(nvrtc, "NVRTC", #name, &libraries->nvrtc.name, &missing);
   CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
 #undef CRNN_FIND
-  return Missing(missing, WithoutResident);
+  return Missing(missing, WithoutKernels);
 }
 
 // Into its part of what is loaded.
@@ -176,7 +176,7 @@ RnnStatus LoadGpuLibraries() {
   return LoadOnce(&loading, LoadCudnn);
 }
 
-RnnStatus LoadResidentLibraries() {
+RnnStatus LoadKernelLibraries() {
   static Loading cublas, nvrtc;
   CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
   return LoadOnce(&nvrtc, LoadNvrtc);

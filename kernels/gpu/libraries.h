@@ -62,6 +62,8 @@ namespace cudnn_rnn_tf {
   F(cuLaunchKernel)            \
   F(cuLibraryGetKernel)        \
   F(cuLibraryLoadData)         \
+  F(cuMemcpyDtoHAsync)         \
+  F(cuMemcpyHtoDAsync)         \
   F(cuMemcpy2DAsync)           \
   F(cuMemcpy3DAsync)           \
   F(cuMemcpyDtoDAsync)         \
@@ -72,6 +74,7 @@ namespace cudnn_rnn_tf {
   F(cuStreamCreate)            \
   F(cuStreamDestroy)           \
   F(cuStreamIsCapturing)       \
+  F(cuStreamSynchronize)       \
   F(cuThreadExchangeStreamCaptureMode)
 
 // The newest of these came with CUDA 12.4's driver.
@@ -101,6 +104,7 @@ namespace cudnn_rnn_tf {
   F(cuGraphRemoveDependencies_v2)    \
   F(cuFuncGetParamInfo)              \
   F(cuKernelGetParamInfo)            \
+  F(cuOccupancyMaxActiveClusters)    \
   F(cuLaunchKernelEx)
 
 #define CRNN_CUBLAS_FUNCTIONS(F) \
@@ -119,7 +123,8 @@ namespace cudnn_rnn_tf {
   F(nvrtcGetCUBINSize)          \
   F(nvrtcGetErrorString)        \
   F(nvrtcGetProgramLog)         \
-  F(nvrtcGetProgramLogSize)
+  F(nvrtcGetProgramLogSize)     \
+  F(nvrtcVersion)
 
 #define CRNN_MEMBER(name) decltype(&::name) name = nullptr;
 
@@ -175,8 +180,8 @@ class Loading {
 // before, so that this finds the same one.
 RnnStatus LoadCudaDriver();
 RnnStatus LoadGpuLibraries();
-// cuBLAS and the compiler, which the algorithm resident wants, after these.
-RnnStatus LoadResidentLibraries();
+// cuBLAS and the compiler, which our own kernels want, after these.
+RnnStatus LoadKernelLibraries();
 
 // The libraries that were loaded with success.
 const GpuLibraries& Gpu();

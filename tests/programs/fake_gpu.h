@@ -71,7 +71,7 @@ const GpuLibraries& Gpu() {
 // Whether a program fakes cuBLAS and the compiler as well.
 inline bool has_resident_libraries = false;
 
-RnnStatus LoadResidentLibraries() {
+RnnStatus LoadKernelLibraries() {
   if (has_resident_libraries) return {};
   return {RnnStatus::Code::kFailedPrecondition, "no libraries"};
 }

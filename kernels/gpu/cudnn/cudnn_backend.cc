@@ -93,7 +93,9 @@ bool CudnnBackend::StreamIsCapturing() const {
 std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
     const RnnProblem& problem) const {
   std::vector<RnnAlgorithm> algorithms;
-  if (!problem.is_training) algorithms.push_back(RnnAlgorithm::kResident);
+  if (!problem.is_training && problem.algorithm == RnnAlgorithm::kAuto) {
+    algorithms.push_back(RnnAlgorithm::kResident);
+  }
   algorithms.push_back(RnnAlgorithm::kStandard);
   // In float32, the persistent kernels' functions are exact to about 1e-5 only.
   // That is more than TF32 has, but less than was asked for without it.
@@ -109,7 +111,8 @@ void CudnnBackend::Decide() {
   if (configuration.decided) return;
   const RnnProblem& problem = configuration.problem;
   Choice choice;
-  const bool pinned = problem.algorithm != RnnAlgorithm::kAuto;
+  const bool pinned = problem.algorithm != RnnAlgorithm::kAuto &&
+                      problem.algorithm != RnnAlgorithm::kCudnn;
   const std::vector<RnnAlgorithm> algorithms = AlgorithmsFor(problem);
   const bool replays = options_.replay && Gpu().has_graphs;
   if (pinned || problem.has_sequence_lengths || options_.deterministic ||

@@ -273,7 +273,7 @@ RnnStatus ResidentKernel::Get(const ResidentShape& shape,
   Division division;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&id, &device));
   CRNN_RETURN_IF_ERROR(Divide(shape, device, &division));
-  CRNN_RETURN_IF_ERROR(LoadResidentLibraries());
+  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
   CRNN_RETURN_IF_ERROR(
       CompiledOnce(Options(shape, device, division), &kernel->kernel_));
   kernel->blocks_ = static_cast<unsigned int>(division.blocks);

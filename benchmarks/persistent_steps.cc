@@ -1,0 +1,235 @@
+// Times one step of the persistent kernels, in all ways to divide a layer.
+//
+//   persistent_steps OUTPUT.jsonl MODE TYPE UNITS BATCH DIRECTIONS [MODE ...]
+//
+// A line of the output is one kernel: what it was compiled for, the model's
+// cycles, whether it is the one that is chosen, and the microseconds of a step:
+// the least of some launches with full lengths, over the steps.
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/gpu/persistent/kernel.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+namespace {
+
+constexpr int kSteps = 200, kLaunches = 12;
+
+void Check(const RnnStatus& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message.c_str());
+  std::exit(1);
+}
+void Check(CUresult result) { Check(CudaStatus(result, "run")); }
+
+struct Candidate {
+  KernelChoice choice;
+  std::string name;
+  Division division;
+  bool is_chosen;
+  Kernel kernel;
+  RnnStatus status;
+};
+
+// A function of the driver's that the package has no use for.
+template <typename Function>
+Function OfDriver(Function /*declared*/, const char* name) {
+  void* const found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+  if (found == nullptr) {
+    Check({RnnStatus::Code::kInternal, std::string("there is no ") + name});
+  }
+  return reinterpret_cast<Function>(found);
+}
+#define CRNN_TEXT(name) #name
+#define CRNN_DRIVER(name) OfDriver(decltype (&::name)(), CRNN_TEXT(name))
+
+class Timer {
+ public:
+  explicit Timer(CUstream stream) : stream_(stream) {
+    Check(Gpu().cuda.cuEventCreate(&begin_, CU_EVENT_DEFAULT));
+    Check(Gpu().cuda.cuEventCreate(&end_, CU_EVENT_DEFAULT));
+  }
+  ~Timer() {
+    Gpu().cuda.cuEventDestroy(begin_);
+    Gpu().cuda.cuEventDestroy(end_);
+  }
+  template <typename Run>
+  float Microseconds(const Run& run) {
+    Check(Gpu().cuda.cuEventRecord(begin_, stream_));
+    run();
+    Check(Gpu().cuda.cuEventRecord(end_, stream_));
+    Check(Gpu().cuda.cuEventSynchronize(end_));
+    float milliseconds;
+    Check(Gpu().cuda.cuEventElapsedTime(&milliseconds, begin_, end_));
+    return 1e3f * milliseconds;
+  }
+
+ private:
+  const CUstream stream_;
+  CUevent begin_, end_;
+};
+
+// One memory for all candidates, full of small numbers.
+class Memory {
+ public:
+  explicit Memory(size_t bytes) : bytes_(bytes) {
+    Check(CRNN_DRIVER(cuMemAlloc)(&base_, bytes));
+    Check(Gpu().cuda.cuMemsetD8Async(base_, 0x2C, bytes, nullptr));
+  }
+  template <typename T>
+  void Take(T** to, size_t bytes) {
+    *to = reinterpret_cast<T*>(base_ + used_);
+    used_ += (bytes + 255) / 256 * 256;
+    if (used_ > bytes_) Check({RnnStatus::Code::kInternal, "out of memory"});
+  }
+  void Reset() { used_ = 0; }
+
+ private:
+  CUdeviceptr base_;
+  const size_t bytes_;
+  size_t used_ = 0;
+};
+
+float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
+  const KernelChoice& choice = candidate.choice;
+  const size_t item = SizeOf(choice.dtype), units = choice.num_units;
+  const size_t batch = choice.batch_size, rows = batch * kSteps;
+  const size_t gates = NumGates(choice.rnn_mode), slots = gates > 1 ? 4 : 1;
+  const int of_cluster = candidate.division.shape.rows();
+  const int clusters = (choice.batch_size + of_cluster - 1) / of_cluster;
+  const Sequences sequences = {nullptr, nullptr,           choice.batch_size,
+                               kSteps,  choice.batch_size, 1};
+  ForwardArguments forward = {};
+  BackwardArguments backward = {};
+  forward.sequences = backward.sequences = sequences;
+  forward.output_stride = backward.output_stride = choice.num_dirs * units;
+  forward.state_stride = backward.state_stride = units;
+  memory->Reset();
+  const void* weights;
+  memory->Take(&weights, gates * units * units * item);
+  for (int d = 0; d < choice.num_dirs; ++d) {
+    ForwardDirection& f = forward.direction[d];
+    BackwardDirection& b = backward.direction[d];
+    f.recurrent_weights = b.recurrent_weights = weights;
+    memory->Take(&f.gates, rows * slots * units * item);
+    memory->Take(&f.cells, rows * units * sizeof(float));
+    memory->Take(&f.previous_h, rows * units * item);
+    memory->Take(&f.output, rows * choice.num_dirs * units * item);
+    memory->Take(&f.first_h, batch * units * item);
+    memory->Take(&f.first_c, batch * units * item);
+    memory->Take(&f.last_h, batch * units * item);
+    memory->Take(&f.last_c, batch * units * item);
+    b.gates = f.gates;
+    b.cells = f.cells;
+    b.previous_h = f.previous_h;
+    b.first_c = f.first_c;
+    b.output_backprop = f.output;
+    b.last_h_backprop = f.first_h;
+    b.last_c_backprop = f.first_c;
+    b.first_h_backprop = f.last_h;
+    b.first_c_backprop = f.last_c;
+    memory->Take(&b.bias_sums, static_cast<size_t>(clusters * of_cluster) *
+                                   slots * units * sizeof(float));
+  }
+  void* const arguments = choice.is_backward ? static_cast<void*>(&backward)
+                                             : static_cast<void*>(&forward);
+  Timer timer(nullptr);
+  float least = 1e30f;
+  for (int i = 0; i < kLaunches; ++i) {
+    least = std::min(least, timer.Microseconds([&] {
+      Check(candidate.kernel.Enqueue(nullptr, clusters, choice.num_dirs,
+                                     arguments));
+    }));
+  }
+  return least / kSteps;
+}
+
+int Main(int argc, char** argv) {
+  Check(LoadCudaDriver());
+  Check(CRNN_DRIVER(cuInit)(0));
+  CUdevice device;
+  CUcontext context;
+  Check(CRNN_DRIVER(cuDeviceGet)(&device, 0));
+  Check(CRNN_DRIVER(cuDevicePrimaryCtxRetain)(&context, device));
+  const auto set_context = CRNN_DRIVER(cuCtxSetCurrent);
+  Check(set_context(context));
+  std::vector<Candidate> candidates;
+  for (int i = 2; i + 4 < argc; i += 5) {
+    const std::string mode = argv[i], type = argv[i + 1];
+    KernelChoice choice = {};
+    if (!ParseRnnMode(mode, &choice.rnn_mode)) return 1;
+    choice.dtype = type == "float16"    ? RnnDataType::kFloat16
+                   : type == "bfloat16" ? RnnDataType::kBfloat16
+                                        : RnnDataType::kFloat32;
+    choice.num_units = std::atoi(argv[i + 2]);
+    choice.batch_size = std::atoi(argv[i + 3]);
+    choice.num_dirs = std::atoi(argv[i + 4]);
+    choice.is_training = true;
+    for (const bool is_backward : {false, true}) {
+      choice.is_backward = is_backward;
+      std::vector<Division> divisions;
+      if (!Kernel::Divide(choice, &divisions).ok()) continue;
+      Shape chosen;
+      ChooseDivision(divisions, &chosen);
+      for (const Division& division : divisions) {
+        const Shape& shape = division.shape;
+        const bool is_chosen = shape.cluster == chosen.cluster &&
+                               shape.row_tiles == chosen.row_tiles &&
+                               shape.warps == chosen.warps;
+        candidates.push_back({choice,
+                              mode + ' ' + type + " H" + argv[i + 2] + " B" +
+                                  argv[i + 3] + " D" + argv[i + 4],
+                              division, is_chosen, Kernel(), RnnStatus()});
+      }
+    }
+  }
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t) {
+    threads.emplace_back([&] {
+      Check(set_context(context));
+      for (size_t i; (i = next++) < candidates.size();) {
+        Candidate& candidate = candidates[i];
+        candidate.status = Kernel::Compile(
+            candidate.choice, candidate.division.shape, &candidate.kernel);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Memory memory(size_t{6} << 30);
+  std::ofstream output(argv[1]);
+  for (const Candidate& candidate : candidates) {
+    const Shape& shape = candidate.division.shape;
+    const float time =
+        candidate.status.ok() ? MicrosecondsOfStep(candidate, &memory) : -1.0f;
+    output << "{\"layer\": \"" << candidate.name << "\", \"pass\": \""
+           << (candidate.choice.is_backward ? "backward" : "forward")
+           << "\", \"cluster\": " << shape.cluster
+           << ", \"block_units\": " << shape.block_units
+           << ", \"warps\": " << shape.warps
+           << ", \"row_tiles\": " << shape.row_tiles
+           << ", \"resident_pairs\": " << shape.resident_pairs
+           << ", \"model_cycles\": " << candidate.division.cycles
+           << ", \"is_chosen\": " << (candidate.is_chosen ? "true" : "false")
+           << ", \"microseconds\": " << time << "}" << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  return cudnn_rnn_tf::persistent::Main(argc, argv);
+}

@@ -1,0 +1,116 @@
+#include "kernels/gpu/code_files.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr char kMagic[] = "cudnn_rnn_tf kernel 1\n";
+
+// FNV-1a (Fowler, Noll and Vo), 64 bits.
+uint64_t Hash(const std::string& text) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  }
+  return hash;
+}
+
+std::string Hex(uint64_t number) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx",
+                static_cast<unsigned long long>(number));
+  return text;
+}
+
+// Makes the folder and those above it.
+bool MakeFolder(const std::string& folder) {
+  for (size_t at = 1; at <= folder.size(); ++at) {
+    if (at < folder.size() && folder[at] != '/') continue;
+    mkdir(folder.substr(0, at).c_str(), S_IRWXU);
+  }
+  struct stat status;
+  return stat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// Code from a file that somebody else may write would run as this user.
+bool BelongsToUser(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && status.st_uid == geteuid() &&
+         (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// What a file of this code begins with; the code follows.
+std::string Header(const std::string& key, const std::string& code) {
+  return kMagic + std::to_string(key.size()) + ' ' +
+         std::to_string(code.size()) + ' ' + Hex(Hash(code)) + '\n' + key;
+}
+
+}  // namespace
+
+CodeFiles CodeFiles::OfUser() {
+  if (const char* const folder = std::getenv("CUDNN_RNN_TF_KERNEL_CACHE")) {
+    return CodeFiles(folder);
+  }
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') {
+    return CodeFiles(std::string(cache) + "/cudnn_rnn_tf");
+  }
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return CodeFiles("");
+  return CodeFiles(std::string(home) + "/.cache/cudnn_rnn_tf");
+}
+
+std::string CodeFiles::FileOf(const std::string& key) const {
+  return folder_ + "/kernel_" + Hex(Hash(key));
+}
+
+bool CodeFiles::Read(const std::string& key, std::string* code) const {
+  if (folder_.empty()) return false;
+  const std::string file = FileOf(key);
+  if (!BelongsToUser(folder_) || !BelongsToUser(file)) return false;
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(stream)),
+                         std::istreambuf_iterator<char>());
+  // The header of an empty code is at most as long as any other's.
+  const size_t least = Header(key, "").size();
+  if (!stream || text.size() < least) return false;
+  const size_t of_line = text.find('\n', sizeof(kMagic) - 1);
+  if (of_line == std::string::npos || text.size() < of_line + 1 + key.size()) {
+    return false;
+  }
+  *code = text.substr(of_line + 1 + key.size());
+  return Header(key, *code) + *code == text;
+}
+
+void CodeFiles::Write(const std::string& key, const std::string& code) const {
+  if (folder_.empty() || !MakeFolder(folder_)) return;
+  const std::string file = FileOf(key);
+  // Readers see the whole file or none. Processes of several machines may write
+  // at the same time.
+  const std::string written =
+      file + '.' + std::to_string(std::random_device()());
+  {
+    std::ofstream stream(written, std::ios::binary);
+    chmod(written.c_str(), S_IRUSR | S_IWUSR);
+    stream << Header(key, code) << code;
+    stream.close();  // Only then is it known that all is written.
+    if (!stream) {
+      std::remove(written.c_str());
+      return;
+    }
+  }
+  if (std::rename(written.c_str(), file.c_str()) != 0) {
+    std::remove(written.c_str());
+  }
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,173 @@
+#include "kernels/gpu/compiler.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "kernels/gpu/code_files.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+RnnStatus NvrtcStatus(nvrtcResult result, const std::string& what) {
+  if (result == NVRTC_SUCCESS) return {};
+  return {RnnStatus::Code::kUnimplemented,
+          "NVRTC failed to " + what + ": " +
+              Gpu().nvrtc.nvrtcGetErrorString(result)};
+}
+
+// "sm_90" and the like.
+RnnStatus Architecture(std::string* name) {
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  *name = "sm_";
+  for (const CUdevice_attribute attribute :
+       {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR}) {
+    int number = 0;
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuDeviceGetAttribute(&number, attribute, device),
+                   "read a device's attributes"));
+    *name += std::to_string(number);
+  }
+  return {};
+}
+
+RnnStatus Load(const std::string& code, CUlibrary* library) {
+  return CudaStatus(
+      Gpu().cuda.cuLibraryLoadData(library, code.data(), nullptr, nullptr, 0,
+                                   nullptr, nullptr, 0),
+      "load a kernel");
+}
+
+// All that decides the machine code.
+std::string KeyOf(const std::string& file,
+                  const std::vector<std::string>& options) {
+  int major = 0, minor = 0;
+  Gpu().nvrtc.nvrtcVersion(&major, &minor);
+  std::string key =
+      "NVRTC " + std::to_string(major) + '.' + std::to_string(minor);
+  for (const std::string& option : options) key += ' ' + option;
+  key += '\n' + file + '\n';
+  for (const SourceFile& embedded : EmbeddedSources()) {
+    const size_t dot = embedded.name.rfind('.');
+    // Other kernels' files have no part in it.
+    if (embedded.name == file || embedded.name.substr(dot) != ".cu") {
+      key += embedded.text;
+    }
+  }
+  return key;
+}
+
+// A process's compiled files, by their names and options. Never destroyed:
+// threads may run until the process ends.
+struct Libraries {
+  using Name = std::pair<std::string, std::vector<std::string>>;
+  std::mutex mutex;
+  std::map<Name, CUlibrary> compiled;
+  const CodeFiles files = CodeFiles::OfUser();
+
+  static Libraries& Instance() {
+    alignas(Libraries) static char storage[sizeof(Libraries)];
+    static Libraries* const libraries = ::new (storage) Libraries;
+    return *libraries;
+  }
+};
+
+// Other threads may compile at the same time, at worst the same.
+RnnStatus CompileLibrary(const std::string& file,
+                         const std::vector<std::string>& options,
+                         CUlibrary* library) {
+  Libraries& libraries = Libraries::Instance();
+  const Libraries::Name name(file, options);
+  {
+    const std::lock_guard<std::mutex> lock(libraries.mutex);
+    const auto known = libraries.compiled.find(name);
+    if (known != libraries.compiled.end()) {
+      *library = known->second;
+      return {};
+    }
+  }
+  const std::string key = KeyOf(file, options);
+  std::string code;
+  if (!libraries.files.Read(key, &code) || !Load(code, library).ok()) {
+    CRNN_RETURN_IF_ERROR(CompileCode(file, options, &code));
+    CRNN_RETURN_IF_ERROR(Load(code, library));
+    libraries.files.Write(key, code);
+  }
+  const std::lock_guard<std::mutex> lock(libraries.mutex);
+  *library = libraries.compiled.emplace(name, *library).first->second;
+  return {};
+}
+
+}  // namespace
+
+RnnStatus CompileCode(const std::string& file,
+                      const std::vector<std::string>& options,
+                      std::string* code) {
+  const NvrtcLibrary& nvrtc = Gpu().nvrtc;
+  // All embedded files are what it may include.
+  std::vector<const char*> names, texts, option_texts;
+  const char* source = nullptr;
+  for (const SourceFile& embedded : EmbeddedSources()) {
+    names.push_back(embedded.name.c_str());
+    texts.push_back(embedded.text.c_str());
+    if (embedded.name == file) source = texts.back();
+  }
+  if (source == nullptr) {
+    return {RnnStatus::Code::kInternal, "there is no embedded file " + file};
+  }
+  nvrtcProgram program = nullptr;
+  CRNN_RETURN_IF_ERROR(
+      NvrtcStatus(nvrtc.nvrtcCreateProgram(&program, source, file.c_str(),
+                                           static_cast<int>(names.size()),
+                                           texts.data(), names.data()),
+                  "make a program"));
+  const auto destroy = [&](nvrtcProgram* made) {
+    nvrtc.nvrtcDestroyProgram(made);
+  };
+  const std::unique_ptr<nvrtcProgram, decltype(destroy)> owner(&program,
+                                                               destroy);
+  for (const std::string& option : options) {
+    option_texts.push_back(option.c_str());
+  }
+  const nvrtcResult compiled = nvrtc.nvrtcCompileProgram(
+      program, static_cast<int>(option_texts.size()), option_texts.data());
+  if (compiled != NVRTC_SUCCESS) {
+    size_t size = 0;
+    std::string log;
+    if (nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS) {
+      log.resize(size);
+      nvrtc.nvrtcGetProgramLog(program, log.data());
+      log = log.c_str();  // Its size counts a NUL.
+    }
+    return NvrtcStatus(compiled, "compile " + file + " (" + log + ")");
+  }
+  size_t size = 0;
+  CRNN_RETURN_IF_ERROR(
+      NvrtcStatus(nvrtc.nvrtcGetCUBINSize(program, &size), "size a kernel"));
+  code->resize(size);
+  return NvrtcStatus(nvrtc.nvrtcGetCUBIN(program, code->data()),
+                     "hand out a kernel");
+}
+
+RnnStatus CompileKernel(const std::string& file, const std::string& entry,
+                        const std::vector<std::string>& macros,
+                        CUkernel* kernel) {
+  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
+  std::string architecture;
+  CRNN_RETURN_IF_ERROR(Architecture(&architecture));
+  std::vector<std::string> options = {"--gpu-architecture=" + architecture,
+                                      "--std=c++17"};
+  for (const std::string& macro : macros) options.push_back("-D" + macro);
+  CUlibrary library;
+  CRNN_RETURN_IF_ERROR(CompileLibrary(file, options, &library));
+  return CudaStatus(
+      Gpu().cuda.cuLibraryGetKernel(kernel, library, entry.c_str()),
+      "find a kernel");
+}
+
+}  // namespace cudnn_rnn_tf

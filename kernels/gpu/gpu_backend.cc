@@ -1,0 +1,182 @@
+#include "kernels/gpu/gpu_backend.h"
+
+#include <string>
+#include <utility>
+
+#include "kernels/arena.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// Inference with so many sequences is left to the measured choice.
+int64_t FewSequences(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32 ? 4 : 8;
+}
+
+// The size of a reserve space tells a backward pass what left it: it is a
+// multiple of this and the algorithm's number.
+constexpr size_t kReserveMultiple = Arena::kAlign;
+
+}  // namespace
+
+GpuBackend::GpuBackend(CudnnResources resources, const CudnnOptions& options)
+    : device_(resources.device),
+      stream_(resources.stream),
+      allow_tf32_(options.allow_tf32),
+      log_(resources.log),
+      cudnn_(std::move(resources), options) {}
+
+GpuBackend::~GpuBackend() {
+  if (blas_ != nullptr) {
+    BlasPool::Instance().Return(device_, stream_, std::move(blas_));
+  }
+}
+
+RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
+  if (std::exchange(has_chosen_, true)) return {};
+  const bool is_backward = reserve_space > 0;
+  const bool is_pinned =
+      is_backward ? reserve_space % kReserveMultiple ==
+                        static_cast<size_t>(RnnAlgorithm::kPersistent)
+                  : problem.algorithm == RnnAlgorithm::kPersistent;
+  if (!is_pinned) {
+    if (is_backward || problem.algorithm != RnnAlgorithm::kAuto) return {};
+    if (!problem.is_training && !problem.has_sequence_lengths &&
+        problem.batch_size <= FewSequences(problem.dtype)) {
+      return {};
+    }
+  }
+  persistent::Network network;
+  RnnStatus status = LoadCudaDriver();
+  if (status.ok()) {
+    status = persistent::Network::CheckSupport(problem, allow_tf32_);
+  }
+  if (status.ok()) {
+    status = persistent::Network::Create(problem, is_backward, &network);
+    if (!status.ok()) log_(status.message);
+  }
+  if (status.ok()) {
+    network_ = network;
+  } else if (is_pinned) {
+    return status;
+  }
+  return {};
+}
+
+RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
+                                          RnnProblem* problem,
+                                          const int32_t** lengths) {
+  CRNN_RETURN_IF_ERROR(Choose(*problem, reserve_space));
+  if (network_) return {};
+  // cuDNN describes the data by lengths in host memory.
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  host_lengths_.resize(problem->batch_size);
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Gpu().cuda.cuMemcpyDtoHAsync(
+          host_lengths_.data(), reinterpret_cast<CUdeviceptr>(*lengths),
+          host_lengths_.size() * sizeof(int32_t), stream()),
+      "copy sequence lengths"));
+  CRNN_RETURN_IF_ERROR(CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),
+                                  "wait for sequence lengths"));
+  *lengths = host_lengths_.data();
+  return CheckSequenceLengths(problem, lengths);
+}
+
+RnnStatus GpuBackend::TakeLane(persistent::Lane* lane) {
+  if (blas_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(BlasPool::Instance().Take(device_, stream_, &blas_));
+  }
+  *lane = {blas_->get(), stream()};
+  return {};
+}
+
+RnnStatus GpuBackend::BufferSizes(const RnnProblem& problem,
+                                  RnnBufferSizes* sizes) {
+  CRNN_RETURN_IF_ERROR(Choose(problem, 0));
+  if (!network_) return cudnn_.BufferSizes(problem, sizes);
+  if (problem.is_training) {
+    sizes->reserve_space = network_->reserve_size() +
+                           static_cast<size_t>(RnnAlgorithm::kPersistent);
+  }
+  sizes->forward_workspace = network_->forward_workspace_size();
+  return {};
+}
+
+size_t GpuBackend::OutputOffset(const RnnProblem& problem) const {
+  return network_ ? 0 : cudnn_.OutputOffset(problem);
+}
+
+RnnStatus GpuBackend::BackwardBufferSizes(const RnnProblem& problem,
+                                          size_t reserve_space,
+                                          RnnBufferSizes* sizes) {
+  CRNN_RETURN_IF_ERROR(Choose(problem, reserve_space));
+  if (!network_) {
+    return cudnn_.BackwardBufferSizes(problem, reserve_space, sizes);
+  }
+  sizes->reserve_space =
+      network_->reserve_size() + static_cast<size_t>(RnnAlgorithm::kPersistent);
+  sizes->backward_consumes_reserve = true;
+  sizes->backward_workspace = network_->backward_workspace_size();
+  return {};
+}
+
+std::shared_ptr<void> GpuBackend::Workspace(size_t bytes,
+                                            const AllocateMemory& allocate) {
+  return network_ ? allocate(bytes) : cudnn_.Workspace(bytes, allocate);
+}
+
+RnnStatus GpuBackend::Forward(const RnnProblem& problem,
+                              const RnnForwardBuffers& buffers) {
+  if (!network_) return cudnn_.Forward(problem, buffers);
+  persistent::Lane lane;
+  CRNN_RETURN_IF_ERROR(TakeLane(&lane));
+  return network_->Forward(lane, buffers);
+}
+
+RnnStatus GpuBackend::Backward(const RnnProblem& problem,
+                               const RnnBackwardBuffers& buffers) {
+  if (!network_) return cudnn_.Backward(problem, buffers);
+  persistent::Lane lane;
+  CRNN_RETURN_IF_ERROR(TakeLane(&lane));
+  return network_->Backward(lane, buffers);
+}
+
+RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int32_t* lengths) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  const RnnStatus status = persistent::EnqueueLengthsOfMask(
+      stream(), mask.values, static_cast<int>(mask.batch_size),
+      static_cast<int>(mask.max_time), mask.time_major, lengths);
+  if (status.ok()) return {};
+  log_(status.message);
+  // There is no compiler: the host reads the mask.
+  const size_t count = static_cast<size_t>(mask.max_time * mask.batch_size);
+  const auto values = std::make_unique<bool[]>(count);
+  std::vector<int32_t> found(mask.batch_size);
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Gpu().cuda.cuMemcpyDtoHAsync(values.get(),
+                                   reinterpret_cast<CUdeviceptr>(mask.values),
+                                   count, stream()),
+      "copy a mask"));
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()), "wait for a mask"));
+  RnnMask on_host = mask;
+  on_host.values = values.get();
+  ReadMask(on_host, found.data());
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Gpu().cuda.cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(lengths),
+                                   found.data(), found.size() * sizeof(int32_t),
+                                   stream()),
+      "copy sequence lengths"));
+  return CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),
+                    "wait for sequence lengths");
+}
+
+RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {
+  return cudnn_.Copy(from, to, bytes);
+}
+
+RnnStatus GpuBackend::SetZero(void* to, size_t bytes) {
+  return cudnn_.SetZero(to, bytes);
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,69 @@
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/gpu/blas_pool.h"
+#include "kernels/gpu/cudnn/cudnn_backend.h"
+#include "kernels/gpu/persistent/network.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// Runs a network on a GPU: by the persistent kernels or by cuDNN. Used by one
+// thread.
+//
+// Which of them runs what:
+//   algorithm            runs
+//   persistent           the persistent kernels, or an error says why not
+//   auto                 the persistent kernels where they can, but not
+//                        inference of a few sequences of full length, for which
+//                        the cuDNN backend's measured choice, `resident` among
+//                        them, is faster
+//   all others           the cuDNN backend
+class GpuBackend : public RnnBackend {
+ public:
+  GpuBackend(CudnnResources resources, const CudnnOptions& options);
+  ~GpuBackend() override;
+
+  RnnStatus ReadSequenceLengths(size_t reserve_space, RnnProblem* problem,
+                                const int32_t** lengths) override;
+  RnnStatus BufferSizes(const RnnProblem& problem,
+                        RnnBufferSizes* sizes) override;
+  size_t OutputOffset(const RnnProblem& problem) const override;
+  RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
+                                RnnBufferSizes* sizes) override;
+  std::shared_ptr<void> Workspace(size_t bytes,
+                                  const AllocateMemory& allocate) override;
+  RnnStatus Forward(const RnnProblem& problem,
+                    const RnnForwardBuffers& buffers) override;
+  RnnStatus Backward(const RnnProblem& problem,
+                     const RnnBackwardBuffers& buffers) override;
+  RnnStatus LengthsOfMask(const RnnMask& mask, int32_t* lengths) override;
+  RnnStatus Copy(const void* from, void* to, size_t bytes) override;
+  RnnStatus SetZero(void* to, size_t bytes) override;
+
+ private:
+  // Decides, once for the call, whether the persistent kernels run, and has
+  // them compiled.
+  RnnStatus Choose(const RnnProblem& problem, size_t reserve_space);
+  RnnStatus TakeLane(persistent::Lane* lane);
+
+  CUstream stream() const { return static_cast<CUstream>(stream_); }
+
+  const int device_;
+  void* const stream_;
+  const bool allow_tf32_;
+  const std::function<void(const std::string&)> log_;
+  CudnnBackend cudnn_;
+  bool has_chosen_ = false;
+  std::optional<persistent::Network> network_;  // Where they run.
+  std::unique_ptr<CublasHandle> blas_;          // Lent for the call.
+  std::vector<int32_t> host_lengths_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_

@@ -1,0 +1,159 @@
+// What the host hands to the persistent kernels, and how both lay out a block's
+// memory. The device's compiler reads this file too, so it includes nothing.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ARGUMENTS_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ARGUMENTS_H_
+
+#if defined(__CUDACC__)
+#define CRNN_HOST_DEVICE __host__ __device__
+#else
+#define CRNN_HOST_DEVICE
+#endif
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+
+// How a layer is divided among the blocks of a cluster. Each cluster runs some
+// of the sequences with all of the recurrent weights; each of its blocks has
+// the gates' rows of `block_units` units.
+//
+// Numbers are handled in words of 32 bits: two of a half type, or one float.
+// The tensor cores multiply tiles of 16 rows by steps of 8 words; a lane loads
+// the operands of two such steps, a pair, at once.
+struct Shape {
+  int units;           // H, of the layer.
+  int items;           // Numbers in a word.
+  int cluster;         // Blocks in a cluster.
+  int block_units;     // A multiple of warp_units().
+  int warps;           // In a block.
+  int row_tiles;       // Groups of 8 sequences in a cluster.
+  int resident_pairs;  // Held in registers; shared memory has the others.
+
+  // A lane has one word of h, and four lanes those of a sequence.
+  CRNN_HOST_DEVICE constexpr int warp_units() const { return 4 * items; }
+  CRNN_HOST_DEVICE constexpr int rows() const { return 8 * row_tiles; }
+  CRNN_HOST_DEVICE constexpr int item_bytes() const { return 4 / items; }
+  CRNN_HOST_DEVICE constexpr int all_units() const {
+    return cluster * block_units;
+  }
+
+  // Bytes from one row of `pairs` pairs to the next. Odd multiples of 64 keep
+  // the eight rows that a warp reads at once in different banks.
+  CRNN_HOST_DEVICE static constexpr int Pitch(int pairs) {
+    return (pairs / 2 * 2 + 1) * 64;
+  }
+  // Two barriers stand before everything else in shared memory.
+  static constexpr int kBarrierBytes = 128;
+  // One operand of two steps for all lanes of a warp.
+  static constexpr int kChunkBytes = 32 * 16;
+
+  // The forward pass multiplies a block's rows of the weights by h.
+  CRNN_HOST_DEVICE constexpr int forward_pairs() const {
+    return (all_units() / items + 15) / 16;
+  }
+  CRNN_HOST_DEVICE constexpr int forward_h_bytes() const {
+    return 2 * rows() * Pitch(forward_pairs());
+  }
+  CRNN_HOST_DEVICE constexpr int forward_shared_bytes() const {
+    return kBarrierBytes + forward_h_bytes() +
+           (forward_pairs() - resident_pairs) * warps * items * 2 * kChunkBytes;
+  }
+  // What a block receives in a step.
+  CRNN_HOST_DEVICE constexpr int forward_step_bytes() const {
+    return rows() * all_units() * item_bytes();
+  }
+
+  // The backward pass multiplies the transposed rows by their gradients.
+  CRNN_HOST_DEVICE constexpr int backward_pairs() const {
+    return block_units / warp_units();
+  }
+  CRNN_HOST_DEVICE constexpr int backward_tiles() const {
+    return (all_units() + 15) / 16;
+  }
+  CRNN_HOST_DEVICE constexpr int backward_warp_tiles() const {
+    return (backward_tiles() + warps - 1) / warps;
+  }
+  // Partial sums of one sender for one sequence, as floats.
+  CRNN_HOST_DEVICE constexpr int backward_slot_pitch() const {
+    return block_units + 4;
+  }
+  CRNN_HOST_DEVICE constexpr int backward_slots_bytes() const {
+    return 2 * cluster * rows() * backward_slot_pitch() * 4;
+  }
+  CRNN_HOST_DEVICE constexpr int backward_gradient_bytes() const {
+    return 2 * rows() * Pitch(backward_pairs());
+  }
+  CRNN_HOST_DEVICE constexpr int backward_shared_bytes() const {
+    return kBarrierBytes + backward_slots_bytes() + backward_gradient_bytes() +
+           (backward_pairs() - resident_pairs) * warps * backward_warp_tiles() *
+               2 * kChunkBytes;
+  }
+  CRNN_HOST_DEVICE constexpr int backward_step_bytes() const {
+    return cluster * rows() * block_units * 4;
+  }
+};
+
+// The batch. A sequence's step `t` is row t * time_stride + b * batch_stride of
+// every buffer of steps.
+struct Sequences {
+  // [batch], each in [0, steps], or -1 for one that was out of range; null
+  // where all sequences fill the steps.
+  const int* lengths;
+  // [batch], the sequences from the longest to the shortest; null with lengths.
+  const int* order;
+  int batch, steps;
+  int time_stride, batch_stride;
+};
+
+// One direction of a layer. S is the number of slots that a unit has in
+// `gates`: 4 (a GRU's: reset, update, candidate and the candidate's recurrent
+// side) or, in plain RNNs, 1. Rows of `output` and its gradient are
+// `output_stride` numbers apart, those of states `state_stride`.
+struct ForwardDirection {
+  const void* recurrent_weights;  // [G * H, H].
+  const void* input_bias;         // [G * H], or null.
+  const void* recurrent_bias;     // [G * H], or null.
+  // [rows, S * H]: the input side's products, which training replaces by the
+  // gates' values.
+  void* gates;
+  float* cells;      // [rows, H], the states after each step; training, LSTM.
+  void* previous_h;  // [rows, H], the states before each step; training.
+  const void* first_h;
+  const void* first_c;
+  void* output;
+  void* last_h;
+  void* last_c;
+};
+
+struct ForwardArguments {
+  Sequences sequences;
+  long long output_stride, state_stride;
+  ForwardDirection direction[2];  // The second runs backwards.
+};
+
+struct BackwardDirection {
+  const void* recurrent_weights;
+  // [rows, S * H]: the gates' values, replaced by the gradients of what goes
+  // into them; a GRU's fourth slot by the candidate's recurrent side's.
+  void* gates;
+  const float* cells;
+  const void* previous_h;
+  const void* first_c;
+  const void* output_backprop;
+  const void* last_h_backprop;
+  const void* last_c_backprop;
+  void* first_h_backprop;
+  void* first_c_backprop;
+  // [clusters * Shape::rows(), S * H]: the gradients' sums over a sequence.
+  float* bias_sums;
+};
+
+struct BackwardArguments {
+  Sequences sequences;
+  long long output_stride, state_stride;
+  BackwardDirection direction[2];
+};
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ARGUMENTS_H_

@@ -1,0 +1,54 @@
+// What the forward and the backward kernel share.
+//
+// Who compiles sets the macros NUM_UNITS, CLUSTER, BLOCK_UNITS, WARPS,
+// ROW_TILES and RESIDENT_PAIRS, the fields of a Shape; one of IS_FLOAT,
+// IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
+
+#include "arguments.h"
+#include "device.cuh"
+
+using cudnn_rnn_tf::persistent::Sequences;
+using cudnn_rnn_tf::persistent::Shape;
+
+#if defined(IS_LSTM)
+constexpr int kGates = 4, kSlots = 4;
+#elif defined(IS_GRU)
+constexpr int kGates = 3, kSlots = 4;
+#else
+constexpr int kGates = 1, kSlots = 1;
+#endif
+// A unit has four rows in the products, one for each slot; rows that have no
+// gate are zero.
+constexpr int kProductSlots = 4;
+
+constexpr int kItems = sizeof(Word) / sizeof(Item);
+constexpr Shape kShape = {NUM_UNITS, kItems,    CLUSTER,       BLOCK_UNITS,
+                          WARPS,     ROW_TILES, RESIDENT_PAIRS};
+constexpr int kThreads = 32 * WARPS;
+constexpr int kRows = kShape.rows();
+
+// The sequence of a row of a cluster, and where its steps are.
+struct Sequence {
+  int b = -1;  // -1: there is none.
+  int length = 0;
+  bool is_invalid = false;
+
+  __device__ Sequence(const Sequences& all, int row) {
+    if (row >= all.batch) return;
+    b = all.order == nullptr ? row : all.order[row];
+    length = all.lengths == nullptr ? all.steps : all.lengths[b];
+    if (length < 0) {
+      length = 0;
+      is_invalid = true;
+    }
+  }
+  // The row of the buffers at a step in the order of reading.
+  __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {
+    const int time = is_reversed ? length - 1 - step : step;
+    return time * all.time_stride + b * all.batch_stride;
+  }
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_

@@ -1,0 +1,197 @@
+// What the persistent kernels ask of a GPU of compute capability 9.0 or newer,
+// as functions. Tests define them for a CPU instead.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
+
+#if defined(IS_FLOAT)
+using Item = float;
+#else
+using Item = unsigned short;  // A half type's bits.
+#endif
+using Word = unsigned int;
+
+struct alignas(16) Chunk {
+  Word word[4];
+};
+
+static __device__ Chunk LoadChunk(const void* from) {
+  Chunk chunk;
+  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
+        "=r"(chunk.word[3])
+      : "l"(from));
+  return chunk;
+}
+
+static __device__ float ToFloat(Item item) {
+#if defined(IS_FLOAT)
+  return item;
+#elif defined(IS_BFLOAT16)
+  return __uint_as_float(static_cast<Word>(item) << 16);
+#else
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
+  return value;
+#endif
+}
+
+static __device__ Item FromFloat(float value) {
+#if defined(IS_FLOAT)
+  return value;
+#else
+  Item item;
+#if defined(IS_BFLOAT16)
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
+#else
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
+#endif
+  return item;
+#endif
+}
+
+// A word of one float, or of two numbers of a half type, the first below.
+static __device__ Word ToWord(const float* values) {
+#if defined(IS_FLOAT)
+  return __float_as_uint(values[0]);
+#else
+  Word word;
+#if defined(IS_BFLOAT16)
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+#else
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+#endif
+      : "=r"(word)
+      : "f"(values[1]), "f"(values[0]));
+  return word;
+#endif
+}
+
+static __device__ void FromWord(Word word, float* values) {
+#if defined(IS_FLOAT)
+  values[0] = __uint_as_float(word);
+#else
+  values[0] = ToFloat(static_cast<Item>(word));
+  values[1] = ToFloat(static_cast<Item>(word >> 16));
+#endif
+}
+
+// The word as the tensor cores take it: they cut off what TF32 lacks of a
+// float, so that is rounded first.
+static __device__ Word ToOperand(Word word) {
+#if defined(IS_FLOAT)
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(__uint_as_float(word)));
+#endif
+  return word;
+}
+
+// sums += a * b for a tile of 16 rows, a step of 8 words and 8 columns. Lane
+// 4 g + t has of `a` the rows g (words 0 and 2) and g + 8 (words 1 and 3), of
+// `b` the column g, and of the sums the columns 2 t and 2 t + 1 of row g, then
+// of row g + 8. It has the words t and t + 4 of the step.
+static __device__ void MultiplyAdd(float* sums, Word a0, Word a1, Word a2,
+                                   Word a3, Word b0, Word b1) {
+#if defined(IS_FLOAT)
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+#elif defined(IS_BFLOAT16)
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#endif
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+static __device__ float ShuffleXor(float value, int lanes) {
+  return __shfl_xor_sync(~0u, value, lanes);
+}
+static __device__ Word ShuffleXor(Word word, int lanes) {
+  return __shfl_xor_sync(~0u, word, lanes);
+}
+
+static __device__ float Sigmoid(float x) {
+  return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+static __device__ float Tanh(float x) {
+  return 2.0f * Sigmoid(2.0f * x) - 1.0f;
+}
+
+static __device__ char* SharedMemory() {
+  extern __shared__ __align__(128) char shared_memory[];
+  return shared_memory;
+}
+
+static __device__ Word SharedAddress(const void* pointer) {
+  return static_cast<Word>(__cvta_generic_to_shared(pointer));
+}
+
+static __device__ int BlockOfCluster() {
+  Word rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+static __device__ void SynchronizeBlock() { __syncthreads(); }
+
+static __device__ void SynchronizeCluster() {
+  asm volatile(
+      "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::
+          : "memory");
+}
+
+// A barrier that one thread arms for as many bytes as peers will store.
+using Barrier = unsigned long long;
+
+static __device__ void InitializeBarriers(Barrier* barriers, int count) {
+  for (int i = 0; i < count; ++i) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
+                     SharedAddress(barriers + i))
+                 : "memory");
+  }
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ void ArmBarrier(Barrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   SharedAddress(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Waits for the end of a phase; phases have the parities 0, 1, 0, ...
+static __device__ void WaitForBarrier(const Barrier* barrier, int parity) {
+  Word is_done;
+  do {
+    asm volatile(
+        "{.reg .pred q;"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 "
+        "q, [%1], %2; selp.u32 %0, 1, 0, q;}"
+        : "=r"(is_done)
+        : "r"(SharedAddress(barrier)), "r"(parity)
+        : "memory");
+  } while (!is_done);
+}
+
+// Stores to where `to` is in the shared memory of another block of the cluster,
+// and counts the bytes off its barrier.
+static __device__ void StoreToPeer(int peer, void* to, Barrier* barrier,
+                                   const Chunk& chunk) {
+  const auto of_peer = [peer](const void* pointer) {
+    Word address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(address)
+        : "r"(SharedAddress(pointer)), "r"(peer));
+    return address;
+  };
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(of_peer(to)),
+      "r"(chunk.word[0]), "r"(chunk.word[1]), "r"(chunk.word[2]),
+      "r"(chunk.word[3]), "r"(of_peer(barrier))
+      : "memory");
+}
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_

@@ -1,0 +1,198 @@
+// The small kernels around the persistent ones.
+//
+// Who compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16. Rows are
+// steps of sequences, as in Sequences.
+#include "arguments.h"
+#include "device.cuh"
+
+using cudnn_rnn_tf::persistent::Sequences;
+
+namespace {
+
+using Index = long long;
+
+__device__ Index FirstIndex() {
+  return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ Index IndexStep() {
+  return static_cast<Index>(gridDim.x) * blockDim.x;
+}
+
+struct Step {
+  int time, b;
+};
+__device__ Step StepOfRow(const Sequences& all, Index row) {
+  return all.batch_stride == 1 ? Step{static_cast<int>(row / all.batch),
+                                      static_cast<int>(row % all.batch)}
+                               : Step{static_cast<int>(row % all.steps),
+                                      static_cast<int>(row / all.steps)};
+}
+
+struct Words4 {
+  Word word[4];
+};
+
+// Philox 4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy
+// as 1, 2, 3", 2011), as the CPU backend has it.
+__device__ Words4 Philox(Words4 counter, Word key0, Word key1) {
+  for (int round = 0; round < 10; ++round) {
+    const Word high0 = __umulhi(0xD2511F53, counter.word[0]);
+    const Word low0 = 0xD2511F53 * counter.word[0];
+    const Word high1 = __umulhi(0xCD9E8D57, counter.word[2]);
+    const Word low1 = 0xCD9E8D57 * counter.word[2];
+    counter = {{high1 ^ counter.word[1] ^ key0, low1,
+                high0 ^ counter.word[3] ^ key1, low0}};
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  return counter;
+}
+
+}  // namespace
+
+// The order from the longest sequence to the shortest, and the lengths with -1
+// for those out of range. A thread has one sequence; blocks have 256 threads.
+extern "C" __global__ void order_sequences(const int* given, int batch,
+                                           int steps, int* lengths,
+                                           int* order) {
+  __shared__ int tile[256];
+  const auto length_of = [=](int b) {
+    const int length = given[b];
+    return length < 0 || length > steps ? -1 : length;
+  };
+  const int b = blockIdx.x * 256 + threadIdx.x;
+  const int mine = b < batch ? length_of(b) : 0;
+  int place = 0;
+  for (int first = 0; first < batch; first += 256) {
+    const int other = first + threadIdx.x;
+    __syncthreads();
+    tile[threadIdx.x] = other < batch ? length_of(other) : 0;
+    __syncthreads();
+    const int count = min(256, batch - first);
+    for (int i = 0; i < count; ++i) {
+      place += tile[i] > mine || (tile[i] == mine && first + i < b);
+    }
+  }
+  if (b >= batch) return;
+  lengths[b] = mine;
+  order[place] = b;
+}
+
+// Multiplies `values`, [rows, width], by the dropout mask of a layer. An
+// element's random word is a function of the seeds, the layer and the element's
+// place among [time, batch, width]; below `threshold` it drops the element.
+extern "C" __global__ void apply_dropout(Sequences all, Index count, int width,
+                                         int layer, unsigned long long seed0,
+                                         unsigned long long seed1,
+                                         Word threshold, float scale,
+                                         Item* values) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Step step = StepOfRow(all, i / width);
+    const unsigned long long element =
+        (static_cast<unsigned long long>(step.time) * all.batch + step.b) *
+            width +
+        i % width;
+    const unsigned long long group = element / 4;
+    const Words4 words = Philox(
+        {{static_cast<Word>(group),
+          static_cast<Word>(group >> 32) | static_cast<Word>(layer) << 16,
+          static_cast<Word>(seed1), static_cast<Word>(seed1 >> 32)}},
+        static_cast<Word>(seed0), static_cast<Word>(seed0 >> 32));
+    const float value = ToFloat(values[i]);
+    values[i] =
+        FromFloat(words.word[element % 4] < threshold ? 0.0f : value * scale);
+  }
+}
+
+// Without input matrices, every gate's input is the input itself: from
+// `inputs`, [rows, units], to the first `gates` of the `slots` of each unit in
+// [rows, slots, units].
+extern "C" __global__ void spread_inputs(Index count, int units, int gates,
+                                         int slots, const Item* inputs,
+                                         Item* to) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Item value = inputs[i];
+    for (int gate = 0; gate < gates; ++gate) {
+      to[(i / units * slots + gate) * units + i % units] = value;
+    }
+  }
+}
+
+// The gradient of that, over one direction or two.
+extern "C" __global__ void gather_inputs(Index count, int units, int gates,
+                                         int slots, const Item* of_forward,
+                                         const Item* of_backward, Item* to) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    float sum = 0.0f;
+    for (int gate = 0; gate < gates; ++gate) {
+      const Index at = (i / units * slots + gate) * units + i % units;
+      sum += ToFloat(of_forward[at]);
+      if (of_backward != nullptr) sum += ToFloat(of_backward[at]);
+    }
+    to[i] = FromFloat(sum);
+  }
+}
+
+// Copies [rows, width] with zeros past the sequences' ends, whatever is there.
+extern "C" __global__ void copy_without_padding(Sequences all, Index count,
+                                                int width, const Item* from,
+                                                Item* to) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Step step = StepOfRow(all, i / width);
+    to[i] = step.time < all.lengths[step.b] ? from[i] : FromFloat(0.0f);
+  }
+}
+
+// The gradients of a direction's biases from the sums over sequences,
+// [rows, slots * units]. `recurrent_slot` is the slot of the last gate's
+// recurrent side. Blocks have 32 x 8 threads.
+extern "C" __global__ void sum_biases(const float* sums, int rows, int units,
+                                      int gates, int slots, int recurrent_slot,
+                                      Item* input_bias, Item* recurrent_bias) {
+  __shared__ float parts[8][33];
+  const int at = blockIdx.x * 32 + threadIdx.x, width = slots * units;
+  float sum = 0.0f;
+  if (at < width) {
+#pragma unroll 4
+    for (int row = threadIdx.y; row < rows; row += 8) {
+      sum += sums[static_cast<Index>(row) * width + at];
+    }
+  }
+  parts[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y > 0 || at >= width) return;
+  for (int i = 1; i < 8; ++i) sum += parts[i][threadIdx.x];
+  const int slot = at / units, unit = at % units;
+  if (slot < gates && input_bias != nullptr) {
+    input_bias[slot * units + unit] = FromFloat(sum);
+  }
+  const int gate = slot == recurrent_slot ? gates - 1 : slot;
+  const bool is_recurrent = slot == recurrent_slot || slot < gates - 1;
+  if (is_recurrent && recurrent_bias != nullptr) {
+    recurrent_bias[gate * units + unit] = FromFloat(sum);
+  }
+}
+
+// The lengths of sequences that a mask tells, [batch] from bool
+// [batch, steps] or [steps, batch] as `all` has its rows; -1 where the true
+// values are not all at the beginning. A warp has one sequence.
+extern "C" __global__ void lengths_of_mask(Sequences all,
+                                           const unsigned char* mask,
+                                           int* lengths) {
+  const int b = static_cast<int>(FirstIndex() / 32), lane = threadIdx.x % 32;
+  if (b >= all.batch) return;
+  int count = 0, end = 0;
+  for (int time = lane; time < all.steps; time += 32) {
+    const Index at = static_cast<Index>(time) * all.time_stride +
+                     static_cast<Index>(b) * all.batch_stride;
+    if (mask[at]) {
+      ++count;
+      end = time + 1;
+    }
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    count += __shfl_xor_sync(~0u, count, lanes);
+    end = max(end, __shfl_xor_sync(~0u, end, lanes));
+  }
+  if (lane == 0) lengths[b] = count == end ? count : -1;
+}

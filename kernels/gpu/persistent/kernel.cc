@@ -1,0 +1,386 @@
+#include "kernels/gpu/persistent/kernel.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <new>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/gpu/compiler.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+namespace {
+
+constexpr int kElementwiseThreads = 256, kMaxElementwiseBlocks = 2048;
+
+const char* TypeMacro(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
+         : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
+                                          : "IS_BFLOAT16";
+}
+
+const char* ModeMacro(RnnMode mode) {
+  return mode == RnnMode::kLstm      ? "IS_LSTM"
+         : mode == RnnMode::kGru     ? "IS_GRU"
+         : mode == RnnMode::kRnnTanh ? "IS_TANH"
+                                     : "IS_RELU";
+}
+
+RnnStatus Attribute(CUdevice device, CUdevice_attribute attribute, int* value) {
+  return CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
+                    "read a device's attributes");
+}
+
+RnnStatus Unsupported(const std::string& what) {
+  return {RnnStatus::Code::kUnimplemented,
+          "the algorithm persistent cannot run " + what};
+}
+
+RnnStatus Limits(GpuLimits* limits) {
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  CRNN_RETURN_IF_ERROR(Attribute(device,
+                                 CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                 &limits->multiprocessors));
+  return Attribute(device,
+                   CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                   &limits->shared_bytes);
+}
+
+std::vector<std::string> Macros(const KernelChoice& choice,
+                                const Shape& shape) {
+  std::vector<std::string> macros = {TypeMacro(choice.dtype),
+                                     ModeMacro(choice.rnn_mode)};
+  if (choice.is_training) macros.push_back("IS_TRAINING");
+  for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.units),
+                                    {"CLUSTER", shape.cluster},
+                                    {"BLOCK_UNITS", shape.block_units},
+                                    {"WARPS", shape.warps},
+                                    {"ROW_TILES", shape.row_tiles},
+                                    {"RESIDENT_PAIRS", shape.resident_pairs}}) {
+    macros.push_back(std::string(name) + '=' + std::to_string(value));
+  }
+  return macros;
+}
+
+// Those that were used, by a description of each.
+class UsedKernels {
+ public:
+  static UsedKernels& Instance() {
+    // Never destroyed: threads may run until the process ends.
+    alignas(UsedKernels) static char storage[sizeof(UsedKernels)];
+    static UsedKernels* const used = ::new (storage) UsedKernels;
+    return *used;
+  }
+
+  using Key = std::tuple<int, int, bool, bool, int, int, int, int>;
+  // What became of an attempt to have a kernel; a failure is not tried again.
+  struct Known {
+    RnnStatus status;
+    CUkernel kernel = nullptr;
+    Shape shape = {};
+  };
+
+  bool Find(const Key& key, Known* known) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = kernels_.find(key);
+    if (found == kernels_.end()) return false;
+    *known = found->second;
+    return true;
+  }
+  void Add(const Key& key, const Known& known, const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    // Batches of ever new sizes share kernels, but not these entries.
+    if (kernels_.size() >= kMaxKnown) kernels_.clear();
+    kernels_[key] = known;
+    texts_.insert(text);
+  }
+  std::string Text() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::string all;
+    for (const std::string& text : texts_) all += text + '\n';
+    return all;
+  }
+
+ private:
+  static constexpr size_t kMaxKnown = 4096;
+
+  std::mutex mutex_;
+  std::map<Key, Known> kernels_;
+  std::set<std::string> texts_;
+};
+
+std::string Describe(const KernelChoice& choice, const Shape& shape) {
+  const char* const types[] = {"float64", "TF32", "float16", "bfloat16"};
+  return std::string(RnnModeName(choice.rnn_mode)) + ", " +
+         std::to_string(choice.num_units) + " units, " +
+         types[static_cast<int>(choice.dtype)] + ", " +
+         (choice.is_backward   ? "backward"
+          : choice.is_training ? "forward"
+                               : "inference") +
+         "\tclusters of " + std::to_string(shape.cluster) + " blocks, " +
+         std::to_string(shape.block_units) + " units and " +
+         std::to_string(shape.warps) + " warps each, " +
+         std::to_string(shape.rows()) + " sequences";
+}
+
+}  // namespace
+
+std::string KernelsText() { return UsedKernels::Instance().Text(); }
+
+RnnStatus CheckDevice() {
+  if (!Gpu().has_graphs) return Unsupported("with this driver: 12.4 is needed");
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  int major = 0;
+  CRNN_RETURN_IF_ERROR(
+      Attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
+  if (major < 9) {
+    return Unsupported("on this GPU: it needs compute capability 9.0");
+  }
+  return {};
+}
+
+RnnStatus Kernel::Divide(const KernelChoice& choice,
+                         std::vector<Division>* divisions) {
+  GpuLimits limits;
+  CRNN_RETURN_IF_ERROR(Limits(&limits));
+  const Layer layer = {choice.num_units,
+                       choice.dtype == RnnDataType::kFloat32 ? 1 : 2,
+                       choice.num_dirs, choice.batch_size};
+  *divisions = choice.is_backward ? BackwardDivisions(layer, limits)
+                                  : ForwardDivisions(layer, limits);
+  if (divisions->empty()) {
+    return Unsupported("layers of " + std::to_string(choice.num_units) +
+                       " units of this type: the weights do not fit a cluster");
+  }
+  return {};
+}
+
+RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
+                          Kernel* kernel) {
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  const char* const name = choice.is_backward ? "backward" : "forward";
+  CRNN_RETURN_IF_ERROR(CompileKernel(std::string(name) + ".cu", name,
+                                     Macros(choice, shape), &kernel->kernel_));
+  kernel->TakeShape(shape, choice.is_backward);
+  for (const auto& [attribute, value] :
+       {std::pair(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                  static_cast<int>(kernel->shared_bytes_)),
+        // Clusters of 16 blocks.
+        std::pair(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)}) {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuKernelSetAttribute(attribute, value,
+                                                   kernel->kernel_, device),
+                   "set a kernel's attributes"));
+  }
+  // Where a part of the GPU is all there is, a cluster may never run.
+  CUlaunchAttribute attribute;
+  const CUlaunchConfig config = kernel->Config(1, 1, nullptr, &attribute);
+  int clusters = 0;
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Gpu().cuda.cuOccupancyMaxActiveClusters(
+          &clusters, reinterpret_cast<CUfunction>(kernel->kernel_), &config),
+      "size clusters"));
+  if (clusters < 1) return Unsupported("clusters on this GPU");
+  return {};
+}
+
+RnnStatus Kernel::Get(const KernelChoice& choice, Kernel* kernel) {
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  const UsedKernels::Key key(static_cast<int>(choice.rnn_mode),
+                             static_cast<int>(choice.dtype), choice.is_backward,
+                             choice.is_training, choice.num_units,
+                             choice.num_dirs, choice.batch_size, device);
+  UsedKernels::Known known;
+  if (UsedKernels::Instance().Find(key, &known)) {
+    kernel->kernel_ = known.kernel;
+    kernel->TakeShape(known.shape, choice.is_backward);
+    return known.status;
+  }
+  std::vector<Division> divisions;
+  CRNN_RETURN_IF_ERROR(Divide(choice, &divisions));
+  ChooseDivision(divisions, &known.shape);
+  known.status = Compile(choice, known.shape, kernel);
+  known.kernel = kernel->kernel_;
+  std::string text = Describe(choice, known.shape);
+  if (!known.status.ok()) text += ": " + known.status.message;
+  UsedKernels::Instance().Add(key, known, text);
+  return known.status;
+}
+
+void Kernel::TakeShape(const Shape& shape, bool is_backward) {
+  shape_ = shape;
+  threads_ = static_cast<unsigned int>(32 * shape.warps);
+  shared_bytes_ =
+      static_cast<unsigned int>(is_backward ? shape.backward_shared_bytes()
+                                            : shape.forward_shared_bytes());
+}
+
+CUlaunchConfig Kernel::Config(int clusters, int num_dirs, CUstream stream,
+                              CUlaunchAttribute* attribute) const {
+  *attribute = {};
+  attribute->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attribute->value.clusterDim = {static_cast<unsigned int>(shape_.cluster), 1,
+                                 1};
+  CUlaunchConfig config = {};
+  config.gridDimX = static_cast<unsigned int>(clusters * shape_.cluster);
+  config.gridDimY = static_cast<unsigned int>(num_dirs);
+  config.gridDimZ = 1;
+  config.blockDimX = threads_;
+  config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = shared_bytes_;
+  config.hStream = stream;
+  config.attrs = attribute;
+  config.numAttrs = 1;
+  return config;
+}
+
+RnnStatus Kernel::Enqueue(CUstream stream, int clusters, int num_dirs,
+                          void* arguments) const {
+  CUlaunchAttribute attribute;
+  const CUlaunchConfig config = Config(clusters, num_dirs, stream, &attribute);
+  void* parameters[] = {arguments};
+  return CudaStatus(
+      Gpu().cuda.cuLaunchKernelEx(
+          &config, reinterpret_cast<CUfunction>(kernel_), parameters, nullptr),
+      "launch a persistent kernel");
+}
+
+namespace {
+
+RnnStatus Launch(CUkernel kernel, CUstream stream, int64_t blocks,
+                 unsigned int threads_x, unsigned int threads_y,
+                 void** parameters) {
+  return CudaStatus(Gpu().cuda.cuLaunchKernel(
+                        reinterpret_cast<CUfunction>(kernel),
+                        static_cast<unsigned int>(blocks), 1, 1, threads_x,
+                        threads_y, 1, 0, stream, parameters, nullptr),
+                    "launch a kernel");
+}
+
+// One thread for each number, as far as there are threads.
+RnnStatus LaunchOver(CUkernel kernel, CUstream stream, int64_t count,
+                     void** parameters) {
+  const int64_t blocks = std::clamp<int64_t>(
+      (count + kElementwiseThreads - 1) / kElementwiseThreads, 1,
+      kMaxElementwiseBlocks);
+  return Launch(kernel, stream, blocks, kElementwiseThreads, 1, parameters);
+}
+
+}  // namespace
+
+RnnStatus Elementwise::Get(RnnDataType dtype, Elementwise* kernels) {
+  using Known = std::map<std::pair<CUdevice, RnnDataType>, Elementwise>;
+  // Never destroyed: threads may run until the process ends.
+  alignas(Known) static char storage[sizeof(Known)];
+  static Known* const known = ::new (storage) Known;
+  static std::mutex mutex;
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known->find({device, dtype});
+  if (found != known->end()) {
+    *kernels = found->second;
+    return {};
+  }
+  for (const auto& [name, kernel] :
+       {std::pair("order_sequences", &Elementwise::order_),
+        {"apply_dropout", &Elementwise::dropout_},
+        {"spread_inputs", &Elementwise::spread_},
+        {"gather_inputs", &Elementwise::gather_},
+        {"copy_without_padding", &Elementwise::copy_},
+        {"sum_biases", &Elementwise::biases_}}) {
+    CRNN_RETURN_IF_ERROR(CompileKernel(
+        "elementwise.cu", name, {TypeMacro(dtype)}, &(kernels->*kernel)));
+  }
+  known->emplace(std::pair(device, dtype), *kernels);
+  return {};
+}
+
+RnnStatus Elementwise::OrderSequences(CUstream stream, const int32_t* given,
+                                      int batch, int steps, int* lengths,
+                                      int* order) const {
+  void* parameters[] = {&given, &batch, &steps, &lengths, &order};
+  return Launch(order_, stream, (batch + 255) / 256, 256, 1, parameters);
+}
+
+RnnStatus Elementwise::ApplyDropout(CUstream stream, const Sequences& sequences,
+                                    int64_t count, int width, int layer,
+                                    const uint64_t* seed, float rate,
+                                    void* values) const {
+  Sequences all = sequences;
+  uint64_t seed0 = seed[0], seed1 = seed[1];
+  uint32_t threshold =
+      static_cast<uint32_t>(static_cast<double>(rate) * 4294967296.0);
+  float scale = 1.0f / (1.0f - rate);
+  void* parameters[] = {&all,   &count,     &width, &layer, &seed0,
+                        &seed1, &threshold, &scale, &values};
+  return LaunchOver(dropout_, stream, count, parameters);
+}
+
+RnnStatus Elementwise::SpreadInputs(CUstream stream, int64_t count, int units,
+                                    int gates, int slots, const void* inputs,
+                                    void* to) const {
+  void* parameters[] = {&count, &units, &gates, &slots, &inputs, &to};
+  return LaunchOver(spread_, stream, count, parameters);
+}
+
+RnnStatus Elementwise::GatherInputs(CUstream stream, int64_t count, int units,
+                                    int gates, int slots,
+                                    const void* of_forward,
+                                    const void* of_backward, void* to) const {
+  void* parameters[] = {&count,      &units,       &gates, &slots,
+                        &of_forward, &of_backward, &to};
+  return LaunchOver(gather_, stream, count, parameters);
+}
+
+RnnStatus Elementwise::CopyWithoutPadding(CUstream stream,
+                                          const Sequences& sequences,
+                                          int64_t count, int width,
+                                          const void* from, void* to) const {
+  Sequences all = sequences;
+  void* parameters[] = {&all, &count, &width, &from, &to};
+  return LaunchOver(copy_, stream, count, parameters);
+}
+
+RnnStatus Elementwise::SumBiases(CUstream stream, const float* sums, int rows,
+                                 int units, int gates, int slots,
+                                 int recurrent_slot, void* input_bias,
+                                 void* recurrent_bias) const {
+  void* parameters[] = {&sums,  &rows,           &units,      &gates,
+                        &slots, &recurrent_slot, &input_bias, &recurrent_bias};
+  return Launch(biases_, stream, (slots * units + 31) / 32, 32, 8, parameters);
+}
+
+RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
+                               int steps, bool time_major, int32_t* lengths) {
+  CUkernel kernel;
+  CRNN_RETURN_IF_ERROR(CompileKernel("elementwise.cu", "lengths_of_mask",
+                                     {TypeMacro(RnnDataType::kFloat32)},
+                                     &kernel));
+  Sequences all = {nullptr,
+                   nullptr,
+                   batch,
+                   steps,
+                   time_major ? batch : 1,
+                   time_major ? 1 : steps};
+  void* parameters[] = {&all, &mask, &lengths};
+  constexpr int kSequences = kElementwiseThreads / 32;
+  return Launch(kernel, stream, (batch + kSequences - 1) / kSequences,
+                kElementwiseThreads, 1, parameters);
+}
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf

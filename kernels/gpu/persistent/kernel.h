@@ -1,0 +1,97 @@
+// The persistent kernels and the small ones around them, compiled.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/libraries.h"
+#include "kernels/gpu/persistent/arguments.h"
+#include "kernels/gpu/persistent/division.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+
+// What the persistent kernels ask of a GPU: compute capability 9.0, since
+// clusters and their memory came with it.
+RnnStatus CheckDevice();
+
+// What decides which persistent kernel runs.
+struct KernelChoice {
+  RnnMode rnn_mode;
+  RnnDataType dtype;
+  bool is_backward;
+  bool is_training;
+  int num_units;
+  int num_dirs;
+  int batch_size;
+};
+
+// One direction of a pass through a layer, in both directions of the layer.
+class Kernel {
+ public:
+  // The ways to divide the layer on the current context's device; an error
+  // where there is none. Compiles nothing.
+  static RnnStatus Divide(const KernelChoice& choice,
+                          std::vector<Division>* divisions);
+  // Compiles, unless that was done before. A failure is remembered.
+  static RnnStatus Get(const KernelChoice& choice, Kernel* kernel);
+  // For a shape that is not the one to be chosen.
+  static RnnStatus Compile(const KernelChoice& choice, const Shape& shape,
+                           Kernel* kernel);
+
+  const Shape& shape() const { return shape_; }
+  // `arguments` are ForwardArguments or BackwardArguments, as the kernel's.
+  RnnStatus Enqueue(CUstream stream, int clusters, int num_dirs,
+                    void* arguments) const;
+
+ private:
+  void TakeShape(const Shape& shape, bool is_backward);
+  CUlaunchConfig Config(int clusters, int num_dirs, CUstream stream,
+                        CUlaunchAttribute* attribute) const;
+
+  CUkernel kernel_ = nullptr;
+  Shape shape_ = {};
+  unsigned int threads_ = 0, shared_bytes_ = 0;
+};
+
+// See elementwise.cu for what they do. Counts are numbers, not bytes.
+class Elementwise {
+ public:
+  static RnnStatus Get(RnnDataType dtype, Elementwise* kernels);
+
+  RnnStatus OrderSequences(CUstream stream, const int32_t* given, int batch,
+                           int steps, int* lengths, int* order) const;
+  RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
+                         int64_t count, int width, int layer,
+                         const uint64_t* seed, float rate, void* values) const;
+  RnnStatus SpreadInputs(CUstream stream, int64_t count, int units, int gates,
+                         int slots, const void* inputs, void* to) const;
+  RnnStatus GatherInputs(CUstream stream, int64_t count, int units, int gates,
+                         int slots, const void* of_forward,
+                         const void* of_backward, void* to) const;
+  RnnStatus CopyWithoutPadding(CUstream stream, const Sequences& sequences,
+                               int64_t count, int width, const void* from,
+                               void* to) const;
+  RnnStatus SumBiases(CUstream stream, const float* sums, int rows, int units,
+                      int gates, int slots, int recurrent_slot,
+                      void* input_bias, void* recurrent_bias) const;
+
+ private:
+  CUkernel order_, dropout_, spread_, gather_, copy_, biases_;
+};
+
+// [batch] lengths from a mask, bool [batch, steps] or, time-major, [steps,
+// batch]; -1 for a sequence whose true values are not all at its beginning.
+RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
+                               int steps, bool time_major, int32_t* lengths);
+
+// A line for each persistent kernel that this process has used.
+std::string KernelsText();
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_

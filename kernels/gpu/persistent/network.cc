@@ -1,0 +1,464 @@
+#include "kernels/gpu/persistent/network.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/arena.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+namespace {
+
+// Enough for cuBLAS to divide the long sums of weights' gradients among all
+// multiprocessors.
+constexpr size_t kBlasBytes = size_t{8} << 20;
+constexpr int kMaxDirs = 2;
+
+cudaDataType_t CudaType(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
+         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
+                                          : CUDA_R_16BF;
+}
+
+RnnStatus Unsupported(const char* what) {
+  return {RnnStatus::Code::kUnimplemented,
+          std::string("the algorithm persistent cannot run ") + what};
+}
+
+KernelChoice ChoiceOf(const RnnProblem& problem, bool is_backward) {
+  const RnnSpec& spec = problem.spec;
+  return {spec.rnn_mode,
+          problem.dtype,
+          is_backward,
+          problem.is_training,
+          static_cast<int>(spec.num_units),
+          static_cast<int>(spec.num_dirs()),
+          static_cast<int>(problem.batch_size)};
+}
+
+bool UsesDropout(const RnnProblem& problem) {
+  return problem.is_training && problem.spec.dropout > 0.0f &&
+         problem.spec.num_layers > 1;
+}
+
+}  // namespace
+
+// What training keeps for the backward pass, layer by layer.
+struct Network::Reserve {
+  struct Layer {
+    std::array<char*, kMaxDirs> gates = {}, previous_h = {};
+    std::array<float*, kMaxDirs> cells = {};
+    // The next layer's input; the last one's goes to the caller.
+    char* output = nullptr;
+  };
+  int* lengths = nullptr;
+  int* order = nullptr;
+  std::vector<Layer> layers;
+
+  Reserve(const Network& network, Arena* arena) {
+    const RnnSpec& spec = network.spec_;
+    if (network.problem_.has_sequence_lengths) {
+      lengths = arena->Take<int>(network.problem_.batch_size);
+      order = arena->Take<int>(network.problem_.batch_size);
+    }
+    for (int64_t l = 0; l < spec.num_layers; ++l) {
+      Layer layer;
+      for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+        layer.gates[d] = arena->Take<char>(
+            network.StepsBytes(network.slots_ * spec.num_units));
+        layer.previous_h[d] =
+            arena->Take<char>(network.StepsBytes(spec.num_units));
+        if (spec.is_lstm()) {
+          layer.cells[d] = arena->Take<float>(network.rows_ * spec.num_units);
+        }
+      }
+      if (l + 1 < spec.num_layers) {
+        layer.output =
+            arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+      }
+      layers.push_back(layer);
+    }
+  }
+};
+
+// In inference, layers take turns in the same memory.
+struct Network::ForwardWorkspace {
+  void* blas;
+  int* lengths = nullptr;
+  int* order = nullptr;
+  std::array<char*, kMaxDirs> gates = {};
+  std::array<char*, 2> outputs = {};
+
+  ForwardWorkspace(const Network& network, Arena* arena) {
+    const RnnSpec& spec = network.spec_;
+    blas = arena->Take<char>(kBlasBytes);
+    if (network.problem_.is_training) return;
+    if (network.problem_.has_sequence_lengths) {
+      lengths = arena->Take<int>(network.problem_.batch_size);
+      order = arena->Take<int>(network.problem_.batch_size);
+    }
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      gates[d] = arena->Take<char>(
+          network.StepsBytes(network.slots_ * spec.num_units));
+    }
+    for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
+      outputs[i] =
+          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+    }
+  }
+};
+
+struct Network::BackwardWorkspace {
+  void* blas;
+  std::array<float*, kMaxDirs> bias_sums = {};
+  // Gradients of layers' outputs, of two layers by turns.
+  std::array<char*, 2> gradients = {};
+  char* input = nullptr;  // The network's, without what is in its padding.
+
+  BackwardWorkspace(const Network& network, Arena* arena) {
+    const RnnSpec& spec = network.spec_;
+    blas = arena->Take<char>(kBlasBytes);
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      bias_sums[d] = arena->Take<float>(network.clusters_ *
+                                        network.kernel_.shape().rows() *
+                                        network.slots_ * spec.num_units);
+    }
+    for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
+      gradients[i] =
+          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+    }
+    if (network.problem_.has_sequence_lengths && spec.has_input_weights(0)) {
+      input = arena->Take<char>(network.StepsBytes(spec.input_size));
+    }
+  }
+};
+
+RnnStatus Network::CheckSupport(const RnnProblem& problem, bool allow_tf32) {
+  const RnnSpec& spec = problem.spec;
+  if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
+  if (problem.dtype == RnnDataType::kFloat32 && !allow_tf32) {
+    return Unsupported("float32 where TF32 is not allowed");
+  }
+  if (spec.num_proj > 0) return Unsupported("projections");
+  if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (problem.max_time > kMax / problem.batch_size ||
+      spec.layer_input_size(0) > kMax || spec.num_units > kMax / 64) {
+    return Unsupported("as many steps or units");
+  }
+  CRNN_RETURN_IF_ERROR(CheckDevice());
+  std::vector<Division> divisions;
+  CRNN_RETURN_IF_ERROR(Kernel::Divide(ChoiceOf(problem, false), &divisions));
+  if (!problem.is_training) return {};
+  return Kernel::Divide(ChoiceOf(problem, true), &divisions);
+}
+
+RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
+                          Network* network) {
+  network->problem_ = problem;
+  network->spec_ = problem.spec;
+  network->item_ = static_cast<int64_t>(SizeOf(problem.dtype));
+  network->rows_ = problem.max_time * problem.batch_size;
+  network->slots_ = problem.spec.num_gates() > 1 ? 4 : 1;
+  CRNN_RETURN_IF_ERROR(
+      Kernel::Get(ChoiceOf(problem, is_backward), &network->kernel_));
+  CRNN_RETURN_IF_ERROR(Elementwise::Get(problem.dtype, &network->elementwise_));
+  const int64_t rows = network->kernel_.shape().rows();
+  network->clusters_ = (problem.batch_size + rows - 1) / rows;
+  return {};
+}
+
+size_t Network::StepsBytes(int64_t width) const {
+  return static_cast<size_t>(rows_ * width * item_);
+}
+
+size_t Network::reserve_size() const {
+  Arena arena(nullptr);
+  const Reserve reserve(*this, &arena);
+  return arena.used();
+}
+
+size_t Network::forward_workspace_size() const {
+  Arena arena(nullptr);
+  const ForwardWorkspace workspace(*this, &arena);
+  return arena.used();
+}
+
+size_t Network::backward_workspace_size() const {
+  Arena arena(nullptr);
+  const BackwardWorkspace workspace(*this, &arena);
+  return arena.used();
+}
+
+const void* Network::At(const void* base, int64_t items) const {
+  return static_cast<const char*>(base) + items * item_;
+}
+void* Network::At(void* base, int64_t items) const {
+  return static_cast<char*>(base) + items * item_;
+}
+
+const void* Network::Param(const void* params, int64_t offset) const {
+  return offset < 0 ? nullptr : At(params, offset);
+}
+
+int64_t Network::StateOffset(int64_t pseudo_layer) const {
+  return pseudo_layer * spec_.num_units *
+         (problem_.time_major ? problem_.batch_size : 1);
+}
+int64_t Network::StateStride() const {
+  return spec_.num_units *
+         (problem_.time_major ? 1 : spec_.num_pseudo_layers());
+}
+
+Sequences Network::SequencesOf(const int* lengths, const int* order) const {
+  const int batch = static_cast<int>(problem_.batch_size);
+  const int steps = static_cast<int>(problem_.max_time);
+  return {lengths,
+          order,
+          batch,
+          steps,
+          problem_.time_major ? batch : 1,
+          problem_.time_major ? 1 : steps};
+}
+
+RnnStatus Network::Order(CUstream stream, const int32_t* given, int* lengths,
+                         int* order) const {
+  return elementwise_.OrderSequences(
+      stream, given, static_cast<int>(problem_.batch_size),
+      static_cast<int>(problem_.max_time), lengths, order);
+}
+
+RnnStatus Network::Dropout(CUstream stream, const Sequences& sequences,
+                           int64_t layer, const uint64_t* seed,
+                           void* values) const {
+  const int64_t width = spec_.layer_output_size();
+  return elementwise_.ApplyDropout(
+      stream, sequences, rows_ * width, static_cast<int>(width),
+      static_cast<int>(layer), seed, spec_.dropout, values);
+}
+
+// c = a * b, row-major, [m, k] by [k, n], or added to it; a transposed operand
+// is stored the other way round. cuBLAS, which is column-major, sees the
+// transposes of all three.
+RnnStatus Network::Multiply(const Lane& lane, bool transposes_a,
+                            bool transposes_b, int64_t m, int64_t n, int64_t k,
+                            const void* a, int64_t lda, const void* b,
+                            int64_t ldb, bool adds, void* c,
+                            int64_t ldc) const {
+  const float one = 1.0f, beta = adds ? 1.0f : 0.0f;
+  const cudaDataType_t type = CudaType(problem_.dtype);
+  return CublasStatus(
+      Gpu().cublas.cublasGemmEx_64(
+          lane.blas, transposes_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+          transposes_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, type, ldb,
+          a, type, lda, &beta, c, type, ldc,
+          problem_.dtype == RnnDataType::kFloat32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F,
+          CUBLAS_GEMM_DEFAULT),
+      "multiply");
+}
+
+RnnStatus Network::Forward(const Lane& lane,
+                           const RnnForwardBuffers& buffers) const {
+  const ParamLayout layout(spec_);
+  const bool is_training = problem_.is_training;
+  Arena workspace_arena(buffers.workspace);
+  Arena reserve_arena(buffers.reserve_space);
+  const ForwardWorkspace workspace(*this, &workspace_arena);
+  Reserve reserve(*this, &reserve_arena);
+  CRNN_RETURN_IF_ERROR(CublasStatus(
+      Gpu().cublas.cublasSetWorkspace_v2(lane.blas, workspace.blas, kBlasBytes),
+      "take memory"));
+  int* const lengths = is_training ? reserve.lengths : workspace.lengths;
+  int* const order = is_training ? reserve.order : workspace.order;
+  if (problem_.has_sequence_lengths) {
+    CRNN_RETURN_IF_ERROR(
+        Order(lane.stream, buffers.sequence_lengths, lengths, order));
+  }
+  const Sequences sequences = SequencesOf(lengths, order);
+  const int64_t units = spec_.num_units;
+  const int64_t gate_rows = spec_.num_gates() * units;
+  const int64_t output_stride = spec_.layer_output_size();
+  const void* input = buffers.input;
+  for (int64_t l = 0; l < spec_.num_layers; ++l) {
+    const int64_t input_size = spec_.layer_input_size(l);
+    const bool is_last = l + 1 == spec_.num_layers;
+    Reserve::Layer& kept = reserve.layers[l];
+    void* const output = is_last       ? buffers.output
+                         : is_training ? kept.output
+                                       : workspace.outputs[l % 2];
+    ForwardArguments arguments = {};
+    arguments.sequences = sequences;
+    arguments.output_stride = output_stride;
+    arguments.state_stride = StateStride();
+    for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
+      const int64_t pseudo_layer = l * spec_.num_dirs() + d;
+      const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
+      void* const gates = is_training ? kept.gates[d] : workspace.gates[d];
+      if (spec_.has_input_weights(l)) {
+        CRNN_RETURN_IF_ERROR(
+            Multiply(lane, false, true, rows_, gate_rows, input_size, input,
+                     input_size, Param(buffers.params, at.input_weights),
+                     input_size, false, gates, slots_ * units));
+      } else {
+        CRNN_RETURN_IF_ERROR(elementwise_.SpreadInputs(
+            lane.stream, rows_ * units, static_cast<int>(units),
+            static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
+            input, gates));
+      }
+      const int64_t state = StateOffset(pseudo_layer);
+      ForwardDirection& direction = arguments.direction[d];
+      direction.recurrent_weights = Param(buffers.params, at.recurrent_weights);
+      direction.input_bias = Param(buffers.params, at.input_bias);
+      direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
+      direction.gates = gates;
+      direction.cells = kept.cells[d];
+      direction.previous_h = kept.previous_h[d];
+      direction.first_h = At(buffers.input_h, state);
+      direction.output = At(output, d * units);
+      direction.last_h = At(buffers.output_h, state);
+      if (spec_.is_lstm()) {
+        direction.first_c = At(buffers.input_c, state);
+        direction.last_c = At(buffers.output_c, state);
+      }
+    }
+    CRNN_RETURN_IF_ERROR(
+        kernel_.Enqueue(lane.stream, static_cast<int>(clusters_),
+                        static_cast<int>(spec_.num_dirs()), &arguments));
+    if (UsesDropout(problem_) && !is_last) {
+      CRNN_RETURN_IF_ERROR(
+          Dropout(lane.stream, sequences, l, buffers.seed, output));
+    }
+    input = output;
+  }
+  return {};
+}
+
+// The gradients of a pseudo-layer's matrices. A GRU's candidate has its
+// recurrent side's gradient in the slot past the gates.
+RnnStatus Network::BackwardWeights(const Lane& lane,
+                                   const ParamLayout::PseudoLayer& at,
+                                   int64_t input_size, const void* layer_input,
+                                   const void* gates, const void* previous_h,
+                                   void* params_backprop) const {
+  const int64_t units = spec_.num_units, width = slots_ * units;
+  if (at.input_weights >= 0) {
+    CRNN_RETURN_IF_ERROR(
+        Multiply(lane, true, false, spec_.num_gates() * units, input_size,
+                 rows_, gates, width, layer_input, input_size, false,
+                 At(params_backprop, at.input_weights), input_size));
+  }
+  const int64_t neighbours = spec_.is_gru() ? 2 : spec_.num_gates();
+  CRNN_RETURN_IF_ERROR(Multiply(lane, true, false, neighbours * units, units,
+                                rows_, gates, width, previous_h, units, false,
+                                At(params_backprop, at.recurrent_weights),
+                                units));
+  if (!spec_.is_gru()) return {};
+  return Multiply(lane, true, false, units, units, rows_, At(gates, 3 * units),
+                  width, previous_h, units, false,
+                  At(params_backprop, at.recurrent_weights + 2 * units * units),
+                  units);
+}
+
+RnnStatus Network::Backward(const Lane& lane,
+                            const RnnBackwardBuffers& buffers) const {
+  const ParamLayout layout(spec_);
+  Arena workspace_arena(buffers.workspace);
+  Arena reserve_arena(buffers.reserve_space);
+  const BackwardWorkspace workspace(*this, &workspace_arena);
+  const Reserve reserve(*this, &reserve_arena);
+  CRNN_RETURN_IF_ERROR(CublasStatus(
+      Gpu().cublas.cublasSetWorkspace_v2(lane.blas, workspace.blas, kBlasBytes),
+      "take memory"));
+  const Sequences sequences = SequencesOf(reserve.lengths, reserve.order);
+  const int64_t units = spec_.num_units, num_dirs = spec_.num_dirs();
+  const int64_t gate_rows = spec_.num_gates() * units;
+  const void* output_backprop = buffers.output_backprop;
+  for (int64_t l = spec_.num_layers; l-- > 0;) {
+    const Reserve::Layer& kept = reserve.layers[l];
+    const int64_t input_size = spec_.layer_input_size(l);
+    BackwardArguments arguments = {};
+    arguments.sequences = sequences;
+    arguments.output_stride = spec_.layer_output_size();
+    arguments.state_stride = StateStride();
+    for (int64_t d = 0; d < num_dirs; ++d) {
+      const int64_t pseudo_layer = l * num_dirs + d;
+      const int64_t state = StateOffset(pseudo_layer);
+      BackwardDirection& direction = arguments.direction[d];
+      direction.recurrent_weights = Param(
+          buffers.params, layout.pseudo_layer(pseudo_layer).recurrent_weights);
+      direction.gates = kept.gates[d];
+      direction.cells = kept.cells[d];
+      direction.previous_h = kept.previous_h[d];
+      direction.output_backprop = At(output_backprop, d * units);
+      direction.last_h_backprop = At(buffers.output_h_backprop, state);
+      direction.first_h_backprop = At(buffers.input_h_backprop, state);
+      direction.bias_sums = workspace.bias_sums[d];
+      if (spec_.is_lstm()) {
+        direction.first_c = At(buffers.input_c, state);
+        direction.last_c_backprop = At(buffers.output_c_backprop, state);
+        direction.first_c_backprop = At(buffers.input_c_backprop, state);
+      }
+    }
+    CRNN_RETURN_IF_ERROR(
+        kernel_.Enqueue(lane.stream, static_cast<int>(clusters_),
+                        static_cast<int>(num_dirs), &arguments));
+
+    // What goes to the layer below, or to the caller.
+    void* const input_backprop =
+        l == 0 ? buffers.input_backprop : workspace.gradients[l % 2];
+    if (spec_.has_input_weights(l)) {
+      for (int64_t d = 0; d < num_dirs; ++d) {
+        CRNN_RETURN_IF_ERROR(
+            Multiply(lane, false, false, rows_, input_size, gate_rows,
+                     kept.gates[d], slots_ * units,
+                     Param(buffers.params,
+                           layout.pseudo_layer(l * num_dirs + d).input_weights),
+                     input_size, d > 0, input_backprop, input_size));
+      }
+    } else {
+      CRNN_RETURN_IF_ERROR(elementwise_.GatherInputs(
+          lane.stream, rows_ * units, static_cast<int>(units),
+          static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
+          kept.gates[0], kept.gates[1], input_backprop));
+    }
+    if (UsesDropout(problem_) && l > 0) {
+      CRNN_RETURN_IF_ERROR(
+          Dropout(lane.stream, sequences, l - 1, buffers.seed, input_backprop));
+    }
+
+    const void* layer_input =
+        l == 0 ? buffers.input : reserve.layers[l - 1].output;
+    if (l == 0 && workspace.input != nullptr) {
+      CRNN_RETURN_IF_ERROR(elementwise_.CopyWithoutPadding(
+          lane.stream, sequences, rows_ * input_size,
+          static_cast<int>(input_size), buffers.input, workspace.input));
+      layer_input = workspace.input;
+    }
+    for (int64_t d = 0; d < num_dirs; ++d) {
+      const ParamLayout::PseudoLayer& at =
+          layout.pseudo_layer(l * num_dirs + d);
+      CRNN_RETURN_IF_ERROR(BackwardWeights(lane, at, input_size, layer_input,
+                                           kept.gates[d], kept.previous_h[d],
+                                           buffers.params_backprop));
+      const auto bias = [&](int64_t offset) {
+        return offset < 0 ? nullptr : At(buffers.params_backprop, offset);
+      };
+      if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
+      CRNN_RETURN_IF_ERROR(elementwise_.SumBiases(
+          lane.stream, workspace.bias_sums[d],
+          static_cast<int>(clusters_ * kernel_.shape().rows()),
+          static_cast<int>(units), static_cast<int>(spec_.num_gates()),
+          static_cast<int>(slots_), static_cast<int>(slots_ - 1),
+          bias(at.input_bias), bias(at.recurrent_bias)));
+    }
+    output_backprop = input_backprop;
+  }
+  return {};
+}
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,82 @@
+// A network's passes by the persistent kernels: the products around them, the
+// memory between them, and their order.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_
+
+#include <cstddef>
+
+#include "kernels/gpu/cublas.h"
+#include "kernels/gpu/libraries.h"
+#include "kernels/gpu/persistent/kernel.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+
+// Where a pass is enqueued. The handle's stream and workspace are set by it.
+struct Lane {
+  cublasHandle_t blas;
+  CUstream stream;
+};
+
+// Made for one call: all that is costly is kept by the kernels.
+class Network {
+ public:
+  // Why the kernels do not run the problem on the current context's device, or
+  // OK. It compiles nothing.
+  static RnnStatus CheckSupport(const RnnProblem& problem, bool allow_tf32);
+
+  // Compiles the kernels of a forward pass or, with `is_backward`, of a
+  // backward pass, if they are not there already.
+  static RnnStatus Create(const RnnProblem& problem, bool is_backward,
+                          Network* network);
+
+  // Sizes in bytes.
+  size_t reserve_size() const;
+  size_t forward_workspace_size() const;
+  size_t backward_workspace_size() const;
+
+  // Lengths are device memory.
+  RnnStatus Forward(const Lane& lane, const RnnForwardBuffers& buffers) const;
+  RnnStatus Backward(const Lane& lane, const RnnBackwardBuffers& buffers) const;
+
+ private:
+  struct Reserve;
+  struct ForwardWorkspace;
+  struct BackwardWorkspace;
+
+  // Numbers of a step of all sequences, of `width` each.
+  size_t StepsBytes(int64_t width) const;
+  Sequences SequencesOf(const int* lengths, const int* order) const;
+  RnnStatus Order(CUstream stream, const int32_t* given, int* lengths,
+                  int* order) const;
+  RnnStatus Dropout(CUstream stream, const Sequences& sequences, int64_t layer,
+                    const uint64_t* seed, void* values) const;
+  RnnStatus Multiply(const Lane& lane, bool transposes_a, bool transposes_b,
+                     int64_t m, int64_t n, int64_t k, const void* a,
+                     int64_t lda, const void* b, int64_t ldb, bool adds,
+                     void* c, int64_t ldc) const;
+  RnnStatus BackwardWeights(const Lane& lane,
+                            const ParamLayout::PseudoLayer& at,
+                            int64_t input_size, const void* layer_input,
+                            const void* gates, const void* previous_h,
+                            void* params_backprop) const;
+  const void* At(const void* base, int64_t items) const;
+  void* At(void* base, int64_t items) const;
+  // A parameter's address; null for one that there is not.
+  const void* Param(const void* params, int64_t offset) const;
+  // Where a pseudo-layer's states begin, and how far sequences are apart.
+  int64_t StateOffset(int64_t pseudo_layer) const;
+  int64_t StateStride() const;
+
+  RnnProblem problem_;
+  RnnSpec spec_;
+  int64_t item_ = 0, rows_ = 0, slots_ = 0, clusters_ = 0;
+  Kernel kernel_;  // Of the direction of the pass.
+  Elementwise elementwise_;
+};
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_

@@ -1,0 +1,46 @@
+#include "kernels/rnn_backend.h"
+
+#include <algorithm>
+
+namespace cudnn_rnn_tf {
+
+RnnStatus RnnBackend::CheckSequenceLengths(RnnProblem* problem,
+                                           const int32_t** lengths) {
+  const int32_t* const all = *lengths;
+  for (int64_t i = 0; i < problem->batch_size; ++i) {
+    if (all[i] < 0 || all[i] > problem->max_time) {
+      return {RnnStatus::Code::kInvalidArgument,
+              "sequence_lengths[" + std::to_string(i) + "] must lie in [0, " +
+                  std::to_string(problem->max_time) + "], but received " +
+                  std::to_string(all[i])};
+    }
+  }
+  problem->has_sequence_lengths =
+      std::any_of(all, all + problem->batch_size,
+                  [&](int32_t length) { return length != problem->max_time; });
+  if (!problem->has_sequence_lengths) *lengths = nullptr;
+  return {};
+}
+
+int64_t RnnBackend::ReadMask(const RnnMask& mask, int32_t* lengths) {
+  const int64_t time_stride = mask.time_major ? mask.batch_size : 1;
+  const int64_t batch_stride = mask.time_major ? 1 : mask.max_time;
+  int64_t wrong = -1;
+  for (int64_t b = mask.batch_size; b-- > 0;) {
+    const bool* const of_sequence = mask.values + b * batch_stride;
+    int64_t length = 0;
+    while (length < mask.max_time && of_sequence[length * time_stride]) {
+      ++length;
+    }
+    lengths[b] = static_cast<int32_t>(length);
+    for (int64_t time = length; time < mask.max_time; ++time) {
+      if (!of_sequence[time * time_stride]) continue;
+      lengths[b] = -1;
+      wrong = b;
+      break;
+    }
+  }
+  return wrong;
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,36 @@
+// CudnnRnnTf>LengthsFromMask: what a mask says of sequences.
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace cudnn_rnn_tf {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("CudnnRnnTf>LengthsFromMask")
+    .Input("mask: bool")
+    .Output("sequence_lengths: int32")
+    .Attr("time_major: bool = false")
+    .Attr("owner: string = ''")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle mask;
+      bool time_major;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &mask));
+      TF_RETURN_IF_ERROR(c->GetAttr("time_major", &time_major));
+      c->set_output(0, c->Vector(c->Dim(mask, time_major ? 1 : 0)));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Counts the steps of sequences that are padded on the right.
+
+A GPU is not waited for: there, a sequence that is padded otherwise has the
+length -1, which Forward answers with NaN.
+
+mask: Which steps are to be read, [batch, time]; time-major, [time, batch].
+sequence_lengths: [batch].
+owner: Whose mask it is, for the error message.
+)doc");
+
+}  // namespace cudnn_rnn_tf

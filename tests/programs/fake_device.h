@@ -1,0 +1,341 @@
+// The persistent kernels' device on a CPU: in place of
+// kernels/gpu/persistent/device.cuh, whose include guard it has, with functions
+// of the same names.
+//
+// Each thread of a cluster is a coroutine. Where threads wait for each other,
+// as in products of warps, they give way to others, in a random order. Memory
+// is plain memory, so AddressSanitizer sees every access out of bounds. Floats
+// stay floats where the tensor cores would round them to TF32.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __launch_bounds__(...)
+
+#if defined(IS_FLOAT)
+using Item = float;
+#else
+using Item = uint16_t;
+#endif
+using Word = uint32_t;
+
+struct alignas(16) Chunk {
+  Word word[4];
+};
+using Barrier = unsigned long long;
+
+struct Dim {
+  unsigned int x = 0, y = 0;
+};
+inline Dim blockIdx, threadIdx;
+
+inline Word __float_as_uint(float value) {
+  Word word;
+  std::memcpy(&word, &value, sizeof(word));
+  return word;
+}
+inline float __uint_as_float(Word word) {
+  float value;
+  std::memcpy(&value, &word, sizeof(value));
+  return value;
+}
+
+inline float ToFloat(Item item) {
+#if defined(IS_FLOAT)
+  return item;
+#elif defined(IS_BFLOAT16)
+  return __uint_as_float(static_cast<Word>(item) << 16);
+#else
+  _Float16 value;
+  std::memcpy(&value, &item, sizeof(value));
+  return static_cast<float>(value);
+#endif
+}
+inline Item FromFloat(float value) {
+#if defined(IS_FLOAT)
+  return value;
+#elif defined(IS_BFLOAT16)
+  if (std::isnan(value)) return 0x7FFF;
+  const Word word = __float_as_uint(value);
+  return static_cast<Item>((word + 0x7FFF + (word >> 16 & 1)) >> 16);
+#else
+  const _Float16 rounded = static_cast<_Float16>(value);
+  Item item;
+  std::memcpy(&item, &rounded, sizeof(item));
+  return item;
+#endif
+}
+inline Word ToWord(const float* values) {
+#if defined(IS_FLOAT)
+  return __float_as_uint(values[0]);
+#else
+  return FromFloat(values[0]) | static_cast<Word>(FromFloat(values[1])) << 16;
+#endif
+}
+inline void FromWord(Word word, float* values) {
+#if defined(IS_FLOAT)
+  values[0] = __uint_as_float(word);
+#else
+  values[0] = ToFloat(static_cast<Item>(word));
+  values[1] = ToFloat(static_cast<Item>(word >> 16));
+#endif
+}
+inline Word ToOperand(Word word) { return word; }
+inline Chunk LoadChunk(const void* from) {
+  return *static_cast<const Chunk*>(from);
+}
+inline float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+inline float Tanh(float x) { return std::tanh(x); }
+
+// One cluster at a time.
+class FakeCluster {
+ public:
+  struct Thread {
+    Dim block, index;
+    int rank, lane, warp;
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    bool is_done = false;
+  };
+  // Threads that wait for each other: the last to arrive lets all go on.
+  struct Meeting {
+    int arrived = 0;
+    int64_t generation = 0;
+  };
+  struct Warp : Meeting {
+    Word values[32];
+    float* sums[32];
+    Word a[32][4], b[32][2];
+  };
+  // A barrier of a block, as the hardware counts it.
+  struct Count {
+    int64_t phase = 0;
+    int arrivals_left = 1;
+    int64_t bytes_left = 0;
+  };
+
+  static FakeCluster*& Current() {
+    static FakeCluster* cluster = nullptr;
+    return cluster;
+  }
+
+  FakeCluster(int blocks, int threads, int shared_bytes, unsigned int seed)
+      : threads_(threads), random_(seed), of_cluster_(), of_block_(blocks) {
+    for (int i = 0; i < blocks; ++i) {
+      // Exactly as large as was asked for, and full of NaN.
+      void* memory = std::aligned_alloc(128, (shared_bytes + 127) / 128 * 128);
+      std::memset(memory, 0xFF, shared_bytes);
+      shared_.push_back({static_cast<char*>(memory), std::free});
+    }
+    warps_.resize(blocks * threads / 32);
+    counts_.resize(blocks * 2);
+  }
+
+  void Run(Dim first_block, const std::function<void()>& kernel) {
+    Current() = this;
+    kernel_ = kernel;
+    const int blocks = static_cast<int>(shared_.size());
+    for (int i = 0; i < blocks * threads_; ++i) {
+      auto thread = std::make_unique<Thread>();
+      thread->rank = i / threads_;
+      thread->block = {first_block.x + i / threads_, first_block.y};
+      thread->index.x = i % threads_;
+      thread->lane = i % 32;
+      thread->warp = i / 32;
+      thread->stack.reset(new char[kStackBytes]);
+      getcontext(&thread->context);
+      thread->context.uc_stack.ss_sp = thread->stack.get();
+      thread->context.uc_stack.ss_size = kStackBytes;
+      thread->context.uc_link = &scheduler_;
+      makecontext(&thread->context, &FakeCluster::Begin, 0);
+      all_.push_back(std::move(thread));
+    }
+    int64_t idle_rounds = 0;
+    for (size_t left = all_.size(); left > 0;) {
+      const int64_t before = events_;
+      // Whole warps in a random order, as a scheduler might have them.
+      std::vector<int> order(warps_.size());
+      for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+      std::shuffle(order.begin(), order.end(), random_);
+      for (const int warp : order) {
+        for (int lane = 0; lane < 32; ++lane) {
+          Thread* const thread = all_[warp * 32 + lane].get();
+          if (thread->is_done) continue;
+          running_ = thread;
+          blockIdx = thread->block;
+          threadIdx = thread->index;
+          swapcontext(&scheduler_, &thread->context);
+          if (thread->is_done) --left;
+        }
+      }
+      idle_rounds = events_ == before ? idle_rounds + 1 : 0;
+      if (idle_rounds > 3) {
+        std::fprintf(stderr, "the threads wait for each other for ever\n");
+        std::abort();
+      }
+    }
+    all_.clear();
+  }
+
+  void GiveWay() { swapcontext(&running_->context, &scheduler_); }
+
+  // `last` is run by whoever arrives last.
+  template <typename Last>
+  void Meet(Meeting* meeting, int members, const Last& last) {
+    const int64_t generation = meeting->generation;
+    ++events_;
+    if (++meeting->arrived == members) {
+      last();
+      meeting->arrived = 0;
+      ++meeting->generation;
+      return;
+    }
+    while (meeting->generation == generation) GiveWay();
+  }
+
+  Thread& me() { return *running_; }
+  Warp& warp() { return warps_[running_->warp]; }
+  Meeting& block() { return of_block_[running_->rank]; }
+  Meeting& cluster() { return of_cluster_; }
+  int threads() const { return threads_; }
+  int all_threads() const {
+    return threads_ * static_cast<int>(shared_.size());
+  }
+  char* shared() { return shared_[running_->rank].get(); }
+  char* shared_of(int rank) {
+    if (rank < 0 || rank >= static_cast<int>(shared_.size())) {
+      std::fprintf(stderr, "there is no block %d in the cluster\n", rank);
+      std::abort();
+    }
+    return shared_[rank].get();
+  }
+  Count& count(const Barrier* barrier, int rank) {
+    const size_t at = reinterpret_cast<const char*>(barrier) - shared();
+    return counts_[rank * 2 + at / sizeof(Barrier)];
+  }
+  void Settle(Count* count) {
+    ++events_;
+    if (count->arrivals_left > 0 || count->bytes_left != 0) return;
+    ++count->phase;
+    count->arrivals_left = 1;
+  }
+
+ private:
+  static constexpr size_t kStackBytes = 1 << 17;
+
+  static void Begin() {
+    FakeCluster* const cluster = Current();
+    cluster->kernel_();
+    cluster->running_->is_done = true;
+    ++cluster->events_;
+  }
+
+  const int threads_;
+  std::mt19937 random_;
+  std::function<void()> kernel_;
+  std::vector<std::unique_ptr<char, void (*)(void*)>> shared_;
+  std::vector<std::unique_ptr<Thread>> all_;
+  std::vector<Warp> warps_;
+  std::vector<Count> counts_;
+  Meeting of_cluster_;
+  std::vector<Meeting> of_block_;
+  ucontext_t scheduler_;
+  Thread* running_ = nullptr;
+  int64_t events_ = 0;
+};
+
+inline FakeCluster& Fake() { return *FakeCluster::Current(); }
+
+inline Word ShuffleXor(Word word, int lanes) {
+  auto& warp = Fake().warp();
+  const int lane = Fake().me().lane;
+  warp.values[lane] = word;
+  Word result[32];
+  Fake().Meet(&warp, 32, [] {});
+  std::memcpy(result, warp.values, sizeof(result));
+  Fake().Meet(&warp, 32, [] {});
+  return result[lane ^ lanes];
+}
+inline float ShuffleXor(float value, int lanes) {
+  return __uint_as_float(ShuffleXor(__float_as_uint(value), lanes));
+}
+
+inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
+                        Word b0, Word b1) {
+  auto& warp = Fake().warp();
+  const int lane = Fake().me().lane;
+  const Word a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+  std::copy_n(a, 4, warp.a[lane]);
+  std::copy_n(b, 2, warp.b[lane]);
+  warp.sums[lane] = sums;
+  Fake().Meet(&warp, 32, [&warp] {
+    for (int row = 0; row < 16; ++row) {
+      for (int column = 0; column < 8; ++column) {
+        float* const sum =
+            warp.sums[row % 8 * 4 + column / 2] + row / 8 * 2 + column % 2;
+        for (int k = 0; k < 8; ++k) {
+          float of_a[2] = {}, of_b[2] = {};
+          FromWord(warp.a[row % 8 * 4 + k % 4][k / 4 * 2 + row / 8], of_a);
+          FromWord(warp.b[column * 4 + k % 4][k / 4], of_b);
+          *sum += of_a[0] * of_b[0] + of_a[1] * of_b[1];
+        }
+      }
+    }
+  });
+}
+
+inline char* SharedMemory() { return Fake().shared(); }
+inline int BlockOfCluster() { return Fake().me().rank; }
+inline void SynchronizeBlock() {
+  Fake().Meet(&Fake().block(), Fake().threads(), [] {});
+}
+inline void SynchronizeCluster() {
+  Fake().Meet(&Fake().cluster(), Fake().all_threads(), [] {});
+}
+inline void InitializeBarriers(Barrier* barriers, int count) {
+  for (int i = 0; i < count; ++i) {
+    Fake().count(barriers + i, Fake().me().rank) = {};
+  }
+}
+inline void ArmBarrier(Barrier* barrier, int bytes) {
+  FakeCluster::Count& count = Fake().count(barrier, Fake().me().rank);
+  if (count.arrivals_left == 0) {
+    std::fprintf(stderr, "a barrier is armed twice in a phase\n");
+    std::abort();
+  }
+  count.bytes_left += bytes;
+  --count.arrivals_left;
+  Fake().Settle(&count);
+}
+inline void WaitForBarrier(const Barrier* barrier, int parity) {
+  const FakeCluster::Count& count = Fake().count(barrier, Fake().me().rank);
+  while (count.phase % 2 == parity) Fake().GiveWay();
+}
+inline void StoreToPeer(int peer, void* to, Barrier* barrier,
+                        const Chunk& chunk) {
+  const size_t at = static_cast<char*>(to) - Fake().shared();
+  if (at % sizeof(Chunk) != 0) {
+    std::fprintf(stderr, "a store to a peer is not aligned\n");
+    std::abort();
+  }
+  std::memcpy(Fake().shared_of(peer) + at, &chunk, sizeof(chunk));
+  FakeCluster::Count& count = Fake().count(barrier, peer);
+  count.bytes_left -= sizeof(chunk);
+  Fake().Settle(&count);
+}
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_

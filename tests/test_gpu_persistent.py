@@ -1,0 +1,192 @@
+"""The persistent kernels on a GPU, against the reference, the CPU kernels and themselves."""
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+import random_configs
+import tensorflow as tf
+import test_gpu
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+pytestmark = test_gpu.pytestmark
+
+# Root mean squares of the errors of outputs and states, of gradients, and of gradients where a ReLU
+# may see a rounded number on the other side of its kink. Products of float32 are in TF32, which
+# has float16's digits.
+TOLERANCE = {
+    "float32": (2e-3, 5e-3, 5e-2),
+    "float16": (2e-3, 1e-2, 1e-1),
+    "bfloat16": (1.6e-2, 8e-2, 5e-1),
+}
+
+
+@pytest.fixture(autouse=True)
+def tensor_float_32():
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def has_clusters() -> bool:
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    return details["compute_capability"] >= (9, 0)
+
+
+@pytest.fixture(autouse=True)
+def needs_clusters():
+    if not has_clusters():
+        pytest.skip("the GPU has no clusters")
+
+
+def supported(case: random_configs.Case) -> random_configs.Case:
+    config = dataclasses.replace(case.config, num_proj=0, cell_clip=0.0)
+    return dataclasses.replace(case, config=config)
+
+
+def large_case(rng: np.random.Generator, index: int) -> random_configs.Case:
+    """More units and sequences than `random_configs` has, so that clusters of all sizes run."""
+    batch_size = int(rng.choice([1, 7, 33, 64, 130, 300]))
+    max_time = int(rng.integers(1, 7))
+    lengths = rng.integers(0, max_time + 1, size=batch_size) if rng.random() < 0.5 else None
+    return random_configs.Case(
+        index=index,
+        config=RnnConfig(
+            rnn_mode=str(rng.choice(["lstm", "gru", "rnn_tanh"])),
+            num_layers=int(rng.integers(1, 3)),
+            num_units=int(rng.choice([64, 100, 128, 200, 256, 320, 333, 384, 448, 512])),
+            input_size=int(rng.integers(1, 70)),
+            direction=str(rng.choice(["unidirectional", "bidirectional"])),
+            bias_mode=str(rng.choice(["none", "single_input", "single_recurrent", "double"])),
+            dropout=float(rng.choice([0.0, 0.4])),
+        ),
+        max_time=max_time,
+        batch_size=batch_size,
+        time_major=bool(rng.random() < 0.5),
+        is_training=True,
+        sequence_lengths=None if lengths is None else tuple(int(n) for n in lengths),
+    )
+
+
+CASES = [supported(case) for case in random_configs.random_cases(160, seed=7)]
+_RNG = np.random.default_rng(11)
+CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
+
+
+def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
+    with tf.device("GPU:0"):
+        return random_configs.run_forward(
+            ops.forward,
+            case,
+            data,
+            seed=tf.constant(data.seed),
+            is_training=case.is_training,
+            algorithm="persistent",
+        )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_the_reference(case, dtype):
+    data = random_configs.draw_data(case, dtype)
+    _, expected = random_configs.run_reference(case, data)
+    results = run(case, data)
+    errors = test_gpu.rms_errors(results, expected)
+    of_outputs, smooth, kinked = TOLERANCE[dtype]
+    gradients = {name: errors.pop(name) for name in list(errors) if name.startswith("d_")}
+    assert all(error <= of_outputs for error in errors.values()), errors
+    limit = kinked if case.config.rnn_mode == "rnn_relu" else smooth
+    assert all(error <= limit for error in gradients.values()), gradients
+    again = run(case, data)
+    assert random_configs.bits(again) == random_configs.bits(results)
+
+
+def test_is_what_runs():
+    config = RnnConfig("lstm", 1, 48, 5)
+    inputs = tf.ones([3, 20, 5], tf.bfloat16)
+    states = [tf.zeros([1, 20, 48], tf.bfloat16)] * 2
+    ops.forward(config, inputs, states, tf.zeros([config.layout.size], tf.bfloat16))
+    assert any("lstm, 48 units, bfloat16" in name for name in crnn.info()["gpu"]["kernels"])
+
+
+@pytest.mark.parametrize("wrong", [-1, 7])
+def test_lengths_out_of_range_on_the_device(wrong):
+    """They are not known to the host; the sequence's outputs are NaN, the others' are right."""
+    config = RnnConfig("gru", 2, 40, 5, direction="bidirectional")
+    rng = np.random.default_rng(0)
+    inputs = tf.constant(rng.standard_normal((6, 9, 5)), tf.float32)
+    states = [tf.zeros([4, 9, 40])]
+    params = tf.constant(rng.standard_normal(config.layout.size) * 0.2, tf.float32)
+
+    def outputs_of(lengths):
+        with tf.device("GPU:0"):
+            lengths = tf.identity(tf.constant(lengths, tf.int32))
+        return ops.forward(config, inputs, states, params, sequence_lengths=lengths)[0].numpy()
+
+    right = [6, 1, 0, 3, 6, 2, 5, 4, 6]
+    expected = outputs_of(right)
+    outputs = outputs_of([*right[:4], wrong, *right[5:]])
+    assert np.isnan(outputs[:, 4]).all()
+    others = [0, 1, 2, 3, 5, 6, 7, 8]
+    np.testing.assert_array_equal(outputs[:, others], expected[:, others])
+
+
+def test_padding_is_not_read():
+    config = RnnConfig("lstm", 1, 64, 16)
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((2, 10, 16)).astype(np.float32)
+    lengths = tf.constant([4, 9])
+    states = [tf.zeros([2, 1, 64])] * 2
+    params = tf.constant(rng.standard_normal(config.layout.size) * 0.2, tf.float32)
+
+    def gradients_of(fill):
+        inputs = data.copy()
+        inputs[0, 4:], inputs[1, 9:] = fill, fill
+        inputs = tf.constant(inputs)
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, params])
+            outputs, _ = ops.forward(
+                config, inputs, states, params, sequence_lengths=lengths, time_major=False
+            )
+        return [outputs, *tape.gradient(outputs, [inputs, params])]
+
+    for value, expected in zip(gradients_of(np.nan), gradients_of(0.0), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_masks_need_no_copy_to_the_host():
+    layer = crnn.CudnnGRU(1, 24)
+    inputs = tf.ones([5, 7, 3])
+    mask = tf.sequence_mask([7, 0, 3, 4, 1], 7)
+    outputs = layer(inputs, mask=mask)
+    expected = layer(inputs, sequence_lengths=tf.constant([7, 0, 3, 4, 1]))
+    np.testing.assert_array_equal(outputs, expected)
+    wrong = mask.numpy()
+    wrong[2] = [True, False, True, False, False, False, False]
+    outputs = layer(inputs, mask=tf.constant(wrong)).numpy()
+    assert np.isnan(outputs[2]).all() and not np.isnan(outputs[[0, 1, 3, 4]]).any()
+
+
+def test_many_threads():
+    """Calls of several threads, of several shapes, mixed; each gets its own results."""
+    cases = [large_case(np.random.default_rng(i), 2000 + i) for i in range(6)]
+    data = [random_configs.draw_data(case, "bfloat16") for case in cases]
+    expected = [random_configs.bits(run(*pair)) for pair in zip(cases, data, strict=True)]
+    wrong = []
+
+    def work(offset):
+        for i in range(12):
+            at = (i + offset) % len(cases)
+            if random_configs.bits(run(cases[at], data[at])) != expected[at]:
+                wrong.append(at)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,280 @@
+"""The persistent GPU kernels, compiled for a CPU that plays the GPU's part, against `reference`.
+
+What only a GPU shows, the speed, TF32's rounding and real races, is the business of `test_gpu.py`.
+"""
+
+import ctypes
+import dataclasses
+import pathlib
+import subprocess
+import types
+
+import numpy as np
+import pytest
+import random_configs
+import reference
+
+ROOT = pathlib.Path(__file__).parents[1]
+CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "TANH", "rnn_relu": "RELU"}
+# The largest error, relative to the largest number of a tensor; results pass through a few dozen
+# steps, each rounded to the type.
+TOLERANCE = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.06}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A way to divide a layer, as `Shape` in arguments.h has it."""
+
+    rnn_mode: str
+    dtype: str
+    num_units: int
+    cluster: int
+    block_units: int
+    row_tiles: int
+    forward_resident: int
+    backward_warps: int
+    backward_resident: int
+
+    @property
+    def items(self) -> int:
+        return 1 if self.dtype == "float32" else 2
+
+    def __str__(self) -> str:
+        return "-".join(str(value) for value in dataclasses.astuple(self))
+
+
+SHAPES = [
+    Shape("lstm", "float32", 24, 2, 12, 1, 1, 2, 2),
+    Shape("lstm", "bfloat16", 48, 4, 16, 2, 1, 4, 1),
+    Shape("lstm", "float16", 40, 1, 40, 1, 2, 3, 3),
+    Shape("gru", "float32", 21, 4, 8, 1, 0, 2, 1),
+    Shape("gru", "bfloat16", 33, 8, 8, 1, 2, 1, 0),
+    Shape("gru", "float16", 16, 2, 8, 2, 1, 1, 1),
+    Shape("rnn_tanh", "float32", 9, 1, 12, 2, 1, 1, 2),
+    Shape("rnn_relu", "float32", 61, 16, 4, 1, 2, 2, 1),
+    Shape("lstm", "float32", 130, 16, 12, 1, 3, 5, 1),
+]
+
+
+class _Sequences(ctypes.Structure):
+    _fields_ = [
+        ("lengths", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        *((name, ctypes.c_int) for name in ("batch", "steps", "time_stride", "batch_stride")),
+    ]
+
+
+def _arguments(pointers: str) -> type[ctypes.Structure]:
+    direction = type(
+        "Direction",
+        (ctypes.Structure,),
+        {"_fields_": [(name, ctypes.c_void_p) for name in pointers.split()]},
+    )
+    fields = [
+        ("sequences", _Sequences),
+        ("output_stride", ctypes.c_longlong),
+        ("state_stride", ctypes.c_longlong),
+        ("direction", direction * 2),
+    ]
+    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
+
+
+FORWARD = _arguments(
+    "recurrent_weights input_bias recurrent_bias gates cells previous_h first_h first_c output "
+    "last_h last_c"
+)
+BACKWARD = _arguments(
+    "recurrent_weights gates cells previous_h first_c output_backprop last_h_backprop "
+    "last_c_backprop first_h_backprop first_c_backprop bias_sums"
+)
+
+
+def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
+    is_forward = kernel == "forward"
+    warps = shape.block_units // (4 * shape.items) if is_forward else shape.backward_warps
+    resident = shape.forward_resident if is_forward else shape.backward_resident
+    library = folder / f"{kernel}.so"
+    command = [
+        *("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"),
+        *("-Wno-unknown-pragmas", "-Wno-unused-function", "-fno-strict-aliasing"),
+        *(f"-I{ROOT}", f"-I{ROOT}/kernels/gpu/persistent"),
+        f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
+        *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
+        f"-DNUM_UNITS={shape.num_units}",
+        f"-DCLUSTER={shape.cluster}",
+        f"-DBLOCK_UNITS={shape.block_units}",
+        f"-DROW_TILES={shape.row_tiles}",
+        f"-DWARPS={warps}",
+        f"-DRESIDENT_PAIRS={resident}",
+        f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
+        f"-DIS_{CELLS[shape.rnn_mode]}",
+        *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", str(library)),
+    ]
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
+    return ctypes.CDLL(str(library))
+
+
+def _reordered(array: np.ndarray, time_major: bool) -> np.ndarray:
+    return array if time_major else np.ascontiguousarray(array.swapaxes(0, 1))
+
+
+def _pointer(array: np.ndarray) -> int:
+    assert array.flags.c_contiguous
+    return array.ctypes.data
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
+    rng = np.random.default_rng([shape.num_units, with_lengths])
+    dtype = random_configs.numpy_dtype(shape.dtype)
+    gates = reference.NUM_GATES[shape.rnn_mode]
+    slots = 4 if gates > 1 else 1
+    units, is_lstm = shape.num_units, shape.rnn_mode == "lstm"
+    directions = int(rng.integers(1, 3))
+    time_major = bool(rng.integers(2))
+    steps, batch = int(rng.integers(1, 9)), int(rng.integers(1, 20))
+    config = types.SimpleNamespace(
+        rnn_mode=shape.rnn_mode,
+        num_layers=1,
+        num_units=units,
+        num_proj=0,
+        input_size=directions * gates * units,
+        input_mode="linear_input",
+        direction="bidirectional" if directions == 2 else "unidirectional",
+        bias_mode="double",
+        dropout=0.0,
+        cell_clip=0.0,
+    )
+
+    def draw(*dims: int, scale: float = 1.0) -> np.ndarray:
+        return (scale * rng.standard_normal(dims)).astype(dtype)
+
+    # Each gate's matrix picks its own part of the input, which thus is the input side's products.
+    eye = np.eye(directions * gates * units).reshape(directions, gates, units, -1)
+    recurrent = [draw(gates * units, units, scale=units**-0.5) for _ in range(directions)]
+    biases = [[draw(gates * units) for _ in range(2)] for _ in range(directions)]
+    weights_list, biases_list = [], []
+    for d in range(directions):
+        weights_list += [*eye[d], *np.split(recurrent[d], gates)]
+        for side in biases[d]:
+            biases_list += np.split(side, gates)
+    products = draw(steps, batch, directions, gates * units)
+    states = [draw(directions, batch, units) for _ in range(1 + is_lstm)]
+    lengths = None
+    if with_lengths:
+        lengths = rng.integers(0, steps + 1, size=batch).astype(np.int32)
+    run = reference.forward(
+        config,
+        products.astype(np.float64).reshape(steps, batch, -1),
+        [state.astype(np.float64) for state in states],
+        weights_list,
+        biases_list,
+        sequence_lengths=lengths,
+        masks=None,
+        time_major=True,
+    )
+    d_outputs = draw(steps, batch, directions * units)
+    d_states = [draw(directions, batch, units) for _ in range(1 + is_lstm)]
+    gradients = reference.backward(
+        run, d_outputs.astype(np.float64), [d.astype(np.float64) for d in d_states]
+    )
+
+    # The kernels' view: each direction has its own buffers, whose rows are (time, sequence) or
+    # (sequence, time). What is not written stays NaN.
+    order = None
+    if with_lengths:
+        order = np.argsort(-lengths, kind="stable").astype(np.int32)
+    sequences = _Sequences(
+        None if lengths is None else _pointer(lengths),
+        None if order is None else _pointer(order),
+        batch,
+        steps,
+        batch if time_major else 1,
+        1 if time_major else steps,
+    )
+    lead = (steps, batch) if time_major else (batch, steps)
+
+    def nan(*dims: int, dtype: np.dtype = dtype) -> np.ndarray:
+        return np.full(dims, np.nan, dtype)
+
+    buffers = []
+    outputs = nan(*lead, directions * units)
+    for d in range(directions):
+        gate_buffer = nan(*lead, slots * units)
+        gate_buffer[..., : gates * units] = _reordered(products[:, :, d], time_major)
+        buffers.append(
+            types.SimpleNamespace(
+                recurrent_weights=recurrent[d],
+                input_bias=biases[d][0],
+                recurrent_bias=biases[d][1],
+                gates=gate_buffer,
+                cells=nan(*lead, units, dtype=np.float32),
+                previous_h=nan(*lead, units),
+                first_h=states[0][d].copy(),
+                first_c=states[-1][d].copy(),
+                last_h=nan(batch, units),
+                last_c=nan(batch, units),
+            )
+        )
+    arguments = FORWARD(sequences, directions * units, units)
+    for d, b in enumerate(buffers):
+        for name, _ in arguments.direction[d]._fields_:
+            if name == "output":
+                pointer = _pointer(outputs) + d * units * outputs.itemsize
+            else:
+                pointer = _pointer(getattr(b, name))
+            setattr(arguments.direction[d], name, pointer)
+    forward = _compile(shape, "forward", tmp_path)
+    forward.run(ctypes.byref(arguments), directions, int(rng.integers(1000)))
+
+    tolerance = TOLERANCE[shape.dtype]
+
+    def check(name: str, value: np.ndarray, expected: np.ndarray) -> None:
+        scale = max(np.abs(expected).max(initial=0.0), 1e-3)
+        error = np.abs(value.astype(np.float64) - expected).max(initial=0.0) / scale
+        assert error <= tolerance, f"{name} is off by {error}"
+
+    check("outputs", _reordered(outputs, time_major), run.outputs)
+    for d, b in enumerate(buffers):
+        check("h", b.last_h, run.states[0][d])
+        if is_lstm:
+            check("c", b.last_c, run.states[1][d])
+
+    rows = -(-batch // (8 * shape.row_tiles)) * 8 * shape.row_tiles
+    arguments = BACKWARD(sequences, directions * units, units)
+    d_outputs_here = np.ascontiguousarray(_reordered(d_outputs, time_major))
+    for d, b in enumerate(buffers):
+        b.last_h_backprop = d_states[0][d].copy()
+        b.last_c_backprop = d_states[-1][d].copy()
+        b.first_h_backprop, b.first_c_backprop = nan(batch, units), nan(batch, units)
+        b.bias_sums = nan(rows, slots * units, dtype=np.float32)
+        for name, _ in arguments.direction[d]._fields_:
+            if name == "output_backprop":
+                pointer = _pointer(d_outputs_here) + d * units * d_outputs_here.itemsize
+            else:
+                pointer = _pointer(getattr(b, name))
+            setattr(arguments.direction[d], name, pointer)
+    backward = _compile(shape, "backward", tmp_path)
+    backward.run(ctypes.byref(arguments), directions, int(rng.integers(1000)))
+
+    expected_weights, expected_biases = reference.split_params(config, gradients.params)
+    d_products = gradients.inputs.reshape(steps, batch, directions, gates * units)
+    for d, b in enumerate(buffers):
+        of_gates = b.gates.astype(np.float64)
+        check("gates", _reordered(of_gates[..., : gates * units], time_major), d_products[:, :, d])
+        check("d_h", b.first_h_backprop, gradients.states[0][d])
+        if is_lstm:
+            check("d_c", b.first_c_backprop, gradients.states[1][d])
+        # A GRU's candidate has another gradient on the recurrent side: its fourth slot.
+        of_recurrent = of_gates.reshape(*lead, slots, units)
+        sums = b.bias_sums.astype(np.float64).sum(axis=0).reshape(slots, units)
+        parts = [0, 1, 3] if shape.rnn_mode == "gru" else list(range(slots))
+        d_recurrent = np.einsum(
+            "abgi,abj->gij", of_recurrent[:, :, parts], b.previous_h.astype(np.float64)
+        )
+        first = d * 2 * gates
+        check("d_weights", d_recurrent, np.stack(expected_weights[first + gates :][:gates]))
+        check("d_input_bias", sums[:gates], np.stack(expected_biases[first:][:gates]))
+        check("d_recurrent_bias", sums[parts], np.stack(expected_biases[first + gates :][:gates]))
