@@ -325,7 +325,9 @@ inline void WaitForBarrier(const Barrier* barrier, int parity) {
   const FakeCluster::Count& count = Fake().count(barrier, Fake().me().rank);
   while (count.phase % 2 == parity) Fake().GiveWay();
 }
-inline void StoreToPeer(int peer, void* to, Barrier* barrier,
+using PeerMemory = int;
+inline PeerMemory MemoryOfPeer(int peer) { return peer; }
+inline void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
                         const Chunk& chunk) {
   const size_t at = static_cast<char*>(to) - Fake().shared();
   if (at % sizeof(Chunk) != 0) {

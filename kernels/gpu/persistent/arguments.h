@@ -66,18 +66,23 @@ struct Shape {
   CRNN_HOST_DEVICE constexpr int backward_pairs() const {
     return block_units / warp_units();
   }
-  CRNN_HOST_DEVICE constexpr int backward_tiles() const {
-    return (all_units() + 15) / 16;
+  // A group of tiles, one for each number in a word, gives a lane 16 bytes of
+  // units that follow each other.
+  CRNN_HOST_DEVICE constexpr int backward_groups() const {
+    return (all_units() + 16 * items - 1) / (16 * items);
+  }
+  CRNN_HOST_DEVICE constexpr int backward_warp_groups() const {
+    return (backward_groups() + warps - 1) / warps;
   }
   CRNN_HOST_DEVICE constexpr int backward_warp_tiles() const {
-    return (backward_tiles() + warps - 1) / warps;
+    return backward_warp_groups() * items;
   }
-  // Partial sums of one sender for one sequence, as floats.
+  // Partial sums of one sender for one sequence, in numbers.
   CRNN_HOST_DEVICE constexpr int backward_slot_pitch() const {
-    return block_units + 4;
+    return block_units + warp_units();
   }
   CRNN_HOST_DEVICE constexpr int backward_slots_bytes() const {
-    return 2 * cluster * rows() * backward_slot_pitch() * 4;
+    return 2 * cluster * rows() * backward_slot_pitch() * item_bytes();
   }
   CRNN_HOST_DEVICE constexpr int backward_gradient_bytes() const {
     return 2 * rows() * Pitch(backward_pairs());
@@ -88,7 +93,7 @@ struct Shape {
                2 * kChunkBytes;
   }
   CRNN_HOST_DEVICE constexpr int backward_step_bytes() const {
-    return cluster * rows() * block_units * 4;
+    return cluster * rows() * block_units * item_bytes();
   }
 };
 

@@ -5,9 +5,9 @@
 // its threads first compute the gradients of its cells' gates, which go to
 // memory, for the products that follow this kernel, and to shared memory. Its
 // warps multiply these by the transposed rows: a partial gradient of h for all
-// units, which goes to the units' owners as floats, each sender's to a place of
-// its own. The owners add the parts in the order of the senders, so results do
-// not depend on who was first.
+// units, which goes to the units' owners in the type of the data, each sender's
+// to a place of its own. The owners add the parts in the order of the senders,
+// so results do not depend on who was first.
 #include "common.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
@@ -15,6 +15,7 @@ using cudnn_rnn_tf::persistent::BackwardDirection;
 
 constexpr int kPairs = kShape.backward_pairs();
 constexpr int kPitch = Shape::Pitch(kPairs);
+constexpr int kGroups = kShape.backward_warp_groups();
 constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlotPitch = kShape.backward_slot_pitch();
 constexpr int kChains = kTiles * ROW_TILES >= 2 ? 2 : 4;
@@ -28,40 +29,67 @@ struct CellInputs {
   float c, c_before;
 };
 
-// The gradients of what goes into a cell's gates, in the order of its slots.
-// `dh` is the gradient of its h; `carry_h` is left what goes to the h before
-// without passing a gate, and `carry_c` becomes the gradient of the c before.
-static __device__ void ComputeGradients(const CellInputs& in, float dh,
-                                        float* carry_h, float* carry_c,
-                                        float* gradients) {
-  float gate[kSlots];
-#pragma unroll
-  for (int slot = 0; slot < kSlots; ++slot)
-    gate[slot] = ToFloat(in.gates[slot]);
+// What a cell's gradients are multiples of. They are linear in the gradients of
+// its h and c, so that all but a few products come before these are known.
+struct Factors {
 #if defined(IS_LSTM)
-  const float tanh_c = Tanh(in.c);
-  const float dc = *carry_c + dh * gate[3] * (1.0f - tanh_c * tanh_c);
-  gradients[0] = dc * gate[2] * gate[0] * (1.0f - gate[0]);
-  gradients[1] = dc * in.c_before * gate[1] * (1.0f - gate[1]);
-  gradients[2] = dc * gate[0] * (1.0f - gate[2] * gate[2]);
-  gradients[3] = dh * tanh_c * gate[3] * (1.0f - gate[3]);
-  *carry_c = dc * gate[1];
-  *carry_h = 0.0f;
+  float h_to_c, input, forget, candidate, output, c_to_c;
 #elif defined(IS_GRU)
-  gradients[2] = dh * (1.0f - gate[1]) * (1.0f - gate[2] * gate[2]);
-  gradients[3] = gradients[2] * gate[0];
-  gradients[0] = gradients[2] * gate[3] * gate[0] * (1.0f - gate[0]);
-  gradients[1] =
-      dh * (ToFloat(in.h_before) - gate[2]) * gate[1] * (1.0f - gate[1]);
-  *carry_h = dh * gate[1];
-#elif defined(IS_TANH)
-  gradients[0] = dh * (1.0f - gate[0] * gate[0]);
-  *carry_h = 0.0f;
+  float reset, update, candidate, recurrent, h_to_h;
 #else
-  gradients[0] = gate[0] > 0.0f ? dh : 0.0f;
-  *carry_h = 0.0f;
+  float gate;
 #endif
-}
+
+  __device__ void Compute(const CellInputs& in) {
+    float g[kSlots];
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) g[slot] = ToFloat(in.gates[slot]);
+#if defined(IS_LSTM)
+    const float tanh_c = Tanh(in.c);
+    h_to_c = g[3] * (1.0f - tanh_c * tanh_c);
+    input = g[2] * g[0] * (1.0f - g[0]);
+    forget = in.c_before * g[1] * (1.0f - g[1]);
+    candidate = g[0] * (1.0f - g[2] * g[2]);
+    output = tanh_c * g[3] * (1.0f - g[3]);
+    c_to_c = g[1];
+#elif defined(IS_GRU)
+    candidate = (1.0f - g[1]) * (1.0f - g[2] * g[2]);
+    recurrent = candidate * g[0];
+    reset = candidate * g[3] * g[0] * (1.0f - g[0]);
+    update = (ToFloat(in.h_before) - g[2]) * g[1] * (1.0f - g[1]);
+    h_to_h = g[1];
+#elif defined(IS_TANH)
+    gate = 1.0f - g[0] * g[0];
+#else
+    gate = g[0] > 0.0f ? 1.0f : 0.0f;
+#endif
+  }
+
+  // The gradients of what goes into the gates, in the order of the slots. `dh`
+  // is the gradient of the cell's h; `carry_h` is left what goes to the h
+  // before without passing a gate, and `carry_c`, the gradient of c, becomes
+  // that of the c before.
+  __device__ void Apply(float dh, float* carry_h, float* carry_c,
+                        float* gradients) const {
+    *carry_h = 0.0f;
+#if defined(IS_LSTM)
+    const float dc = *carry_c + dh * h_to_c;
+    gradients[0] = dc * input;
+    gradients[1] = dc * forget;
+    gradients[2] = dc * candidate;
+    gradients[3] = dh * output;
+    *carry_c = dc * c_to_c;
+#elif defined(IS_GRU)
+    gradients[0] = dh * reset;
+    gradients[1] = dh * update;
+    gradients[2] = dh * candidate;
+    gradients[3] = dh * recurrent;
+    *carry_h = dh * h_to_h;
+#else
+    gradients[0] = dh * gate;
+#endif
+  }
+};
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     backward(const BackwardArguments all) {
@@ -75,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
   // [2][CLUSTER][kRows][kSlotPitch]
-  float* const parts =
-      reinterpret_cast<float*>(SharedMemory() + Shape::kBarrierBytes);
+  Item* const parts =
+      reinterpret_cast<Item*>(SharedMemory() + Shape::kBarrierBytes);
   // [2][kRows], each row the block's gradients, unit by unit and slot by slot.
   char* const gradients =
       reinterpret_cast<char*>(parts) + kShape.backward_slots_bytes();
@@ -88,11 +116,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                            half) *
                           32];
   };
-  // A tile's rows are dealt so that a pair of lanes, with rows g and g + 8
-  // each, has four units that follow each other.
+  // The rows of a group's tiles are dealt so that a pair of lanes, with rows g
+  // and g + 8 each, has units that follow each other: four of each tile.
+  const auto first_unit_of = [&](int group) {
+    return ((warp * kGroups + group) * 4 + quad) * kShape.warp_units();
+  };
   const auto load_weights = [&](int pair, int i, int half) {
     Chunk chunk = {};
-    const int unit = (warp * kTiles + i) * 16 + quad * 4 + is_odd * 2 + half;
+    const int unit =
+        first_unit_of(i / kItems) + i % kItems * 4 + is_odd * 2 + half;
     if (unit >= NUM_UNITS) return chunk;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -115,7 +147,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     return chunk;
   };
-  Chunk weights[RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1][kTiles][2];
+  constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
+  Chunk weights[kHeld][kTiles][2];
 #pragma unroll
   for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
 #pragma unroll
@@ -211,16 +244,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // From here on peers may store to this block.
   SynchronizeCluster();
 
+  PeerMemory peers[kGroups];
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const int unit = first_unit_of(group);
+    peers[group] =
+        MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
+  }
+
   // One turn more than there are steps adds up the first states' gradients.
   for (int turn = 0; turn <= steps; ++turn) {
     const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
-    CellInputs inputs_now[kRounds];
+    // All that does not depend on what peers send comes before the wait.
+    Factors factors[kRounds];
+    float output_backprop[kRounds], of_slots[kRounds][kSlots];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      inputs_now[round] = inputs[round];
+      factors[round].Compute(inputs[round]);
+      output_backprop[round] = ToFloat(inputs[round].output_backprop);
     }
     load_inputs(step - 1);
-    if (CLUSTER > 1 && turn > 0) {
+    if (turn > 0) {
       WaitForBarrier(barriers + current, (turn - 1) / 2 % 2);
       if (thread == 0) {
         ArmBarrier(barriers + current, kShape.backward_step_bytes());
@@ -228,47 +272,44 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      if (round * kThreads + thread >= kCells) continue;
+      if (kCells % kThreads != 0 && round * kThreads + thread >= kCells) {
+        continue;
+      }
       const int row_in_cluster = row_in_block(round);
       const int unit_here = unit_in_block(round);
       float dh = carry_h[round];
       if (turn > 0) {
-        const float* const part = parts +
-                                  current * CLUSTER * kRows * kSlotPitch +
-                                  row_in_cluster * kSlotPitch + unit_here;
+        const Item* const part = parts +
+                                 current * CLUSTER * kRows * kSlotPitch +
+                                 row_in_cluster * kSlotPitch + unit_here;
 #pragma unroll
         for (int peer = 0; peer < CLUSTER; ++peer) {
-          dh += part[peer * kRows * kSlotPitch];
+          dh += ToFloat(part[peer * kRows * kSlotPitch]);
         }
       }
       if (step < 0) {
         carry_h[round] = dh;
         continue;
       }
-      float of_slots[kProductSlots] = {};
-      if (step < length[round]) {
-        dh += ToFloat(inputs_now[round].output_backprop);
-        ComputeGradients(inputs_now[round], dh, &carry_h[round],
-                         &carry_c[round], of_slots);
-        const long long row = row_of[round] + step * row_step;
 #pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) {
-          gates[(row * kSlots + slot) * NUM_UNITS + unit_of(round)] =
-              FromFloat(of_slots[slot]);
-          bias_sums[round][slot] += of_slots[slot];
-        }
-#if defined(IS_GRU)
-        // The candidate's input side has no part in the recurrent product.
-        of_slots[2] = of_slots[3];
-        of_slots[3] = 0.0f;
-#endif
+      for (int slot = 0; slot < kSlots; ++slot) of_slots[round][slot] = 0.0f;
+      if (step < length[round]) {
+        factors[round].Apply(dh + output_backprop[round], &carry_h[round],
+                             &carry_c[round], of_slots[round]);
+      }
+      // A GRU's candidate has no part in the recurrent product with its input
+      // side, but with the fourth slot.
+      float operands[kProductSlots] = {};
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        operands[gate] = of_slots[round][SlotOfRecurrent(gate)];
       }
       Word* const to = reinterpret_cast<Word*>(
           gradients + (current * kRows + row_in_cluster) * kPitch +
           unit_here * kProductSlots * static_cast<int>(sizeof(Item)));
 #pragma unroll
       for (int j = 0; j < kProductSlots / kItems; ++j) {
-        to[j] = ToOperand(ToWord(of_slots + j * kItems));
+        to[j] = ToOperand(ToWord(operands + j * kItems));
       }
     }
     if (step < 0) break;
@@ -276,7 +317,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
     float sums[ROW_TILES][kTiles][kChains][4] = {};
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
+    for (int position = 0; position < kPairs; ++position) {
+      const PairAt at(position, kPairs);
+      const int pair = at.pair;
       Chunk of_gradients[ROW_TILES];
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
@@ -286,12 +329,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        constexpr int kLast = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS - 1 : 0;
-        Chunk upper = weights[pair < RESIDENT_PAIRS ? pair : kLast][i][0];
-        Chunk lower = weights[pair < RESIDENT_PAIRS ? pair : kLast][i][1];
-        if (pair >= RESIDENT_PAIRS) {
+        Chunk upper, lower;
+        if (at.is_shared) {
           upper = shared_at(pair, i, 0);
           lower = shared_at(pair, i, 1);
+        } else {
+          upper = weights[pair < kHeld ? pair : 0][i][0];
+          lower = weights[pair < kHeld ? pair : 0][i][1];
         }
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
@@ -308,37 +352,51 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        float sum[4];
+      for (int group = 0; group < kGroups; ++group) {
+        Chunk chunk;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sum[j] = sums[n][i][0][j];
+        for (int i = 0; i < kItems; ++i) {
+          float sum[4];
 #pragma unroll
-          for (int chain = 1; chain < kChains; ++chain) {
-            sum[j] += sums[n][i][chain][j];
+          for (int j = 0; j < 4; ++j) {
+            sum[j] = 0.0f;
+#pragma unroll
+            for (int chain = 0; chain < kChains; ++chain) {
+              sum[j] += sums[n][group * kItems + i][chain][j];
+            }
+          }
+          const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
+          const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
+          const float of_units[4] = {
+              is_odd ? other : sum[0], is_odd ? far : sum[2],
+              is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+#pragma unroll
+          for (int j = 0; j < 4 / kItems; ++j) {
+            chunk.word[i * (4 / kItems) + j] = ToWord(of_units + j * kItems);
           }
         }
-        const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
-        const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-        const Chunk chunk = {{__float_as_uint(is_odd ? other : sum[0]),
-                              __float_as_uint(is_odd ? far : sum[2]),
-                              __float_as_uint(is_odd ? sum[1] : other),
-                              __float_as_uint(is_odd ? sum[3] : far)}};
-        const int unit = (warp * kTiles + i) * 16 + quad * 4;
+        const int unit = first_unit_of(group);
         if (unit >= kShape.all_units()) continue;
-        float* const to =
+        Item* const to =
             parts +
             ((next * CLUSTER + rank) * kRows + n * 8 + 2 * t + is_odd) *
                 kSlotPitch +
             unit % BLOCK_UNITS;
-        if (CLUSTER == 1) {
-          *reinterpret_cast<Chunk*>(to) = chunk;
-        } else {
-          StoreToPeer(unit / BLOCK_UNITS, to, barriers + next, chunk);
-        }
+        StoreToPeer(peers[group], to, barriers + next, chunk);
       }
     }
-    if (CLUSTER == 1) SynchronizeBlock();
+    // What only memory waits for comes last.
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (step >= length[round]) continue;
+      const long long row = row_of[round] + step * row_step;
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        gates[(row * kSlots + slot) * NUM_UNITS + unit_of(round)] =
+            FromFloat(of_slots[round][slot]);
+        bias_sums[round][slot] += of_slots[round][slot];
+      }
+    }
   }
 
 #pragma unroll

@@ -23,9 +23,35 @@ constexpr int kGates = 1, kSlots = 1;
 // gate are zero.
 constexpr int kProductSlots = 4;
 
+// The slot to which a gate's input side belongs: a GRU's candidate keeps its
+// two sides apart, since the reset gate acts between them.
+CRNN_HOST_DEVICE constexpr int SlotOfInput(int gate) {
+  return kGates == 3 && gate == 2 ? 3 : gate;
+}
+
+CRNN_HOST_DEVICE constexpr int SlotOfRecurrent(int gate) {
+  return kGates == 3 && gate == 2 ? 3 : gate;
+}
+
 constexpr int kItems = sizeof(Word) / sizeof(Item);
 constexpr Shape kShape = {NUM_UNITS, kItems,    CLUSTER,       BLOCK_UNITS,
                           WARPS,     ROW_TILES, RESIDENT_PAIRS};
+// The order in which a warp takes the pairs: those in shared memory are spread
+// among those in registers, so that the loads of one have the products of
+// another to hide behind.
+struct PairAt {
+  int pair;
+  bool is_shared;
+
+  CRNN_HOST_DEVICE constexpr PairAt(int position, int pairs)
+      : pair(0), is_shared(false) {
+    const int num_shared = pairs - RESIDENT_PAIRS;
+    const int before = position * num_shared / pairs;
+    is_shared = (position + 1) * num_shared / pairs > before;
+    pair = is_shared ? RESIDENT_PAIRS + before : position - before;
+  }
+};
+
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();
 

@@ -112,12 +112,27 @@ static __device__ Word ShuffleXor(Word word, int lanes) {
   return __shfl_xor_sync(~0u, word, lanes);
 }
 
+// To about 1e-6; where results are rounded to eight bits, to 5e-4.
+#if defined(IS_BFLOAT16)
+static __device__ float Tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 static __device__ float Sigmoid(float x) {
-  return __fdividef(1.0f, 1.0f + __expf(-x));
+  return fmaf(0.5f, Tanh(0.5f * x), 0.5f);
+}
+#else
+static __device__ float Sigmoid(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * -1.4426950409f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + y));
+  return y;
 }
 static __device__ float Tanh(float x) {
-  return 2.0f * Sigmoid(2.0f * x) - 1.0f;
+  return fmaf(2.0f, Sigmoid(2.0f * x), -1.0f);
 }
+#endif
 
 static __device__ char* SharedMemory() {
   extern __shared__ __align__(128) char shared_memory[];
@@ -175,22 +190,26 @@ static __device__ void WaitForBarrier(const Barrier* barrier, int parity) {
   } while (!is_done);
 }
 
-// Stores to where `to` is in the shared memory of another block of the cluster,
-// and counts the bytes off its barrier.
-static __device__ void StoreToPeer(int peer, void* to, Barrier* barrier,
+// Where the shared memory of a block of the cluster begins, for StoreToPeer.
+using PeerMemory = Word;
+static __device__ PeerMemory MemoryOfPeer(int peer) {
+  PeerMemory memory;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(memory)
+      : "r"(SharedAddress(SharedMemory())), "r"(peer));
+  return memory;
+}
+
+// Stores to where `to` is in the peer's shared memory, and counts the bytes off
+// its barrier.
+static __device__ void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
                                    const Chunk& chunk) {
-  const auto of_peer = [peer](const void* pointer) {
-    Word address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(address)
-        : "r"(SharedAddress(pointer)), "r"(peer));
-    return address;
-  };
+  const Word own = SharedAddress(SharedMemory());
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
-      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(of_peer(to)),
+      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(peer + (SharedAddress(to) - own)),
       "r"(chunk.word[0]), "r"(chunk.word[1]), "r"(chunk.word[2]),
-      "r"(chunk.word[3]), "r"(of_peer(barrier))
+      "r"(chunk.word[3]), "r"(peer + (SharedAddress(barrier) - own))
       : "memory");
 }
 

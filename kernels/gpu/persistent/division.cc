@@ -107,16 +107,20 @@ std::vector<Division> BackwardDivisions(const Layer& layer,
   std::vector<Division> divisions;
   for (const int cluster : {1, 2, 4, 8, 16}) {
     for (const int row_tiles : {1, 2, 4}) {
-      for (const int warps : {4, 8, 16}) {
+      for (const int warps : {2, 3, 4, 5, 6, 8, 10, 12, 16}) {
         Shape s = {layer.num_units, layer.items, cluster, 0,
                    warps,           row_tiles,   0};
         s.block_units = DivideUp(DivideUp(s.units, cluster), s.warp_units()) *
                         s.warp_units();
         const int tiles = s.backward_warp_tiles(), pairs = s.backward_pairs();
-        if (RegistersOfThread(warps) < BackwardRegisters(s)) continue;
+        if (RegistersOfThread(warps) < BackwardRegisters(s) ||
+            DivideUp(s.backward_groups(), s.backward_warp_groups()) < warps) {
+          continue;
+        }
         s.resident_pairs =
             ResidentPairs(s, BackwardRegisters(s), 8 * tiles, pairs);
-        const double products = warps / 4 * tiles * pairs * 2.0 * row_tiles;
+        const double products =
+            DivideUp(warps, 4) * tiles * pairs * 2.0 * row_tiles;
         const double reads =
             4.0 * warps *
             (pairs * row_tiles + (pairs - s.resident_pairs) * tiles * 2);
@@ -124,9 +128,8 @@ std::vector<Division> BackwardDivisions(const Layer& layer,
         const double rounds = DivideUp(s.block_units * s.rows(), 32 * warps);
         const double fixed =
             (cluster == 1 ? 500.0 : 700.0) + 150.0 * rounds + 50.0 * row_tiles;
-        // Floats, of which there are more at a time than of h.
         AddIfItFits(layer, gpu, s, s.backward_shared_bytes(),
-                    {fixed, 0.6 * received, products, reads}, &divisions);
+                    {fixed, received, products, reads}, &divisions);
       }
     }
   }

@@ -20,8 +20,15 @@ constexpr int kPairs = kShape.forward_pairs();
 constexpr int kPitch = Shape::Pitch(kPairs);
 // Independent sums of one tile hide the latency of the tensor cores.
 constexpr int kChains = kItems * ROW_TILES >= 2 ? 2 : 4;
-// Where words are whole and aligned.
+// Where words are whole and aligned, and where there are no units but the
+// layer's.
 constexpr bool kHasWords = NUM_UNITS % kItems == 0;
+constexpr bool kAllExist = NUM_UNITS == kShape.all_units();
+#ifndef AHEAD
+#define AHEAD 2
+#endif
+// A step is shorter than a load from memory takes.
+constexpr int kAhead = AHEAD;
 
 // Four words of a row of the weights; what is past the last column is zero.
 static __device__ Chunk LoadOperands(const Item* row, int column) {
@@ -47,24 +54,29 @@ static __device__ Chunk LoadOperands(const Item* row, int column) {
 // A word of units from `unit` on, of which those that do not exist are zero.
 static __device__ Word LoadWord(const Item* row, int unit) {
   if constexpr (kHasWords) {
-    return unit < NUM_UNITS ? *reinterpret_cast<const Word*>(row + unit) : 0;
+    return kAllExist || unit < NUM_UNITS
+               ? *reinterpret_cast<const Word*>(row + unit)
+               : 0;
+  } else {
+    float values[kItems];
+    for (int i = 0; i < kItems; ++i) {
+      values[i] = unit + i < NUM_UNITS ? ToFloat(row[unit + i]) : 0.0f;
+    }
+    return ToWord(values);
   }
-  float values[kItems];
-  for (int i = 0; i < kItems; ++i) {
-    values[i] = unit + i < NUM_UNITS ? ToFloat(row[unit + i]) : 0.0f;
-  }
-  return ToWord(values);
 }
 
 static __device__ void StoreWord(Item* row, int unit, Word word) {
   if constexpr (kHasWords) {
-    if (unit < NUM_UNITS) *reinterpret_cast<Word*>(row + unit) = word;
-    return;
-  }
-  float values[kItems];
-  FromWord(word, values);
-  for (int i = 0; i < kItems; ++i) {
-    if (unit + i < NUM_UNITS) row[unit + i] = FromFloat(values[i]);
+    if (kAllExist || unit < NUM_UNITS) {
+      *reinterpret_cast<Word*>(row + unit) = word;
+    }
+  } else {
+    float values[kItems];
+    FromWord(word, values);
+    for (int i = 0; i < kItems; ++i) {
+      if (unit + i < NUM_UNITS) row[unit + i] = FromFloat(values[i]);
+    }
   }
 }
 
@@ -77,8 +89,9 @@ static __device__ Chunk Gather(Word word, int quad) {
                   : Chunk{{low, high, far_low, far_high}};
 }
 
-// A cell's step: `sums` are the recurrent products with their biases, `inputs`
-// the input side's; `gates` are what a backward pass wants.
+// A cell's step: `sums` are the recurrent products, `inputs` what is added to
+// them, a GRU's candidate's on the recurrent side and, fourth, on the input
+// side; `gates` are what a backward pass wants.
 static __device__ void ComputeCell(const float* sums, const float* inputs,
                                    float* h, float* c, float* gates) {
 #if defined(IS_LSTM)
@@ -89,11 +102,10 @@ static __device__ void ComputeCell(const float* sums, const float* inputs,
   *c = gates[1] * *c + gates[0] * gates[2];
   *h = gates[3] * Tanh(*c);
 #elif defined(IS_GRU)
-  // The fourth sum is nothing but the candidate's bias of the input side.
   gates[0] = Sigmoid(sums[0] + inputs[0]);
   gates[1] = Sigmoid(sums[1] + inputs[1]);
-  gates[3] = sums[2];
-  gates[2] = Tanh(sums[3] + inputs[2] + gates[0] * gates[3]);
+  gates[3] = sums[2] + inputs[2];
+  gates[2] = Tanh(inputs[3] + gates[0] * gates[3]);
   *h = gates[2] + gates[1] * (*h - gates[2]);
 #elif defined(IS_TANH)
   *h = gates[0] = Tanh(sums[0] + inputs[0]);
@@ -135,7 +147,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             static_cast<long long>(gate * NUM_UNITS + unit + i) * NUM_UNITS,
         (pair * 16 + t * 4) * kItems);
   };
-  Chunk weights[RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1][kItems][2];
+  constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
+  Chunk weights[kHeld][kItems][2];
 #pragma unroll
   for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
 #pragma unroll
@@ -153,7 +166,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
   }
 
-  float bias[kItems][kProductSlots] = {};
+  // A GRU's candidate has its biases in two slots.
+  float bias[kItems][kSlots] = {};
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     if (unit + i >= NUM_UNITS) continue;
@@ -228,35 +242,60 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const auto gates_at = [&](int row, int slot) {
     return gates + (static_cast<long long>(row) * kSlots + slot) * NUM_UNITS;
   };
-  Word inputs[ROW_TILES][kGates];
-  const auto load_inputs = [&](int step) {
+  // The input side's products of this step and of the next ones.
+  Word inputs[kAhead][ROW_TILES][kGates];
+  const auto load_inputs = [&](int step, Word(*to)[kGates]) {
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        inputs[n][gate] =
+        to[n][gate] =
             step < length[n]
                 ? LoadWord(gates_at(row_of[n] + step * row_step, gate), unit)
                 : 0;
       }
     }
   };
-  load_inputs(0);
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
+  // Each lane stores to every fourth peer.
+  constexpr int kPeers = (CLUSTER + 3) / 4;
+  PeerMemory peers[kPeers];
+#pragma unroll
+  for (int i = 0; i < kPeers; ++i) {
+    peers[i] = MemoryOfPeer(4 * i + quad < CLUSTER ? 4 * i + quad : 0);
+  }
   // From here on peers may store to this block.
   SynchronizeCluster();
 
   for (int step = 0; step < steps; ++step) {
     const int current = step % 2, next = 1 - current;
-    Word inputs_now[ROW_TILES][kGates];
+    float added[ROW_TILES][kItems][kSlots];
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
+      float input[kGates][kItems];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        inputs_now[n][gate] = inputs[n][gate];
+        FromWord(inputs[0][n][gate], input[gate]);
+#pragma unroll
+        for (int ahead = 1; ahead < kAhead; ++ahead) {
+          inputs[ahead - 1][n][gate] = inputs[ahead][n][gate];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) {
+          added[n][i][slot] = bias[i][slot];
+        }
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          added[n][i][SlotOfInput(gate)] += input[gate][i];
+        }
       }
     }
-    load_inputs(step + 1);
-    if (CLUSTER > 1 && step > 0) {
+    load_inputs(step + kAhead, inputs[kAhead - 1]);
+    if (step > 0) {
       WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
       if (thread == 0) {
         ArmBarrier(barriers + current, kShape.forward_step_bytes());
@@ -265,7 +304,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
     float sums[ROW_TILES][kItems][kChains][4] = {};
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
+    for (int position = 0; position < kPairs; ++position) {
+      const PairAt at(position, kPairs);
+      const int pair = at.pair;
       Chunk of_h[ROW_TILES];
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
@@ -275,12 +316,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
-        constexpr int kLast = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS - 1 : 0;
-        Chunk upper = weights[pair < RESIDENT_PAIRS ? pair : kLast][i][0];
-        Chunk lower = weights[pair < RESIDENT_PAIRS ? pair : kLast][i][1];
-        if (pair >= RESIDENT_PAIRS) {
+        Chunk upper, lower;
+        if (at.is_shared) {
           upper = shared_at(pair, i, 0);
           lower = shared_at(pair, i, 1);
+        } else {
+          upper = weights[pair < kHeld ? pair : 0][i][0];
+          lower = weights[pair < kHeld ? pair : 0][i][1];
         }
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
@@ -300,11 +342,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const bool is_live = step < length[n];
       const int row = row_of[n] + step * row_step;
       const Word before = ToWord(h[n]);
-      float input[kGates][kItems], gate_values[kSlots][kItems];
-#pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        FromWord(inputs_now[n][gate], input[gate]);
-      }
+      float gate_values[kSlots][kItems];
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         float sum[4];
@@ -320,17 +358,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         // column; it gets its cell's other gates for the second column's.
         const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
         const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-        const float of_cell[4] = {(is_odd ? other : sum[0]) + bias[i][0],
-                                  (is_odd ? sum[1] : other) + bias[i][1],
-                                  (is_odd ? far : sum[2]) + bias[i][2],
-                                  (is_odd ? sum[3] : far) + bias[i][3]};
-        float of_input[kGates], values[kSlots];
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          of_input[gate] = input[gate][i];
-        }
-        float new_h = h[n][i], new_c = c[n][i];
-        ComputeCell(of_cell, of_input, &new_h, &new_c, values);
+        const float of_cell[4] = {is_odd ? other : sum[0],
+                                  is_odd ? sum[1] : other,
+                                  is_odd ? far : sum[2], is_odd ? sum[3] : far};
+        float new_h = h[n][i], new_c = c[n][i], values[kSlots];
+        ComputeCell(of_cell, added[n][i], &new_h, &new_c, values);
         if (is_live) {
           h[n][i] = new_h;
           c[n][i] = new_c;
@@ -345,15 +377,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         char* const to = states +
                          (next * kRows + n * 8 + 2 * t + is_odd) * kPitch +
                          warp_unit * static_cast<int>(sizeof(Item));
-        if (CLUSTER == 1) {
-          reinterpret_cast<Word*>(to)[quad] = ToOperand(after);
-        } else {
-          const Chunk chunk = Gather(ToOperand(after), quad);
+        const Chunk chunk = Gather(ToOperand(after), quad);
 #pragma unroll
-          for (int peer = 0; peer < CLUSTER; peer += 4) {
-            if (peer + quad < CLUSTER) {
-              StoreToPeer(peer + quad, to, barriers + next, chunk);
-            }
+        for (int i = 0; i < kPeers; ++i) {
+          if (4 * i + quad < CLUSTER) {
+            StoreToPeer(peers[i], to, barriers + next, chunk);
           }
         }
       }
@@ -371,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if defined(IS_LSTM)
 #pragma unroll
         for (int i = 0; i < kItems; ++i) {
-          if (unit + i < NUM_UNITS) {
+          if (kAllExist || unit + i < NUM_UNITS) {
             my.cells[static_cast<long long>(row) * NUM_UNITS + unit + i] =
                 c[n][i];
           }
@@ -380,7 +408,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
       }
     }
-    if (CLUSTER == 1) SynchronizeBlock();
   }
 
 #pragma unroll

@@ -409,7 +409,7 @@ RnnStatus Network::Backward(const Lane& lane,
 
     // What goes to the layer below, or to the caller.
     void* const input_backprop =
-        l == 0 ? buffers.input_backprop : workspace.gradients[l % 2];
+        l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
     if (spec_.has_input_weights(l)) {
       for (int64_t d = 0; d < num_dirs; ++d) {
         CRNN_RETURN_IF_ERROR(
