@@ -24,6 +24,8 @@ namespace persistent {
 namespace {
 
 constexpr int kSteps = 200, kLaunches = 12;
+constexpr double kHopeless = 2.0, kPromising = 1.2;
+constexpr int kSharedBytes = 227 << 10;
 
 void Check(const RnnStatus& status) {
   if (status.ok()) return;
@@ -181,10 +183,34 @@ int Main(int argc, char** argv) {
       if (!Kernel::Divide(choice, &divisions).ok()) continue;
       Shape chosen;
       ChooseDivision(divisions, &chosen);
+      double least = divisions[0].cycles;
       for (const Division& division : divisions) {
+        least = std::min(least, division.cycles);
+      }
+      // What the model finds hopeless takes long to compile; what it finds good
+      // is tried with fewer weights in registers, too.
+      std::vector<Division> tried;
+      for (const Division& division : divisions) {
+        if (division.cycles > kHopeless * least) continue;
+        tried.push_back(division);
+        for (int fewer = 1; fewer < 3; ++fewer) {
+          Division other = division;
+          other.shape.resident_pairs -= fewer;
+          const int bytes = is_backward ? other.shape.backward_shared_bytes()
+                                        : other.shape.forward_shared_bytes();
+          if (division.cycles > kPromising * least || bytes > kSharedBytes ||
+              other.shape.resident_pairs < 0) {
+            break;
+          }
+          tried.push_back(other);
+        }
+      }
+      for (const Division& division : tried) {
         const Shape& shape = division.shape;
         const bool is_chosen = shape.cluster == chosen.cluster &&
                                shape.row_tiles == chosen.row_tiles &&
+                               shape.splits == chosen.splits &&
+                               shape.resident_pairs == chosen.resident_pairs &&
                                shape.warps == chosen.warps;
         candidates.push_back({choice,
                               mode + ' ' + type + " H" + argv[i + 2] + " B" +
@@ -216,7 +242,7 @@ int Main(int argc, char** argv) {
            << (candidate.choice.is_backward ? "backward" : "forward")
            << "\", \"cluster\": " << shape.cluster
            << ", \"block_units\": " << shape.block_units
-           << ", \"warps\": " << shape.warps
+           << ", \"warps\": " << shape.warps << ", \"splits\": " << shape.splits
            << ", \"row_tiles\": " << shape.row_tiles
            << ", \"resident_pairs\": " << shape.resident_pairs
            << ", \"model_cycles\": " << candidate.division.cycles

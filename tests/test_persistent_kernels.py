@@ -31,28 +31,26 @@ class Shape:
     cluster: int
     block_units: int
     row_tiles: int
+    forward_warps: int
+    splits: int
     forward_resident: int
     backward_warps: int
     backward_resident: int
-
-    @property
-    def items(self) -> int:
-        return 1 if self.dtype == "float32" else 2
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
 
 
 SHAPES = [
-    Shape("lstm", "float32", 24, 2, 12, 1, 1, 2, 2),
-    Shape("lstm", "bfloat16", 48, 4, 16, 2, 1, 4, 1),
-    Shape("lstm", "float16", 40, 1, 40, 1, 2, 3, 3),
-    Shape("gru", "float32", 21, 4, 8, 1, 0, 2, 1),
-    Shape("gru", "bfloat16", 33, 8, 8, 1, 2, 1, 0),
-    Shape("gru", "float16", 16, 2, 8, 2, 1, 1, 1),
-    Shape("rnn_tanh", "float32", 9, 1, 12, 2, 1, 1, 2),
-    Shape("rnn_relu", "float32", 61, 16, 4, 1, 2, 2, 1),
-    Shape("lstm", "float32", 130, 16, 12, 1, 3, 5, 1),
+    Shape("lstm", "float32", 24, 2, 12, 1, 3, 1, 1, 2, 2),
+    Shape("lstm", "bfloat16", 48, 4, 16, 2, 2, 2, 1, 2, 1),
+    Shape("lstm", "float16", 40, 1, 40, 1, 5, 1, 2, 3, 3),
+    Shape("gru", "float32", 21, 4, 8, 1, 4, 2, 0, 2, 1),
+    Shape("gru", "bfloat16", 33, 8, 8, 1, 2, 1, 2, 1, 0),
+    Shape("gru", "float16", 16, 2, 8, 2, 1, 1, 1, 1, 1),
+    Shape("rnn_tanh", "float32", 9, 1, 12, 2, 3, 1, 1, 1, 2),
+    Shape("rnn_relu", "float32", 61, 16, 4, 1, 1, 1, 2, 2, 1),
+    Shape("lstm", "float32", 130, 16, 12, 1, 4, 4, 1, 5, 1),
 ]
 
 
@@ -91,7 +89,7 @@ BACKWARD = _arguments(
 
 def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     is_forward = kernel == "forward"
-    warps = shape.block_units // (4 * shape.items) if is_forward else shape.backward_warps
+    warps = shape.forward_warps if is_forward else shape.backward_warps
     resident = shape.forward_resident if is_forward else shape.backward_resident
     library = folder / f"{kernel}.so"
     command = [
@@ -105,6 +103,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DBLOCK_UNITS={shape.block_units}",
         f"-DROW_TILES={shape.row_tiles}",
         f"-DWARPS={warps}",
+        f"-DSPLITS={shape.splits if is_forward else 1}",
         f"-DRESIDENT_PAIRS={resident}",
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         f"-DIS_{CELLS[shape.rnn_mode]}",

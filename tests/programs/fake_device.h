@@ -260,18 +260,22 @@ class FakeCluster {
 
 inline FakeCluster& Fake() { return *FakeCluster::Current(); }
 
-inline Word ShuffleXor(Word word, int lanes) {
+inline Word ShuffleFrom(Word word, int lane) {
   auto& warp = Fake().warp();
-  const int lane = Fake().me().lane;
-  warp.values[lane] = word;
-  Word result[32];
+  warp.values[Fake().me().lane] = word;
   Fake().Meet(&warp, 32, [] {});
-  std::memcpy(result, warp.values, sizeof(result));
+  const Word result = warp.values[lane];
   Fake().Meet(&warp, 32, [] {});
-  return result[lane ^ lanes];
+  return result;
 }
 inline float ShuffleXor(float value, int lanes) {
-  return __uint_as_float(ShuffleXor(__float_as_uint(value), lanes));
+  return __uint_as_float(
+      ShuffleFrom(__float_as_uint(value), Fake().me().lane ^ lanes));
+}
+
+inline void StorePair(float* to, float first, float second) {
+  to[0] = first;
+  to[1] = second;
 }
 
 inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,

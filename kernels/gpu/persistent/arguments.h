@@ -23,13 +23,14 @@ struct Shape {
   int units;           // H, of the layer.
   int items;           // Numbers in a word.
   int cluster;         // Blocks in a cluster.
-  int block_units;     // A multiple of warp_units().
+  int block_units;     // A multiple of chunk_units().
   int warps;           // In a block.
+  int splits;          // Parts of the forward sums, each of other warps.
   int row_tiles;       // Groups of 8 sequences in a cluster.
   int resident_pairs;  // Held in registers; shared memory has the others.
 
-  // A lane has one word of h, and four lanes those of a sequence.
-  CRNN_HOST_DEVICE constexpr int warp_units() const { return 4 * items; }
+  // 16 bytes of them go from block to block at once.
+  CRNN_HOST_DEVICE constexpr int chunk_units() const { return 4 * items; }
   CRNN_HOST_DEVICE constexpr int rows() const { return 8 * row_tiles; }
   CRNN_HOST_DEVICE constexpr int item_bytes() const { return 4 / items; }
   CRNN_HOST_DEVICE constexpr int all_units() const {
@@ -46,16 +47,35 @@ struct Shape {
   // One operand of two steps for all lanes of a warp.
   static constexpr int kChunkBytes = 32 * 16;
 
-  // The forward pass multiplies a block's rows of the weights by h.
-  CRNN_HOST_DEVICE constexpr int forward_pairs() const {
-    return (all_units() / items + 15) / 16;
+  // The forward pass multiplies a block's rows of the weights, four for each
+  // unit, by h.
+  CRNN_HOST_DEVICE constexpr int forward_tiles() const {
+    return block_units / 4;
+  }
+  CRNN_HOST_DEVICE constexpr int forward_warp_tiles() const {
+    return (forward_tiles() * splits + warps - 1) / warps;
+  }
+  CRNN_HOST_DEVICE constexpr int forward_warp_pairs() const {
+    return (all_units() / items + 16 * splits - 1) / (16 * splits);
+  }
+  CRNN_HOST_DEVICE constexpr int forward_pitch() const {
+    return Pitch(forward_warp_pairs() * splits);
   }
   CRNN_HOST_DEVICE constexpr int forward_h_bytes() const {
-    return 2 * rows() * Pitch(forward_pairs());
+    return 2 * rows() * forward_pitch();
+  }
+  // Sums of the products for one sequence, as floats. With this pitch, the
+  // stores of a warp go to different banks.
+  CRNN_HOST_DEVICE constexpr int forward_sums_pitch() const {
+    return 4 * block_units + 4;
+  }
+  CRNN_HOST_DEVICE constexpr int forward_sums_bytes() const {
+    return splits * rows() * forward_sums_pitch() * 4;
   }
   CRNN_HOST_DEVICE constexpr int forward_shared_bytes() const {
-    return kBarrierBytes + forward_h_bytes() +
-           (forward_pairs() - resident_pairs) * warps * items * 2 * kChunkBytes;
+    return kBarrierBytes + forward_h_bytes() + forward_sums_bytes() +
+           (forward_warp_pairs() - resident_pairs) * warps *
+               forward_warp_tiles() * 2 * kChunkBytes;
   }
   // What a block receives in a step.
   CRNN_HOST_DEVICE constexpr int forward_step_bytes() const {
@@ -64,7 +84,7 @@ struct Shape {
 
   // The backward pass multiplies the transposed rows by their gradients.
   CRNN_HOST_DEVICE constexpr int backward_pairs() const {
-    return block_units / warp_units();
+    return block_units / chunk_units();
   }
   // A group of tiles, one for each number in a word, gives a lane 16 bytes of
   // units that follow each other.
@@ -79,7 +99,7 @@ struct Shape {
   }
   // Partial sums of one sender for one sequence, in numbers.
   CRNN_HOST_DEVICE constexpr int backward_slot_pitch() const {
-    return block_units + warp_units();
+    return block_units + chunk_units();
   }
   CRNN_HOST_DEVICE constexpr int backward_slots_bytes() const {
     return 2 * cluster * rows() * backward_slot_pitch() * item_bytes();

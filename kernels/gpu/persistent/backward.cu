@@ -19,8 +19,6 @@ constexpr int kGroups = kShape.backward_warp_groups();
 constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlotPitch = kShape.backward_slot_pitch();
 constexpr int kChains = kTiles * ROW_TILES >= 2 ? 2 : 4;
-constexpr int kCells = BLOCK_UNITS * kRows;
-constexpr int kRounds = (kCells + kThreads - 1) / kThreads;
 
 // What a cell's step reads.
 struct CellInputs {
@@ -119,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // The rows of a group's tiles are dealt so that a pair of lanes, with rows g
   // and g + 8 each, has units that follow each other: four of each tile.
   const auto first_unit_of = [&](int group) {
-    return ((warp * kGroups + group) * 4 + quad) * kShape.warp_units();
+    return ((warp * kGroups + group) * 4 + quad) * kShape.chunk_units();
   };
   const auto load_weights = [&](int pair, int i, int half) {
     Chunk chunk = {};
@@ -172,42 +170,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
 
   // The thread's cells.
-  int b_of[kRounds], length[kRounds], row_of[kRounds];
+  int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
   float carry_h[kRounds], carry_c[kRounds], bias_sums[kRounds][kSlots];
-  const auto row_in_block = [&](int round) {
-    return (round * kThreads + thread) / BLOCK_UNITS;
-  };
-  const auto unit_in_block = [&](int round) {
-    return (round * kThreads + thread) % BLOCK_UNITS;
-  };
-  const auto unit_of = [&](int round) {
-    return rank * BLOCK_UNITS + unit_in_block(round);
-  };
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
-    const bool is_cell = round * kThreads + thread < kCells;
-    Sequence sequence(sequences, first_row + row_in_block(round));
-    if (!is_cell || unit_of(round) >= NUM_UNITS) {
-      sequence.b = -1;
-      sequence.length = 0;
-    }
+    const Cell cell(round, thread);
+    Sequence sequence(sequences, first_row + cell.row);
+    unit_of[round] = rank * BLOCK_UNITS + cell.unit;
+    if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
     b_of[round] = sequence.b;
     length[round] = sequence.length;
     row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
-    const long long at = sequence.b * all.state_stride + unit_of(round);
-    carry_h[round] =
-        sequence.b >= 0
-            ? ToFloat(static_cast<const Item*>(my.last_h_backprop)[at])
-            : 0.0f;
-    carry_c[round] = 0.0f;
-#if defined(IS_LSTM)
-    if (sequence.b >= 0) {
-      carry_c[round] =
-          ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
-    }
-#endif
+    carry_h[round] = carry_c[round] = 0.0f;
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) bias_sums[round][slot] = 0.0f;
+    if (sequence.b < 0) continue;
+    const long long at = sequence.b * all.state_stride + unit_of[round];
+    carry_h[round] = ToFloat(static_cast<const Item*>(my.last_h_backprop)[at]);
+#if defined(IS_LSTM)
+    carry_c[round] = ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
+#endif
   }
   const int steps = Sequence(sequences, first_row).length;
   const int row_step =
@@ -221,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       in = {};
       if (step < 0 || step >= length[round]) continue;
       const long long row = row_of[round] + step * row_step;
-      const int unit = unit_of(round);
+      const int unit = unit_of[round];
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         in.gates[slot] = gates[(row * kSlots + slot) * NUM_UNITS + unit];
@@ -272,16 +254,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      if (kCells % kThreads != 0 && round * kThreads + thread >= kCells) {
-        continue;
-      }
-      const int row_in_cluster = row_in_block(round);
-      const int unit_here = unit_in_block(round);
+      const Cell cell(round, thread);
+      if (!cell.exists) continue;
       float dh = carry_h[round];
       if (turn > 0) {
         const Item* const part = parts +
                                  current * CLUSTER * kRows * kSlotPitch +
-                                 row_in_cluster * kSlotPitch + unit_here;
+                                 cell.row * kSlotPitch + cell.unit;
 #pragma unroll
         for (int peer = 0; peer < CLUSTER; ++peer) {
           dh += ToFloat(part[peer * kRows * kSlotPitch]);
@@ -302,11 +281,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float operands[kProductSlots] = {};
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        operands[gate] = of_slots[round][SlotOfRecurrent(gate)];
+        operands[gate] = of_slots[round][OtherSlot(gate)];
       }
       Word* const to = reinterpret_cast<Word*>(
-          gradients + (current * kRows + row_in_cluster) * kPitch +
-          unit_here * kProductSlots * static_cast<int>(sizeof(Item)));
+          gradients + (current * kRows + cell.row) * kPitch +
+          cell.unit * kProductSlots * static_cast<int>(sizeof(Item)));
 #pragma unroll
       for (int j = 0; j < kProductSlots / kItems; ++j) {
         to[j] = ToOperand(ToWord(operands + j * kItems));
@@ -392,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const long long row = row_of[round] + step * row_step;
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        gates[(row * kSlots + slot) * NUM_UNITS + unit_of(round)] =
+        gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]] =
             FromFloat(of_slots[round][slot]);
         bias_sums[round][slot] += of_slots[round][slot];
       }
@@ -401,18 +380,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
-    if (round * kThreads + thread >= kCells || unit_of(round) >= NUM_UNITS) {
-      continue;
-    }
+    const Cell cell(round, thread);
+    if (!cell.exists || unit_of[round] >= NUM_UNITS) continue;
     float* const sums =
-        my.bias_sums + static_cast<long long>(first_row + row_in_block(round)) *
-                           (kSlots * NUM_UNITS);
+        my.bias_sums +
+        static_cast<long long>(first_row + cell.row) * (kSlots * NUM_UNITS);
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
-      sums[slot * NUM_UNITS + unit_of(round)] = bias_sums[round][slot];
+      sums[slot * NUM_UNITS + unit_of[round]] = bias_sums[round][slot];
     }
     if (b_of[round] < 0) continue;
-    const long long at = b_of[round] * all.state_stride + unit_of(round);
+    const long long at = b_of[round] * all.state_stride + unit_of[round];
     static_cast<Item*>(my.first_h_backprop)[at] = FromFloat(carry_h[round]);
 #if defined(IS_LSTM)
     static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);

@@ -23,19 +23,15 @@ constexpr int kGates = 1, kSlots = 1;
 // gate are zero.
 constexpr int kProductSlots = 4;
 
-// The slot to which a gate's input side belongs: a GRU's candidate keeps its
-// two sides apart, since the reset gate acts between them.
-CRNN_HOST_DEVICE constexpr int SlotOfInput(int gate) {
-  return kGates == 3 && gate == 2 ? 3 : gate;
-}
-
-CRNN_HOST_DEVICE constexpr int SlotOfRecurrent(int gate) {
+// Where a gate's two sides are kept apart, the slot of the other one: a GRU's
+// reset gate acts between the sides of the candidate.
+CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
   return kGates == 3 && gate == 2 ? 3 : gate;
 }
 
 constexpr int kItems = sizeof(Word) / sizeof(Item);
-constexpr Shape kShape = {NUM_UNITS, kItems,    CLUSTER,       BLOCK_UNITS,
-                          WARPS,     ROW_TILES, RESIDENT_PAIRS};
+constexpr Shape kShape = {NUM_UNITS, kItems, CLUSTER,   BLOCK_UNITS,
+                          WARPS,     SPLITS, ROW_TILES, RESIDENT_PAIRS};
 // The order in which a warp takes the pairs: those in shared memory are spread
 // among those in registers, so that the loads of one have the products of
 // another to hide behind.
@@ -55,6 +51,23 @@ struct PairAt {
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();
 
+// A block's cells, one of each unit and sequence, are dealt to its threads so
+// that those of a warp are units that follow each other.
+constexpr int kCells = BLOCK_UNITS * kRows;
+constexpr int kRounds = (kCells + kThreads - 1) / kThreads;
+
+struct Cell {
+  bool exists;    // In the block, not necessarily in the layer.
+  int row, unit;  // In the block.
+
+  __device__ Cell(int round, int thread) {
+    const int cell = round * kThreads + thread;
+    exists = kCells % kThreads == 0 || cell < kCells;
+    row = cell / BLOCK_UNITS;
+    unit = cell % BLOCK_UNITS;
+  }
+};
+
 // The sequence of a row of a cluster, and where its steps are.
 struct Sequence {
   int b = -1;  // -1: there is none.
@@ -69,6 +82,11 @@ struct Sequence {
       length = 0;
       is_invalid = true;
     }
+  }
+  // As if there were none.
+  __device__ void Clear() {
+    b = -1;
+    length = 0;
   }
   // The row of the buffers at a step in the order of reading.
   __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {

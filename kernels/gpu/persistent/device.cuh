@@ -108,8 +108,12 @@ static __device__ void MultiplyAdd(float* sums, Word a0, Word a1, Word a2,
 static __device__ float ShuffleXor(float value, int lanes) {
   return __shfl_xor_sync(~0u, value, lanes);
 }
-static __device__ Word ShuffleXor(Word word, int lanes) {
-  return __shfl_xor_sync(~0u, word, lanes);
+static __device__ Word ShuffleFrom(Word word, int lane) {
+  return __shfl_sync(~0u, word, lane);
+}
+
+static __device__ void StorePair(float* to, float first, float second) {
+  *reinterpret_cast<float2*>(to) = make_float2(first, second);
 }
 
 // To about 1e-6; where results are rounded to eight bits, to 5e-4.

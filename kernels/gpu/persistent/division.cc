@@ -7,7 +7,9 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-constexpr int kRegisters = 65536, kMaxThreadRegisters = 255, kMaxWarps = 16;
+constexpr int kRegisters = 65536, kMaxThreadRegisters = 255;
+// Of shared memory, for each block.
+constexpr int kReservedBytes = 1024;
 // A larger cluster must promise this much more than a smaller one, so that
 // batches of nearly all sizes have the same shape, which is compiled once.
 constexpr double kGain = 1.15;
@@ -27,113 +29,101 @@ int ClustersAtOnce(const GpuLimits& gpu, int cluster) {
   return std::max(1, usable / cluster);
 }
 
-// What a step takes, in cycles.
-struct StepModel {
-  double fixed;
-  double received;      // Bytes that a block gets from its peers.
-  double products;      // Of tiles, by each quarter of a multiprocessor.
-  double shared_reads;  // Of 128 bytes.
-
-  double cycles() const {
-    return fixed + 0.2 * received + 8.0 * products + shared_reads;
-  }
+// What a pass makes of a shape.
+struct Pass {
+  int tiles, pairs;  // Of a warp.
+  int useful_warps;  // More would have no tiles.
+  int registers;     // Of a thread, besides weights, about as compilers report.
+  int step_bytes;    // That a block gets from its peers in a step.
 };
 
-void AddIfItFits(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
-                 int shared_bytes, const StepModel& step,
-                 std::vector<Division>* divisions) {
-  if (shared_bytes > gpu.shared_bytes) return;
+int Rounds(const Shape& shape) {
+  return DivideUp(shape.block_units * shape.rows(), 32 * shape.warps);
+}
+
+Pass ForwardPass(const Shape& shape) {
+  const int tiles = shape.forward_warp_tiles();
+  return {tiles, shape.forward_warp_pairs(),
+          DivideUp(shape.forward_tiles(), tiles) * shape.splits,
+          44 + 8 * tiles * (shape.row_tiles + 1) + 26 * Rounds(shape),
+          shape.forward_step_bytes()};
+}
+
+Pass BackwardPass(const Shape& shape) {
+  const int tiles = shape.backward_warp_tiles();
+  return {tiles, shape.backward_pairs(),
+          DivideUp(shape.backward_groups(), shape.backward_warp_groups()),
+          48 + 8 * tiles * shape.row_tiles + 28 * Rounds(shape),
+          shape.backward_step_bytes()};
+}
+
+// Cycles of a step of the whole batch.
+double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
+              const Pass& pass, int shared_bytes) {
+  const double products = DivideUp(shape.warps, 4) * 2.0 * pass.pairs *
+                          pass.tiles * shape.row_tiles;
+  const double shared_reads =
+      4.0 * shape.warps *
+      (pass.pairs * shape.row_tiles +
+       (pass.pairs - shape.resident_pairs) * pass.tiles * 2);
+  // Blocks that share a multiprocessor wait at the same time, but not work.
+  const double wait = 400.0 + 0.1 * pass.step_bytes;
+  const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
+                      120.0 * DivideUp(shape.warps, 4) + 8.0 * products +
+                      shared_reads;
+  const int registers =
+      DivideUp(pass.registers + 8 * pass.tiles * shape.resident_pairs, 8) * 8;
+  const int room = std::min(kRegisters / (32 * shape.warps * registers),
+                            gpu.shared_bytes / (shared_bytes + kReservedBytes));
   const int clusters =
       DivideUp(layer.batch_size, shape.rows()) * layer.num_dirs;
-  const int waves = DivideUp(clusters, ClustersAtOnce(gpu, shape.cluster));
-  divisions->push_back({shape, waves * step.cycles()});
+  const int turns = DivideUp(clusters, ClustersAtOnce(gpu, shape.cluster));
+  const int together = std::clamp(room, 1, turns);
+  return DivideUp(turns, together) * (wait + together * work);
 }
 
-// What a thread of the forward kernel has in registers besides weights, as the
-// compiler reports it.
-int ForwardRegisters(const Shape& shape) {
-  if (shape.items == 1) {
-    return shape.row_tiles == 1 ? 112 : shape.row_tiles == 2 ? 168 : 192;
+std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
+                                bool is_backward) {
+  std::vector<Division> divisions;
+  for (const int cluster : {1, 2, 4, 8, 16}) {
+    for (const int row_tiles : {1, 2, 4}) {
+      for (const int warps : {2, 3, 4, 5, 6, 8, 10, 12, 16}) {
+        for (const int splits : {1, 2}) {
+          Shape shape = {layer.num_units, layer.items, cluster,   0,
+                         warps,           splits,      row_tiles, 0};
+          shape.block_units =
+              DivideUp(DivideUp(shape.units, cluster), shape.chunk_units()) *
+              shape.chunk_units();
+          const Pass pass =
+              is_backward ? BackwardPass(shape) : ForwardPass(shape);
+          const int room = RegistersOfThread(warps) - pass.registers;
+          if (room < 0 || pass.useful_warps < warps || warps % splits != 0 ||
+              (is_backward && splits > 1)) {
+            continue;
+          }
+          shape.resident_pairs = std::min(room / (8 * pass.tiles), pass.pairs);
+          const int shared_bytes = is_backward ? shape.backward_shared_bytes()
+                                               : shape.forward_shared_bytes();
+          if (shared_bytes > gpu.shared_bytes) continue;
+          divisions.push_back(
+              {shape, Cycles(layer, gpu, shape, pass, shared_bytes)});
+        }
+      }
+    }
   }
-  return shape.row_tiles == 1 ? 108 : shape.row_tiles == 2 ? 190 : 232;
-}
-
-int BackwardRegisters(const Shape& shape) {
-  const int rounds =
-      DivideUp(shape.block_units * shape.rows(), 32 * shape.warps);
-  return 28 + 8 * shape.backward_warp_tiles() * shape.row_tiles + 24 * rounds;
-}
-
-// Pairs of weights that fit a thread's free registers, `pair` registers each.
-int ResidentPairs(const Shape& shape, int used, int pair, int pairs) {
-  const int room = RegistersOfThread(shape.warps) - used;
-  return std::clamp(room / pair, 0, pairs);
+  return divisions;
 }
 
 }  // namespace
 
 std::vector<Division> ForwardDivisions(const Layer& layer,
                                        const GpuLimits& gpu) {
-  std::vector<Division> divisions;
-  for (const int cluster : {1, 2, 4, 8, 16}) {
-    for (const int row_tiles : {1, 2, 4}) {
-      Shape s = {layer.num_units, layer.items, cluster, 0, 0, row_tiles, 0};
-      s.warps = DivideUp(DivideUp(s.units, cluster), s.warp_units());
-      s.block_units = s.warps * s.warp_units();
-      const int pairs = s.forward_pairs();
-      if (s.warps > kMaxWarps ||
-          RegistersOfThread(s.warps) < ForwardRegisters(s)) {
-        continue;
-      }
-      s.resident_pairs =
-          ResidentPairs(s, ForwardRegisters(s), 8 * s.items, pairs);
-      // Of each of the four parts of a multiprocessor.
-      const double products =
-          DivideUp(s.warps, 4) * pairs * 2.0 * s.items * row_tiles;
-      const double reads =
-          4.0 * s.warps *
-          (pairs * row_tiles + (pairs - s.resident_pairs) * s.items * 2);
-      const double received = cluster == 1 ? 0 : s.forward_step_bytes();
-      const double fixed = (cluster == 1 ? 400.0 : 600.0) + 300.0 * row_tiles;
-      AddIfItFits(layer, gpu, s, s.forward_shared_bytes(),
-                  {fixed, received, products, reads}, &divisions);
-    }
-  }
-  return divisions;
+  return Divisions(layer, gpu, /*is_backward=*/false);
 }
 
 std::vector<Division> BackwardDivisions(const Layer& layer,
                                         const GpuLimits& gpu) {
-  std::vector<Division> divisions;
-  for (const int cluster : {1, 2, 4, 8, 16}) {
-    for (const int row_tiles : {1, 2, 4}) {
-      for (const int warps : {2, 3, 4, 5, 6, 8, 10, 12, 16}) {
-        Shape s = {layer.num_units, layer.items, cluster, 0,
-                   warps,           row_tiles,   0};
-        s.block_units = DivideUp(DivideUp(s.units, cluster), s.warp_units()) *
-                        s.warp_units();
-        const int tiles = s.backward_warp_tiles(), pairs = s.backward_pairs();
-        if (RegistersOfThread(warps) < BackwardRegisters(s) ||
-            DivideUp(s.backward_groups(), s.backward_warp_groups()) < warps) {
-          continue;
-        }
-        s.resident_pairs =
-            ResidentPairs(s, BackwardRegisters(s), 8 * tiles, pairs);
-        const double products =
-            DivideUp(warps, 4) * tiles * pairs * 2.0 * row_tiles;
-        const double reads =
-            4.0 * warps *
-            (pairs * row_tiles + (pairs - s.resident_pairs) * tiles * 2);
-        const double received = cluster == 1 ? 0 : s.backward_step_bytes();
-        const double rounds = DivideUp(s.block_units * s.rows(), 32 * warps);
-        const double fixed =
-            (cluster == 1 ? 500.0 : 700.0) + 150.0 * rounds + 50.0 * row_tiles;
-        AddIfItFits(layer, gpu, s, s.backward_shared_bytes(),
-                    {fixed, received, products, reads}, &divisions);
-      }
-    }
-  }
-  return divisions;
+  return Divisions(layer, gpu, /*is_backward=*/true);
 }
 
 bool ChooseDivision(const std::vector<Division>& divisions, Shape* shape) {

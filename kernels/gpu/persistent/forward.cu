@@ -1,14 +1,13 @@
 // All steps of a recurrent layer, forward, with the recurrent weights in the
 // registers and the shared memory of clusters.
 //
-// A warp computes the gates of four words of units for the cluster's sequences.
-// Of a tile's 16 rows, rows 0 to 7 are the first two gates of four units by
-// turns, and rows 8 to 15 the other two: two shuffles bring a cell's gates into
-// one lane. The cell's new state goes to every block of the cluster by
-// asynchronous stores, 16 bytes of one sequence at a time, which a barrier at
-// the receiver counts. There is no other barrier in the loop: nobody begins a
-// step before all warps of all blocks have sent the last one's states, so
-// nobody still reads the half of the buffer that the step's stores overwrite.
+// A block's warps multiply its rows of the weights by h; the sums go through
+// shared memory to its threads, which compute the cells. A cell's new state
+// goes to every block of the cluster by asynchronous stores, 16 bytes of one
+// sequence at a time, which a barrier at the receiver counts. There is no other
+// barrier between blocks in the loop: nobody begins a step before all warps of
+// all blocks have sent the last one's states, so nobody still reads the half of
+// the buffer that the step's stores overwrite, or the sums of the last step.
 //
 // Who compiles also defines IS_TRAINING or not.
 #include "common.cuh"
@@ -16,19 +15,15 @@
 using cudnn_rnn_tf::persistent::ForwardArguments;
 using cudnn_rnn_tf::persistent::ForwardDirection;
 
-constexpr int kPairs = kShape.forward_pairs();
-constexpr int kPitch = Shape::Pitch(kPairs);
+constexpr int kPairs = kShape.forward_warp_pairs();
+constexpr int kTiles = kShape.forward_warp_tiles();
+constexpr int kPitch = kShape.forward_pitch();
+constexpr int kSumsPitch = kShape.forward_sums_pitch();
 // Independent sums of one tile hide the latency of the tensor cores.
-constexpr int kChains = kItems * ROW_TILES >= 2 ? 2 : 4;
-// Where words are whole and aligned, and where there are no units but the
-// layer's.
-constexpr bool kHasWords = NUM_UNITS % kItems == 0;
-constexpr bool kAllExist = NUM_UNITS == kShape.all_units();
-#ifndef AHEAD
-#define AHEAD 2
-#endif
-// A step is shorter than a load from memory takes.
-constexpr int kAhead = AHEAD;
+constexpr int kChains = kTiles * ROW_TILES >= 2 ? 2 : 4;
+// How many steps ahead the input side's products are loaded: a step may be
+// shorter than a load from memory takes.
+constexpr int kAhead = 2;
 
 // Four words of a row of the weights; what is past the last column is zero.
 static __device__ Chunk LoadOperands(const Item* row, int column) {
@@ -51,42 +46,17 @@ static __device__ Chunk LoadOperands(const Item* row, int column) {
   return chunk;
 }
 
-// A word of units from `unit` on, of which those that do not exist are zero.
-static __device__ Word LoadWord(const Item* row, int unit) {
-  if constexpr (kHasWords) {
-    return kAllExist || unit < NUM_UNITS
-               ? *reinterpret_cast<const Word*>(row + unit)
-               : 0;
-  } else {
-    float values[kItems];
-    for (int i = 0; i < kItems; ++i) {
-      values[i] = unit + i < NUM_UNITS ? ToFloat(row[unit + i]) : 0.0f;
-    }
-    return ToWord(values);
+// The 16 bytes of h that a lane and its neighbours have one number of each.
+static __device__ Chunk Gather(float h, int lane) {
+  constexpr int kLanes = kShape.chunk_units();
+  const float pair[2] = {h, ShuffleXor(h, 1)};
+  const Word word = ToOperand(ToWord(kItems == 1 ? &h : pair));
+  Chunk chunk;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    chunk.word[j] = ShuffleFrom(word, lane / kLanes * kLanes + j * kItems);
   }
-}
-
-static __device__ void StoreWord(Item* row, int unit, Word word) {
-  if constexpr (kHasWords) {
-    if (kAllExist || unit < NUM_UNITS) {
-      *reinterpret_cast<Word*>(row + unit) = word;
-    }
-  } else {
-    float values[kItems];
-    FromWord(word, values);
-    for (int i = 0; i < kItems; ++i) {
-      if (unit + i < NUM_UNITS) row[unit + i] = FromFloat(values[i]);
-    }
-  }
-}
-
-// The four words that the lanes of one sequence have.
-static __device__ Chunk Gather(Word word, int quad) {
-  const Word other = ShuffleXor(word, 8);
-  const Word low = quad & 1 ? other : word, high = quad & 1 ? word : other;
-  const Word far_low = ShuffleXor(low, 16), far_high = ShuffleXor(high, 16);
-  return quad & 2 ? Chunk{{far_low, far_high, low, high}}
-                  : Chunk{{low, high, far_low, far_high}};
+  return chunk;
 }
 
 // A cell's step: `sums` are the recurrent products, `inputs` what is added to
@@ -124,35 +94,44 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int first_row = blockIdx.x / CLUSTER * kRows;
   const int rank = BlockOfCluster();
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  const int g = lane / 4, t = lane % 4, is_odd = g % 2, quad = g / 2;
-  const int warp_unit = rank * BLOCK_UNITS + warp * kShape.warp_units();
-  const int unit = warp_unit + quad * kItems;
+  const int g = lane / 4, t = lane % 4;
+  // The warp's tiles, and the first of its pairs.
+  const int first_tile = warp / SPLITS * kTiles;
+  const int split = warp % SPLITS, first_pair = split * kPairs;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
   char* const states = SharedMemory() + Shape::kBarrierBytes;
+  // [SPLITS][kRows], each row the sums unit by unit and slot by slot.
+  float* const sums_of_block =
+      reinterpret_cast<float*>(states + kShape.forward_h_bytes());
   Chunk* const shared_weights =
-      reinterpret_cast<Chunk*>(states + kShape.forward_h_bytes()) +
-      warp * kItems * 2 * 32 + lane;
-  // Tile i has the units `unit + i` of all four lanes.
+      reinterpret_cast<Chunk*>(reinterpret_cast<char*>(sums_of_block) +
+                               kShape.forward_sums_bytes()) +
+      warp * kTiles * 2 * 32 + lane;
   const auto shared_at = [&](int pair, int i, int half) -> Chunk& {
-    return shared_weights[(((pair - RESIDENT_PAIRS) * WARPS * kItems + i) * 2 +
+    return shared_weights[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 +
                            half) *
                           32];
   };
+  // A tile has four units; rows g and g + 8 are two slots of one of them.
   const auto load_weights = [&](int pair, int i, int half) {
-    const int gate = is_odd + 2 * half;
-    if (gate >= kGates || unit + i >= NUM_UNITS) return Chunk{};
+    const int unit_of_block = (first_tile + i) * 4 + g / 2;
+    const int unit = rank * BLOCK_UNITS + unit_of_block;
+    const int gate = g % 2 * 2 + half;
+    if (gate >= kGates || unit_of_block >= BLOCK_UNITS || unit >= NUM_UNITS) {
+      return Chunk{};
+    }
     return LoadOperands(
         static_cast<const Item*>(my.recurrent_weights) +
-            static_cast<long long>(gate * NUM_UNITS + unit + i) * NUM_UNITS,
-        (pair * 16 + t * 4) * kItems);
+            static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS,
+        ((first_pair + pair) * 16 + t * 4) * kItems);
   };
   constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
-  Chunk weights[kHeld][kItems][2];
+  Chunk weights[kHeld][kTiles][2];
 #pragma unroll
   for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
       weights[pair][i][0] = load_weights(pair, i, 0);
       weights[pair][i][1] = load_weights(pair, i, 1);
     }
@@ -160,33 +139,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 2
   for (int pair = RESIDENT_PAIRS; pair < kPairs; ++pair) {
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
       shared_at(pair, i, 0) = load_weights(pair, i, 0);
       shared_at(pair, i, 1) = load_weights(pair, i, 1);
-    }
-  }
-
-  // A GRU's candidate has its biases in two slots.
-  float bias[kItems][kSlots] = {};
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    if (unit + i >= NUM_UNITS) continue;
-#pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      const int at = gate * NUM_UNITS + unit + i;
-      const Item* const of_input = static_cast<const Item*>(my.input_bias);
-      const Item* const of_recurrent =
-          static_cast<const Item*>(my.recurrent_bias);
-      const float input = of_input != nullptr ? ToFloat(of_input[at]) : 0.0f;
-      const float recurrent =
-          of_recurrent != nullptr ? ToFloat(of_recurrent[at]) : 0.0f;
-      bias[i][gate] = input + recurrent;
-#if defined(IS_GRU)
-      if (gate == 2) {
-        bias[i][2] = recurrent;
-        bias[i][3] = input;
-      }
-#endif
     }
   }
 
@@ -212,26 +167,39 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     ArmBarrier(barriers + 1, kShape.forward_step_bytes());
   }
 
-  // The lane's cells: one word of units of one sequence for each row tile.
-  int b_of[ROW_TILES], length[ROW_TILES], row_of[ROW_TILES];
-  float h[ROW_TILES][kItems], c[ROW_TILES][kItems];
+  // The thread's cells. A GRU's candidate has its biases in two slots.
+  int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
+  float h[kRounds], c[kRounds], bias[kRounds][kSlots];
 #pragma unroll
-  for (int n = 0; n < ROW_TILES; ++n) {
-    const Sequence sequence(sequences, first_row + n * 8 + 2 * t + is_odd);
-    b_of[n] = sequence.b;
-    length[n] = sequence.length;
-    row_of[n] = sequence.RowAt(sequences, 0, is_reversed);
+  for (int round = 0; round < kRounds; ++round) {
+    const Cell cell(round, thread);
+    Sequence sequence(sequences, first_row + cell.row);
+    unit_of[round] = rank * BLOCK_UNITS + cell.unit;
+    if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
+    b_of[round] = sequence.b;
+    length[round] = sequence.length;
+    row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
+    h[round] = c[round] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const bool exists = sequence.b >= 0 && unit + i < NUM_UNITS;
-      const long long at = sequence.b * all.state_stride + unit + i;
-      h[n][i] = exists ? ToFloat(first_h[at]) : 0.0f;
+    for (int slot = 0; slot < kSlots; ++slot) bias[round][slot] = 0.0f;
+    if (sequence.b < 0) continue;
+    const long long at = sequence.b * all.state_stride + unit_of[round];
+    h[round] = ToFloat(first_h[at]);
 #if defined(IS_LSTM)
-      c[n][i] =
-          exists ? ToFloat(static_cast<const Item*>(my.first_c)[at]) : 0.0f;
-#else
-      c[n][i] = 0.0f;
+    c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
 #endif
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      const Item* const of_input = static_cast<const Item*>(my.input_bias);
+      const Item* const of_recurrent =
+          static_cast<const Item*>(my.recurrent_bias);
+      const int at = gate * NUM_UNITS + unit_of[round];
+      if (of_recurrent != nullptr) {
+        bias[round][gate] += ToFloat(of_recurrent[at]);
+      }
+      if (of_input != nullptr) {
+        bias[round][OtherSlot(gate)] += ToFloat(of_input[at]);
+      }
     }
   }
   // The first row's sequence is the longest.
@@ -239,58 +207,52 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int row_step =
       is_reversed ? -sequences.time_stride : sequences.time_stride;
   Item* const gates = static_cast<Item*>(my.gates);
-  const auto gates_at = [&](int row, int slot) {
-    return gates + (static_cast<long long>(row) * kSlots + slot) * NUM_UNITS;
+  const auto gate_at = [&](int round, int step, int slot) -> Item& {
+    const long long row = row_of[round] + step * row_step;
+    return gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]];
   };
   // The input side's products of this step and of the next ones.
-  Word inputs[kAhead][ROW_TILES][kGates];
-  const auto load_inputs = [&](int step, Word(*to)[kGates]) {
+  Item inputs[kAhead][kRounds][kGates];
+  const auto load_inputs = [&](int step, Item(*to)[kGates]) {
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; ++n) {
+    for (int round = 0; round < kRounds; ++round) {
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        to[n][gate] =
-            step < length[n]
-                ? LoadWord(gates_at(row_of[n] + step * row_step, gate), unit)
-                : 0;
+        to[round][gate] =
+            step < length[round] ? gate_at(round, step, gate) : Item(0);
       }
     }
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
-  // Each lane stores to every fourth peer.
-  constexpr int kPeers = (CLUSTER + 3) / 4;
+  // The lanes that have the same 16 bytes share the peers.
+  constexpr int kLanes = kShape.chunk_units();
+  constexpr int kPeers = (CLUSTER + kLanes - 1) / kLanes;
   PeerMemory peers[kPeers];
 #pragma unroll
   for (int i = 0; i < kPeers; ++i) {
-    peers[i] = MemoryOfPeer(4 * i + quad < CLUSTER ? 4 * i + quad : 0);
+    const int peer = i * kLanes + lane % kLanes;
+    peers[i] = MemoryOfPeer(peer < CLUSTER ? peer : 0);
   }
   // From here on peers may store to this block.
   SynchronizeCluster();
 
   for (int step = 0; step < steps; ++step) {
     const int current = step % 2, next = 1 - current;
-    float added[ROW_TILES][kItems][kSlots];
+    // All that does not depend on what peers send comes before the wait.
+    float added[kRounds][kSlots];
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; ++n) {
-      float input[kGates][kItems];
+    for (int round = 0; round < kRounds; ++round) {
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        FromWord(inputs[0][n][gate], input[gate]);
-#pragma unroll
-        for (int ahead = 1; ahead < kAhead; ++ahead) {
-          inputs[ahead - 1][n][gate] = inputs[ahead][n][gate];
-        }
+      for (int slot = 0; slot < kSlots; ++slot) {
+        added[round][slot] = bias[round][slot];
       }
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
+      for (int gate = 0; gate < kGates; ++gate) {
+        added[round][OtherSlot(gate)] += ToFloat(inputs[0][round][gate]);
 #pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) {
-          added[n][i][slot] = bias[i][slot];
-        }
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          added[n][i][SlotOfInput(gate)] += input[gate][i];
+        for (int ahead = 1; ahead < kAhead; ++ahead) {
+          inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
         }
       }
     }
@@ -302,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     }
 
-    float sums[ROW_TILES][kItems][kChains][4] = {};
+    float sums[ROW_TILES][kTiles][kChains][4] = {};
 #pragma unroll
     for (int position = 0; position < kPairs; ++position) {
       const PairAt at(position, kPairs);
@@ -311,11 +273,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
         of_h[n] = *reinterpret_cast<const Chunk*>(
-            states + (current * kRows + n * 8 + g) * kPitch + pair * 64 +
-            t * 16);
+            states + (current * kRows + n * 8 + g) * kPitch +
+            (first_pair + pair) * 64 + t * 16);
       }
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
+      for (int i = 0; i < kTiles; ++i) {
         Chunk upper, lower;
         if (at.is_shared) {
           upper = shared_at(pair, i, 0);
@@ -329,99 +291,103 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const int w = 2 * half;
-            MultiplyAdd(sums[n][i][(2 * pair + half) % kChains], upper.word[w],
-                        lower.word[w], upper.word[w + 1], lower.word[w + 1],
-                        of_h[n].word[w], of_h[n].word[w + 1]);
+            MultiplyAdd(sums[n][i][(2 * position + half) % kChains],
+                        upper.word[w], lower.word[w], upper.word[w + 1],
+                        lower.word[w + 1], of_h[n].word[w],
+                        of_h[n].word[w + 1]);
           }
         }
       }
     }
-
 #pragma unroll
     for (int n = 0; n < ROW_TILES; ++n) {
-      const bool is_live = step < length[n];
-      const int row = row_of[n] + step * row_step;
-      const Word before = ToWord(h[n]);
-      float gate_values[kSlots][kItems];
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        float sum[4];
+      for (int i = 0; i < kTiles; ++i) {
+        const int unit = (first_tile + i) * 4 + g / 2;
+        if (unit >= BLOCK_UNITS) continue;
+        float* const to = sums_of_block +
+                          (split * kRows + n * 8 + 2 * t) * kSumsPitch +
+                          unit * kProductSlots + g % 2 * 2;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sum[j] = sums[n][i][0][j];
+        for (int column = 0; column < 2; ++column) {
+          float upper = 0.0f, lower = 0.0f;
 #pragma unroll
-          for (int chain = 1; chain < kChains; ++chain) {
-            sum[j] += sums[n][i][chain][j];
+          for (int chain = 0; chain < kChains; ++chain) {
+            upper += sums[n][i][chain][column];
+            lower += sums[n][i][chain][2 + column];
           }
-        }
-        // An even lane has the first gate of each pair and keeps the first
-        // column; it gets its cell's other gates for the second column's.
-        const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
-        const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-        const float of_cell[4] = {is_odd ? other : sum[0],
-                                  is_odd ? sum[1] : other,
-                                  is_odd ? far : sum[2], is_odd ? sum[3] : far};
-        float new_h = h[n][i], new_c = c[n][i], values[kSlots];
-        ComputeCell(of_cell, added[n][i], &new_h, &new_c, values);
-        if (is_live) {
-          h[n][i] = new_h;
-          c[n][i] = new_c;
-        }
-#pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) {
-          gate_values[slot][i] = values[slot];
+          StorePair(to + column * kSumsPitch, upper, lower);
         }
       }
-      const Word after = ToWord(h[n]);
+    }
+    SynchronizeBlock();
+
+    float gate_values[kRounds][kSlots], h_before[kRounds];
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, thread);
+      float of_cell[kProductSlots] = {};
+#pragma unroll
+      for (int i = 0; i < SPLITS; ++i) {
+        if (!cell.exists) continue;
+        const Chunk part = *reinterpret_cast<const Chunk*>(
+            sums_of_block + (i * kRows + cell.row) * kSumsPitch +
+            cell.unit * kProductSlots);
+#pragma unroll
+        for (int slot = 0; slot < kProductSlots; ++slot) {
+          of_cell[slot] += __uint_as_float(part.word[slot]);
+        }
+      }
+      h_before[round] = h[round];
+      float new_h = h[round], new_c = c[round];
+      ComputeCell(of_cell, added[round], &new_h, &new_c, gate_values[round]);
+      if (step < length[round]) {
+        h[round] = new_h;
+        c[round] = new_c;
+      }
       if (step + 1 < steps) {
-        char* const to = states +
-                         (next * kRows + n * 8 + 2 * t + is_odd) * kPitch +
-                         warp_unit * static_cast<int>(sizeof(Item));
-        const Chunk chunk = Gather(ToOperand(after), quad);
+        // All lanes take part, those without a cell too.
+        const Chunk chunk = Gather(h[round], lane);
+        char* const to = states + (next * kRows + cell.row) * kPitch +
+                         (rank * BLOCK_UNITS + cell.unit / kLanes * kLanes) *
+                             static_cast<int>(sizeof(Item));
 #pragma unroll
         for (int i = 0; i < kPeers; ++i) {
-          if (4 * i + quad < CLUSTER) {
+          if (cell.exists && i * kLanes + lane % kLanes < CLUSTER) {
             StoreToPeer(peers[i], to, barriers + next, chunk);
           }
         }
       }
-      if (is_live) {
-        StoreWord(static_cast<Item*>(my.output) + row * all.output_stride, unit,
-                  after);
+    }
+    // What only memory waits for comes last.
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (step >= length[round]) continue;
+      const long long row = row_of[round] + step * row_step;
+      static_cast<Item*>(my.output)[row * all.output_stride + unit_of[round]] =
+          FromFloat(h[round]);
 #if defined(IS_TRAINING)
-        StoreWord(static_cast<Item*>(my.previous_h) +
-                      static_cast<long long>(row) * NUM_UNITS,
-                  unit, before);
+      static_cast<Item*>(my.previous_h)[row * NUM_UNITS + unit_of[round]] =
+          FromFloat(h_before[round]);
 #pragma unroll
-        for (int slot = 0; slot < kSlots; ++slot) {
-          StoreWord(gates_at(row, slot), unit, ToWord(gate_values[slot]));
-        }
-#if defined(IS_LSTM)
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          if (kAllExist || unit + i < NUM_UNITS) {
-            my.cells[static_cast<long long>(row) * NUM_UNITS + unit + i] =
-                c[n][i];
-          }
-        }
-#endif
-#endif
+      for (int slot = 0; slot < kSlots; ++slot) {
+        gate_at(round, step, slot) = FromFloat(gate_values[round][slot]);
       }
+#if defined(IS_LSTM)
+      my.cells[row * NUM_UNITS + unit_of[round]] = c[round];
+#endif
+#endif
     }
   }
 
 #pragma unroll
-  for (int n = 0; n < ROW_TILES; ++n) {
-    if (b_of[n] < 0) continue;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (unit + i >= NUM_UNITS) continue;
-      const long long at = b_of[n] * all.state_stride + unit + i;
-      static_cast<Item*>(my.last_h)[at] = FromFloat(h[n][i]);
+  for (int round = 0; round < kRounds; ++round) {
+    if (b_of[round] < 0) continue;
+    const long long at = b_of[round] * all.state_stride + unit_of[round];
+    static_cast<Item*>(my.last_h)[at] = FromFloat(h[round]);
 #if defined(IS_LSTM)
-      static_cast<Item*>(my.last_c)[at] = FromFloat(c[n][i]);
+    static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);
 #endif
-    }
   }
   // Past a sequence's end, outputs are zero. One whose length was out of range
   // has no other steps, and shows it.

@@ -61,6 +61,7 @@ std::vector<std::string> Macros(const KernelChoice& choice,
                                     {"CLUSTER", shape.cluster},
                                     {"BLOCK_UNITS", shape.block_units},
                                     {"WARPS", shape.warps},
+                                    {"SPLITS", shape.splits},
                                     {"ROW_TILES", shape.row_tiles},
                                     {"RESIDENT_PAIRS", shape.resident_pairs}}) {
     macros.push_back(std::string(name) + '=' + std::to_string(value));
