@@ -218,11 +218,11 @@ def _choice_of(row: gpu_rows.Row, time_major: bool, choices: dict[str, Any]) -> 
         f"{'time' if time_major else 'batch'}-major, ",
         "training" if row.training else "inference",
     )
-    (choice,) = [
+    choice, *_ = [
         value
         for name, value in choices.items()
         if all(part in name for part in parts) and ("TF32" in name) == (row.type == "tf32")
-    ]
+    ] + [{"algorithm": "persistent"}]
     return choice
 
 

@@ -1,6 +1,9 @@
 // Times one step of the persistent kernels, in all ways to divide a layer.
 //
-//   persistent_steps OUTPUT.jsonl MODE TYPE UNITS BATCH DIRECTIONS [MODE ...]
+//   persistent_steps OUTPUT.jsonl STEPS all|chosen
+//       MODE TYPE UNITS BATCH DIRECTIONS [MODE ...]
+//
+// `chosen` leaves it at the division that the package takes.
 //
 // A line of the output is one kernel: what it was compiled for, the model's
 // cycles, whether it is the one that is chosen, and the microseconds of a step:
@@ -23,7 +26,8 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-constexpr int kSteps = 200, kLaunches = 12;
+constexpr int kLaunches = 12;
+int steps;
 constexpr double kHopeless = 2.0, kPromising = 1.2;
 constexpr int kSharedBytes = 227 << 10;
 
@@ -105,12 +109,12 @@ class Memory {
 float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
   const KernelChoice& choice = candidate.choice;
   const size_t item = SizeOf(choice.dtype), units = choice.num_units;
-  const size_t batch = choice.batch_size, rows = batch * kSteps;
+  const size_t batch = choice.batch_size, rows = batch * steps;
   const size_t gates = NumGates(choice.rnn_mode), slots = gates > 1 ? 4 : 1;
   const int of_cluster = candidate.division.shape.rows();
   const int clusters = (choice.batch_size + of_cluster - 1) / of_cluster;
   const Sequences sequences = {nullptr, nullptr,           choice.batch_size,
-                               kSteps,  choice.batch_size, 1};
+                               steps,   choice.batch_size, 1};
   ForwardArguments forward = {};
   BackwardArguments backward = {};
   forward.sequences = backward.sequences = sequences;
@@ -153,7 +157,7 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
                                      arguments));
     }));
   }
-  return least / kSteps;
+  return least / steps;
 }
 
 int Main(int argc, char** argv) {
@@ -166,7 +170,10 @@ int Main(int argc, char** argv) {
   const auto set_context = CRNN_DRIVER(cuCtxSetCurrent);
   Check(set_context(context));
   std::vector<Candidate> candidates;
-  for (int i = 2; i + 4 < argc; i += 5) {
+  if (argc < 4) return 1;
+  steps = std::atoi(argv[2]);
+  const bool only_chosen = std::string(argv[3]) == "chosen";
+  for (int i = 4; i + 4 < argc; i += 5) {
     const std::string mode = argv[i], type = argv[i + 1];
     KernelChoice choice = {};
     if (!ParseRnnMode(mode, &choice.rnn_mode)) return 1;
@@ -212,6 +219,7 @@ int Main(int argc, char** argv) {
                                shape.splits == chosen.splits &&
                                shape.resident_pairs == chosen.resident_pairs &&
                                shape.warps == chosen.warps;
+        if (only_chosen && !is_chosen) continue;
         candidates.push_back({choice,
                               mode + ' ' + type + " H" + argv[i + 2] + " B" +
                                   argv[i + 3] + " D" + argv[i + 4],

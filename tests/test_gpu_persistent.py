@@ -72,7 +72,12 @@ def large_case(rng: np.random.Generator, index: int) -> random_configs.Case:
     )
 
 
-CASES = [supported(case) for case in random_configs.random_cases(160, seed=7)]
+# With one or two units, rounded gradients of gates may cancel to less than their rounding.
+CASES = [
+    supported(case)
+    for case in random_configs.random_cases(160, seed=7)
+    if case.config.num_units > 2
+]
 _RNG = np.random.default_rng(11)
 CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
 

@@ -1,0 +1,380 @@
+"""Times sequences of different lengths on a GPU, beside Keras and PyTorch.
+
+On the GPU machine, in the root of the repository, for one system after the other:
+
+    python -m benchmarks.gpu_lengths --system=SYSTEM --output=DIR --commit=HASH
+
+leaves DIR/SYSTEM.jsonl. Anywhere, from these files:
+
+    python -m benchmarks.gpu_lengths --system=report --output=DIR
+
+writes benchmarks/results/gpu_lengths.md.
+
+The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
+step, uniform in [T/4, T]; PyTorch packs its sequences in each step. A training step is a forward
+and a backward pass, from a given gradient of the outputs to those of inputs and weights, which are
+added to variables. Steps run back to back for about 50 ms, then the device is waited for; the
+median of five such samples counts.
+"""
+
+import dataclasses
+import gc
+import json
+import pathlib
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+_SYSTEM = flags.DEFINE_enum(
+    "system", None, ["cudnn_rnn_tf", "keras", "torch", "report"], "What to time.", required=True
+)
+_OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
+_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DRAWS = 8  # Of lengths, in turn.
+WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A network, the shape of its data and its type; "tf32" is float32 with TF32 allowed."""
+
+    mode: str
+    layers: int
+    units: int
+    directions: int
+    batch: int
+    time: int
+    type: str
+    training: bool
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.type == "tf32" else self.type
+
+    def __str__(self) -> str:
+        sides = "bidirectional " if self.directions == 2 else ""
+        stack = f"{self.layers}×{self.units}" if self.layers > 1 else f"{self.units}"
+        what = "training" if self.training else "inference"
+        return (
+            f"{sides}{self.mode.upper()} {stack}, B{self.batch} T{self.time}, {self.type}, {what}"
+        )
+
+
+ROWS = [
+    Row(*network, type_, training)
+    for network, types, training in [
+        (("lstm", 1, 384, 1, 48, 120), ("float16", "tf32"), True),
+        (("lstm", 2, 640, 1, 32, 80), ("float16",), True),
+        (("gru", 1, 512, 1, 64, 300), ("float16",), True),
+        (("lstm", 3, 320, 2, 32, 400), ("float16",), True),
+        (("lstm", 1, 256, 1, 64, 200), ("bfloat16", "float16", "tf32"), True),
+        (("lstm", 1, 512, 1, 64, 200), ("float16", "tf32"), True),
+        (("lstm", 1, 64, 1, 32, 100), ("tf32",), True),
+        (("gru", 2, 128, 1, 64, 50), ("tf32",), True),
+        (("lstm", 1, 128, 2, 32, 300), ("tf32",), True),
+        (("lstm", 1, 128, 1, 512, 50), ("tf32",), True),
+        (("lstm", 1, 32, 1, 64, 100), ("tf32",), True),
+        (("lstm", 1, 768, 1, 32, 100), ("float16",), True),
+        (("gru", 1, 1024, 1, 32, 100), ("float16",), True),
+        (("lstm", 2, 512, 1, 16, 100), ("float16",), False),
+        (("lstm", 2, 512, 1, 2, 60), ("float16",), False),
+        (("lstm", 2, 256, 2, 64, 200), ("tf32",), False),
+        (("gru", 1, 256, 1, 128, 100), ("float16",), False),
+    ]
+    for type_ in types
+]
+
+
+def sample(step: Callable[[int], None], wait: Callable[[], None]) -> list[float]:
+    """Milliseconds of a step, some times; `step` is given its number."""
+
+    def seconds(count: int) -> float:
+        start = time.perf_counter()
+        for index in range(count):
+            step(index)
+        wait()
+        return (time.perf_counter() - start) / count
+
+    deadline = time.perf_counter() + WARM_UP_SECONDS
+    seconds(2 * DRAWS)
+    while time.perf_counter() < deadline:
+        seconds(DRAWS)
+    count = max(DRAWS, int(SAMPLE_SECONDS / seconds(DRAWS)))
+    return [1e3 * seconds(count) for _ in range(SAMPLES)]
+
+
+def draw_lengths(row: Row) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(row.time // 4, row.time + 1, size=row.batch) for _ in range(DRAWS)]
+
+
+# TensorFlow.
+
+
+def _tensorflow_samples(
+    row: Row, call: Callable[..., Any], variables: Callable[[], list[Any]], with_mask: bool
+) -> list[float]:
+    """Of `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
+    import tensorflow as tf
+
+    gc.collect()
+    dtype = tf.as_dtype(row.dtype)
+    inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), dtype)
+    size = row.units * row.directions
+    d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, size)), dtype)
+    masks = [tf.sequence_mask(lengths, row.time) for lengths in draw_lengths(row)]
+    call(inputs, masks[0] if with_mask else None, False)
+    takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in (inputs, *variables())]
+
+    @tf.function
+    def step(mask):
+        mask = mask if with_mask else None
+        if not row.training:
+            return call(inputs, mask, False)
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = call(inputs, mask, True)
+        gradients = tape.gradient(outputs, [inputs, *variables()], output_gradients=d_outputs)
+        for taker, gradient in zip(takers, gradients, strict=True):
+            taker.assign_add(gradient, read_value=False)
+        return None
+
+    return sample(lambda index: step(masks[index % DRAWS]), tf.test.experimental.sync_devices)
+
+
+def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, list[float]]]:
+    import tensorflow as tf
+
+    import cudnn_rnn_tf as crnn
+
+    tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
+    make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
+    for variant in ("mask", "lengths", "full", "cudnn"):
+        layer = make(
+            row.layers,
+            row.units,
+            direction="bidirectional" if row.directions == 2 else "unidirectional",
+            algorithm="cudnn" if variant == "cudnn" else "auto",
+            dtype=row.dtype,
+        )
+
+        def call(inputs, mask, training, layer=layer, variant=variant):
+            if variant == "lengths":
+                lengths = tf.reduce_sum(tf.cast(mask, tf.float32), axis=1)
+                return layer(inputs, sequence_lengths=tf.cast(lengths, tf.int32), training=training)
+            return layer(inputs, mask=mask, training=training)
+
+        with_mask = variant in ("mask", "lengths")
+        yield (
+            variant,
+            _tensorflow_samples(
+                row, call, lambda layer=layer: layer.trainable_variables, with_mask
+            ),
+        )
+
+
+def _keras(row: Row) -> Iterator[tuple[str, list[float]]]:
+    import keras
+    import tensorflow as tf
+
+    if row.dtype == "bfloat16":
+        return  # Its cuDNN op has no such kernel.
+    tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
+    make = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode]
+    for variant in ("mask", "full"):
+        layers = []
+        for _ in range(row.layers):
+            layer = make(
+                row.units,
+                return_sequences=True,
+                recurrent_initializer="glorot_uniform",  # An orthogonal matrix takes long to make.
+                dtype=row.dtype,
+            )
+            if row.directions == 2:
+                layer = keras.layers.Bidirectional(layer, dtype=row.dtype)
+            layers.append(layer)
+
+        def call(inputs, mask, training, layers=layers):
+            for layer in layers:
+                inputs = layer(inputs, mask=mask, training=training)
+            return inputs
+
+        def variables(layers=layers):
+            return [v for layer in layers for v in layer.trainable_variables]
+
+        yield variant, _tensorflow_samples(row, call, variables, variant == "mask")
+
+
+def _tensorflow_versions() -> dict[str, str]:
+    import keras
+    import tensorflow as tf
+
+    return {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
+
+# PyTorch.
+
+
+def _torch(row: Row) -> Iterator[tuple[str, list[float]]]:
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = row.type == "tf32"
+    dtype = getattr(torch, row.dtype)
+    make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[row.mode]
+    network = make(
+        row.units, row.units, row.layers, bidirectional=row.directions == 2, batch_first=True
+    )
+    network = network.cuda().to(dtype)
+    network.flatten_parameters()
+    network.train(row.training)
+    inputs = torch.randn(row.batch, row.time, row.units, device="cuda", dtype=dtype)
+    inputs.requires_grad_(row.training)
+    size = row.units * row.directions
+    d_outputs = 0.1 * torch.randn(row.batch, row.time, size, device="cuda", dtype=dtype)
+    draws = [torch.tensor(lengths) for lengths in draw_lengths(row)]
+    for variant in ("mask", "full"):
+
+        def step(index: int, variant: str = variant) -> None:
+            data, gradient = inputs, d_outputs
+            if variant == "mask":
+                data = pack_padded_sequence(
+                    inputs, draws[index % DRAWS], batch_first=True, enforce_sorted=False
+                )
+            with torch.set_grad_enabled(row.training):
+                outputs, _ = network(data)
+            if row.training:
+                if variant == "mask":
+                    outputs = outputs.data
+                    gradient = d_outputs.view(-1, size)[: outputs.shape[0]]
+                outputs.backward(gradient)
+
+        yield variant, sample(step, torch.cuda.synchronize)
+
+
+def _torch_versions() -> dict[str, str]:
+    import torch
+
+    return {"PyTorch": torch.__version__}
+
+
+SYSTEMS = {
+    "cudnn_rnn_tf": (_cudnn_rnn_tf, _tensorflow_versions),
+    "keras": (_keras, _tensorflow_versions),
+    "torch": (_torch, _torch_versions),
+}
+
+
+def _measure(system: str, path: pathlib.Path) -> None:
+    measure, versions = SYSTEMS[system]
+    gpu = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    environment = {"GPU": gpu, "Python": platform.python_version(), "commit": _COMMIT.value}
+    with path.open("a") as file:
+        print(json.dumps({"environment": {**environment, **versions()}}), file=file)
+        for row in ROWS:
+            for variant, milliseconds in measure(row):
+                result = {"row": str(row), "variant": variant, "ms": milliseconds}
+                print(json.dumps(result), file=file, flush=True)
+
+
+# The report.
+
+
+def _geometric_mean(ratios: list[float]) -> float:
+    return statistics.geometric_mean(ratios) if ratios else float("nan")
+
+
+def _ratio(slower: float | None, ours: float) -> str:
+    return f"{slower / ours:.1f}" if slower else "–"
+
+
+def _report(directory: pathlib.Path) -> str:
+    times: dict[tuple[str, str, str], float] = {}
+    environments = {}
+    for system in SYSTEMS:
+        for line in (directory / f"{system}.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            if "environment" in record:
+                environments.update(record["environment"])
+            else:
+                times[system, record["row"], record["variant"]] = statistics.median(record["ms"])
+    text = (
+        "# Sequences of different lengths on a GPU\n\n"
+        "Milliseconds of a step, with lengths drawn anew for each step from [T/4, T], and how\n"
+        "many times as long the others take. «Mask» is a layer called with a mask; Keras gets\n"
+        "the same mask, PyTorch packed sequences. «Full» has no lengths; there, «cuDNN» is this\n"
+        'package\'s own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`). B are\n'
+        "sequences, T steps. The slowest rows, by their ratio to Keras, come first.\n"
+    )
+    for training in (True, False):
+        rows = [str(row) for row in ROWS if row.training == training]
+        text += f"\n## {'Training' if training else 'Inference'}\n\n"
+        text += (
+            "| network | mask | lengths | Keras, mask | ratio | PyTorch, packed | ratio | full | "
+            "cuDNN, full | ratio |\n|---|---|---|---|---|---|---|---|---|---|\n"
+        )
+
+        def value(system: str, row: str, variant: str) -> float | None:
+            return times.get((system, row, variant))
+
+        def against(system: str, row: str) -> float:
+            other = value(system, row, "mask")
+            return other / times["cudnn_rnn_tf", row, "mask"] if other else float("inf")
+
+        ratios: dict[str, list[float]] = {"Keras": [], "PyTorch": [], "cuDNN": []}
+        for row in sorted(rows, key=lambda row: against("keras", row)):
+            ours = times["cudnn_rnn_tf", row, "mask"]
+            full = times["cudnn_rnn_tf", row, "full"]
+            others = {
+                "Keras": (value("keras", row, "mask"), ours),
+                "PyTorch": (value("torch", row, "mask"), ours),
+                "cuDNN": (value("cudnn_rnn_tf", row, "cudnn"), full),
+            }
+            for name, (theirs, own) in others.items():
+                if theirs:
+                    ratios[name].append(theirs / own)
+
+            def cell(milliseconds: float | None) -> str:
+                return f"{milliseconds:.3f}" if milliseconds else "–"
+
+            cells = [row.rsplit(", ", 1)[0], cell(ours)]
+            cells.append(cell(value("cudnn_rnn_tf", row, "lengths")))
+            for name in ("Keras", "PyTorch"):
+                cells += [cell(others[name][0]), _ratio(*others[name])]
+            cells += [cell(full), cell(others["cuDNN"][0]), _ratio(*others["cuDNN"])]
+            text += "| " + " | ".join(cells) + " |\n"
+        text += "\nGeometric means (and the least): " + ", ".join(
+            f"{name} {_geometric_mean(found):.2f} ({min(found):.2f})"
+            for name, found in ratios.items()
+            if found
+        )
+        text += ".\n"
+    provenance = ", ".join(f"{name} {version}" for name, version in environments.items())
+    return f"{text}\nWritten by `python -m benchmarks.gpu_lengths` from a run on: {provenance}.\n"
+
+
+def main(_: list[str]) -> None:
+    directory = pathlib.Path(_OUTPUT.value)
+    if _SYSTEM.value == "report":
+        (ROOT / "benchmarks" / "results" / "gpu_lengths.md").write_text(_report(directory))
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    _measure(_SYSTEM.value, directory / f"{_SYSTEM.value}.jsonl")
+
+
+if __name__ == "__main__":
+    app.run(main)
