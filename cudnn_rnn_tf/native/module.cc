@@ -81,7 +81,7 @@ Raises:
                        const std::string& input_mode,
                        const std::string& direction,
                        const std::string& bias_mode, int64_t num_proj,
-                       float dropout, float cell_clip) {
+                       float dropout, double cell_clip) {
              return Layout(MakeSpec(rnn_mode, num_layers, num_units, input_size,
                                     input_mode, direction, bias_mode, num_proj,
                                     dropout, cell_clip));
@@ -90,7 +90,7 @@ Raises:
            py::arg("input_size"), py::arg("input_mode") = "linear_input",
            py::arg("direction") = "unidirectional",
            py::arg("bias_mode") = "double", py::arg("num_proj") = 0,
-           py::arg("dropout") = 0.0f, py::arg("cell_clip") = 0.0f)
+           py::arg("dropout") = 0.0f, py::arg("cell_clip") = 0.0)
       .def_property_readonly("size", &Layout::size,
                              "Number of elements in the opaque buffer.")
       .def_property_readonly(
@@ -126,7 +126,7 @@ Packs lists of arrays into one buffer [size] of the first weight's dtype.
 
 Raises:
   ValueError: where a list's length or an array's shape is not the layout's.
-  TypeError: where the arrays differ in dtype.
+  TypeError: where the arrays differ in dtype, or hold no numbers.
 )doc")
       .def("params_to_canonical", &Layout::ParamsToCanonical, py::arg("params"),
            R"doc(
@@ -134,6 +134,7 @@ Takes a buffer [size] apart into (weights, biases), lists of new arrays.
 
 Raises:
   ValueError: where the buffer's shape is not the layout's.
+  TypeError: where it holds no numbers.
 )doc");
 
   py::class_<Predictor>(m, "CpuPredictor",
