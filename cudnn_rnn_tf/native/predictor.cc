@@ -1,5 +1,7 @@
 #include "cudnn_rnn_tf/native/predictor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -8,7 +10,34 @@
 namespace cudnn_rnn_tf {
 namespace {
 
+// Gives the interpreter to other threads for its life. py::gil_scoped_release
+// does so, too, but ends the process where a daemon thread comes back while the
+// interpreter shuts down: Python before 3.14 then unwinds the thread's stack,
+// and a destructor cannot be unwound. Such a thread stays here until the
+// process ends, as it does in later versions.
+class OtherThreadsRun {
+ public:
+  OtherThreadsRun() : state_(PyEval_SaveThread()) {}
+  ~OtherThreadsRun() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      while (true) pause();
+    }
+  }
+  OtherThreadsRun(const OtherThreadsRun&) = delete;
+  OtherThreadsRun& operator=(const OtherThreadsRun&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
 RnnDataType DataTypeOf(const py::dtype& dtype) {
+  if (!py::cast<bool>(dtype.attr("isnative"))) {
+    throw py::type_error(
+        "expected weights in this machine's byte order, but received dtype " +
+        Text(py::repr(dtype)));
+  }
   const std::string name = py::cast<std::string>(dtype.attr("name"));
   if (name == "float64") return RnnDataType::kFloat64;
   if (name == "float32") return RnnDataType::kFloat32;
@@ -188,7 +217,7 @@ py::tuple Predictor::Call(const py::object& inputs,
     buffers.output_c = after[1].mutable_data();
   }
   {
-    const py::gil_scoped_release release;
+    const OtherThreadsRun others;
     predictor_.Forward(max_time, batch_size, buffers);
   }
   if (spec.is_lstm()) {
