@@ -488,6 +488,26 @@ def test_inputs_of_another_byte_order():
     assert_same_bits([expected[0], *expected[1]], [swapped[0], *swapped[1]])
 
 
+def unaligned(array):
+    """The same numbers, one byte further than they may stand."""
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    raw[1:] = array.reshape(-1).view(np.uint8)
+    return raw[1:].view(array.dtype).reshape(array.shape)
+
+
+def test_unaligned_arrays():
+    """A sanitizer sees who reads them where they are; the numbers must be the same."""
+    layout = RnnConfig("gru", 1, 3, 2).layout
+    params = np.linspace(-1, 1, layout.size, dtype=np.float32)
+    inputs = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 6, 2)
+    results = []
+    for change in (np.asarray, unaligned):
+        predictor = native._native.CpuPredictor(layout, change(params), False, False, 1)
+        outputs, states = predictor(change(inputs), None, change(np.array([6, 2])))
+        results.append([outputs, *states, native._native.to_float16(change(params))])
+    assert_same_bits(*results)
+
+
 def test_daemon_threads_at_exit():
     """Threads that come back from a call while the interpreter shuts down end with the process."""
     program = """

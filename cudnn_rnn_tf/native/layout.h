@@ -80,9 +80,14 @@ inline const py::array& Numbers(const std::string& argument,
   return array;
 }
 
-// The array with its numbers one after the other, of NumPy's own class.
+// NumPy's flags of an array whose numbers stand one after the other, each where
+// numbers of its size may stand.
+inline constexpr int kDense =
+    py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+
+// Such an array, of NumPy's own class, with the numbers of another.
 inline py::array Dense(const py::array& array) {
-  return py::module_::import("numpy").attr("ascontiguousarray")(array);
+  return py::module_::import("numpy").attr("require")(array, py::none(), "CAE");
 }
 
 class Layout {

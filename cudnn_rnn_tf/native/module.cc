@@ -16,19 +16,18 @@ namespace py = pybind11;
 namespace cudnn_rnn_tf {
 namespace {
 
+using AnyFloats = py::array_t<float, kDense | py::array::forcecast>;
+using DenseFloats = py::array_t<float, kDense>;
+using DenseBits = py::array_t<uint16_t, kDense>;
+
 using Function = void (*)(int64_t, const float*, float*);
 
-py::array_t<float> Apply(
-    Function function,
-    const py::array_t<float, py::array::c_style | py::array::forcecast>& x) {
+py::array_t<float> Apply(Function function, const AnyFloats& x) {
   py::array_t<float> y(
       std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
   function(x.size(), x.data(), y.mutable_data());
   return y;
 }
-
-using DenseFloats = py::array_t<float, py::array::c_style>;
-using DenseBits = py::array_t<uint16_t, py::array::c_style>;
 
 template <auto convert>
 DenseFloats FromBits(const DenseBits& x) {
@@ -151,13 +150,11 @@ Raises:
   m.def("cpu_features", &CpuFeatures);
   m.def(
       "sigmoid",
-      [](const py::array_t<float, py::array::c_style | py::array::forcecast>&
-             x) { return Apply(Simd().functions.sigmoid, x); },
+      [](const AnyFloats& x) { return Apply(Simd().functions.sigmoid, x); },
       "The CPU kernels' float32 sigmoid, elementwise.");
   m.def(
       "tanh",
-      [](const py::array_t<float, py::array::c_style | py::array::forcecast>&
-             x) { return Apply(Simd().functions.tanh, x); },
+      [](const AnyFloats& x) { return Apply(Simd().functions.tanh, x); },
       "The CPU kernels' float32 tanh, elementwise.");
   m.def("from_float16", &FromBits<&SimdConversions::from_float16>,
         "Float32 numbers of the bits of float16 numbers, as the kernels read.");

@@ -79,7 +79,7 @@ std::vector<int32_t> ReadLengths(const py::object& value,
   }
   CheckShape("sequence_lengths", array, {batch_size}, {"B"});
   const auto lengths =
-      py::array_t<int64_t, py::array::c_style | py::array::forcecast>(array);
+      py::array_t<int64_t, kDense | py::array::forcecast>(array);
   std::vector<int32_t> checked(batch_size);
   for (py::ssize_t i = 0; i < batch_size; ++i) {
     const int64_t length = lengths.data()[i];
@@ -117,11 +117,9 @@ py::array Predictor::ToDense(const char* argument,
                          " to be an array of numbers, but received " +
                          Text(py::repr(value)));
   }
-  constexpr int kPlain =
-      py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   const py::dtype dtype = array.dtype();
   if ((dtype.is(dtype_) || dtype.equal(dtype_)) &&
-      (array.flags() & kPlain) == kPlain) {
+      (array.flags() & kDense) == kDense) {
     return array;
   }
   const bool is_number = std::strchr("fiub", dtype.kind()) != nullptr;

@@ -26,6 +26,15 @@ def integer(rng: random.Random) -> int:
     return rng.choice(INTEGERS) if rng.random() < 0.8 else rng.randrange(-(2**63), 2**63)
 
 
+def count(rng: random.Random) -> int:
+    """Of an op's outputs.
+
+    TensorFlow makes room for them before it asks the op whether there are as many: a million take
+    it minutes, here as in `tf.split`.
+    """
+    return rng.choice((-1, 0, 1, 2, 3, 5, 33, 200))
+
+
 def floating(rng: random.Random) -> float:
     return rng.choice(FLOATS)
 

@@ -50,7 +50,7 @@ class Child:
         self._unread = b""
         self._stderr = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, HERE / "child.py", target],
+            [sys.executable, *(["-S"] if sys.flags.no_site else []), HERE / "child.py", target],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

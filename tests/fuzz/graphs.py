@@ -46,7 +46,9 @@ def draw(rng: random.Random) -> dict[str, Any]:
         if edit == "attribute":
             kind = node.attr[name].WhichOneof("value")
             value = {
-                "i": lambda: draws.integer(rng),
+                "i": lambda name=name: (
+                    draws.count if name in ("num_weights", "num_biases") else draws.integer
+                )(rng),
                 "f": lambda: draws.floating(rng),
                 "b": lambda: rng.random() < 0.5,
                 "s": lambda name=name: rng.choice(draws.STRINGS[name]),

@@ -47,7 +47,8 @@ def draw(rng: random.Random) -> dict[str, Any]:
             elif isinstance(good, float):
                 value = draws.floating(rng)
             else:
-                value = draws.integer(rng)
+                is_count = name in ("num_weights", "num_biases")
+                value = (draws.count if is_count else draws.integer)(rng)
         changes.append([name, what, value])
     return {**case, "changes": changes}
 
