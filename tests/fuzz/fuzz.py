@@ -130,7 +130,8 @@ class Runner:
     def shrink(self, outcome: Outcome) -> Outcome:
         """The same failure with as few changes as it takes."""
         index = 0
-        while index < len(outcome.case["changes"]):
+        # A child that ended while it drew a case has not said what the case is.
+        while index < len(outcome.case.get("changes", ())):
             changes = [*outcome.case["changes"]]
             del changes[index]
             smaller = self.run({**outcome.case, "changes": changes})
