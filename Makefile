@@ -1,5 +1,7 @@
 # make run    trains the example model     make test   runs the tests
 # make lint   checks style                 make wheel  builds and checks a wheel
+# make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
+# make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
 #
 # All of it happens in a virtual environment, .venv, that these targets make and
 # keep up to date. The package in it is an editable installation: changes to
@@ -14,13 +16,19 @@ CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc test
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 
-.PHONY: run test lint wheel clean
+.PHONY: run test fuzz sanitize lint wheel clean
 
 run: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python examples/char_lm.py $(ARGS)
 
 test: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+fuzz: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
+
+sanitize: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python tests/sanitize.py $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

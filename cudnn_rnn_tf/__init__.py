@@ -19,6 +19,15 @@ except ModuleNotFoundError as error:
             "cudnn_rnn_tf.native works without it"
         )
 else:
+    import keras as _keras
+
+    if _keras.backend.backend() != "tensorflow":
+        raise ImportError(
+            "cudnn_rnn_tf needs Keras's TensorFlow backend, but Keras runs on "
+            f"{_keras.backend.backend()!r}: set the environment variable KERAS_BACKEND to "
+            "'tensorflow' before Keras is imported"
+        )
+
     from cudnn_rnn_tf import (
         contrib,
         convert,

@@ -5,8 +5,6 @@ import functools
 import operator
 from typing import Any
 
-import numpy as np
-
 from cudnn_rnn_tf import constants, native
 
 _INPUT_MODES = (
@@ -31,7 +29,8 @@ class RnnConfig:
         bias_mode: "none", "single_input", "single_recurrent" or "double".
         num_proj: size of an LSTM's recurrent projection; 0 for none.
         dropout: rate between layers, in [0, 1).
-        cell_clip: bound of an LSTM's cell states, the initial ones included; 0 for none.
+        cell_clip: bound of an LSTM's cell states, the initial ones included, a normal float32; 0
+            for none.
 
     Raises:
         TypeError: if a number is of the wrong type.
@@ -59,10 +58,6 @@ class RnnConfig:
                 raise TypeError(
                     f"expected {name} to be a string, but received {getattr(self, name)!r}"
                 )
-        if self.cell_clip != 0.0 and np.float32(self.cell_clip) == 0.0:
-            raise ValueError(
-                f"expected cell_clip in float32's range, but received {self.cell_clip!r}"
-            )
         if self.input_mode not in _INPUT_MODES:
             raise ValueError(
                 f"expected input_mode to be one of {', '.join(map(repr, _INPUT_MODES))}, but "

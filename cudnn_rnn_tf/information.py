@@ -63,7 +63,9 @@ def _gpu() -> dict[str, Any]:
 
 
 def _cudnn() -> str:
-    if not tf.config.list_logical_devices("GPU"):
+    # Not the logical ones: listing them initializes TensorFlow, after which what is asked of its
+    # devices, such as memory growth, comes too late.
+    if not tf.config.list_physical_devices("GPU"):
         return "not available: TensorFlow sees no GPU"
     config = RnnConfig("rnn_relu", num_layers=1, num_units=1, input_size=1)
     try:

@@ -43,15 +43,12 @@ class OpaqueKernel(keras.Variable):
         """The canonical tensors by name."""
         return ops.params_to_named(self._config, tf.cast(self.value, self._stored_dtype))
 
-    def assign_canonical(self, tensors: Mapping[str, Any]) -> Any:
-        """Assigns the whole buffer from canonical tensors by name.
+    def params_from(self, tensors: Mapping[str, Any]) -> tf.Tensor:
+        """The whole buffer from canonical tensors by name.
 
         Raises:
             ValueError: if one is missing or its shape is not the layout's; it is named.
         """
-        return self.assign(self._params_from(tensors))
-
-    def _params_from(self, tensors: Mapping[str, Any]) -> tf.Tensor:
         return ops.named_to_params(self._config, tensors, self._stored_dtype, self.path)
 
     # TensorFlow's extension points for what a checkpoint holds of an object. A SavedModel's
@@ -63,7 +60,7 @@ class OpaqueKernel(keras.Variable):
         return super()._serialize_to_tensors() if is_exported else self.canonical_tensors()
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
-        params = self._params_from(restored_tensors)
+        params = self.params_from(restored_tensors)
         if self._value is None:
             # Keras builds a subclassed model in a scope in which variables wait for their first
             # values, and what is assigned to them is lost.

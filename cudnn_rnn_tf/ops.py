@@ -197,19 +197,7 @@ def forward(
             )
     if sequence_lengths is not None:
         check_shape("sequence_lengths", sequence_lengths, (None,))
-    if len(states) != len(config.state_sizes()):
-        raise ValueError(
-            f"expected {len(config.state_sizes())} initial states for {config.rnn_mode!r}, but "
-            f"received {len(states)}"
-        )
-    batch_size = sizes[1 if time_major else 0]
-    for argument, state, shape in zip(
-        ("initial h", "initial c"),
-        states,
-        config.state_shapes(batch_size, time_major),
-        strict=False,
-    ):
-        check_shape(argument, state, shape)
+    check_states(config, states, sizes[1 if time_major else 0], time_major)
     if substitute := _substitute.get():
         return substitute(
             config,
@@ -296,6 +284,20 @@ def _check_known_lengths(lengths: tf.Tensor, max_time: int | None) -> None:
             None,
             f"sequence_lengths[{index}] must lie in [0, {max_time}], but received {values[index]}",
         )
+
+
+def check_states(
+    config: RnnConfig, states: Sequence[Any], batch_size: int | None, time_major: bool
+) -> None:
+    """Raises ValueError if the number of initial states or a static shape is wrong."""
+    shapes = config.state_shapes(batch_size, time_major)
+    if len(states) != len(shapes):
+        raise ValueError(
+            f"expected {len(shapes)} initial states for {config.rnn_mode!r}, but received "
+            f"{len(states)}"
+        )
+    for argument, state, shape in zip(("initial h", "initial c"), states, shapes, strict=False):
+        check_shape(argument, state, shape)
 
 
 def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:

@@ -12,6 +12,7 @@ from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.sequences import (
     from_ragged,
     lengths_from_mask,
+    padding_first,
     reverse_sequences,
     to_ragged,
 )
@@ -61,7 +62,8 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             last one (a backward direction's last step is the sequence's first).
         return_state: whether to return the final states as well.
         go_backwards: whether to read each sequence from its end. Outputs come in the order of
-            reading.
+            reading; past a sequence's end they are zeros. With a mask, these zeros come first, as
+            `keras.layers.Bidirectional` wants them and Keras's own layers have them.
         stateful: whether each batch starts from the states the last one ended with. The batch
             size must be static.
         time_major: whether inputs, outputs, masks and states have time (states: L * D) before
@@ -87,7 +89,7 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         sequence_lengths: int32 [B], each in [0, T]: steps past a sequence's end are not read,
             outputs there are zero, and the final state is the state at the end.
         mask: boolean [B, T] ([T, B] time-major) in which every sequence is padded on the right;
-            another way to say `sequence_lengths`.
+            another way to say `sequence_lengths`, but for where `go_backwards` leaves the padding.
         training: whether dropout acts.
         inputs_mask: the mask that Keras hands on from the layer that made the inputs, where there
             are initial states as well; `mask` and `sequence_lengths` take precedence.
@@ -98,12 +100,15 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         final states, each as its initial state.
 
     Raises:
+        TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`.
         ValueError: if an argument is out of range or a shape does not fit.
         tf.errors.InvalidArgumentError: if a sequence length is out of range or a mask is not
             padded on the right.
     """
 
     rnn_mode: str
+    # What Keras's layers have a choice of: outputs past a sequence's end are always zeros here.
+    zero_output_for_mask = True
 
     def __init__(
         self,
@@ -181,6 +186,17 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         # XLA has no kernel for the ops: Keras's jit_compile="auto" then leaves models alone.
         self.supports_jit = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "zero_output_for_mask":
+            return super().__setattr__(name, value)
+        # Setting it is the one thing by which Keras's Bidirectional makes itself known.
+        if self.time_major:
+            raise ValueError(
+                f"layer {self.name!r} cannot be time-major in keras.layers.Bidirectional, which "
+                "takes the second dimension for time: expected time_major=False, or "
+                "direction='bidirectional' instead of the wrapper"
+            )
 
     def _own_config(self) -> dict[str, Any]:
         """What a subclass adds to the network's configuration."""
@@ -352,6 +368,7 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         training: bool | None = None,
         inputs_mask: Any = None,
     ) -> Any:
+        _check_keras(inputs, initial_state)
         if mask is None and sequence_lengths is None:
             mask = inputs_mask
         ragged = inputs if isinstance(inputs, tf.RaggedTensor) else None
@@ -393,6 +410,8 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             outputs = self._last_outputs(states[0])
         elif ragged is not None:
             outputs = to_ragged(outputs, ragged, self.time_major)
+        elif self.go_backwards and mask is not None:
+            outputs = padding_first(outputs, sequence_lengths, self.time_major)
         return (outputs, *states) if self.return_state else outputs
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
@@ -429,6 +448,17 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         top = h[-self.num_dirs :] if self.time_major else h[:, -self.num_dirs :]
         return tf.concat(tf.unstack(top, axis=0 if self.time_major else 1), axis=-1)
 
+    def compute_output_spec(
+        self, inputs: Any, initial_state: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        # Symbolic tensors do not come to `call`, whose checks would come too late.
+        _check_keras(inputs, initial_state)
+        if initial_state is not None:
+            states = initial_state if isinstance(initial_state, (list, tuple)) else [initial_state]
+            batch_size = inputs.shape[1 if self.time_major else 0]
+            ops.check_states(self._config, states, batch_size, self.time_major)
+        return super().compute_output_spec(inputs, initial_state, *args, **kwargs)
+
     def compute_output_shape(self, input_shape: Sequence[int | None], *_: Any, **__: Any) -> Any:
         batch_axis = 1 if self.time_major else 0
         features = self.num_dirs * self._config.layout.output_size
@@ -443,6 +473,8 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
     def compute_mask(self, _: Any, mask: Any) -> Any:
         mask = mask[0] if isinstance(mask, (list, tuple)) else mask
         mask = mask if self.return_sequences else None
+        if mask is not None and self.go_backwards:
+            mask = keras.ops.flip(mask, axis=0 if self.time_major else 1)
         if self.return_state:
             return [mask] + [None] * len(self._config.state_sizes())
         return mask
@@ -473,9 +505,17 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
                 f"layer {self.name!r} is not built yet, so it has no variables to load into: build "
                 "it, or the model, first"
             )
-        self.kernel.assign_canonical({name: store[name] for name in store.keys()})
+        # All is read and checked before anything is assigned, so that a file that does not fit
+        # leaves the layer as it was.
+        params = self.kernel.params_from({name: store[name] for name in store.keys()})
+        seed_state = None
         if self.seed_generator and _SEED_STATE in store.keys():
-            self.seed_generator.state.assign(store[_SEED_STATE])
+            variable = self.seed_generator.state
+            seed_state = tf.cast(store[_SEED_STATE], variable.dtype)
+            ops.check_shape(f"{_SEED_STATE} of {self.name}", seed_state, variable.shape)
+        self.kernel.assign(params)
+        if seed_state is not None:
+            self.seed_generator.state.assign(seed_state)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -498,3 +538,17 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             "recurrent_constraint": keras.constraints.serialize(self.recurrent_constraint),
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
         }
+
+
+def _check_keras(*values: Any) -> None:
+    """Raises TypeError for a symbolic tensor of `tf_keras`.
+
+    It would make a lambda layer of what happens here, whose weights never train.
+    """
+    for value in tf.nest.flatten(values):
+        if type(value).__module__.partition(".")[0] == "tf_keras":
+            raise TypeError(
+                "expected tensors of Keras 3, of which this package's layers are, but received "
+                f"{type(value).__name__} of tf_keras: make the model with `import keras`, or unset "
+                "the environment variable TF_USE_LEGACY_KERAS, which makes tf.keras mean tf_keras"
+            )

@@ -51,6 +51,13 @@ def reverse_sequences(
     return tf.reverse_sequence(inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis)
 
 
+def padding_first(outputs: tf.Tensor, sequence_lengths: tf.Tensor, time_major: bool) -> tf.Tensor:
+    """Outputs with each sequence's padding moved from its end to its beginning."""
+    # Turning all around brings the padding to the front; each sequence is turned twice.
+    turned = reverse_sequences(outputs, sequence_lengths, time_major)
+    return reverse_sequences(turned, None, time_major)
+
+
 def from_ragged(
     sequences: tf.RaggedTensor, sequence_lengths: tf.Tensor | None, time_major: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:

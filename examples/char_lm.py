@@ -437,6 +437,8 @@ def main(argv: Sequence[str]) -> None:
         run()
     except char_text.RunError as error:
         sys.exit(f"char_lm.py: {error}")
+    except OSError as error:  # Of writing: what is read raises RunError.
+        sys.exit(f"char_lm.py: cannot write to --output_dir: {error}")
 
 
 if __name__ == "__main__":

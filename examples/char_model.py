@@ -4,7 +4,8 @@ import contextlib
 import json
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -149,6 +150,9 @@ class TrainingState:
             model=model, optimizer=model.optimizer, step=self.step, h=h, c=c
         )
         self._shared_dir = shared_dir / "checkpoints"
+        # What a run leaves that is killed while it writes a checkpoint.
+        for leftover in (write_dir / "checkpoints").glob("ckpt-*_temp"):
+            shutil.rmtree(leftover, ignore_errors=True)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, write_dir / "checkpoints", max_to_keep=max_to_keep
         )
@@ -187,10 +191,16 @@ class TrainingState:
         return True
 
     def save(self) -> None:
+        """Writes a checkpoint.
+
+        Raises:
+            RunError: if it cannot be written. Earlier ones stay.
+        """
         # All workers take part, for reading some variables needs all of them.
         for variable, value in zip(self._all_states, self._gather_states(), strict=True):
             variable.assign(value)
-        self._manager.save(checkpoint_number=self.step)
+        with writing("a checkpoint"):
+            self._manager.save(checkpoint_number=self.step)
 
 
 class History:
@@ -264,6 +274,20 @@ class Recorder(keras.callbacks.Callback):
         self._state.write_states(self._carried)
 
 
+@contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Says what could not be written, and why, where TensorFlow cannot write a file.
+
+    Raises:
+        RunError: in place of TensorFlow's error.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        reason = error.message.splitlines()[0]
+        raise RunError(f"cannot write {what}: {reason}") from error
+
+
 def write_atomically(path: pathlib.Path, text: str) -> None:
     """Writes a file that is never seen half-written."""
     partial = path.with_name(path.name + ".partial")
@@ -296,4 +320,5 @@ def export(model: CharModel, vocabulary: str, directory: pathlib.Path) -> None:
 
     module = tf.Module()
     module.model = model
-    tf.saved_model.save(module, directory, {"step": step, "vocabulary": code_points})
+    with writing("the SavedModel"):
+        tf.saved_model.save(module, directory, {"step": step, "vocabulary": code_points})

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/no_throw.h"
 #include "kernels/op_backend.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -57,10 +58,10 @@ class LengthsFromMaskOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("CudnnRnnTf>LengthsFromMask").Device(tensorflow::DEVICE_CPU),
-    LengthsFromMaskOp<CpuDevice>);
+    NoThrow<LengthsFromMaskOp<CpuDevice>>);
 REGISTER_KERNEL_BUILDER(
     Name("CudnnRnnTf>LengthsFromMask").Device(tensorflow::DEVICE_GPU),
-    LengthsFromMaskOp<GpuDevice>);
+    NoThrow<LengthsFromMaskOp<GpuDevice>>);
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

@@ -2,6 +2,7 @@
 // ParamsToCanonical.
 #include <memory>
 
+#include "kernels/no_throw.h"
 #include "kernels/op_backend.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -27,11 +28,15 @@ TensorShape BlockShape(const ParamBlock& block, bool is_bias) {
 class ParamsOp : public OpKernel {
  public:
   explicit ParamsOp(OpKernelConstruction* context) : OpKernel(context) {
-    RnnSpec spec;
-    OP_REQUIRES_OK(context, ReadSpec(context, &spec));
-    OP_REQUIRES_OK(context, context->GetAttr("input_size", &spec.input_size));
-    OP_REQUIRES_OK(context, CheckSpec(spec));
-    layout_ = std::make_unique<ParamLayout>(spec);
+    OP_REQUIRES_OK(
+        context, WithoutExceptions([&]() -> absl::Status {
+          RnnSpec spec;
+          TF_RETURN_IF_ERROR(ReadSpec(context, &spec));
+          TF_RETURN_IF_ERROR(context->GetAttr("input_size", &spec.input_size));
+          TF_RETURN_IF_ERROR(CheckSpec(spec));
+          layout_ = std::make_unique<ParamLayout>(spec);
+          return absl::OkStatus();
+        }));
   }
 
  protected:
@@ -136,21 +141,22 @@ class ParamsToCanonicalOp : public ConversionOp {
 };
 
 REGISTER_KERNEL_BUILDER(
-    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU), ParamsSizeOp);
+    Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU),
+    NoThrow<ParamsSizeOp>);
 REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsSize")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("params_size"),
-                        ParamsSizeOp);
+                        NoThrow<ParamsSizeOp>);
 
-#define CRNN_REGISTER_ON(T, DEVICE, Type)                      \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams") \
-                              .Device(tensorflow::DEVICE)      \
-                              .TypeConstraint<T>("T"),         \
-                          CanonicalToParamsOp<Type, T>);       \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical") \
-                              .Device(tensorflow::DEVICE)      \
-                              .TypeConstraint<T>("T"),         \
-                          ParamsToCanonicalOp<Type, T>)
+#define CRNN_REGISTER_ON(T, DEVICE, Type)                         \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams")    \
+                              .Device(tensorflow::DEVICE)         \
+                              .TypeConstraint<T>("T"),            \
+                          NoThrow<CanonicalToParamsOp<Type, T>>); \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical")    \
+                              .Device(tensorflow::DEVICE)         \
+                              .TypeConstraint<T>("T"),            \
+                          NoThrow<ParamsToCanonicalOp<Type, T>>)
 #define CRNN_REGISTER(T)                      \
   CRNN_REGISTER_ON(T, DEVICE_CPU, CpuDevice); \
   CRNN_REGISTER_ON(T, DEVICE_GPU, GpuDevice)

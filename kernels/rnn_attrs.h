@@ -3,6 +3,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 
+#include <exception>
+#include <new>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,6 +17,21 @@ namespace cudnn_rnn_tf {
 template <typename... Args>
 absl::Status InvalidArgument(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+// What `body` returns, or a status in place of what it throws. TensorFlow's
+// frames are not made to be unwound: an exception that crosses them leaves
+// locks held, or ends the process. So every shape function and every kernel is
+// called by way of this.
+template <typename Body>
+absl::Status WithoutExceptions(const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory");
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
 }
 
 template <typename E, typename Context>

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "kernels/no_throw.h"
 #include "kernels/op_backend.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -47,9 +48,11 @@ absl::Status CheckShape(const char* name, const Tensor& tensor,
 class RnnOp : public OpKernel {
  public:
   explicit RnnOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, ReadSpec(context, &spec_));
-    OP_REQUIRES_OK(context, ReadRunAttrs(context, &spec_, &time_major_,
-                                         &has_sequence_lengths_));
+    OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
+                     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
+                     return ReadRunAttrs(context, &spec_, &time_major_,
+                                         &has_sequence_lengths_);
+                   }));
   }
 
  protected:
@@ -92,14 +95,30 @@ class RnnOp : public OpKernel {
 
     const RnnSpec& spec = problem.spec;
     const int64_t b = problem.batch_size;
-    auto states = [&](int64_t n) {
-      return time_major_ ? TensorShape({spec.num_pseudo_layers(), b, n})
-                         : TensorShape({b, spec.num_pseudo_layers(), n});
+    // Of every step a pass may keep what goes into the gates. Where that many
+    // numbers are too many for a memory, no size below overflows.
+    const double steps = static_cast<double>(problem.max_time) * b;
+    if (steps * spec.num_pseudo_layers() *
+            (spec.num_gates() * spec.num_units + spec.input_size) >
+        1e15) {
+      return InvalidArgument("the network, of ", spec.num_layers, " layers of ",
+                             spec.num_units,
+                             " units, is too large for input of shape ",
+                             input.shape().DebugString());
+    }
+    const auto states = [&](int64_t n, TensorShape* shape) {
+      const int64_t layers = spec.num_pseudo_layers();
+      return TensorShape::BuildTensorShape(
+          {time_major_ ? layers : b, time_major_ ? b : layers, n}, shape);
     };
     run->output_shape = input.shape();
-    run->output_shape.set_dim(2, spec.layer_output_size());
-    run->h_shape = states(spec.output_size());
-    run->c_shape = spec.is_lstm() ? states(spec.num_units) : TensorShape({0});
+    TF_RETURN_IF_ERROR(
+        run->output_shape.SetDimWithStatus(2, spec.layer_output_size()));
+    TF_RETURN_IF_ERROR(states(spec.output_size(), &run->h_shape));
+    run->c_shape = TensorShape({0});
+    if (spec.is_lstm()) {
+      TF_RETURN_IF_ERROR(states(spec.num_units, &run->c_shape));
+    }
     TF_RETURN_IF_ERROR(CheckShape("input_h", context->input(1), run->h_shape));
     TF_RETURN_IF_ERROR(CheckShape("input_c", context->input(2), run->c_shape));
     TF_RETURN_IF_ERROR(CheckShape("params", context->input(3),
@@ -164,8 +183,10 @@ class ForwardOp : public RnnOp {
  public:
   explicit ForwardOp(OpKernelConstruction* context) : RnnOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
-    OP_REQUIRES_OK(context, ReadEnum(context, "algorithm", ParseRnnAlgorithm,
-                                     &algorithm_));
+    OP_REQUIRES_OK(context, WithoutExceptions([&] {
+                     return ReadEnum(context, "algorithm", ParseRnnAlgorithm,
+                                     &algorithm_);
+                   }));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -361,21 +382,21 @@ class BackwardOp : public RnnOp {
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
                               .Device(tensorflow::DEVICE_CPU) \
                               .TypeConstraint<T>("T"),        \
-                          ForwardOp<CpuDevice>);              \
+                          NoThrow<ForwardOp<CpuDevice>>);     \
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")         \
                               .Device(tensorflow::DEVICE_CPU) \
                               .TypeConstraint<T>("T"),        \
-                          BackwardOp<CpuDevice>);             \
+                          NoThrow<BackwardOp<CpuDevice>>);    \
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
                               .Device(tensorflow::DEVICE_GPU) \
                               .HostMemory("seed")             \
                               .TypeConstraint<T>("T"),        \
-                          ForwardOp<GpuDevice>);              \
+                          NoThrow<ForwardOp<GpuDevice>>);     \
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")         \
                               .Device(tensorflow::DEVICE_GPU) \
                               .HostMemory("seed")             \
                               .TypeConstraint<T>("T"),        \
-                          BackwardOp<GpuDevice>)
+                          NoThrow<BackwardOp<GpuDevice>>)
 CRNN_REGISTER(double);
 CRNN_REGISTER(float);
 CRNN_REGISTER(Eigen::half);

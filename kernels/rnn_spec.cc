@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <limits>
 #include <utility>
 
 namespace cudnn_rnn_tf {
@@ -49,17 +51,28 @@ const char* GateName(RnnMode mode, int64_t gate) {
   return "";
 }
 
-std::string Text(float value) {
+std::string Text(double value) {
   char digits[32];
-  std::snprintf(digits, sizeof(digits), "%g", static_cast<double>(value));
+  std::snprintf(digits, sizeof(digits), "%g", value);
   const std::string text = digits;
   return text.find_first_not_of("-0123456789") == std::string::npos
              ? text + ".0"
              : text;
 }
 
-std::string Received(const char* expectation, int64_t value) {
-  return std::string(expectation) + ", but received " + std::to_string(value);
+// `value`, also where the processor flushes denormal numbers, as TensorFlow has
+// it do: then comparisons and conversions of floats take them for 0.
+double Exact(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t fraction = bits & 0x7fffff;
+  if ((bits & 0x7f800000) != 0 || fraction == 0) return value;
+  const double size = std::ldexp(static_cast<double>(fraction), -149);
+  return bits >> 31 ? -size : size;
+}
+
+std::string Received(const std::string& expectation, int64_t value) {
+  return expectation + ", but received " + std::to_string(value);
 }
 
 }  // namespace
@@ -84,15 +97,39 @@ const char* RnnModeName(RnnMode mode) {
   return "unknown";
 }
 
+std::string CellClipProblem(double cell_clip) {
+  constexpr double kSmallest = std::numeric_limits<float>::min();
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  if (cell_clip == 0.0 || (cell_clip >= kSmallest && cell_clip <= kLargest)) {
+    return "";
+  }
+  // Processors that flush what lies between 0 and the smallest normal number
+  // would take it for no clipping in one place and for a bound in another.
+  return "cell_clip must be 0 (no clipping) or a positive finite number, at "
+         "least " +
+         Text(kSmallest) + ", the smallest normal float32, but received " +
+         Text(cell_clip);
+}
+
 std::string RnnSpec::Problem() const {
   if (num_layers < 1) {
     return Received("num_layers must be at least 1", num_layers);
+  }
+  if (num_layers > kMaxLayers) {
+    return Received("num_layers must be at most " + std::to_string(kMaxLayers),
+                    num_layers);
   }
   if (num_units < 1) {
     return Received("num_units must be at least 1", num_units);
   }
   if (input_size < 1) {
     return Received("input_size must be at least 1", input_size);
+  }
+  for (const auto& [name, size] : {std::pair("num_units", num_units),
+                                   std::pair("input_size", input_size)}) {
+    if (size > kMaxSize) {
+      return Received(std::string(name) + " must fit 32 bits", size);
+    }
   }
   if (num_proj < 0) {
     return Received("num_proj must be 0 (no projection) or positive", num_proj);
@@ -115,17 +152,13 @@ std::string RnnSpec::Problem() const {
   if (!(dropout >= 0.0f && dropout < 1.0f)) {
     return "dropout must lie in [0, 1), but received " + Text(dropout);
   }
-  if (!(cell_clip >= 0.0f) || std::isinf(cell_clip)) {
-    return "cell_clip must be 0 (no clipping) or a positive finite number, but "
-           "received " +
-           Text(cell_clip);
-  }
+  const std::string cell_clip_problem = CellClipProblem(Exact(cell_clip));
+  if (!cell_clip_problem.empty()) return cell_clip_problem;
   if (cell_clip > 0.0f && !is_lstm()) {
     return "cell_clip is for rnn_mode 'lstm' only, but received " +
            Text(cell_clip) + " with rnn_mode '" + RnnModeName(rnn_mode) + "'";
   }
-  // Doubles cannot overflow here; a generous bound keeps every int64 product
-  // of the layout exact.
+  // Doubles cannot overflow here, and nobody has 10^15 numbers.
   const double fan_in = static_cast<double>(input_size) +
                         2.0 * static_cast<double>(num_units) + 4.0;
   if (2.0 * num_layers * num_gates() * num_units * 2.0 * fan_in > 1e15) {

@@ -68,9 +68,20 @@ struct RnnSpec {
   }
 
   // What is wrong with the configuration, in words, or nothing. `input_size`
-  // is checked as well.
+  // is checked as well. Where nothing is wrong, sizes are so small that no
+  // product of those of one layer overflows, and laying the parameters out
+  // takes memory that every machine has.
   std::string Problem() const;
+
+  // A dropout mask's counter has 16 bits for its layer.
+  static constexpr int64_t kMaxLayers = int64_t{1} << 16;
+  // Of every other size: libraries count in 32 bits.
+  static constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
 };
+
+// What is wrong with a clipping bound, in words, or nothing. It is asked of
+// numbers that are to become `RnnSpec::cell_clip` before they are rounded.
+std::string CellClipProblem(double cell_clip);
 
 // One matrix or bias vector in the opaque buffer.
 struct ParamBlock {

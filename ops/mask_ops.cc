@@ -1,27 +1,33 @@
 // CudnnRnnTf>LengthsFromMask: what a mask says of sequences.
 #include "absl/strings/str_cat.h"
+#include "ops/shape_function.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace cudnn_rnn_tf {
+namespace {
 
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status LengthsFromMaskShape(InferenceContext* c) {
+  ShapeHandle mask;
+  bool time_major;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &mask));
+  TF_RETURN_IF_ERROR(c->GetAttr("time_major", &time_major));
+  c->set_output(0, c->Vector(c->Dim(mask, time_major ? 1 : 0)));
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 REGISTER_OP("CudnnRnnTf>LengthsFromMask")
     .Input("mask: bool")
     .Output("sequence_lengths: int32")
     .Attr("time_major: bool = false")
     .Attr("owner: string = ''")
-    .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle mask;
-      bool time_major;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &mask));
-      TF_RETURN_IF_ERROR(c->GetAttr("time_major", &time_major));
-      c->set_output(0, c->Vector(c->Dim(mask, time_major ? 1 : 0)));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(NoThrow<LengthsFromMaskShape>)
     .Doc(R"doc(
 Counts the steps of sequences that are padded on the right.
 

@@ -2,6 +2,7 @@
 // buffer and the separate tensors it holds.
 #include "kernels/rnn_attrs.h"
 #include "ops/op_attrs.h"
+#include "ops/shape_function.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -40,6 +41,13 @@ absl::Status CheckCounts(InferenceContext* c, const ParamLayout& layout) {
 ShapeHandle BlockShape(InferenceContext* c, const ParamBlock& block,
                        bool is_bias) {
   return is_bias ? c->Vector(block.rows) : c->Matrix(block.rows, block.cols);
+}
+
+absl::Status ParamsSizeShape(InferenceContext* c) {
+  RnnSpec spec;
+  TF_RETURN_IF_ERROR(ReadParamsSpec(c, &spec));
+  c->set_output(0, c->Scalar());
+  return absl::OkStatus();
 }
 
 absl::Status CanonicalToParamsShape(InferenceContext* c) {
@@ -91,12 +99,7 @@ absl::Status ParamsToCanonicalShape(InferenceContext* c) {
 REGISTER_OP("CudnnRnnTf>ParamsSize")
     .Output("params_size: int64")
     .CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
-    .SetShapeFn([](InferenceContext* c) {
-      RnnSpec spec;
-      TF_RETURN_IF_ERROR(ReadParamsSpec(c, &spec));
-      c->set_output(0, c->Scalar());
-      return absl::OkStatus();
-    })
+    .SetShapeFn(NoThrow<ParamsSizeShape>)
     .Doc(R"doc(
 Returns the number of elements in a network's opaque parameter buffer.
 )doc");
@@ -108,7 +111,7 @@ REGISTER_OP("CudnnRnnTf>CanonicalToParams")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
     .Attr("num_weights: int >= 1")
     .Attr("num_biases: int >= 0")
-    .SetShapeFn(CanonicalToParamsShape)
+    .SetShapeFn(NoThrow<CanonicalToParamsShape>)
     .Doc(R"doc(
 Packs canonical weights and biases into one opaque parameter buffer.
 
@@ -126,7 +129,7 @@ REGISTER_OP("CudnnRnnTf>ParamsToCanonical")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
     .Attr("num_weights: int >= 1")
     .Attr("num_biases: int >= 0")
-    .SetShapeFn(ParamsToCanonicalShape)
+    .SetShapeFn(NoThrow<ParamsToCanonicalShape>)
     .Doc(R"doc(
 Takes an opaque parameter buffer apart: the inverse of CanonicalToParams.
 )doc");

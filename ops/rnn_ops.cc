@@ -3,6 +3,7 @@
 
 #include "kernels/rnn_attrs.h"
 #include "ops/op_attrs.h"
+#include "ops/shape_function.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -59,12 +60,12 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   shapes->batch = c->Dim(shapes->input, time_major ? 1 : 0);
   const DimensionHandle input_size = c->Dim(shapes->input, 2);
   // First, since the shapes expected below follow from the configuration.
-  DimensionHandle params_size = c->UnknownDim();
-  if (c->ValueKnown(input_size)) {
-    spec.input_size = c->Value(input_size);
-    TF_RETURN_IF_ERROR(CheckSpec(spec));
-    params_size = c->MakeDim(ParamLayout(spec).size());
-  }
+  // Where the input size is not known, with one that fits all.
+  const bool is_known = c->ValueKnown(input_size);
+  spec.input_size = is_known ? c->Value(input_size) : spec.num_units;
+  TF_RETURN_IF_ERROR(CheckSpec(spec));
+  const DimensionHandle params_size =
+      is_known ? c->MakeDim(ParamLayout(spec).size()) : c->UnknownDim();
 
   TF_RETURN_IF_ERROR(MergeInput(c, kInputH, "input_h",
                                 states(spec.output_size()), &shapes->h));
@@ -148,7 +149,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Attr(
         "algorithm: {'auto', 'standard', 'persist_static', "
         "'persist_static_small_h', 'resident', 'persistent', 'cudnn'} = 'auto'")
-    .SetShapeFn(ForwardShape)
+    .SetShapeFn(NoThrow<ForwardShape>)
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.
 
@@ -196,7 +197,8 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .Output("input_h_backprop: T")
     .Output("input_c_backprop: T")
     .Output("params_backprop: T")
-    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS.SetShapeFn(BackwardShape)
+    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS
+    .SetShapeFn(NoThrow<BackwardShape>)
     .Doc(R"doc(
 Computes the gradients of Forward, run with is_training, by its inputs.
 

@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -248,6 +249,44 @@ def test_goes_on_exactly_after_kill(finished, text_path, tmp_path):
     resumed_at = killed_at // STEPS_PER_EPOCH * STEPS_PER_EPOCH
     assert f"resuming at step {resumed_at}" in done.stdout
     assert history.read_text() == (finished[1] / "history.jsonl").read_text()
+
+
+def test_full_disk(text_path, tmp_path):
+    """One line says so, wherever it happens; what stays is not in the way of going on.
+
+    A limit on the sizes of files stands for the disk.
+    """
+    settings = {"epochs": 1, "steps_per_epoch": 20, "check_baselines": False}
+    # Of history.jsonl, of a checkpoint, and of what comes after training.
+    for limit, written in ((700, "output_dir"), (30_000, "a checkpoint"), (130_000, "")):
+        done = subprocess.run(
+            ["prlimit", f"--fsize={limit}", *command(text_path, tmp_path / str(limit), **settings)],
+            env=environment(),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 1, (limit, done.stderr)
+        assert "Traceback" not in done.stderr, done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert re.match(rf"char_lm.py: cannot write .*{written}.*[Ff]ile too large", last), (
+            limit,
+            done.stderr,
+        )
+    done = run(text_path, tmp_path / "30000", **settings)
+    assert done.returncode == 0, done.stderr
+    assert len(read_history(tmp_path / "30000")[0]) == 20
+
+
+def test_leftovers_of_a_killed_write_are_removed(text_path, tmp_path):
+    leftover = tmp_path / "checkpoints" / "ckpt-2_temp"
+    leftover.mkdir(parents=True)
+    (leftover / "part-00000-of-00001.data-00000-of-00001").write_bytes(b"half")
+    done = run(text_path, tmp_path, epochs=1, steps_per_epoch=3, check_baselines=False)
+    assert done.returncode == 0, done.stderr
+    assert not leftover.exists()
+    assert list((tmp_path / "checkpoints").glob("ckpt-3*"))
 
 
 def test_mirrored_then_alone(without_dropout, text_path, tmp_path):

@@ -3,7 +3,9 @@
 import dataclasses
 import gc
 import os
+import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +34,7 @@ pytestmark = [
     ),
 ]
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 CASES = random_configs.random_cases(40, seed=41)
 # Enough work for several threads: few sequences share the steps, many are dealt out.
@@ -464,3 +467,95 @@ def check_conversions(converted, halves, floats):
         assert np.array_equal(narrowed[~nan], stored.view(np.uint16)[~nan])
         assert np.isnan(narrowed.view(dtype)[nan].astype(np.float32)).all()
         assert np.array_equal(narrowed >> 15, floats.view(np.uint32) >> 31)
+
+
+def test_parameters_of_another_byte_order_are_refused():
+    layout = RnnConfig("gru", 1, 3, 2).layout
+    for dtype in (">f4", ">f8", ">f2"):
+        with pytest.raises(TypeError, match="weights in this machine's byte order.*>f"):
+            native._native.CpuPredictor(layout, np.ones(layout.size, dtype), False, False, 1)
+
+
+def test_inputs_of_another_byte_order():
+    """They are numbers like others."""
+    layout = RnnConfig("gru", 1, 3, 2).layout
+    params = np.linspace(-1, 1, layout.size, dtype=np.float32)
+    predictor = native._native.CpuPredictor(layout, params, False, False, 1)
+    inputs = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 6, 2)
+    lengths = np.array([6, 2])
+    expected = predictor(inputs, None, lengths)
+    swapped = predictor(inputs.astype(">f4"), None, lengths.astype(">i4"))
+    assert_same_bits([expected[0], *expected[1]], [swapped[0], *swapped[1]])
+
+
+def unaligned(array):
+    """The same numbers, one byte further than they may stand."""
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    raw[1:] = array.reshape(-1).view(np.uint8)
+    return raw[1:].view(array.dtype).reshape(array.shape)
+
+
+def test_unaligned_arrays():
+    """A sanitizer sees who reads them where they are; the numbers must be the same."""
+    layout = RnnConfig("gru", 1, 3, 2).layout
+    params = np.linspace(-1, 1, layout.size, dtype=np.float32)
+    inputs = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 6, 2)
+    results = []
+    for change in (np.asarray, unaligned):
+        predictor = native._native.CpuPredictor(layout, change(params), False, False, 1)
+        outputs, states = predictor(change(inputs), None, change(np.array([6, 2])))
+        results.append([outputs, *states, native._native.to_float16(change(params))])
+    assert_same_bits(*results)
+
+
+def test_daemon_threads_at_exit():
+    """Threads that come back from a call while the interpreter shuts down end with the process."""
+    program = """
+import threading, time
+import numpy as np
+from cudnn_rnn_tf.native import ParamLayout, _native
+
+layout = ParamLayout("lstm", 1, 128, 64)
+predictor = _native.CpuPredictor(layout, np.zeros(layout.size, np.float32), False, False, 2)
+inputs, called = np.zeros((8, 50, 64), np.float32), threading.Event()
+
+
+def call():
+    while True:
+        predictor(inputs, None, None)
+        called.set()
+
+
+for _ in range(3):
+    threading.Thread(target=call, daemon=True).start()
+called.wait()
+time.sleep(0.05)
+"""
+    for _ in range(3):
+        process = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            timeout=120,
+        )
+        assert process.returncode == 0, process.stderr.decode()
+
+
+def test_workspaces_are_no_more_than_calls_at_once(tmp_path):
+    """Also where threads collide at the list of them, which they do not wait for."""
+    executable = tmp_path / "predictor_in_many_threads"
+    if not shutil.which("g++"):
+        pytest.skip("there is no g++ to compile the program with")
+    kernels = ROOT / "kernels" / "cpu"
+    flags = ["-std=c++17", "-O2", "-pthread", f"-I{ROOT}"]
+    flags += ["-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16"]
+    program = ROOT / "tests" / "programs" / "predictor_in_many_threads.cc"
+    sources = [
+        program,
+        *(ROOT / "kernels" / name for name in ("rnn_backend.cc", "rnn_spec.cc")),
+        *sorted(kernels.glob("*.cc")),
+    ]
+    subprocess.run(["g++", *flags, *sources, "-o", executable], check=True)
+    completed = subprocess.run([executable, "8", "4000"], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout
+    assert "32000 calls from 8 threads" in completed.stdout

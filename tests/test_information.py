@@ -168,6 +168,59 @@ def test_native_works_without_tensorflow():
         assert line.endswith("only cudnn_rnn_tf.native works without it")
 
 
+# Beside another Keras.
+
+
+def test_other_keras_backends_are_refused(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    result = run_python("import cudnn_rnn_tf")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: cudnn_rnn_tf needs Keras's TensorFlow backend, but Keras")
+    assert "'torch': set the environment variable KERAS_BACKEND to 'tensorflow'" in last
+
+
+def test_tensors_of_tf_keras_are_refused(monkeypatch):
+    """In a functional model of tf_keras, a layer would become a lambda, and never train."""
+    pytest.importorskip("tf_keras")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    result = run_python(
+        """
+        import tensorflow as tf
+        import cudnn_rnn_tf as crnn
+
+        x, h = tf.keras.Input((None, 3)), tf.keras.Input((1, 2))
+        for inputs, states in ((x, None), (x, h), (tf.zeros([2, 4, 3]), [h])):
+            try:
+                crnn.CudnnGRU(1, 2)(inputs, initial_state=states)
+            except TypeError as error:
+                print(" ".join(str(error).split()))
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3, result.stdout
+    for line in lines:
+        assert "received KerasTensor of tf_keras" in line
+        assert "TF_USE_LEGACY_KERAS" in line
+
+
+def test_info_does_not_initialize_tensorflow(monkeypatch):
+    """Where there is no GPU to be asked, devices can still be configured afterwards."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    result = run_python(
+        """
+        import tensorflow as tf
+        import cudnn_rnn_tf as crnn
+
+        assert crnn.info()["backends"]["cudnn"].startswith("not available")
+        tf.config.threading.set_intra_op_parallelism_threads(1)  # Too late once initialized.
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
 # The op library.
 
 

@@ -26,6 +26,8 @@ INPUTS = normal(2, 4, 5)
         ("dropout", "half", TypeError, ["a number", "'half'"]),
         ("num_layers", 1.5, TypeError, ["an integer", "1.5"]),
         ("num_layers", 0, ValueError, ["at least 1", "0"]),
+        ("num_layers", 10**12, ValueError, ["at most 65536", "1000000000000"]),
+        ("num_units", 2**31, ValueError, ["fit 32 bits", "2147483648"]),
         ("num_units", "8", TypeError, ["an integer", "'8'"]),
         ("num_units", True, TypeError, ["an integer", "True"]),
         ("num_units", -3, ValueError, ["at least 1", "-3"]),
@@ -56,6 +58,8 @@ def test_lstm_only_argument(rnn_mode, argument):
         ("num_proj", 4, ["at most", "4", "3"]),
         ("num_proj", -1, ["-1"]),
         ("cell_clip", -1.0, ["-1.0"]),
+        ("cell_clip", 1e-40, ["normal float32", "1e-40"]),
+        ("cell_clip", 1e-320, ["normal float32", "9.99989e-321"]),
     ],
 )
 def test_bad_lstm_argument(argument, value, words):
@@ -196,6 +200,19 @@ def states(*shapes):
 def test_bad_initial_state(call, rnn_mode, options, initial_state, message):
     with pytest.raises(ValueError, match=message):
         call(make(rnn_mode, **options), INPUTS, initial_state=initial_state)
+
+
+def test_bad_symbolic_initial_state():
+    """In a functional model, when it is made, not when it runs."""
+    inputs = keras.Input((None, 5))
+    h, c, wrong = keras.Input((1, 3)), keras.Input((1, 3)), keras.Input((2, 3))
+    with pytest.raises(ValueError, match=r"initial h of shape \(None, 1, 3\).*\(None, 2, 3\)"):
+        make("lstm")(inputs, initial_state=[wrong, c])
+    with pytest.raises(ValueError, match=r"initial c of shape \(None, 1, 3\).*\(None, 2, 3\)"):
+        make("lstm")(inputs, initial_state=[h, wrong])
+    with pytest.raises(ValueError, match="expected 2 initial states .* received 1"):
+        make("lstm")(inputs, initial_state=h)
+    assert make("lstm")(inputs, initial_state=[h, c]).shape == (None, None, 3)
 
 
 def test_bad_rank(call):

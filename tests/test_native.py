@@ -162,6 +162,30 @@ def test_canonical_arrays_of_several_dtypes():
         SMALL.canonical_to_params(weights, biases)
 
 
+@pytest.mark.parametrize("dtype", [object, "U3", "M8[s]", [("a", "f4")], "V4"], ids=str)
+def test_arrays_of_anything_but_numbers(dtype):
+    """Of an object array, bytes are pointers that nobody would count."""
+    weights, biases = arrays()
+    with pytest.raises(TypeError, match="params to be an array of numbers, but received dtype"):
+        SMALL.params_to_canonical(np.empty(21, dtype))
+    weights[0] = weights[0].astype(object) if dtype is object else np.empty((3, 2), dtype)
+    with pytest.raises(TypeError, match=f"{SMALL.weight_names[0]} to be an array of numbers"):
+        SMALL.canonical_to_params(weights, biases)
+
+
+class Liar(np.ndarray):
+    """Says that it has another shape."""
+
+    shape = (3, 2)
+
+
+def test_shapes_are_those_of_the_memory():
+    weights, biases = arrays()
+    weights[0] = np.zeros((1, 1), np.float32).view(Liar)
+    with pytest.raises(ValueError, match=f"for {SMALL.weight_names[0]}"):
+        SMALL.canonical_to_params(weights, biases)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -174,7 +198,14 @@ def test_canonical_arrays_of_several_dtypes():
         ({"input_size": 0}, "input_size must be at least 1, but received 0"),
         ({"num_proj": 2}, "num_proj is for rnn_mode 'lstm' only, but received 2"),
         ({"input_mode": "skip_input"}, "input_size 2 and num_units 3"),
-        ({"num_layers": 2**62}, "too large: num_layers 4611686018427387904"),
+        ({"num_layers": 65537}, "num_layers must be at most 65536, but received 65537"),
+        ({"num_layers": 2**62}, "num_layers must be at most 65536"),
+        ({"num_units": 2**31}, "num_units must fit 32 bits, but received 2147483648"),
+        ({"input_size": 2**62}, "input_size must fit 32 bits"),
+        ({"num_units": 2**30}, "too large: num_layers 1, num_units 1073741824"),
+        ({"cell_clip": 1e-40}, "cell_clip must be 0 .* received 1e-40"),
+        ({"cell_clip": 1e-50}, "cell_clip must be 0 .* received 1e-50"),
+        ({"cell_clip": 1e39}, "cell_clip must be 0 .* received 1e[+]39"),
     ],
     ids=str,
 )

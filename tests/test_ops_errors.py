@@ -29,6 +29,11 @@ def error_of(mode: str) -> type[Exception]:
     return ValueError if mode == "traced" else tf.errors.InvalidArgumentError
 
 
+def configuration_error_of(mode: str) -> type[Exception]:
+    """As `error_of`, where attributes alone are wrong: tracing needs no shape to see that."""
+    return error_of("eager" if mode == "eager" else "traced")
+
+
 def assert_raises(
     error: type[Exception] | tuple[type[Exception], ...], parts: Sequence[str], function: Callable
 ) -> None:
@@ -126,14 +131,24 @@ BAD_FORWARD = {
     "dropout_1": ({"dropout": 1.0}, ["dropout must lie in [0, 1)", "received 1.0"]),
     "dropout_negative": ({"dropout": -0.25}, ["dropout must lie in [0, 1)", "received -0.25"]),
     "dropout_nan": ({"dropout": float("nan")}, ["dropout must lie in [0, 1)", "received nan"]),
-    "clip_negative": ({"cell_clip": -1.0}, ["cell_clip must be", "positive", "received -1.0"]),
-    "clip_nan": ({"cell_clip": float("nan")}, ["cell_clip must be", "received nan"]),
-    "clip_infinite": ({"cell_clip": float("inf")}, ["cell_clip must be", "finite", "received inf"]),
+    "clip_negative": ({"cell_clip": -1.0}, ["cell_clip must be 0", "received -1.0"]),
+    "clip_nan": ({"cell_clip": float("nan")}, ["cell_clip must be 0", "received nan"]),
+    "clip_infinite": ({"cell_clip": float("inf")}, ["normal float32", "received inf"]),
+    "clip_denormal": ({"cell_clip": 1e-40}, ["normal float32", "received 9.99995e-41"]),
     "clip_of_gru": (
         {**GRU, "cell_clip": 1.0},
         ["cell_clip is for rnn_mode 'lstm'", "received 1.0", "'gru'"],
     ),
-    "too_large": ({"num_units": 2**40}, ["too large", "num_units 1099511627776"]),
+    # What was allocated, counted or multiplied before it was looked at.
+    "too_many_units": ({"num_units": 2**40}, ["num_units must fit 32 bits", "1099511627776"]),
+    "too_many_units_for_64_bits": ({"num_units": 2**63 - 1}, ["num_units must fit 32 bits"]),
+    "too_large": ({"num_units": 2**31 - 1}, ["too large", "num_units 2147483647"]),
+    "too_many_layers": (
+        {"num_layers": 10**12},
+        ["num_layers must be at most 65536", "received 1000000000000"],
+    ),
+    "many_layers_too_many": ({"num_layers": 5 * 10**7}, ["num_layers must be at most 65536"]),
+    "projection_for_64_bits": ({"num_proj": 2**63 - 1}, ["num_proj must be at most num_units"]),
 }
 
 
@@ -151,8 +166,9 @@ def test_good_forward(mode, has_lengths):
 @pytest.mark.parametrize("name", BAD_FORWARD)
 def test_bad_forward(name, mode):
     changes, parts = BAD_FORWARD[name]
+    is_configuration = name.startswith(("projection_", "dropout_", "clip_", "too_", "many_"))
     assert_raises(
-        error_of(mode),
+        (configuration_error_of if is_configuration else error_of)(mode),
         parts,
         lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | changes),
     )
@@ -275,7 +291,7 @@ def test_good_backward(mode):
 def test_bad_backward(name, mode):
     changes, parts = BAD_BACKWARD[name]
     assert_raises(
-        error_of(mode),
+        (configuration_error_of if name == "dropout" else error_of)(mode),
         parts,
         lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_backward, good_backward() | changes),
     )
@@ -514,7 +530,8 @@ BAD_CONFIGS = {
     "cell_clip_nan": ({"cell_clip": float("nan")}, ["cell_clip", "positive", "nan"]),
     "cell_clip_infinite": ({"cell_clip": float("inf")}, ["cell_clip", "finite", "inf"]),
     "cell_clip_of_gru": ({"rnn_mode": "gru", "cell_clip": 1.0}, ["cell_clip", "'lstm'", "'gru'"]),
-    "too_large": ({"num_units": 2**40}, ["too large", "num_units 1099511627776"]),
+    "num_units_too_large": ({"num_units": 2**40}, ["num_units must fit 32 bits", "1099511627776"]),
+    "too_large": ({"num_units": 2**31 - 1}, ["too large", "num_units 2147483647"]),
 }
 
 

@@ -30,6 +30,12 @@ def test_version_is_that_of_pyproject(pyproject):
     assert crnn.__version__ == pyproject["project"]["version"]
 
 
+def test_version_in_the_kernels_is_that_of_pyproject(pyproject):
+    """Where measured choices are kept, it keeps those of different versions apart."""
+    header = (ROOT / "kernels" / "version.h").read_text()
+    assert re.findall(r'kVersion\[\] = "(.*)"', header) == [pyproject["project"]["version"]]
+
+
 def test_version_is_that_of_the_installed_package():
     try:
         installed = importlib.metadata.version("cudnn_rnn_tf")

@@ -386,3 +386,24 @@ def test_checkpoint_of_a_session(tmp_path):
     eager.build((None, None, 3))
     tf.train.Checkpoint(layer=eager).restore(path).assert_consumed()
     np.testing.assert_array_equal(eager.kernel.numpy(), expected)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2)], ids=str)
+def test_weight_file_that_does_not_fit_changes_nothing(shape, tmp_path):
+    """The seed's state is checked before the kernel is overwritten."""
+    saved, layer = make("gru", 2, 3, dropout=0.5, seed=1), make("gru", 2, 3, dropout=0.5, seed=2)
+    keras.Sequential([keras.Input((None, 4)), saved]).save_weights(tmp_path / "w.weights.h5")
+    with h5py.File(tmp_path / "w.weights.h5", "r+") as file:
+        found = []
+        file.visit(
+            lambda name: found.append(name) if name.endswith("seed_generator_state") else None
+        )
+        (name,) = found
+        del file[name]
+        file[name] = np.ones(shape, np.uint32)
+    model = keras.Sequential([keras.Input((None, 4)), layer])
+    before = [variable.numpy() for variable in (layer.kernel, layer.seed_generator.state)]
+    with pytest.raises(ValueError, match=r"seed_generator_state.*expected.*\(2,\)|of shape \(2,\)"):
+        model.load_weights(tmp_path / "w.weights.h5")
+    np.testing.assert_array_equal(layer.kernel, before[0])
+    np.testing.assert_array_equal(layer.seed_generator.state, before[1])

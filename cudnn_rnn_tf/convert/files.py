@@ -3,6 +3,7 @@
 import os
 import pathlib
 import tempfile
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +61,24 @@ def convert_file(
         raise FileNotFoundError(f"there is no directory {str(target.parent)!r}")
     if target.exists() and not force:
         raise FileExistsError(f"{str(target)!r} exists already")
-    layer = _read(source, name, rnn_mode)
-    _write_whole(target, lambda path: _write(layer, path, stock_keras))
+    try:
+        layer = _read(source, name, rnn_mode)
+    except ImportError:
+        raise
+    except OSError as error:
+        # HDF5's own are about what is in the file.
+        if error.filename is not None:
+            raise
+        raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
+    except Exception as error:
+        # The libraries that read the formats let a file decide what they raise.
+        raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
+    try:
+        _write_whole(target, lambda path: _write(layer, path, stock_keras))
+    except (ImportError, TypeError, ValueError):
+        raise
+    except Exception as error:  # Those that write the formats have their own for a full disk.
+        raise OSError(f"cannot write {target}: {network.reason(error)}") from error
     where = str(source) if name is None else f"{source}, {name}"
     # Keras's own layers have one bias per gate, but for a GRU.
     sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != "gru"
@@ -76,7 +93,11 @@ def _read(path: pathlib.Path, name: str | None, rnn_mode: str | None) -> CudnnRN
         raise ValueError(f"rnn_mode is for PyTorch's state dicts, but the source is {str(path)!r}")
     if path.suffix == ".onnx":
         return onnx_format.from_onnx(path, name=name)
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .keras file, or only a part of one: no zip archive")
     model = keras.saving.load_model(path, compile=False)
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"it holds no model, but a {type(model).__name__}")
     found = dict(keras_format.recurrent_layers(model))
     _, layer = network.pick(found, name, str(path), "recurrent layers")
     return layer if isinstance(layer, CudnnRNN) else keras_format.from_keras(layer)

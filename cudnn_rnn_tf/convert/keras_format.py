@@ -50,7 +50,7 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
         and `stateful`. The one bias of an LSTM or simple RNN becomes the input side's
         (`bias_mode="single_input"`); `bias_mode="double"` adds zeros for the other side. States are
         [B, L * D, H] here; past a sequence's end outputs are zeros, where an unwrapped Keras layer
-        repeats the last one, and with `go_backwards` they stand at the end.
+        repeats the last one.
 
     Raises:
         TypeError: if the source is none of those.

@@ -13,6 +13,8 @@ from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
+# NumPy's names of what a layer can hold.
+DTYPES = ("float64", "float32", "float16", "bfloat16")
 NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # Whether there are biases on the input side, and on the recurrent side.
 _BIAS_MODES = {
@@ -56,6 +58,11 @@ def load_package(name: str, install: str) -> types.ModuleType:
             f"{name.partition('.')[0]} is needed for this, but cannot be imported ({error}): "
             f"pip install {install}"
         ) from error
+
+
+def reason(error: Exception) -> str:
+    """The first line of what an error says, or its kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def check_layer(layer: Any, target: str, **supported: Any) -> None:
@@ -128,8 +135,16 @@ def make_layer(
         batch_size: of a stateful layer.
 
     Raises:
-        ValueError: if the weights do not fit together, or the bias mode has no place for them.
+        ValueError: if the weights do not fit together or are no floating-point numbers, or the bias
+            mode has no place for them.
     """
+    for pseudo_layer in weights:
+        for tensor in pseudo_layer:
+            if tensor is not None and tensor.dtype.name not in DTYPES:
+                raise ValueError(
+                    f"expected weights of type {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, but "
+                    f"received {tensor.dtype.name}"
+                )
     bottom = weights[0]
     options = dict(options)
     options.setdefault("dtype", bottom.kernel.dtype.name)

@@ -7,7 +7,7 @@ its GRU is ours with `linear_before_reset=1`.
 
 import pathlib
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import google.protobuf.message
@@ -26,6 +26,18 @@ _MODES = {
     "LSTM": {("sigmoid", "tanh", "tanh"): constants.CUDNN_LSTM},
     "GRU": {("sigmoid", "tanh"): constants.CUDNN_GRU},
     "RNN": {("tanh",): constants.CUDNN_RNN_TANH, ("relu",): constants.CUDNN_RNN_RELU},
+}
+# The attributes that are read, and ONNX's names of their types.
+_ATTRIBUTE_TYPES = {
+    "activations": "STRINGS",
+    "axes": "INTS",
+    "clip": "FLOAT",
+    "direction": "STRING",
+    "hidden_size": "INT",
+    "input_forget": "INT",
+    "linear_before_reset": "INT",
+    "perm": "INTS",
+    "value": "TENSOR",
 }
 # Places among a node's inputs.
 _INITIAL_STATES, _PEEPHOLES = (5, 6), 7
@@ -59,6 +71,8 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
             model = onnx.load(str(path))
         except google.protobuf.message.DecodeError as error:
             raise ValueError(f"{path} is no ONNX model: {error}") from error
+        except onnx.checker.ValidationError as error:
+            raise ValueError(f"{path} has external data that cannot be read: {error}") from error
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(
             f"expected an onnx.ModelProto or a path, but received {type(model).__name__}"
@@ -135,7 +149,7 @@ class _Graph:
                     stack.append(node)
                     break
             else:
-                output = next(filter(None, node.output))
+                output = next(filter(None, node.output), "")
                 stacks[output if node.name in ("", *stacks) else node.name] = [node]
         return stacks
 
@@ -165,7 +179,13 @@ class _Graph:
         self._check(node)
         num_dirs = self._num_dirs(node)
         kernels, recurrent_kernels = self._weight(node, 1, "W", 3), self._weight(node, 2, "R", 3)
-        rows = network.NUM_GATES[self.rnn_mode(node)] * recurrent_kernels.shape[2]
+        units = recurrent_kernels.shape[2]
+        if (given := self._attributes(node).get("hidden_size", units)) != units:
+            raise ValueError(
+                f"hidden_size={given} of ONNX node {node.name!r} contradicts its R of shape "
+                f"{recurrent_kernels.shape}"
+            )
+        rows = network.NUM_GATES[self.rnn_mode(node)] * units
         shapes = {
             "W": (num_dirs, rows, kernels.shape[2]),
             "R": (num_dirs, rows, recurrent_kernels.shape[2]),
@@ -228,8 +248,8 @@ class _Graph:
     def _layer_below(self, node: Any) -> Any:
         """The node whose output [T, D, B, H], made [T, B, D * H], is all that this one reads."""
         path = []
-        tensor = node.input[0]
-        while (producer := self._producers.get(tensor)) is not None:
+        tensor = _input(node, 0)
+        for producer in self._producers_of(tensor):
             if producer.op_type in _MODES:
                 is_output = tensor == producer.output[0]
                 return producer if is_output and self._joins_directions(path) else None
@@ -237,8 +257,22 @@ class _Graph:
                 return None
             if producer.op_type not in ("Identity", "Dropout"):
                 path.insert(0, producer)
-            tensor = producer.input[0]
+            tensor = _input(producer, 0)
         return None
+
+    def _producers_of(self, tensor: str) -> Iterator[Any]:
+        """The node that writes a tensor, the one that writes that one's first input, and so on.
+
+        Raises:
+            ValueError: if that goes round in a circle, which ONNX forbids.
+        """
+        seen: set[str] = set()
+        while tensor and (producer := self._producers.get(tensor)) is not None:
+            if tensor in seen:
+                raise ValueError(f"the ONNX graph has a cycle at {tensor!r}")
+            seen.add(tensor)
+            yield producer
+            tensor = _input(producer, 0)
 
     def _joins_directions(self, path: Sequence[Any]) -> bool:
         if [node.op_type for node in path] == ["Squeeze"]:
@@ -252,7 +286,20 @@ class _Graph:
         return 2 if self._attributes(node).get("direction") == b"bidirectional" else 1
 
     def _attributes(self, node: Any) -> dict[str, Any]:
-        return {a.name: self._onnx.helper.get_attribute_value(a) for a in node.attribute}
+        types = self._onnx.AttributeProto
+        for attribute in node.attribute:
+            expected = _ATTRIBUTE_TYPES.get(attribute.name)
+            if expected is not None and attribute.type != types.AttributeType.Value(expected):
+                received = types.AttributeType.Name(attribute.type)
+                raise ValueError(
+                    f"expected attribute {attribute.name!r} of ONNX node {node.name!r} to be of "
+                    f"type {expected}, but received {received}"
+                )
+        return {
+            attribute.name: self._onnx.helper.get_attribute_value(attribute)
+            for attribute in node.attribute
+            if attribute.name in _ATTRIBUTE_TYPES
+        }
 
     def _weight(self, node: Any, index: int, argument: str, rank: int) -> np.ndarray:
         weight = self._constant(_input(node, index))
@@ -270,14 +317,24 @@ class _Graph:
 
     def _constant(self, name: str) -> np.ndarray | None:
         if name in self._initializers:
-            return self._onnx.numpy_helper.to_array(self._initializers[name])
-        producer = self._producers.get(name)
-        if producer is not None and producer.op_type == "Identity":
-            return self._constant(producer.input[0])
-        if producer is not None and producer.op_type == "Constant":
-            value = self._attributes(producer).get("value")
-            return None if value is None else self._onnx.numpy_helper.to_array(value)
+            return self._array(self._initializers[name])
+        for producer in self._producers_of(name):
+            if producer.op_type == "Constant":
+                value = self._attributes(producer).get("value")
+                return None if value is None else self._array(value)
+            if producer.op_type != "Identity":
+                return None
+            if _input(producer, 0) in self._initializers:
+                return self._array(self._initializers[_input(producer, 0)])
         return None
+
+    def _array(self, tensor: Any) -> np.ndarray:
+        try:
+            return self._onnx.numpy_helper.to_array(tensor)
+        except Exception as error:  # Of several types, by what does not fit together.
+            raise ValueError(
+                f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
+            ) from error
 
 
 def _input(node: Any, index: int) -> str:

@@ -6,7 +6,6 @@ direction's end in `_reverse`. The gates are stacked i f g o and r z n: cuDNN's 
 """
 
 import pathlib
-import pickle
 import re
 import sys
 import types
@@ -27,6 +26,8 @@ _FIELDS = {
     "weight_hr": "projection",
 }
 _SUFFIXES = ("", "_reverse")
+# Of nested state dicts; modules are not nested as deeply.
+_MAX_DEPTH = 64
 _KEY = re.compile(rf"(?:(.*)\.)?({'|'.join(_FIELDS)})_l(\d+)(_reverse)?")
 
 
@@ -67,7 +68,7 @@ def from_torch(
     for key, value in _flatten(source):
         if match := _KEY.fullmatch(key):
             parameters = networks.setdefault(match[1] or "", {})
-            parameters[key.rpartition(".")[2]] = _to_numpy(value)
+            parameters[key.rpartition(".")[2]] = _to_numpy(key, value)
     name, parameters = network.pick(networks, name, "the state dict", "recurrent networks")
     rnn_mode = _checked_mode(parameters, rnn_mode)
     num_dirs = 2 if any(key.endswith("_reverse") for key in parameters) else 1
@@ -151,17 +152,23 @@ def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
         try:
             # Unlike `load`, it knows bfloat16.
             return safetensors.numpy.load_file(path)
-        except safetensors.SafetensorError as error:
-            raise ValueError(f"{path} is no safetensors file: {error}") from error
+        except OSError:
+            raise
+        except Exception as error:  # Its own, and KeyError for types that NumPy lacks.
+            raise ValueError(
+                f"{path} is no safetensors file of types that NumPy has: {network.reason(error)}"
+            ) from error
     if path.suffix not in (".pt", ".pth"):
         raise ValueError(f"expected a .pt, .pth or .safetensors file, but received {str(path)!r}")
     torch = _load_torch()
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # Whatever the unpickler's steps raise, which the file decides.
         raise ValueError(
             f"{path} is no file of tensors alone, such as torch.save(module.state_dict(), path) "
-            f"writes: {str(error).splitlines()[0]}"
+            f"writes: {network.reason(error)}"
         ) from error
     if not isinstance(loaded, Mapping):
         raise ValueError(f"expected {path} to hold a state dict, but it holds {type(loaded)}")
@@ -205,6 +212,10 @@ def _module(source: Any, name: str | None) -> Any:
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if prefix.count(".") > _MAX_DEPTH:
+        raise ValueError(
+            f"the state dict is nested more than {_MAX_DEPTH} levels deep, or contains itself"
+        )
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{key}.")
@@ -270,10 +281,15 @@ def _pseudo_layers(
         raise ValueError(f"the state dict has {sorted(unused)}, but not all that belongs to them")
 
 
-def _to_numpy(value: Any) -> np.ndarray:
+def _to_numpy(key: str, value: Any) -> np.ndarray:
     if not hasattr(value, "detach"):
         return np.asarray(value)
     torch = _load_torch()
+    if str(value.dtype).removeprefix("torch.") not in network.DTYPES:
+        raise ValueError(f"expected {key} of a floating-point type, but received {value.dtype}")
+    if value.layout != torch.strided or value.is_meta:
+        kind = f"{value.layout} tensor on device {value.device}"
+        raise ValueError(f"expected {key} to be dense and to have values, but received a {kind}")
     value = value.detach().cpu().contiguous()
     if value.dtype == torch.bfloat16:  # Which NumPy itself does not have.
         return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

@@ -33,7 +33,7 @@ inline RnnSpec MakeSpec(const std::string& rnn_mode, int64_t num_layers,
                         const std::string& input_mode,
                         const std::string& direction,
                         const std::string& bias_mode, int64_t num_proj,
-                        float dropout, float cell_clip) {
+                        float dropout, double cell_clip) {
   RnnSpec spec;
   spec.rnn_mode = ParseOrThrow("rnn_mode", rnn_mode, ParseRnnMode,
                                "'lstm', 'gru', 'rnn_tanh' or 'rnn_relu'");
@@ -49,8 +49,9 @@ inline RnnSpec MakeSpec(const std::string& rnn_mode, int64_t num_layers,
   spec.input_size = input_size;
   spec.num_proj = num_proj;
   spec.dropout = dropout;
-  spec.cell_clip = cell_clip;
-  const std::string problem = spec.Problem();
+  spec.cell_clip = static_cast<float>(cell_clip);
+  std::string problem = CellClipProblem(cell_clip);
+  if (problem.empty()) problem = spec.Problem();
   if (!problem.empty()) throw py::value_error(problem);
   return spec;
 }
@@ -62,6 +63,31 @@ inline py::tuple ShapeOf(const ParamBlock& block, bool is_bias) {
 
 inline std::string Text(const py::handle& value) {
   return py::cast<std::string>(py::str(value));
+}
+
+// The array, if it holds numbers: their bytes can be copied, those of a pointer
+// to a Python object cannot. Kinds beyond NumPy's own, such as bfloat16, have
+// the number 2.
+inline const py::array& Numbers(const std::string& argument,
+                                const py::array& array) {
+  const py::dtype dtype = array.dtype();
+  if (std::strchr("fiubc", dtype.kind()) == nullptr &&
+      py::cast<int>(dtype.attr("isbuiltin")) != 2) {
+    throw py::type_error("expected " + argument +
+                         " to be an array of numbers, but received dtype " +
+                         Text(dtype));
+  }
+  return array;
+}
+
+// NumPy's flags of an array whose numbers stand one after the other, each where
+// numbers of its size may stand.
+inline constexpr int kDense =
+    py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+
+// Such an array, of NumPy's own class, with the numbers of another.
+inline py::array Dense(const py::array& array) {
+  return py::module_::import("numpy").attr("require")(array, py::none(), "CAE");
 }
 
 class Layout {
@@ -96,18 +122,21 @@ class Layout {
                               const std::vector<py::array>& biases) const {
     CheckCount("weights", weights, layout_.weights().size());
     CheckCount("biases", biases, layout_.biases().size());
-    const py::dtype dtype = weights[0].dtype();
+    const py::dtype dtype =
+        Numbers(layout_.weights()[0].Name(), weights[0]).dtype();
     py::array params(dtype, std::vector<py::ssize_t>{size()});
     char* const to = static_cast<char*>(params.mutable_data());
     for (const bool is_bias : {false, true}) {
       for (size_t i = 0; i < blocks(is_bias).size(); ++i) {
         const ParamBlock& block = blocks(is_bias)[i];
         const py::array& tensor = is_bias ? biases[i] : weights[i];
-        const py::tuple shape = ShapeOf(block, is_bias);
-        if (!shape.equal(tensor.attr("shape"))) {
-          throw py::value_error("expected shape " + Text(shape) + " for " +
-                                block.Name() + ", but received " +
-                                Text(tensor.attr("shape")));
+        const bool fits = tensor.ndim() == (is_bias ? 1 : 2) &&
+                          tensor.shape(0) == block.rows &&
+                          (is_bias || tensor.shape(1) == block.cols);
+        if (!fits) {
+          throw py::value_error(
+              "expected shape " + Text(ShapeOf(block, is_bias)) + " for " +
+              block.Name() + ", but received " + Text(tensor.attr("shape")));
         }
         if (!tensor.dtype().equal(dtype)) {
           throw py::type_error("expected dtype " + Text(dtype) + " for " +
@@ -116,7 +145,7 @@ class Layout {
                                "received " +
                                Text(tensor.dtype()));
         }
-        const py::array dense = py::array::ensure(tensor, py::array::c_style);
+        const py::array dense = Dense(tensor);
         std::memcpy(to + block.offset * dtype.itemsize(), dense.data(),
                     block.size() * dtype.itemsize());
       }
@@ -124,14 +153,14 @@ class Layout {
     return params;
   }
 
-  // A buffer of the layout's size, its numbers one after the other.
+  // A buffer of the layout's size, dense.
   py::array DenseParams(const py::array& params) const {
     if (params.ndim() != 1 || params.shape(0) != size()) {
       throw py::value_error("expected params of shape (" +
                             std::to_string(size()) + ",), but received " +
                             Text(params.attr("shape")));
     }
-    return py::array::ensure(params, py::array::c_style);
+    return Dense(Numbers("params", params));
   }
 
   std::pair<py::list, py::list> ParamsToCanonical(

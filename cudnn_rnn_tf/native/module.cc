@@ -16,19 +16,18 @@ namespace py = pybind11;
 namespace cudnn_rnn_tf {
 namespace {
 
+using AnyFloats = py::array_t<float, kDense | py::array::forcecast>;
+using DenseFloats = py::array_t<float, kDense>;
+using DenseBits = py::array_t<uint16_t, kDense>;
+
 using Function = void (*)(int64_t, const float*, float*);
 
-py::array_t<float> Apply(
-    Function function,
-    const py::array_t<float, py::array::c_style | py::array::forcecast>& x) {
+py::array_t<float> Apply(Function function, const AnyFloats& x) {
   py::array_t<float> y(
       std::vector<py::ssize_t>(x.shape(), x.shape() + x.ndim()));
   function(x.size(), x.data(), y.mutable_data());
   return y;
 }
-
-using DenseFloats = py::array_t<float, py::array::c_style>;
-using DenseBits = py::array_t<uint16_t, py::array::c_style>;
 
 template <auto convert>
 DenseFloats FromBits(const DenseBits& x) {
@@ -81,7 +80,7 @@ Raises:
                        const std::string& input_mode,
                        const std::string& direction,
                        const std::string& bias_mode, int64_t num_proj,
-                       float dropout, float cell_clip) {
+                       float dropout, double cell_clip) {
              return Layout(MakeSpec(rnn_mode, num_layers, num_units, input_size,
                                     input_mode, direction, bias_mode, num_proj,
                                     dropout, cell_clip));
@@ -90,7 +89,7 @@ Raises:
            py::arg("input_size"), py::arg("input_mode") = "linear_input",
            py::arg("direction") = "unidirectional",
            py::arg("bias_mode") = "double", py::arg("num_proj") = 0,
-           py::arg("dropout") = 0.0f, py::arg("cell_clip") = 0.0f)
+           py::arg("dropout") = 0.0f, py::arg("cell_clip") = 0.0)
       .def_property_readonly("size", &Layout::size,
                              "Number of elements in the opaque buffer.")
       .def_property_readonly(
@@ -126,7 +125,7 @@ Packs lists of arrays into one buffer [size] of the first weight's dtype.
 
 Raises:
   ValueError: where a list's length or an array's shape is not the layout's.
-  TypeError: where the arrays differ in dtype.
+  TypeError: where the arrays differ in dtype, or hold no numbers.
 )doc")
       .def("params_to_canonical", &Layout::ParamsToCanonical, py::arg("params"),
            R"doc(
@@ -134,6 +133,7 @@ Takes a buffer [size] apart into (weights, biases), lists of new arrays.
 
 Raises:
   ValueError: where the buffer's shape is not the layout's.
+  TypeError: where it holds no numbers.
 )doc");
 
   py::class_<Predictor>(m, "CpuPredictor",
@@ -150,13 +150,11 @@ Raises:
   m.def("cpu_features", &CpuFeatures);
   m.def(
       "sigmoid",
-      [](const py::array_t<float, py::array::c_style | py::array::forcecast>&
-             x) { return Apply(Simd().functions.sigmoid, x); },
+      [](const AnyFloats& x) { return Apply(Simd().functions.sigmoid, x); },
       "The CPU kernels' float32 sigmoid, elementwise.");
   m.def(
       "tanh",
-      [](const py::array_t<float, py::array::c_style | py::array::forcecast>&
-             x) { return Apply(Simd().functions.tanh, x); },
+      [](const AnyFloats& x) { return Apply(Simd().functions.tanh, x); },
       "The CPU kernels' float32 tanh, elementwise.");
   m.def("from_float16", &FromBits<&SimdConversions::from_float16>,
         "Float32 numbers of the bits of float16 numbers, as the kernels read.");

@@ -1,5 +1,7 @@
 #include "cudnn_rnn_tf/native/predictor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -8,7 +10,34 @@
 namespace cudnn_rnn_tf {
 namespace {
 
+// Gives the interpreter to other threads for its life. py::gil_scoped_release
+// does so, too, but ends the process where a daemon thread comes back while the
+// interpreter shuts down: Python before 3.14 then unwinds the thread's stack,
+// and a destructor cannot be unwound. Such a thread stays here until the
+// process ends, as it does in later versions.
+class OtherThreadsRun {
+ public:
+  OtherThreadsRun() : state_(PyEval_SaveThread()) {}
+  ~OtherThreadsRun() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      while (true) pause();
+    }
+  }
+  OtherThreadsRun(const OtherThreadsRun&) = delete;
+  OtherThreadsRun& operator=(const OtherThreadsRun&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
 RnnDataType DataTypeOf(const py::dtype& dtype) {
+  if (!py::cast<bool>(dtype.attr("isnative"))) {
+    throw py::type_error(
+        "expected weights in this machine's byte order, but received dtype " +
+        Text(py::repr(dtype)));
+  }
   const std::string name = py::cast<std::string>(dtype.attr("name"));
   if (name == "float64") return RnnDataType::kFloat64;
   if (name == "float32") return RnnDataType::kFloat32;
@@ -50,7 +79,7 @@ std::vector<int32_t> ReadLengths(const py::object& value,
   }
   CheckShape("sequence_lengths", array, {batch_size}, {"B"});
   const auto lengths =
-      py::array_t<int64_t, py::array::c_style | py::array::forcecast>(array);
+      py::array_t<int64_t, kDense | py::array::forcecast>(array);
   std::vector<int32_t> checked(batch_size);
   for (py::ssize_t i = 0; i < batch_size; ++i) {
     const int64_t length = lengths.data()[i];
@@ -88,11 +117,9 @@ py::array Predictor::ToDense(const char* argument,
                          " to be an array of numbers, but received " +
                          Text(py::repr(value)));
   }
-  constexpr int kPlain =
-      py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   const py::dtype dtype = array.dtype();
   if ((dtype.is(dtype_) || dtype.equal(dtype_)) &&
-      (array.flags() & kPlain) == kPlain) {
+      (array.flags() & kDense) == kDense) {
     return array;
   }
   const bool is_number = std::strchr("fiub", dtype.kind()) != nullptr;
@@ -188,7 +215,7 @@ py::tuple Predictor::Call(const py::object& inputs,
     buffers.output_c = after[1].mutable_data();
   }
   {
-    const py::gil_scoped_release release;
+    const OtherThreadsRun others;
     predictor_.Forward(max_time, batch_size, buffers);
   }
   if (spec.is_lstm()) {

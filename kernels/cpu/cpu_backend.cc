@@ -345,12 +345,13 @@ RnnStatus CpuBackend::Backward(const RnnProblem& problem,
 }
 
 RnnStatus CpuBackend::Copy(const void* from, void* to, size_t bytes) {
-  std::memcpy(to, from, bytes);
+  // An empty tensor has no memory, whose address may not be handed on.
+  if (bytes > 0) std::memcpy(to, from, bytes);
   return {};
 }
 
 RnnStatus CpuBackend::SetZero(void* to, size_t bytes) {
-  std::memset(to, 0, bytes);
+  if (bytes > 0) std::memset(to, 0, bytes);
   return {};
 }
 

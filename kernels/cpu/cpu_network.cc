@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace cudnn_rnn_tf {
+namespace {
+
+int64_t RowStride(int64_t size) {
+  const int64_t stride = CeilDiv(size, 16) * 16 + 16;
+  const bool is_power_of_two = (stride & (stride - 1)) == 0;
+  return is_power_of_two ? stride + 16 : stride;
+}
+
+}  // namespace
 
 template <typename T>
 CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
@@ -49,7 +58,7 @@ CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       out_(spec_.output_size()),
       layer_out_(spec_.layer_output_size()),
       dirs_(spec_.num_dirs()),
-      h_stride_(CeilDiv(out_, 16) * 16 + 16) {
+      h_stride_(RowStride(out_)) {
   if (has_dropout(spec_.num_layers - 1)) {
     mask_steps_ = rows.CallerRows(/*time_major=*/true);
   }

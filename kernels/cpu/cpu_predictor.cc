@@ -9,6 +9,20 @@
 #include "kernels/cpu/storage.h"
 
 namespace cudnn_rnn_tf {
+
+class CpuPredictor::Call {
+ public:
+  explicit Call(std::atomic<size_t>* num_calls) : num_calls_(num_calls) {
+    ++*num_calls_;
+  }
+  ~Call() { --*num_calls_; }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+ private:
+  std::atomic<size_t>* const num_calls_;
+};
+
 CpuPredictor::CpuPredictor(const RnnSpec& spec, RnnDataType dtype,
                            const void* params, const Options& options)
     : spec_(spec),
@@ -29,6 +43,7 @@ CpuPredictor::CpuPredictor(const RnnSpec& spec, RnnDataType dtype,
 
 void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
                            RnnForwardBuffers buffers) {
+  const Call call(&num_calls_);
   const FlushDenormals flush;
   const int64_t states = spec_.num_pseudo_layers() * batch_size;
   const int32_t* const lengths = buffers.sequence_lengths;
@@ -99,7 +114,11 @@ std::unique_ptr<CpuPredictor::Workspace> CpuPredictor::TakeWorkspace(
 
 void CpuPredictor::GiveBack(std::unique_ptr<Workspace> workspace) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (lock) workspaces_.push_back(std::move(workspace));
+  if (!lock) return;
+  most_calls_ = std::max(most_calls_, num_calls_.load());
+  // The oldest goes: a call that did without the list has brought a new one.
+  if (workspaces_.size() == most_calls_) workspaces_.erase(workspaces_.begin());
+  workspaces_.push_back(std::move(workspace));
 }
 
 const void* CpuPredictor::Reversed(const RnnProblem& problem,

@@ -1,6 +1,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_PREDICTOR_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_PREDICTOR_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -45,6 +47,8 @@ class CpuPredictor {
     ArenaMemory memory;
     std::vector<char> reversed;
   };
+  // Counts the calls that are being run.
+  class Call;
   std::unique_ptr<Workspace> TakeWorkspace(int64_t max_time,
                                            int64_t batch_size);
   void GiveBack(std::unique_ptr<Workspace> workspace);
@@ -59,8 +63,11 @@ class CpuPredictor {
   const CpuPackedParams packed_;
   ThreadPool pool_;
   CpuBackend backend_;
+  std::atomic<size_t> num_calls_{0};
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> workspaces_;  // Of no call.
+  // Of no call, and no more than calls have been run at the same time.
+  std::vector<std::unique_ptr<Workspace>> workspaces_;
+  size_t most_calls_ = 0;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -97,7 +97,8 @@ struct SplitExp {
     p = p * r + 0.5f;
     rest = p * (r * r) + r;
     // n, shifted to where a float has its exponent, to be added to that of 1.
-    scale = (Floats)(((Ints)shifted << 23) + (127 << 23));
+    // Words wrap around where x is NaN; integers with a sign must not.
+    scale = (Floats)(((Words)shifted << 23) + (127u << 23));
   }
 };
 

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <iterator>
 
+#include "kernels/version.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -55,7 +57,8 @@ std::string NameOf(const std::string& gpu, RnnProblem problem,
   int64_t rounded = 1;
   while (rounded < problem.max_time) rounded *= 2;
   problem.max_time = rounded;
-  std::string name = gpu + ", cuDNN " +
+  // Another version of this package may have faster kernels, or others.
+  std::string name = gpu + ", cudnn_rnn_tf " + kVersion + ", cuDNN " +
                      std::to_string(Gpu().cudnn.cudnnGetVersion()) + ": " +
                      Describe(problem);
   if (problem.dtype == RnnDataType::kFloat32 && options.allow_tf32) {

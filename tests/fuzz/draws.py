@@ -1,0 +1,69 @@
+"""Values that are seldom thought of."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+INTEGERS = (
+    *(-(2**63), -(2**31), -1, 0, 1, 2, 3, 4, 5, 7, 16, 33, 65535, 65536, 65537, 5 * 10**7),
+    *(2**31 - 1, 2**31, 2**32, 2**33 + 1, 10**12, 2**40, 2**62, 2**63 - 1),
+)
+FLOATS = (
+    *(float("nan"), float("inf"), float("-inf"), -1.0, -0.0, 0.0, 0.25, 0.5, 1.0, 2.0),
+    *(1e-45, 1e-40, 1.2e-38, 1e-20, 3e38, 1e39, 1e300, 0.99999999, -1e-40),
+)
+STRINGS = {
+    "rnn_mode": ("lstm", "gru", "rnn_tanh", "rnn_relu", "", "LSTM", "lstm\0", "gru " * 1000),
+    "input_mode": ("linear_input", "skip_input", "auto_select", "", "\u00e4"),
+    "direction": ("unidirectional", "bidirectional", "", "both", "\n"),
+    "bias_mode": ("none", "single_input", "single_recurrent", "double", "", "two"),
+    "algorithm": ("auto", "standard", "persist_static", "resident", "", "fast"),
+}
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+def integer(rng: random.Random) -> int:
+    return rng.choice(INTEGERS) if rng.random() < 0.8 else rng.randrange(-(2**63), 2**63)
+
+
+def count(rng: random.Random) -> int:
+    """Of an op's outputs.
+
+    TensorFlow makes room for them before it asks the op whether there are as many: a million take
+    it minutes, here as in `tf.split`.
+    """
+    return rng.choice((-1, 0, 1, 2, 3, 5, 33, 200))
+
+
+def floating(rng: random.Random) -> float:
+    return rng.choice(FLOATS)
+
+
+def shape(rng: random.Random, good: Sequence[int]) -> list[int]:
+    """Another one, of few elements."""
+    dims = list(good)
+    edit = rng.randrange(7)
+    if edit == 0 and dims:
+        del dims[rng.randrange(len(dims))]
+    elif edit == 1:
+        dims.insert(rng.randrange(len(dims) + 1), rng.choice((0, 1, 2)))
+    elif edit == 2 and dims:
+        dims[rng.randrange(len(dims))] += rng.choice((-1, 1))
+    elif edit == 3 and dims:
+        dims[rng.randrange(len(dims))] = 0
+    elif edit == 4 and dims:
+        # No elements, so that no size is too large.
+        place = rng.randrange(len(dims))
+        dims = [0 if i == place else d for i, d in enumerate(dims)]
+        dims[rng.randrange(len(dims))] = rng.choice((2**31 - 1, 2**31, 2**40))
+        dims[place] = 0
+    elif edit == 5:
+        dims = [rng.randrange(5) for _ in range(rng.randrange(5))]
+    else:
+        rng.shuffle(dims)
+    return [max(0, dim) for dim in dims]
+
+
+def numbers(rng: random.Random) -> list[Any]:
+    """How the elements of a tensor are to be: a kind, and a seed."""
+    return [rng.choice(("zeros", "normal", "huge", "nan", "denormal")), rng.randrange(1000)]

@@ -1,0 +1,218 @@
+"""Calls the package as nobody would call it, and reports what does not end in an error.
+
+    make fuzz ARGS=--seconds=600
+
+Each case is a good call with a few changes, drawn from a seed. It runs in a child process: a
+signal, a hang, or an exception of a type that users are not told to expect, is a failure. A failure
+is made as small as it goes, by leaving changes out while it stays one, and is reported as a line of
+JSON that can be run again, `--case='…'`, and kept in `corpus.json`, which is run first.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+HERE = pathlib.Path(__file__).resolve().parent
+TARGETS = ("raw_ops", "graphs", "native_module", "files")
+# The longest that a case may take; the slowest good ones take a second or two.
+HANG_SECONDS = 60
+START_SECONDS = 300
+
+
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    Attributes:
+        case: what was run, with its changes.
+        kind: "ok"; an error that was to be expected, by its type; or a failure.
+        is_failure: which of the two.
+    """
+
+    case: dict[str, Any]
+    kind: str
+    is_failure: bool
+
+
+class Child:
+    """A process that runs one case after the other."""
+
+    def __init__(self, target: str):
+        self._unread = b""
+        self._stderr = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, *(["-S"] if sys.flags.no_site else []), HERE / "child.py", target],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        if self._read(START_SECONDS) != {"ready": target}:
+            self.close()
+            raise RuntimeError(f"the child process did not start:\n{self.last_words()}")
+
+    def run(self, request: dict[str, Any]) -> Outcome:
+        """Runs one case, given by itself or by its seed."""
+        case = request
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        for _ in range(2):
+            answer = self._read(HANG_SECONDS)
+            if answer is None:
+                kind = self._end()
+                return Outcome(case, kind, True)
+            case = answer.get("case", case)
+        return Outcome(case, answer["kind"], answer["is_failure"])
+
+    def _end(self) -> str:
+        """How the process ended, or that it did not."""
+        try:
+            status = self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return f"hang of more than {HANG_SECONDS} s"
+        self.close()
+        return signal.Signals(-status).name if status < 0 else f"exit with status {status}"
+
+    def _read(self, seconds: float) -> dict[str, Any] | None:
+        """The next line; None where there is none in time, or ever."""
+        end, descriptor = time.monotonic() + seconds, self._process.stdout.fileno()
+        while b"\n" not in self._unread:
+            left = max(0, end - time.monotonic())
+            ready, _, _ = select.select([descriptor], [], [], left)
+            part = os.read(descriptor, 1 << 16) if ready else b""
+            if not part:
+                return None
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        return json.loads(line)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def last_words(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")[-2000:]
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            pipe.close()
+
+
+class Runner:
+    """Runs cases of one target in as many processes as it takes."""
+
+    def __init__(self, target: str):
+        self._target = target
+        self._child: Child | None = None
+
+    def run(self, request: dict[str, Any]) -> Outcome:
+        if self._child is None or not self._child.is_alive:
+            self._child = Child(self._target)
+        outcome = self._child.run(request)
+        if outcome.is_failure and self._child.is_alive:
+            # Whatever it did, the next case is not to suffer from it.
+            self._child.close()
+        return outcome
+
+    def shrink(self, outcome: Outcome) -> Outcome:
+        """The same failure with as few changes as it takes."""
+        index = 0
+        # A child that ended while it drew a case has not said what the case is.
+        while index < len(outcome.case.get("changes", ())):
+            changes = [*outcome.case["changes"]]
+            del changes[index]
+            smaller = self.run({**outcome.case, "changes": changes})
+            if smaller.kind == outcome.kind:
+                outcome = smaller
+            else:
+                index += 1
+        return outcome
+
+    def close(self) -> None:
+        if self._child is not None and self._child.is_alive:
+            self._child.close()
+
+
+def corpus(target: str) -> list[dict[str, Any]]:
+    cases = json.loads((HERE / "corpus.json").read_text())
+    return [case for case in cases if case["target"] == target]
+
+
+def requests(target: str, seconds: float, seed: int, with_corpus: bool) -> Iterator[dict[str, Any]]:
+    """The corpus as a whole, and then seeds until the time is over."""
+    if with_corpus:
+        yield from corpus(target)
+    end = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < end:
+        yield {"target": target, "seed": f"{seed}.{number}"}
+        number += 1
+
+
+def fuzz(
+    target: str, source: Iterator[dict[str, Any]]
+) -> tuple[collections.Counter, list[Outcome]]:
+    """Runs cases; returns how often each kind of end came, and the failures, made small."""
+    runner, ends, failures = Runner(target), collections.Counter(), {}
+    try:
+        for request in source:
+            outcome = runner.run(request)
+            ends[outcome.kind] += 1
+            if outcome.is_failure and outcome.kind not in failures:
+                failures[outcome.kind] = runner.shrink(outcome)
+                report(failures[outcome.kind])
+    finally:
+        runner.close()
+    return ends, list(failures.values())
+
+
+def report(failure: Outcome) -> None:
+    print(f"FAILURE: {failure.kind}\n  --case='{json.dumps(failure.case)}'", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="for all targets together")
+    parser.add_argument("--seed", type=int, default=0, help="of the cases that are drawn")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="some of %(default)s")
+    parser.add_argument("--case", help="run this case alone")
+    parser.add_argument("--report", type=pathlib.Path, help="a file for the numbers, as JSON")
+    options = parser.parse_args(arguments)
+    if options.case is not None:
+        case = json.loads(options.case)
+        ends, failures = fuzz(case["target"], iter([case]))
+        print(dict(ends))
+        return 1 if failures else 0
+    targets = options.targets.split(",")
+    all_ends, num_failures = {}, 0
+    for target in targets:
+        source = requests(target, options.seconds / len(targets), options.seed, with_corpus=True)
+        ends, failures = fuzz(target, source)
+        all_ends[target] = dict(ends.most_common())
+        num_failures += len(failures)
+        print(f"{target}: {ends.total()} cases, {len(failures)} kinds of failure", flush=True)
+        for kind, count in ends.most_common():
+            print(f"  {count:7} {kind}")
+    if options.report is not None:
+        numbers = {"seed": options.seed, "seconds": options.seconds, "ends": all_ends}
+        options.report.write_text(json.dumps(numbers, indent=1) + "\n")
+    return 1 if num_failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

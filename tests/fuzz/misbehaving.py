@@ -1,0 +1,29 @@
+"""Does all that must not happen: what `fuzz.py` is tested on."""
+
+import ctypes
+import os
+import random
+import time
+from typing import Any
+
+EXPECTED = (ValueError,)
+
+
+def draw(rng: random.Random) -> dict[str, Any]:
+    return {"changes": [rng.choice(("nothing", "value"))]}
+
+
+def run(case: dict[str, Any]) -> None:
+    for change in case["changes"]:
+        if change == "abort":
+            os.abort()
+        if change == "segfault":
+            ctypes.string_at(8)
+        if change == "exit":
+            os._exit(0)
+        if change == "hang":
+            time.sleep(3600)
+        if change == "key":
+            raise KeyError("wrong")
+        if change == "value":
+            raise ValueError("right")

@@ -1,0 +1,49 @@
+"""Good calls, for others to change."""
+
+import random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def draw(rng: random.Random) -> dict[str, Any]:
+    """A small network and the sizes of its data."""
+    rnn_mode = rng.choice(tuple(GATES))
+    num_units = rng.randrange(1, 6)
+    input_mode = rng.choice(("linear_input", "linear_input", "skip_input"))
+    is_lstm = rnn_mode == "lstm"
+    return {
+        "rnn_mode": rnn_mode,
+        "num_layers": rng.randrange(1, 4),
+        "num_units": num_units,
+        "num_proj": rng.randrange(num_units + 1) if is_lstm else 0,
+        "input_size": num_units if input_mode == "skip_input" else rng.randrange(1, 6),
+        "input_mode": input_mode,
+        "direction": rng.choice(("unidirectional", "bidirectional")),
+        "bias_mode": rng.choice(("none", "single_input", "single_recurrent", "double")),
+        "dropout": rng.choice((0.0, 0.5)),
+        "cell_clip": rng.choice((0.0, 0.3)) if is_lstm else 0.0,
+        "max_time": rng.randrange(5),
+        "batch_size": rng.randrange(4),
+        "time_major": rng.random() < 0.5,
+        "dtype": rng.choice(("float64", "float32", "float16", "bfloat16")),
+    }
+
+
+def fill(shape: Any, dtype: Any, kind: str, seed: int) -> np.ndarray:
+    """An array of numbers of a kind."""
+    if dtype == "bfloat16":
+        dtype = ml_dtypes.bfloat16
+    rng = np.random.default_rng(seed)
+    values = {
+        "zeros": lambda: np.zeros(shape),
+        "normal": lambda: rng.standard_normal(shape),
+        "huge": lambda: rng.standard_normal(shape) * 1e38,
+        "nan": lambda: np.where(rng.random(shape) < 0.3, np.nan, rng.standard_normal(shape)),
+        "denormal": lambda: rng.standard_normal(shape) * 1e-40,
+    }[kind]()
+    with np.errstate(all="ignore"):
+        return values.astype(dtype)

@@ -1,0 +1,148 @@
+"""The ops, called eagerly, in functions that know shapes when they are traced, and in others."""
+
+import random
+from typing import Any
+
+import draws
+import networks
+import tensorflow as tf
+
+from cudnn_rnn_tf import native
+from cudnn_rnn_tf.op_library import raw_ops
+
+EXPECTED = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.ResourceExhaustedError,
+    # Of a type that an op has no kernel for.
+    tf.errors.NotFoundError,
+    ValueError,
+    TypeError,
+)
+OPS = ("forward", "backward", "canonical_to_params", "params_to_canonical", "params_size")
+_SPEC = ("rnn_mode", "num_layers", "num_units", "num_proj", "input_mode", "direction", "bias_mode")
+_OTHER_DTYPES = ("int32", "int64", "uint8", "bool", "complex64")
+
+
+def draw(rng: random.Random) -> dict[str, Any]:
+    network, op = networks.draw(rng), rng.choice(OPS)
+    case = {"op": op, "network": network, "mode": rng.choice(("eager", "traced", "run"))}
+    tensors, attributes = _good(case)
+    changes = []
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        if tensors and rng.random() < 0.5:
+            name = rng.choice(sorted(tensors))
+            what = rng.choice(("shape", "shape", "dtype", "fill"))
+            value = {
+                "shape": lambda name=name: draws.shape(rng, tensors[name]["shape"]),
+                "dtype": lambda: rng.choice(draws.DTYPES + _OTHER_DTYPES),
+                "fill": lambda: draws.numbers(rng),
+            }[what]()
+        else:
+            name, what = rng.choice(sorted(attributes)), "attribute"
+            good = attributes[name]
+            if isinstance(good, bool):
+                value = not good
+            elif isinstance(good, str):
+                value = rng.choice(draws.STRINGS[name])
+            elif isinstance(good, float):
+                value = draws.floating(rng)
+            else:
+                is_count = name in ("num_weights", "num_biases")
+                value = (draws.count if is_count else draws.integer)(rng)
+        changes.append([name, what, value])
+    return {**case, "changes": changes}
+
+
+def run(case: dict[str, Any]) -> None:
+    tensors, attributes = _good(case)
+    for name, what, value in case["changes"]:
+        if what == "attribute":
+            attributes[name] = value
+        elif name in tensors:
+            tensors[name][what] = value
+    arrays = {
+        name: networks.fill(spec["shape"], spec["dtype"], *spec["fill"])
+        for name, spec in tensors.items()
+    }
+    op = getattr(raw_ops, f"cudnn_rnn_tf_{case['op']}")
+    lists = {"canonical_to_params": ("weights", "biases")}.get(case["op"], ())
+
+    def call(*values: tf.Tensor) -> Any:
+        arguments = dict(zip(arrays, values, strict=True))
+        for prefix in lists:
+            names = [name for name in arguments if name.startswith(prefix)]
+            arguments[prefix] = [arguments.pop(name) for name in names]
+        return op(**arguments, **attributes)
+
+    if case["mode"] == "eager":
+        results = call(*map(tf.constant, arrays.values()))
+    else:
+        signature = [
+            tf.TensorSpec(None if case["mode"] == "run" else array.shape, array.dtype)
+            for array in arrays.values()
+        ]
+        function = tf.function(call, input_signature=signature, autograph=False)
+        results = function(*map(tf.constant, arrays.values()))
+    for result in tf.nest.flatten(results):
+        result.numpy()
+
+
+def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """A good call's tensors, each as a shape, a dtype and what fills it, and its attributes."""
+    network = case["network"]
+    attributes = {name: network[name] for name in _SPEC}
+    layout = native.ParamLayout(**attributes, input_size=network["input_size"])
+    if case["op"] == "params_size":
+        return {}, {**attributes, "input_size": network["input_size"]}
+
+    def tensor(*shape: int, dtype: str = network["dtype"], fill: str = "normal") -> dict[str, Any]:
+        return {"shape": list(shape), "dtype": dtype, "fill": [fill, 1]}
+
+    if case["op"] == "params_to_canonical":
+        attributes["num_weights"] = len(layout.weight_shapes)
+        attributes["num_biases"] = len(layout.bias_shapes)
+    if case["op"] == "canonical_to_params":
+        tensors = {
+            f"{kind}_{index:03}": tensor(*shape)
+            for kind, shapes in (("weights", layout.weight_shapes), ("biases", layout.bias_shapes))
+            for index, shape in enumerate(shapes)
+        }
+        return tensors, {**attributes, "input_size": network["input_size"]}
+    if case["op"] == "params_to_canonical":
+        return {"params": tensor(layout.size)}, {**attributes, "input_size": network["input_size"]}
+    time, batch, time_major = network["max_time"], network["batch_size"], network["time_major"]
+    lead = (time, batch) if time_major else (batch, time)
+    count = network["num_layers"] * layout.num_dirs
+    states = (count, batch) if time_major else (batch, count)
+    is_lstm = network["rnn_mode"] == "lstm"
+    c = tensor(*states, network["num_units"]) if is_lstm else tensor(0)
+    h = tensor(*states, layout.output_size)
+    outputs = tensor(*lead, layout.num_dirs * layout.output_size)
+    tensors = {
+        "input": tensor(*lead, network["input_size"]),
+        "input_h": h,
+        "input_c": c,
+        "params": tensor(layout.size),
+        "sequence_lengths": tensor(batch, dtype="int32", fill="zeros"),
+        "seed": tensor(2, dtype="int64", fill="zeros"),
+    }
+    for name in ("dropout", "cell_clip", "time_major"):
+        attributes[name] = network[name]
+    attributes["has_sequence_lengths"] = True
+    if case["op"] == "forward":
+        return tensors, {**attributes, "is_training": True, "algorithm": "auto"}
+    for suffix in ("", "_backprop"):
+        tensors |= {f"output{suffix}": {**outputs}, f"output_h{suffix}": {**h}}
+        tensors[f"output_c{suffix}"] = {**c}
+    tensors["reserve_space"] = tensor(_reserve_space(case), dtype="uint8", fill="zeros")
+    return tensors, attributes
+
+
+def _reserve_space(case: dict[str, Any]) -> int:
+    """How many bytes the forward pass of the good call leaves."""
+    tensors, attributes = _good({**case, "op": "forward"})
+    arrays = {
+        name: networks.fill(spec["shape"], spec["dtype"], *spec["fill"])
+        for name, spec in tensors.items()
+    }
+    return raw_ops.cudnn_rnn_tf_forward(**arrays, **attributes)[3].shape[0]

@@ -1,0 +1,60 @@
+"""The fuzzers: what they find when something is wrong, and that they find nothing here."""
+
+import importlib.util
+import pathlib
+import signal
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+pytest.importorskip("safetensors")
+
+FUZZ = pathlib.Path(__file__).with_name("fuzz") / "fuzz.py"
+
+
+@pytest.fixture
+def fuzz():
+    spec = importlib.util.spec_from_file_location("fuzz", FUZZ)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fuzz"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["fuzz"]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("abort", signal.SIGABRT.name),
+        ("segfault", signal.SIGSEGV.name),
+        ("exit", "exit with status 0"),
+        ("hang", "hang of more than 2 s"),
+        ("key", "KeyError: 'wrong'"),
+    ],
+)
+def test_failures_are_found_and_made_small(fuzz, change, kind, monkeypatch):
+    monkeypatch.setattr(fuzz, "HANG_SECONDS", 2)
+    case = {"target": "misbehaving", "changes": ["nothing", change, "nothing"]}
+    ends, failures = fuzz.fuzz("misbehaving", iter([case, {**case, "changes": ["value"]}]))
+    assert ends == {kind: 1, "ValueError": 1}
+    assert failures == [fuzz.Outcome({**case, "changes": [change]}, kind, True)]
+
+
+def test_seeds_say_the_cases(fuzz):
+    source = [{"target": "misbehaving", "seed": str(index)} for index in range(20)]
+    ends, failures = fuzz.fuzz("misbehaving", iter(source))
+    assert not failures
+    assert set(ends) == {"ok", "ValueError"}
+    assert fuzz.fuzz("misbehaving", iter(source)) == (ends, [])
+
+
+@pytest.mark.parametrize("target", ["raw_ops", "graphs", "native_module", "files"])
+def test_nothing_is_found(fuzz, target, capsys):
+    """The cases that were found once, and what a few seconds are enough for."""
+    source = fuzz.requests(target, seconds=8, seed=0, with_corpus=True)
+    ends, failures = fuzz.fuzz(target, source)
+    assert not failures, capsys.readouterr().out
+    assert ends.total() > len(fuzz.corpus(target)) >= 10
+    assert len(ends) > 1  # Not all are refused, nor all accepted.
