@@ -23,6 +23,7 @@ else:
         contrib,
         convert,
         cudnn_rnn_ops,
+        keras,
         second_order,  # noqa: F401 - Registers a gradient.
     )
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
@@ -65,6 +66,7 @@ else:
         "cudnn_rnn_ops",
         "export_portable",
         "info",
+        "keras",
         "native",
         "op_library_path",
     ]
