@@ -104,9 +104,7 @@ class Bidirectional(keras.layers.Bidirectional):
         else:
             parts = [h for h, *_ in states]
             if packing:
-                parts = [
-                    packing.last_output(h, backward=False, zero_masked=False) for h in parts
-                ]
+                parts = [packing.last_output(h, backward=False, zero_masked=False) for h in parts]
         parts = [tf.cast(part, self.compute_dtype) for part in parts]
         merged = _MERGES[self.merge_mode](*parts) if self.merge_mode else tuple(parts)
         if not self.return_state:

@@ -17,8 +17,6 @@ _ACTIVATIONS = {
     "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, tf.sigmoid),
 }
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
-# How many gates a cell has, and where cuDNN's stand among Keras's.
-_GATES = {constants.CUDNN_LSTM: (0, 1, 2, 3), constants.CUDNN_GRU: (1, 0, 2)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,21 +127,25 @@ def packing_of(mask: Any, inputs: tf.Tensor) -> Packing | None:
 
 
 def _params(config: RnnConfig, cells: Sequence[Any], dtype: tf.DType) -> tf.Tensor:
-    """The opaque buffer, made of the cells' weights so that gradients find their way to them."""
-    order = _GATES.get(config.rnn_mode, (0,))
+    """The opaque buffer, made of the cells' weights so that gradients find their way to them.
 
-    def gates(stacked: tf.Tensor) -> list[tf.Tensor]:
-        parts = tf.split(stacked, len(order))
-        return [parts[gate] for gate in order]
+    TensorFlow's own operations make it: a portable SavedModel has to do without this package's.
+    """
 
-    weights, biases = [], []
+    def flat(weight: Any) -> tf.Tensor:
+        """A kernel [n, G * H], or biases [n, G * H], gate by gate in cuDNN's order."""
+        stacked = tf.transpose(tf.cast(weight, dtype))
+        if config.rnn_mode == constants.CUDNN_GRU:
+            update, reset, candidate = tf.split(stacked, 3)
+            stacked = tf.concat([reset, update, candidate], axis=0)
+        return tf.reshape(stacked, [-1])
+
+    weights = [flat(weight) for cell in cells for weight in (cell.kernel, cell.recurrent_kernel)]
     for cell in cells:
-        for kernel in (cell.kernel, cell.recurrent_kernel):
-            weights += gates(tf.transpose(tf.cast(kernel, dtype)))
-        if cell.bias is not None:
-            sides = tf.reshape(tf.cast(cell.bias, dtype), (-1, len(order) * config.num_units))
-            biases += [gate for side in tf.unstack(sides) for gate in gates(side)]
-    return ops.canonical_to_params(config, weights, biases)
+        if cell.use_bias:
+            sides = tf.reshape(cell.bias, (-1, cell.kernel.shape[1]))
+            weights += [flat(side[tf.newaxis]) for side in tf.unstack(sides)]
+    return tf.concat(weights, axis=0)
 
 
 def _rnn_mode(cell: Any) -> str:
