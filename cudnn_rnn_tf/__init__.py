@@ -31,6 +31,7 @@ else:
     from cudnn_rnn_tf.cpu_predictor import CpuPredictor
     from cudnn_rnn_tf.information import __version__, info
     from cudnn_rnn_tf.initializers import TorchUniform
+    from cudnn_rnn_tf.keras import accelerate
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.op_library import op_library_path
     from cudnn_rnn_tf.portable import export_portable
@@ -60,6 +61,7 @@ else:
         "RNNParamsSaveable",
         "TorchUniform",
         "__version__",
+        "accelerate",
         "canonical_var_list",
         "contrib",
         "convert",
