@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import contrib_format, cudnn_rnn_ops, opaque_kernel, ops
+from cudnn_rnn_tf import cudnn_rnn_ops, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
@@ -61,7 +61,8 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
 
     rnn_mode: str
     _model_class: Callable[..., Any]
-    _saveable_class: type[CudnnOpaqueParamsSaveable]
+    # Programs assign a derived class before the layer is built.
+    _saveable_cls: type[CudnnOpaqueParamsSaveable]
 
     def __init__(
         self,
@@ -253,30 +254,31 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         if tf.executing_eagerly():
             return None
         for item in _v1.get_collection(_v1.GraphKeys.SAVEABLE_OBJECTS):
-            if isinstance(item, self._saveable_class) and item.variable is self._variable:
+            if isinstance(item, self._saveable_cls) and item.variable is self._variable:
                 return item
         return None
 
     def _create_saveable(self) -> CudnnOpaqueParamsSaveable:
-        scope = _v1.get_variable_scope().name
-        collection = _v1.GraphKeys.SAVEABLE_OBJECTS
-        in_graph = not tf.executing_eagerly()
-        if in_graph:
-            taken = {spec.name for item in _v1.get_collection(collection) for spec in item.specs}
-            if not taken.isdisjoint(contrib_format.tensor_shapes(self._config, scope)):
-                scope = self._scope.name
         config = self._config
-        created = self._saveable_class(
-            self._variable,
-            config.num_layers,
-            config.num_units,
-            config.input_size,
-            config.input_mode,
-            config.direction,
-            scope=scope,
-            name=f"{self._variable.name.partition(':')[0]}_saveable",
-        )
-        if in_graph:
+
+        def create(scope: str) -> CudnnOpaqueParamsSaveable:
+            return self._saveable_cls(
+                self._variable,
+                config.num_layers,
+                config.num_units,
+                config.input_size,
+                config.input_mode,
+                config.direction,
+                scope=scope,
+                name=f"{self._variable.name.partition(':')[0]}_saveable",
+            )
+
+        created = create(_v1.get_variable_scope().name)
+        if not tf.executing_eagerly():
+            collection = _v1.GraphKeys.SAVEABLE_OBJECTS
+            taken = {spec.name for item in _v1.get_collection(collection) for spec in item.specs}
+            if not taken.isdisjoint(spec.name for spec in created.specs):
+                created = create(self._scope.name)
             _v1.add_to_collection(collection, created)
         return created
 
@@ -385,25 +387,25 @@ class CudnnLSTM(_CudnnRNN):
     __doc__ = _doc("An LSTM")
     rnn_mode = CUDNN_LSTM
     _model_class = cudnn_rnn_ops.CudnnLSTM
-    _saveable_class = CudnnLSTMSaveable
+    _saveable_cls = CudnnLSTMSaveable
 
 
 class CudnnGRU(_CudnnRNN):
     __doc__ = _doc("A GRU")
     rnn_mode = CUDNN_GRU
     _model_class = cudnn_rnn_ops.CudnnGRU
-    _saveable_class = CudnnGRUSaveable
+    _saveable_cls = CudnnGRUSaveable
 
 
 class CudnnRNNTanh(_CudnnRNN):
     __doc__ = _doc("A tanh RNN")
     rnn_mode = CUDNN_RNN_TANH
     _model_class = cudnn_rnn_ops.CudnnRNNTanh
-    _saveable_class = CudnnRNNTanhSaveable
+    _saveable_cls = CudnnRNNTanhSaveable
 
 
 class CudnnRNNRelu(_CudnnRNN):
     __doc__ = _doc("A ReLU RNN")
     rnn_mode = CUDNN_RNN_RELU
     _model_class = cudnn_rnn_ops.CudnnRNNRelu
-    _saveable_class = CudnnRNNReluSaveable
+    _saveable_cls = CudnnRNNReluSaveable
