@@ -106,30 +106,29 @@ class CudnnParamsFormatConverter:
         Raises:
             ValueError: if the number of tensors, or a static shape, does not fit.
         """
-        pseudo_layers = self._num_layers * self._num_dirs
-        num_biases = len(self._bias_names()) * pseudo_layers
-        num_weights = len(tf_canonicals) - num_biases
-        weights, biases = (
-            iter(tensors) for tensors in (tf_canonicals[:num_weights], tf_canonicals[num_weights:])
-        )
-        projections = iter(weights_proj or [])
-        cu_weights, cu_biases = [], []
-        try:
-            for layer in range(self._num_layers):
-                for _ in range(self._num_dirs):
-                    count = len(self._weight_names(layer))
-                    cu_weights += self._tf_to_cudnn_weights(
-                        layer, *[next(weights) for _ in range(count)]
-                    )
-                    if self._num_proj:
-                        cu_weights.append(tf.transpose(next(projections)))
-                    count = len(self._bias_names())
-                    cu_biases += self._tf_to_cudnn_biases(*[next(biases) for _ in range(count)])
-        except StopIteration:
+        weight_counts = [
+            len(self._weight_names(layer))
+            for layer in range(self._num_layers)
+            for _ in range(self._num_dirs)
+        ]
+        num_weights, num_cells = sum(weight_counts), len(weight_counts)
+        num_biases = num_cells * len(self._bias_names())
+        expected = (num_weights + num_biases, num_cells if self._num_proj else 0)
+        received = (len(tf_canonicals), len(weights_proj or []))
+        if received != expected:
             raise ValueError(
-                f"expected the weights and biases of {pseudo_layers} cells, but received "
-                f"{len(tf_canonicals)} tensors and {len(weights_proj or [])} projections"
-            ) from None
+                f"expected {expected[0]} weights and biases and {expected[1]} projections, but "
+                f"received {received[0]} and {received[1]}"
+            )
+        weights, biases = iter(tf_canonicals[:num_weights]), iter(tf_canonicals[num_weights:])
+        cu_weights, cu_biases = [], []
+        for cell, count in enumerate(weight_counts):
+            own = [next(weights) for _ in range(count)]
+            cu_weights += self._tf_to_cudnn_weights(cell // self._num_dirs, *own)
+            if weights_proj:
+                cu_weights.append(tf.transpose(weights_proj[cell]))
+            own = [next(biases) for _ in self._bias_names()]
+            cu_biases += self._tf_to_cudnn_biases(*own)
         return ops.canonical_to_params(self._config, cu_weights, cu_biases)
 
     def _has_input_side(self, layer: int) -> bool:

@@ -51,6 +51,7 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         self._config = config
         self._shapes = shapes
         self._converter = converter
+        self._assigned_parts: list[tf.Tensor] = []
         if tf.executing_eagerly():
             # A tensor that is read now would never change.
             op = variable
@@ -94,6 +95,17 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
             canonical = contrib_format.checked(self._shapes, tensors)
             return self._variable.assign(self._converter.tf_canonical_to_opaque(canonical))
 
+    def assign_part(self, index: int, tensor: tf.Tensor) -> Any:
+        """Assigns one of the tensors of a Saver's checkpoint, the others staying as they are."""
+        # In a graph nothing else says that the next one has to wait for this one.
+        with tf.control_dependencies(self._assigned_parts):
+            tensors = self._tensors()
+            tensors[index] = tf.cast(tensor, self._variable.dtype.base_dtype)
+            assigned = self._variable.assign(self._converter.tf_canonical_to_opaque(tensors))
+        if not tf.executing_eagerly():
+            self._assigned_parts = [assigned]
+        return assigned
+
     # TensorFlow's extension points for what an object-based checkpoint holds of an object.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
@@ -105,6 +117,36 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
                 self._config, restored_tensors, self._variable.dtype.base_dtype, self.name
             )
         )
+
+
+class SavedCell(tf.__internal__.tracking.AutoTrackable):
+    """What contrib's object-based checkpoints have as a cell: its `kernel` and its `bias`.
+
+    It is there to read such a checkpoint; what is read goes into the buffer.
+
+    Args:
+        saveable: of the buffer.
+        kernel: the place of the kernel in a Saver's checkpoint.
+        bias: that of the bias.
+    """
+
+    def __init__(self, saveable: _BufferSaveable, kernel: int, bias: int):
+        self.kernel = _SavedPart(saveable, kernel)
+        self.bias = _SavedPart(saveable, bias)
+
+
+class _SavedPart(tf.__internal__.tracking.Trackable):
+    """One tensor of a cell, under the name that a variable's value has in a checkpoint."""
+
+    def __init__(self, saveable: _BufferSaveable, index: int):
+        self._saveable = saveable
+        self._index = index
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": self._saveable._tensor(self._index)}
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        return self._saveable.assign_part(self._index, restored_tensors["VARIABLE_VALUE"])
 
 
 def _assignments_in_scope(variable: tf.Variable) -> list[tf.Operation]:
@@ -207,6 +249,20 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
             input_mode=self._input_mode,
             direction=self._direction,
         )
+
+    def saved_cells(self) -> dict[str, tf.__internal__.tracking.Trackable]:
+        """What a layer has in contrib's object-based checkpoints, by name.
+
+        Contrib wrote them of unidirectional networks whose cells have one kernel and one bias; of a
+        single cell its parts stand beside it as well.
+        """
+        count = len(self._weight_names)
+        if self._direction == constants.CUDNN_RNN_BIDIRECTION or count != self._num_layers:
+            return {}
+        cells = {f"cell-{i}": SavedCell(self, i, count + i) for i in range(count)}
+        if count == 1:
+            return {**cells, "kernel": cells["cell-0"].kernel, "bias": cells["cell-0"].bias}
+        return cells
 
     def _tf_canonical_names(self) -> tuple[list[str], list[str]]:
         """The names of the weights and of the biases, without the scope."""

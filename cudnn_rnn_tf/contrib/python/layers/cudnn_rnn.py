@@ -220,6 +220,9 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         with tf.init_scope():
             self._saveable = self._find_saveable() or self._create_saveable()
         self.built = True
+        # For a checkpoint that was restored before: what is an attribute by now has had its part.
+        for name, cell in self._saveable.saved_cells().items():
+            self._handle_deferred_dependencies(name, cell)
 
     def _own_scope(self) -> Any:
         """The layer's variable scope: at first a new one in the current scope."""
@@ -291,6 +294,17 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         else:
             children.pop("_saveable", None)
         return children
+
+    def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        # TensorFlow's extension point for what is read only where a checkpoint has it: contrib's
+        # own layout, cell by cell.
+        found = super()._lookup_dependency(name, *args, **kwargs)
+        return found or (self.built and self._saveable.saved_cells().get(name)) or None
+
+    def _handle_deferred_dependencies(self, name: str, trackable: Any) -> None:
+        # An attribute that is the variable is not what a checkpoint has under its name.
+        if not isinstance(trackable, tf.Variable):
+            super()._handle_deferred_dependencies(name, trackable)
 
     # Calling.
 
