@@ -75,21 +75,7 @@ class CudnnParamsFormatConverter:
             The cells' weights, biases and, with `num_proj`, projections [H, P], layer by layer,
             forward before backward.
         """
-        cu_weights, cu_biases = (
-            iter(tensors) for tensors in ops.params_to_canonical(self._config, opaque_param)
-        )
-        num_gates = self._config.layout.num_gates
-        weights, biases, projections = [], [], []
-        for layer in range(self._num_layers):
-            for _ in range(self._num_dirs):
-                count = num_gates * (2 if self._has_input_side(layer) else 1)
-                own = [next(cu_weights) for _ in range(count)]
-                weights += self._cudnn_to_tf_weights(*own)
-                if self._num_proj:
-                    projections.append(tf.transpose(next(cu_weights)))
-                own = [next(cu_biases) for _ in range(2 * num_gates)]
-                biases += self._cudnn_to_tf_biases(*own)
-        return (weights, biases, projections) if self._num_proj else (weights, biases)
+        return self._cu_canonical_to_tf_canonical(*self._opaque_to_cu_canonical(opaque_param))
 
     def tf_canonical_to_opaque(
         self, tf_canonicals: Sequence[tf.Tensor], weights_proj: Sequence[tf.Tensor] | None = None
@@ -106,6 +92,40 @@ class CudnnParamsFormatConverter:
         Raises:
             ValueError: if the number of tensors, or a static shape, does not fit.
         """
+        return self._cu_canonical_to_opaque(
+            *self._tf_canonical_to_cu_canonical(tf_canonicals, weights_proj)
+        )
+
+    def _opaque_to_cu_canonical(
+        self, opaque_param: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        return ops.params_to_canonical(self._config, tf.convert_to_tensor(opaque_param))
+
+    def _cu_canonical_to_opaque(
+        self, cu_weights: Sequence[tf.Tensor], cu_biases: Sequence[tf.Tensor]
+    ) -> tf.Tensor:
+        return ops.canonical_to_params(self._config, cu_weights, cu_biases)
+
+    def _cu_canonical_to_tf_canonical(
+        self, cu_weights: Sequence[tf.Tensor], cu_biases: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], ...]:
+        num_gates = self._config.layout.num_gates
+        cu_weights, cu_biases = iter(cu_weights), iter(cu_biases)
+        weights, biases, projections = [], [], []
+        for layer in range(self._num_layers):
+            for _ in range(self._num_dirs):
+                count = num_gates * (2 if self._has_input_side(layer) else 1)
+                own = [next(cu_weights) for _ in range(count)]
+                weights += self._cudnn_to_tf_weights(*own)
+                if self._num_proj:
+                    projections.append(tf.transpose(next(cu_weights)))
+                own = [next(cu_biases) for _ in range(2 * num_gates)]
+                biases += self._cudnn_to_tf_biases(*own)
+        return (weights, biases, projections) if self._num_proj else (weights, biases)
+
+    def _tf_canonical_to_cu_canonical(
+        self, tf_canonicals: Sequence[tf.Tensor], weights_proj: Sequence[tf.Tensor] | None
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         weight_counts = [
             len(self._weight_names(layer))
             for layer in range(self._num_layers)
@@ -129,7 +149,7 @@ class CudnnParamsFormatConverter:
                 cu_weights.append(tf.transpose(weights_proj[cell]))
             own = [next(biases) for _ in self._bias_names()]
             cu_biases += self._tf_to_cudnn_biases(*own)
-        return ops.canonical_to_params(self._config, cu_weights, cu_biases)
+        return cu_weights, cu_biases
 
     def _has_input_side(self, layer: int) -> bool:
         return layer > 0 or self._config.input_mode != constants.CUDNN_INPUT_SKIP_MODE

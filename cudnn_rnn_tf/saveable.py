@@ -224,6 +224,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         self._num_layers, self._num_units, self._input_size = num_layers, num_units, input_size
         self._input_mode, self._direction = input_mode, direction
         self._scope = scope or None
+        self._variables = opaque_params
         self._weight_names, self._bias_names = self._tf_canonical_names()
         self._param_names = self._weight_names + self._bias_names
         # What a derived class's converter makes of the weights is not known.

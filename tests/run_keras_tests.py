@@ -69,7 +69,8 @@ def run(tests: dict[str, str], pytest_options: list[str]) -> list[tuple[str, str
         )
         report = pathlib.Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *pytest_options]
-        subprocess.run([*command, *tests], cwd=folder, check=False)
+        files = [name for name in tests if name.endswith("_test.py")]
+        subprocess.run([*command, *files], cwd=folder, check=False)
         cases = xml.etree.ElementTree.parse(report).iter("testcase")
         results = []
         for case in cases:
@@ -77,9 +78,19 @@ def run(tests: dict[str, str], pytest_options: list[str]) -> list[tuple[str, str
             for child in case:
                 if child.tag in ("failure", "error", "skipped"):
                     kind = "skipped" if child.tag == "skipped" else "failed"
-                    outcome = f"{kind}: {child.get('message', '').splitlines()[0]}"
+                    outcome = f"{kind}: {child.get('message', '').partition(chr(10))[0]}"
             results.append((f"{case.get('classname')}.{case.get('name')}", outcome))
         return results
+
+
+def report(results: list[tuple[str, str]], what: str) -> int:
+    """Prints what did not pass and how many did; returns the exit status."""
+    for name, outcome in results:
+        if outcome != "passed":
+            print(f"{name} {outcome}")
+    passed = sum(outcome == "passed" for _, outcome in results)
+    print(f"{passed} of {len(results)} {what} passed")
+    return int(any(outcome.startswith("failed") for _, outcome in results) or not results)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -90,13 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     tests = find_tests(options.source)
     if not options.unchanged:
         tests = {name: text.replace(IMPORT, CHANGED_IMPORT) for name, text in tests.items()}
-    results = run(tests, pytest_options)
-    for name, outcome in results:
-        if outcome != "passed":
-            print(f"{name} {outcome}")
-    passed = sum(outcome == "passed" for _, outcome in results)
-    print(f"{passed} of {len(results)} tests of Keras {keras.__version__} passed")
-    return int(any(outcome.startswith("failed") for _, outcome in results) or not results)
+    return report(run(tests, pytest_options), f"tests of Keras {keras.__version__}")
 
 
 if __name__ == "__main__":

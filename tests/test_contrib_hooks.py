@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from contrib_layers import INPUTS, in_graph, make
+from contrib_layers import INPUTS, LAYERS, in_graph, make
 
 from cudnn_rnn_tf import contrib as cudnn_rnn
 from cudnn_rnn_tf.contrib.python.ops import cudnn_rnn_ops
@@ -137,6 +137,108 @@ def test_a_converter_with_projection():
     again = converter.tf_canonical_to_opaque(weights + biases, projections)
     matrices = size - 4 * 2 * 16
     np.testing.assert_array_equal(again[:matrices], params[:matrices])
+
+
+@pytest.mark.parametrize("rnn_mode", LAYERS)
+def test_dropout_of_all_that_a_layer_hands_on(rnn_mode):
+    """As if the weights that read it were zero; only in training."""
+    layer = make(rnn_mode, direction="bidirectional", dropout=1.0)
+    with tf.GradientTape() as tape:
+        outputs, _ = layer(INPUTS, training=True)
+    gradient = tape.gradient(outputs, layer.kernel)
+    model = getattr(cudnn_rnn_ops, type(layer).__name__)(
+        2, 3, 4, direction="bidirectional", dtype=tf.float64
+    )
+    weights, biases = model.params_to_canonical(layer.kernel)
+    gates = len(weights) // 8
+    upper = [4 * gates + i for i in (*range(gates), *range(2 * gates, 3 * gates))]
+    deaf = [tf.zeros_like(w) if i in upper else w for i, w in enumerate(weights)]
+    plain = make(rnn_mode, direction="bidirectional")
+    plain.build(INPUTS.shape)
+    plain.kernel.assign(model.canonical_to_params(deaf, biases))
+    np.testing.assert_allclose(outputs, plain(INPUTS, training=False)[0], rtol=1e-12)
+    gradients, _ = model.params_to_canonical(gradient)
+    assert not any(np.any(gradients[i]) for i in [*range(4 * gates), *upper])
+    if rnn_mode != "rnn_relu":  # A unit of which may be dead.
+        assert all(np.any(gradients[i]) for i in range(4 * gates, 8 * gates) if i not in upper)
+    plain.kernel.assign(layer.kernel)
+    np.testing.assert_array_equal(
+        layer(INPUTS, training=False)[0], plain(INPUTS, training=False)[0]
+    )
+
+
+def test_dropout_masks_repeat_where_contribs_variable_says_so(monkeypatch):
+    model = cudnn_rnn_ops.CudnnGRU(3, 4, 4, dropout=0.5, seed=None, dtype=tf.float64)
+    random = np.random.default_rng(0)
+    params = random.standard_normal(model.params_size())
+    arguments = (INPUTS, np.zeros((3, 2, 4)), params)
+    assert np.any(model(*arguments)[0] != model(*arguments)[0])
+    monkeypatch.setenv("TF_CUDNN_RESET_RND_GEN_STATE", "True")
+    np.testing.assert_array_equal(model(*arguments)[0], model(*arguments)[0])
+
+
+@pytest.mark.parametrize("rnn_mode", LAYERS)
+def test_the_function_of_all_modes(rnn_mode):
+    """Contrib's own, which programs call: on inputs whose size the buffer alone says, too."""
+    layer = make(rnn_mode, 2, 3)
+    expected, states = layer(INPUTS, training=False)
+    zeros = np.zeros((2, 2, 3))
+
+    @tf.function(input_signature=[tf.TensorSpec((5, 2, None), tf.float64)])
+    def run(inputs):
+        return cudnn_rnn_ops._cudnn_rnn(
+            inputs, zeros, zeros, layer.kernel, False, rnn_mode, seed=1, num_proj=None
+        )
+
+    outputs, h, c = run(INPUTS)
+    np.testing.assert_array_equal(outputs, expected)
+    np.testing.assert_array_equal(h, states[0])
+    assert c.shape == ((2, 2, 3) if rnn_mode == "lstm" else (0,))
+    with pytest.raises(ValueError, match="rnn_mode to be one of"):
+        cudnn_rnn_ops._cudnn_rnn(INPUTS, zeros, zeros, layer.kernel, False, "elman")
+
+
+def test_what_arguments_are_checked_by():
+    cudnn_rnn_ops.check_direction("bidirectional")
+    cudnn_rnn_ops.check_input_mode("auto_select")
+    with pytest.raises(ValueError, match="direction to be one of .* received 'both'"):
+        cudnn_rnn_ops.check_direction("both")
+    with pytest.raises(ValueError, match="input_mode to be one of .* received 'linear'"):
+        cudnn_rnn_ops.check_input_mode("linear")
+    assert cudnn_rnn_ops._get_num_params("gru", 2, "bidirectional") == 24
+
+
+def test_cells_in_object_based_checkpoints(tmp_path):
+    for make_cell in (
+        lambda: cudnn_rnn.CudnnCompatibleLSTMCell(3),
+        lambda: cudnn_rnn.CudnnCompatibleGRUCell(3),
+        lambda: cudnn_rnn.MultiRNNCell([cudnn_rnn.CudnnCompatibleLSTMCell(3)] * 1),
+    ):
+        source, target = make_cell(), make_cell()
+        inputs, state = tf.constant(INPUTS[0]), source.zero_state(2, tf.float64)
+        with v1.variable_scope(f"scope{len(list(tmp_path.iterdir()))}"):
+            expected, _ = source(inputs, state)
+        path = tf.train.Checkpoint(cell=source).write(str(tmp_path / "cell"))
+        # Before it has variables, and after.
+        status = tf.train.Checkpoint(cell=target).read(path)
+        with v1.variable_scope("target"):
+            np.testing.assert_array_equal(target(inputs, state)[0], expected)
+        status.assert_consumed()
+    with pytest.raises(ValueError, match="state_is_tuple to be true"):
+        cudnn_rnn.MultiRNNCell([], state_is_tuple=False)
+
+
+def test_a_cells_checkpoint_is_read_by_a_layer(tmp_path):
+    cells = [cudnn_rnn.CudnnCompatibleLSTMCell(3) for _ in range(2)]
+    cell = cudnn_rnn.MultiRNNCell(cells)
+    state = cell.zero_state(2, tf.float64)
+    for inputs in INPUTS:
+        expected, state = cell(tf.constant(inputs), state)
+    path = tf.train.Checkpoint(cell=cell).write(str(tmp_path / "cells"))
+    layer = make("lstm", 2, 3)
+    layer.build(INPUTS.shape)
+    tf.train.Checkpoint(cell=layer).read(path).assert_nontrivial_match()
+    np.testing.assert_allclose(layer(INPUTS, training=False)[0][-1], expected, rtol=1e-12)
 
 
 def write_contrib_objects(layer, path):

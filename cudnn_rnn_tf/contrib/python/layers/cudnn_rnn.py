@@ -45,7 +45,7 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         num_units: units per layer and direction, H.
         input_mode: "linear_input", "skip_input" or "auto_select".
         direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dropout: rate between layers, in [0, 1).
+        dropout: rate between layers, in [0, 1].
         seed: integer seed of the sequence of dropout masks and of the default kernel initializer;
             None for random ones.
         dtype: of the variable and the computation.
@@ -85,8 +85,11 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         self._bias_initializer = bias_initializer
         self._name = name or f"cudnn_{self.rnn_mode}"
         # Checks the arguments before there is an input: num_units is an input size that fits all.
+        self._dropout = dropout
+        # The model knows what to do with a rate of 1, which networks do not have.
+        rate = 0.0 if dropout == 1.0 else dropout
         self._config = RnnConfig(
-            self.rnn_mode, num_layers, num_units, num_units, input_mode, direction, dropout=dropout
+            self.rnn_mode, num_layers, num_units, num_units, input_mode, direction, dropout=rate
         )
         self._input_mode = input_mode
         self._scope: tf.compat.v1.VariableScope | None = None
@@ -118,8 +121,12 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
 
     @property
     def canonical_weight_shapes(self) -> list[tuple[int, ...]]:
-        """The canonical weights' shapes. ValueError before the layer is built."""
-        return self._built_config().layout.weight_shapes
+        """The canonical weights' shapes. RuntimeError before the layer is built."""
+        if not self.built:
+            raise RuntimeError(
+                f"layer {self.name!r} is not built yet: the shapes of its weights are not known"
+            )
+        return self._config.layout.weight_shapes
 
     @property
     def canonical_bias_shapes(self) -> list[tuple[int, ...]]:
@@ -213,7 +220,7 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
             config.input_mode,
             config.direction,
             self._dtype,
-            config.dropout,
+            self._dropout,
             self._seed,
         )
         # Its tensors are no part of a function or a loop in which the layer is built.
@@ -262,6 +269,8 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         return None
 
     def _create_saveable(self) -> CudnnOpaqueParamsSaveable:
+        if self._saveable is not None:
+            raise RuntimeError(f"Cudnn saveable already created for layer {self.name!r}")
         config = self._config
 
         def create(scope: str) -> CudnnOpaqueParamsSaveable:
