@@ -23,6 +23,7 @@ import collections.abc
 import sys
 import types
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import test_util
 from tensorflow.python.ops import array_ops, control_flow_ops, rnn_cell_impl
@@ -62,6 +63,11 @@ module(
 )
 compat.collections_abc = collections.abc
 array_ops.stack, control_flow_ops.while_loop = tf.stack, tf.while_loop
+# NumPy no longer sums generators.
+np_sum = np.sum
+np.sum = lambda a, *rest, **options: np_sum(
+    list(a) if isinstance(a, types.GeneratorType) else a, *rest, **options
+)
 # The tests are for GPUs; the ops here run anywhere.
 test_util.run_gpu_only = lambda function: function
 test.is_built_with_cuda = lambda: True
@@ -77,9 +83,13 @@ class LSTMCell:
         self.output_size = num_proj or num_units
         self.state_size = contrib.LSTMStateTuple(num_units, self.output_size)
 
+    def zero_state(self, batch_size, dtype):
+        sizes = self.state_size
+        return tf.nest.map_structure(lambda size: tf.zeros([batch_size, size], dtype), sizes)
+
     def __call__(self, inputs, state, scope=None):
         units, proj = self._sizes
-        with tf.compat.v1.variable_scope(scope, "lstm_cell", reuse=self._reuse):
+        with tf.compat.v1.variable_scope(scope or "lstm_cell", reuse=self._reuse):
             variable = tf.compat.v1.get_variable
             rows = inputs.shape.as_list()[-1] + self.output_size
             kernel = variable("kernel", [rows, 4 * units], inputs.dtype)

@@ -67,6 +67,8 @@ class _Cell(tf.__internal__.tracking.Trackable):
         """
         inputs = tf.convert_to_tensor(inputs)
         if not self._built:
+            # What is to be reused has the cell's name; what is new, one that is free.
+            scope = scope or (self._scope_name if self._reuse else None)
             with _v1.variable_scope(scope, self._scope_name, reuse=self._reuse):
                 self._create_variables(inputs.shape.as_list()[-1], inputs.dtype)
             # For a checkpoint that was restored before.
