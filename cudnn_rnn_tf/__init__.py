@@ -32,6 +32,7 @@ else:
         contrib,
         convert,
         cudnn_rnn_ops,
+        keras,
         second_order,  # noqa: F401 - Registers a gradient.
     )
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
@@ -39,6 +40,7 @@ else:
     from cudnn_rnn_tf.cpu_predictor import CpuPredictor
     from cudnn_rnn_tf.information import __version__, info
     from cudnn_rnn_tf.initializers import TorchUniform
+    from cudnn_rnn_tf.keras import accelerate
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.op_library import op_library_path
     from cudnn_rnn_tf.portable import export_portable
@@ -68,12 +70,14 @@ else:
         "RNNParamsSaveable",
         "TorchUniform",
         "__version__",
+        "accelerate",
         "canonical_var_list",
         "contrib",
         "convert",
         "cudnn_rnn_ops",
         "export_portable",
         "info",
+        "keras",
         "native",
         "op_library_path",
     ]

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.format_converters import converter_of
 
 _CELL_NAMES = {
     "lstm": "cudnn_compatible_lstm_cell",
@@ -25,14 +26,8 @@ _CELL_NAMES = {
     "rnn_tanh": "basic_rnn_cell",
     "rnn_relu": "basic_rnn_cell",
 }
-# Where the kernel that joins both sides stands, and which gates, by cuDNN's numbers, are in it.
-_JOINED = {
-    "lstm": ("", (0, 2, 1, 3)),
-    "gru": ("gates/", (0, 1)),
-    "rnn_tanh": ("", (0,)),
-    "rnn_relu": ("", (0,)),
-}
-_GRU_CANDIDATE = 2
+# Where the kernel that joins both sides stands, and how many gates are in it.
+_JOINED = {"lstm": ("", 4), "gru": ("gates/", 2), "rnn_tanh": ("", 1), "rnn_relu": ("", 1)}
 
 
 def _pseudo_layers(config: RnnConfig, scope: str) -> Iterator[tuple[str, int]]:
@@ -67,11 +62,11 @@ def tensor_shapes(config: RnnConfig, scope: str = "") -> dict[str, tuple[int, ..
     """
     _check(config)
     units = config.num_units
-    part, order = _JOINED[config.rnn_mode]
+    part, gates = _JOINED[config.rnn_mode]
     shapes: dict[str, tuple[int, ...]] = {}
     for cell, fan_in in _pseudo_layers(config, scope):
-        shapes[f"{cell}/{part}kernel"] = (fan_in + units, len(order) * units)
-        shapes[f"{cell}/{part}bias"] = (len(order) * units,)
+        shapes[f"{cell}/{part}kernel"] = (fan_in + units, gates * units)
+        shapes[f"{cell}/{part}bias"] = (gates * units,)
         if config.rnn_mode == "gru":
             candidate = f"{cell}/candidate"
             if fan_in:
@@ -82,54 +77,17 @@ def tensor_shapes(config: RnnConfig, scope: str = "") -> dict[str, tuple[int, ..
     return shapes
 
 
-def from_params(
-    config: RnnConfig, params: tf.Tensor, scope: str = "", is_slot: bool = False
-) -> dict[str, tf.Tensor]:
-    """The tensors of contrib's checkpoints by name, from an opaque buffer.
-
-    Args:
-        config: the network.
-        params: the opaque buffer, [params_size].
-        scope: what stands before the names, without its slash.
-        is_slot: whether the buffer is an optimizer's slot.
+def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[str, tf.Tensor]:
+    """The tensors of contrib's checkpoints by name, from an opaque buffer [params_size].
 
     Raises:
         ValueError: if contrib's format has no place for such a network.
     """
-    _check(config)
-    weights, biases = (iter(tensors) for tensors in ops.params_to_canonical(config, params))
-    gates = config.layout.num_gates
-    part, order = _JOINED[config.rnn_mode]
-    scale = 0.5 if is_slot else 1.0
-    result = {}
-    for cell, fan_in in _pseudo_layers(config, scope):
-        inputs = [next(weights) for _ in range(gates)] if fan_in else []
-        recurrent = [next(weights) for _ in range(gates)]
-        input_bias = [next(biases) for _ in range(gates)]
-        recurrent_bias = [next(biases) for _ in range(gates)]
-        sides = [
-            tf.concat([side[gate] for gate in order], 0) for side in (inputs, recurrent) if side
-        ]
-        result[f"{cell}/{part}kernel"] = tf.transpose(tf.concat(sides, 1))
-        result[f"{cell}/{part}bias"] = tf.concat(
-            [(input_bias[gate] + recurrent_bias[gate]) * scale for gate in order], 0
-        )
-        if config.rnn_mode == "gru":
-            candidate, gate = f"{cell}/candidate", _GRU_CANDIDATE
-            if fan_in:
-                result[f"{candidate}/input_projection/kernel"] = tf.transpose(inputs[gate])
-            result[f"{candidate}/input_projection/bias"] = input_bias[gate]
-            result[f"{candidate}/hidden_projection/kernel"] = tf.transpose(recurrent[gate])
-            result[f"{candidate}/hidden_projection/bias"] = recurrent_bias[gate]
-    return result
+    weights, biases = converter_of(config).opaque_to_tf_canonical(params)
+    return dict(zip(ordered(tensor_shapes(config, scope)), weights + biases, strict=True))
 
 
-def to_params(
-    config: RnnConfig,
-    tensors: Mapping[str, tf.Tensor],
-    scope: str = "",
-    is_slot: bool = False,
-) -> tf.Tensor:
+def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = "") -> tf.Tensor:
     """The opaque buffer, from the tensors of contrib's checkpoints: the inverse of `from_params`.
 
     Raises:
@@ -137,42 +95,36 @@ def to_params(
             its static shape does not fit; the tensor is named.
         tf.errors.InvalidArgumentError: likewise for a shape that is known when run only.
     """
-    gates = config.layout.num_gates
-    part, order = _JOINED[config.rnn_mode]
-    scale = 1.0 if is_slot else 0.5
-    weights, biases = [], []
+    shapes = ordered(tensor_shapes(config, scope))
+    return converter_of(config).tf_canonical_to_opaque(checked(shapes, tensors))
 
-    shapes = tensor_shapes(config, scope)
 
-    def take(name: str) -> tf.Tensor:
+def ordered(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """`tensor_shapes` in the order of the converters: all weights, then all biases."""
+    return dict(sorted(shapes.items(), key=lambda item: len(item[1]), reverse=True))
+
+
+def checked(
+    shapes: Mapping[str, tuple[int, ...] | None], tensors: Mapping[str, tf.Tensor]
+) -> list[tf.Tensor]:
+    """The tensors of these names, which have these shapes; None for any.
+
+    Raises:
+        ValueError: if one is missing or its static shape is another; it is named.
+        tf.errors.InvalidArgumentError: likewise for a shape that is known when run only.
+    """
+    found = []
+    for name, shape in shapes.items():
         if name not in tensors:
             raise ValueError(f"expected a tensor {name}, but there is none")
-        shape = shapes[name]
         tensor = tf.convert_to_tensor(tensors[name])
-        ops.check_shape(name, tensor, shape)
-        if tensor.shape.is_fully_defined():
-            return tensor
-        check = tf.debugging.assert_equal(
-            tf.shape(tensor), shape, message=f"expected {name} of shape {shape}"
-        )
-        with tf.control_dependencies([check]):
-            return tf.identity(tensor)
-
-    for cell, fan_in in _pseudo_layers(config, scope):
-        inputs, recurrent = [None] * gates, [None] * gates
-        input_bias, recurrent_bias = [None] * gates, [None] * gates
-        rows = tf.split(tf.transpose(take(f"{cell}/{part}kernel")), len(order), axis=0)
-        shares = tf.split(take(f"{cell}/{part}bias") * scale, len(order))
-        for gate, row, share in zip(order, rows, shares, strict=True):
-            inputs[gate], recurrent[gate] = row[:, :fan_in], row[:, fan_in:]
-            input_bias[gate] = recurrent_bias[gate] = share
-        if config.rnn_mode == "gru":
-            candidate, gate = f"{cell}/candidate", _GRU_CANDIDATE
-            if fan_in:
-                inputs[gate] = tf.transpose(take(f"{candidate}/input_projection/kernel"))
-            input_bias[gate] = take(f"{candidate}/input_projection/bias")
-            recurrent[gate] = tf.transpose(take(f"{candidate}/hidden_projection/kernel"))
-            recurrent_bias[gate] = take(f"{candidate}/hidden_projection/bias")
-        weights += (inputs if fan_in else []) + recurrent
-        biases += input_bias + recurrent_bias
-    return ops.canonical_to_params(config, weights, biases)
+        if shape is not None:
+            ops.check_shape(name, tensor, shape)
+        if shape is not None and not tensor.shape.is_fully_defined():
+            check = tf.debugging.assert_equal(
+                tf.shape(tensor), shape, message=f"expected {name} of shape {shape}"
+            )
+            with tf.control_dependencies([check]):
+                tensor = tf.identity(tensor)
+        found.append(tensor)
+    return found

@@ -93,7 +93,10 @@ def forward(
         x = tf.concat(outputs, axis=-1)
     if config.is_lstm:
         final[1] = [ops.clip_cell_state(config, c) for c in final[1]]
-    return write(x), tuple(write(tf.stack(collected)) for collected in final)
+    outputs = write(x)
+    # The loop forgets how many steps there are, which layers above may want to know.
+    outputs.set_shape(inputs.shape[:2] + outputs.shape[2:])
+    return outputs, tuple(write(tf.stack(collected)) for collected in final)
 
 
 def _pseudo_layers(config: RnnConfig, params: tf.Tensor) -> list[_PseudoLayer]:

@@ -6,6 +6,7 @@ graphs.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here
 from cudnn_rnn_tf.sequences import from_ragged, to_ragged
 
 # The network, of arguments in the shapes that the ops take.
-_ConfigOf = Callable[[tf.Tensor, Sequence[tf.Tensor]], RnnConfig]
+_ConfigOf = Callable[[tf.Tensor, Sequence[tf.Tensor], tf.Tensor], RnnConfig]
 
 
 def _run(
@@ -30,6 +31,7 @@ def _run(
     sequence_lengths: Any,
     time_major: bool,
     seed: Any,
+    drops_all: bool = False,
     dtype: tf.DType | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
@@ -65,12 +67,15 @@ def _run(
                 )
         inputs = tf.expand_dims(inputs, batch_axis)
         states = [tf.expand_dims(state, batch_axis) for state in states]
-    config = config_of(inputs, states)
+    params = tf.convert_to_tensor(params, dtype=inputs.dtype)
+    config = config_of(inputs, states, params)
+    if drops_all and is_training:
+        params = _without_upper_inputs(config, params)
     outputs, final_states = ops.forward(
         config,
         inputs,
         states,
-        tf.convert_to_tensor(params, dtype=inputs.dtype),
+        params,
         sequence_lengths=sequence_lengths,
         seed=_seed_tensor(seed) if is_training and config.dropout else None,
         time_major=time_major,
@@ -84,11 +89,31 @@ def _run(
     return outputs, *final_states
 
 
+def _without_upper_inputs(config: RnnConfig, params: tf.Tensor) -> tf.Tensor:
+    """The buffer with which each layer is as deaf to the one below as if all of it were dropped.
+
+    The ops know rates below 1. What meets zeros adds nothing, and has no gradient.
+    """
+    weights, biases = ops.params_to_canonical(config, params)
+    gates, num_dirs = config.layout.num_gates, config.layout.num_dirs
+    # Of one pseudo-layer above the first: both sides and the projection.
+    count = 2 * gates + (1 if config.num_proj else 0)
+    first = len(weights) - count * num_dirs * (config.num_layers - 1)
+    for index in range(first, len(weights)):
+        if (index - first) % count < gates:
+            weights[index] = tf.zeros_like(weights[index])
+    return ops.canonical_to_params(config, weights, biases)
+
+
 def _seed_tensor(seed: Any) -> tf.Tensor:
     """The two numbers that one run's dropout masks are a function of.
 
-    An integer seeds a sequence of them, new ones each run, as with TensorFlow 1's random ops.
+    An integer seeds a sequence of them, new ones each run, as with TensorFlow 1's random ops; the
+    same ones where contrib's environment variable asks for them, which gradient checks do.
     """
+    resets = os.environ.get("TF_CUDNN_RESET_RND_GEN_STATE", "").lower() in ("1", "true")
+    if resets and (seed is None or isinstance(seed, (int, np.integer))):
+        seed = (seed or 0, 0)
     if seed is None or isinstance(seed, (int, np.integer)):
         return tf.compat.v1.random_uniform([2], maxval=tf.int64.max, dtype=tf.int64, seed=seed)
     seed = tf.cast(seed, tf.int64)
@@ -106,7 +131,7 @@ class _CudnnRNN(HasConfig):
         input_mode: "linear_input", "skip_input" or "auto_select".
         direction: "unidirectional" or "bidirectional" (D = 1 or 2).
         dtype: float16, bfloat16, float32 or float64.
-        dropout: rate between layers, in [0, 1).
+        dropout: rate between layers, in [0, 1].
         seed: an integer that seeds a sequence of dropout masks, a new one each run, or an int64
             tensor [2] that says the masks; None for a random sequence.
 
@@ -129,7 +154,9 @@ class _CudnnRNN(HasConfig):
         seed: Any = 0,
     ):
         sizes = (num_layers, num_units, input_size)
-        self._config = RnnConfig(self._rnn_mode, *sizes, input_mode, direction, dropout=dropout)
+        self._drops_all = dropout == 1.0
+        rate = 0.0 if self._drops_all else dropout
+        self._config = RnnConfig(self._rnn_mode, *sizes, input_mode, direction, dropout=rate)
         self._dtype = tf.as_dtype(dtype)
         self._seed = seed
 
@@ -173,7 +200,13 @@ class _CudnnRNN(HasConfig):
 
     def _call(self, input_data: Any, states: Sequence[Any], *rest: Any) -> tuple[tf.Tensor, ...]:
         return _run(
-            lambda *_: self._config, input_data, states, *rest, seed=self._seed, dtype=self._dtype
+            lambda *_: self._config,
+            input_data,
+            states,
+            *rest,
+            seed=self._seed,
+            drops_all=self._drops_all,
+            dtype=self._dtype,
         )
 
 
@@ -283,13 +316,21 @@ def _config_from(
 ) -> _ConfigOf:
     """The network whose sizes are the static ones of the arguments."""
     count_axis = 0 if time_major else 1
+    rate = 0.0 if dropout == 1.0 else dropout
     needed = {"inputs": (2,), "input_h": (count_axis, 2), "input_c": (2,)}
 
-    def config_of(inputs: tf.Tensor, states: Sequence[tf.Tensor]) -> RnnConfig:
+    def config_of(inputs: tf.Tensor, states: Sequence[tf.Tensor], params: tf.Tensor) -> RnnConfig:
+        # The buffer's size says that of the inputs, where they do not.
+        from_params = (
+            input_mode == constants.CUDNN_INPUT_LINEAR_MODE and params.shape.is_fully_defined()
+        )
         shapes = []
         for (argument, axes), tensor in zip(needed.items(), (inputs, *states), strict=False):
             # As a list: where version 2 behavior is off, an item of a shape is no number.
             shape = tensor.shape.as_list() if tensor.shape.rank == 3 else None
+            if argument == "inputs" and from_params and tensor.shape.rank in (None, 3):
+                shapes.append(shape or [None] * 3)
+                continue
             if shape is None or any(shape[axis] is None for axis in axes):
                 raise ValueError(
                     f"expected {argument} of rank 3 with static dimensions {axes}, from which the "
@@ -304,16 +345,25 @@ def _config_from(
                 "expected input_h to hold an even number of states for direction "
                 f"{direction!r}, but received {count}"
             )
-        return RnnConfig(
-            rnn_mode,
-            count // num_dirs,
-            num_units,
-            shapes[0][2],
-            input_mode,
-            direction,
-            num_proj=0 if output_size == num_units else output_size,
-            dropout=dropout,
-        )
+
+        def with_input_size(input_size: int) -> RnnConfig:
+            return RnnConfig(
+                rnn_mode,
+                count // num_dirs,
+                num_units,
+                input_size,
+                input_mode,
+                direction,
+                num_proj=0 if output_size == num_units else output_size,
+                dropout=rate,
+            )
+
+        if shapes[0][2] is not None:
+            return with_input_size(shapes[0][2])
+        size = with_input_size(1).layout.size
+        rest = params.shape.num_elements() - size
+        # What does not divide without a remainder fits no input size, as the op will say.
+        return with_input_size(1 + max(rest, 0) // (with_input_size(2).layout.size - size))
 
     return config_of
 
@@ -356,7 +406,8 @@ def cudnn_lstm(
         output [T, B, D * P], output_h and output_c, shaped as the initial states.
 
     Raises:
-        ValueError: if a shape does not fit, or one that fixes the network's size is not static.
+        ValueError: if a shape does not fit, or one that fixes the network's size is not static (I
+            may be unknown, if the size of `params` is not and `input_mode` is "linear_input").
         TypeError: if `is_training` is no Python bool.
     """
     return _run(
@@ -368,6 +419,7 @@ def cudnn_lstm(
         sequence_lengths,
         time_major,
         seed,
+        drops_all=dropout == 1.0,
         name=name,
     )
 
@@ -395,6 +447,7 @@ def _without_c(rnn_mode: str, network: str) -> Callable[..., tuple[tf.Tensor, tf
             sequence_lengths,
             time_major,
             seed,
+            drops_all=dropout == 1.0,
             name=name,
         )
 

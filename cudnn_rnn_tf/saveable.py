@@ -12,6 +12,15 @@ from tensorflow.python.training.saving.saveable_object import SaveableObject, Sa
 
 from cudnn_rnn_tf import constants, contrib_format, ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.format_converters import (
+    CONVERTERS,
+    CudnnParamsFormatConverter,
+    CudnnParamsFormatConverterGRU,
+    CudnnParamsFormatConverterLSTM,
+    CudnnParamsFormatConverterRelu,
+    CudnnParamsFormatConverterTanh,
+    converter_of,
+)
 
 
 class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
@@ -20,10 +29,11 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
     Args:
         variable: of shape [params_size].
         config: the network.
-        scope: prefix of contrib's names.
+        shapes: the names in a Saver's checkpoint, in the converter's order, and the tensors'
+            shapes; None for any shape.
+        converter: between the buffer and those tensors.
         name: name of the object.
-        is_slot: whether it is an optimizer's slot.
-        prefix: what a Saver's checkpoint has before contrib's names.
+        prefix: what a Saver's checkpoint has before those names.
         suffix: likewise after them.
     """
 
@@ -31,25 +41,25 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         self,
         variable: tf.Variable,
         config: RnnConfig,
-        scope: str,
+        shapes: Mapping[str, tuple[int, ...] | None],
+        converter: CudnnParamsFormatConverter,
         name: str,
-        is_slot: bool = False,
         prefix: str = "",
         suffix: str = "",
     ):
         self._variable = variable
         self._config = config
-        self._scope = scope
-        self._is_slot = is_slot
-        self._contrib_names = list(contrib_format.tensor_shapes(config, scope))
+        self._shapes = shapes
+        self._converter = converter
+        self._assigned_parts: list[tf.Tensor] = []
         if tf.executing_eagerly():
             # A tensor that is read now would never change.
-            tensors = [
-                functools.partial(self._contrib_tensor, tensor_name)
-                for tensor_name in self._contrib_names
-            ]
+            op = variable
+            tensors = [functools.partial(self._tensor, index) for index in range(len(shapes))]
         else:
-            tensors = self._contrib_tensors().values()
+            # Savers take two saveables of one variable if each has an operation of its own.
+            op = tf.identity(variable)
+            tensors = self._tensors()
         specs = [
             SaveSpec(
                 tensor,
@@ -58,26 +68,43 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
                 dtype=variable.dtype.base_dtype,
                 device=variable.device,
             )
-            for tensor_name, tensor in zip(self._contrib_names, tensors, strict=True)
+            for tensor_name, tensor in zip(shapes, tensors, strict=True)
         ]
-        super().__init__(variable, specs, name)
+        super().__init__(op, specs, name)
 
-    def _contrib_tensors(self) -> dict[str, tf.Tensor]:
+    @property
+    def variable(self) -> tf.Variable:
+        """The variable that is saved."""
+        return self._variable
+
+    def _tensors(self) -> list[tf.Tensor]:
         params = tf.convert_to_tensor(self._variable)
-        return contrib_format.from_params(self._config, params, self._scope, self._is_slot)
+        weights, biases = self._converter.opaque_to_tf_canonical(params)
+        return [*weights, *biases]
 
-    def _contrib_tensor(self, tensor_name: str) -> tf.Tensor:
-        return self._contrib_tensors()[tensor_name]
+    def _tensor(self, index: int) -> tf.Tensor:
+        return self._tensors()[index]
 
     def restore(self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Any = None) -> Any:
         """Assigns the buffer from the tensors of a Saver's checkpoint."""
         del restored_shapes
-        tensors = dict(zip(self._contrib_names, restored_tensors, strict=True))
+        tensors = dict(zip(self._shapes, restored_tensors, strict=True))
         # A Saver of all variables restores the buffer as it stands in the file as well. That may
         # be another program's, whose layout is not known; what is written last stays.
         with tf.control_dependencies(_assignments_in_scope(self._variable)):
-            params = contrib_format.to_params(self._config, tensors, self._scope, self._is_slot)
-            return self._variable.assign(params)
+            canonical = contrib_format.checked(self._shapes, tensors)
+            return self._variable.assign(self._converter.tf_canonical_to_opaque(canonical))
+
+    def assign_part(self, index: int, tensor: tf.Tensor) -> Any:
+        """Assigns one of the tensors of a Saver's checkpoint, the others staying as they are."""
+        # In a graph nothing else says that the next one has to wait for this one.
+        with tf.control_dependencies(self._assigned_parts):
+            tensors = self._tensors()
+            tensors[index] = tf.cast(tensor, self._variable.dtype.base_dtype)
+            assigned = self._variable.assign(self._converter.tf_canonical_to_opaque(tensors))
+        if not tf.executing_eagerly():
+            self._assigned_parts = [assigned]
+        return assigned
 
     # TensorFlow's extension points for what an object-based checkpoint holds of an object.
 
@@ -90,6 +117,36 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
                 self._config, restored_tensors, self._variable.dtype.base_dtype, self.name
             )
         )
+
+
+class SavedCell(tf.__internal__.tracking.AutoTrackable):
+    """What contrib's object-based checkpoints have as a cell: its `kernel` and its `bias`.
+
+    It is there to read such a checkpoint; what is read goes into the buffer.
+
+    Args:
+        saveable: of the buffer.
+        kernel: the place of the kernel in a Saver's checkpoint.
+        bias: that of the bias.
+    """
+
+    def __init__(self, saveable: _BufferSaveable, kernel: int, bias: int):
+        self.kernel = _SavedPart(saveable, kernel)
+        self.bias = _SavedPart(saveable, bias)
+
+
+class _SavedPart(tf.__internal__.tracking.Trackable):
+    """One tensor of a cell, under the name that a variable's value has in a checkpoint."""
+
+    def __init__(self, saveable: _BufferSaveable, index: int):
+        self._saveable = saveable
+        self._index = index
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": self._saveable._tensor(self._index)}
+
+    def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
+        return self._saveable.assign_part(self._index, restored_tensors["VARIABLE_VALUE"])
 
 
 def _assignments_in_scope(variable: tf.Variable) -> list[tf.Operation]:
@@ -132,7 +189,10 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         ValueError: if its shape does not fit the configuration.
     """
 
+    # Programs name other cells, and convert to them, in derived classes with other values of these.
     _rnn_mode: str | None = None
+    _rnn_cell_name: str
+    _format_converter_cls: type[CudnnParamsFormatConverter]
 
     def __init__(
         self,
@@ -160,13 +220,80 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
             )
         config = RnnConfig(self._rnn_mode, num_layers, num_units, input_size, input_mode, direction)
         ops.check_shape("opaque_params", opaque_params, (config.layout.size,))
-        scope = scope.name if isinstance(scope, tf.compat.v1.VariableScope) else scope or ""
-        super().__init__(opaque_params, config, scope, name)
+        scope = scope.name if isinstance(scope, tf.compat.v1.VariableScope) else scope
+        self._num_layers, self._num_units, self._input_size = num_layers, num_units, input_size
+        self._input_mode, self._direction = input_mode, direction
+        self._scope = scope or None
+        self._variables = opaque_params
+        self._weight_names, self._bias_names = self._tf_canonical_names()
+        self._param_names = self._weight_names + self._bias_names
+        # What a derived class's converter makes of the weights is not known.
+        shapes: list[tuple[int, ...] | None] = [None] * len(self._param_names)
+        if self._format_converter_cls is CONVERTERS[self._rnn_mode]:
+            shapes = list(contrib_format.ordered(contrib_format.tensor_shapes(config)).values())
+        names = [f"{scope}/{each}" if scope else each for each in self._param_names]
+        super().__init__(
+            opaque_params,
+            config,
+            dict(zip(names, shapes, strict=True)),
+            self.format_converter,
+            name,
+        )
 
-    @property
-    def variable(self) -> tf.Variable:
-        """The variable that holds the buffer."""
-        return self._variable
+    @functools.cached_property
+    def format_converter(self) -> CudnnParamsFormatConverter:
+        """What converts between the buffer and the tensors of a Saver's checkpoint."""
+        return self._format_converter_cls(
+            self._num_layers,
+            self._num_units,
+            self._input_size,
+            input_mode=self._input_mode,
+            direction=self._direction,
+        )
+
+    def saved_cells(self) -> dict[str, tf.__internal__.tracking.Trackable]:
+        """What a layer has in contrib's object-based checkpoints, by name.
+
+        Contrib wrote them of unidirectional networks whose cells have one kernel and one bias; of a
+        single cell its parts stand beside it as well.
+        """
+        count = len(self._weight_names)
+        if self._direction == constants.CUDNN_RNN_BIDIRECTION or count != self._num_layers:
+            return {}
+        cells = {f"cell-{i}": SavedCell(self, i, count + i) for i in range(count)}
+        if count == 1:
+            return {**cells, "kernel": cells["cell-0"].kernel, "bias": cells["cell-0"].bias}
+        return cells
+
+    def _tf_canonical_names(self) -> tuple[list[str], list[str]]:
+        """The names of the weights and of the biases, without the scope."""
+        weights: list[str] = []
+        biases: list[str] = []
+        for layer in range(self._num_layers):
+            for is_fwd in (True, False) if self._direction == "bidirectional" else (True,):
+                prefix = self._tf_canonical_name_prefix(layer, is_fwd)
+                own: list[str] = []
+                self._tf_canonical_names_single_layer(prefix, own, biases)
+                if not self.format_converter._has_input_side(layer):
+                    own = [each for each in own if not each.endswith("/input_projection/kernel")]
+                weights += own
+        return weights, biases
+
+    def _tf_canonical_name_prefix(self, layer: int, is_fwd: bool = True) -> str:
+        """The variable scope of a cell; programs override this."""
+        if self._direction != constants.CUDNN_RNN_BIDIRECTION:
+            return f"rnn/multi_rnn_cell/cell_{layer}/{self._rnn_cell_name}"
+        side = "fw" if is_fwd else "bw"
+        outer = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn"
+        return f"{outer}/{side}/{self._rnn_cell_name}"
+
+    def _tf_canonical_names_single_layer(
+        self, prefix: str, tf_weights_names: list[str], tf_bias_names: list[str]
+    ) -> None:
+        """Adds the names of one cell's weights and biases; programs override this."""
+        # Any layer but the first has all of them.
+        tf_weights_names += [f"{prefix}/{each}" for each in self.format_converter._weight_names(1)]
+        tf_bias_names += [f"{prefix}/{each}" for each in self.format_converter._bias_names()]
 
     def slots(self, optimizer: Any) -> dict[str, SaveableObject]:
         """What an optimizer keeps of the buffer, each saved as the buffer is: gate by gate.
@@ -201,9 +328,9 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
             saveables[name] = _BufferSaveable(
                 slot,
                 self._config,
-                self._scope,
+                self._shapes,
+                converter_of(self._config, is_slot=True),
                 f"{self.name}_{name}",
-                is_slot=True,
                 prefix=prefix,
                 suffix=f"/{suffix}",
             )
@@ -233,21 +360,29 @@ def _doc(buffer: str) -> str:
 class CudnnLSTMSaveable(CudnnOpaqueParamsSaveable):
     __doc__ = _doc("an LSTM's buffer")
     _rnn_mode = constants.CUDNN_LSTM
+    _rnn_cell_name = "cudnn_compatible_lstm_cell"
+    _format_converter_cls = CudnnParamsFormatConverterLSTM
 
 
 class CudnnGRUSaveable(CudnnOpaqueParamsSaveable):
     __doc__ = _doc("a GRU's buffer")
     _rnn_mode = constants.CUDNN_GRU
+    _rnn_cell_name = "cudnn_compatible_gru_cell"
+    _format_converter_cls = CudnnParamsFormatConverterGRU
 
 
 class CudnnRNNTanhSaveable(CudnnOpaqueParamsSaveable):
     __doc__ = _doc("a tanh RNN's buffer")
     _rnn_mode = constants.CUDNN_RNN_TANH
+    _rnn_cell_name = "basic_rnn_cell"
+    _format_converter_cls = CudnnParamsFormatConverterTanh
 
 
 class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
     __doc__ = _doc("a ReLU RNN's buffer")
     _rnn_mode = constants.CUDNN_RNN_RELU
+    _rnn_cell_name = "basic_rnn_cell"
+    _format_converter_cls = CudnnParamsFormatConverterRelu
 
 
 def canonical_var_list(optimizers: Sequence[Any] = ()) -> list[Any]:
@@ -265,6 +400,6 @@ def canonical_var_list(optimizers: Sequence[Any] = ()) -> list[Any]:
     saveables = list(tf.compat.v1.get_collection(keys.SAVEABLE_OBJECTS))
     buffers = [item for item in saveables if isinstance(item, CudnnOpaqueParamsSaveable)]
     slots = [slot for item in buffers for each in optimizers for slot in item.slots(each).values()]
-    replaced = {item.op.ref() for item in [*buffers, *slots]}
+    replaced = {item.variable.ref() for item in [*buffers, *slots]}
     variables = tf.compat.v1.get_collection(keys.GLOBAL_VARIABLES)
     return [v for v in variables if v.ref() not in replaced] + saveables + slots

@@ -257,10 +257,15 @@ def test_properties(rnn_mode):
     assert (layer.input_mode, layer.direction) == ("auto_select", "bidirectional")
     assert layer.state_shape(7) == ([4, 7, 4],) * (2 if rnn_mode == "lstm" else 1)
     assert layer.variables == [] and layer.saveable is None
-    for name in ("input_size", "canonical_weight_shapes", "scope_name"):
+    for name in ("input_size", "scope_name"):
         with pytest.raises(ValueError, match="layer 'x' is not built yet"):
             getattr(layer, name)
+    # As contrib had it.
+    with pytest.raises(RuntimeError, match="layer 'x' is not built yet"):
+        layer.canonical_weight_shapes  # noqa: B018 - It raises.
     layer.build([None, None, 4])
+    with pytest.raises(RuntimeError, match="Cudnn saveable already created"):
+        layer._create_saveable()
     assert layer.input_size == 4
     # Where the sizes agree, there is no input side in the first layer.
     assert layer.canonical_weight_shapes[0] == (4, 4)

@@ -37,7 +37,7 @@ def test_good_calls():
         ({"input_mode": "linear"}, ValueError, "input_mode"),
         ({"input_mode": "skip_input"}, ValueError, "skip_input"),
         ({"direction": "both"}, ValueError, "direction"),
-        ({"dropout": 1.0}, ValueError, "dropout"),
+        ({"dropout": 1.5}, ValueError, "dropout"),
         ({"dropout": "0.5"}, TypeError, "dropout"),
         ({"num_proj": 5}, ValueError, "num_proj"),
         ({"dtype": "float31"}, TypeError, "float31"),
@@ -139,8 +139,16 @@ def test_functions_need_static_sizes(argument, shape):
     good = {"inputs": INPUTS.shape, "input_h": STATE.shape, "input_c": STATE.shape}
     with tf.Graph().as_default():
         tensors = [v1.placeholder(tf.float32, n) for n in {**good, argument: shape}.values()]
+        params = v1.placeholder(tf.float32, [None])
         with pytest.raises(ValueError, match=f"expected {argument} of rank 3 with static"):
-            cudnn_rnn_ops.cudnn_lstm(*tensors, LSTM_PARAMS, True)
+            cudnn_rnn_ops.cudnn_lstm(*tensors, params, True)
+
+
+def test_an_input_size_that_params_do_not_say():
+    with tf.Graph().as_default():
+        inputs = v1.placeholder(tf.float32, [5, 3, None])
+        with pytest.raises(ValueError, match="expected params of shape"):
+            cudnn_rnn_ops.cudnn_lstm(inputs, STATE, STATE, LSTM_PARAMS[1:], True)
 
 
 def test_odd_number_of_states_for_two_directions():

@@ -31,6 +31,13 @@ from cudnn_rnn_tf.cudnn_rnn_ops import (
     cudnn_rnn_relu,
     cudnn_rnn_tanh,
 )
+from cudnn_rnn_tf.format_converters import (
+    CudnnParamsFormatConverter,
+    CudnnParamsFormatConverterGRU,
+    CudnnParamsFormatConverterLSTM,
+    CudnnParamsFormatConverterRelu,
+    CudnnParamsFormatConverterTanh,
+)
 from cudnn_rnn_tf.saveable import (
     CudnnGRUSaveable,
     CudnnLSTMSaveable,
@@ -50,6 +57,11 @@ __all__ = [
     "CudnnLSTM",
     "CudnnLSTMSaveable",
     "CudnnOpaqueParamsSaveable",
+    "CudnnParamsFormatConverter",
+    "CudnnParamsFormatConverterGRU",
+    "CudnnParamsFormatConverterLSTM",
+    "CudnnParamsFormatConverterRelu",
+    "CudnnParamsFormatConverterTanh",
     "CudnnRNNRelu",
     "CudnnRNNReluSaveable",
     "CudnnRNNTanh",

@@ -18,7 +18,7 @@ class LSTMStateTuple(NamedTuple):
     h: Any
 
 
-class _Cell:
+class _Cell(tf.__internal__.tracking.Trackable):
     """What the cells share.
 
     Args:
@@ -67,9 +67,22 @@ class _Cell:
         """
         inputs = tf.convert_to_tensor(inputs)
         if not self._built:
+            # What is to be reused has the cell's name; what is new, one that is free.
+            scope = scope or (self._scope_name if self._reuse else None)
             with _v1.variable_scope(scope, self._scope_name, reuse=self._reuse):
                 self._create_variables(inputs.shape.as_list()[-1], inputs.dtype)
+            # For a checkpoint that was restored before.
+            for name, variable in self._tracked().items():
+                self._handle_deferred_dependencies(name, variable)
         return self._step(inputs, state)
+
+    def _tracked(self) -> dict[str, tf.Variable]:
+        """The variables by their names in object-based checkpoints."""
+        return {name.replace("/", "_"): variable for name, variable in self._built.items()}
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        # TensorFlow's extension point.
+        return {**super()._trackable_children(save_type, **kwargs), **self._tracked()}
 
     def _create(
         self,
@@ -177,15 +190,32 @@ class BasicRNNCell(_Cell):
         return h, h
 
 
-class MultiRNNCell:
+class MultiRNNCell(tf.__internal__.tracking.Trackable):
     """Cells on top of each other; the state is a tuple of theirs.
 
     Args:
         cells: from the bottom.
+        state_is_tuple: must be true, which TensorFlow 1 recommended.
+
+    Raises:
+        ValueError: if `state_is_tuple` is false.
     """
 
-    def __init__(self, cells: Sequence[Any]):
+    def __init__(self, cells: Sequence[Any], state_is_tuple: bool = True):
+        if not state_is_tuple:
+            raise ValueError(
+                "expected state_is_tuple to be true, as states are tuples here, but received "
+                f"{state_is_tuple!r}"
+            )
         self._cells = list(cells)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        # TensorFlow's extension point; the names are those that TensorFlow 1 gave them.
+        children = super()._trackable_children(save_type, **kwargs)
+        for index, cell in enumerate(self._cells):
+            if isinstance(cell, tf.__internal__.tracking.Trackable):
+                children[f"cell-{index}"] = cell
+        return children
 
     @property
     def output_size(self) -> int:

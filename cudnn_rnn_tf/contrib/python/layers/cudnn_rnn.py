@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import contrib_format, cudnn_rnn_ops, opaque_kernel, ops
+from cudnn_rnn_tf import cudnn_rnn_ops, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
@@ -45,7 +45,7 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         num_units: units per layer and direction, H.
         input_mode: "linear_input", "skip_input" or "auto_select".
         direction: "unidirectional" or "bidirectional" (D = 1 or 2).
-        dropout: rate between layers, in [0, 1).
+        dropout: rate between layers, in [0, 1].
         seed: integer seed of the sequence of dropout masks and of the default kernel initializer;
             None for random ones.
         dtype: of the variable and the computation.
@@ -61,7 +61,8 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
 
     rnn_mode: str
     _model_class: Callable[..., Any]
-    _saveable_class: type[CudnnOpaqueParamsSaveable]
+    # Programs assign a derived class before the layer is built.
+    _saveable_cls: type[CudnnOpaqueParamsSaveable]
 
     def __init__(
         self,
@@ -84,8 +85,11 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         self._bias_initializer = bias_initializer
         self._name = name or f"cudnn_{self.rnn_mode}"
         # Checks the arguments before there is an input: num_units is an input size that fits all.
+        self._dropout = dropout
+        # The model knows what to do with a rate of 1, which networks do not have.
+        rate = 0.0 if dropout == 1.0 else dropout
         self._config = RnnConfig(
-            self.rnn_mode, num_layers, num_units, num_units, input_mode, direction, dropout=dropout
+            self.rnn_mode, num_layers, num_units, num_units, input_mode, direction, dropout=rate
         )
         self._input_mode = input_mode
         self._scope: tf.compat.v1.VariableScope | None = None
@@ -117,8 +121,12 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
 
     @property
     def canonical_weight_shapes(self) -> list[tuple[int, ...]]:
-        """The canonical weights' shapes. ValueError before the layer is built."""
-        return self._built_config().layout.weight_shapes
+        """The canonical weights' shapes. RuntimeError before the layer is built."""
+        if not self.built:
+            raise RuntimeError(
+                f"layer {self.name!r} is not built yet: the shapes of its weights are not known"
+            )
+        return self._config.layout.weight_shapes
 
     @property
     def canonical_bias_shapes(self) -> list[tuple[int, ...]]:
@@ -212,13 +220,16 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
             config.input_mode,
             config.direction,
             self._dtype,
-            config.dropout,
+            self._dropout,
             self._seed,
         )
         # Its tensors are no part of a function or a loop in which the layer is built.
         with tf.init_scope():
             self._saveable = self._find_saveable() or self._create_saveable()
         self.built = True
+        # For a checkpoint that was restored before: what is an attribute by now has had its part.
+        for name, cell in self._saveable.saved_cells().items():
+            self._handle_deferred_dependencies(name, cell)
 
     def _own_scope(self) -> Any:
         """The layer's variable scope: at first a new one in the current scope."""
@@ -253,30 +264,33 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         if tf.executing_eagerly():
             return None
         for item in _v1.get_collection(_v1.GraphKeys.SAVEABLE_OBJECTS):
-            if isinstance(item, self._saveable_class) and item.variable is self._variable:
+            if isinstance(item, self._saveable_cls) and item.variable is self._variable:
                 return item
         return None
 
     def _create_saveable(self) -> CudnnOpaqueParamsSaveable:
-        scope = _v1.get_variable_scope().name
-        collection = _v1.GraphKeys.SAVEABLE_OBJECTS
-        in_graph = not tf.executing_eagerly()
-        if in_graph:
-            taken = {spec.name for item in _v1.get_collection(collection) for spec in item.specs}
-            if not taken.isdisjoint(contrib_format.tensor_shapes(self._config, scope)):
-                scope = self._scope.name
+        if self._saveable is not None:
+            raise RuntimeError(f"Cudnn saveable already created for layer {self.name!r}")
         config = self._config
-        created = self._saveable_class(
-            self._variable,
-            config.num_layers,
-            config.num_units,
-            config.input_size,
-            config.input_mode,
-            config.direction,
-            scope=scope,
-            name=f"{self._variable.name.partition(':')[0]}_saveable",
-        )
-        if in_graph:
+
+        def create(scope: str) -> CudnnOpaqueParamsSaveable:
+            return self._saveable_cls(
+                self._variable,
+                config.num_layers,
+                config.num_units,
+                config.input_size,
+                config.input_mode,
+                config.direction,
+                scope=scope,
+                name=f"{self._variable.name.partition(':')[0]}_saveable",
+            )
+
+        created = create(_v1.get_variable_scope().name)
+        if not tf.executing_eagerly():
+            collection = _v1.GraphKeys.SAVEABLE_OBJECTS
+            taken = {spec.name for item in _v1.get_collection(collection) for spec in item.specs}
+            if not taken.isdisjoint(spec.name for spec in created.specs):
+                created = create(self._scope.name)
             _v1.add_to_collection(collection, created)
         return created
 
@@ -289,6 +303,17 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         else:
             children.pop("_saveable", None)
         return children
+
+    def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        # TensorFlow's extension point for what is read only where a checkpoint has it: contrib's
+        # own layout, cell by cell.
+        found = super()._lookup_dependency(name, *args, **kwargs)
+        return found or (self.built and self._saveable.saved_cells().get(name)) or None
+
+    def _handle_deferred_dependencies(self, name: str, trackable: Any) -> None:
+        # An attribute that is the variable is not what a checkpoint has under its name.
+        if not isinstance(trackable, tf.Variable):
+            super()._handle_deferred_dependencies(name, trackable)
 
     # Calling.
 
@@ -385,25 +410,25 @@ class CudnnLSTM(_CudnnRNN):
     __doc__ = _doc("An LSTM")
     rnn_mode = CUDNN_LSTM
     _model_class = cudnn_rnn_ops.CudnnLSTM
-    _saveable_class = CudnnLSTMSaveable
+    _saveable_cls = CudnnLSTMSaveable
 
 
 class CudnnGRU(_CudnnRNN):
     __doc__ = _doc("A GRU")
     rnn_mode = CUDNN_GRU
     _model_class = cudnn_rnn_ops.CudnnGRU
-    _saveable_class = CudnnGRUSaveable
+    _saveable_cls = CudnnGRUSaveable
 
 
 class CudnnRNNTanh(_CudnnRNN):
     __doc__ = _doc("A tanh RNN")
     rnn_mode = CUDNN_RNN_TANH
     _model_class = cudnn_rnn_ops.CudnnRNNTanh
-    _saveable_class = CudnnRNNTanhSaveable
+    _saveable_cls = CudnnRNNTanhSaveable
 
 
 class CudnnRNNRelu(_CudnnRNN):
     __doc__ = _doc("A ReLU RNN")
     rnn_mode = CUDNN_RNN_RELU
     _model_class = cudnn_rnn_ops.CudnnRNNRelu
-    _saveable_class = CudnnRNNReluSaveable
+    _saveable_cls = CudnnRNNReluSaveable

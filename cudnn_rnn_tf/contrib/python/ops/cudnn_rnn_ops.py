@@ -1,6 +1,22 @@
 """`tensorflow.contrib.cudnn_rnn.python.ops.cudnn_rnn_ops`: op-level models, saveables and cells."""
 
+from typing import Any
+
+import tensorflow as tf
+
+from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
+from cudnn_rnn_tf.constants import (
+    CUDNN_GRU,
+    CUDNN_INPUT_AUTO_MODE,
+    CUDNN_INPUT_LINEAR_MODE,
+    CUDNN_INPUT_SKIP_MODE,
+    CUDNN_LSTM,
+    CUDNN_RNN_BIDIRECTION,
+    CUDNN_RNN_RELU,
+    CUDNN_RNN_TANH,
+    CUDNN_RNN_UNIDIRECTION,
+)
 from cudnn_rnn_tf.contrib.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
 from cudnn_rnn_tf.cudnn_rnn_ops import (
     CudnnGRU,
@@ -15,6 +31,13 @@ from cudnn_rnn_tf.cudnn_rnn_ops import (
     cudnn_rnn_relu,
     cudnn_rnn_tanh,
 )
+from cudnn_rnn_tf.format_converters import (
+    CudnnParamsFormatConverter,
+    CudnnParamsFormatConverterGRU,
+    CudnnParamsFormatConverterLSTM,
+    CudnnParamsFormatConverterRelu,
+    CudnnParamsFormatConverterTanh,
+)
 from cudnn_rnn_tf.saveable import (
     CudnnGRUSaveable,
     CudnnLSTMSaveable,
@@ -24,6 +47,68 @@ from cudnn_rnn_tf.saveable import (
     RNNParamsSaveable,
 )
 
+_FUNCTIONS = {
+    CUDNN_GRU: cudnn_gru,
+    CUDNN_RNN_TANH: cudnn_rnn_tanh,
+    CUDNN_RNN_RELU: cudnn_rnn_relu,
+}
+
+
+def _cudnn_rnn(
+    inputs: Any,
+    input_h: Any,
+    input_c: Any,
+    params: Any,
+    is_training: bool,
+    rnn_mode: str,
+    sequence_lengths: Any = None,
+    time_major: bool = True,
+    input_mode: str = CUDNN_INPUT_LINEAR_MODE,
+    direction: str = CUDNN_RNN_UNIDIRECTION,
+    dropout: float = 0.0,
+    seed: Any = 0,
+    num_proj: int | None = None,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """`cudnn_lstm` and the others in one, as contrib had it and programs call it.
+
+    Where the mode has no cell states, `input_c` is not read and those returned are empty. The shape
+    of `input_h` says `num_proj`.
+
+    Raises:
+        ValueError: if the mode is unknown, or a shape does not fit.
+    """
+    del num_proj
+    options = (is_training, sequence_lengths, time_major, input_mode, direction, dropout, seed)
+    if rnn_mode == CUDNN_LSTM:
+        return cudnn_lstm(inputs, input_h, input_c, params, *options, name=name)
+    if rnn_mode not in _FUNCTIONS:
+        known = ", ".join(map(repr, (CUDNN_LSTM, *_FUNCTIONS)))
+        raise ValueError(f"expected rnn_mode to be one of {known}, but received {rnn_mode!r}")
+    outputs, h = _FUNCTIONS[rnn_mode](inputs, input_h, params, *options, name=name)
+    return outputs, h, tf.constant([], outputs.dtype)
+
+
+def check_direction(direction: str) -> None:
+    """Raises ValueError if there is no such direction."""
+    known = (CUDNN_RNN_UNIDIRECTION, CUDNN_RNN_BIDIRECTION)
+    if direction not in known:
+        raise ValueError(f"expected direction to be one of {known}, but received {direction!r}")
+
+
+def check_input_mode(input_mode: str) -> None:
+    """Raises ValueError if there is no such input mode."""
+    known = (CUDNN_INPUT_LINEAR_MODE, CUDNN_INPUT_SKIP_MODE, CUDNN_INPUT_AUTO_MODE)
+    if input_mode not in known:
+        raise ValueError(f"expected input_mode to be one of {known}, but received {input_mode!r}")
+
+
+def _get_num_params(rnn_mode: str, num_layers: int, direction: str) -> int:
+    """How many matrices, and how many biases, a network without projection has."""
+    config = RnnConfig(rnn_mode, num_layers, 1, 1, direction=direction)
+    return len(config.layout.weight_shapes)
+
+
 __all__ = [
     "CudnnCompatibleGRUCell",
     "CudnnCompatibleLSTMCell",
@@ -32,11 +117,18 @@ __all__ = [
     "CudnnLSTM",
     "CudnnLSTMSaveable",
     "CudnnOpaqueParamsSaveable",
+    "CudnnParamsFormatConverter",
+    "CudnnParamsFormatConverterGRU",
+    "CudnnParamsFormatConverterLSTM",
+    "CudnnParamsFormatConverterRelu",
+    "CudnnParamsFormatConverterTanh",
     "CudnnRNNRelu",
     "CudnnRNNReluSaveable",
     "CudnnRNNTanh",
     "CudnnRNNTanhSaveable",
     "RNNParamsSaveable",
+    "check_direction",
+    "check_input_mode",
     "cudnn_gru",
     "cudnn_lstm",
     "cudnn_rnn_canonical_to_opaque_params",

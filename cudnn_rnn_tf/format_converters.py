@@ -1,0 +1,317 @@
+"""From opaque buffers to the weights of step-by-step cells, and back.
+
+`tf.contrib.cudnn_rnn`'s classes, with the methods that programs override: a saveable names the
+class of its converter, and a derived class can hold what other cells than contrib's have, such as
+an LSTM's forget gate without the bias of 1 that `BasicLSTMCell` adds.
+
+A cell joins the matrices of both sides, and its one bias stands for two: the sum goes out and
+comes back as two halves.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf.config import RnnConfig
+
+
+class CudnnParamsFormatConverter:
+    """What the converters of the four modes share.
+
+    Args:
+        num_layers: layers in the stack, L.
+        num_units: units per layer and direction, H.
+        input_size: size of the inputs' last dimension.
+        num_proj: size of an LSTM's recurrent projection, P; None for none.
+        input_mode: "linear_input", "skip_input" or "auto_select".
+        direction: "unidirectional" or "bidirectional".
+        is_slot: whether the buffer is an optimizer's slot, which keeps something of each weight:
+            of two biases that are one in the cell, the mean then stands for both.
+
+    Raises:
+        TypeError: if an argument is of the wrong type.
+        ValueError: if an argument is out of range or does not fit the others.
+    """
+
+    _rnn_mode: str
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_units: int,
+        input_size: int,
+        num_proj: int | None = None,
+        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+        is_slot: bool = False,
+    ):
+        self._config = RnnConfig(
+            self._rnn_mode,
+            num_layers,
+            num_units,
+            input_size,
+            input_mode,
+            direction,
+            num_proj=num_proj or 0,
+        )
+        self._num_layers = num_layers
+        self._num_units = num_units
+        self._input_size = input_size
+        self._num_proj = num_proj
+        self._input_mode = input_mode
+        self._direction = direction
+        self._num_dirs = self._config.layout.num_dirs
+        self._is_slot = is_slot
+
+    def opaque_to_tf_canonical(self, opaque_param: tf.Tensor) -> tuple[list[tf.Tensor], ...]:
+        """Takes a buffer apart.
+
+        Args:
+            opaque_param: [params_size].
+
+        Returns:
+            The cells' weights, biases and, with `num_proj`, projections [H, P], layer by layer,
+            forward before backward.
+        """
+        return self._cu_canonical_to_tf_canonical(*self._opaque_to_cu_canonical(opaque_param))
+
+    def tf_canonical_to_opaque(
+        self, tf_canonicals: Sequence[tf.Tensor], weights_proj: Sequence[tf.Tensor] | None = None
+    ) -> tf.Tensor:
+        """The inverse of `opaque_to_tf_canonical`.
+
+        Args:
+            tf_canonicals: all weights, then all biases.
+            weights_proj: the projections; None for none.
+
+        Returns:
+            The buffer, [params_size].
+
+        Raises:
+            ValueError: if the number of tensors, or a static shape, does not fit.
+        """
+        return self._cu_canonical_to_opaque(
+            *self._tf_canonical_to_cu_canonical(tf_canonicals, weights_proj)
+        )
+
+    def _opaque_to_cu_canonical(
+        self, opaque_param: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        return ops.params_to_canonical(self._config, tf.convert_to_tensor(opaque_param))
+
+    def _cu_canonical_to_opaque(
+        self, cu_weights: Sequence[tf.Tensor], cu_biases: Sequence[tf.Tensor]
+    ) -> tf.Tensor:
+        return ops.canonical_to_params(self._config, cu_weights, cu_biases)
+
+    def _cu_canonical_to_tf_canonical(
+        self, cu_weights: Sequence[tf.Tensor], cu_biases: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], ...]:
+        num_gates = self._config.layout.num_gates
+        cu_weights, cu_biases = iter(cu_weights), iter(cu_biases)
+        weights, biases, projections = [], [], []
+        for layer in range(self._num_layers):
+            for _ in range(self._num_dirs):
+                count = num_gates * (2 if self._has_input_side(layer) else 1)
+                own = [next(cu_weights) for _ in range(count)]
+                weights += self._cudnn_to_tf_weights(*own)
+                if self._num_proj:
+                    projections.append(tf.transpose(next(cu_weights)))
+                own = [next(cu_biases) for _ in range(2 * num_gates)]
+                biases += self._cudnn_to_tf_biases(*own)
+        return (weights, biases, projections) if self._num_proj else (weights, biases)
+
+    def _tf_canonical_to_cu_canonical(
+        self, tf_canonicals: Sequence[tf.Tensor], weights_proj: Sequence[tf.Tensor] | None
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        weight_counts = [
+            len(self._weight_names(layer))
+            for layer in range(self._num_layers)
+            for _ in range(self._num_dirs)
+        ]
+        num_weights, num_cells = sum(weight_counts), len(weight_counts)
+        num_biases = num_cells * len(self._bias_names())
+        expected = (num_weights + num_biases, num_cells if self._num_proj else 0)
+        received = (len(tf_canonicals), len(weights_proj or []))
+        if received != expected:
+            raise ValueError(
+                f"expected {expected[0]} weights and biases and {expected[1]} projections, but "
+                f"received {received[0]} and {received[1]}"
+            )
+        weights, biases = iter(tf_canonicals[:num_weights]), iter(tf_canonicals[num_weights:])
+        cu_weights, cu_biases = [], []
+        for cell, count in enumerate(weight_counts):
+            own = [next(weights) for _ in range(count)]
+            cu_weights += self._tf_to_cudnn_weights(cell // self._num_dirs, *own)
+            if weights_proj:
+                cu_weights.append(tf.transpose(weights_proj[cell]))
+            own = [next(biases) for _ in self._bias_names()]
+            cu_biases += self._tf_to_cudnn_biases(*own)
+        return cu_weights, cu_biases
+
+    def _has_input_side(self, layer: int) -> bool:
+        return layer > 0 or self._config.input_mode != constants.CUDNN_INPUT_SKIP_MODE
+
+    def _sides(self, gates: Sequence[Any]) -> list[Sequence[Any]]:
+        """The gates of the input side, if they are there, and those of the recurrent side."""
+        count = self._config.layout.num_gates
+        return [gates[start : start + count] for start in range(0, len(gates), count)]
+
+    def _both(self, bias: tf.Tensor, recurrent_bias: tf.Tensor) -> tf.Tensor:
+        return (bias + recurrent_bias) * (0.5 if self._is_slot else 1.0)
+
+    def _each(self, bias: tf.Tensor) -> tf.Tensor:
+        return bias * (1.0 if self._is_slot else 0.5)
+
+    def _split(self, layer: int, rows: tf.Tensor) -> list[tf.Tensor]:
+        """A gate's rows [H, fan_in + P] as the input side's, if it is there, and the recurrent."""
+        if not self._has_input_side(layer):
+            return [rows]
+        width = self._config.layout.output_size
+        return [rows[:, :-width], rows[:, -width:]]
+
+    # What a cell has, in the order of the tensors.
+
+    def _weight_names(self, layer: int) -> list[str]:
+        return ["kernel"]
+
+    def _bias_names(self) -> list[str]:
+        return ["bias"]
+
+    # What derived classes override, and programs do.
+
+    def _cudnn_to_tf_weights(self, *cu_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """A cell's weights from its matrices, the input side's first."""
+        raise NotImplementedError
+
+    def _tf_to_cudnn_weights(self, layer: int, *tf_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """The inverse of `_cudnn_to_tf_weights`."""
+        raise NotImplementedError
+
+    def _cudnn_to_tf_biases(self, *cu_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """A cell's biases from those of both sides, the input side's first."""
+        raise NotImplementedError
+
+    def _tf_to_cudnn_biases(self, *tf_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """The inverse of `_cudnn_to_tf_biases`."""
+        raise NotImplementedError
+
+
+class _JoinedConverter(CudnnParamsFormatConverter):
+    """Of cells with one kernel [fan_in + P, G * H] and one bias [G * H]."""
+
+    def _cudnn_to_tf_gate_params(self, *gates: Any) -> Sequence[Any]:
+        """The gates in the cell's order."""
+        return gates
+
+    def _tf_to_cudnn_gate_params(self, *gates: Any) -> Sequence[Any]:
+        """The gates in cuDNN's order."""
+        return gates
+
+    def _cudnn_to_tf_weights(self, *cu_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        joined = [tf.concat(gate, 1) for gate in zip(*self._sides(cu_weights), strict=True)]
+        return (tf.transpose(tf.concat(self._cudnn_to_tf_gate_params(*joined), 0)),)
+
+    def _tf_to_cudnn_weights(self, layer: int, *tf_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        (kernel,) = tf_weights
+        gates = tf.split(tf.transpose(kernel), self._config.layout.num_gates)
+        gates = [self._split(layer, rows) for rows in self._tf_to_cudnn_gate_params(*gates)]
+        return tuple(matrix for side in zip(*gates, strict=True) for matrix in side)
+
+    def _cudnn_to_tf_biases(self, *cu_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        joined = [self._both(*gate) for gate in zip(*self._sides(cu_biases), strict=True)]
+        return (tf.concat(self._cudnn_to_tf_gate_params(*joined), 0),)
+
+    def _tf_to_cudnn_biases(self, *tf_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        (bias,) = tf_biases
+        gates = tf.split(self._each(bias), self._config.layout.num_gates)
+        return tuple(self._tf_to_cudnn_gate_params(*gates)) * 2
+
+
+class CudnnParamsFormatConverterLSTM(_JoinedConverter):
+    """To `CudnnCompatibleLSTMCell`: `kernel` and `bias`, gates in the order i, c, f, o."""
+
+    _rnn_mode = constants.CUDNN_LSTM
+
+    def _cudnn_to_tf_gate_params(self, *gates: Any) -> Sequence[Any]:
+        i, f, c, o = gates
+        return [i, c, f, o]
+
+    def _tf_to_cudnn_gate_params(self, *gates: Any) -> Sequence[Any]:
+        i, c, f, o = gates
+        return [i, f, c, o]
+
+
+class CudnnParamsFormatConverterTanh(_JoinedConverter):
+    """To `BasicRNNCell`."""
+
+    _rnn_mode = constants.CUDNN_RNN_TANH
+
+
+class CudnnParamsFormatConverterRelu(_JoinedConverter):
+    """To `BasicRNNCell` with ReLU."""
+
+    _rnn_mode = constants.CUDNN_RNN_RELU
+
+
+class CudnnParamsFormatConverterGRU(CudnnParamsFormatConverter):
+    """To `CudnnCompatibleGRUCell`: the gates r and z joined, the candidate's sides on their own."""
+
+    _rnn_mode = constants.CUDNN_GRU
+
+    def _weight_names(self, layer: int) -> list[str]:
+        inputs = ["candidate/input_projection/kernel"] if self._has_input_side(layer) else []
+        return ["gates/kernel", *inputs, "candidate/hidden_projection/kernel"]
+
+    def _bias_names(self) -> list[str]:
+        return [
+            "gates/bias",
+            "candidate/input_projection/bias",
+            "candidate/hidden_projection/bias",
+        ]
+
+    def _cudnn_to_tf_weights(self, *cu_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        r, z, candidate = zip(*self._sides(cu_weights), strict=True)
+        gates = tf.concat([tf.concat(r, 1), tf.concat(z, 1)], 0)
+        return tf.transpose(gates), *(tf.transpose(side) for side in candidate)
+
+    def _tf_to_cudnn_weights(self, layer: int, *tf_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        gates, *candidate = tf_weights
+        r, z = (self._split(layer, rows) for rows in tf.split(tf.transpose(gates), 2))
+        sides = zip(r, z, [tf.transpose(side) for side in candidate], strict=True)
+        return tuple(matrix for side in sides for matrix in side)
+
+    def _cudnn_to_tf_biases(self, *cu_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        r, z, candidate = zip(*self._sides(cu_biases), strict=True)
+        return tf.concat([self._both(*r), self._both(*z)], 0), *candidate
+
+    def _tf_to_cudnn_biases(self, *tf_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        gates, inputs, recurrent = tf_biases
+        r, z = tf.split(self._each(gates), 2)
+        return r, z, inputs, r, z, recurrent
+
+
+CONVERTERS = {
+    converter._rnn_mode: converter
+    for converter in (
+        CudnnParamsFormatConverterLSTM,
+        CudnnParamsFormatConverterGRU,
+        CudnnParamsFormatConverterTanh,
+        CudnnParamsFormatConverterRelu,
+    )
+}
+
+
+def converter_of(config: RnnConfig, is_slot: bool = False) -> CudnnParamsFormatConverter:
+    """The converter of a network's mode."""
+    return CONVERTERS[config.rnn_mode](
+        config.num_layers,
+        config.num_units,
+        config.input_size,
+        config.num_proj or None,
+        config.input_mode,
+        config.direction,
+        is_slot,
+    )

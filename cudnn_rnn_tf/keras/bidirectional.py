@@ -1,0 +1,116 @@
+"""The drop-in for `keras.layers.Bidirectional`."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN, logger
+
+_MERGES = {
+    "concat": lambda y, y_rev: tf.concat([y, y_rev], axis=-1),
+    "sum": lambda y, y_rev: y + y_rev,
+    "ave": lambda y, y_rev: (y + y_rev) / 2,
+    "mul": lambda y, y_rev: y * y_rev,
+}
+# What both directions must have in common, and be, to run in one op.
+_ALIKE = ("units", "use_bias", "activation", "dtype_policy")
+_PLAIN = {"dropout": 0, "recurrent_dropout": 0, "stateful": False, "activity_regularizer": None}
+
+
+class Bidirectional(keras.layers.Bidirectional):
+    __doc__ = keras.layers.Bidirectional.__doc__
+    # As for LSTM.
+    __module__ = "keras.layers"
+
+    @property
+    def runs_fused(self) -> Fusion:
+        """Whether the fused ops run both directions, or why not."""
+        reasons: dict[str, str] = {}
+        for layer in (self.forward_layer, self.backward_layer):
+            foreign = f"{layer.name!r} is none of cudnn_rnn_tf.keras's layers"
+            fusion = getattr(layer, "runs_fused", Fusion(foreign, foreign))
+            for when, reason in dataclasses.asdict(fusion).items():
+                reasons[when] = reasons.get(when) or reason
+        return Fusion(**reasons)
+
+    @property
+    def needs_two_ops(self) -> str:
+        """Why the directions do not run in one op; "" if they do."""
+        first, second = self.forward_layer, self.backward_layer
+        if not self.runs_fused:
+            return str(self.runs_fused)
+        if type(first) is not type(second) or type(first) not in (LSTM, GRU, SimpleRNN):
+            return "the directions are of different or derived classes"
+        for name in _ALIKE:
+            if getattr(first, name) != getattr(second, name):
+                return f"the directions differ in {name}"
+        for layer in (first, second):
+            for name, value in _PLAIN.items():
+                if getattr(layer, name) != value:
+                    return f"{name} of {layer.name!r}"
+            if layer.zero_output_for_mask != layer.return_sequences:
+                return f"zero_output_for_mask of {layer.name!r}"
+        if first.go_backwards:
+            return f"go_backwards of {first.name!r}"
+        return ""
+
+    def build(
+        self,
+        sequences_shape: Sequence[int | None],
+        initial_state_shape: Any = None,
+    ) -> None:
+        super().build(sequences_shape, initial_state_shape)
+        logger.info(
+            "layer %r %s, %s",
+            self.name,
+            self.runs_fused,
+            f"in two ops: {self.needs_two_ops}" if self.needs_two_ops else "in one op",
+        )
+
+    def call(
+        self,
+        sequences: tf.Tensor,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: bool | None = None,
+    ) -> Any:
+        num_states = 2 if isinstance(self.forward_layer, LSTM) else 1
+        if (
+            self.needs_two_ops
+            or sequences.dtype != tf.as_dtype(self.forward_layer.compute_dtype)
+            or (initial_state is not None and len(initial_state) != 2 * num_states)
+        ):
+            return super().call(sequences, initial_state, mask, training)
+        cells = [self.forward_layer.cell, self.backward_layer.cell]
+        if initial_state is None:
+            batch_size = tf.shape(sequences)[0]
+            initial_states = [cell.get_initial_state(batch_size) for cell in cells]
+        else:
+            states = [tf.cast(state, sequences.dtype) for state in initial_state]
+            initial_states = [states[:num_states], states[num_states:]]
+        packing = packing_of(mask, sequences)
+        lengths = None
+        if packing:
+            sequences, lengths = packing.pack(sequences), packing.lengths
+        outputs, states = forward(cells, sequences, initial_states, lengths, bool(training))
+        if self.return_sequences:
+            if packing:
+                outputs = packing.unpack(outputs, backward=False, zero_masked=True)
+            parts = tf.split(outputs, 2, axis=-1)
+        else:
+            parts = [h for h, *_ in states]
+            if packing:
+                parts = [packing.last_output(h, backward=False, zero_masked=False) for h in parts]
+        parts = [tf.cast(part, self.compute_dtype) for part in parts]
+        merged = _MERGES[self.merge_mode](*parts) if self.merge_mode else tuple(parts)
+        if not self.return_state:
+            return merged
+        states = (*states[0], *states[1])
+        return (*merged, *states) if self.merge_mode is None else (merged, *states)
+
+
+keras.saving.get_custom_objects()["Bidirectional"] = Bidirectional

@@ -1,0 +1,174 @@
+"""Which of Keras's recurrent layers the fused ops run, and how they run them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.keras.masks import Packing
+
+_ACTIVATIONS = {
+    "tanh": (keras.activations.tanh, keras.ops.tanh, tf.tanh),
+    "relu": (keras.activations.relu, keras.ops.relu, tf.nn.relu),
+    "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, tf.sigmoid),
+}
+_DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """Whether the fused ops run a layer; true if they always do.
+
+    Attributes:
+        not_in_inference: why they do not out of training; "" if they do.
+        not_in_training: why they do not in training; "" if they do.
+    """
+
+    not_in_inference: str = ""
+    not_in_training: str = ""
+
+    def __bool__(self) -> bool:
+        return not (self.not_in_inference or self.not_in_training)
+
+    def __str__(self) -> str:
+        if self:
+            return "runs fused"
+        if self.not_in_inference:
+            return f"runs as Keras runs it: {self.not_in_inference}"
+        return f"runs fused, but in training as Keras runs it: {self.not_in_training}"
+
+    def reason(self, training: Any) -> str:
+        """Why a call does not run fused; "" if it does."""
+        return self.not_in_training if training else self.not_in_inference
+
+
+def fusion_of(layer: keras.layers.RNN) -> Fusion:
+    """Whether the fused ops run a `keras.layers.LSTM`, `GRU` or `SimpleRNN`."""
+    cell = layer.cell
+    if type(cell) not in (
+        keras.layers.LSTMCell,
+        keras.layers.GRUCell,
+        keras.layers.SimpleRNNCell,
+    ):
+        never = f"its cell is a {type(cell).__name__}"
+    elif not _rnn_mode(cell):
+        never = f"activation={_name(cell.activation)}"
+    elif not _is(getattr(cell, "recurrent_activation", keras.activations.sigmoid), "sigmoid"):
+        never = f"recurrent_activation={_name(cell.recurrent_activation)}"
+    elif not getattr(cell, "reset_after", True):
+        never = "reset_after=False"
+    elif getattr(layer, "use_cudnn", "auto") is False:
+        never = "use_cudnn=False"
+    elif cell.compute_dtype not in _DTYPES:
+        never = f"it computes in {cell.compute_dtype}"
+    else:
+        return Fusion(not_in_training=_dropout_reason(cell))
+    return Fusion(never, never)
+
+
+def _dropout_reason(cell: Any) -> str:
+    # A mask over the states acts within each step, and with one mask per gate (of the second
+    # implementation, 1) there is more than one input.
+    if cell.recurrent_dropout > 0:
+        return f"recurrent_dropout={cell.recurrent_dropout}"
+    if cell.dropout > 0 and getattr(cell, "implementation", 2) == 1:
+        return f"dropout={cell.dropout} with implementation=1"
+    return ""
+
+
+def forward(
+    cells: Sequence[Any],
+    inputs: tf.Tensor,
+    initial_states: Sequence[Sequence[tf.Tensor]],
+    sequence_lengths: tf.Tensor | None,
+    is_training: bool,
+) -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
+    """Runs one cell, or a forward and a backward one, in one op.
+
+    Args:
+        cells: one or two of Keras's cells, alike but for their weights.
+        inputs: [B, T, I], of the cells' compute type.
+        initial_states: of each cell, h and an LSTM's c, [B, H].
+        sequence_lengths: int32 [B]; None where all sequences fill T.
+        is_training: whether a gradient is likely to be wanted.
+
+    Returns:
+        outputs [B, T, D * H], and the final states of each cell.
+    """
+    config = RnnConfig(
+        rnn_mode=_rnn_mode(cells[0]),
+        num_layers=1,
+        num_units=cells[0].units,
+        input_size=cells[0].kernel.shape[0],
+        direction="bidirectional" if len(cells) == 2 else "unidirectional",
+        bias_mode=_bias_mode(cells[0]),
+    )
+    outputs, states = ops.forward(
+        config,
+        inputs,
+        [tf.stack(kind, axis=1) for kind in zip(*initial_states, strict=True)],
+        _params(config, cells, inputs.dtype),
+        sequence_lengths=sequence_lengths,
+        time_major=False,
+        is_training=is_training,
+    )
+    return outputs, [[state[:, index] for state in states] for index in range(len(cells))]
+
+
+def packing_of(mask: Any, inputs: tf.Tensor) -> Packing | None:
+    """What a layer's mask, or list of masks, means; None for none."""
+    if isinstance(mask, (list, tuple)):
+        mask = mask[0]
+    return None if mask is None else Packing(tf.convert_to_tensor(mask), inputs)
+
+
+def _params(config: RnnConfig, cells: Sequence[Any], dtype: tf.DType) -> tf.Tensor:
+    """The opaque buffer, made of the cells' weights so that gradients find their way to them.
+
+    TensorFlow's own operations make it: a portable SavedModel has to do without this package's.
+    """
+
+    def flat(weight: Any) -> tf.Tensor:
+        """A kernel [n, G * H], or biases [n, G * H], gate by gate in cuDNN's order."""
+        stacked = tf.transpose(tf.cast(weight, dtype))
+        if config.rnn_mode == constants.CUDNN_GRU:
+            update, reset, candidate = tf.split(stacked, 3)
+            stacked = tf.concat([reset, update, candidate], axis=0)
+        return tf.reshape(stacked, [-1])
+
+    weights = [flat(weight) for cell in cells for weight in (cell.kernel, cell.recurrent_kernel)]
+    for cell in cells:
+        if cell.use_bias:
+            sides = tf.reshape(cell.bias, (-1, cell.kernel.shape[1]))
+            weights += [flat(side[tf.newaxis]) for side in tf.unstack(sides)]
+    return tf.concat(weights, axis=0)
+
+
+def _rnn_mode(cell: Any) -> str:
+    """The ops' name for what a cell computes; "" if they do not."""
+    is_tanh = _is(cell.activation, "tanh")
+    if isinstance(cell, keras.layers.LSTMCell):
+        return constants.CUDNN_LSTM if is_tanh else ""
+    if isinstance(cell, keras.layers.GRUCell):
+        return constants.CUDNN_GRU if is_tanh else ""
+    if is_tanh:
+        return constants.CUDNN_RNN_TANH
+    return constants.CUDNN_RNN_RELU if _is(cell.activation, "relu") else ""
+
+
+def _bias_mode(cell: Any) -> str:
+    if not cell.use_bias:
+        return "none"
+    return "double" if isinstance(cell, keras.layers.GRUCell) else "single_input"
+
+
+def _is(activation: Any, name: str) -> bool:
+    return any(activation is function for function in _ACTIVATIONS[name])
+
+
+def _name(activation: Any) -> str:
+    return repr(getattr(activation, "__name__", activation))

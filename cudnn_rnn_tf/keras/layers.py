@@ -1,0 +1,111 @@
+"""The drop-ins for `keras.layers.LSTM`, `GRU` and `SimpleRNN`."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cudnn_rnn_tf.keras.fusion import Fusion, forward, fusion_of, packing_of
+from cudnn_rnn_tf.sequences import reverse_sequences
+
+logger = logging.getLogger("cudnn_rnn_tf")
+
+
+class _FusedLoop:
+    """What the three have in common: Keras's layer with another loop over the time steps."""
+
+    @property
+    def runs_fused(self) -> Fusion:
+        """Whether the fused ops run this layer, in inference and in training, or why not."""
+        return fusion_of(self)
+
+    @property
+    def supports_jit(self) -> bool:
+        """Whether XLA can compile the layer: it has no kernel for the fused ops.
+
+        Where it cannot, Keras's `jit_compile="auto"` leaves the model alone.
+        """
+        return self._supports_jit and bool(self.runs_fused.not_in_inference)
+
+    @supports_jit.setter
+    def supports_jit(self, value: bool) -> None:
+        self._supports_jit = value
+
+    def build(
+        self,
+        sequences_shape: Sequence[int | None],
+        initial_state_shape: Any = None,
+    ) -> None:
+        super().build(sequences_shape, initial_state_shape)
+        logger.info("layer %r %s", self.name, self.runs_fused)
+
+    def inner_loop(
+        self, sequences: tf.Tensor, initial_state: Any, mask: Any, training: Any = False
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Runs the cell over the sequences, as in `keras.layers.RNN`, which calls this.
+
+        Args:
+            sequences: [B, T, I].
+            initial_state: of the cell, a list of [B, H].
+            mask: [B, T], true where a step is to be read; None for all.
+            training: whether dropout acts.
+
+        Returns:
+            The last output [B, H], all outputs [B, T, H] (without `return_sequences`, the last one,
+            [B, 1, H]) and the final states.
+        """
+        is_cell_dtype = sequences.dtype == tf.as_dtype(self.cell.compute_dtype)
+        if self.runs_fused.reason(training) or not is_cell_dtype:
+            return super().inner_loop(sequences, initial_state, mask, training=training)
+        dropout = self._input_dropout(sequences) if training else None
+        if dropout is not None:
+            sequences *= dropout[:, tf.newaxis]
+        packing = packing_of(mask, sequences)
+        lengths = None
+        if packing:
+            sequences, lengths = packing.pack(sequences), packing.lengths
+        if self.go_backwards:
+            sequences = reverse_sequences(sequences, lengths, time_major=False)
+        outputs, [states] = forward(
+            [self.cell], sequences, [initial_state], lengths, bool(training)
+        )
+        order = {"backward": self.go_backwards, "zero_masked": self.zero_output_for_mask}
+        if not self.return_sequences:
+            last = packing.last_output(states[0], **order) if packing else states[0]
+            return last, last[:, tf.newaxis], states
+        if packing:
+            if self.go_backwards:
+                outputs = reverse_sequences(outputs, lengths, time_major=False)
+            outputs = packing.unpack(outputs, **order)
+            if self.go_backwards:
+                outputs = tf.reverse(outputs, [1])
+        return outputs[:, -1], outputs, states
+
+    def _input_dropout(self, sequences: tf.Tensor) -> tf.Tensor | None:
+        # Keras's gated cells take a rate of 1 for none.
+        if self.cell.dropout == 1 and not isinstance(self.cell, keras.layers.SimpleRNNCell):
+            return None
+        return self.cell.get_dropout_mask(sequences[:, 0])
+
+
+class LSTM(_FusedLoop, keras.layers.LSTM):
+    __doc__ = keras.layers.LSTM.__doc__
+    # Where Keras's files say that the class is found. With Keras's own name files of either package
+    # load in the other, and where this package is not installed.
+    __module__ = "keras.layers"
+
+
+class GRU(_FusedLoop, keras.layers.GRU):
+    __doc__ = keras.layers.GRU.__doc__
+    __module__ = "keras.layers"
+
+
+class SimpleRNN(_FusedLoop, keras.layers.SimpleRNN):
+    __doc__ = keras.layers.SimpleRNN.__doc__
+    __module__ = "keras.layers"
+
+
+# Layers that were saved as these become these again, copies within `Bidirectional` included.
+keras.saving.get_custom_objects().update({"LSTM": LSTM, "GRU": GRU, "SimpleRNN": SimpleRNN})

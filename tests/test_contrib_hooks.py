@@ -1,0 +1,303 @@
+"""What programs override of contrib's saveables, and contrib's object-based checkpoints."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from contrib_layers import INPUTS, LAYERS, in_graph, make
+
+from cudnn_rnn_tf import contrib as cudnn_rnn
+from cudnn_rnn_tf.contrib.python.ops import cudnn_rnn_ops
+
+v1 = tf.compat.v1
+
+
+class OtherCellsConverter(cudnn_rnn_ops.CudnnParamsFormatConverterLSTM):
+    """Of cells that add 1 to the forget gate's bias themselves, as TensorFlow 1's basic one did."""
+
+    def _cudnn_to_tf_biases(self, *cu_biases):
+        (bias,) = super()._cudnn_to_tf_biases(*cu_biases)
+        i, c, f, o = tf.split(bias, 4)
+        return (tf.concat([i, c, f - 1.0, o], 0),)
+
+    def _tf_to_cudnn_biases(self, *tf_biases):
+        (bias,) = tf_biases
+        i, c, f, o = tf.split(bias, 4)
+        return super()._tf_to_cudnn_biases(tf.concat([i, c, f + 1.0, o], 0))
+
+
+class OtherCellsSaveable(cudnn_rnn_ops.CudnnLSTMSaveable):
+    _format_converter_cls = OtherCellsConverter
+
+    def _tf_canonical_name_prefix(self, layer, is_fwd=True):
+        if self._direction == "unidirectional":
+            return f"multi_rnn_cell/cell_{layer}/lstm_cell"
+        return f"cell_{layer}/bidirectional_rnn/{'fw' if is_fwd else 'bw'}/lstm_cell"
+
+
+def encoder(direction: str):
+    """A variational autoencoder's encoder, as programs had it: its layers are asked for `call`."""
+    with v1.variable_scope("encoder"):
+        layer = make("lstm", 2, 3, direction=direction)
+        layer._saveable_cls = OtherCellsSaveable
+        outputs, _ = layer(tf.constant(INPUTS), training=False)
+    return layer, outputs
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_a_derived_saveable_names_and_converts_what_a_saver_saves(direction, tmp_path):
+    def save(session):
+        layer, outputs = encoder(direction)
+        saver = v1.train.Saver(cudnn_rnn.canonical_var_list())
+        session.run(v1.global_variables_initializer())
+        return saver.save(session, str(tmp_path / "model")), *session.run([outputs, layer.kernel])
+
+    path, expected, kernel = in_graph(save)
+    reader = tf.train.load_checkpoint(path)
+    names = set(reader.get_variable_to_shape_map())
+    cells = (
+        [f"encoder/cudnn_lstm/multi_rnn_cell/cell_{i}/lstm_cell" for i in range(2)]
+        if direction == "unidirectional"
+        else [
+            f"encoder/cudnn_lstm/cell_{i}/bidirectional_rnn/{side}/lstm_cell"
+            for i in range(2)
+            for side in ("fw", "bw")
+        ]
+    )
+    assert names == {f"{cell}/{part}" for cell in cells for part in ("kernel", "bias")}
+    # The first cell computes the same with its 1 at the forget gate: contrib's step by step.
+    biases = kernel[-len(cells) * 8 * 3 :].reshape(len(cells), 2, 4, 3).sum(1)
+    for cell, (i, f, c, o) in zip(cells, biases, strict=True):
+        np.testing.assert_allclose(
+            reader.get_tensor(f"{cell}/bias"), np.concatenate([i, c, f - 1, o])
+        )
+
+    def restore(session):
+        _, outputs = encoder(direction)
+        v1.train.Saver(cudnn_rnn.canonical_var_list()).restore(session, path)
+        return session.run(outputs)
+
+    np.testing.assert_allclose(in_graph(restore), expected, rtol=1e-12)
+
+
+def test_a_second_saveable_of_one_kernel_beside_saver(tmp_path):
+    def program(session):
+        layer = make("lstm")
+        layer.build((None, None, 4))
+        second = cudnn_rnn.CudnnLSTMSaveable(
+            layer.kernel, 2, 3, 4, scope="other", name="other_saveable"
+        )
+        v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, second)
+        saver = v1.train.Saver()
+        session.run(v1.global_variables_initializer())
+        path = saver.save(session, str(tmp_path / "model"))
+        saver.restore(session, path)
+        return path
+
+    names = tf.train.load_checkpoint(in_graph(program)).get_variable_to_shape_map()
+    cell = "rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell/kernel"
+    assert {cell, f"other/{cell}"} <= set(names)
+
+
+CONVERTERS = {
+    "lstm": cudnn_rnn.CudnnParamsFormatConverterLSTM,
+    "gru": cudnn_rnn.CudnnParamsFormatConverterGRU,
+    "rnn_tanh": cudnn_rnn.CudnnParamsFormatConverterTanh,
+    "rnn_relu": cudnn_rnn.CudnnParamsFormatConverterRelu,
+}
+
+
+@pytest.mark.parametrize("rnn_mode", CONVERTERS)
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("input_mode", ["linear_input", "skip_input"])
+def test_converters_there_and_back(rnn_mode, direction, input_mode):
+    converter = CONVERTERS[rnn_mode](2, 3, 3, input_mode=input_mode, direction=direction)
+    params = tf.constant(np.random.default_rng(0).standard_normal(converter._config.layout.size))
+    weights, biases = converter.opaque_to_tf_canonical(params)
+    again = converter.tf_canonical_to_opaque(weights + biases)
+    # The halves of a sum make the same sum, though they are not what was added.
+    for received, expected in zip(
+        converter.opaque_to_tf_canonical(again), (weights, biases), strict=True
+    ):
+        for tensor, other in zip(received, expected, strict=True):
+            np.testing.assert_allclose(tensor, other, rtol=1e-14)
+    np.testing.assert_array_equal(converter.tf_canonical_to_opaque(weights + biases), again)
+    with pytest.raises(ValueError, match="weights and biases"):
+        converter.tf_canonical_to_opaque(weights[1:] + biases)
+
+
+def test_a_converter_with_projection():
+    converter = cudnn_rnn.CudnnParamsFormatConverterLSTM(
+        2, 4, 3, num_proj=2, direction="bidirectional"
+    )
+    size = converter._config.layout.size
+    params = tf.range(size, dtype=tf.float64)
+    weights, biases, projections = converter.opaque_to_tf_canonical(params)
+    assert [tuple(each.shape) for each in projections] == [(4, 2)] * 4
+    assert [tuple(each.shape) for each in weights] == [(5, 16)] * 2 + [(6, 16)] * 2
+    again = converter.tf_canonical_to_opaque(weights + biases, projections)
+    matrices = size - 4 * 2 * 16
+    np.testing.assert_array_equal(again[:matrices], params[:matrices])
+
+
+@pytest.mark.parametrize("rnn_mode", LAYERS)
+def test_dropout_of_all_that_a_layer_hands_on(rnn_mode):
+    """As if the weights that read it were zero; only in training."""
+    layer = make(rnn_mode, direction="bidirectional", dropout=1.0)
+    with tf.GradientTape() as tape:
+        outputs, _ = layer(INPUTS, training=True)
+    gradient = tape.gradient(outputs, layer.kernel)
+    model = getattr(cudnn_rnn_ops, type(layer).__name__)(
+        2, 3, 4, direction="bidirectional", dtype=tf.float64
+    )
+    weights, biases = model.params_to_canonical(layer.kernel)
+    gates = len(weights) // 8
+    upper = [4 * gates + i for i in (*range(gates), *range(2 * gates, 3 * gates))]
+    deaf = [tf.zeros_like(w) if i in upper else w for i, w in enumerate(weights)]
+    plain = make(rnn_mode, direction="bidirectional")
+    plain.build(INPUTS.shape)
+    plain.kernel.assign(model.canonical_to_params(deaf, biases))
+    np.testing.assert_allclose(outputs, plain(INPUTS, training=False)[0], rtol=1e-12)
+    gradients, _ = model.params_to_canonical(gradient)
+    assert not any(np.any(gradients[i]) for i in [*range(4 * gates), *upper])
+    if rnn_mode != "rnn_relu":  # A unit of which may be dead.
+        assert all(np.any(gradients[i]) for i in range(4 * gates, 8 * gates) if i not in upper)
+    plain.kernel.assign(layer.kernel)
+    np.testing.assert_array_equal(
+        layer(INPUTS, training=False)[0], plain(INPUTS, training=False)[0]
+    )
+
+
+def test_dropout_masks_repeat_where_contribs_variable_says_so(monkeypatch):
+    model = cudnn_rnn_ops.CudnnGRU(3, 4, 4, dropout=0.5, seed=None, dtype=tf.float64)
+    random = np.random.default_rng(0)
+    params = random.standard_normal(model.params_size())
+    arguments = (INPUTS, np.zeros((3, 2, 4)), params)
+    assert np.any(model(*arguments)[0] != model(*arguments)[0])
+    monkeypatch.setenv("TF_CUDNN_RESET_RND_GEN_STATE", "True")
+    np.testing.assert_array_equal(model(*arguments)[0], model(*arguments)[0])
+
+
+@pytest.mark.parametrize("rnn_mode", LAYERS)
+def test_the_function_of_all_modes(rnn_mode):
+    """Contrib's own, which programs call: on inputs whose size the buffer alone says, too."""
+    layer = make(rnn_mode, 2, 3)
+    expected, states = layer(INPUTS, training=False)
+    zeros = np.zeros((2, 2, 3))
+
+    @tf.function(input_signature=[tf.TensorSpec((5, 2, None), tf.float64)])
+    def run(inputs):
+        return cudnn_rnn_ops._cudnn_rnn(
+            inputs, zeros, zeros, layer.kernel, False, rnn_mode, seed=1, num_proj=None
+        )
+
+    outputs, h, c = run(INPUTS)
+    np.testing.assert_array_equal(outputs, expected)
+    np.testing.assert_array_equal(h, states[0])
+    assert c.shape == ((2, 2, 3) if rnn_mode == "lstm" else (0,))
+    with pytest.raises(ValueError, match="rnn_mode to be one of"):
+        cudnn_rnn_ops._cudnn_rnn(INPUTS, zeros, zeros, layer.kernel, False, "elman")
+
+
+def test_what_arguments_are_checked_by():
+    cudnn_rnn_ops.check_direction("bidirectional")
+    cudnn_rnn_ops.check_input_mode("auto_select")
+    with pytest.raises(ValueError, match="direction to be one of .* received 'both'"):
+        cudnn_rnn_ops.check_direction("both")
+    with pytest.raises(ValueError, match="input_mode to be one of .* received 'linear'"):
+        cudnn_rnn_ops.check_input_mode("linear")
+    assert cudnn_rnn_ops._get_num_params("gru", 2, "bidirectional") == 24
+
+
+def test_cells_in_object_based_checkpoints(tmp_path):
+    for make_cell in (
+        lambda: cudnn_rnn.CudnnCompatibleLSTMCell(3),
+        lambda: cudnn_rnn.CudnnCompatibleGRUCell(3),
+        lambda: cudnn_rnn.MultiRNNCell([cudnn_rnn.CudnnCompatibleLSTMCell(3)] * 1),
+    ):
+        source, target = make_cell(), make_cell()
+        inputs, state = tf.constant(INPUTS[0]), source.zero_state(2, tf.float64)
+        with v1.variable_scope(f"scope{len(list(tmp_path.iterdir()))}"):
+            expected, _ = source(inputs, state)
+        path = tf.train.Checkpoint(cell=source).write(str(tmp_path / "cell"))
+        # Before it has variables, and after.
+        status = tf.train.Checkpoint(cell=target).read(path)
+        with v1.variable_scope("target"):
+            np.testing.assert_array_equal(target(inputs, state)[0], expected)
+        status.assert_consumed()
+    with pytest.raises(ValueError, match="state_is_tuple to be true"):
+        cudnn_rnn.MultiRNNCell([], state_is_tuple=False)
+
+
+def test_a_cells_checkpoint_is_read_by_a_layer(tmp_path):
+    cells = [cudnn_rnn.CudnnCompatibleLSTMCell(3) for _ in range(2)]
+    cell = cudnn_rnn.MultiRNNCell(cells)
+    state = cell.zero_state(2, tf.float64)
+    for inputs in INPUTS:
+        expected, state = cell(tf.constant(inputs), state)
+    path = tf.train.Checkpoint(cell=cell).write(str(tmp_path / "cells"))
+    layer = make("lstm", 2, 3)
+    layer.build(INPUTS.shape)
+    tf.train.Checkpoint(cell=layer).read(path).assert_nontrivial_match()
+    np.testing.assert_allclose(layer(INPUTS, training=False)[0][-1], expected, rtol=1e-12)
+
+
+def write_contrib_objects(layer, path):
+    """A checkpoint as contrib's object-based one: `layer/cell-0/kernel`."""
+    weights, biases = layer.saveable.format_converter.opaque_to_tf_canonical(
+        tf.convert_to_tensor(layer.kernel)
+    )
+    root = tf.__internal__.tracking.AutoTrackable()
+    for index, (kernel, bias) in enumerate(zip(weights, biases, strict=True)):
+        cell = tf.train.Checkpoint(kernel=tf.Variable(kernel), bias=tf.Variable(bias))
+        setattr(root, f"cell-{index}", cell)
+        if len(weights) == 1:
+            root.kernel, root.bias = cell.kernel, cell.bias
+    return tf.train.Checkpoint(layer=root).write(str(path))
+
+
+@pytest.mark.parametrize("rnn_mode", ["lstm", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("built", [True, False])
+def test_contribs_object_based_checkpoints_are_read(rnn_mode, num_layers, built, tmp_path):
+    source = make(rnn_mode, num_layers, 3)
+    expected, _ = source(INPUTS, training=False)
+    path = write_contrib_objects(source, tmp_path / "objects")
+    layer = make(rnn_mode, num_layers, 3)
+    if built:
+        layer.build(INPUTS.shape)
+    tf.train.Checkpoint(layer=layer).read(path).assert_nontrivial_match()
+    outputs, _ = layer(INPUTS, training=False)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-12)
+
+
+def test_contribs_object_based_checkpoints_are_read_in_a_graph(tmp_path):
+    source = make("lstm", 3, 3)
+    expected, _ = source(INPUTS, training=False)
+    path = write_contrib_objects(source, tmp_path / "objects")
+
+    def restore(session):
+        layer = make("lstm", 3, 3)
+        outputs, _ = layer(tf.constant(INPUTS), training=False)
+        session.run(v1.global_variables_initializer())
+        tf.train.Checkpoint(layer=layer).read(path).run_restore_ops(session)
+        return session.run(outputs)
+
+    np.testing.assert_allclose(in_graph(restore), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "cell_class", [cudnn_rnn.CudnnCompatibleLSTMCell, cudnn_rnn.CudnnCompatibleGRUCell]
+)
+def test_a_cell_that_reuses_anothers_variables(cell_class):
+    def program(session):
+        inputs = tf.constant(INPUTS[0])
+        cells = [cell_class(3), cell_class(3, reuse=True)]
+        state = cells[0].zero_state(2, tf.float64)
+        outputs = [cell(inputs, state)[0] for cell in cells]
+        names = [[variable.name for variable in cell.variables] for cell in cells]
+        session.run(v1.global_variables_initializer())
+        return session.run(outputs), names
+
+    outputs, names = in_graph(program)
+    np.testing.assert_array_equal(*outputs)
+    assert names[0] == names[1]

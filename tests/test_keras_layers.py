@@ -1,0 +1,346 @@
+"""`cudnn_rnn_tf.keras`'s layers against those of `keras.layers` whose names they have."""
+
+import logging
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cudnn_rnn_tf import keras as drop_ins
+from cudnn_rnn_tf import ops
+
+CLASSES = ("LSTM", "GRU", "SimpleRNN")
+# As in test_against_keras.py, of the largest magnitude in a tensor.
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    """The networks that the fused ops were asked to run."""
+    calls = []
+    forward = ops.forward
+
+    def counting(config: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(config)
+        return forward(config, *args, **kwargs)
+
+    monkeypatch.setattr(ops, "forward", counting)
+    return calls
+
+
+def draw_mask(random: np.random.Generator, kind: str, shape: tuple[int, int]) -> Any:
+    if kind == "none":
+        return None
+    if kind == "any":
+        return random.random(shape) < 0.6
+    lengths = random.integers(0, shape[1] + 1, shape[0])
+    mask = np.arange(shape[1]) < lengths[:, np.newaxis]
+    return mask if kind == "right" else mask[:, ::-1]
+
+
+def draw_options(random: np.random.Generator, class_name: str) -> dict[str, Any]:
+    """Arguments of the layers that the ops can run, in training as well."""
+
+    def toss() -> bool:
+        return bool(random.integers(2))
+
+    options = {
+        "units": int(random.integers(1, 9)),
+        "use_bias": toss(),
+        "return_sequences": toss(),
+        "return_state": True,
+        "go_backwards": toss(),
+        "unroll": bool(random.random() < 0.2),
+        "dropout": float(random.choice([0.0, 0.0, 0.4])),
+        "bias_initializer": keras.initializers.RandomNormal(seed=1),
+        "seed": int(random.integers(100)),
+        "dtype": str(random.choice(["float64", "float32"])),
+    }
+    if class_name == "LSTM":
+        options["unit_forget_bias"] = toss()
+    if class_name == "SimpleRNN":
+        options["activation"] = str(random.choice(["tanh", "relu"]))
+    # Keras masks the wrong outputs of a layer that is unrolled and reads backwards.
+    if not (options["unroll"] and options["go_backwards"]):
+        options["zero_output_for_mask"] = toss()
+    return options
+
+
+def run(layer: Any, inputs: Any, in_graph: bool, **arguments: Any) -> dict[str, np.ndarray]:
+    """Outputs, states and the gradients of all that can have one."""
+    states = arguments.pop("initial_state", None)
+
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            watched = [inputs, *(states or [])]
+            tape.watch(watched)
+            given = arguments if states is None else {**arguments, "initial_state": states}
+            results = tf.nest.flatten(layer(inputs, **given))
+            # No two elements weigh the same, so that none can stand in another's place.
+            loss = tf.add_n(
+                [
+                    tf.reduce_sum(
+                        r * tf.reshape(tf.linspace(one, 2 * one, tf.size(r)), tf.shape(r))
+                    )
+                    for r in results
+                    for one in [tf.ones([], r.dtype)]
+                ]
+            )
+        variables = [variable.value for variable in layer.trainable_variables]
+        return results, tape.gradient(loss, watched + variables)
+
+    results, gradients = tf.function(step)() if in_graph else step()
+    named = {f"result {i}": result for i, result in enumerate(results)}
+    named |= {f"gradient {i}": gradient for i, gradient in enumerate(gradients)}
+    return {name: np.asarray(tensor) for name, tensor in named.items() if tensor is not None}
+
+
+def check_equal(received: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert received.keys() == expected.keys()
+    for name, tensor in expected.items():
+        scale = max(np.abs(tensor).max(), 1e-3)
+        difference = np.abs(received[name] - tensor).max() / scale
+        assert received[name].shape == tensor.shape, name
+        assert difference <= TOLERANCE[tensor.dtype.name], (name, difference)
+
+
+def draw_inputs(
+    random: np.random.Generator, options: dict[str, Any], num_states: int
+) -> tuple[tf.Tensor, list[tf.Tensor] | None]:
+    batch_size, max_time, input_size = (int(size) for size in random.integers(1, 8, 3))
+
+    def normal(*shape: int) -> tf.Tensor:
+        return tf.constant(random.standard_normal(shape).astype(options["dtype"]))
+
+    states = [normal(batch_size, options["units"]) for _ in range(num_states)]
+    return normal(batch_size, max_time, input_size), states if random.integers(2) else None
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_random_layers_are_keras_layers(seed, fused_calls):
+    random = np.random.default_rng(seed)
+    class_name = CLASSES[seed % 3]
+    options = draw_options(random, class_name)
+    inputs, states = draw_inputs(random, options, 2 if class_name == "LSTM" else 1)
+    stock = getattr(keras.layers, class_name)(**options)
+    layer = getattr(drop_ins, class_name)(**options)
+    for each in (stock, layer):
+        each.build(inputs.shape)
+    layer.set_weights(stock.get_weights())
+    mask = draw_mask(random, str(random.choice(["none", "right", "left", "any"])), inputs.shape[:2])
+    in_graph = bool(random.integers(2))
+    arguments = {"mask": mask, "training": bool(random.integers(2))}
+    if states:
+        arguments["initial_state"] = states
+    expected = run(stock, inputs, in_graph, **arguments)
+    assert not fused_calls
+    check_equal(run(layer, inputs, in_graph, **arguments), expected)
+    assert len(fused_calls) == 1
+    assert layer.runs_fused
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_bidirectional_layers_are_keras_layers(seed, fused_calls):
+    random = np.random.default_rng(100 + seed)
+    class_name = CLASSES[seed % 3]
+    options = draw_options(random, class_name) | {"go_backwards": False, "unroll": False}
+    inputs, states = draw_inputs(random, options, 4 if class_name == "LSTM" else 2)
+    merge_mode = [None, "sum", "mul", "ave", "concat"][random.integers(5)]
+    layers = []
+    for module in (keras.layers, drop_ins):
+        # A copied SimpleRNN forgets its seed, in Keras.
+        keras.utils.set_random_seed(seed)
+        inner = getattr(module, class_name)(**options)
+        layer = module.Bidirectional(inner, merge_mode=merge_mode, dtype=options["dtype"])
+        layer.build(inputs.shape)
+        layers.append(layer)
+    stock, layer = layers
+    assert type(stock.backward_layer) is getattr(keras.layers, class_name)
+    layer.set_weights(stock.get_weights())
+    mask = draw_mask(random, str(random.choice(["none", "right", "left", "any"])), inputs.shape[:2])
+    arguments = {"mask": mask, "training": bool(random.integers(2))}
+    if states:
+        arguments["initial_state"] = states
+    expected = run(stock, inputs, seed % 2 == 0, **arguments)
+    assert not fused_calls
+    check_equal(run(layer, inputs, seed % 2 == 0, **arguments), expected)
+    assert layer.runs_fused
+    # Each direction draws its own dropout mask of the inputs, which one op reads once.
+    assert bool(layer.needs_two_ops) == (options["dropout"] > 0)
+    directions = [config.direction for config in fused_calls]
+    assert directions == (["unidirectional"] * 2 if options["dropout"] else ["bidirectional"])
+
+
+@pytest.mark.parametrize(
+    ("class_name", "options", "reason"),
+    [
+        ("LSTM", {"activation": "relu"}, "activation='relu'"),
+        ("LSTM", {"recurrent_activation": "hard_sigmoid"}, "recurrent_activation='hard_sigmoid'"),
+        ("LSTM", {"use_cudnn": False}, "use_cudnn=False"),
+        ("GRU", {"activation": None}, "activation='linear'"),
+        ("GRU", {"reset_after": False}, "reset_after=False"),
+        ("SimpleRNN", {"activation": "elu"}, "activation='elu'"),
+    ],
+)
+def test_what_the_ops_cannot_run_runs_as_keras_runs_it(class_name, options, reason, fused_calls):
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
+    stock = getattr(keras.layers, class_name)(6, **options)
+    layer = getattr(drop_ins, class_name)(6, **options)
+    for each in (stock, layer):
+        each.build(inputs.shape)
+    layer.set_weights(stock.get_weights())
+    check_equal(run(layer, inputs, False), run(stock, inputs, False))
+    assert not fused_calls
+    assert not layer.runs_fused
+    assert str(layer.runs_fused) == f"runs as Keras runs it: {reason}"
+    assert layer.supports_jit == stock.supports_jit
+
+
+@pytest.mark.parametrize(
+    ("class_name", "options", "reason"),
+    [
+        ("LSTM", {"recurrent_dropout": 0.3}, "recurrent_dropout=0.3"),
+        ("GRU", {"recurrent_dropout": 0.3, "dropout": 0.2}, "recurrent_dropout=0.3"),
+        ("SimpleRNN", {"recurrent_dropout": 0.3}, "recurrent_dropout=0.3"),
+    ],
+)
+def test_dropout_in_each_step_is_keras_own_in_training_alone(
+    class_name, options, reason, fused_calls
+):
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
+    stock = getattr(keras.layers, class_name)(6, seed=3, **options)
+    layer = getattr(drop_ins, class_name)(6, seed=3, **options)
+    for each in (stock, layer):
+        each.build(inputs.shape)
+    layer.set_weights(stock.get_weights())
+    for training in (True, False, True):
+        fused_calls.clear()
+        expected = run(stock, inputs, False, training=training)
+        check_equal(run(layer, inputs, False, training=training), expected)
+        assert bool(fused_calls) != training
+    assert not layer.runs_fused
+    assert str(layer.runs_fused).endswith(f"in training as Keras runs it: {reason}")
+    assert layer.runs_fused.reason(training=False) == ""
+
+
+@pytest.mark.parametrize("class_name", CLASSES)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "float16"])
+def test_half_types(class_name, policy, fused_calls):
+    random = np.random.default_rng(0)
+    inputs = random.standard_normal((3, 5, 4)).astype("float32")
+    layer = getattr(drop_ins, class_name)(6, dtype=policy, return_sequences=True)
+    exact = getattr(keras.layers, class_name)(6, return_sequences=True)
+    for each in (layer, exact):
+        each.build(inputs.shape)
+    exact.set_weights(layer.get_weights())
+    outputs = layer(inputs)
+    assert outputs.dtype == layer.compute_dtype
+    assert len(fused_calls) == 1
+    # Inputs, weights and outputs are each rounded once, to 8 bits of bfloat16 and 11 of float16.
+    tolerance = 0.05 if "bfloat16" in policy else 0.005
+    np.testing.assert_allclose(tf.cast(outputs, "float32"), exact(inputs), atol=tolerance)
+
+
+def test_one_dropout_mask_per_gate_is_keras_own_in_training_alone():
+    # Keras itself fails to run this one unless use_cudnn is False.
+    fusion = drop_ins.LSTM(3, dropout=0.2, implementation=1).runs_fused
+    assert fusion.reason(training=True) == "dropout=0.2 with implementation=1"
+    assert fusion.reason(training=False) == ""
+
+
+def test_inputs_of_another_type_than_the_layer_run_as_keras_runs_them(fused_calls):
+    integers = tf.constant([[[1, 2], [3, 4], [5, 6]]])
+    stock, layer = keras.layers.GRU(3), drop_ins.GRU(3)
+    np.testing.assert_array_equal(stock(integers).shape, layer(integers).shape)
+    layer.set_weights(stock.get_weights())
+    np.testing.assert_allclose(layer(integers), stock(integers), atol=1e-6)
+    assert not fused_calls
+
+
+@pytest.mark.parametrize("class_name", CLASSES)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_training_a_stateful_masked_model(class_name, bidirectional):
+    """Three steps of Adam, dropout and all, end where Keras's do."""
+    random = np.random.default_rng(1)
+    tokens = random.integers(0, 5, (12, 7))
+    targets = random.standard_normal((12, 7, 4)).astype("float32")
+
+    def train(module: Any) -> list[np.ndarray]:
+        keras.utils.set_random_seed(3)
+
+        def recurrent(**options: Any) -> Any:
+            layer = getattr(module, class_name)(
+                4, return_sequences=True, stateful=True, dropout=0.2, seed=5, **options
+            )
+            return module.Bidirectional(layer) if bidirectional else layer
+
+        model = keras.Sequential(
+            [
+                keras.Input(batch_shape=(4, 7)),
+                keras.layers.Embedding(5, 3, mask_zero=True),
+                recurrent(),
+                recurrent(kernel_regularizer="l2", recurrent_constraint="max_norm"),
+                keras.layers.Dense(4),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+        model.fit(tokens, targets, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        results = [*model.get_weights(), model.predict(tokens, batch_size=4, verbose=0)]
+        model.layers[1].reset_state()
+        return [*results, model.predict(tokens, batch_size=4, verbose=0)]
+
+    for received, expected in zip(train(drop_ins), train(keras.layers), strict=True):
+        # Adam divides by small gradients, and six steps follow each other.
+        np.testing.assert_allclose(received, expected, atol=2e-4)
+
+
+def test_automatic_compilation_leaves_models_with_fused_ops_alone():
+    model = keras.Sequential([keras.Input((5, 3)), drop_ins.LSTM(4), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert not model.jit_compile
+    model.fit(np.zeros((2, 5, 3)), np.zeros((2, 1)), verbose=0)
+    bidirectional = drop_ins.Bidirectional(drop_ins.GRU(4))
+    model = keras.Sequential([keras.Input((5, 3)), bidirectional])
+    model.compile("sgd", "mse")
+    assert not model.jit_compile
+
+
+def test_errors_are_keras_own():
+    for module in (keras.layers, drop_ins):
+        with pytest.raises(ValueError, match="expected a positive integer, got -1"):
+            module.LSTM(-1)
+        with pytest.raises(ValueError, match="expected ndim=3"):
+            module.GRU(2)(np.zeros((2, 3)))
+        with pytest.raises(ValueError, match="different `go_backwards` value"):
+            module.Bidirectional(module.GRU(2), backward_layer=module.GRU(2))
+        with pytest.raises(ValueError, match="use_cudnn=True was specified"):
+            layer = module.LSTM(2, use_cudnn=True, recurrent_dropout=0.1)
+            layer(np.zeros((2, 3, 4)), training=True)
+
+
+def test_a_bidirectional_layer_says_why_it_takes_two_ops():
+    lstm = drop_ins.LSTM
+    for forward, backward, reason in (
+        (lstm(3), drop_ins.GRU(3, go_backwards=True), "different or derived classes"),
+        (lstm(3), lstm(4, go_backwards=True), "differ in units"),
+        (lstm(3, go_backwards=True), lstm(3), "go_backwards of"),
+        (lstm(3, stateful=True), None, "stateful of"),
+        (lstm(3, dropout=0.1), None, "dropout of"),
+        (lstm(3, activation="relu"), None, "activation='relu'"),
+        (keras.layers.LSTM(3), None, "none of cudnn_rnn_tf.keras's layers"),
+    ):
+        layer = drop_ins.Bidirectional(forward, backward_layer=backward)
+        assert reason in layer.needs_two_ops
+        assert layer(np.zeros((2, 5, 3), "float32")).shape[0] == 2
+
+
+def test_the_log_says_what_runs_fused(caplog):
+    with caplog.at_level(logging.INFO, logger="cudnn_rnn_tf"):
+        drop_ins.LSTM(2, name="a").build((None, None, 3))
+        drop_ins.GRU(2, reset_after=False, name="b").build((None, None, 3))
+        drop_ins.Bidirectional(drop_ins.GRU(2), name="c").build((None, None, 3))
+    assert "layer 'a' runs fused" in caplog.messages
+    assert "layer 'b' runs as Keras runs it: reset_after=False" in caplog.messages
+    assert "layer 'c' runs fused, in one op" in caplog.messages
