@@ -5,7 +5,6 @@ import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf.config import RnnConfig
@@ -157,7 +156,8 @@ def forward(
         inputs: [T, B, I] time-major, [B, T, I] batch-major.
         states: the initial states, h and an LSTM's c, of `config.state_shapes`.
         params: the opaque buffer, [params_size].
-        sequence_lengths: int32 [B], each in [0, T]; None where all sequences fill T.
+        sequence_lengths: integers [B], each in [0, T]; None where all sequences fill T. On a GPU,
+            one that only the GPU knows and that is out of range makes its outputs NaN.
         seed: int64 [2]; with dropout, the masks are a function of it.
         time_major: the layout of inputs, states and what is returned.
         is_training: whether dropout acts. Gradients are had either way; out of training they cost
@@ -213,10 +213,7 @@ def forward(
         inputs = tf.identity(inputs)
         inputs.set_shape((None, None, config.input_size))
     has_sequence_lengths = sequence_lengths is not None
-    if has_sequence_lengths:
-        _check_known_lengths(sequence_lengths, sizes[0 if time_major else 1])
-    else:
-        sequence_lengths = tf.constant([], tf.int32)
+    lengths = _lengths_where_they_are(sequence_lengths)
     if seed is None:
         # The op reads it in host memory. From a GPU it would come by a copy that waits for it.
         with tf.device("CPU:0"):
@@ -226,7 +223,7 @@ def forward(
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.constant([], dtype),
         params=params,
-        sequence_lengths=sequence_lengths,
+        sequence_lengths=lengths,
         seed=seed,
         dropout=config.dropout,
         cell_clip=config.cell_clip,
@@ -257,6 +254,11 @@ def substituted_forward(function: Callable[..., Any]) -> Iterator[None]:
         _substitute.reset(token)
 
 
+def has_substitute() -> bool:
+    """Whether a graph is being made that must do without this package's ops."""
+    return _substitute.get() is not None
+
+
 def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
     """An LSTM's cell state within the configuration's bounds."""
     if not config.cell_clip:
@@ -266,38 +268,21 @@ def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(c, -bound, bound)
 
 
-def _check_known_lengths(lengths: tf.Tensor, max_time: int | None) -> None:
-    """Refuses lengths out of range where they are in host memory: a GPU's op does not look."""
-    if max_time is None or not tf.config.list_physical_devices("GPU"):
-        return
-    if tf.is_tensor(lengths) and hasattr(lengths, "numpy"):
-        if not lengths.backing_device.endswith("CPU:0"):
-            return
-        values = lengths.numpy()
+def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
+    """Lengths as the op on a GPU takes them: int32 in host memory, int64 in its own.
+
+    Those that are known already stay in host memory, so that the op can check them. Others may have
+    been computed on the GPU, which must not be waited for. TensorFlow keeps int32 constants of a
+    GPU's functions in host memory and would copy even an empty one in each step.
+    """
+    if lengths is None:
+        return tf.constant([], tf.int64)
+    lengths = tf.convert_to_tensor(lengths)
+    if tf.executing_eagerly():
+        is_known = lengths.backing_device.endswith("CPU:0")
     else:
-        values = tf.get_static_value(lengths)
-    if values is None:
-        return
-    for index in np.flatnonzero((values < 0) | (values > max_time))[:1]:
-        raise tf.errors.InvalidArgumentError(
-            None,
-            None,
-            f"sequence_lengths[{index}] must lie in [0, {max_time}], but received {values[index]}",
-        )
-
-
-def check_states(
-    config: RnnConfig, states: Sequence[Any], batch_size: int | None, time_major: bool
-) -> None:
-    """Raises ValueError if the number of initial states or a static shape is wrong."""
-    shapes = config.state_shapes(batch_size, time_major)
-    if len(states) != len(shapes):
-        raise ValueError(
-            f"expected {len(shapes)} initial states for {config.rnn_mode!r}, but received "
-            f"{len(states)}"
-        )
-    for argument, state, shape in zip(("initial h", "initial c"), states, shapes, strict=False):
-        check_shape(argument, state, shape)
+        is_known = tf.get_static_value(lengths) is not None
+    return tf.cast(lengths, tf.int32 if is_known else tf.int64)
 
 
 def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:

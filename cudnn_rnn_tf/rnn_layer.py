@@ -389,7 +389,6 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
                     f"expected sequence_lengths of layer {self.name!r} to be integers, but "
                     f"received {sequence_lengths.dtype.name}"
                 )
-            sequence_lengths = tf.cast(sequence_lengths, tf.int32)
         if self.go_backwards:
             inputs = reverse_sequences(inputs, sequence_lengths, self.time_major)
         outputs, states = ops.forward(

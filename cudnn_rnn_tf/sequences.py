@@ -18,7 +18,7 @@ def lengths_from_mask(
         layer_name: for the error.
 
     Returns:
-        int32 [B].
+        int64 [B].
 
     Raises:
         ValueError: if the mask's static shape is not that of the inputs' first two dimensions.
@@ -38,7 +38,23 @@ def lengths_from_mask(
         )
         with tf.control_dependencies([check]):
             mask = tf.identity(mask)
-    return raw_ops.cudnn_rnn_tf_lengths_from_mask(mask=mask, time_major=time_major, owner=owner)
+    if not ops.has_substitute():
+        return raw_ops.cudnn_rnn_tf_lengths_from_mask(mask=mask, time_major=time_major, owner=owner)
+    # A graph without this package's ops.
+    mask = tf.transpose(mask) if time_major else mask
+    lengths = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
+    is_right = tf.reduce_all(tf.equal(mask, tf.sequence_mask(lengths, tf.shape(mask)[1])))
+    check = tf.debugging.Assert(
+        is_right,
+        [
+            f"expected the mask of {owner} to be padded on the right (in each sequence all true "
+            "values before all false ones), but received:",
+            mask,
+        ],
+        summarize=100,
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(lengths)
 
 
 def reverse_sequences(
@@ -69,7 +85,7 @@ def from_ragged(
         time_major: the layout of what is returned.
 
     Returns:
-        padded sequences [B, T, I] ([T, B, I] time-major), and their lengths, int32 [B].
+        padded sequences [B, T, I] ([T, B, I] time-major), and their lengths, integers [B].
 
     Raises:
         ValueError: if another dimension than the second is ragged, or lengths are given.
@@ -88,7 +104,7 @@ def from_ragged(
     padded = sequences.to_tensor()
     if time_major:
         padded = tf.transpose(padded, (1, 0, 2))
-    return padded, tf.cast(sequences.row_lengths(), tf.int32)
+    return padded, sequences.row_lengths()
 
 
 def to_ragged(outputs: tf.Tensor, inputs: tf.RaggedTensor, time_major: bool) -> tf.RaggedTensor:

@@ -41,7 +41,7 @@ class LengthsFromMaskOp : public OpKernel {
     if (values.batch_size == 0) return;
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     RnnStatus status =
-        backend->LengthsOfMask(values, lengths->flat<int32_t>().data());
+        backend->LengthsOfMask(values, lengths->flat<int64_t>().data());
     if (status.code == RnnStatus::Code::kInvalidArgument) {
       status.message = "expected the mask of " + owner_ +
                        " to be padded on the right (in each sequence all true "

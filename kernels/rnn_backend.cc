@@ -5,8 +5,8 @@
 namespace cudnn_rnn_tf {
 
 RnnStatus RnnBackend::CheckSequenceLengths(RnnProblem* problem,
-                                           const int32_t** lengths) {
-  const int32_t* const all = *lengths;
+                                           RnnLengths* lengths) {
+  const int32_t* const all = lengths->on_host;
   for (int64_t i = 0; i < problem->batch_size; ++i) {
     if (all[i] < 0 || all[i] > problem->max_time) {
       return {RnnStatus::Code::kInvalidArgument,
@@ -18,11 +18,11 @@ RnnStatus RnnBackend::CheckSequenceLengths(RnnProblem* problem,
   problem->has_sequence_lengths =
       std::any_of(all, all + problem->batch_size,
                   [&](int32_t length) { return length != problem->max_time; });
-  if (!problem->has_sequence_lengths) *lengths = nullptr;
+  if (!problem->has_sequence_lengths) *lengths = {};
   return {};
 }
 
-int64_t RnnBackend::ReadMask(const RnnMask& mask, int32_t* lengths) {
+int64_t RnnBackend::ReadMask(const RnnMask& mask, int64_t* lengths) {
   const int64_t time_stride = mask.time_major ? mask.batch_size : 1;
   const int64_t batch_stride = mask.time_major ? 1 : mask.max_time;
   int64_t wrong = -1;
@@ -32,7 +32,7 @@ int64_t RnnBackend::ReadMask(const RnnMask& mask, int32_t* lengths) {
     while (length < mask.max_time && of_sequence[length * time_stride]) {
       ++length;
     }
-    lengths[b] = static_cast<int32_t>(length);
+    lengths[b] = length;
     for (int64_t time = length; time < mask.max_time; ++time) {
       if (!of_sequence[time * time_stride]) continue;
       lengths[b] = -1;

@@ -100,6 +100,13 @@ struct RnnBufferSizes {
   bool backward_consumes_reserve = false;
 };
 
+// Sequences' lengths, [B], each in [0, T], in the host's memory or the
+// device's; none where all sequences fill T.
+struct RnnLengths {
+  const int32_t* on_host = nullptr;
+  const int64_t* on_device = nullptr;
+};
+
 // Tensors in the problem's data type unless said otherwise. With T time steps,
 // B batch, I input size, P output size, H units, L layers, D directions:
 // sequences are [T, B, n] time-major, [B, T, n] batch-major; states are
@@ -109,9 +116,7 @@ struct RnnForwardBuffers {
   const void* input_h = nullptr;  // n = P
   const void* input_c = nullptr;  // n = H; LSTM only.
   const void* params = nullptr;
-  // [B], where ReadSequenceLengths has left them; null where all sequences fill
-  // T.
-  const int32_t* sequence_lengths = nullptr;
+  RnnLengths sequence_lengths;
   // Dropout masks are a pure function of these two.
   uint64_t seed[2] = {0, 0};
 
@@ -127,7 +132,7 @@ struct RnnBackwardBuffers {
   const void* input_h = nullptr;
   const void* input_c = nullptr;
   const void* params = nullptr;
-  const int32_t* sequence_lengths = nullptr;
+  RnnLengths sequence_lengths;
   uint64_t seed[2] = {0, 0};
   const void* output = nullptr;
   const void* output_h = nullptr;
@@ -154,14 +159,13 @@ class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
 
-  // For a problem with sequence lengths, [B] in the device's memory: checks
-  // them, as far as they can be known without waiting for the device, and
-  // leaves a pointer to where the passes want them. Where all sequences fill
-  // the time, the problem has none from then on. `reserve_space` is what a
-  // forward pass has left, in bytes; 0 before one.
+  // For a problem with sequence lengths: checks them, as far as they can be
+  // known without waiting for the device, and leaves them where the passes want
+  // them. Where all sequences fill the time, the problem has none from then on.
+  // `reserve_space` is what a forward pass has left, in bytes; 0 before one.
   virtual RnnStatus ReadSequenceLengths(size_t /*reserve_space*/,
                                         RnnProblem* problem,
-                                        const int32_t** lengths) {
+                                        RnnLengths* lengths) {
     return CheckSequenceLengths(problem, lengths);
   }
   // Of a forward pass's buffers.
@@ -190,7 +194,7 @@ class RnnBackend {
   // [B], the sequences' lengths. In a mask, true values must all be at a
   // sequence's beginning; where that is not known without waiting for the
   // device, a sequence for which it does not hold has the length -1.
-  virtual RnnStatus LengthsOfMask(const RnnMask& mask, int32_t* lengths) {
+  virtual RnnStatus LengthsOfMask(const RnnMask& mask, int64_t* lengths) {
     const int64_t wrong = ReadMask(mask, lengths);
     if (wrong < 0) return {};
     return {RnnStatus::Code::kInvalidArgument,
@@ -204,9 +208,9 @@ class RnnBackend {
  protected:
   // The same for lengths in host memory.
   static RnnStatus CheckSequenceLengths(RnnProblem* problem,
-                                        const int32_t** lengths);
+                                        RnnLengths* lengths);
   // LengthsOfMask for host memory: the first sequence of length -1, or -1.
-  static int64_t ReadMask(const RnnMask& mask, int32_t* lengths);
+  static int64_t ReadMask(const RnnMask& mask, int64_t* lengths);
 };
 
 }  // namespace cudnn_rnn_tf

@@ -4,6 +4,8 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <type_traits>
+#include <vector>
 
 #include "kernels/no_throw.h"
 #include "kernels/op_backend.h"
@@ -44,6 +46,9 @@ absl::Status CheckShape(const char* name, const Tensor& tensor,
   return absl::OkStatus();
 }
 
+template <typename Device>
+constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
+
 // What Forward and Backward share: the attributes and the checked inputs.
 class RnnOp : public OpKernel {
  public:
@@ -59,7 +64,8 @@ class RnnOp : public OpKernel {
   struct Run {
     RnnProblem problem;
     TensorShape output_shape, h_shape, c_shape;
-    const int32_t* sequence_lengths = nullptr;
+    RnnLengths sequence_lengths;
+    std::vector<int32_t> host_lengths;  // Where they came as int64.
     uint64_t seed[2];
 
     bool empty() const {
@@ -67,7 +73,8 @@ class RnnOp : public OpKernel {
     }
   };
 
-  absl::Status ReadRun(OpKernelContext* context, Run* run) const {
+  // `is_gpu`: 64-bit lengths are in the device's memory.
+  absl::Status ReadRun(OpKernelContext* context, bool is_gpu, Run* run) const {
     const Tensor& input = context->input(0);
     if (input.dims() != 3) {
       return InvalidArgument("expected input of rank 3, ",
@@ -128,12 +135,36 @@ class RnnOp : public OpKernel {
         CheckShape("sequence_lengths", lengths,
                    TensorShape({has_sequence_lengths_ ? b : 0})));
     if (has_sequence_lengths_) {
-      run->sequence_lengths = lengths.flat<int32_t>().data();
+      TF_RETURN_IF_ERROR(TakeLengths(lengths, is_gpu, run));
     }
     TF_RETURN_IF_ERROR(CheckShape("seed", context->input(5), TensorShape({2})));
     const auto seed = context->input(5).flat<int64_t>();
     run->seed[0] = static_cast<uint64_t>(seed(0));
     run->seed[1] = static_cast<uint64_t>(seed(1));
+    return absl::OkStatus();
+  }
+
+  static absl::Status TakeLengths(const Tensor& lengths, bool is_gpu,
+                                  Run* run) {
+    if (lengths.dtype() == tensorflow::DT_INT32) {
+      run->sequence_lengths.on_host = lengths.flat<int32_t>().data();
+      return absl::OkStatus();
+    }
+    const auto all = lengths.flat<int64_t>();
+    if (is_gpu) {
+      run->sequence_lengths.on_device = all.data();
+      return absl::OkStatus();
+    }
+    for (int64_t i = 0; i < all.size(); ++i) {
+      const auto length = static_cast<int32_t>(all(i));
+      if (length != all(i)) {
+        return InvalidArgument("sequence_lengths[", i, "] must lie in [0, ",
+                               run->problem.max_time, "], but received ",
+                               all(i));
+      }
+      run->host_lengths.push_back(length);
+    }
+    run->sequence_lengths.on_host = run->host_lengths.data();
     return absl::OkStatus();
   }
 
@@ -191,7 +222,7 @@ class ForwardOp : public RnnOp {
 
   void Compute(OpKernelContext* context) override {
     Run run;
-    OP_REQUIRES_OK(context, ReadRun(context, &run));
+    OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
     run.problem.is_training = is_training_;
     run.problem.algorithm = algorithm_;
     for (const int input : {1, 3}) {
@@ -291,7 +322,7 @@ class BackwardOp : public RnnOp {
 
   void Compute(OpKernelContext* context) override {
     Run run;
-    OP_REQUIRES_OK(context, ReadRun(context, &run));
+    OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
     run.problem.is_training = true;
     const char* const names[] = {
         "output",          "output_h",          "output_c",
@@ -378,6 +409,21 @@ class BackwardOp : public RnnOp {
   }
 };
 
+// Lengths of 32 bits are in host memory, where TensorFlow keeps such numbers.
+#define CRNN_REGISTER_LENGTHS(T, Lengths)                             \
+  REGISTER_KERNEL_BUILDER(Lengths(Name("CudnnRnnTf>Forward")          \
+                                      .Device(tensorflow::DEVICE_GPU) \
+                                      .HostMemory("seed")             \
+                                      .TypeConstraint<T>("T")),       \
+                          NoThrow<ForwardOp<GpuDevice>>);             \
+  REGISTER_KERNEL_BUILDER(Lengths(Name("CudnnRnnTf>Backward")         \
+                                      .Device(tensorflow::DEVICE_GPU) \
+                                      .HostMemory("seed")             \
+                                      .TypeConstraint<T>("T")),       \
+                          NoThrow<BackwardOp<GpuDevice>>)
+#define CRNN_INT32(builder) \
+  builder.TypeConstraint<int32_t>("Tlengths").HostMemory("sequence_lengths")
+#define CRNN_INT64(builder) builder.TypeConstraint<int64_t>("Tlengths")
 #define CRNN_REGISTER(T)                                      \
   REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
                               .Device(tensorflow::DEVICE_CPU) \
@@ -387,21 +433,16 @@ class BackwardOp : public RnnOp {
                               .Device(tensorflow::DEVICE_CPU) \
                               .TypeConstraint<T>("T"),        \
                           NoThrow<BackwardOp<CpuDevice>>);    \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
-                              .Device(tensorflow::DEVICE_GPU) \
-                              .HostMemory("seed")             \
-                              .TypeConstraint<T>("T"),        \
-                          NoThrow<ForwardOp<GpuDevice>>);     \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")         \
-                              .Device(tensorflow::DEVICE_GPU) \
-                              .HostMemory("seed")             \
-                              .TypeConstraint<T>("T"),        \
-                          NoThrow<BackwardOp<GpuDevice>>)
+  CRNN_REGISTER_LENGTHS(T, CRNN_INT32);                       \
+  CRNN_REGISTER_LENGTHS(T, CRNN_INT64)
 CRNN_REGISTER(double);
 CRNN_REGISTER(float);
 CRNN_REGISTER(Eigen::half);
 CRNN_REGISTER(Eigen::bfloat16);
 #undef CRNN_REGISTER
+#undef CRNN_INT64
+#undef CRNN_INT32
+#undef CRNN_REGISTER_LENGTHS
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

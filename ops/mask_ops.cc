@@ -24,7 +24,7 @@ absl::Status LengthsFromMaskShape(InferenceContext* c) {
 
 REGISTER_OP("CudnnRnnTf>LengthsFromMask")
     .Input("mask: bool")
-    .Output("sequence_lengths: int32")
+    .Output("sequence_lengths: int64")
     .Attr("time_major: bool = false")
     .Attr("owner: string = ''")
     .SetShapeFn(NoThrow<LengthsFromMaskShape>)

@@ -138,7 +138,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Input("input_h: T")
     .Input("input_c: T")
     .Input("params: T")
-    .Input("sequence_lengths: int32")
+    .Input("sequence_lengths: Tlengths")
     .Input("seed: int64")
     .Output("output: T")
     .Output("output_h: T")
@@ -162,7 +162,9 @@ input_h: The initial hidden states, [L * D, batch, P].
 input_c: An LSTM's initial cell states, [L * D, batch, num_units]; else empty, [0].
 params: The opaque parameter buffer, [params_size].
 sequence_lengths: [batch], each in [0, time], with has_sequence_lengths; else
-  empty, [0], and every sequence fills all time steps. Outputs past a sequence's
+  empty, [0], and every sequence fills all time steps. A GPU reads int32 in host
+  memory, int64 in its own; of the latter, one out of range makes its sequence's
+  outputs NaN. Outputs past a sequence's
   end are zero and its final state is the state at its end.
 seed: [2]. With dropout, the masks are a function of these two integers.
 output: The last layer's outputs, [time, batch, D * P].
@@ -184,7 +186,7 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .Input("input_h: T")
     .Input("input_c: T")
     .Input("params: T")
-    .Input("sequence_lengths: int32")
+    .Input("sequence_lengths: Tlengths")
     .Input("seed: int64")
     .Input("output: T")
     .Input("output_h: T")

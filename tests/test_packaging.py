@@ -119,7 +119,8 @@ def test_both_builds_list_every_source(directory):
             }
     assert files
     assert in_cmake == files
-    assert in_bazel == files
+    # What the build writes itself.
+    assert in_bazel - {"kernels/gpu/embedded_sources.cc"} == files
 
 
 def test_both_builds_compile_the_inner_loops_alike():

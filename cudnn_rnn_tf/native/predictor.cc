@@ -207,7 +207,7 @@ py::tuple Predictor::Call(const py::object& inputs,
   RnnForwardBuffers buffers;
   buffers.input = input.data();
   buffers.input_h = before[0].data();
-  buffers.sequence_lengths = lengths.empty() ? nullptr : lengths.data();
+  buffers.sequence_lengths.on_host = lengths.empty() ? nullptr : lengths.data();
   buffers.output = output.mutable_data();
   buffers.output_h = after[0].mutable_data();
   if (spec.is_lstm()) {

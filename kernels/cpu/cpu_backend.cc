@@ -178,7 +178,7 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   const CpuReserve<Compute> reserve(
       problem, problem.is_training ? &reserve_arena : &workspace);
   const PackedRows rows(problem.max_time, problem.batch_size,
-                        buffers.sequence_lengths);
+                        buffers.sequence_lengths.on_host);
   const CpuNetwork<Compute> network(problem, rows, buffers.seed);
   Schedule schedule = NewSchedule(problem, network.num_params(), threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
@@ -216,7 +216,7 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(problem, &reserve_arena);
   const PackedRows rows(problem.max_time, problem.batch_size,
-                        buffers.sequence_lengths);
+                        buffers.sequence_lengths.on_host);
   CpuNetwork<Compute> network(problem, rows, buffers.seed);
   Schedule schedule = NewSchedule(problem, network.num_params(), threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);

@@ -46,11 +46,11 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
   const Call call(&num_calls_);
   const FlushDenormals flush;
   const int64_t states = spec_.num_pseudo_layers() * batch_size;
-  const int32_t* const lengths = buffers.sequence_lengths;
+  const int32_t* const lengths = buffers.sequence_lengths.on_host;
   if (lengths != nullptr &&
       std::all_of(lengths, lengths + batch_size,
                   [&](int32_t length) { return length == max_time; })) {
-    buffers.sequence_lengths = nullptr;
+    buffers.sequence_lengths = {};
   }
   if (max_time == 0 || batch_size == 0) {
     // No step runs: the states pass through.
@@ -67,7 +67,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     problem.max_time = max_time;
     problem.batch_size = batch_size;
     problem.time_major = options_.time_major;
-    problem.has_sequence_lengths = buffers.sequence_lengths != nullptr;
+    problem.has_sequence_lengths = buffers.sequence_lengths.on_host != nullptr;
     problem.is_training = false;
     std::unique_ptr<Workspace> workspace = TakeWorkspace(max_time, batch_size);
     if (workspace->max_time != max_time ||
@@ -129,9 +129,9 @@ const void* CpuPredictor::Reversed(const RnnProblem& problem,
   reversed->resize(time * batch * row_bytes);
   const char* const from = static_cast<const char*>(buffers.input);
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = buffers.sequence_lengths == nullptr
+    const int64_t length = buffers.sequence_lengths.on_host == nullptr
                                ? time
-                               : buffers.sequence_lengths[b];
+                               : buffers.sequence_lengths.on_host[b];
     const auto offset = [&](int64_t t) {
       return (problem.time_major ? t * batch + b : b * time + t) * row_bytes;
     };

@@ -31,8 +31,8 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CUkernel* kernel);
 
-// The machine code of the embedded file for these options of the compiler, which
-// must have been loaded. It needs no GPU.
+// The machine code of the embedded file for these options of the compiler,
+// which must have been loaded. It needs no GPU.
 RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
                       std::string* code);

@@ -1,5 +1,7 @@
 #include "kernels/gpu/gpu_backend.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -65,20 +67,28 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
 
 RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
                                           RnnProblem* problem,
-                                          const int32_t** lengths) {
+                                          RnnLengths* lengths) {
+  if (lengths->on_host != nullptr) {
+    return CheckSequenceLengths(problem, lengths);
+  }
   CRNN_RETURN_IF_ERROR(Choose(*problem, reserve_space));
   if (network_) return {};
   // cuDNN describes the data by lengths in host memory.
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  host_lengths_.resize(problem->batch_size);
+  std::vector<int64_t> copied(problem->batch_size);
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Gpu().cuda.cuMemcpyDtoHAsync(
-          host_lengths_.data(), reinterpret_cast<CUdeviceptr>(*lengths),
-          host_lengths_.size() * sizeof(int32_t), stream()),
+          copied.data(), reinterpret_cast<CUdeviceptr>(lengths->on_device),
+          copied.size() * sizeof(int64_t), stream()),
       "copy sequence lengths"));
   CRNN_RETURN_IF_ERROR(CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),
                                   "wait for sequence lengths"));
-  *lengths = host_lengths_.data();
+  // What does not fit is out of range all the more.
+  for (const int64_t length : copied) {
+    host_lengths_.push_back(static_cast<int32_t>(
+        std::clamp<int64_t>(length, -1, std::numeric_limits<int32_t>::max())));
+  }
+  *lengths = {host_lengths_.data(), nullptr};
   return CheckSequenceLengths(problem, lengths);
 }
 
@@ -141,7 +151,7 @@ RnnStatus GpuBackend::Backward(const RnnProblem& problem,
   return network_->Backward(lane, buffers);
 }
 
-RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int32_t* lengths) {
+RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int64_t* lengths) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   const RnnStatus status = persistent::EnqueueLengthsOfMask(
       stream(), mask.values, static_cast<int>(mask.batch_size),
@@ -151,7 +161,7 @@ RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int32_t* lengths) {
   // There is no compiler: the host reads the mask.
   const size_t count = static_cast<size_t>(mask.max_time * mask.batch_size);
   const auto values = std::make_unique<bool[]>(count);
-  std::vector<int32_t> found(mask.batch_size);
+  std::vector<int64_t> found(mask.batch_size);
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Gpu().cuda.cuMemcpyDtoHAsync(values.get(),
                                    reinterpret_cast<CUdeviceptr>(mask.values),
@@ -164,7 +174,7 @@ RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int32_t* lengths) {
   ReadMask(on_host, found.data());
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Gpu().cuda.cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(lengths),
-                                   found.data(), found.size() * sizeof(int32_t),
+                                   found.data(), found.size() * sizeof(int64_t),
                                    stream()),
       "copy sequence lengths"));
   return CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),

@@ -29,7 +29,7 @@ class GpuBackend : public RnnBackend {
   ~GpuBackend() override;
 
   RnnStatus ReadSequenceLengths(size_t reserve_space, RnnProblem* problem,
-                                const int32_t** lengths) override;
+                                RnnLengths* lengths) override;
   RnnStatus BufferSizes(const RnnProblem& problem,
                         RnnBufferSizes* sizes) override;
   size_t OutputOffset(const RnnProblem& problem) const override;
@@ -41,7 +41,7 @@ class GpuBackend : public RnnBackend {
                     const RnnForwardBuffers& buffers) override;
   RnnStatus Backward(const RnnProblem& problem,
                      const RnnBackwardBuffers& buffers) override;
-  RnnStatus LengthsOfMask(const RnnMask& mask, int32_t* lengths) override;
+  RnnStatus LengthsOfMask(const RnnMask& mask, int64_t* lengths) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
 

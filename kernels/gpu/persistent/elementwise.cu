@@ -52,13 +52,13 @@ __device__ Words4 Philox(Words4 counter, Word key0, Word key1) {
 
 // The order from the longest sequence to the shortest, and the lengths with -1
 // for those out of range. A thread has one sequence; blocks have 256 threads.
-extern "C" __global__ void order_sequences(const int* given, int batch,
+extern "C" __global__ void order_sequences(const long long* given, int batch,
                                            int steps, int* lengths,
                                            int* order) {
   __shared__ int tile[256];
   const auto length_of = [=](int b) {
-    const int length = given[b];
-    return length < 0 || length > steps ? -1 : length;
+    const long long length = given[b];
+    return length < 0 || length > steps ? -1 : static_cast<int>(length);
   };
   const int b = blockIdx.x * 256 + threadIdx.x;
   const int mine = b < batch ? length_of(b) : 0;
@@ -178,7 +178,7 @@ extern "C" __global__ void sum_biases(const float* sums, int rows, int units,
 // values are not all at the beginning. A warp has one sequence.
 extern "C" __global__ void lengths_of_mask(Sequences all,
                                            const unsigned char* mask,
-                                           int* lengths) {
+                                           long long* lengths) {
   const int b = static_cast<int>(FirstIndex() / 32), lane = threadIdx.x % 32;
   if (b >= all.batch) return;
   int count = 0, end = 0;

@@ -310,7 +310,7 @@ RnnStatus Elementwise::Get(RnnDataType dtype, Elementwise* kernels) {
   return {};
 }
 
-RnnStatus Elementwise::OrderSequences(CUstream stream, const int32_t* given,
+RnnStatus Elementwise::OrderSequences(CUstream stream, const int64_t* given,
                                       int batch, int steps, int* lengths,
                                       int* order) const {
   void* parameters[] = {&given, &batch, &steps, &lengths, &order};
@@ -366,7 +366,7 @@ RnnStatus Elementwise::SumBiases(CUstream stream, const float* sums, int rows,
 }
 
 RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
-                               int steps, bool time_major, int32_t* lengths) {
+                               int steps, bool time_major, int64_t* lengths) {
   CUkernel kernel;
   CRNN_RETURN_IF_ERROR(CompileKernel("elementwise.cu", "lengths_of_mask",
                                      {TypeMacro(RnnDataType::kFloat32)},

@@ -62,7 +62,7 @@ class Elementwise {
  public:
   static RnnStatus Get(RnnDataType dtype, Elementwise* kernels);
 
-  RnnStatus OrderSequences(CUstream stream, const int32_t* given, int batch,
+  RnnStatus OrderSequences(CUstream stream, const int64_t* given, int batch,
                            int steps, int* lengths, int* order) const;
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
                          int64_t count, int width, int layer,
@@ -86,7 +86,7 @@ class Elementwise {
 // [batch] lengths from a mask, bool [batch, steps] or, time-major, [steps,
 // batch]; -1 for a sequence whose true values are not all at its beginning.
 RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
-                               int steps, bool time_major, int32_t* lengths);
+                               int steps, bool time_major, int64_t* lengths);
 
 // A line for each persistent kernel that this process has used.
 std::string KernelsText();

@@ -87,6 +87,7 @@ struct Network::Reserve {
 // In inference, layers take turns in the same memory.
 struct Network::ForwardWorkspace {
   void* blas;
+  int64_t* given = nullptr;
   int* lengths = nullptr;
   int* order = nullptr;
   std::array<char*, kMaxDirs> gates = {};
@@ -94,9 +95,11 @@ struct Network::ForwardWorkspace {
 
   ForwardWorkspace(const Network& network, Arena* arena) {
     const RnnSpec& spec = network.spec_;
+    const bool has_lengths = network.problem_.has_sequence_lengths;
     blas = arena->Take<char>(kBlasBytes);
+    if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
     if (network.problem_.is_training) return;
-    if (network.problem_.has_sequence_lengths) {
+    if (has_lengths) {
       lengths = arena->Take<int>(network.problem_.batch_size);
       order = arena->Take<int>(network.problem_.batch_size);
     }
@@ -224,10 +227,21 @@ Sequences Network::SequencesOf(const int* lengths, const int* order) const {
           problem_.time_major ? 1 : steps};
 }
 
-RnnStatus Network::Order(CUstream stream, const int32_t* given, int* lengths,
-                         int* order) const {
+RnnStatus Network::Order(CUstream stream, const RnnLengths& all, int64_t* given,
+                         int* lengths, int* order) const {
+  const int64_t* on_device = all.on_device;
+  if (on_device == nullptr) {
+    const std::vector<int64_t> copied(all.on_host,
+                                      all.on_host + problem_.batch_size);
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Gpu().cuda.cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(given),
+                                     copied.data(),
+                                     copied.size() * sizeof(int64_t), stream),
+        "copy sequence lengths"));
+    on_device = given;
+  }
   return elementwise_.OrderSequences(
-      stream, given, static_cast<int>(problem_.batch_size),
+      stream, on_device, static_cast<int>(problem_.batch_size),
       static_cast<int>(problem_.max_time), lengths, order);
 }
 
@@ -275,8 +289,8 @@ RnnStatus Network::Forward(const Lane& lane,
   int* const lengths = is_training ? reserve.lengths : workspace.lengths;
   int* const order = is_training ? reserve.order : workspace.order;
   if (problem_.has_sequence_lengths) {
-    CRNN_RETURN_IF_ERROR(
-        Order(lane.stream, buffers.sequence_lengths, lengths, order));
+    CRNN_RETURN_IF_ERROR(Order(lane.stream, buffers.sequence_lengths,
+                               workspace.given, lengths, order));
   }
   const Sequences sequences = SequencesOf(lengths, order);
   const int64_t units = spec_.num_units;

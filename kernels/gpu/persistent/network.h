@@ -36,7 +36,6 @@ class Network {
   size_t forward_workspace_size() const;
   size_t backward_workspace_size() const;
 
-  // Lengths are device memory.
   RnnStatus Forward(const Lane& lane, const RnnForwardBuffers& buffers) const;
   RnnStatus Backward(const Lane& lane, const RnnBackwardBuffers& buffers) const;
 
@@ -48,8 +47,9 @@ class Network {
   // Numbers of a step of all sequences, of `width` each.
   size_t StepsBytes(int64_t width) const;
   Sequences SequencesOf(const int* lengths, const int* order) const;
-  RnnStatus Order(CUstream stream, const int32_t* given, int* lengths,
-                  int* order) const;
+  // `given` is memory for lengths that come from the host.
+  RnnStatus Order(CUstream stream, const RnnLengths& all, int64_t* given,
+                  int* lengths, int* order) const;
   RnnStatus Dropout(CUstream stream, const Sequences& sequences, int64_t layer,
                     const uint64_t* seed, void* values) const;
   RnnStatus Multiply(const Lane& lane, bool transposes_a, bool transposes_b,
