@@ -66,6 +66,7 @@ def forward(
     valid = None
     if sequence_lengths is not None:
         steps = tf.range(tf.shape(x)[0])
+        sequence_lengths = tf.cast(sequence_lengths, tf.int32)
         valid = steps[:, tf.newaxis, tf.newaxis] < sequence_lengths[:, tf.newaxis]
         # What stands in the padding is not to be read, were it NaN.
         x = tf.where(valid, x, tf.zeros_like(x))

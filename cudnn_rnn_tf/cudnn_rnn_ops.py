@@ -43,6 +43,8 @@ def _run(
             raise TypeError(
                 f"expected integer sequence_lengths, but received {sequence_lengths.dtype.name}"
             )
+        if sequence_lengths.dtype != tf.int32:
+            sequence_lengths = tf.cast(sequence_lengths, tf.int64)
     is_ragged = isinstance(inputs, tf.RaggedTensor)
     given = inputs if is_ragged else tf.convert_to_tensor(inputs, dtype)
     inputs = given

@@ -285,6 +285,20 @@ def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
     return tf.cast(lengths, tf.int32 if is_known else tf.int64)
 
 
+def check_states(
+    config: RnnConfig, states: Sequence[Any], batch_size: int | None, time_major: bool
+) -> None:
+    """Raises ValueError if the number of initial states or a static shape is wrong."""
+    shapes = config.state_shapes(batch_size, time_major)
+    if len(states) != len(shapes):
+        raise ValueError(
+            f"expected {len(shapes)} initial states for {config.rnn_mode!r}, but received "
+            f"{len(states)}"
+        )
+    for argument, state, shape in zip(("initial h", "initial c"), states, shapes, strict=False):
+        check_shape(argument, state, shape)
+
+
 def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:
     """Raises ValueError, naming the argument, if a static shape cannot be `shape`."""
     if not tf.TensorShape(shape).is_compatible_with(tensor.shape):

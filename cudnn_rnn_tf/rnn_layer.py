@@ -389,6 +389,8 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
                     f"expected sequence_lengths of layer {self.name!r} to be integers, but "
                     f"received {sequence_lengths.dtype.name}"
                 )
+            if sequence_lengths.dtype != tf.int32:
+                sequence_lengths = tf.cast(sequence_lengths, tf.int64)
         if self.go_backwards:
             inputs = reverse_sequences(inputs, sequence_lengths, self.time_major)
         outputs, states = ops.forward(

@@ -145,6 +145,9 @@ def run_keras(
             outputs = tf.reverse_sequence(tf.reverse(outputs, [1]), LENGTHS, seq_axis=1)
     if network.masked:
         outputs = tf.where(mask[..., tf.newaxis], outputs, tf.zeros_like(outputs))
+    if network.masked and network.go_backwards:
+        # The fused layer, too, returns what it wrote with the padding in front.
+        outputs = tf.reverse(tf.reverse_sequence(outputs, LENGTHS, seq_axis=1), [1])
     return outputs, [tf.stack(parts, axis=1) for parts in final]
 
 

@@ -221,7 +221,7 @@ def test_bad_attributes(name, mode):
         ({"input": zeros(4, 2, 5, dtype=np.int32)}, ["int32", "bfloat16"]),
         ({"params": zeros(SIZE, dtype=np.float64)}, ["float", "double|float64"]),
         ({"input_h": zeros(2, 2, 3, dtype=np.float16)}, ["float", "half|float16"]),
-        (lengths(1, 2, dtype=np.int64), ["int32", "int64"]),
+        (lengths(1, 2, dtype=np.int16), ["int16", "int32|int64"]),
         ({"seed": zeros(2, dtype=np.int32)}, ["int32", "int64"]),
     ],
     ids=["input", "params", "input_h", "sequence_lengths", "seed"],

@@ -365,7 +365,8 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
   const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();
   if (problem.has_sequence_lengths) {
-    CRNN_RETURN_IF_ERROR(plan->SetSequenceLengths(buffers.sequence_lengths.on_host));
+    CRNN_RETURN_IF_ERROR(
+        plan->SetSequenceLengths(buffers.sequence_lengths.on_host));
   }
   if (plan->uses_dropout()) {
     CRNN_RETURN_IF_ERROR(plan->SeedDropout(session_->lane().handle,
@@ -393,12 +394,12 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
   CRNN_RETURN_IF_ERROR(Run(Pass::kForward, addresses));
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
-        problem, buffers.sequence_lengths.on_host, spec.output_size(), buffers.input_h,
-        buffers.output_h));
+        problem, buffers.sequence_lengths.on_host, spec.output_size(),
+        buffers.input_h, buffers.output_h));
     if (lstm) {
       CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
-          problem, buffers.sequence_lengths.on_host, spec.num_units, buffers.input_c,
-          buffers.output_c));
+          problem, buffers.sequence_lengths.on_host, spec.num_units,
+          buffers.input_c, buffers.output_c));
     }
   }
   return {};
@@ -416,7 +417,8 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
   const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();
   if (problem.has_sequence_lengths) {
-    CRNN_RETURN_IF_ERROR(plan->SetSequenceLengths(buffers.sequence_lengths.on_host));
+    CRNN_RETURN_IF_ERROR(
+        plan->SetSequenceLengths(buffers.sequence_lengths.on_host));
   }
   if (repacks) {
     CRNN_RETURN_IF_ERROR(RepackParams(buffers.params, workspace.params));
