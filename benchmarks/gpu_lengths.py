@@ -309,7 +309,7 @@ def _report(directory: pathlib.Path) -> str:
         for line in (directory / f"{system}.jsonl").read_text().splitlines():
             record = json.loads(line)
             if "environment" in record:
-                environments.update(record["environment"])
+                environments[system] = record["environment"]
             else:
                 times[system, record["row"], record["variant"]] = statistics.median(record["ms"])
     text = (
@@ -363,8 +363,11 @@ def _report(directory: pathlib.Path) -> str:
             if found
         )
         text += ".\n"
-    provenance = ", ".join(f"{name} {version}" for name, version in environments.items())
-    return f"{text}\nWritten by `python -m benchmarks.gpu_lengths` from a run on: {provenance}.\n"
+    text += "\nWritten by `python -m benchmarks.gpu_lengths` from runs on these machines:\n\n"
+    for system, environment in environments.items():
+        listed = ", ".join(f"{name} {version}" for name, version in environment.items())
+        text += f"* {system}: {listed}\n"
+    return text
 
 
 def main(_: list[str]) -> None:

@@ -50,6 +50,8 @@ enum class RnnAlgorithm {
   kCudnn
 };
 inline constexpr int kNumRnnAlgorithms = 7;
+// The first of them are those that the cuDNN backend chooses among.
+inline constexpr int kNumCudnnAlgorithms = 5;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
     "auto",     "standard",   "persist_static", "persist_static_small_h",
     "resident", "persistent", "cudnn"};

@@ -14,6 +14,7 @@ PAGES = [
     "docs/parameters.md",
     "docs/cpu.md",
     "docs/gpu.md",
+    "docs/gpu_kernels.md",
     "docs/speed_gpu.md",
     "docs/from_contrib.md",
     "docs/from_torch.md",

@@ -3,6 +3,7 @@
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -21,7 +22,9 @@ SESSION = [
 ]
 
 
-def compiled(directory: pathlib.Path, program: str, sources: list[str]) -> pathlib.Path:
+def compiled(
+    directory: pathlib.Path, program: str, sources: list[str | pathlib.Path]
+) -> pathlib.Path:
     """The executable of a program and sources of the package's."""
     headers = pathlib.Path(tf.sysconfig.get_include(), "third_party", "gpus")
     if not shutil.which("g++"):
@@ -60,6 +63,7 @@ def compiled(directory: pathlib.Path, program: str, sources: list[str]) -> pathl
                 *("kernels/gpu/cudnn/cudnn_backend.cc", "kernels/gpu/cudnn/session.cc"),
                 *("kernels/gpu/cudnn/replay.cc", "kernels/gpu/cudnn/captured_graph.cc"),
                 *("kernels/gpu/ptx.cc", "kernels/gpu/cudnn/choice.cc"),
+                "kernels/rnn_backend.cc",
             ],
         ),
         (
@@ -107,3 +111,32 @@ def test_resident_kernels_compile(tmp_path):
     completed = subprocess.run([executable, library], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "23 kernels compiled\n"
+
+
+def test_persistent_kernels_compile(tmp_path):
+    """CUDA's compiler needs no GPU; the build's own script embeds the sources."""
+    nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
+    (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
+    folder = ROOT / "kernels" / "gpu" / "persistent"
+    embedded = tmp_path / "embedded_sources.cc"
+    device_files = [path for path in folder.iterdir() if path.suffix in (".cu", ".cuh")]
+    subprocess.run(
+        [
+            *(sys.executable, ROOT / "kernels" / "gpu" / "embed_sources.py", embedded),
+            *(folder / "arguments.h", *device_files),
+        ],
+        check=True,
+    )
+    sources = ["kernels/gpu/compiler.cc", "kernels/gpu/code_files.cc", embedded]
+    sources += ["kernels/gpu/persistent/division.cc"]
+    executable = compiled(tmp_path, "compile_persistent_kernels", sources)
+    completed = subprocess.run([executable, library], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout
+    assert completed.stdout == "25 kernels compiled\n"
+
+
+def test_code_in_files(tmp_path):
+    executable = compiled(tmp_path, "code_in_files", ["kernels/gpu/code_files.cc"])
+    completed = subprocess.run([executable, tmp_path], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout
+    assert completed.stdout == "files hold what they should\n"

@@ -111,7 +111,7 @@ void CheckFailures(unsigned seed) {
   problem.batch_size = 1 + seed;  // A configuration of its own.
   problem.is_training = Draw(0, 1) == 1;
   // Of training there is no algorithm resident.
-  const int most = kNumRnnAlgorithms - (problem.is_training ? 2 : 1);
+  const int most = kNumCudnnAlgorithms - (problem.is_training ? 2 : 1);
   const bool is_pinned = Draw(0, 2) == 0;
   measured = static_cast<RnnAlgorithm>(Draw(1, most));
   if (is_pinned) problem.algorithm = measured;

@@ -31,7 +31,7 @@ std::vector<Choice> RandomChoices(unsigned seed) {
   for (Choice& choice : choices) {
     // The first is no algorithm, but the wish to choose one.
     choice.algorithm =
-        static_cast<RnnAlgorithm>(1 + random() % (kNumRnnAlgorithms - 1));
+        static_cast<RnnAlgorithm>(1 + random() % (kNumCudnnAlgorithms - 1));
     choice.source = random() % 4 == 0 ? "rule" : "measured";
     choice.forward_is_chain = random() % 2 == 0;
     choice.backward_is_chain = random() % 2 == 0;

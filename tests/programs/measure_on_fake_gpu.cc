@@ -35,7 +35,7 @@ struct FakeAlgorithm {
   bool is_there;
   FakePass passes[2];
 };
-std::array<FakeAlgorithm, kNumRnnAlgorithms> algorithms;
+std::array<FakeAlgorithm, kNumCudnnAlgorithms> algorithms;
 double now = 0;
 
 struct FakeNode {
@@ -169,7 +169,7 @@ void CheckChoice(unsigned seed) {
   options.replay = !chance(4);
   // Of the others some, in any order.
   std::vector<RnnAlgorithm> asked = {RnnAlgorithm::kStandard};
-  for (int i = 2; i < kNumRnnAlgorithms; ++i) {
+  for (int i = 2; i < kNumCudnnAlgorithms; ++i) {
     if (!chance(3)) asked.push_back(static_cast<RnnAlgorithm>(i));
   }
   if (chance(3)) asked.resize(1);
@@ -261,7 +261,7 @@ void CheckChoice(unsigned seed) {
     Check(choice.forward_is_chain == is_chain[0] &&
               choice.backward_is_chain == is_chain[1],
           "graphs and chains");
-    for (int i = 0; best >= 0 && i < kNumRnnAlgorithms; ++i) {
+    for (int i = 0; best >= 0 && i < kNumCudnnAlgorithms; ++i) {
       Check((configuration->runs[i] != nullptr) == (i == best), "what is kept");
     }
     for (int pass = 0; best >= 0 && options.replay && pass < num_passes;

@@ -45,7 +45,7 @@ bool ParseLine(const std::string& line, std::string* configuration,
       choice->timings.find('\t') != std::string::npos ||
       !ParseRnnAlgorithm(algorithm, &choice->algorithm) ||
       choice->algorithm == RnnAlgorithm::kAuto ||
-      choice->algorithm > RnnAlgorithm::kResident ||
+      static_cast<int>(choice->algorithm) >= kNumCudnnAlgorithms ||
       !ParseIsChain(forward, &choice->forward_is_chain) ||
       !ParseIsChain(backward, &choice->backward_is_chain)) {
     return false;

@@ -253,7 +253,7 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
   }
   const Clock::time_point deadline = Clock::now() + kBudget;
   Choice choice;
-  std::array<Times, kNumRnnAlgorithms> times;
+  std::array<Times, kNumCudnnAlgorithms> times;
   Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
   for (const auto& [algorithm, runs] : candidates) {
@@ -284,13 +284,13 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
               best);
     choice.forward_is_chain = best->forward.is_chain;
     choice.backward_is_chain = best->backward.is_chain;
-    for (int i = 0; i < kNumRnnAlgorithms; ++i) {
+    for (int i = 0; i < kNumCudnnAlgorithms; ++i) {
       if (times[i].sum() < kNever) {
         AppendTimes(kRnnAlgorithmNames[i], times[i], &choice.timings);
       }
     }
   }
-  for (int i = 0; i < kNumRnnAlgorithms; ++i) {
+  for (int i = 0; i < kNumCudnnAlgorithms; ++i) {
     std::unique_ptr<CudnnRuns>& runs = configuration->runs[i];
     if (i != static_cast<int>(choice.algorithm)) runs.reset();
     if (runs == nullptr) continue;

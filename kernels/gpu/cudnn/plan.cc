@@ -84,6 +84,8 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
     case RnnAlgorithm::kAuto:
     case RnnAlgorithm::kStandard:
     case RnnAlgorithm::kResident:
+    case RnnAlgorithm::kPersistent:
+    case RnnAlgorithm::kCudnn:
       return CUDNN_RNN_ALGO_STANDARD;
     case RnnAlgorithm::kPersistStatic:
       return CUDNN_RNN_ALGO_PERSIST_STATIC;

@@ -42,7 +42,7 @@ struct CudnnConfiguration {
   // Its name among the choices.
   std::string name;
   // By algorithm; made when first needed.
-  std::array<std::unique_ptr<CudnnRuns>, kNumRnnAlgorithms> runs;
+  std::array<std::unique_ptr<CudnnRuns>, kNumCudnnAlgorithms> runs;
   // How often it was used; the first time and the last, by number among the
   // uses of all in its session.
   int64_t uses = 0, first_use = 0, last_use = 0;

@@ -1,0 +1,91 @@
+// Compiles persistent kernels by the real compiler, which needs no GPU.
+//
+//   compile_persistent_kernels NVRTC_LIBRARY
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/persistent/division.h"
+#include "tests/programs/fake_gpu.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+const char* nvrtc_name;
+
+}  // namespace
+
+GpuLibraries FakeLibraries() {
+  GpuLibraries libraries = {};
+  void* const nvrtc = dlopen(nvrtc_name, RTLD_NOW);
+  Check(nvrtc != nullptr, "NVRTC");
+#define CRNN_FIND(name)  \
+  libraries.nvrtc.name = \
+      reinterpret_cast<decltype(libraries.nvrtc.name)>(dlsym(nvrtc, #name));
+  CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
+  return libraries;
+}
+
+namespace {
+
+int CompileAll() {
+  int compiled = 0;
+  for (const char* const mode : {"LSTM", "GRU", "TANH", "RELU"}) {
+    for (const auto& [type, items] :
+         {std::pair("FLOAT", 1), {"FLOAT16", 2}, {"BFLOAT16", 2}}) {
+      for (const bool is_backward : {false, true}) {
+        // Odd sizes take the paths of unaligned words.
+        const int units = compiled % 2 == 0 ? 128 : 75;
+        const persistent::Layer layer = {units, items, 1, 64};
+        const persistent::GpuLimits gpu = {132, 227 << 10};
+        persistent::Shape shape;
+        Check(persistent::ChooseDivision(
+                  is_backward ? persistent::BackwardDivisions(layer, gpu)
+                              : persistent::ForwardDivisions(layer, gpu),
+                  &shape),
+              "a division");
+        const std::string file = is_backward ? "backward.cu" : "forward.cu";
+        being_checked = file + ", " + mode + ", " + type;
+        std::vector<std::string> options = {
+            "--gpu-architecture=sm_90", "--std=c++17", "-DIS_TRAINING",
+            std::string("-DIS_") + mode, std::string("-DIS_") + type};
+        for (const auto& [name, value] :
+             {std::pair("NUM_UNITS", shape.units),
+              {"CLUSTER", shape.cluster},
+              {"BLOCK_UNITS", shape.block_units},
+              {"WARPS", shape.warps},
+              {"SPLITS", shape.splits},
+              {"ROW_TILES", shape.row_tiles},
+              {"RESIDENT_PAIRS", shape.resident_pairs}}) {
+          options.push_back(std::string("-D") + name + '=' +
+                            std::to_string(value));
+        }
+        std::string code;
+        const RnnStatus status = CompileCode(file, options, &code);
+        Check(status.ok(), status.message);
+        Check(code.substr(1, 3) == "ELF", "machine code");
+        ++compiled;
+      }
+    }
+  }
+  std::string code;
+  const RnnStatus status = CompileCode(
+      "elementwise.cu",
+      {"--gpu-architecture=sm_80", "--std=c++17", "-DIS_FLOAT16"}, &code);
+  Check(status.ok(), status.message);
+  std::printf("%d kernels compiled\n", compiled + 1);
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace cudnn_rnn_tf
+
+int main(int, char** argv) {
+  cudnn_rnn_tf::nvrtc_name = argv[1];
+  return cudnn_rnn_tf::CompileAll();
+}
