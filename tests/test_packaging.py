@@ -119,7 +119,7 @@ def test_both_builds_list_every_source(directory):
             }
     assert files
     assert in_cmake == files
-    # What the build writes itself.
+    # The build writes this file itself.
     assert in_bazel - {"kernels/gpu/embedded_sources.cc"} == files
 
 

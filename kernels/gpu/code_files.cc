@@ -48,7 +48,7 @@ bool BelongsToUser(const std::string& path) {
          (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// What a file of this code begins with; the code follows.
+// A file begins with this; the code follows.
 std::string Header(const std::string& key, const std::string& code) {
   return kMagic + std::to_string(key.size()) + ' ' +
          std::to_string(code.size()) + ' ' + Hex(Hash(code)) + '\n' + key;

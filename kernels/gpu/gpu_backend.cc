@@ -83,7 +83,7 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
       "copy sequence lengths"));
   CRNN_RETURN_IF_ERROR(CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),
                                   "wait for sequence lengths"));
-  // What does not fit is out of range all the more.
+  // A length that does not fit 32 bits is out of range all the more.
   for (const int64_t length : copied) {
     host_lengths_.push_back(static_cast<int32_t>(
         std::clamp<int64_t>(length, -1, std::numeric_limits<int32_t>::max())));

@@ -77,7 +77,7 @@ struct Shape {
            (forward_warp_pairs() - resident_pairs) * warps *
                forward_warp_tiles() * 2 * kChunkBytes;
   }
-  // What a block receives in a step.
+  // A block receives so many bytes in a step.
   CRNN_HOST_DEVICE constexpr int forward_step_bytes() const {
     return rows() * all_units() * item_bytes();
   }

@@ -20,7 +20,7 @@ constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlotPitch = kShape.backward_slot_pitch();
 constexpr int kChains = kTiles * ROW_TILES >= 2 ? 2 : 4;
 
-// What a cell's step reads.
+// A cell's step reads these.
 struct CellInputs {
   Item gates[kSlots];
   Item h_before, output_backprop;
@@ -364,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         StoreToPeer(peers[group], to, barriers + next, chunk);
       }
     }
-    // What only memory waits for comes last.
+    // Only memory waits for these stores, so they come last.
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (step >= length[round]) continue;

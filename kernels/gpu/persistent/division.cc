@@ -8,7 +8,7 @@ namespace persistent {
 namespace {
 
 constexpr int kRegisters = 65536, kMaxThreadRegisters = 255;
-// Of shared memory, for each block.
+// The driver keeps so much shared memory of each block for itself.
 constexpr int kReservedBytes = 1024;
 // A larger cluster must promise this much more than a smaller one, so that
 // batches of nearly all sizes have the same shape, which is compiled once.
@@ -29,7 +29,7 @@ int ClustersAtOnce(const GpuLimits& gpu, int cluster) {
   return std::max(1, usable / cluster);
 }
 
-// What a pass makes of a shape.
+// A shape has these properties in a pass.
 struct Pass {
   int tiles, pairs;  // Of a warp.
   int useful_warps;  // More would have no tiles.

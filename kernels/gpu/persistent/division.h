@@ -9,7 +9,7 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// What a division depends on.
+// A division depends on these properties of a layer.
 struct Layer {
   int num_units;
   int items;  // Numbers in a word of 32 bits: 1 of float32, 2 of a half type.

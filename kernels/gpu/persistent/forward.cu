@@ -359,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
-    // What only memory waits for comes last.
+    // Only memory waits for these stores, so they come last.
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (step >= length[round]) continue;

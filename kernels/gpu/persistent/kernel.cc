@@ -183,7 +183,7 @@ RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
                                                    kernel->kernel_, device),
                    "set a kernel's attributes"));
   }
-  // Where a part of the GPU is all there is, a cluster may never run.
+  // A cluster may never run where only a part of the GPU can be used.
   CUlaunchAttribute attribute;
   const CUlaunchConfig config = kernel->Config(1, 1, nullptr, &attribute);
   int clusters = 0;

@@ -18,7 +18,7 @@ namespace persistent {
 // clusters and their memory came with it.
 RnnStatus CheckDevice();
 
-// What decides which persistent kernel runs.
+// These decide which persistent kernel runs.
 struct KernelChoice {
   RnnMode rnn_mode;
   RnnDataType dtype;
@@ -38,7 +38,7 @@ class Kernel {
                           std::vector<Division>* divisions);
   // Compiles, unless that was done before. A failure is remembered.
   static RnnStatus Get(const KernelChoice& choice, Kernel* kernel);
-  // For a shape that is not the one to be chosen.
+  // The same for a shape that need not be the one to be chosen.
   static RnnStatus Compile(const KernelChoice& choice, const Shape& shape,
                            Kernel* kernel);
 

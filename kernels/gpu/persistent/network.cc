@@ -46,7 +46,7 @@ bool UsesDropout(const RnnProblem& problem) {
 
 }  // namespace
 
-// What training keeps for the backward pass, layer by layer.
+// Training keeps this for the backward pass, layer by layer.
 struct Network::Reserve {
   struct Layer {
     std::array<char*, kMaxDirs> gates = {}, previous_h = {};
@@ -421,7 +421,7 @@ RnnStatus Network::Backward(const Lane& lane,
         kernel_.Enqueue(lane.stream, static_cast<int>(clusters_),
                         static_cast<int>(num_dirs), &arguments));
 
-    // What goes to the layer below, or to the caller.
+    // The gradient of the inputs goes to the layer below, or to the caller.
     void* const input_backprop =
         l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
     if (spec_.has_input_weights(l)) {
