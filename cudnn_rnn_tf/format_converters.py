@@ -172,7 +172,7 @@ class CudnnParamsFormatConverter:
         width = self._config.layout.output_size
         return [rows[:, :-width], rows[:, -width:]]
 
-    # What a cell has, in the order of the tensors.
+    # A cell has these, in the order of the tensors.
 
     def _weight_names(self, layer: int) -> list[str]:
         return ["kernel"]
@@ -180,7 +180,7 @@ class CudnnParamsFormatConverter:
     def _bias_names(self) -> list[str]:
         return ["bias"]
 
-    # What derived classes override, and programs do.
+    # Derived classes override these, and so do programs.
 
     def _cudnn_to_tf_weights(self, *cu_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """A cell's weights from its matrices, the input side's first."""

@@ -71,7 +71,7 @@ class _Cell(tf.__internal__.tracking.Trackable):
             scope = scope or (self._scope_name if self._reuse else None)
             with _v1.variable_scope(scope, self._scope_name, reuse=self._reuse):
                 self._create_variables(inputs.shape.as_list()[-1], inputs.dtype)
-            # For a checkpoint that was restored before.
+            # A checkpoint may have been restored before this was built.
             for name, variable in self._tracked().items():
                 self._handle_deferred_dependencies(name, variable)
         return self._step(inputs, state)

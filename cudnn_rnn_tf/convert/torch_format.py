@@ -26,7 +26,7 @@ _FIELDS = {
     "weight_hr": "projection",
 }
 _SUFFIXES = ("", "_reverse")
-# Of nested state dicts; modules are not nested as deeply.
+# State dicts may be nested so deeply; modules are not.
 _MAX_DEPTH = 64
 _KEY = re.compile(rf"(?:(.*)\.)?({'|'.join(_FIELDS)})_l(\d+)(_reverse)?")
 

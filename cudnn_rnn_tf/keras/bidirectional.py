@@ -23,7 +23,7 @@ _PLAIN = {"dropout": 0, "recurrent_dropout": 0, "stateful": False, "activity_reg
 
 class Bidirectional(keras.layers.Bidirectional):
     __doc__ = keras.layers.Bidirectional.__doc__
-    # As for LSTM.
+    # The reason is the same as for LSTM.
     __module__ = "keras.layers"
 
     @property
