@@ -111,8 +111,8 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
   const size_t item = SizeOf(choice.dtype), units = choice.num_units;
   const size_t batch = choice.batch_size, rows = batch * steps;
   const size_t gates = NumGates(choice.rnn_mode), slots = gates > 1 ? 4 : 1;
-  const int of_cluster = candidate.division.shape.rows();
-  const int clusters = (choice.batch_size + of_cluster - 1) / of_cluster;
+  const int of_team = candidate.division.shape.rows();
+  const int teams = (choice.batch_size + of_team - 1) / of_team;
   const Sequences sequences = {nullptr, nullptr,           choice.batch_size,
                                steps,   choice.batch_size, 1};
   ForwardArguments forward = {};
@@ -144,17 +144,20 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
     b.last_c_backprop = f.first_c;
     b.first_h_backprop = f.last_h;
     b.first_c_backprop = f.last_c;
-    memory->Take(&b.bias_sums, static_cast<size_t>(clusters * of_cluster) *
-                                   slots * units * sizeof(float));
+    memory->Take(&b.bias_sums, static_cast<size_t>(teams * of_team) * slots *
+                                   units * sizeof(float));
   }
-  void* const arguments = choice.is_backward ? static_cast<void*>(&backward)
-                                             : static_cast<void*>(&forward);
+  void* ring;
+  memory->Take(&ring, candidate.kernel.ring_bytes(teams, choice.num_dirs));
   Timer timer(nullptr);
   float least = 1e30f;
   for (int i = 0; i < kLaunches; ++i) {
     least = std::min(least, timer.Microseconds([&] {
-      Check(candidate.kernel.Enqueue(nullptr, clusters, choice.num_dirs,
-                                     arguments));
+      Check(choice.is_backward
+                ? candidate.kernel.Enqueue(nullptr, teams, choice.num_dirs,
+                                           ring, &backward)
+                : candidate.kernel.Enqueue(nullptr, teams, choice.num_dirs,
+                                           ring, &forward));
     }));
   }
   return least / steps;
@@ -214,7 +217,8 @@ int Main(int argc, char** argv) {
       }
       for (const Division& division : tried) {
         const Shape& shape = division.shape;
-        const bool is_chosen = shape.cluster == chosen.cluster &&
+        const bool is_chosen = shape.team == chosen.team &&
+                               shape.is_cluster == chosen.is_cluster &&
                                shape.row_tiles == chosen.row_tiles &&
                                shape.splits == chosen.splits &&
                                shape.resident_pairs == chosen.resident_pairs &&
@@ -248,7 +252,8 @@ int Main(int argc, char** argv) {
         candidate.status.ok() ? MicrosecondsOfStep(candidate, &memory) : -1.0f;
     output << "{\"layer\": \"" << candidate.name << "\", \"pass\": \""
            << (candidate.choice.is_backward ? "backward" : "forward")
-           << "\", \"cluster\": " << shape.cluster
+           << "\", \"team\": " << shape.team
+           << ", \"is_cluster\": " << (shape.is_cluster ? "true" : "false")
            << ", \"block_units\": " << shape.block_units
            << ", \"warps\": " << shape.warps << ", \"splits\": " << shape.splits
            << ", \"row_tiles\": " << shape.row_tiles

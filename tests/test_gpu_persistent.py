@@ -48,17 +48,24 @@ def supported(case: random_configs.Case) -> random_configs.Case:
     return dataclasses.replace(case, config=config)
 
 
-def large_case(rng: np.random.Generator, index: int) -> random_configs.Case:
-    """More units and sequences than `random_configs` has, so that clusters of all sizes run."""
+MANY_UNITS = [64, 100, 128, 200, 256, 320, 333, 384, 448, 512]
+# Teams of blocks that are no clusters have these.
+MOST_UNITS = [600, 640, 720, 768, 900, 1000, 1024]
+
+
+def large_case(
+    rng: np.random.Generator, index: int, units: list[int] = MANY_UNITS, most_steps: int = 6
+) -> random_configs.Case:
+    """More units and sequences than `random_configs` has, so that teams of all sizes run."""
     batch_size = int(rng.choice([1, 7, 33, 64, 130, 300]))
-    max_time = int(rng.integers(1, 7))
+    max_time = int(rng.integers(1, most_steps + 1))
     lengths = rng.integers(0, max_time + 1, size=batch_size) if rng.random() < 0.5 else None
     return random_configs.Case(
         index=index,
         config=RnnConfig(
             rnn_mode=str(rng.choice(["lstm", "gru", "rnn_tanh"])),
             num_layers=int(rng.integers(1, 3)),
-            num_units=int(rng.choice([64, 100, 128, 200, 256, 320, 333, 384, 448, 512])),
+            num_units=int(rng.choice(units)),
             input_size=int(rng.integers(1, 70)),
             direction=str(rng.choice(["unidirectional", "bidirectional"])),
             bias_mode=str(rng.choice(["none", "single_input", "single_recurrent", "double"])),
@@ -80,6 +87,7 @@ CASES = [
 ]
 _RNG = np.random.default_rng(11)
 CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
+CASES += [large_case(_RNG, 2000 + i, MOST_UNITS, most_steps=14) for i in range(14)]
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
@@ -178,7 +186,8 @@ def test_masks_need_no_copy_to_the_host():
 
 def test_many_threads():
     """Calls of several threads, of several shapes, mixed; each gets its own results."""
-    cases = [large_case(np.random.default_rng(i), 2000 + i) for i in range(6)]
+    cases = [large_case(np.random.default_rng(i), 3000 + i) for i in range(6)]
+    cases += [large_case(np.random.default_rng(i), 3100 + i, MOST_UNITS) for i in range(2)]
     data = [random_configs.draw_data(case, "bfloat16") for case in cases]
     expected = [random_configs.bits(run(*pair)) for pair in zip(cases, data, strict=True)]
     wrong = []

@@ -28,7 +28,8 @@ class Shape:
     rnn_mode: str
     dtype: str
     num_units: int
-    cluster: int
+    team: int
+    is_cluster: int
     block_units: int
     row_tiles: int
     forward_warps: int
@@ -42,16 +43,27 @@ class Shape:
 
 
 SHAPES = [
-    Shape("lstm", "float32", 24, 2, 12, 1, 3, 1, 1, 2, 2),
-    Shape("lstm", "bfloat16", 48, 4, 16, 2, 2, 2, 1, 2, 1),
-    Shape("lstm", "float16", 40, 1, 40, 1, 5, 1, 2, 3, 3),
-    Shape("gru", "float32", 21, 4, 8, 1, 4, 2, 0, 2, 1),
-    Shape("gru", "bfloat16", 33, 8, 8, 1, 2, 1, 2, 1, 0),
-    Shape("gru", "float16", 16, 2, 8, 2, 1, 1, 1, 1, 1),
-    Shape("rnn_tanh", "float32", 9, 1, 12, 2, 3, 1, 1, 1, 2),
-    Shape("rnn_relu", "float32", 61, 16, 4, 1, 1, 1, 2, 2, 1),
-    Shape("lstm", "float32", 130, 16, 12, 1, 4, 4, 1, 5, 1),
+    Shape("lstm", "float32", 24, 2, 1, 12, 1, 3, 1, 1, 2, 2),
+    Shape("lstm", "bfloat16", 48, 4, 1, 16, 2, 2, 2, 1, 2, 1),
+    Shape("lstm", "float16", 40, 1, 1, 40, 1, 5, 1, 2, 3, 3),
+    Shape("gru", "float32", 21, 4, 1, 8, 1, 4, 2, 0, 2, 1),
+    Shape("gru", "bfloat16", 33, 8, 1, 8, 1, 2, 1, 2, 1, 0),
+    Shape("gru", "float16", 16, 2, 1, 8, 2, 1, 1, 1, 1, 1),
+    Shape("rnn_tanh", "float32", 9, 1, 1, 12, 2, 3, 1, 1, 1, 2),
+    Shape("rnn_relu", "float32", 61, 16, 1, 4, 1, 1, 1, 2, 2, 1),
+    Shape("lstm", "float32", 130, 16, 1, 12, 1, 4, 4, 1, 5, 1),
+    Shape("lstm", "bfloat16", 40, 5, 0, 8, 1, 2, 1, 1, 3, 1),
+    Shape("gru", "float16", 60, 4, 0, 16, 2, 2, 2, 1, 4, 1),
+    Shape("rnn_tanh", "float32", 50, 7, 0, 8, 1, 2, 1, 1, 2, 1),
 ]
+
+
+class _Part(ctypes.Structure):
+    _fields_ = [
+        ("first_team", ctypes.c_int),
+        ("first_direction", ctypes.c_int),
+        ("ring", ctypes.c_void_p),
+    ]
 
 
 class _Sequences(ctypes.Structure):
@@ -69,6 +81,7 @@ def _arguments(pointers: str) -> type[ctypes.Structure]:
         {"_fields_": [(name, ctypes.c_void_p) for name in pointers.split()]},
     )
     fields = [
+        ("part", _Part),
         ("sequences", _Sequences),
         ("output_stride", ctypes.c_longlong),
         ("state_stride", ctypes.c_longlong),
@@ -99,7 +112,8 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
         f"-DNUM_UNITS={shape.num_units}",
-        f"-DCLUSTER={shape.cluster}",
+        f"-DTEAM={shape.team}",
+        f"-DIS_CLUSTER={shape.is_cluster}",
         f"-DBLOCK_UNITS={shape.block_units}",
         f"-DROW_TILES={shape.row_tiles}",
         f"-DWARPS={warps}",
@@ -217,7 +231,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
                 last_c=nan(batch, units),
             )
         )
-    arguments = FORWARD(sequences, directions * units, units)
+    arguments = FORWARD(_Part(), sequences, directions * units, units)
     for d, b in enumerate(buffers):
         for name, _ in arguments.direction[d]._fields_:
             if name == "output":
@@ -242,7 +256,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
             check("c", b.last_c, run.states[1][d])
 
     rows = -(-batch // (8 * shape.row_tiles)) * 8 * shape.row_tiles
-    arguments = BACKWARD(sequences, directions * units, units)
+    arguments = BACKWARD(_Part(), sequences, directions * units, units)
     d_outputs_here = np.ascontiguousarray(_reordered(d_outputs, time_major))
     for d, b in enumerate(buffers):
         b.last_h_backprop = d_states[0][d].copy()

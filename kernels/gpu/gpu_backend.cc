@@ -51,11 +51,11 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   persistent::Network network;
   RnnStatus status = LoadCudaDriver();
   if (status.ok()) {
-    status = persistent::Network::CheckSupport(problem, allow_tf32_);
-  }
-  if (status.ok()) {
-    status = persistent::Network::Create(problem, is_backward, &network);
-    if (!status.ok()) log_(status.message);
+    status = persistent::Network::Create(problem, allow_tf32_, is_backward,
+                                         &network);
+    if (!status.ok() && status.code != RnnStatus::Code::kUnimplemented) {
+      log_(status.message);
+    }
   }
   if (status.ok()) {
     network_ = network;

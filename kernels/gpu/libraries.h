@@ -49,6 +49,7 @@ namespace cudnn_rnn_tf {
 #define CRNN_CUDA_FUNCTIONS(F) \
   F(cuCtxGetCurrent)           \
   F(cuCtxGetDevice)            \
+  F(cuCtxSetCurrent)           \
   F(cuDeviceGetAttribute)      \
   F(cuDeviceGetName)           \
   F(cuEventCreate)             \

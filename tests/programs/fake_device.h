@@ -2,7 +2,7 @@
 // kernels/gpu/persistent/device.cuh, whose include guard it has, with functions
 // of the same names.
 //
-// Each thread of a cluster is a coroutine. Where threads wait for each other,
+// Each thread of a team is a coroutine. Where threads wait for each other,
 // as in products of warps, they give way to others, in a random order. Memory
 // is plain memory, so AddressSanitizer sees every access out of bounds. Floats
 // stay floats where the tensor cores would round them to TF32.
@@ -12,6 +12,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -41,7 +43,7 @@ using Barrier = unsigned long long;
 struct Dim {
   unsigned int x = 0, y = 0;
 };
-inline Dim blockIdx, threadIdx;
+inline Dim blockIdx, threadIdx, gridDim;
 
 inline Word __float_as_uint(float value) {
   Word word;
@@ -101,8 +103,8 @@ inline Chunk LoadChunk(const void* from) {
 inline float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 inline float Tanh(float x) { return std::tanh(x); }
 
-// One cluster at a time.
-class FakeCluster {
+// One team at a time.
+class FakeTeam {
  public:
   struct Thread {
     Dim block, index;
@@ -128,13 +130,13 @@ class FakeCluster {
     int64_t bytes_left = 0;
   };
 
-  static FakeCluster*& Current() {
-    static FakeCluster* cluster = nullptr;
-    return cluster;
+  static FakeTeam*& Current() {
+    static FakeTeam* team = nullptr;
+    return team;
   }
 
-  FakeCluster(int blocks, int threads, int shared_bytes, unsigned int seed)
-      : threads_(threads), random_(seed), of_cluster_(), of_block_(blocks) {
+  FakeTeam(int blocks, int threads, int shared_bytes, unsigned int seed)
+      : threads_(threads), random_(seed), of_team_(), of_block_(blocks) {
     for (int i = 0; i < blocks; ++i) {
       // Exactly as large as was asked for, and full of NaN.
       void* memory = std::aligned_alloc(128, (shared_bytes + 127) / 128 * 128);
@@ -145,14 +147,15 @@ class FakeCluster {
     counts_.resize(blocks * 2);
   }
 
-  void Run(Dim first_block, const std::function<void()>& kernel) {
+  void Run(const std::function<void()>& kernel) {
     Current() = this;
+    gridDim = {static_cast<unsigned int>(shared_.size()), 1};
     kernel_ = kernel;
     const int blocks = static_cast<int>(shared_.size());
     for (int i = 0; i < blocks * threads_; ++i) {
       auto thread = std::make_unique<Thread>();
       thread->rank = i / threads_;
-      thread->block = {first_block.x + i / threads_, first_block.y};
+      thread->block.x = i / threads_;
       thread->index.x = i % threads_;
       thread->lane = i % 32;
       thread->warp = i / 32;
@@ -161,7 +164,7 @@ class FakeCluster {
       thread->context.uc_stack.ss_sp = thread->stack.get();
       thread->context.uc_stack.ss_size = kStackBytes;
       thread->context.uc_link = &scheduler_;
-      makecontext(&thread->context, &FakeCluster::Begin, 0);
+      makecontext(&thread->context, &FakeTeam::Begin, 0);
       all_.push_back(std::move(thread));
     }
     int64_t idle_rounds = 0;
@@ -210,7 +213,7 @@ class FakeCluster {
   Thread& me() { return *running_; }
   Warp& warp() { return warps_[running_->warp]; }
   Meeting& block() { return of_block_[running_->rank]; }
-  Meeting& cluster() { return of_cluster_; }
+  Meeting& team() { return of_team_; }
   int threads() const { return threads_; }
   int all_threads() const {
     return threads_ * static_cast<int>(shared_.size());
@@ -218,7 +221,7 @@ class FakeCluster {
   char* shared() { return shared_[running_->rank].get(); }
   char* shared_of(int rank) {
     if (rank < 0 || rank >= static_cast<int>(shared_.size())) {
-      std::fprintf(stderr, "there is no block %d in the cluster\n", rank);
+      std::fprintf(stderr, "there is no block %d in the team\n", rank);
       std::abort();
     }
     return shared_[rank].get();
@@ -227,6 +230,14 @@ class FakeCluster {
     const size_t at = reinterpret_cast<const char*>(barrier) - shared();
     return counts_[rank * 2 + at / sizeof(Barrier)];
   }
+  template <int kCount>
+  std::array<int, kCount> AnyOrder() {
+    std::array<int, kCount> order;
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    return order;
+  }
+  void NoteEvent() { ++events_; }
   void Settle(Count* count) {
     ++events_;
     if (count->arrivals_left > 0 || count->bytes_left != 0) return;
@@ -238,10 +249,10 @@ class FakeCluster {
   static constexpr size_t kStackBytes = 1 << 17;
 
   static void Begin() {
-    FakeCluster* const cluster = Current();
-    cluster->kernel_();
-    cluster->running_->is_done = true;
-    ++cluster->events_;
+    FakeTeam* const team = Current();
+    team->kernel_();
+    team->running_->is_done = true;
+    ++team->events_;
   }
 
   const int threads_;
@@ -251,14 +262,14 @@ class FakeCluster {
   std::vector<std::unique_ptr<Thread>> all_;
   std::vector<Warp> warps_;
   std::vector<Count> counts_;
-  Meeting of_cluster_;
+  Meeting of_team_;
   std::vector<Meeting> of_block_;
   ucontext_t scheduler_;
   Thread* running_ = nullptr;
   int64_t events_ = 0;
 };
 
-inline FakeCluster& Fake() { return *FakeCluster::Current(); }
+inline FakeTeam& Fake() { return *FakeTeam::Current(); }
 
 inline Word ShuffleFrom(Word word, int lane) {
   auto& warp = Fake().warp();
@@ -303,12 +314,11 @@ inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
 }
 
 inline char* SharedMemory() { return Fake().shared(); }
-inline int BlockOfCluster() { return Fake().me().rank; }
 inline void SynchronizeBlock() {
   Fake().Meet(&Fake().block(), Fake().threads(), [] {});
 }
 inline void SynchronizeCluster() {
-  Fake().Meet(&Fake().cluster(), Fake().all_threads(), [] {});
+  Fake().Meet(&Fake().team(), Fake().all_threads(), [] {});
 }
 inline void InitializeBarriers(Barrier* barriers, int count) {
   for (int i = 0; i < count; ++i) {
@@ -316,7 +326,7 @@ inline void InitializeBarriers(Barrier* barriers, int count) {
   }
 }
 inline void ArmBarrier(Barrier* barrier, int bytes) {
-  FakeCluster::Count& count = Fake().count(barrier, Fake().me().rank);
+  FakeTeam::Count& count = Fake().count(barrier, Fake().me().rank);
   if (count.arrivals_left == 0) {
     std::fprintf(stderr, "a barrier is armed twice in a phase\n");
     std::abort();
@@ -326,7 +336,7 @@ inline void ArmBarrier(Barrier* barrier, int bytes) {
   Fake().Settle(&count);
 }
 inline void WaitForBarrier(const Barrier* barrier, int parity) {
-  const FakeCluster::Count& count = Fake().count(barrier, Fake().me().rank);
+  const FakeTeam::Count& count = Fake().count(barrier, Fake().me().rank);
   while (count.phase % 2 == parity) Fake().GiveWay();
 }
 using PeerMemory = int;
@@ -339,9 +349,27 @@ inline void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
     std::abort();
   }
   std::memcpy(Fake().shared_of(peer) + at, &chunk, sizeof(chunk));
-  FakeCluster::Count& count = Fake().count(barrier, peer);
+  FakeTeam::Count& count = Fake().count(barrier, peer);
   count.bytes_left -= sizeof(chunk);
   Fake().Settle(&count);
+}
+
+// Others see the words of a store one by one, in any order.
+inline void StoreForOthers(void* to, const Chunk& chunk) {
+  for (const int word : Fake().AnyOrder<4>()) {
+    static_cast<Chunk*>(to)->word[word] = chunk.word[word];
+    Fake().NoteEvent();
+    Fake().GiveWay();
+  }
+}
+inline Chunk LoadOfOthers(const void* from) {
+  Fake().GiveWay();
+  return *static_cast<const Chunk*>(from);
+}
+inline void FenceForOthers() {}
+inline void Abort() {
+  std::fprintf(stderr, "the kernel gives up\n");
+  std::abort();
 }
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_

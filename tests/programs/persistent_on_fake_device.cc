@@ -4,32 +4,29 @@
 
 #include KERNEL
 
-extern "C" int shared_bytes() {
 #if defined(IS_FORWARD)
-  return kShape.forward_shared_bytes();
+using Arguments = ForwardArguments;
+constexpr auto kKernel = forward;
+constexpr int kSharedBytes = kShape.forward_shared_bytes();
+constexpr int kStepBytes = kShape.forward_step_bytes();
 #else
-  return kShape.backward_shared_bytes();
+using Arguments = BackwardArguments;
+constexpr auto kKernel = backward;
+constexpr int kSharedBytes = kShape.backward_shared_bytes();
+constexpr int kStepBytes = TEAM * kShape.backward_step_bytes();
 #endif
-}
 
-#if defined(IS_FORWARD)
-extern "C" void run(const ForwardArguments* arguments, int directions,
-                    unsigned int seed) {
-#else
-extern "C" void run(const BackwardArguments* arguments, int directions,
-                    unsigned int seed) {
-#endif
-  const int clusters = (arguments->sequences.batch + kRows - 1) / kRows;
+// Team by team, each in a launch of its own.
+extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
+  const int teams = (given->sequences.batch + kRows - 1) / kRows;
   for (int direction = 0; direction < directions; ++direction) {
-    for (int i = 0; i < clusters; ++i) {
-      FakeCluster cluster(CLUSTER, kThreads, shared_bytes(), seed + i);
-      const Dim first = {static_cast<unsigned int>(i * CLUSTER),
-                         static_cast<unsigned int>(direction)};
-#if defined(IS_FORWARD)
-      cluster.Run(first, [arguments] { forward(*arguments); });
-#else
-      cluster.Run(first, [arguments] { backward(*arguments); });
-#endif
+    for (int i = 0; i < teams; ++i) {
+      std::vector<Chunk> ring(Shape::kRingSteps * kStepBytes / sizeof(Chunk));
+      std::memset(ring.data(), 0xFF, ring.size() * sizeof(Chunk));
+      Arguments arguments = *given;
+      arguments.part = {i, direction, IS_CLUSTER ? nullptr : ring.data()};
+      FakeTeam team(TEAM, kThreads, kSharedBytes, seed + i);
+      team.Run([&arguments] { kKernel(arguments); });
     }
   }
 }

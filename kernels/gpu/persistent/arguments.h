@@ -12,9 +12,11 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// How a layer is divided among the blocks of a cluster. Each cluster runs some
-// of the sequences with all of the recurrent weights; each of its blocks has
-// the gates' rows of `block_units` units.
+// How a layer is divided among the blocks of a team. Each team runs some of the
+// sequences with all of the recurrent weights; each of its blocks has the
+// gates' rows of `block_units` units. The blocks of a team that is a cluster
+// store to each other's shared memory; a team that is none, which may be larger
+// and leaves no multiprocessor idle, exchanges through the L2 cache.
 //
 // Numbers are handled in words of 32 bits: two of a half type, or one float.
 // The tensor cores multiply tiles of 16 rows by steps of 8 words; a lane loads
@@ -22,11 +24,12 @@ namespace persistent {
 struct Shape {
   int units;           // H, of the layer.
   int items;           // Numbers in a word.
-  int cluster;         // Blocks in a cluster.
+  int team;            // Blocks in a team.
+  int is_cluster;      // Whether a team is a cluster.
   int block_units;     // A multiple of chunk_units().
   int warps;           // In a block.
   int splits;          // Parts of the forward sums, each of other warps.
-  int row_tiles;       // Groups of 8 sequences in a cluster.
+  int row_tiles;       // Groups of 8 sequences in a team.
   int resident_pairs;  // Held in registers; shared memory has the others.
 
   // 16 bytes of them go from block to block at once.
@@ -34,13 +37,18 @@ struct Shape {
   CRNN_HOST_DEVICE constexpr int rows() const { return 8 * row_tiles; }
   CRNN_HOST_DEVICE constexpr int item_bytes() const { return 4 / items; }
   CRNN_HOST_DEVICE constexpr int all_units() const {
-    return cluster * block_units;
+    return team * block_units;
   }
 
   // Bytes from one row of `pairs` pairs to the next. Odd multiples of 64 keep
   // the eight rows that a warp reads at once in different banks.
   CRNN_HOST_DEVICE static constexpr int Pitch(int pairs) {
     return (pairs / 2 * 2 + 1) * 64;
+  }
+  // Independent sums of each of a warp's tiles, so that there are enough of
+  // them to hide the latency of the tensor cores.
+  CRNN_HOST_DEVICE constexpr int Chains(int tiles) const {
+    return (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
   }
   // Two barriers stand before everything else in shared memory.
   static constexpr int kBarrierBytes = 128;
@@ -61,8 +69,10 @@ struct Shape {
   CRNN_HOST_DEVICE constexpr int forward_pitch() const {
     return Pitch(forward_warp_pairs() * splits);
   }
+  // A cluster's peers store to one copy while a block reads the other.
+  CRNN_HOST_DEVICE constexpr int copies() const { return is_cluster ? 2 : 1; }
   CRNN_HOST_DEVICE constexpr int forward_h_bytes() const {
-    return 2 * rows() * forward_pitch();
+    return copies() * rows() * forward_pitch();
   }
   // Sums of the products for one sequence, as floats. With this pitch, the
   // stores of a warp go to different banks.
@@ -102,7 +112,7 @@ struct Shape {
     return block_units + chunk_units();
   }
   CRNN_HOST_DEVICE constexpr int backward_slots_bytes() const {
-    return 2 * cluster * rows() * backward_slot_pitch() * item_bytes();
+    return copies() * team * rows() * backward_slot_pitch() * item_bytes();
   }
   CRNN_HOST_DEVICE constexpr int backward_gradient_bytes() const {
     return 2 * rows() * Pitch(backward_pairs());
@@ -113,8 +123,21 @@ struct Shape {
                2 * kChunkBytes;
   }
   CRNN_HOST_DEVICE constexpr int backward_step_bytes() const {
-    return cluster * rows() * block_units * item_bytes();
+    return team * rows() * block_units * item_bytes();
   }
+
+  // A team that is no cluster has a ring of so many steps' messages in memory.
+  // A step's messages are `forward_step_bytes`, since all blocks get the same,
+  // or `backward_step_bytes` for each block.
+  static constexpr int kRingSteps = 4;
+};
+
+// What part of a layer a launch runs, where one cannot run all of it.
+struct Part {
+  int first_team, first_direction;
+  // [kRingSteps, directions, teams] steps' messages, of this launch's
+  // directions and teams, each byte of it 0xFF; null for clusters.
+  void* ring;
 };
 
 // The batch. A sequence's step `t` is row t * time_stride + b * batch_stride of
@@ -150,6 +173,7 @@ struct ForwardDirection {
 };
 
 struct ForwardArguments {
+  Part part;
   Sequences sequences;
   long long output_stride, state_stride;
   ForwardDirection direction[2];  // The second runs backwards.
@@ -168,11 +192,12 @@ struct BackwardDirection {
   const void* last_c_backprop;
   void* first_h_backprop;
   void* first_c_backprop;
-  // [clusters * Shape::rows(), S * H]: the gradients' sums over a sequence.
+  // [teams * Shape::rows(), S * H]: the gradients' sums over a sequence.
   float* bias_sums;
 };
 
 struct BackwardArguments {
+  Part part;
   Sequences sequences;
   long long output_stride, state_stride;
   BackwardDirection direction[2];

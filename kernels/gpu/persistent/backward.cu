@@ -1,5 +1,5 @@
 // All steps of a recurrent layer, backward, with the recurrent weights in the
-// registers and the shared memory of clusters.
+// registers and the shared memory of teams of blocks.
 //
 // A block has the gates' rows of its units, as in the forward pass. In a step
 // its threads first compute the gradients of its cells' gates, which go to
@@ -8,7 +8,7 @@
 // units, which goes to the units' owners in the type of the data, each sender's
 // to a place of its own. The owners add the parts in the order of the senders,
 // so results do not depend on who was first.
-#include "common.cuh"
+#include "ring.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
 using cudnn_rnn_tf::persistent::BackwardDirection;
@@ -18,7 +18,7 @@ constexpr int kPitch = Shape::Pitch(kPairs);
 constexpr int kGroups = kShape.backward_warp_groups();
 constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlotPitch = kShape.backward_slot_pitch();
-constexpr int kChains = kTiles * ROW_TILES >= 2 ? 2 : 4;
+constexpr int kChains = kShape.Chains(kTiles);
 
 // A cell's step reads these.
 struct CellInputs {
@@ -92,15 +92,17 @@ struct Factors {
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     backward(const BackwardArguments all) {
   const Sequences& sequences = all.sequences;
-  const BackwardDirection& my = all.direction[blockIdx.y];
-  const bool is_reversed = blockIdx.y == 1;
-  const int first_row = blockIdx.x / CLUSTER * kRows;
-  const int rank = BlockOfCluster();
+  const int my_direction = all.part.first_direction + blockIdx.y;
+  const BackwardDirection& my = all.direction[my_direction];
+  const bool is_reversed = my_direction == 1;
+  const int first_row = (all.part.first_team + blockIdx.x / TEAM) * kRows;
+  const int rank = blockIdx.x % TEAM;
+  const Ring ring(all.part, TEAM * kShape.backward_step_bytes());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4, is_odd = g % 2, quad = g / 2;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  // [2][CLUSTER][kRows][kSlotPitch]
+  // [Shape::copies()][TEAM][kRows][kSlotPitch]
   Item* const parts =
       reinterpret_cast<Item*>(SharedMemory() + Shape::kBarrierBytes);
   // [2][kRows], each row the block's gradients, unit by unit and slot by slot.
@@ -163,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       shared_at(pair, i, 1) = load_weights(pair, i, 1);
     }
   }
-  if (thread == 0) {
+  if (IS_CLUSTER && thread == 0) {
     InitializeBarriers(barriers, 2);
     ArmBarrier(barriers, kShape.backward_step_bytes());
     ArmBarrier(barriers + 1, kShape.backward_step_bytes());
@@ -223,20 +225,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
   };
   load_inputs(steps - 1);
-  // From here on peers may store to this block.
-  SynchronizeCluster();
-
   PeerMemory peers[kGroups];
+  if (IS_CLUSTER) {
 #pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-    const int unit = first_unit_of(group);
-    peers[group] =
-        MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
+    for (int group = 0; group < kGroups; ++group) {
+      const int unit = first_unit_of(group);
+      peers[group] =
+          MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
+    }
+    // From here on peers may store to this block.
+    SynchronizeCluster();
   }
 
   // One turn more than there are steps adds up the first states' gradients.
   for (int turn = 0; turn <= steps; ++turn) {
     const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
+    const int current_copy = IS_CLUSTER ? current : 0;
     // All that does not depend on what peers send comes before the wait.
     Factors factors[kRounds];
     float output_backprop[kRounds], of_slots[kRounds][kSlots];
@@ -246,11 +250,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       output_backprop[round] = ToFloat(inputs[round].output_backprop);
     }
     load_inputs(step - 1);
-    if (turn > 0) {
+    if (turn > 0 && IS_CLUSTER) {
       WaitForBarrier(barriers + current, (turn - 1) / 2 % 2);
       if (thread == 0) {
         ArmBarrier(barriers + current, kShape.backward_step_bytes());
       }
+    } else if (turn > 0) {
+      // The parts for this block, [TEAM, kRows, BLOCK_UNITS].
+      constexpr int kOfPart = BLOCK_UNITS / kShape.chunk_units();
+      ring.Receive<TEAM * kRows * kOfPart>(
+          turn - 1, rank * kShape.backward_step_bytes(), [&](int chunk) {
+            return reinterpret_cast<Chunk*>(
+                parts + chunk / kOfPart * kSlotPitch +
+                chunk % kOfPart * kShape.chunk_units());
+          });
+      SynchronizeBlock();
     }
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -259,10 +273,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float dh = carry_h[round];
       if (turn > 0) {
         const Item* const part = parts +
-                                 current * CLUSTER * kRows * kSlotPitch +
+                                 current_copy * TEAM * kRows * kSlotPitch +
                                  cell.row * kSlotPitch + cell.unit;
 #pragma unroll
-        for (int peer = 0; peer < CLUSTER; ++peer) {
+        for (int peer = 0; peer < TEAM; ++peer) {
           dh += ToFloat(part[peer * kRows * kSlotPitch]);
         }
       }
@@ -356,12 +370,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         const int unit = first_unit_of(group);
         if (unit >= kShape.all_units()) continue;
-        Item* const to =
-            parts +
-            ((next * CLUSTER + rank) * kRows + n * 8 + 2 * t + is_odd) *
-                kSlotPitch +
-            unit % BLOCK_UNITS;
-        StoreToPeer(peers[group], to, barriers + next, chunk);
+        const int row = n * 8 + 2 * t + is_odd;
+        if (IS_CLUSTER) {
+          Item* const to = parts +
+                           ((next * TEAM + rank) * kRows + row) * kSlotPitch +
+                           unit % BLOCK_UNITS;
+          StoreToPeer(peers[group], to, barriers + next, chunk);
+        } else {
+          // [TEAM, TEAM, kRows, BLOCK_UNITS], by owner and by sender.
+          const int of_owner = (unit / BLOCK_UNITS * TEAM + rank) * kRows + row;
+          ring.Send(turn,
+                    (of_owner * BLOCK_UNITS + unit % BLOCK_UNITS) *
+                        static_cast<int>(sizeof(Item)),
+                    chunk);
+        }
       }
     }
     // Only memory waits for these stores, so they come last.
@@ -376,6 +398,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         bias_sums[round][slot] += of_slots[round][slot];
       }
     }
+    if (!IS_CLUSTER) FenceForOthers();
   }
 
 #pragma unroll
@@ -414,5 +437,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   // A peer's memory must outlive the stores to it.
-  SynchronizeCluster();
+  if (IS_CLUSTER) SynchronizeCluster();
 }

@@ -147,12 +147,6 @@ static __device__ Word SharedAddress(const void* pointer) {
   return static_cast<Word>(__cvta_generic_to_shared(pointer));
 }
 
-static __device__ int BlockOfCluster() {
-  Word rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-
 static __device__ void SynchronizeBlock() { __syncthreads(); }
 
 static __device__ void SynchronizeCluster() {
@@ -216,5 +210,30 @@ static __device__ void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
       "r"(chunk.word[3]), "r"(peer + (SharedAddress(barrier) - own))
       : "memory");
 }
+
+// Stores to memory that blocks on other multiprocessors read while this one
+// runs, and loads from it.
+static __device__ void StoreForOthers(void* to, const Chunk& chunk) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+               "r"(chunk.word[0]), "r"(chunk.word[1]), "r"(chunk.word[2]),
+               "r"(chunk.word[3])
+               : "memory");
+}
+static __device__ Chunk LoadOfOthers(const void* from) {
+  Chunk chunk;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
+                 "=r"(chunk.word[3])
+               : "l"(from)
+               : "memory");
+  return chunk;
+}
+// Whoever sees what this thread stores from here on, and has a fence of its own
+// after that, also sees what was stored before.
+static __device__ void FenceForOthers() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+// Ends the kernel with an error.
+static __device__ void Abort() { asm volatile("trap;"); }
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <utility>
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -10,9 +11,11 @@ namespace {
 constexpr int kRegisters = 65536, kMaxThreadRegisters = 255;
 // The driver keeps so much shared memory of each block for itself.
 constexpr int kReservedBytes = 1024;
-// A larger cluster must promise this much more than a smaller one, so that
+// A larger team must promise this much more than a smaller one, so that
 // batches of nearly all sizes have the same shape, which is compiled once.
 constexpr double kGain = 1.15;
+// Smaller teams that are no clusters would gain nothing.
+constexpr int kLeastTeam = 8;
 
 int DivideUp(int a, int b) { return (a + b - 1) / b; }
 
@@ -20,13 +23,14 @@ int RegistersOfThread(int warps) {
   return std::min(kMaxThreadRegisters, kRegisters / (warps * 32) / 8 * 8);
 }
 
-// Clusters that run at the same time: from four blocks on, they leave some
+// Teams that run at the same time: clusters of four blocks and more leave some
 // multiprocessors of each group of the chip idle.
-int ClustersAtOnce(const GpuLimits& gpu, int cluster) {
-  const int usable = cluster < 4    ? gpu.multiprocessors
-                     : cluster < 16 ? gpu.multiprocessors * 10 / 11
-                                    : gpu.multiprocessors * 17 / 20;
-  return std::max(1, usable / cluster);
+int TeamsAtOnce(const GpuLimits& gpu, const Shape& shape) {
+  const bool uses_all = !shape.is_cluster || shape.team < 4;
+  const int usable = uses_all          ? gpu.multiprocessors
+                     : shape.team < 16 ? gpu.multiprocessors * 10 / 11
+                                       : gpu.multiprocessors * 17 / 20;
+  return std::max(1, usable / shape.team);
 }
 
 // A shape has these properties in a pass.
@@ -41,11 +45,16 @@ int Rounds(const Shape& shape) {
   return DivideUp(shape.block_units * shape.rows(), 32 * shape.warps);
 }
 
+// Of a thread.
+int Sums(const Shape& shape, int tiles) {
+  return 4 * shape.Chains(tiles) * tiles * shape.row_tiles;
+}
+
 Pass ForwardPass(const Shape& shape) {
   const int tiles = shape.forward_warp_tiles();
   return {tiles, shape.forward_warp_pairs(),
           DivideUp(shape.forward_tiles(), tiles) * shape.splits,
-          44 + 8 * tiles * (shape.row_tiles + 1) + 26 * Rounds(shape),
+          44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape),
           shape.forward_step_bytes()};
 }
 
@@ -53,7 +62,7 @@ Pass BackwardPass(const Shape& shape) {
   const int tiles = shape.backward_warp_tiles();
   return {tiles, shape.backward_pairs(),
           DivideUp(shape.backward_groups(), shape.backward_warp_groups()),
-          48 + 8 * tiles * shape.row_tiles + 28 * Rounds(shape),
+          48 + Sums(shape, tiles) + 28 * Rounds(shape),
           shape.backward_step_bytes()};
 }
 
@@ -67,7 +76,8 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
       (pass.pairs * shape.row_tiles +
        (pass.pairs - shape.resident_pairs) * pass.tiles * 2);
   // Blocks that share a multiprocessor wait at the same time, but not work.
-  const double wait = 400.0 + 0.1 * pass.step_bytes;
+  const double wait = shape.is_cluster ? 400.0 + 0.1 * pass.step_bytes
+                                       : 1800.0 + 0.03 * pass.step_bytes;
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
                       120.0 * DivideUp(shape.warps, 4) + 8.0 * products +
                       shared_reads;
@@ -75,9 +85,8 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
       DivideUp(pass.registers + 8 * pass.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(kRegisters / (32 * shape.warps * registers),
                             gpu.shared_bytes / (shared_bytes + kReservedBytes));
-  const int clusters =
-      DivideUp(layer.batch_size, shape.rows()) * layer.num_dirs;
-  const int turns = DivideUp(clusters, ClustersAtOnce(gpu, shape.cluster));
+  const int teams = DivideUp(layer.batch_size, shape.rows()) * layer.num_dirs;
+  const int turns = DivideUp(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
   return DivideUp(turns, together) * (wait + together * work);
 }
@@ -85,15 +94,41 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
 std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
                                 bool is_backward) {
   std::vector<Division> divisions;
-  for (const int cluster : {1, 2, 4, 8, 16}) {
+  for (const auto& [team, is_cluster] : {std::pair(1, true),
+                                         {2, true},
+                                         {4, true},
+                                         {8, true},
+                                         {16, true},
+                                         {8, false},
+                                         {12, false},
+                                         {16, false},
+                                         {22, false},
+                                         {26, false},
+                                         {33, false},
+                                         {44, false},
+                                         {66, false},
+                                         {132, false}}) {
     for (const int row_tiles : {1, 2, 4}) {
       for (const int warps : {2, 3, 4, 5, 6, 8, 10, 12, 16}) {
         for (const int splits : {1, 2}) {
-          Shape shape = {layer.num_units, layer.items, cluster,   0,
-                         warps,           splits,      row_tiles, 0};
+          Shape shape = {};
+          shape.units = layer.num_units;
+          shape.items = layer.items;
+          shape.team = team;
+          shape.is_cluster = is_cluster;
+          shape.warps = warps;
+          shape.splits = splits;
+          shape.row_tiles = row_tiles;
+          const int chunk_units = shape.chunk_units();
           shape.block_units =
-              DivideUp(DivideUp(shape.units, cluster), shape.chunk_units()) *
-              shape.chunk_units();
+              DivideUp(DivideUp(shape.units, team), chunk_units) * chunk_units;
+          if (!is_cluster) {
+            // Without blocks that have no units.
+            shape.team = DivideUp(shape.units, shape.block_units);
+            if (shape.team < kLeastTeam || shape.team > gpu.multiprocessors) {
+              continue;
+            }
+          }
           const Pass pass =
               is_backward ? BackwardPass(shape) : ForwardPass(shape);
           const int room = RegistersOfThread(warps) - pass.registers;
@@ -130,7 +165,7 @@ bool ChooseDivision(const std::vector<Division>& divisions, Shape* shape) {
   const Division* best = nullptr;
   for (const Division& division : divisions) {
     const bool is_larger =
-        best != nullptr && division.shape.cluster > best->shape.cluster;
+        best != nullptr && division.shape.team > best->shape.team;
     if (best == nullptr ||
         division.cycles * (is_larger ? kGain : 1.0) < best->cycles) {
       best = &division;
@@ -139,6 +174,21 @@ bool ChooseDivision(const std::vector<Division>& divisions, Shape* shape) {
   if (best == nullptr) return false;
   *shape = best->shape;
   return true;
+}
+
+std::vector<std::string> ShapeMacros(const Shape& shape) {
+  std::vector<std::string> macros;
+  for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.units),
+                                    {"TEAM", shape.team},
+                                    {"IS_CLUSTER", shape.is_cluster},
+                                    {"BLOCK_UNITS", shape.block_units},
+                                    {"WARPS", shape.warps},
+                                    {"SPLITS", shape.splits},
+                                    {"ROW_TILES", shape.row_tiles},
+                                    {"RESIDENT_PAIRS", shape.resident_pairs}}) {
+    macros.push_back(std::string(name) + '=' + std::to_string(value));
+  }
+  return macros;
 }
 
 }  // namespace persistent

@@ -1,7 +1,9 @@
-// How a layer is divided among clusters: which shape of a kernel runs it.
+// How a layer is divided among teams of blocks: which shape of a kernel runs
+// it.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DIVISION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DIVISION_H_
 
+#include <string>
 #include <vector>
 
 #include "kernels/gpu/persistent/arguments.h"
@@ -30,7 +32,7 @@ struct Division {
   double cycles;
 };
 
-// All that fit. None where the weights fit no cluster.
+// All that fit. None where the weights fit no team.
 std::vector<Division> ForwardDivisions(const Layer& layer,
                                        const GpuLimits& gpu);
 std::vector<Division> BackwardDivisions(const Layer& layer,
@@ -38,6 +40,9 @@ std::vector<Division> BackwardDivisions(const Layer& layer,
 
 // The one to run; false where there is none.
 bool ChooseDivision(const std::vector<Division>& divisions, Shape* shape);
+
+// What to define, besides the layer's mode and type, to compile a kernel of it.
+std::vector<std::string> ShapeMacros(const Shape& shape);
 
 }  // namespace persistent
 }  // namespace cudnn_rnn_tf

@@ -1,16 +1,17 @@
 // All steps of a recurrent layer, forward, with the recurrent weights in the
-// registers and the shared memory of clusters.
+// registers and the shared memory of teams of blocks.
 //
 // A block's warps multiply its rows of the weights by h; the sums go through
 // shared memory to its threads, which compute the cells. A cell's new state
-// goes to every block of the cluster by asynchronous stores, 16 bytes of one
-// sequence at a time, which a barrier at the receiver counts. There is no other
-// barrier between blocks in the loop: nobody begins a step before all warps of
-// all blocks have sent the last one's states, so nobody still reads the half of
-// the buffer that the step's stores overwrite, or the sums of the last step.
+// goes to every block of the team, 16 bytes of one sequence at a time: in a
+// cluster by asynchronous stores, which a barrier at the receiver counts, in
+// other teams by the ring. There is no other barrier between blocks in the
+// loop: nobody begins a step before all warps of all blocks have sent the last
+// one's states, so nobody still reads the copy of h that the step's stores
+// overwrite, or the sums of the last step.
 //
 // Who compiles also defines IS_TRAINING or not.
-#include "common.cuh"
+#include "ring.cuh"
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
 using cudnn_rnn_tf::persistent::ForwardDirection;
@@ -19,8 +20,7 @@ constexpr int kPairs = kShape.forward_warp_pairs();
 constexpr int kTiles = kShape.forward_warp_tiles();
 constexpr int kPitch = kShape.forward_pitch();
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
-// Independent sums of one tile hide the latency of the tensor cores.
-constexpr int kChains = kTiles * ROW_TILES >= 2 ? 2 : 4;
+constexpr int kChains = kShape.Chains(kTiles);
 // How many steps ahead the input side's products are loaded: a step may be
 // shorter than a load from memory takes.
 constexpr int kAhead = 2;
@@ -89,10 +89,12 @@ static __device__ void ComputeCell(const float* sums, const float* inputs,
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     forward(const ForwardArguments all) {
   const Sequences& sequences = all.sequences;
-  const ForwardDirection& my = all.direction[blockIdx.y];
-  const bool is_reversed = blockIdx.y == 1;
-  const int first_row = blockIdx.x / CLUSTER * kRows;
-  const int rank = BlockOfCluster();
+  const int my_direction = all.part.first_direction + blockIdx.y;
+  const ForwardDirection& my = all.direction[my_direction];
+  const bool is_reversed = my_direction == 1;
+  const int first_row = (all.part.first_team + blockIdx.x / TEAM) * kRows;
+  const int rank = blockIdx.x % TEAM;
+  const Ring ring(all.part, kShape.forward_step_bytes());
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
   // The warp's tiles, and the first of its pairs.
@@ -161,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     *to = __uint_as_float(ToOperand(__float_as_uint(*to)));
 #endif
   }
-  if (thread == 0) {
+  if (IS_CLUSTER && thread == 0) {
     InitializeBarriers(barriers, 2);
     ArmBarrier(barriers, kShape.forward_step_bytes());
     ArmBarrier(barriers + 1, kShape.forward_step_bytes());
@@ -227,18 +229,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
   // The lanes that have the same 16 bytes share the peers.
   constexpr int kLanes = kShape.chunk_units();
-  constexpr int kPeers = (CLUSTER + kLanes - 1) / kLanes;
+  constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
   PeerMemory peers[kPeers];
+  if (IS_CLUSTER) {
 #pragma unroll
-  for (int i = 0; i < kPeers; ++i) {
-    const int peer = i * kLanes + lane % kLanes;
-    peers[i] = MemoryOfPeer(peer < CLUSTER ? peer : 0);
+    for (int i = 0; i < kPeers; ++i) {
+      const int peer = i * kLanes + lane % kLanes;
+      peers[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
+    }
+    // From here on peers may store to this block.
+    SynchronizeCluster();
+  } else {
+    SynchronizeBlock();
   }
-  // From here on peers may store to this block.
-  SynchronizeCluster();
 
   for (int step = 0; step < steps; ++step) {
-    const int current = step % 2, next = 1 - current;
+    const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
     // All that does not depend on what peers send comes before the wait.
     float added[kRounds][kSlots];
 #pragma unroll
@@ -257,11 +263,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     load_inputs(step + kAhead, inputs[kAhead - 1]);
-    if (step > 0) {
+    if (step > 0 && IS_CLUSTER) {
       WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
       if (thread == 0) {
         ArmBarrier(barriers + current, kShape.forward_step_bytes());
       }
+    } else if (step > 0) {
+      // All of h, [kRows, all units].
+      constexpr int kOfRow = kShape.all_units() / kLanes;
+      ring.Receive<kRows * kOfRow>(step - 1, 0, [&](int chunk) {
+        return reinterpret_cast<Chunk*>(states + chunk / kOfRow * kPitch +
+                                        chunk % kOfRow * 16);
+      });
+      SynchronizeBlock();
     }
 
     float sums[ROW_TILES][kTiles][kChains][4] = {};
@@ -348,14 +362,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (step + 1 < steps) {
         // All lanes take part, those without a cell too.
         const Chunk chunk = Gather(h[round], lane);
-        char* const to = states + (next * kRows + cell.row) * kPitch +
-                         (rank * BLOCK_UNITS + cell.unit / kLanes * kLanes) *
-                             static_cast<int>(sizeof(Item));
+        const int chunk_of_row = (rank * BLOCK_UNITS + cell.unit) / kLanes;
+        if (IS_CLUSTER) {
+          char* const to =
+              states + (next * kRows + cell.row) * kPitch + chunk_of_row * 16;
 #pragma unroll
-        for (int i = 0; i < kPeers; ++i) {
-          if (cell.exists && i * kLanes + lane % kLanes < CLUSTER) {
-            StoreToPeer(peers[i], to, barriers + next, chunk);
+          for (int i = 0; i < kPeers; ++i) {
+            if (cell.exists && i * kLanes + lane % kLanes < TEAM) {
+              StoreToPeer(peers[i], to, barriers + next, chunk);
+            }
           }
+        } else if (cell.exists && lane % kLanes == 0) {
+          ring.Send(
+              step,
+              (cell.row * (kShape.all_units() / kLanes) + chunk_of_row) * 16,
+              chunk);
         }
       }
     }
@@ -378,6 +399,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
 #endif
     }
+    if (!IS_CLUSTER) FenceForOthers();
   }
 
 #pragma unroll
@@ -411,5 +433,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   // A peer's memory must outlive the stores to it.
-  SynchronizeCluster();
+  if (IS_CLUSTER) SynchronizeCluster();
 }

@@ -1,6 +1,7 @@
 #include "kernels/gpu/persistent/kernel.h"
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <mutex>
 #include <new>
@@ -52,23 +53,6 @@ RnnStatus Limits(GpuLimits* limits) {
                    &limits->shared_bytes);
 }
 
-std::vector<std::string> Macros(const KernelChoice& choice,
-                                const Shape& shape) {
-  std::vector<std::string> macros = {TypeMacro(choice.dtype),
-                                     ModeMacro(choice.rnn_mode)};
-  if (choice.is_training) macros.push_back("IS_TRAINING");
-  for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.units),
-                                    {"CLUSTER", shape.cluster},
-                                    {"BLOCK_UNITS", shape.block_units},
-                                    {"WARPS", shape.warps},
-                                    {"SPLITS", shape.splits},
-                                    {"ROW_TILES", shape.row_tiles},
-                                    {"RESIDENT_PAIRS", shape.resident_pairs}}) {
-    macros.push_back(std::string(name) + '=' + std::to_string(value));
-  }
-  return macros;
-}
-
 // Those that were used, by a description of each.
 class UsedKernels {
  public:
@@ -83,10 +67,23 @@ class UsedKernels {
   // What became of an attempt to have a kernel; a failure is not tried again.
   struct Known {
     RnnStatus status;
-    CUkernel kernel = nullptr;
-    Shape shape = {};
+    Kernel kernel;
   };
 
+  static RnnStatus KeyOf(const KernelChoice& choice, Key* key) {
+    CUdevice device;
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+    *key = {static_cast<int>(choice.rnn_mode),
+            static_cast<int>(choice.dtype),
+            choice.is_backward,
+            choice.is_training,
+            choice.num_units,
+            choice.num_dirs,
+            choice.batch_size,
+            device};
+    return {};
+  }
   bool Find(const Key& key, Known* known) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = kernels_.find(key);
@@ -99,7 +96,7 @@ class UsedKernels {
     // Batches of ever new sizes share kernels, but not these entries.
     if (kernels_.size() >= kMaxKnown) kernels_.clear();
     kernels_[key] = known;
-    texts_.insert(text);
+    if (!text.empty()) texts_.insert(text);
   }
   std::string Text() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -124,7 +121,8 @@ std::string Describe(const KernelChoice& choice, const Shape& shape) {
          (choice.is_backward   ? "backward"
           : choice.is_training ? "forward"
                                : "inference") +
-         "\tclusters of " + std::to_string(shape.cluster) + " blocks, " +
+         (shape.is_cluster ? "\tclusters of " : "\tteams of ") +
+         std::to_string(shape.team) + " blocks, " +
          std::to_string(shape.block_units) + " units and " +
          std::to_string(shape.warps) + " warps each, " +
          std::to_string(shape.rows()) + " sequences";
@@ -159,7 +157,8 @@ RnnStatus Kernel::Divide(const KernelChoice& choice,
                                   : ForwardDivisions(layer, limits);
   if (divisions->empty()) {
     return Unsupported("layers of " + std::to_string(choice.num_units) +
-                       " units of this type: the weights do not fit a cluster");
+                       " units of this type: the weights do not fit the GPU's "
+                       "multiprocessors");
   }
   return {};
 }
@@ -170,12 +169,19 @@ RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
   const char* const name = choice.is_backward ? "backward" : "forward";
-  CRNN_RETURN_IF_ERROR(CompileKernel(std::string(name) + ".cu", name,
-                                     Macros(choice, shape), &kernel->kernel_));
-  kernel->TakeShape(shape, choice.is_backward);
+  std::vector<std::string> macros = ShapeMacros(shape);
+  macros.push_back(TypeMacro(choice.dtype));
+  macros.push_back(ModeMacro(choice.rnn_mode));
+  if (choice.is_training) macros.push_back("IS_TRAINING");
+  CRNN_RETURN_IF_ERROR(
+      CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));
+  kernel->shape_ = shape;
+  kernel->is_backward_ = choice.is_backward;
+  CUlaunchAttribute attribute;
+  const CUlaunchConfig config = kernel->Config({1, 1}, nullptr, &attribute);
   for (const auto& [attribute, value] :
        {std::pair(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                  static_cast<int>(kernel->shared_bytes_)),
+                  static_cast<int>(config.sharedMemBytes)),
         // Clusters of 16 blocks.
         std::pair(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)}) {
     CRNN_RETURN_IF_ERROR(
@@ -183,74 +189,117 @@ RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
                                                    kernel->kernel_, device),
                    "set a kernel's attributes"));
   }
-  // A cluster may never run where only a part of the GPU can be used.
-  CUlaunchAttribute attribute;
-  const CUlaunchConfig config = kernel->Config(1, 1, nullptr, &attribute);
+  // A team may never run where only a part of the GPU can be used.
   int clusters = 0;
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Gpu().cuda.cuOccupancyMaxActiveClusters(
           &clusters, reinterpret_cast<CUfunction>(kernel->kernel_), &config),
       "size clusters"));
-  if (clusters < 1) return Unsupported("clusters on this GPU");
+  kernel->teams_at_once_ = shape.is_cluster ? clusters : clusters / shape.team;
+  if (kernel->teams_at_once_ < 1) {
+    return Unsupported("so many blocks at the same time on this GPU");
+  }
   return {};
 }
 
 RnnStatus Kernel::Get(const KernelChoice& choice, Kernel* kernel) {
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
-  const UsedKernels::Key key(static_cast<int>(choice.rnn_mode),
-                             static_cast<int>(choice.dtype), choice.is_backward,
-                             choice.is_training, choice.num_units,
-                             choice.num_dirs, choice.batch_size, device);
+  UsedKernels::Key key;
+  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(choice, &key));
   UsedKernels::Known known;
-  if (UsedKernels::Instance().Find(key, &known)) {
-    kernel->kernel_ = known.kernel;
-    kernel->TakeShape(known.shape, choice.is_backward);
-    return known.status;
+  if (!UsedKernels::Instance().Find(key, &known)) {
+    std::vector<Division> divisions;
+    known.status = Divide(choice, &divisions);
+    std::string text;
+    if (known.status.ok()) {
+      Shape shape;
+      ChooseDivision(divisions, &shape);
+      text = Describe(choice, shape);
+      known.status = Compile(choice, shape, &known.kernel);
+      if (!known.status.ok()) text += ": " + known.status.message;
+    }
+    UsedKernels::Instance().Add(key, known, text);
   }
-  std::vector<Division> divisions;
-  CRNN_RETURN_IF_ERROR(Divide(choice, &divisions));
-  ChooseDivision(divisions, &known.shape);
-  known.status = Compile(choice, known.shape, kernel);
-  known.kernel = kernel->kernel_;
-  std::string text = Describe(choice, known.shape);
-  if (!known.status.ok()) text += ": " + known.status.message;
-  UsedKernels::Instance().Add(key, known, text);
+  *kernel = known.kernel;
   return known.status;
 }
 
-void Kernel::TakeShape(const Shape& shape, bool is_backward) {
-  shape_ = shape;
-  threads_ = static_cast<unsigned int>(32 * shape.warps);
-  shared_bytes_ =
-      static_cast<unsigned int>(is_backward ? shape.backward_shared_bytes()
-                                            : shape.forward_shared_bytes());
+RnnStatus Kernel::GetBoth(const KernelChoice& choice, const KernelChoice& other,
+                          Kernel* kernel) {
+  UsedKernels::Key key;
+  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(other, &key));
+  UsedKernels::Known known;
+  if (UsedKernels::Instance().Find(key, &known)) {
+    CRNN_RETURN_IF_ERROR(known.status);
+    return Get(choice, kernel);
+  }
+  CUcontext context;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuCtxGetCurrent(&context), "name the context"));
+  std::future<RnnStatus> of_other = std::async(std::launch::async, [&] {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuCtxSetCurrent(context), "enter the context"));
+    Kernel compiled;
+    return Get(other, &compiled);
+  });
+  const RnnStatus status = Get(choice, kernel);
+  const RnnStatus other_status = of_other.get();
+  return status.ok() ? other_status : status;
 }
 
-CUlaunchConfig Kernel::Config(int clusters, int num_dirs, CUstream stream,
+Kernel::Grid Kernel::MostAtOnce(int teams, int num_dirs) const {
+  if (shape_.is_cluster) return {teams, num_dirs};
+  const int dirs = std::min(num_dirs, teams_at_once_);
+  return {std::min(teams, teams_at_once_ / dirs), dirs};
+}
+
+size_t Kernel::RingBytes(const Grid& grid) const {
+  if (shape_.is_cluster) return 0;
+  const int step_bytes = is_backward_
+                             ? shape_.team * shape_.backward_step_bytes()
+                             : shape_.forward_step_bytes();
+  return static_cast<size_t>(Shape::kRingSteps) * step_bytes *
+         static_cast<size_t>(grid.teams * grid.dirs);
+}
+
+size_t Kernel::ring_bytes(int teams, int num_dirs) const {
+  return RingBytes(MostAtOnce(teams, num_dirs));
+}
+
+CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
                               CUlaunchAttribute* attribute) const {
   *attribute = {};
   attribute->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-  attribute->value.clusterDim = {static_cast<unsigned int>(shape_.cluster), 1,
-                                 1};
+  attribute->value.clusterDim = {
+      static_cast<unsigned int>(shape_.is_cluster ? shape_.team : 1), 1, 1};
   CUlaunchConfig config = {};
-  config.gridDimX = static_cast<unsigned int>(clusters * shape_.cluster);
-  config.gridDimY = static_cast<unsigned int>(num_dirs);
+  config.gridDimX = static_cast<unsigned int>(grid.teams * shape_.team);
+  config.gridDimY = static_cast<unsigned int>(grid.dirs);
   config.gridDimZ = 1;
-  config.blockDimX = threads_;
+  config.blockDimX = static_cast<unsigned int>(32 * shape_.warps);
   config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = shared_bytes_;
+  config.sharedMemBytes =
+      static_cast<unsigned int>(is_backward_ ? shape_.backward_shared_bytes()
+                                             : shape_.forward_shared_bytes());
   config.hStream = stream;
   config.attrs = attribute;
   config.numAttrs = 1;
   return config;
 }
 
-RnnStatus Kernel::Enqueue(CUstream stream, int clusters, int num_dirs,
-                          void* arguments) const {
+RnnStatus Kernel::EnqueuePart(CUstream stream, const Grid& grid, void* ring,
+                              void* arguments) const {
   CUlaunchAttribute attribute;
-  const CUlaunchConfig config = Config(clusters, num_dirs, stream, &attribute);
+  const CUlaunchConfig config = Config(grid, stream, &attribute);
+  if (!shape_.is_cluster) {
+    // The driver sees to it that all blocks run at the same time.
+    attribute = {};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attribute.value.cooperative = 1;
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring), 0xFF,
+                                   RingBytes(grid), stream),
+        "clear a ring"));
+  }
   void* parameters[] = {arguments};
   return CudaStatus(
       Gpu().cuda.cuLaunchKernelEx(

@@ -2,6 +2,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,25 +38,56 @@ class Kernel {
   // where there is none. Compiles nothing.
   static RnnStatus Divide(const KernelChoice& choice,
                           std::vector<Division>* divisions);
-  // Compiles, unless that was done before. A failure is remembered.
+  // Compiles, unless that was done before. A failure, of either, is remembered.
   static RnnStatus Get(const KernelChoice& choice, Kernel* kernel);
+  // The same for two kernels, at the same time, of which `kernel` becomes the
+  // first.
+  static RnnStatus GetBoth(const KernelChoice& choice,
+                           const KernelChoice& other, Kernel* kernel);
   // The same for a shape that need not be the one to be chosen.
   static RnnStatus Compile(const KernelChoice& choice, const Shape& shape,
                            Kernel* kernel);
 
   const Shape& shape() const { return shape_; }
-  // `arguments` are ForwardArguments or BackwardArguments, as the kernel's.
-  RnnStatus Enqueue(CUstream stream, int clusters, int num_dirs,
-                    void* arguments) const;
+  // The memory that its teams need to exchange in.
+  size_t ring_bytes(int teams, int num_dirs) const;
+  // `arguments` are ForwardArguments or BackwardArguments, as the kernel's; it
+  // sets their part.
+  template <typename Arguments>
+  RnnStatus Enqueue(CUstream stream, int teams, int num_dirs, void* ring,
+                    Arguments* arguments) const {
+    const Grid most = MostAtOnce(teams, num_dirs);
+    Part& part = arguments->part;
+    part.ring = ring;
+    for (int d = 0; d < num_dirs; d += most.dirs) {
+      part.first_direction = d;
+      for (int team = 0; team < teams; team += most.teams) {
+        part.first_team = team;
+        CRNN_RETURN_IF_ERROR(
+            EnqueuePart(stream, {std::min(most.teams, teams - team), most.dirs},
+                        ring, arguments));
+      }
+    }
+    return {};
+  }
 
  private:
-  void TakeShape(const Shape& shape, bool is_backward);
-  CUlaunchConfig Config(int clusters, int num_dirs, CUstream stream,
+  struct Grid {
+    int teams, dirs;
+  };
+  // What one launch may run: all of it, but of teams that wait for each other
+  // elsewhere than in a cluster, no more than the GPU runs at the same time.
+  Grid MostAtOnce(int teams, int num_dirs) const;
+  size_t RingBytes(const Grid& grid) const;
+  CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
+  RnnStatus EnqueuePart(CUstream stream, const Grid& grid, void* ring,
+                        void* arguments) const;
 
   CUkernel kernel_ = nullptr;
   Shape shape_ = {};
-  unsigned int threads_ = 0, shared_bytes_ = 0;
+  bool is_backward_ = false;
+  int teams_at_once_ = 0;
 };
 
 // See elementwise.cu for what they do. Counts are numbers, not bytes.

@@ -44,6 +44,22 @@ bool UsesDropout(const RnnProblem& problem) {
          problem.spec.num_layers > 1;
 }
 
+RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
+  const RnnSpec& spec = problem.spec;
+  if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
+  if (problem.dtype == RnnDataType::kFloat32 && !allow_tf32) {
+    return Unsupported("float32 where TF32 is not allowed");
+  }
+  if (spec.num_proj > 0) return Unsupported("projections");
+  if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (problem.max_time > kMax / problem.batch_size ||
+      spec.layer_input_size(0) > kMax || spec.num_units > kMax / 64) {
+    return Unsupported("as many steps or units");
+  }
+  return {};
+}
+
 }  // namespace
 
 // Training keeps this for the backward pass, layer by layer.
@@ -92,11 +108,13 @@ struct Network::ForwardWorkspace {
   int* order = nullptr;
   std::array<char*, kMaxDirs> gates = {};
   std::array<char*, 2> outputs = {};
+  void* ring;
 
   ForwardWorkspace(const Network& network, Arena* arena) {
     const RnnSpec& spec = network.spec_;
     const bool has_lengths = network.problem_.has_sequence_lengths;
     blas = arena->Take<char>(kBlasBytes);
+    ring = arena->Take<char>(network.RingBytes());
     if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
     if (network.problem_.is_training) return;
     if (has_lengths) {
@@ -116,6 +134,7 @@ struct Network::ForwardWorkspace {
 
 struct Network::BackwardWorkspace {
   void* blas;
+  void* ring;
   std::array<float*, kMaxDirs> bias_sums = {};
   // Gradients of layers' outputs, of two layers by turns.
   std::array<char*, 2> gradients = {};
@@ -124,10 +143,11 @@ struct Network::BackwardWorkspace {
   BackwardWorkspace(const Network& network, Arena* arena) {
     const RnnSpec& spec = network.spec_;
     blas = arena->Take<char>(kBlasBytes);
+    ring = arena->Take<char>(network.RingBytes());
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      bias_sums[d] = arena->Take<float>(network.clusters_ *
-                                        network.kernel_.shape().rows() *
-                                        network.slots_ * spec.num_units);
+      bias_sums[d] =
+          arena->Take<float>(network.teams_ * network.kernel_.shape().rows() *
+                             network.slots_ * spec.num_units);
     }
     for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
       gradients[i] =
@@ -139,39 +159,31 @@ struct Network::BackwardWorkspace {
   }
 };
 
-RnnStatus Network::CheckSupport(const RnnProblem& problem, bool allow_tf32) {
-  const RnnSpec& spec = problem.spec;
-  if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
-  if (problem.dtype == RnnDataType::kFloat32 && !allow_tf32) {
-    return Unsupported("float32 where TF32 is not allowed");
-  }
-  if (spec.num_proj > 0) return Unsupported("projections");
-  if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  if (problem.max_time > kMax / problem.batch_size ||
-      spec.layer_input_size(0) > kMax || spec.num_units > kMax / 64) {
-    return Unsupported("as many steps or units");
-  }
+RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
+                          bool is_backward, Network* network) {
+  CRNN_RETURN_IF_ERROR(CheckProblem(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(CheckDevice());
-  std::vector<Division> divisions;
-  CRNN_RETURN_IF_ERROR(Kernel::Divide(ChoiceOf(problem, false), &divisions));
-  if (!problem.is_training) return {};
-  return Kernel::Divide(ChoiceOf(problem, true), &divisions);
-}
-
-RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
-                          Network* network) {
   network->problem_ = problem;
   network->spec_ = problem.spec;
   network->item_ = static_cast<int64_t>(SizeOf(problem.dtype));
   network->rows_ = problem.max_time * problem.batch_size;
   network->slots_ = problem.spec.num_gates() > 1 ? 4 : 1;
-  CRNN_RETURN_IF_ERROR(
-      Kernel::Get(ChoiceOf(problem, is_backward), &network->kernel_));
+  const KernelChoice choice = ChoiceOf(problem, is_backward);
+  if (problem.is_training && !is_backward) {
+    // What cannot go back need not begin.
+    CRNN_RETURN_IF_ERROR(
+        Kernel::GetBoth(choice, ChoiceOf(problem, true), &network->kernel_));
+  } else {
+    CRNN_RETURN_IF_ERROR(Kernel::Get(choice, &network->kernel_));
+  }
   CRNN_RETURN_IF_ERROR(Elementwise::Get(problem.dtype, &network->elementwise_));
   const int64_t rows = network->kernel_.shape().rows();
-  network->clusters_ = (problem.batch_size + rows - 1) / rows;
+  network->teams_ = static_cast<int>((problem.batch_size + rows - 1) / rows);
   return {};
+}
+
+size_t Network::RingBytes() const {
+  return kernel_.ring_bytes(teams_, static_cast<int>(spec_.num_dirs()));
 }
 
 size_t Network::StepsBytes(int64_t width) const {
@@ -339,9 +351,9 @@ RnnStatus Network::Forward(const Lane& lane,
         direction.last_c = At(buffers.output_c, state);
       }
     }
-    CRNN_RETURN_IF_ERROR(
-        kernel_.Enqueue(lane.stream, static_cast<int>(clusters_),
-                        static_cast<int>(spec_.num_dirs()), &arguments));
+    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(lane.stream, teams_,
+                                         static_cast<int>(spec_.num_dirs()),
+                                         workspace.ring, &arguments));
     if (UsesDropout(problem_) && !is_last) {
       CRNN_RETURN_IF_ERROR(
           Dropout(lane.stream, sequences, l, buffers.seed, output));
@@ -417,9 +429,9 @@ RnnStatus Network::Backward(const Lane& lane,
         direction.first_c_backprop = At(buffers.input_c_backprop, state);
       }
     }
-    CRNN_RETURN_IF_ERROR(
-        kernel_.Enqueue(lane.stream, static_cast<int>(clusters_),
-                        static_cast<int>(num_dirs), &arguments));
+    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(lane.stream, teams_,
+                                         static_cast<int>(num_dirs),
+                                         workspace.ring, &arguments));
 
     // The gradient of the inputs goes to the layer below, or to the caller.
     void* const input_backprop =
@@ -463,8 +475,7 @@ RnnStatus Network::Backward(const Lane& lane,
       };
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
       CRNN_RETURN_IF_ERROR(elementwise_.SumBiases(
-          lane.stream, workspace.bias_sums[d],
-          static_cast<int>(clusters_ * kernel_.shape().rows()),
+          lane.stream, workspace.bias_sums[d], teams_ * kernel_.shape().rows(),
           static_cast<int>(units), static_cast<int>(spec_.num_gates()),
           static_cast<int>(slots_), static_cast<int>(slots_ - 1),
           bias(at.input_bias), bias(at.recurrent_bias)));

@@ -22,14 +22,11 @@ struct Lane {
 // Made for one call: all that is costly is kept by the kernels.
 class Network {
  public:
-  // Why the kernels do not run the problem on the current context's device, or
-  // OK. It compiles nothing.
-  static RnnStatus CheckSupport(const RnnProblem& problem, bool allow_tf32);
-
   // Compiles the kernels of a forward pass or, with `is_backward`, of a
-  // backward pass, if they are not there already.
-  static RnnStatus Create(const RnnProblem& problem, bool is_backward,
-                          Network* network);
+  // backward pass, if they are not there already. kUnimplemented says why they
+  // do not run the problem on the current context's device.
+  static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
+                          bool is_backward, Network* network);
 
   // Sizes in bytes.
   size_t reserve_size() const;
@@ -46,6 +43,8 @@ class Network {
 
   // Numbers of a step of all sequences, of `width` each.
   size_t StepsBytes(int64_t width) const;
+  // Of the memory that the kernel's teams exchange in.
+  size_t RingBytes() const;
   Sequences SequencesOf(const int* lengths, const int* order) const;
   // `given` is memory for lengths that come from the host.
   RnnStatus Order(CUstream stream, const RnnLengths& all, int64_t* given,
@@ -71,7 +70,8 @@ class Network {
 
   RnnProblem problem_;
   RnnSpec spec_;
-  int64_t item_ = 0, rows_ = 0, slots_ = 0, clusters_ = 0;
+  int64_t item_ = 0, rows_ = 0, slots_ = 0;
+  int teams_ = 0;
   Kernel kernel_;  // Of the direction of the pass.
   Elementwise elementwise_;
 };
