@@ -12,7 +12,6 @@
 #include <ucontext.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -20,7 +19,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <vector>
 
@@ -230,13 +228,6 @@ class FakeTeam {
     const size_t at = reinterpret_cast<const char*>(barrier) - shared();
     return counts_[rank * 2 + at / sizeof(Barrier)];
   }
-  template <int kCount>
-  std::array<int, kCount> AnyOrder() {
-    std::array<int, kCount> order;
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), random_);
-    return order;
-  }
   void NoteEvent() { ++events_; }
   void Settle(Count* count) {
     ++events_;
@@ -354,13 +345,10 @@ inline void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
   Fake().Settle(&count);
 }
 
-// Others see the words of a store one by one, in any order.
 inline void StoreForOthers(void* to, const Chunk& chunk) {
-  for (const int word : Fake().AnyOrder<4>()) {
-    static_cast<Chunk*>(to)->word[word] = chunk.word[word];
-    Fake().NoteEvent();
-    Fake().GiveWay();
-  }
+  *static_cast<Chunk*>(to) = chunk;
+  Fake().NoteEvent();
+  Fake().GiveWay();
 }
 inline Chunk LoadOfOthers(const void* from) {
   Fake().GiveWay();

@@ -8,12 +8,12 @@
 using Arguments = ForwardArguments;
 constexpr auto kKernel = forward;
 constexpr int kSharedBytes = kShape.forward_shared_bytes();
-constexpr int kStepBytes = kShape.forward_step_bytes();
+constexpr int kRingBytes = kShape.forward_ring_bytes();
 #else
 using Arguments = BackwardArguments;
 constexpr auto kKernel = backward;
 constexpr int kSharedBytes = kShape.backward_shared_bytes();
-constexpr int kStepBytes = TEAM * kShape.backward_step_bytes();
+constexpr int kRingBytes = kShape.backward_ring_bytes();
 #endif
 
 // Team by team, each in a launch of its own.
@@ -21,8 +21,8 @@ extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   const int teams = (given->sequences.batch + kRows - 1) / kRows;
   for (int direction = 0; direction < directions; ++direction) {
     for (int i = 0; i < teams; ++i) {
-      std::vector<Chunk> ring(Shape::kRingSteps * kStepBytes / sizeof(Chunk));
-      std::memset(ring.data(), 0xFF, ring.size() * sizeof(Chunk));
+      std::vector<Chunk> ring(kRingBytes / sizeof(Chunk));
+      std::memset(static_cast<void*>(ring.data()), 0xFF, kRingBytes);
       Arguments arguments = *given;
       arguments.part = {i, direction, IS_CLUSTER ? nullptr : ring.data()};
       FakeTeam team(TEAM, kThreads, kSharedBytes, seed + i);

@@ -126,17 +126,23 @@ struct Shape {
     return team * rows() * block_units * item_bytes();
   }
 
-  // A team that is no cluster has a ring of so many steps' messages in memory.
-  // A step's messages are `forward_step_bytes`, since all blocks get the same,
-  // or `backward_step_bytes` for each block.
-  static constexpr int kRingSteps = 4;
+  // Teams that are no clusters have places in memory for what blocks send in so
+  // many steps: forward, each step's h is for all blocks; backward, each block
+  // gets something else.
+  static constexpr int kForwardRing = 32, kBackwardRing = 2;
+  CRNN_HOST_DEVICE constexpr int forward_ring_bytes() const {
+    return kForwardRing * forward_step_bytes();
+  }
+  CRNN_HOST_DEVICE constexpr int backward_ring_bytes() const {
+    return kBackwardRing * team * backward_step_bytes();
+  }
 };
 
 // What part of a layer a launch runs, where one cannot run all of it.
 struct Part {
   int first_team, first_direction;
-  // [kRingSteps, directions, teams] steps' messages, of this launch's
-  // directions and teams, each byte of it 0xFF; null for clusters.
+  // A ring of each of its directions and teams, full of ones; null for
+  // clusters.
   void* ring;
 };
 

@@ -8,7 +8,7 @@
 // units, which goes to the units' owners in the type of the data, each sender's
 // to a place of its own. The owners add the parts in the order of the senders,
 // so results do not depend on who was first.
-#include "ring.cuh"
+#include "exchange.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
 using cudnn_rnn_tf::persistent::BackwardDirection;
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const bool is_reversed = my_direction == 1;
   const int first_row = (all.part.first_team + blockIdx.x / TEAM) * kRows;
   const int rank = blockIdx.x % TEAM;
-  const Ring ring(all.part, TEAM * kShape.backward_step_bytes());
+  const BackwardRing ring(all.part);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4, is_odd = g % 2, quad = g / 2;
 
@@ -256,13 +256,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         ArmBarrier(barriers + current, kShape.backward_step_bytes());
       }
     } else if (turn > 0) {
-      // The parts for this block, [TEAM, kRows, BLOCK_UNITS].
       constexpr int kOfPart = BLOCK_UNITS / kShape.chunk_units();
-      ring.Receive<TEAM * kRows * kOfPart>(
-          turn - 1, rank * kShape.backward_step_bytes(), [&](int chunk) {
-            return reinterpret_cast<Chunk*>(
-                parts + chunk / kOfPart * kSlotPitch +
-                chunk % kOfPart * kShape.chunk_units());
+      const char* const from = ring.PlaceOf(turn - 1, rank);
+      Receive<TEAM * kRows * kOfPart>(
+          [&](int chunk) { return from + chunk * 16; },
+          [&](const Chunk& chunk) {
+            return BackwardRing::HasMark(turn - 1, chunk);
+          },
+          [&](int at, const Chunk& chunk) {
+            *reinterpret_cast<Chunk*>(parts + at / kOfPart * kSlotPitch +
+                                      at % kOfPart * kShape.chunk_units()) =
+                chunk;
           });
       SynchronizeBlock();
     }
@@ -377,12 +381,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                            unit % BLOCK_UNITS;
           StoreToPeer(peers[group], to, barriers + next, chunk);
         } else {
-          // [TEAM, TEAM, kRows, BLOCK_UNITS], by owner and by sender.
-          const int of_owner = (unit / BLOCK_UNITS * TEAM + rank) * kRows + row;
-          ring.Send(turn,
-                    (of_owner * BLOCK_UNITS + unit % BLOCK_UNITS) *
-                        static_cast<int>(sizeof(Item)),
-                    chunk);
+          BackwardRing::Mark(turn, &chunk);
+          Item* const to =
+              reinterpret_cast<Item*>(ring.PlaceOf(turn, unit / BLOCK_UNITS)) +
+              (rank * kRows + row) * BLOCK_UNITS + unit % BLOCK_UNITS;
+          StoreForOthers(to, chunk);
         }
       }
     }
@@ -398,7 +401,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         bias_sums[round][slot] += of_slots[round][slot];
       }
     }
-    if (!IS_CLUSTER) FenceForOthers();
   }
 
 #pragma unroll

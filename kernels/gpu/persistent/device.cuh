@@ -211,21 +211,25 @@ static __device__ void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
       : "memory");
 }
 
-// Stores to memory that blocks on other multiprocessors read while this one
-// runs, and loads from it.
+// Stores 16 bytes as a whole to memory that blocks on other multiprocessors
+// read while this one runs, and loads them so.
 static __device__ void StoreForOthers(void* to, const Chunk& chunk) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
-               "r"(chunk.word[0]), "r"(chunk.word[1]), "r"(chunk.word[2]),
-               "r"(chunk.word[3])
-               : "memory");
+  asm volatile(
+      "{.reg .b64 a, b; .reg .b128 c; mov.b64 a, {%1, %2}; mov.b64 b, {%3, %4};"
+      "mov.b128 c, {a, b}; st.relaxed.gpu.global.b128 [%0], c;}" ::"l"(to),
+      "r"(chunk.word[0]), "r"(chunk.word[1]), "r"(chunk.word[2]),
+      "r"(chunk.word[3])
+      : "memory");
 }
 static __device__ Chunk LoadOfOthers(const void* from) {
   Chunk chunk;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
-                 "=r"(chunk.word[3])
-               : "l"(from)
-               : "memory");
+  asm volatile(
+      "{.reg .b64 a, b; .reg .b128 c; ld.relaxed.gpu.global.b128 c, [%4];"
+      "mov.b128 {a, b}, c; mov.b64 {%0, %1}, a; mov.b64 {%2, %3}, b;}"
+      : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
+        "=r"(chunk.word[3])
+      : "l"(from)
+      : "memory");
   return chunk;
 }
 // Whoever sees what this thread stores from here on, and has a fence of its own

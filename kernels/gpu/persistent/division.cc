@@ -13,7 +13,7 @@ constexpr int kRegisters = 65536, kMaxThreadRegisters = 255;
 constexpr int kReservedBytes = 1024;
 // A larger team must promise this much more than a smaller one, so that
 // batches of nearly all sizes have the same shape, which is compiled once.
-constexpr double kGain = 1.15;
+constexpr double kGain = 1.05;
 // Smaller teams that are no clusters would gain nothing.
 constexpr int kLeastTeam = 8;
 
@@ -38,7 +38,7 @@ struct Pass {
   int tiles, pairs;  // Of a warp.
   int useful_warps;  // More would have no tiles.
   int registers;     // Of a thread, besides weights, about as compilers report.
-  int step_bytes;    // That a block gets from its peers in a step.
+  double wait;       // Cycles until a block has what its peers send in a step.
 };
 
 int Rounds(const Shape& shape) {
@@ -50,12 +50,15 @@ int Sums(const Shape& shape, int tiles) {
   return 4 * shape.Chains(tiles) * tiles * shape.row_tiles;
 }
 
+double ClusterWait(int step_bytes) { return 400.0 + 0.1 * step_bytes; }
+
 Pass ForwardPass(const Shape& shape) {
   const int tiles = shape.forward_warp_tiles();
   return {tiles, shape.forward_warp_pairs(),
           DivideUp(shape.forward_tiles(), tiles) * shape.splits,
           44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape),
-          shape.forward_step_bytes()};
+          shape.is_cluster ? ClusterWait(shape.forward_step_bytes())
+                           : 2000.0 + 0.04 * shape.forward_step_bytes()};
 }
 
 Pass BackwardPass(const Shape& shape) {
@@ -63,7 +66,8 @@ Pass BackwardPass(const Shape& shape) {
   return {tiles, shape.backward_pairs(),
           DivideUp(shape.backward_groups(), shape.backward_warp_groups()),
           48 + Sums(shape, tiles) + 28 * Rounds(shape),
-          shape.backward_step_bytes()};
+          shape.is_cluster ? ClusterWait(shape.backward_step_bytes())
+                           : 1850.0 + 0.12 * shape.backward_step_bytes()};
 }
 
 // Cycles of a step of the whole batch.
@@ -76,8 +80,6 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
       (pass.pairs * shape.row_tiles +
        (pass.pairs - shape.resident_pairs) * pass.tiles * 2);
   // Blocks that share a multiprocessor wait at the same time, but not work.
-  const double wait = shape.is_cluster ? 400.0 + 0.1 * pass.step_bytes
-                                       : 1800.0 + 0.03 * pass.step_bytes;
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
                       120.0 * DivideUp(shape.warps, 4) + 8.0 * products +
                       shared_reads;
@@ -88,7 +90,7 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
   const int teams = DivideUp(layer.batch_size, shape.rows()) * layer.num_dirs;
   const int turns = DivideUp(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
-  return DivideUp(turns, together) * (wait + together * work);
+  return DivideUp(turns, together) * (pass.wait + together * work);
 }
 
 std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,

@@ -5,13 +5,13 @@
 // shared memory to its threads, which compute the cells. A cell's new state
 // goes to every block of the team, 16 bytes of one sequence at a time: in a
 // cluster by asynchronous stores, which a barrier at the receiver counts, in
-// other teams by the ring. There is no other barrier between blocks in the
+// other teams through memory. There is no other barrier between blocks in the
 // loop: nobody begins a step before all warps of all blocks have sent the last
 // one's states, so nobody still reads the copy of h that the step's stores
 // overwrite, or the sums of the last step.
 //
 // Who compiles also defines IS_TRAINING or not.
-#include "ring.cuh"
+#include "exchange.cuh"
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
 using cudnn_rnn_tf::persistent::ForwardDirection;
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const bool is_reversed = my_direction == 1;
   const int first_row = (all.part.first_team + blockIdx.x / TEAM) * kRows;
   const int rank = blockIdx.x % TEAM;
-  const Ring ring(all.part, kShape.forward_step_bytes());
+  const ForwardRing ring(all.part);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
   // The warp's tiles, and the first of its pairs.
@@ -271,10 +271,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     } else if (step > 0) {
       // All of h, [kRows, all units].
       constexpr int kOfRow = kShape.all_units() / kLanes;
-      ring.Receive<kRows * kOfRow>(step - 1, 0, [&](int chunk) {
-        return reinterpret_cast<Chunk*>(states + chunk / kOfRow * kPitch +
-                                        chunk % kOfRow * 16);
-      });
+      const char* const from = ring.PlaceOf(step - 1);
+      Receive<kRows * kOfRow>(
+          [&](int chunk) { return from + chunk * 16; }, ForwardRing::IsThere,
+          [&](int at, const Chunk& chunk) {
+            *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
+                                      at % kOfRow * 16) = chunk;
+          });
       SynchronizeBlock();
     }
 
@@ -375,11 +378,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         } else if (cell.exists && lane % kLanes == 0) {
           ring.Send(
               step,
-              (cell.row * (kShape.all_units() / kLanes) + chunk_of_row) * 16,
+              (cell.row * kShape.all_units() + rank * BLOCK_UNITS + cell.unit) *
+                  static_cast<int>(sizeof(Item)),
               chunk);
         }
       }
     }
+    if (!IS_CLUSTER) ForwardRing::EndStep(step);
     // Only memory waits for these stores, so they come last.
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -399,7 +404,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
 #endif
     }
-    if (!IS_CLUSTER) FenceForOthers();
   }
 
 #pragma unroll

@@ -253,15 +253,13 @@ Kernel::Grid Kernel::MostAtOnce(int teams, int num_dirs) const {
 }
 
 size_t Kernel::RingBytes(const Grid& grid) const {
-  if (shape_.is_cluster) return 0;
-  const int step_bytes = is_backward_
-                             ? shape_.team * shape_.backward_step_bytes()
-                             : shape_.forward_step_bytes();
-  return static_cast<size_t>(Shape::kRingSteps) * step_bytes *
+  return static_cast<size_t>(is_backward_ ? shape_.backward_ring_bytes()
+                                          : shape_.forward_ring_bytes()) *
          static_cast<size_t>(grid.teams * grid.dirs);
 }
 
 size_t Kernel::ring_bytes(int teams, int num_dirs) const {
+  if (shape_.is_cluster) return 0;
   return RingBytes(MostAtOnce(teams, num_dirs));
 }
 
@@ -286,25 +284,36 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
   return config;
 }
 
-RnnStatus Kernel::EnqueuePart(CUstream stream, const Grid& grid, void* ring,
-                              void* arguments) const {
-  CUlaunchAttribute attribute;
-  const CUlaunchConfig config = Config(grid, stream, &attribute);
-  if (!shape_.is_cluster) {
-    // The driver sees to it that all blocks run at the same time.
-    attribute = {};
-    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    attribute.value.cooperative = 1;
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring), 0xFF,
-                                   RingBytes(grid), stream),
-        "clear a ring"));
-  }
+RnnStatus Kernel::EnqueueParts(CUstream stream, int teams, int num_dirs,
+                               void* ring, Part* part, void* arguments) const {
+  const Grid most = MostAtOnce(teams, num_dirs);
+  part->ring = ring;
   void* parameters[] = {arguments};
-  return CudaStatus(
-      Gpu().cuda.cuLaunchKernelEx(
-          &config, reinterpret_cast<CUfunction>(kernel_), parameters, nullptr),
-      "launch a persistent kernel");
+  for (int d = 0; d < num_dirs; d += most.dirs) {
+    part->first_direction = d;
+    for (int team = 0; team < teams; team += most.teams) {
+      part->first_team = team;
+      const Grid grid = {std::min(most.teams, teams - team), most.dirs};
+      CUlaunchAttribute attribute;
+      const CUlaunchConfig config = Config(grid, stream, &attribute);
+      if (!shape_.is_cluster) {
+        CRNN_RETURN_IF_ERROR(CudaStatus(
+            Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring),
+                                       0xFF, RingBytes(grid), stream),
+            "clear a ring"));
+        // The driver sees to it that all blocks run at the same time.
+        attribute = {};
+        attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute.value.cooperative = 1;
+      }
+      CRNN_RETURN_IF_ERROR(CudaStatus(
+          Gpu().cuda.cuLaunchKernelEx(&config,
+                                      reinterpret_cast<CUfunction>(kernel_),
+                                      parameters, nullptr),
+          "launch a persistent kernel"));
+    }
+  }
+  return {};
 }
 
 namespace {

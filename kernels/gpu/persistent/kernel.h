@@ -2,7 +2,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -56,19 +55,8 @@ class Kernel {
   template <typename Arguments>
   RnnStatus Enqueue(CUstream stream, int teams, int num_dirs, void* ring,
                     Arguments* arguments) const {
-    const Grid most = MostAtOnce(teams, num_dirs);
-    Part& part = arguments->part;
-    part.ring = ring;
-    for (int d = 0; d < num_dirs; d += most.dirs) {
-      part.first_direction = d;
-      for (int team = 0; team < teams; team += most.teams) {
-        part.first_team = team;
-        CRNN_RETURN_IF_ERROR(
-            EnqueuePart(stream, {std::min(most.teams, teams - team), most.dirs},
-                        ring, arguments));
-      }
-    }
-    return {};
+    return EnqueueParts(stream, teams, num_dirs, ring, &arguments->part,
+                        arguments);
   }
 
  private:
@@ -81,8 +69,9 @@ class Kernel {
   size_t RingBytes(const Grid& grid) const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
-  RnnStatus EnqueuePart(CUstream stream, const Grid& grid, void* ring,
-                        void* arguments) const;
+  // `part` belongs to the arguments.
+  RnnStatus EnqueueParts(CUstream stream, int teams, int num_dirs, void* ring,
+                         Part* part, void* arguments) const;
 
   CUkernel kernel_ = nullptr;
   Shape shape_ = {};

@@ -103,12 +103,12 @@ struct Network::Reserve {
 // In inference, layers take turns in the same memory.
 struct Network::ForwardWorkspace {
   void* blas;
+  void* ring;
   int64_t* given = nullptr;
   int* lengths = nullptr;
   int* order = nullptr;
   std::array<char*, kMaxDirs> gates = {};
   std::array<char*, 2> outputs = {};
-  void* ring;
 
   ForwardWorkspace(const Network& network, Arena* arena) {
     const RnnSpec& spec = network.spec_;

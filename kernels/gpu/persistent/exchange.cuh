@@ -1,0 +1,127 @@
+// How the blocks of a team that is no cluster exchange: through memory, which
+// the L2 cache holds. Chunks are stored and loaded as a whole, and each tells
+// by its words whether it is the one that is waited for, so that there are no
+// flags and no second trips. Places are used again, in rings.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
+
+#include "common.cuh"
+
+// A poll takes about half a microsecond, so this is some seconds: blocks of a
+// team run at the same time, or something is wrong.
+constexpr int kMaxPolls = 1 << 24;
+
+// Waits for chunks. `source` says where each of the `kChunks` is, `is_there`
+// whether a loaded one is what is waited for, and `take` puts it into shared
+// memory. All threads of the block take part; they see what others took after
+// the block's next barrier.
+template <int kChunks, typename Source, typename IsThere, typename Take>
+static __device__ void Receive(const Source& source, const IsThere& is_there,
+                               const Take& take) {
+  constexpr int kAtOnce = 4;
+#pragma unroll 1
+  for (int first = threadIdx.x; first < kChunks; first += kAtOnce * kThreads) {
+    const char* from[kAtOnce];
+    Chunk chunks[kAtOnce];
+    bool is_waiting = false;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int chunk = first + i * kThreads;
+      from[i] = chunk < kChunks ? source(chunk) : nullptr;
+      if (from[i] == nullptr) continue;
+      chunks[i] = LoadOfOthers(from[i]);
+      is_waiting |= !is_there(chunks[i]);
+    }
+    for (int polls = 0; is_waiting; ++polls) {
+      if (polls > kMaxPolls) Abort();
+      is_waiting = false;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (from[i] == nullptr || is_there(chunks[i])) continue;
+        chunks[i] = LoadOfOthers(from[i]);
+        is_waiting |= !is_there(chunks[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (from[i] != nullptr) take(first + i * kThreads, chunks[i]);
+    }
+  }
+}
+
+// Where the team's ring begins.
+static __device__ char* RingOfTeam(const Part& part, long long bytes) {
+  const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
+  return static_cast<char*>(part.ring) + team * bytes;
+}
+
+// States of h, [kRows, all units] for each step. Before and after them, places
+// are full of ones: no arithmetic and no conversion gives such a word.
+//
+// Two steps after a state its sender clears the place: it has received by then
+// what all blocks sent after they had read it. That a place was cleared must be
+// seen by whoever polls it for the next state, much later. So each thread has a
+// fence in every kFenceSteps-th step: one of the sender's comes after the
+// clearing and before a state that the receiver reads before one of its own,
+// all of them before the ring has gone round.
+class ForwardRing {
+ public:
+  __device__ explicit ForwardRing(const Part& part)
+      : first_(RingOfTeam(part, kShape.forward_ring_bytes())) {}
+
+  __device__ char* PlaceOf(int step) const {
+    return first_ + step % Shape::kForwardRing * kShape.forward_step_bytes();
+  }
+  __device__ void Send(int step, int at, const Chunk& chunk) const {
+    StoreForOthers(PlaceOf(step) + at, chunk);
+    if (step >= 2) {
+      StoreForOthers(PlaceOf(step - 2) + at, {{kOnes, kOnes, kOnes, kOnes}});
+    }
+  }
+  static __device__ bool IsThere(const Chunk& chunk) {
+    return chunk.word[0] != kOnes;
+  }
+  // Of all threads, after they have sent.
+  static __device__ void EndStep(int step) {
+    if (step % kFenceSteps == kFenceSteps - 1) FenceForOthers();
+  }
+
+ private:
+  static constexpr Word kOnes = 0xFFFFFFFF;
+  static constexpr int kFenceSteps = Shape::kForwardRing / 4;
+
+  char* first_;
+};
+
+// Parts of gradients, [TEAM, TEAM, kRows, BLOCK_UNITS] for each turn, by owner
+// and by sender. The lowest bit of a chunk, the least significant one of its
+// first number, tells which of two turns with the same place it is of: bits are
+// the numbers of times that the ring has gone round. Nobody sends a turn's
+// parts before it has those of the turn before from all blocks, who then have
+// read the parts that are overwritten.
+class BackwardRing {
+ public:
+  __device__ explicit BackwardRing(const Part& part)
+      : first_(RingOfTeam(part, kShape.backward_ring_bytes())) {}
+
+  // Where the parts begin that the block `owner` gets.
+  __device__ char* PlaceOf(int turn, int owner) const {
+    return first_ + (turn % Shape::kBackwardRing * TEAM + owner) *
+                        kShape.backward_step_bytes();
+  }
+  static __device__ void Mark(int turn, Chunk* chunk) {
+    chunk->word[0] = (chunk->word[0] & ~1u) | MarkOf(turn);
+  }
+  static __device__ bool HasMark(int turn, const Chunk& chunk) {
+    return (chunk.word[0] & 1u) == MarkOf(turn);
+  }
+
+ private:
+  static __device__ Word MarkOf(int turn) {
+    return turn / Shape::kBackwardRing % 2;
+  }
+
+  char* first_;
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
