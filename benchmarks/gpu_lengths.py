@@ -8,13 +8,14 @@ leaves DIR/SYSTEM.jsonl. Anywhere, from these files:
 
     python -m benchmarks.gpu_lengths --system=report --output=DIR
 
-writes benchmarks/results/gpu_lengths.md.
+writes benchmarks/results/gpu_lengths.md and gpu_lengths.svg.
 
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
-step, uniform in [T/4, T]; PyTorch packs its sequences in each step. A training step is a forward
-and a backward pass, from a given gradient of the outputs to those of inputs and weights, which are
-added to variables. Steps run back to back for about 50 ms, then the device is waited for; the
-median of five such samples counts.
+step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variant "drawn", the
+longest sequence differs: all of a step's sequences are equally long, in [T/2, T]. A training step
+is a forward and a backward pass, from a given gradient of the outputs to those of inputs and
+weights, which are added to variables. Steps run back to back for about 50 ms, then the device is
+waited for; the median of five such samples counts.
 """
 
 import dataclasses
@@ -84,6 +85,7 @@ ROWS = [
         (("lstm", 1, 32, 1, 64, 100), ("tf32",), True),
         (("lstm", 1, 768, 1, 32, 100), ("float16",), True),
         (("gru", 1, 1024, 1, 32, 100), ("float16",), True),
+        (("lstm", 1, 1024, 1, 64, 100), ("float16", "tf32"), True),
         (("lstm", 2, 512, 1, 16, 100), ("float16",), False),
         (("lstm", 2, 512, 1, 2, 60), ("float16",), False),
         (("lstm", 2, 256, 2, 64, 200), ("tf32",), False),
@@ -119,8 +121,13 @@ def draw_lengths(row: Row) -> list[np.ndarray]:
 # TensorFlow.
 
 
+def draw_times(row: Row) -> list[int]:
+    rng = np.random.default_rng(1)
+    return [int(steps) for steps in rng.integers(row.time // 2, row.time + 1, size=DRAWS)]
+
+
 def _tensorflow_samples(
-    row: Row, call: Callable[..., Any], variables: Callable[[], list[Any]], with_mask: bool
+    row: Row, call: Callable[..., Any], variables: Callable[[], list[Any]], variant: str
 ) -> list[float]:
     """Of `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
     import tensorflow as tf
@@ -130,24 +137,40 @@ def _tensorflow_samples(
     inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), dtype)
     size = row.units * row.directions
     d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, size)), dtype)
+    with_mask = variant in ("mask", "lengths")
     masks = [tf.sequence_mask(lengths, row.time) for lengths in draw_lengths(row)]
+    times = draw_times(row) if variant == "drawn" else [row.time] * DRAWS
+    draws = [
+        (tf.identity(inputs[:, :steps]), tf.identity(d_outputs[:, :steps]), mask)
+        for steps, mask in zip(times, masks, strict=True)
+    ]
     call(inputs, masks[0] if with_mask else None, False)
-    takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in (inputs, *variables())]
+    takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in variables()]
+    of_inputs = tf.Variable(tf.zeros_like(inputs), shape=(row.batch, None, row.units))
 
-    @tf.function
-    def step(mask):
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec((row.batch, None if variant == "drawn" else row.time, row.units), dtype),
+            tf.TensorSpec((row.batch, None if variant == "drawn" else row.time, size), dtype),
+            tf.TensorSpec((row.batch, row.time), tf.bool),
+        ]
+    )
+    def step(inputs, d_outputs, mask):
         mask = mask if with_mask else None
         if not row.training:
             return call(inputs, mask, False)
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             outputs = call(inputs, mask, True)
-        gradients = tape.gradient(outputs, [inputs, *variables()], output_gradients=d_outputs)
+        gradient, *gradients = tape.gradient(
+            outputs, [inputs, *variables()], output_gradients=d_outputs
+        )
+        of_inputs.assign(gradient, read_value=False)
         for taker, gradient in zip(takers, gradients, strict=True):
             taker.assign_add(gradient, read_value=False)
         return None
 
-    return sample(lambda index: step(masks[index % DRAWS]), tf.test.experimental.sync_devices)
+    return sample(lambda index: step(*draws[index % DRAWS]), tf.test.experimental.sync_devices)
 
 
 def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, list[float]]]:
@@ -157,7 +180,7 @@ def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, list[float]]]:
 
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
     make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
-    for variant in ("mask", "lengths", "full", "cudnn"):
+    for variant in ("mask", "lengths", "full", "drawn", "cudnn"):
         layer = make(
             row.layers,
             row.units,
@@ -172,12 +195,9 @@ def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, list[float]]]:
                 return layer(inputs, sequence_lengths=tf.cast(lengths, tf.int32), training=training)
             return layer(inputs, mask=mask, training=training)
 
-        with_mask = variant in ("mask", "lengths")
         yield (
             variant,
-            _tensorflow_samples(
-                row, call, lambda layer=layer: layer.trainable_variables, with_mask
-            ),
+            _tensorflow_samples(row, call, lambda layer=layer: layer.trainable_variables, variant),
         )
 
 
@@ -189,7 +209,7 @@ def _keras(row: Row) -> Iterator[tuple[str, list[float]]]:
         return  # Its cuDNN op has no such kernel.
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
     make = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode]
-    for variant in ("mask", "full"):
+    for variant in ("mask", "full", "drawn"):
         layers = []
         for _ in range(row.layers):
             layer = make(
@@ -210,7 +230,7 @@ def _keras(row: Row) -> Iterator[tuple[str, list[float]]]:
         def variables(layers=layers):
             return [v for layer in layers for v in layer.trainable_variables]
 
-        yield variant, _tensorflow_samples(row, call, variables, variant == "mask")
+        yield variant, _tensorflow_samples(row, call, variables, variant)
 
 
 def _tensorflow_versions() -> dict[str, str]:
@@ -293,6 +313,9 @@ def _measure(system: str, path: pathlib.Path) -> None:
 
 # The report.
 
+# Milliseconds by system, row and variant.
+Times = dict[tuple[str, str, str], float]
+
 
 def _geometric_mean(ratios: list[float]) -> float:
     return statistics.geometric_mean(ratios) if ratios else float("nan")
@@ -302,8 +325,69 @@ def _ratio(slower: float | None, ours: float) -> str:
     return f"{slower / ours:.1f}" if slower else "–"
 
 
-def _report(directory: pathlib.Path) -> str:
-    times: dict[tuple[str, str, str], float] = {}
+def _drawn_table(times: Times) -> str:
+    text = (
+        "\n## Training, another longest sequence in each step\n\n"
+        "All sequences of a step are equally long, and each step has another length from\n"
+        "[T/2, T]. «Of full» is the time of a step over that of a full one, both over their\n"
+        "sequences' lengths.\n\n"
+        "| network | ours | of full | Keras | ratio |\n|---|---|---|---|---|\n"
+    )
+    ratios = []
+    for row in (row for row in ROWS if row.training):
+        ours = times["cudnn_rnn_tf", str(row), "drawn"]
+        steps = statistics.mean(draw_times(row)) / row.time
+        of_full = ours / steps / times["cudnn_rnn_tf", str(row), "full"]
+        keras = times.get(("keras", str(row), "drawn"))
+        if keras:
+            ratios.append(keras / ours)
+        cells = [
+            str(row).rsplit(", ", 1)[0],
+            f"{ours:.3f}",
+            f"{of_full:.2f}",
+            f"{keras:.3f}" if keras else "–",
+            _ratio(keras, ours),
+        ]
+        text += "| " + " | ".join(cells) + " |\n"
+    mean = _geometric_mean(ratios)
+    return text + f"\nGeometric mean (and the least): Keras {mean:.2f} ({min(ratios):.2f}).\n"
+
+
+def _plot(times: Times, path: pathlib.Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot, ticker
+
+    pyplot.rcParams.update({"svg.hashsalt": path.stem, "font.size": 9})
+    peers = {"Keras, mask": ("keras", "#c0392b"), "PyTorch, packed": ("torch", "#2471a3")}
+
+    def speed(system: str, row: str) -> float | None:
+        theirs = times.get((system, row, "mask"))
+        return theirs / times["cudnn_rnn_tf", row, "mask"] if theirs else None
+
+    rows = sorted(
+        (str(row) for row in ROWS if row.training), key=lambda row: speed("torch", row) or 0.0
+    )
+    figure, panel = pyplot.subplots(figsize=(9, 0.9 + 0.3 * len(rows)), layout="constrained")
+    for offset, (label, (system, colour)) in zip((0.2, -0.2), peers.items(), strict=True):
+        bars = [(i + offset, speed(system, row)) for i, row in enumerate(rows)]
+        bars = [(place, value) for place, value in bars if value]
+        panel.barh(*zip(*bars, strict=True), height=0.38, color=colour, label=label)
+    panel.axvline(1, color="black", linewidth=1)
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
+    panel.set_yticks(range(len(rows)), [row.rsplit(", ", 1)[0] for row in rows])
+    panel.grid(axis="x", color="#dddddd")
+    panel.set_axisbelow(True)
+    panel.set_xlabel("how many times as fast, a training step over sequences of different lengths")
+    panel.legend(loc="lower right", frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _read(directory: pathlib.Path) -> tuple[Times, dict[str, dict[str, str]]]:
+    times: Times = {}
     environments = {}
     for system in SYSTEMS:
         for line in (directory / f"{system}.jsonl").read_text().splitlines():
@@ -312,8 +396,13 @@ def _report(directory: pathlib.Path) -> str:
                 environments[system] = record["environment"]
             else:
                 times[system, record["row"], record["variant"]] = statistics.median(record["ms"])
+    return times, environments
+
+
+def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
     text = (
         "# Sequences of different lengths on a GPU\n\n"
+        "![How many times as fast](gpu_lengths.svg)\n\n"
         "Milliseconds of a step, with lengths drawn anew for each step from [T/4, T], and how\n"
         "many times as long the others take. «Mask» is a layer called with a mask; Keras gets\n"
         "the same mask, PyTorch packed sequences. «Full» has no lengths; there, «cuDNN» is this\n"
@@ -363,6 +452,7 @@ def _report(directory: pathlib.Path) -> str:
             if found
         )
         text += ".\n"
+    text += _drawn_table(times)
     text += "\nWritten by `python -m benchmarks.gpu_lengths` from runs on these machines:\n\n"
     for system, environment in environments.items():
         listed = ", ".join(f"{name} {version}" for name, version in environment.items())
@@ -373,7 +463,10 @@ def _report(directory: pathlib.Path) -> str:
 def main(_: list[str]) -> None:
     directory = pathlib.Path(_OUTPUT.value)
     if _SYSTEM.value == "report":
-        (ROOT / "benchmarks" / "results" / "gpu_lengths.md").write_text(_report(directory))
+        results = ROOT / "benchmarks" / "results"
+        times, environments = _read(directory)
+        (results / "gpu_lengths.md").write_text(_text(times, environments))
+        _plot(times, results / "gpu_lengths.svg")
         return
     directory.mkdir(parents=True, exist_ok=True)
     _measure(_SYSTEM.value, directory / f"{_SYSTEM.value}.jsonl")
