@@ -191,8 +191,9 @@ int Main(int argc, char** argv) {
       choice.is_backward = is_backward;
       std::vector<Division> divisions;
       if (!Kernel::Divide(choice, &divisions).ok()) continue;
-      Shape chosen;
-      ChooseDivision(divisions, &chosen);
+      Division best;
+      ChooseDivision(divisions, &best);
+      const Shape& chosen = best.shape;
       double least = divisions[0].cycles;
       for (const Division& division : divisions) {
         least = std::min(least, division.cycles);

@@ -137,7 +137,7 @@ def test_lengths_out_of_range_on_the_device(wrong):
 
     def outputs_of(lengths):
         with tf.device("GPU:0"):
-            lengths = tf.identity(tf.constant(lengths, tf.int32))
+            lengths = tf.identity(tf.constant(lengths, tf.int64))
         return ops.forward(config, inputs, states, params, sequence_lengths=lengths)[0].numpy()
 
     right = [6, 1, 0, 3, 6, 2, 5, 4, 6]

@@ -10,9 +10,17 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Inference with so many sequences is left to the measured choice.
-int64_t FewSequences(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat32 ? 4 : 8;
+// Whether the cuDNN backend is likely to be faster than the persistent kernels,
+// which take about `cycles` for a step of a layer. Its products are of whole
+// batches, so that large ones cost it less; sequences of different lengths cost
+// it far more. Measured on an H200, as the model of the cycles was.
+bool IsForCudnn(const RnnProblem& problem, double cycles) {
+  const bool is_float = problem.dtype == RnnDataType::kFloat32;
+  const int passes = problem.is_training ? 2 : 1;
+  if (problem.has_sequence_lengths) return cycles > passes * 50e3;
+  const int64_t few_sequences = is_float ? 4 : 8;
+  if (!problem.is_training && problem.batch_size <= few_sequences) return true;
+  return cycles > passes * (is_float ? 30e3 : 18e3);
 }
 
 // The size of a reserve space tells a backward pass what left it: it is a
@@ -41,26 +49,24 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
       is_backward ? reserve_space % kReserveMultiple ==
                         static_cast<size_t>(RnnAlgorithm::kPersistent)
                   : problem.algorithm == RnnAlgorithm::kPersistent;
-  if (!is_pinned) {
-    if (is_backward || problem.algorithm != RnnAlgorithm::kAuto) return {};
-    if (!problem.is_training && !problem.has_sequence_lengths &&
-        problem.batch_size <= FewSequences(problem.dtype)) {
-      return {};
-    }
+  if (!is_pinned && (is_backward || problem.algorithm != RnnAlgorithm::kAuto)) {
+    return {};
   }
-  persistent::Network network;
   RnnStatus status = LoadCudaDriver();
+  double cycles = 0.0;
   if (status.ok()) {
-    status = persistent::Network::Create(problem, allow_tf32_, is_backward,
-                                         &network);
-    if (!status.ok() && status.code != RnnStatus::Code::kUnimplemented) {
-      log_(status.message);
-    }
+    status = persistent::Network::Plan(problem, allow_tf32_, &cycles);
   }
+  if (!status.ok()) return is_pinned ? status : RnnStatus();
+  if (!is_pinned && IsForCudnn(problem, cycles)) return {};
+  persistent::Network network;
+  status = persistent::Network::Create(problem, is_backward, &network);
   if (status.ok()) {
     network_ = network;
   } else if (is_pinned) {
     return status;
+  } else {
+    log_(status.message);
   }
   return {};
 }

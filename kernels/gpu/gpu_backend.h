@@ -18,10 +18,11 @@ namespace cudnn_rnn_tf {
 // Which of them runs what:
 //   algorithm            runs
 //   persistent           the persistent kernels, or an error says why not
-//   auto                 the persistent kernels where they can, but not
-//                        inference of a few sequences of full length, for which
-//                        the cuDNN backend's measured choice, `resident` among
-//                        them, is faster
+//   auto                 the persistent kernels where they can and are not
+//                        likely to be slower: the cuDNN backend has inference
+//                        of a few sequences of full length, for which
+//                        `resident` is among its measured choices, and large
+//                        layers of large batches
 //   all others           the cuDNN backend
 class GpuBackend : public RnnBackend {
  public:

@@ -44,18 +44,19 @@ int CompileAll() {
                                               : 900;
         const persistent::Layer layer = {units, items, 1, 64};
         const persistent::GpuLimits gpu = {132, 227 << 10};
-        persistent::Shape shape;
+        persistent::Division division;
         Check(persistent::ChooseDivision(
                   is_backward ? persistent::BackwardDivisions(layer, gpu)
                               : persistent::ForwardDivisions(layer, gpu),
-                  &shape),
+                  &division),
               "a division");
         const std::string file = is_backward ? "backward.cu" : "forward.cu";
         being_checked = file + ", " + mode + ", " + type;
         std::vector<std::string> options = {
             "--gpu-architecture=sm_90", "--std=c++17", "-DIS_TRAINING",
             std::string("-DIS_") + mode, std::string("-DIS_") + type};
-        for (const std::string& macro : persistent::ShapeMacros(shape)) {
+        for (const std::string& macro :
+             persistent::ShapeMacros(division.shape)) {
           options.push_back("-D" + macro);
         }
         std::string code;

@@ -163,7 +163,7 @@ std::vector<Division> BackwardDivisions(const Layer& layer,
   return Divisions(layer, gpu, /*is_backward=*/true);
 }
 
-bool ChooseDivision(const std::vector<Division>& divisions, Shape* shape) {
+bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen) {
   const Division* best = nullptr;
   for (const Division& division : divisions) {
     const bool is_larger =
@@ -174,7 +174,7 @@ bool ChooseDivision(const std::vector<Division>& divisions, Shape* shape) {
     }
   }
   if (best == nullptr) return false;
-  *shape = best->shape;
+  *chosen = *best;
   return true;
 }
 

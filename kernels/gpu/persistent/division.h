@@ -39,7 +39,7 @@ std::vector<Division> BackwardDivisions(const Layer& layer,
                                         const GpuLimits& gpu);
 
 // The one to run; false where there is none.
-bool ChooseDivision(const std::vector<Division>& divisions, Shape* shape);
+bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen);
 
 // What to define, besides the layer's mode and type, to compile a kernel of it.
 std::vector<std::string> ShapeMacros(const Shape& shape);

@@ -64,9 +64,12 @@ class UsedKernels {
   }
 
   using Key = std::tuple<int, int, bool, bool, int, int, int, int>;
-  // What became of an attempt to have a kernel; a failure is not tried again.
+  // How a layer is divided and, once there was an attempt to compile that, what
+  // became of it; a failure is not tried again.
   struct Known {
     RnnStatus status;
+    Division division;
+    bool is_compiled = false;
     Kernel kernel;
   };
 
@@ -91,12 +94,15 @@ class UsedKernels {
     *known = found->second;
     return true;
   }
-  void Add(const Key& key, const Known& known, const std::string& text) {
+  void Add(const Key& key, const Known& known) {
     const std::lock_guard<std::mutex> lock(mutex_);
     // Batches of ever new sizes share kernels, but not these entries.
     if (kernels_.size() >= kMaxKnown) kernels_.clear();
     kernels_[key] = known;
-    if (!text.empty()) texts_.insert(text);
+  }
+  void AddText(const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    texts_.insert(text);
   }
   std::string Text() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -202,22 +208,43 @@ RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
   return {};
 }
 
+namespace {
+
+// What is known of a kernel, how it is divided at least.
+RnnStatus FindOrPlan(const KernelChoice& choice, const UsedKernels::Key& key,
+                     UsedKernels::Known* known) {
+  if (!UsedKernels::Instance().Find(key, known)) {
+    std::vector<Division> divisions;
+    known->status = Kernel::Divide(choice, &divisions);
+    if (known->status.ok()) ChooseDivision(divisions, &known->division);
+    UsedKernels::Instance().Add(key, *known);
+  }
+  return known->status;
+}
+
+}  // namespace
+
+RnnStatus Kernel::Plan(const KernelChoice& choice, double* cycles) {
+  UsedKernels::Key key;
+  UsedKernels::Known known;
+  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(choice, &key));
+  CRNN_RETURN_IF_ERROR(FindOrPlan(choice, key, &known));
+  *cycles = known.division.cycles;
+  return {};
+}
+
 RnnStatus Kernel::Get(const KernelChoice& choice, Kernel* kernel) {
   UsedKernels::Key key;
-  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(choice, &key));
   UsedKernels::Known known;
-  if (!UsedKernels::Instance().Find(key, &known)) {
-    std::vector<Division> divisions;
-    known.status = Divide(choice, &divisions);
-    std::string text;
-    if (known.status.ok()) {
-      Shape shape;
-      ChooseDivision(divisions, &shape);
-      text = Describe(choice, shape);
-      known.status = Compile(choice, shape, &known.kernel);
-      if (!known.status.ok()) text += ": " + known.status.message;
-    }
-    UsedKernels::Instance().Add(key, known, text);
+  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(choice, &key));
+  CRNN_RETURN_IF_ERROR(FindOrPlan(choice, key, &known));
+  if (!known.is_compiled) {
+    known.is_compiled = true;
+    known.status = Compile(choice, known.division.shape, &known.kernel);
+    std::string text = Describe(choice, known.division.shape);
+    if (!known.status.ok()) text += ": " + known.status.message;
+    UsedKernels::Instance().Add(key, known);
+    UsedKernels::Instance().AddText(text);
   }
   *kernel = known.kernel;
   return known.status;
@@ -228,7 +255,7 @@ RnnStatus Kernel::GetBoth(const KernelChoice& choice, const KernelChoice& other,
   UsedKernels::Key key;
   CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(other, &key));
   UsedKernels::Known known;
-  if (UsedKernels::Instance().Find(key, &known)) {
+  if (UsedKernels::Instance().Find(key, &known) && known.is_compiled) {
     CRNN_RETURN_IF_ERROR(known.status);
     return Get(choice, kernel);
   }

@@ -37,7 +37,10 @@ class Kernel {
   // where there is none. Compiles nothing.
   static RnnStatus Divide(const KernelChoice& choice,
                           std::vector<Division>* divisions);
-  // Compiles, unless that was done before. A failure, of either, is remembered.
+  // About how many cycles a step of the whole batch takes, or why the kernel
+  // cannot be had. Compiles nothing.
+  static RnnStatus Plan(const KernelChoice& choice, double* cycles);
+  // Compiles, unless that was done before. A failure is remembered.
   static RnnStatus Get(const KernelChoice& choice, Kernel* kernel);
   // The same for two kernels, at the same time, of which `kernel` becomes the
   // first.

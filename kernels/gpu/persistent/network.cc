@@ -159,10 +159,21 @@ struct Network::BackwardWorkspace {
   }
 };
 
-RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, Network* network) {
+RnnStatus Network::Plan(const RnnProblem& problem, bool allow_tf32,
+                        double* cycles) {
   CRNN_RETURN_IF_ERROR(CheckProblem(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(CheckDevice());
+  CRNN_RETURN_IF_ERROR(Kernel::Plan(ChoiceOf(problem, false), cycles));
+  if (!problem.is_training) return {};
+  // What cannot go back need not begin.
+  double backward = 0.0;
+  CRNN_RETURN_IF_ERROR(Kernel::Plan(ChoiceOf(problem, true), &backward));
+  *cycles += backward;
+  return {};
+}
+
+RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
+                          Network* network) {
   network->problem_ = problem;
   network->spec_ = problem.spec;
   network->item_ = static_cast<int64_t>(SizeOf(problem.dtype));
@@ -170,7 +181,6 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   network->slots_ = problem.spec.num_gates() > 1 ? 4 : 1;
   const KernelChoice choice = ChoiceOf(problem, is_backward);
   if (problem.is_training && !is_backward) {
-    // What cannot go back need not begin.
     CRNN_RETURN_IF_ERROR(
         Kernel::GetBoth(choice, ChoiceOf(problem, true), &network->kernel_));
   } else {

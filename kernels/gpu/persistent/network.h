@@ -22,11 +22,16 @@ struct Lane {
 // Made for one call: all that is costly is kept by the kernels.
 class Network {
  public:
+  // About how many cycles a step of a layer takes, in training forward and
+  // backward together. kUnimplemented says why the kernels do not run the
+  // problem on the current context's device. Compiles nothing.
+  static RnnStatus Plan(const RnnProblem& problem, bool allow_tf32,
+                        double* cycles);
+
   // Compiles the kernels of a forward pass or, with `is_backward`, of a
-  // backward pass, if they are not there already. kUnimplemented says why they
-  // do not run the problem on the current context's device.
-  static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, Network* network);
+  // backward pass, if they are not there already. For a problem with a plan.
+  static RnnStatus Create(const RnnProblem& problem, bool is_backward,
+                          Network* network);
 
   // Sizes in bytes.
   size_t reserve_size() const;
