@@ -437,7 +437,7 @@ def test_function_with_unknown_shapes(mode):
         results = model(inputs, *states, params, sequence_lengths=lengths)
         assert results[0].shape.as_list() == [None, None, 8]
         by_function = FUNCTIONS[mode](
-            inputs, *states, params, True, lengths, direction="bidirectional"
+            inputs, *states, params, True, sequence_lengths=lengths, direction="bidirectional"
         )
         return results, by_function
 
@@ -486,7 +486,7 @@ def test_names_of_ops(mode):
         assert graph.get_operation_by_name("join").type == "CudnnRnnTf>CanonicalToParams"
     assert types == {
         "run": "CudnnRnnTf>Forward",
-        "size": "CudnnRnnTf>ParamsSize",
+        "size": "Cast",  # To int32.
         "split": "CudnnRnnTf>ParamsToCanonical",
     }
 
