@@ -449,7 +449,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
                 outputs = padding_first(outputs, sequence_lengths, self.time_major)
         elif sequence_lengths is not None:
             # Of a mask Keras hands on another itself; this is for layers and losses downstream.
-            max_time = tf.shape(outputs)[0 if self.time_major else 1]
+            time_axis = 0 if self.time_major else 1
+            max_time = outputs.shape.as_list()[time_axis]
+            if max_time is None:
+                max_time = tf.shape(outputs)[time_axis]
             valid = tf.sequence_mask(sequence_lengths, max_time)
             outputs._keras_mask = tf.transpose(valid) if self.time_major else valid
         return (outputs, *states) if self.return_state else outputs

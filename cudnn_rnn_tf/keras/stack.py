@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
-from cudnn_rnn_tf.keras.fusion import forward, packing_of
+from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
 
 # What the layers, and their directions, must have in common.
@@ -61,6 +61,11 @@ class Stack(keras.layers.Layer):
         self.layers = list(layers)
         self.supports_masking = True
         self.supports_jit = False
+
+    @property
+    def runs_fused(self) -> Fusion:
+        """Whether the fused ops run the layers: they do."""
+        return Fusion()
 
     def build(self, sequences_shape: Sequence[int | None]) -> None:
         for layer in self.layers:
