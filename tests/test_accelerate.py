@@ -167,6 +167,7 @@ def test_stacks(capsys):
     assert [layer.name for layer in fast.layers[1:]] == [
         model.layers[index].name for index in (2, 5, 7, 8)
     ]
+    assert all(layer.runs_fused for layer in fast.layers if isinstance(layer, drop_ins.Stack))
     plain = crnn.accelerate(model, stacks=False)
     assert [layer.name for layer in plain.layers] == [layer.name for layer in model.layers]
     model, _ = branched()

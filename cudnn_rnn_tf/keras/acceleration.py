@@ -140,12 +140,8 @@ def _stacked(config: dict[str, Any], rows: list[_Row], first: int) -> dict[str, 
     """
     runs: list[list[dict[str, Any]]] = []
     for layer in config["layers"]:
-        below = runs[-1] if runs else []
-        is_next = below and all(_is_drop_in(each) for each in (below[-1], layer))
-        if is_next and "input_layers" in config:
-            is_next = _reads_alone(config, layer, below[-1])
-        if is_next and not needs_several_ops([_unbuilt(each) for each in (*below, layer)]):
-            below.append(layer)
+        if runs and _continues(config, runs[-1], layer):
+            runs[-1].append(layer)
         else:
             runs.append([layer])
     layers = []
@@ -162,9 +158,19 @@ def _stacked(config: dict[str, Any], rows: list[_Row], first: int) -> dict[str, 
         stack = keras.saving.serialize_keras_object(
             Stack([_unbuilt(layer) for layer in run], name=names[-1])
         )
-        nodes = {key: run[0][key] for key in ("inbound_nodes",) if key in run[0]}
-        layers.append({**stack, **nodes, **({"name": names[-1]} if nodes else {})})
+        if "inbound_nodes" in run[0]:
+            stack |= {"name": names[-1], "inbound_nodes": run[0]["inbound_nodes"]}
+        layers.append(stack)
     return {**config, "layers": layers}
+
+
+def _continues(config: dict[str, Any], run: list[dict[str, Any]], layer: dict[str, Any]) -> bool:
+    """Whether a layer reads what the last one of a run hands on, and one op runs them all."""
+    if not (_is_drop_in(run[-1]) and _is_drop_in(layer)):
+        return False
+    if "input_layers" in config and not _reads_alone(config, layer, run[-1]):
+        return False
+    return not needs_several_ops([_unbuilt(each) for each in (*run, layer)])
 
 
 def _is_drop_in(config: dict[str, Any]) -> bool:

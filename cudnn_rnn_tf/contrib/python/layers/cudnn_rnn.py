@@ -414,8 +414,13 @@ def _variable_of(kernel: Any, name: str) -> tf.Variable:
     )
 
 
+def _doc(network: str) -> str:
+    # Python's -OO leaves out docstrings.
+    return (_CudnnRNN.__doc__ or "").replace("A network", network)
+
+
 class CudnnLSTM(_CudnnRNN):
-    __doc__ = (_CudnnRNN.__doc__ or "").replace("A network", "An LSTM")
+    __doc__ = _doc("An LSTM")
     rnn_mode = CUDNN_LSTM
     _num_params_per_layer = CUDNN_LSTM_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnLSTM
@@ -423,7 +428,7 @@ class CudnnLSTM(_CudnnRNN):
 
 
 class CudnnGRU(_CudnnRNN):
-    __doc__ = (_CudnnRNN.__doc__ or "").replace("A network", "A GRU")
+    __doc__ = _doc("A GRU")
     rnn_mode = CUDNN_GRU
     _num_params_per_layer = CUDNN_GRU_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnGRU
@@ -431,7 +436,7 @@ class CudnnGRU(_CudnnRNN):
 
 
 class CudnnRNNTanh(_CudnnRNN):
-    __doc__ = (_CudnnRNN.__doc__ or "").replace("A network", "A tanh RNN")
+    __doc__ = _doc("A tanh RNN")
     rnn_mode = CUDNN_RNN_TANH
     _num_params_per_layer = CUDNN_RNN_TANH_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnRNNTanh
@@ -439,7 +444,7 @@ class CudnnRNNTanh(_CudnnRNN):
 
 
 class CudnnRNNRelu(_CudnnRNN):
-    __doc__ = (_CudnnRNN.__doc__ or "").replace("A network", "A ReLU RNN")
+    __doc__ = _doc("A ReLU RNN")
     rnn_mode = CUDNN_RNN_RELU
     _num_params_per_layer = CUDNN_RNN_RELU_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnRNNRelu
