@@ -38,7 +38,8 @@ def stacked() -> tuple[keras.Model, np.ndarray]:
     for _ in range(3):
         model.add(layers.GRU(5, return_sequences=True, reset_after=True))
     model.add(layers.SimpleRNN(3, return_sequences=True, use_bias=False))
-    model.add(layers.SimpleRNN(3, use_bias=False))
+    regularizer = keras.regularizers.L2(0.1)
+    model.add(layers.SimpleRNN(3, use_bias=False, recurrent_regularizer=regularizer))
     model.add(layers.Dense(2))
     return model, np.random.default_rng(0).integers(0, 7, (5, 6))
 
