@@ -37,6 +37,12 @@ def _run(
 ) -> tuple[tf.Tensor, ...]:
     if not isinstance(is_training, bool):
         raise TypeError(f"expected is_training to be a Python bool, but received {is_training!r}")
+    if isinstance(sequence_lengths, bool):
+        # Up to TensorFlow 1.12, this was the place of the models' is_training.
+        raise TypeError(
+            f"expected integer sequence_lengths, but received {sequence_lengths!r}: pass "
+            "is_training by name"
+        )
     if sequence_lengths is not None:
         sequence_lengths = tf.convert_to_tensor(sequence_lengths)
         if not sequence_lengths.dtype.is_integer:
@@ -142,6 +148,8 @@ class _CudnnRNN(HasConfig):
     """
 
     _rnn_mode: str
+    # Weights, or biases, of one pseudo-layer.
+    _NUM_PARAMS_PER_LAYER: int
 
     def __init__(
         self,
@@ -174,8 +182,8 @@ class _CudnnRNN(HasConfig):
         return self._config.rnn_mode
 
     def params_size(self) -> tf.Tensor:
-        """The number of elements in the opaque buffer, a scalar int64 tensor."""
-        return ops.params_size(self._config)
+        """The number of elements in the opaque buffer, a scalar int32 tensor."""
+        return _params_size(self._config)
 
     def canonical_to_params(self, weights: Sequence[Any], biases: Sequence[Any]) -> tf.Tensor:
         """Packs canonical weights and biases into an opaque buffer [params_size].
@@ -199,12 +207,23 @@ class _CudnnRNN(HasConfig):
             self._config, tf.convert_to_tensor(params, dtype=self._dtype)
         )
 
-    def _call(self, input_data: Any, states: Sequence[Any], *rest: Any) -> tuple[tf.Tensor, ...]:
+    def _call(
+        self,
+        input_data: Any,
+        states: Sequence[Any],
+        params: Any,
+        sequence_lengths: Any,
+        time_major: bool,
+        is_training: bool,
+    ) -> tuple[tf.Tensor, ...]:
         return _run(
             lambda *_: self._config,
             input_data,
             states,
-            *rest,
+            params,
+            is_training,
+            sequence_lengths,
+            time_major,
             seed=self._seed,
             drops_all=self._drops_all,
             dtype=self._dtype,
@@ -221,6 +240,7 @@ class CudnnLSTM(_CudnnRNN):
     After `seed`, an LSTM has the argument `num_proj`, the size P of its recurrent projection.
     """
     _rnn_mode = constants.CUDNN_LSTM
+    _NUM_PARAMS_PER_LAYER = constants.CUDNN_LSTM_PARAMS_PER_LAYER
 
     def __init__(
         self,
@@ -239,15 +259,20 @@ class CudnnLSTM(_CudnnRNN):
         )
         self._config = dataclasses.replace(self._config, num_proj=num_proj or 0)
 
+    @property
+    def num_proj(self) -> int | None:
+        """The size of the recurrent projection; None for none."""
+        return self._config.num_proj or None
+
     def __call__(
         self,
         input_data: Any,
         input_h: Any,
         input_c: Any,
         params: Any,
-        is_training: bool = True,
         sequence_lengths: Any = None,
         time_major: bool = True,
+        is_training: bool = True,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Runs the network.
 
@@ -256,15 +281,15 @@ class CudnnLSTM(_CudnnRNN):
             input_h: the initial hidden states, [L * D, B, P]; P is H without projection.
             input_c: the initial cell states, [L * D, B, H].
             params: the opaque buffer, [params_size].
-            is_training: whether dropout acts, a Python bool.
             sequence_lengths: int32 [B]; None where all sequences fill T.
             time_major: if false, the first two dimensions of sequences and states are exchanged.
+            is_training: whether dropout acts, a Python bool.
 
         Returns:
             output [T, B, D * P], output_h and output_c, shaped as the initial states.
         """
         return self._call(
-            input_data, (input_h, input_c), params, is_training, sequence_lengths, time_major
+            input_data, (input_h, input_c), params, sequence_lengths, time_major, is_training
         )
 
 
@@ -274,9 +299,9 @@ class _CudnnRNNNoInputC(_CudnnRNN):
         input_data: Any,
         input_h: Any,
         params: Any,
-        is_training: bool = True,
         sequence_lengths: Any = None,
         time_major: bool = True,
+        is_training: bool = True,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Runs the network.
 
@@ -284,29 +309,32 @@ class _CudnnRNNNoInputC(_CudnnRNN):
             input_data: [T, B, I].
             input_h: the initial states, [L * D, B, H].
             params: the opaque buffer, [params_size].
-            is_training: whether dropout acts, a Python bool.
             sequence_lengths: int32 [B]; None where all sequences fill T.
             time_major: if false, the first two dimensions of sequences and states are exchanged.
+            is_training: whether dropout acts, a Python bool.
 
         Returns:
             output [T, B, D * H] and output_h, shaped as the initial states.
         """
-        return self._call(input_data, (input_h,), params, is_training, sequence_lengths, time_major)
+        return self._call(input_data, (input_h,), params, sequence_lengths, time_major, is_training)
 
 
 class CudnnGRU(_CudnnRNNNoInputC):
     __doc__ = _doc("A GRU")
     _rnn_mode = constants.CUDNN_GRU
+    _NUM_PARAMS_PER_LAYER = constants.CUDNN_GRU_PARAMS_PER_LAYER
 
 
 class CudnnRNNTanh(_CudnnRNNNoInputC):
     __doc__ = _doc("A tanh RNN")
     _rnn_mode = constants.CUDNN_RNN_TANH
+    _NUM_PARAMS_PER_LAYER = constants.CUDNN_RNN_TANH_PARAMS_PER_LAYER
 
 
 class CudnnRNNRelu(_CudnnRNNNoInputC):
     __doc__ = _doc("A ReLU RNN")
     _rnn_mode = constants.CUDNN_RNN_RELU
+    _NUM_PARAMS_PER_LAYER = constants.CUDNN_RNN_RELU_PARAMS_PER_LAYER
 
 
 # The functional ops.
@@ -381,6 +409,7 @@ def cudnn_lstm(
     direction: str = constants.CUDNN_RNN_UNIDIRECTION,
     dropout: float = 0.0,
     seed: Any = 0,
+    num_proj: int | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Runs an LSTM whose sizes are those of the tensors.
@@ -401,6 +430,8 @@ def cudnn_lstm(
         direction: "unidirectional" or "bidirectional".
         dropout: rate between layers.
         seed: an integer that seeds a sequence of dropout masks, or an int64 tensor [2].
+        num_proj: P, where there is a projection. The shape of `input_h` says as much; None does
+            not ask it to be anything.
         name: name of the op.
 
     Returns:
@@ -411,6 +442,13 @@ def cudnn_lstm(
             may be unknown, if the size of `params` is not and `input_mode` is "linear_input").
         TypeError: if `is_training` is no Python bool.
     """
+    if num_proj:
+        input_h = tf.convert_to_tensor(input_h)
+        if input_h.shape.rank and input_h.shape.as_list()[-1] not in (None, num_proj):
+            raise ValueError(
+                f"expected the last dimension of input_h to be num_proj, {num_proj}, but received "
+                f"shape {input_h.shape}"
+            )
     return _run(
         _config_from(constants.CUDNN_LSTM, time_major, input_mode, direction, dropout),
         inputs,
@@ -469,7 +507,41 @@ def _without_c(rnn_mode: str, network: str) -> Callable[..., tuple[tf.Tensor, tf
 
 cudnn_gru = _without_c(constants.CUDNN_GRU, "a GRU")
 cudnn_rnn_tanh = _without_c(constants.CUDNN_RNN_TANH, "a tanh RNN")
-cudnn_rnn_relu = _without_c(constants.CUDNN_RNN_RELU, "a ReLU RNN")
+_cudnn_rnn_relu = _without_c(constants.CUDNN_RNN_RELU, "a ReLU RNN")
+
+
+def cudnn_rnn_relu(
+    inputs: Any,
+    input_h: Any,
+    params: Any,
+    is_training: bool,
+    input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+    direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+    dropout: float = 0.0,
+    seed: Any = 0,
+    sequence_lengths: Any = None,
+    time_major: bool = True,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Runs a ReLU RNN: as `cudnn_rnn_tanh`, but with contrib's order of arguments, another one."""
+    return _cudnn_rnn_relu(
+        inputs,
+        input_h,
+        params,
+        is_training,
+        sequence_lengths,
+        time_major,
+        input_mode,
+        direction,
+        dropout,
+        seed,
+        name,
+    )
+
+
+def _params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
+    """The size as programs know it; contrib's was an int32, too."""
+    return tf.cast(ops.params_size(config), tf.int32, name=name)
 
 
 def cudnn_rnn_opaque_params_size(
@@ -485,7 +557,7 @@ def cudnn_rnn_opaque_params_size(
     num_proj: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """The number of elements in a network's opaque buffer, a scalar int64 tensor.
+    """The number of elements in a network's opaque buffer, a scalar int32 tensor.
 
     `dtype`, `dropout` and `seed` are taken for the sake of old programs; the size does not depend
     on them.
@@ -494,7 +566,7 @@ def cudnn_rnn_opaque_params_size(
     config = RnnConfig(
         rnn_mode, num_layers, num_units, input_size, input_mode, direction, num_proj=num_proj or 0
     )
-    return ops.params_size(config, name=name)
+    return _params_size(config, name)
 
 
 def cudnn_rnn_canonical_to_opaque_params(

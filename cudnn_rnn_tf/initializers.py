@@ -27,3 +27,71 @@ class TorchUniform(keras.initializers.RandomUniform):
 
     def get_config(self) -> dict[str, Any]:
         return {"num_units": self.num_units, "seed": super().get_config()["seed"]}
+
+
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class AllGates(keras.initializers.Initializer):
+    """An initializer that sees the matrices of all gates side by side, as in Keras's layers.
+
+    It is called with [fan_in, G * H], so that Glorot's limits are Keras's, and what is orthogonal
+    is the whole. Without it, an initializer is called once for each gate, with [fan_in, H].
+
+    Args:
+        initializer: what Keras knows as an initializer.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.CudnnLSTM(
+            1,
+            32,
+            kernel_initializer=cudnn_rnn_tf.AllGates("glorot_uniform"),
+            recurrent_initializer=cudnn_rnn_tf.AllGates("orthogonal"),
+            bias_initializer=cudnn_rnn_tf.PerGate(forget_gate="ones"),
+        )  # begins as keras.layers.LSTM(32)
+        ```
+    """
+
+    def __init__(self, initializer: Any):
+        self.initializer = keras.initializers.get(initializer)
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        """What the initializer returns of the shape."""
+        return self.initializer(shape, dtype=dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"initializer": keras.initializers.serialize(self.initializer)}
+
+
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class PerGate(keras.initializers.Initializer):
+    """Initializers that differ from gate to gate.
+
+    Where a gate has two biases, which are added, those of the recurrent side are as `default` says.
+
+    Args:
+        default: of the gates that are not named.
+        **gates: by their names; an LSTM's are `input_gate`, `forget_gate`, `cell_candidate` and
+            `output_gate`, a GRU's `reset_gate`, `update_gate` and `candidate`. A layer that does
+            not have one of them raises ValueError when it is built.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.CudnnLSTM(
+            1, 32, bias_initializer=cudnn_rnn_tf.PerGate(forget_gate="ones")
+        )
+        ```
+    """
+
+    def __init__(self, default: Any = "zeros", **gates: Any):
+        self.default = keras.initializers.get(default)
+        self.gates = {name: keras.initializers.get(each) for name, each in gates.items()}
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        """What the default initializer returns of the shape."""
+        return self.default(shape, dtype=dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            name: keras.initializers.serialize(each)
+            for name, each in {"default": self.default, **self.gates}.items()
+        }

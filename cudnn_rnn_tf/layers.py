@@ -1,4 +1,7 @@
-"""The Keras layers."""
+"""The Keras layers.
+
+Of their arguments, each class explains its own; `CudnnRNN` explains those that all of them have.
+"""
 
 from typing import Any
 
@@ -10,28 +13,93 @@ from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnLSTM(CudnnRNN):
-    __doc__ = f"""A stack of LSTM layers in one op.
+    """A stack of LSTM layers in one op.
 
     i, f, o = σ(W x + R h + b_W + b_R), c̃ = tanh(W_c x + R_c h + b_Wc + b_Rc), c' = f∘c + i∘c̃,
     h' = o∘tanh(c'); with projection h' = W_p (o∘tanh(c')).
 
-    Besides what all layers have:
+    Called on inputs [B, T, I], the layer returns outputs [B, T, D * P] of its type; with
+    `return_state`, a tuple of them and of the final states h [B, L * D, P] and c [B, L * D, H].
+    P is `num_proj`, or H without it; D is the number of directions. The arguments of calls, and
+    those of the constructor but for these two, are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+
+    Args:
         num_proj: size P of the recurrent projection, at most `num_units`; None for none.
         cell_clip: bound to which the cell states, the initial ones included, are clipped; None for
             none.
-    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
+
+    Raises:
+        TypeError: if an argument is of the wrong type, or one of another package's layers.
+        ValueError: if an argument is out of range or a shape does not fit.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.CudnnLSTM(2, 32, direction="bidirectional", return_state=True)
+        outputs, h, c = layer(np.zeros((8, 20, 16)))  # [8, 20, 64], and twice [8, 4, 32]
+        ```
+    """
 
     rnn_mode = constants.CUDNN_LSTM
 
     def __init__(
         self,
-        *args: Any,
+        num_layers: int,
+        num_units: int,
+        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
+        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+        dropout: float = 0.0,
+        seed: int | None = None,
+        dtype: Any = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        name: str | None = None,
+        *,
         num_proj: int | None = None,
         cell_clip: float | None = None,
+        recurrent_initializer: Any = None,
+        bias_mode: str = "double",
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        time_major: bool = False,
+        algorithm: str = "auto",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
         **kwargs: Any,
     ):
         self._projection_and_clip = {"num_proj": num_proj or 0, "cell_clip": cell_clip or 0.0}
-        super().__init__(*args, **kwargs)
+        super().__init__(
+            num_layers,
+            num_units,
+            input_mode,
+            direction,
+            dropout,
+            seed,
+            dtype,
+            kernel_initializer,
+            bias_initializer,
+            name,
+            recurrent_initializer=recurrent_initializer,
+            bias_mode=bias_mode,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            time_major=time_major,
+            algorithm=algorithm,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            **kwargs,
+        )
 
     def _own_config(self) -> dict[str, Any]:
         return self._projection_and_clip
@@ -47,30 +115,60 @@ class CudnnLSTM(CudnnRNN):
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnGRU(CudnnRNN):
-    __doc__ = f"""A stack of GRU layers in one op.
+    """A stack of GRU layers in one op.
 
     r, z = σ(W x + R h + b_W + b_R), h̃ = tanh(W_h x + r∘(R_h h + b_Rh) + b_Wh),
     h' = (1−z)∘h̃ + z∘h: Keras's GRU with `reset_after=True`, PyTorch's GRU.
-    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
+
+    Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
+    `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
+    directions. The arguments and errors are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.CudnnGRU(2, 32, dropout=0.1)
+        outputs = layer(np.zeros((8, 20, 16)), sequence_lengths=[20, 3, 7, 0, 1, 20, 9, 4])
+        ```
+    """
 
     rnn_mode = constants.CUDNN_GRU
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnRNNTanh(CudnnRNN):
-    __doc__ = f"""A stack of plain recurrent layers with tanh in one op.
+    """A stack of plain recurrent layers with tanh in one op.
 
     h' = tanh(W x + R h + b_W + b_R).
-    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
+
+    Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
+    `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
+    directions. The arguments and errors are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.CudnnRNNTanh(1, 32, return_sequences=False)
+        outputs = layer(np.zeros((8, 20, 16)))  # [8, 32]
+        ```
+    """
 
     rnn_mode = constants.CUDNN_RNN_TANH
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnRNNRelu(CudnnRNN):
-    __doc__ = f"""A stack of plain recurrent layers with ReLU in one op.
+    """A stack of plain recurrent layers with ReLU in one op.
 
     h' = max(0, W x + R h + b_W + b_R).
-    {(CudnnRNN.__doc__ or "").partition("use on its own.")[2]}"""
+
+    Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
+    `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
+    directions. The arguments and errors are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.CudnnRNNRelu(1, 32, recurrent_initializer="identity")
+        outputs = layer(np.zeros((8, 20, 16)))  # [8, 20, 32]
+        ```
+    """
 
     rnn_mode = constants.CUDNN_RNN_RELU

@@ -4,6 +4,7 @@ The buffer is one variable, so that one op reads it and one optimizer slot follo
 initializers, regularizers, constraints and checkpoints see the matrices and biases within.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.initializers import AllGates, PerGate
 
 
 class OpaqueKernel(keras.Variable):
@@ -157,12 +159,21 @@ def make_initializer(
 ) -> Callable[..., tf.Tensor]:
     """An initializer of the buffer that fills each canonical tensor on its own.
 
-    A kernel's initializer is called with Keras's shape, [fan_in, num_units]. Every tensor has its
-    own random numbers: an initializer with a seed is used with that seed plus the tensor's place.
+    A kernel's initializer is called with Keras's shape, [fan_in, num_units]; in `AllGates`, once
+    for a side of a pseudo-layer, with [fan_in, G * num_units]. Every tensor has its own random
+    numbers: an initializer with a seed is used with that seed plus the tensor's place.
+
+    Raises:
+        ValueError: if a `PerGate` names a gate that the network does not have.
     """
+    gates = _gates(config)
+    for initializer in (kernel_initializer, recurrent_initializer, bias_initializer):
+        _check_gates(config, initializer)
 
     def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
-        canonical = []
+        canonical: list[tf.Tensor] = []
+        # What has been drawn for all gates of a side, by the place of the first one.
+        drawn: dict[int, list[tf.Tensor]] = {}
         for index, (name, part_shape) in enumerate(
             zip(config.canonical_names, config.canonical_shapes, strict=True)
         ):
@@ -172,12 +183,56 @@ def make_initializer(
                 initializer = recurrent_initializer
             else:
                 initializer = kernel_initializer
-            value = with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
+            initializer = _of_gate(config, initializer, name)
+            if isinstance(initializer, AllGates) and "projection" not in name:
+                position = gates.index(_gate_of(name))
+                first = index - position
+                if first not in drawn:
+                    *rows, columns = part_shape[::-1]
+                    whole_shape = (*rows, len(gates) * columns)
+                    whole = with_own_seed(initializer.initializer, first)(whole_shape, dtype=dtype)
+                    whole = tf.convert_to_tensor(whole, dtype=dtype)
+                    drawn[first] = tf.split(whole, len(gates), axis=-1)
+                value = drawn[first][position]
+            else:
+                value = with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
             canonical.append(tf.transpose(tf.convert_to_tensor(value, dtype=dtype)))
         num_weights = len(config.layout.weight_shapes)
         return ops.canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
 
     return initialize
+
+
+def _gate_of(name: str) -> str:
+    """The gate of a canonical tensor's name; "" where there are no gates."""
+    gate = name.split("_", 3)[3]  # Behind "layer_0_forward_".
+    return re.sub("_?(recurrent_|projection_)?(kernel|bias)$", "", gate)
+
+
+def _gates(config: RnnConfig) -> list[str]:
+    """The names of the gates, in cuDNN's order; "" alone for plain RNNs."""
+    names = config.layout.weight_names
+    return list(dict.fromkeys(_gate_of(name) for name in names if "projection" not in name))
+
+
+def _check_gates(config: RnnConfig, initializer: Any) -> None:
+    known = [gate for gate in _gates(config) if gate]
+    for gate in initializer.gates if isinstance(initializer, PerGate) else ():
+        if gate not in known:
+            names = f"one of {', '.join(known)}" if known else "none, as it has no gates"
+            raise ValueError(
+                f"expected the gates of PerGate for {config.rnn_mode!r} to be {names}, but "
+                f"received {gate!r}"
+            )
+
+
+def _of_gate(config: RnnConfig, initializer: Any, name: str) -> Any:
+    """The initializer of one canonical tensor."""
+    if not isinstance(initializer, PerGate):
+        return initializer
+    if name.endswith("recurrent_bias") and config.bias_mode == "double":
+        return initializer.default
+    return initializer.gates.get(_gate_of(name), initializer.default)
 
 
 def with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """What the Keras layers share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
+from cudnn_rnn_tf.foreign import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.sequences import (
     from_ragged,
     lengths_from_mask,
@@ -36,7 +37,7 @@ class _Untracked:
         self.variables = variables
 
 
-class CudnnRNN(HasConfig, keras.layers.Layer):
+class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
     """What the four layers share. Not for use on its own.
 
     Args:
@@ -87,9 +88,11 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             L * D first). P is `num_proj` where set, else H. Zeros, or the stateful layer's
             states, by default.
         sequence_lengths: int32 [B], each in [0, T]: steps past a sequence's end are not read,
-            outputs there are zero, and the final state is the state at the end.
+            outputs there are zero, and the final state is the state at the end. Layers and losses
+            that take the outputs see a Keras mask that says as much.
         mask: boolean [B, T] ([T, B] time-major) in which every sequence is padded on the right;
             another way to say `sequence_lengths`, but for where `go_backwards` leaves the padding.
+            One that comes with the inputs gives way to `sequence_lengths`.
         training: whether dropout acts.
         inputs_mask: the mask that Keras hands on from the layer that made the inputs, where there
             are initial states as well; `mask` and `sequence_lengths` take precedence.
@@ -287,6 +290,33 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             )
         return self._config
 
+    def named_weights(self) -> dict[str, tf.Tensor]:
+        """The matrices [H, fan_in] and biases [H] by name: `layer_0_forward_input_gate_kernel`.
+
+        Raises:
+            ValueError: if the layer is not built.
+        """
+        self._built_config()
+        return self.kernel.canonical_tensors()
+
+    def assign_named_weights(self, weights: Mapping[str, Any]) -> None:
+        """Assigns some or all of `named_weights`; the others stay as they are.
+
+        Args:
+            weights: by name, in the shapes that `named_weights` has.
+
+        Raises:
+            ValueError: if a name is unknown, a shape is wrong, or the layer is not built.
+        """
+        named = self.named_weights()
+        for name in weights:
+            if name not in named:
+                raise ValueError(
+                    f"expected the names of weights of layer {self.name!r} to be among "
+                    f"{', '.join(named)}, but received {name!r}"
+                )
+        self.kernel.assign(self.kernel.params_from({**named, **weights}))
+
     # Building.
 
     def build(self, input_shape: Sequence[int | None]) -> None:
@@ -368,9 +398,12 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         training: bool | None = None,
         inputs_mask: Any = None,
     ) -> Any:
-        _check_keras(inputs, initial_state)
-        if mask is None and sequence_lengths is None:
-            mask = inputs_mask
+        check_tensors(inputs, initial_state)
+        if sequence_lengths is None:
+            mask = inputs_mask if mask is None else mask
+        elif mask is getattr(inputs, "_keras_mask", None):
+            # Keras hands it on by itself.
+            mask = None
         ragged = inputs if isinstance(inputs, tf.RaggedTensor) else None
         if ragged is not None:
             given = mask if sequence_lengths is None else sequence_lengths
@@ -411,8 +444,17 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             outputs = self._last_outputs(states[0])
         elif ragged is not None:
             outputs = to_ragged(outputs, ragged, self.time_major)
-        elif self.go_backwards and mask is not None:
-            outputs = padding_first(outputs, sequence_lengths, self.time_major)
+        elif mask is not None:
+            if self.go_backwards:
+                outputs = padding_first(outputs, sequence_lengths, self.time_major)
+        elif sequence_lengths is not None:
+            # Of a mask Keras hands on another itself; this is for layers and losses downstream.
+            time_axis = 0 if self.time_major else 1
+            max_time = outputs.shape.as_list()[time_axis]
+            if max_time is None:
+                max_time = tf.shape(outputs)[time_axis]
+            valid = tf.sequence_mask(sequence_lengths, max_time)
+            outputs._keras_mask = tf.transpose(valid) if self.time_major else valid
         return (outputs, *states) if self.return_state else outputs
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
@@ -453,7 +495,7 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
         self, inputs: Any, initial_state: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         # Symbolic tensors do not come to `call`, whose checks would come too late.
-        _check_keras(inputs, initial_state)
+        check_tensors(inputs, initial_state)
         if initial_state is not None:
             states = initial_state if isinstance(initial_state, (list, tuple)) else [initial_state]
             batch_size = inputs.shape[1 if self.time_major else 0]
@@ -539,17 +581,3 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
             "recurrent_constraint": keras.constraints.serialize(self.recurrent_constraint),
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
         }
-
-
-def _check_keras(*values: Any) -> None:
-    """Raises TypeError for a symbolic tensor of `tf_keras`.
-
-    It would make a lambda layer of what happens here, whose weights never train.
-    """
-    for value in tf.nest.flatten(values):
-        if type(value).__module__.partition(".")[0] == "tf_keras":
-            raise TypeError(
-                "expected tensors of Keras 3, of which this package's layers are, but received "
-                f"{type(value).__name__} of tf_keras: make the model with `import keras`, or unset "
-                "the environment variable TF_USE_LEGACY_KERAS, which makes tf.keras mean tf_keras"
-            )

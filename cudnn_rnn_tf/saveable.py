@@ -1,7 +1,7 @@
 """Saving opaque buffers that are not inside a Keras layer."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -51,7 +51,7 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         self._config = config
         self._shapes = shapes
         self._converter = converter
-        self._assigned_parts: list[tf.Tensor] = []
+        self._parts: dict[int, tf.Tensor] = {}
         if tf.executing_eagerly():
             # A tensor that is read now would never change.
             op = variable
@@ -77,6 +77,13 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         """The variable that is saved."""
         return self._variable
 
+    def _assign(self, params: tf.Tensor) -> Any:
+        if not hasattr(self._variable, "assign") and not self._variable.dtype._is_ref_dtype:
+            # Savers make what restores along with what saves, so it is too early to refuse.
+            message = f"{self.name} cannot be restored: it was made of a tensor, not of a variable"
+            return tf.debugging.Assert(False, [message])
+        return tf.compat.v1.assign(self._variable, params)
+
     def _tensors(self) -> list[tf.Tensor]:
         params = tf.convert_to_tensor(self._variable)
         weights, biases = self._converter.opaque_to_tf_canonical(params)
@@ -93,18 +100,25 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         # be another program's, whose layout is not known; what is written last stays.
         with tf.control_dependencies(_assignments_in_scope(self._variable)):
             canonical = contrib_format.checked(self._shapes, tensors)
-            return self._variable.assign(self._converter.tf_canonical_to_opaque(canonical))
+            return self._assign(self._converter.tf_canonical_to_opaque(canonical))
 
     def assign_part(self, index: int, tensor: tf.Tensor) -> Any:
-        """Assigns one of the tensors of a Saver's checkpoint, the others staying as they are."""
-        # In a graph nothing else says that the next one has to wait for this one.
-        with tf.control_dependencies(self._assigned_parts):
+        """Assigns one of the tensors of a Saver's checkpoint, the others staying as they are.
+
+        In a graph, where the buffer may have no value yet, it takes all of them.
+        """
+        tensor = tf.cast(tensor, self._variable.dtype.base_dtype)
+        if tf.executing_eagerly():
             tensors = self._tensors()
-            tensors[index] = tf.cast(tensor, self._variable.dtype.base_dtype)
-            assigned = self._variable.assign(self._converter.tf_canonical_to_opaque(tensors))
-        if not tf.executing_eagerly():
-            self._assigned_parts = [assigned]
-        return assigned
+            tensors[index] = tensor
+            return self._assign(self._converter.tf_canonical_to_opaque(tensors))
+        self._parts[index] = tensor
+        if len(self._parts) < len(self._shapes):
+            return tf.no_op()
+        parts, self._parts = self._parts, {}
+        return self._assign(
+            self._converter.tf_canonical_to_opaque([parts[i] for i in range(len(parts))])
+        )
 
     # TensorFlow's extension points for what an object-based checkpoint holds of an object.
 
@@ -112,7 +126,7 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         return ops.params_to_named(self._config, tf.convert_to_tensor(self._variable))
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
-        return self._variable.assign(
+        return self._assign(
             ops.named_to_params(
                 self._config, restored_tensors, self._variable.dtype.base_dtype, self.name
             )
@@ -122,7 +136,7 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
 class SavedCell(tf.__internal__.tracking.AutoTrackable):
     """What contrib's object-based checkpoints have as a cell: its `kernel` and its `bias`.
 
-    It is there to read such a checkpoint; what is read goes into the buffer.
+    They are parts of the buffer.
 
     Args:
         saveable: of the buffer.
@@ -143,7 +157,7 @@ class _SavedPart(tf.__internal__.tracking.Trackable):
         self._index = index
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
-        return {"VARIABLE_VALUE": self._saveable._tensor(self._index)}
+        return {"VARIABLE_VALUE": self._saveable.specs[self._index].tensor}
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         return self._saveable.assign_part(self._index, restored_tensors["VARIABLE_VALUE"])
@@ -174,7 +188,8 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
     Use the subclass of the network's mode.
 
     Args:
-        opaque_params: the variable that holds the buffer, of shape [params_size].
+        opaque_params: the variable that holds the buffer, of shape [params_size]. Of a tensor with
+            it nothing can be restored.
         num_layers: layers in the stack.
         num_units: units per layer and direction.
         input_size: size of the inputs' last dimension.
@@ -185,7 +200,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         name: name of the object.
 
     Raises:
-        TypeError: if `opaque_params` is no variable.
+        TypeError: if `opaque_params` is no variable and no tensor.
         ValueError: if its shape does not fit the configuration.
     """
 
@@ -196,7 +211,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
 
     def __init__(
         self,
-        opaque_params: tf.Variable,
+        opaque_params: tf.Variable | tf.Tensor,
         num_layers: int,
         num_units: int,
         input_size: int,
@@ -214,7 +229,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         self._optimized = opaque_params
         if isinstance(opaque_params, keras.Variable):
             opaque_params = opaque_params.value
-        if not hasattr(opaque_params, "assign"):
+        if not (hasattr(opaque_params, "assign") or tf.is_tensor(opaque_params)):
             raise TypeError(
                 f"expected opaque_params to be a variable, but received {opaque_params!r}"
             )
@@ -251,6 +266,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
             direction=self._direction,
         )
 
+    @functools.cached_property
     def saved_cells(self) -> dict[str, tf.__internal__.tracking.Trackable]:
         """What a layer has in contrib's object-based checkpoints, by name.
 
@@ -347,42 +363,94 @@ def _keras_slots(optimizer: keras.optimizers.Optimizer, kernel: Any) -> dict[str
     }
 
 
-# The name it had in TensorFlow 1.2.
-RNNParamsSaveable = CudnnOpaqueParamsSaveable
-
-
-def _doc(buffer: str) -> str:
-    # Python's -OO leaves out docstrings.
-    whole = (CudnnOpaqueParamsSaveable.__doc__ or "").replace("an opaque buffer", buffer)
-    return whole.replace("Use the subclass of the network's mode.\n\n    ", "")
-
-
 class CudnnLSTMSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = _doc("an LSTM's buffer")
+    """`CudnnOpaqueParamsSaveable` of an LSTM's buffer."""
+
     _rnn_mode = constants.CUDNN_LSTM
     _rnn_cell_name = "cudnn_compatible_lstm_cell"
     _format_converter_cls = CudnnParamsFormatConverterLSTM
 
 
 class CudnnGRUSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = _doc("a GRU's buffer")
+    """`CudnnOpaqueParamsSaveable` of a GRU's buffer."""
+
     _rnn_mode = constants.CUDNN_GRU
     _rnn_cell_name = "cudnn_compatible_gru_cell"
     _format_converter_cls = CudnnParamsFormatConverterGRU
 
 
 class CudnnRNNTanhSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = _doc("a tanh RNN's buffer")
+    """`CudnnOpaqueParamsSaveable` of a tanh RNN's buffer."""
+
     _rnn_mode = constants.CUDNN_RNN_TANH
     _rnn_cell_name = "basic_rnn_cell"
     _format_converter_cls = CudnnParamsFormatConverterTanh
 
 
 class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
-    __doc__ = _doc("a ReLU RNN's buffer")
+    """`CudnnOpaqueParamsSaveable` of a ReLU RNN's buffer."""
+
     _rnn_mode = constants.CUDNN_RNN_RELU
     _rnn_cell_name = "basic_rnn_cell"
     _format_converter_cls = CudnnParamsFormatConverterRelu
+
+
+_SAVEABLES = {
+    saveable._rnn_mode: saveable
+    for saveable in (
+        CudnnLSTMSaveable,
+        CudnnGRUSaveable,
+        CudnnRNNTanhSaveable,
+        CudnnRNNReluSaveable,
+    )
+}
+
+
+def RNNParamsSaveable(  # noqa: N802 - It was a class.
+    cudnn_rnn: Any,
+    params_to_canonical: Callable[..., Any],
+    canonical_to_params: Callable[..., Any],
+    param_variables: Sequence[tf.Variable],
+    base_variable_scope: str | None = None,
+    name: str = "params_canonical",
+) -> CudnnOpaqueParamsSaveable:
+    """What saved an op-level model's buffer up to TensorFlow 1.3.
+
+    In a Saver's checkpoint, a unidirectional network's names begin with the scope and
+    `multi_rnn_cell`, as they did. Of the biases, it has and needs those of step-by-step cells only.
+
+    Args:
+        cudnn_rnn: the model.
+        params_to_canonical: the model's own method of this name.
+        canonical_to_params: likewise.
+        param_variables: one variable, with the model's buffer.
+        base_variable_scope: prefix of the names; None for none.
+        name: name of the object.
+
+    Raises:
+        TypeError: if the variable is none.
+        ValueError: if there is not one variable, or its shape does not fit the model.
+    """
+    del params_to_canonical, canonical_to_params
+    if len(param_variables) != 1:
+        raise ValueError(
+            f"expected param_variables to be one variable, but received {param_variables!r}"
+        )
+
+    class Saveable(_SAVEABLES[cudnn_rnn.rnn_mode]):
+        def _tf_canonical_name_prefix(self, layer: int, is_fwd: bool = True) -> str:
+            return super()._tf_canonical_name_prefix(layer, is_fwd).removeprefix("rnn/")
+
+    return Saveable(
+        param_variables[0],
+        cudnn_rnn.num_layers,
+        cudnn_rnn.num_units,
+        cudnn_rnn.input_size,
+        cudnn_rnn.input_mode,
+        cudnn_rnn.direction,
+        base_variable_scope,
+        name,
+    )
 
 
 def canonical_var_list(optimizers: Sequence[Any] = ()) -> list[Any]:

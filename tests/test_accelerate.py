@@ -30,6 +30,39 @@ def sequential() -> tuple[keras.Model, np.ndarray]:
     return model, np.random.default_rng(0).integers(0, 7, (5, 6))
 
 
+def stacked() -> tuple[keras.Model, np.ndarray]:
+    """Three stacks in a row, and a layer on them that is no part of one."""
+    model = keras.Sequential([keras.Input((6,)), layers.Embedding(7, 3, mask_zero=True)])
+    for _ in range(2):
+        model.add(layers.Bidirectional(layers.LSTM(4, return_sequences=True)))
+    for _ in range(3):
+        model.add(layers.GRU(5, return_sequences=True, reset_after=True))
+    model.add(layers.SimpleRNN(3, return_sequences=True, use_bias=False))
+    regularizer = keras.regularizers.L2(0.1)
+    model.add(layers.SimpleRNN(3, use_bias=False, recurrent_regularizer=regularizer))
+    model.add(layers.Dense(2))
+    return model, np.random.default_rng(0).integers(0, 7, (5, 6))
+
+
+def branched() -> tuple[keras.Model, np.ndarray]:
+    """A stack with a mask that is not padded, and layers in a row that are not one."""
+    inputs = keras.Input((6, 4))
+    x = layers.Masking(7.0)(inputs)
+    for name in ("first", "second", "third"):
+        x = layers.LSTM(4, return_sequences=True, name=name)(x)
+    # This one is read twice.
+    y = layers.GRU(4, return_sequences=True, name="read")(x)
+    z = layers.GRU(4, return_sequences=True, name="reader")(y)
+    z = layers.GRU(4, return_sequences=True, name="other_units_follow")(z)
+    z = layers.GRU(5, return_sequences=True, name="dropped", dropout=0.1, seed=1)(z)
+    z = layers.GRU(5, name="ends")(z)
+    pooled = layers.GlobalAveragePooling1D()(y)
+    model = keras.Model(inputs, layers.Concatenate()([z, pooled]))
+    values = draw(5, 6, 4)
+    values[0, 2] = values[1, 0] = values[2, 4:] = 7.0
+    return model, values
+
+
 def functional() -> tuple[keras.Model, np.ndarray]:
     """With a model in it, a layer used twice, states, wrappers, and what cannot be fused."""
     inputs = keras.Input((6, 4))
@@ -52,7 +85,7 @@ def functional() -> tuple[keras.Model, np.ndarray]:
 def recurrent_types(model: keras.Model) -> list[type]:
     found = []
     for layer in model.layers:
-        if isinstance(layer, keras.Model):
+        if isinstance(layer, (keras.Model, drop_ins.Stack)):
             found += recurrent_types(layer)
         elif isinstance(layer, (layers.RNN, layers.Bidirectional)):
             found.append(type(layer))
@@ -61,10 +94,14 @@ def recurrent_types(model: keras.Model) -> list[type]:
     return found
 
 
-@pytest.mark.parametrize("make", [sequential, functional])
-def test_the_copy_computes_and_learns_what_the_model_does(make, capsys):
+@pytest.mark.parametrize(
+    "make, eagerly", [(sequential, False), (functional, False), (stacked, True), (branched, True)]
+)
+def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly, capsys):
     model, inputs = make()
-    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], jit_compile=False)
+    # Where the graph has nothing of its own, running without one is quicker than making it.
+    options = {"jit_compile": False, "run_eagerly": eagerly}
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **options)
     targets = draw(len(inputs), model.output_shape[-1])
     model.fit(inputs, targets, verbose=0)
     fast = crnn.accelerate(model)
@@ -117,6 +154,88 @@ def test_the_table_and_the_layers_agree(capsys):
         drop_ins.SimpleRNN,
         layers.RNN,
     ]
+
+
+def test_stacks(capsys):
+    model, _ = stacked()
+    fast = crnn.accelerate(model)
+    table = capsys.readouterr().out.splitlines()
+    assert "runs fused, in one op with 'bidirectional" in table[1]
+    assert [
+        (type(layer).__name__, [len(layer.layers)] if isinstance(layer, drop_ins.Stack) else [])
+        for layer in fast.layers
+    ] == [("Embedding", []), ("Stack", [2]), ("Stack", [3]), ("Stack", [2]), ("Dense", [])]
+    assert [layer.name for layer in fast.layers[1:]] == [
+        model.layers[index].name for index in (2, 5, 7, 8)
+    ]
+    assert all(layer.runs_fused for layer in fast.layers if isinstance(layer, drop_ins.Stack))
+    plain = crnn.accelerate(model, stacks=False)
+    assert [layer.name for layer in plain.layers] == [layer.name for layer in model.layers]
+    model, _ = branched()
+    fast = crnn.accelerate(model)
+    assert {
+        layer.name: [part.name for part in layer.layers]
+        for layer in fast.layers
+        if isinstance(layer, drop_ins.Stack)
+    } == {
+        "third": ["first", "second", "third"],
+        "other_units_follow": ["reader", "other_units_follow"],
+    }
+
+
+def test_files_of_stacks(tmp_path):
+    model, inputs = branched()
+    fast = crnn.accelerate(model)
+    expected = fast(inputs)
+    fast.save(tmp_path / "fast.keras")
+    loaded = keras.saving.load_model(tmp_path / "fast.keras")
+    np.testing.assert_array_equal(loaded(inputs), expected)
+    # And once more fused, a fused model stays what it is.
+    again = crnn.accelerate(loaded)
+    np.testing.assert_array_equal(again(inputs), expected)
+
+
+@pytest.mark.parametrize("return_sequences", [True, False])
+@pytest.mark.parametrize("wrap", [lambda layer, **_: layer, drop_ins.Bidirectional])
+def test_a_stack_computes_what_its_layers_do(wrap, return_sequences):
+    """With any mask, and in a half type."""
+    mask = np.random.default_rng(1).random((5, 6)) > 0.3
+    mask[0], mask[1, 3:] = False, False
+    for dtype, tolerance in (("float64", 1e-12), ("mixed_float16", 1e-2)):
+        makers = [layers.LSTM(4, return_sequences=True, dtype=dtype) for _ in range(2)]
+        makers.append(layers.LSTM(4, return_sequences=return_sequences, dtype=dtype))
+        fused = [
+            wrap(drop_ins.LSTM.from_config(layer.get_config()), dtype=layer.dtype_policy)
+            for layer in makers
+        ]
+        stack = drop_ins.Stack(fused)
+        inputs = draw(5, 6, 3).astype("float64")
+        received = stack(inputs, mask=mask)
+        expected = keras.ops.convert_to_tensor(inputs)
+        for layer in fused:
+            expected = layer(expected, mask=mask)
+        assert stack.compute_output_shape(inputs.shape) == received.shape
+        assert received.dtype == expected.dtype
+        np.testing.assert_allclose(received, expected, rtol=0, atol=tolerance)
+
+
+def test_what_is_no_stack():
+    lstm = drop_ins.LSTM
+    for parts, message in (
+        ([], "there are none"),
+        ([layers.LSTM(2)], "is none of cudnn_rnn_tf.keras's layers"),
+        ([lstm(2), lstm(2)], "returns no sequences"),
+        ([lstm(2, return_sequences=True), lstm(3)], "differ in units"),
+        ([lstm(2, return_sequences=True), drop_ins.GRU(2)], "of different classes"),
+        ([lstm(2, dropout=0.1)], "dropout of"),
+        ([lstm(2, activation="relu")], "runs as Keras runs it: activation='relu'"),
+        ([drop_ins.Bidirectional(lstm(2), merge_mode="sum")], "merge_mode='sum'"),
+        ([drop_ins.Bidirectional(lstm(2), dtype="float64")], "differ in dtype_policy"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"expected layers that run in one op, but .*{message}"
+        ):
+            drop_ins.Stack(parts)
 
 
 def test_a_dry_run_only_prints(capsys):

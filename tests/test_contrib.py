@@ -350,3 +350,111 @@ def test_wrong_arguments():
         make("lstm", input_mode="some")
     with pytest.raises(ValueError, match="input_size"):
         make("gru", input_mode="skip_input").build([None, None, 4])
+
+
+# What `tf.layers.Layer` had.
+
+
+def test_names_are_numbered_and_scopes_give_names():
+    with tf.Graph().as_default():
+        layers = [make("lstm"), make("lstm"), make("gru"), make("lstm", name="mine")]
+        assert [layer.name for layer in layers] == [
+            "cudnn_lstm",
+            "cudnn_lstm_1",
+            "cudnn_gru",
+            "mine",
+        ]
+        with v1.variable_scope("outer") as scope:
+            pass
+        layer = make("lstm", name=v1.VariableScope(reuse=False, name="outer/inner"))
+        layer.build([None, None, 4])
+        assert layer.scope_name == "outer/inner"
+        # The scope is there already, so that its name goes on.
+        layer = make("lstm", name=scope)
+        layer.build([None, None, 4])
+        assert layer.scope_name == "outer_1"
+
+
+def assert_layers_attributes(layer, count):
+    """Of a built layer or cell."""
+    assert layer.weights == layer.variables == layer.trainable_weights == layer.trainable_variables
+    assert layer.non_trainable_weights == layer.non_trainable_variables == []
+    assert (layer.losses, layer.updates, layer.built) == ([], [], True)
+    assert layer.count_params() == count
+    values = layer.get_weights()
+    assert sum(value.size for value in values) == count
+    layer.set_weights([value + 1.0 for value in values])
+    for received, value in zip(layer.get_weights(), values, strict=True):
+        np.testing.assert_array_equal(received, value + 1.0)
+    with pytest.raises(ValueError, match="expected weights of the shapes"):
+        layer.set_weights(values[:-1])
+    layer.trainable = False
+    assert layer.trainable_weights == []
+    assert layer.non_trainable_weights == layer.weights
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_attributes_of_layers(eagerly):
+    def program(session):
+        layer = make("gru", 2, 3)
+        assert layer.input_spec.ndim == 3 and not layer.built
+        with pytest.raises(ValueError, match="CudnnGRU is not built yet"):
+            layer.count_params()
+        layer.build([None, None, 4])
+        assert layer.input_spec.axes == {-1: 4}
+        assert (layer._rnn_mode, layer._num_params_per_layer) == ("gru", 6)
+        assert [state.shape for state in layer._zero_state(5)] == [(2, 5, 3)]
+        if session:
+            session.run(v1.global_variables_initializer())
+        assert_layers_attributes(layer, 9 * (4 + 3 + 2) + 9 * (3 + 3 + 2))
+
+    program(None) if eagerly else in_graph(program)
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_attributes_of_cells(eagerly):
+    def program(session):
+        for make_cell, count in (
+            (lambda: cudnn_rnn.CudnnCompatibleLSTMCell(3), 4 * 3 * 8),
+            (lambda: cudnn_rnn.CudnnCompatibleGRUCell(3), 2 * 3 * 8 + 3 * 9),
+            (lambda: cudnn_rnn.BasicRNNCell(3), 3 * 8),
+            (lambda: cudnn_rnn.MultiRNNCell([cudnn_rnn.BasicRNNCell(3)] * 2), None),
+        ):
+            cell = make_cell()
+            state = cell.get_initial_state(tf.constant(INPUTS[0]))
+            again = cell.get_initial_state(batch_size=2, dtype=tf.float64)
+            assert tf.nest.map_structure(lambda s: (s.shape, s.dtype), again) == (
+                tf.nest.map_structure(lambda s: (s.shape, s.dtype), state)
+            )
+            with pytest.raises(ValueError, match="expected inputs, or batch_size and dtype"):
+                cell.get_initial_state(batch_size=2)
+            if count is None:
+                continue
+            with pytest.raises(ValueError, match="to be known"):
+                cell.build([None, None])
+            cell.build([None, 4])
+            assert (cell.dtype, len(cell.name) > 0) == (tf.float32, True)
+            inputs, state = tf.constant(INPUTS[0], tf.float32), cell.zero_state(2, tf.float32)
+            outputs, other = cell(inputs, state)[0], cell.call(inputs, state)[0]
+            if session:
+                session.run(v1.global_variables_initializer())
+                outputs, other = session.run([outputs, other])
+            np.testing.assert_array_equal(outputs, other)
+            assert_layers_attributes(cell, count)
+
+    program(None) if eagerly else in_graph(program)
+
+
+def test_a_stack_of_cells_whose_state_is_one_tensor():
+    cells = [cudnn_rnn.CudnnCompatibleGRUCell(units) for units in (3, 2)]
+    stack = cudnn_rnn.MultiRNNCell(cells)
+    joined = cudnn_rnn.MultiRNNCell(cells, state_is_tuple=False)
+    assert (stack.state_size, joined.state_size) == ((3, 2), 5)
+    state, one = stack.zero_state(2, tf.float64), joined.zero_state(2, tf.float64)
+    for inputs in INPUTS:
+        expected, state = stack(tf.constant(inputs), state)
+        outputs, one = joined(tf.constant(inputs), one)
+        np.testing.assert_array_equal(outputs, expected)
+        np.testing.assert_array_equal(one, np.concatenate(state, axis=1))
+    with pytest.raises(ValueError, match="state_is_tuple to be true"):
+        cudnn_rnn.MultiRNNCell([cudnn_rnn.CudnnCompatibleLSTMCell(3)], state_is_tuple=False)

@@ -224,21 +224,63 @@ def test_cells_in_object_based_checkpoints(tmp_path):
         with v1.variable_scope("target"):
             np.testing.assert_array_equal(target(inputs, state)[0], expected)
         status.assert_consumed()
-    with pytest.raises(ValueError, match="state_is_tuple to be true"):
-        cudnn_rnn.MultiRNNCell([], state_is_tuple=False)
 
 
-def test_a_cells_checkpoint_is_read_by_a_layer(tmp_path):
-    cells = [cudnn_rnn.CudnnCompatibleLSTMCell(3) for _ in range(2)]
-    cell = cudnn_rnn.MultiRNNCell(cells)
-    state = cell.zero_state(2, tf.float64)
-    for inputs in INPUTS:
-        expected, state = cell(tf.constant(inputs), state)
-    path = tf.train.Checkpoint(cell=cell).write(str(tmp_path / "cells"))
-    layer = make("lstm", 2, 3)
+@pytest.mark.parametrize("rnn_mode", ["lstm", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_checkpoints_move_between_cells_and_layers(rnn_mode, num_layers, tmp_path):
+    """There and back, under contrib's names, and of one cell without a stack around it as well."""
+    make_cell = {
+        "lstm": cudnn_rnn.CudnnCompatibleLSTMCell,
+        "rnn_tanh": cudnn_rnn.BasicRNNCell,
+        "rnn_relu": lambda units: cudnn_rnn.BasicRNNCell(units, tf.nn.relu),
+    }[rnn_mode]
+
+    def stack():
+        return cudnn_rnn.MultiRNNCell([make_cell(3) for _ in range(num_layers)])
+
+    def run(cell):
+        state = cell.zero_state(2, tf.float64)
+        for inputs in INPUTS:
+            outputs, state = cell(tf.constant(inputs), state)
+        return outputs
+
+    with v1.variable_scope("", initializer=v1.random_normal_initializer(stddev=0.5)):
+        source = make_cell(3) if num_layers == 1 else stack()
+        expected = run(source)
+    path = tf.train.Checkpoint(cell=source).write(str(tmp_path / "cells"))
+    layer = make(rnn_mode, num_layers, 3)
     layer.build(INPUTS.shape)
     tf.train.Checkpoint(cell=layer).read(path).assert_nontrivial_match()
-    np.testing.assert_allclose(layer(INPUTS, training=False)[0][-1], expected, rtol=1e-12)
+    outputs, _ = layer(INPUTS, training=False)
+    np.testing.assert_allclose(outputs[-1], expected, rtol=1e-12)
+    path = tf.train.Checkpoint(cell=layer).write(str(tmp_path / "layer"))
+    cells = {f"cell-{index}/{part}" for index in range(num_layers) for part in ("kernel", "bias")}
+    assert {
+        name.removeprefix("cell/").removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")
+        for name, _ in tf.train.list_variables(path)
+        if name.startswith("cell/")
+    } == ({"kernel", "bias"} if num_layers == 1 else cells)  # The shortest names are written.
+    target = stack()
+    tf.train.Checkpoint(cell=target).read(path)
+    np.testing.assert_allclose(run(target), expected, rtol=1e-12)
+    # And by a layer, of which nothing is left over.
+    other = make(rnn_mode, num_layers, 3)
+    other.build(INPUTS.shape)
+    tf.train.Checkpoint(cell=other).read(path).assert_consumed()
+    np.testing.assert_allclose(other(INPUTS, training=False)[0], outputs, rtol=1e-12)
+
+
+def test_checkpoints_with_gates_are_read_by_every_layer(tmp_path):
+    """They keep both biases apart."""
+    layer = make("lstm", 2, 3)
+    layer.build(INPUTS.shape)
+    root = tf.train.Checkpoint(layer=tf.train.Checkpoint(_saveable=layer.saveable))
+    path = root.write(str(tmp_path / "gates"))
+    other = make("lstm", 2, 3)
+    other.build(INPUTS.shape)
+    tf.train.Checkpoint(layer=other).read(path).assert_nontrivial_match()
+    np.testing.assert_array_equal(other.kernel, layer.kernel)
 
 
 def write_contrib_objects(layer, path):

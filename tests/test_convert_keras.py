@@ -178,9 +178,24 @@ def test_configuration():
         assert not again.trainable_variables
         for part in (again.forward_layer, again.backward_layer):
             config, expected = part.get_config(), layers[0].forward_layer.get_config()
-            for name in ("name", "go_backwards", "zero_output_for_mask", "unit_forget_bias"):
+            for name in ("name", "go_backwards", "zero_output_for_mask"):
                 del config[name], expected[name]
             assert config == expected
+    # A layer that is made anew begins as Keras's would.
+    fresh = type(layer).from_config(layer.get_config())
+    fresh.build((None, None, 4))
+    weights = fresh.named_weights()
+    for name, bias in weights.items():
+        if name.endswith("bias"):
+            assert np.all(bias == 1.0) == ("forget_gate" in name)
+    recurrent = np.concatenate(
+        [
+            each
+            for name, each in weights.items()
+            if name.startswith("layer_0_forward") and "recurr" in name
+        ]
+    ).astype("float64")
+    np.testing.assert_allclose(recurrent.T @ recurrent, np.eye(3), atol=1e-5)
     inputs = normal(2, 5, 4)
     # Bfloat16 has 8 digits, which Keras's layers round each step to.
     np.testing.assert_allclose(layer(inputs), run_stack([bottom, top], inputs), atol=0.03)

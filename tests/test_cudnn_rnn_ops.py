@@ -124,18 +124,21 @@ def test_signatures_are_those_of_contrib():
 
     sizes = ["num_layers", "num_units", "input_size"]
     modes = ["input_mode", "direction"]
-    run = ["is_training", "sequence_lengths", "time_major"]
+    run = ["sequence_lengths", "time_major"]
     for mode, model in MODELS.items():
         is_lstm = mode == "lstm"
         states = ["input_h", "input_c"] if is_lstm else ["input_h"]
         assert names(model) == [*sizes, *modes, "dtype", "dropout", "seed"] + (
             ["num_proj"] * is_lstm
         )
-        assert names(model.__call__) == ["input_data", *states, "params", *run]
+        assert names(model.__call__) == ["input_data", *states, "params", *run, "is_training"]
         function = FUNCTIONS[mode]
         assert function.__name__ == f"cudnn_{mode}"
+        options = [*run, *modes, "dropout", "seed"]
+        if mode == "rnn_relu":
+            options = [*modes, "dropout", "seed", *run]
         assert names(function) == [
-            *("inputs", *states, "params", *run, *modes, "dropout", "seed", "name")
+            *("inputs", *states, "params", "is_training", *options, *["num_proj"] * is_lstm, "name")
         ]
         assert inspect.signature(model.__call__).parameters["is_training"].default is True
         assert inspect.signature(function).parameters["time_major"].default is True
@@ -155,6 +158,10 @@ def test_properties(config):
     for name in ("rnn_mode", "num_layers", "num_units", "input_size", "input_mode", "direction"):
         assert getattr(model, name) == getattr(config, name)
     assert model.num_dirs == reference.num_dirs(config)
+    assert len(reference.canonical_shapes(config)[1]) == (
+        model._NUM_PARAMS_PER_LAYER * config.num_layers * model.num_dirs
+    )
+    assert getattr(model, "num_proj", None) == (config.num_proj or None)
 
 
 def test_auto_select_is_resolved():
@@ -180,7 +187,7 @@ def parameter_arguments(config: RnnConfig) -> tuple[list[Any], dict[str, Any]]:
 def test_params_size(config):
     expected = draw(config)[2].size
     size = make_model(config).params_size()
-    assert size.shape == () and size.dtype == tf.int64
+    assert size.shape == () and size.dtype == tf.int32
     assert int(size) == expected
     network, options = parameter_arguments(config)
     size = cudnn_rnn_ops.cudnn_rnn_opaque_params_size(
@@ -430,7 +437,7 @@ def test_function_with_unknown_shapes(mode):
         results = model(inputs, *states, params, sequence_lengths=lengths)
         assert results[0].shape.as_list() == [None, None, 8]
         by_function = FUNCTIONS[mode](
-            inputs, *states, params, True, lengths, direction="bidirectional"
+            inputs, *states, params, True, sequence_lengths=lengths, direction="bidirectional"
         )
         return results, by_function
 
@@ -479,7 +486,7 @@ def test_names_of_ops(mode):
         assert graph.get_operation_by_name("join").type == "CudnnRnnTf>CanonicalToParams"
     assert types == {
         "run": "CudnnRnnTf>Forward",
-        "size": "CudnnRnnTf>ParamsSize",
+        "size": "Cast",  # To int32.
         "split": "CudnnRnnTf>ParamsToCanonical",
     }
 

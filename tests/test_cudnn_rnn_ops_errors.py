@@ -57,7 +57,12 @@ def test_unknown_mode():
 def test_is_training_must_be_a_bool(is_training):
     for call in (make_gru(), cudnn_rnn_ops.cudnn_gru):
         with pytest.raises(TypeError, match="expected is_training to be a Python bool"):
-            call(INPUTS, STATE, GRU_PARAMS, is_training)
+            call(INPUTS, STATE, GRU_PARAMS, is_training=is_training)
+
+
+def test_is_training_where_older_programs_have_it():
+    with pytest.raises(TypeError, match="received True: pass is_training by name"):
+        make_gru()(INPUTS, STATE, GRU_PARAMS, True)
 
 
 def test_is_training_must_not_be_a_tensor():
@@ -142,6 +147,11 @@ def test_functions_need_static_sizes(argument, shape):
         params = v1.placeholder(tf.float32, [None])
         with pytest.raises(ValueError, match=f"expected {argument} of rank 3 with static"):
             cudnn_rnn_ops.cudnn_lstm(*tensors, params, True)
+
+
+def test_a_projection_that_the_states_contradict():
+    with pytest.raises(ValueError, match=r"input_h to be num_proj, 3, but received .* 4\)"):
+        cudnn_rnn_ops.cudnn_lstm(INPUTS, STATE, STATE, LSTM_PARAMS, True, num_proj=3)
 
 
 def test_an_input_size_that_params_do_not_say():

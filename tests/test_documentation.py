@@ -16,9 +16,7 @@ PAGES = [
     "docs/gpu.md",
     "docs/gpu_kernels.md",
     "docs/speed_gpu.md",
-    "docs/from_contrib.md",
-    "docs/from_torch.md",
-    "docs/from_keras.md",
+    "docs/coming_from.md",
     "docs/deploying.md",
 ]
 

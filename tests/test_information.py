@@ -1,5 +1,6 @@
 """What the package says of itself, and what it says where it cannot work."""
 
+import ast
 import inspect
 import os
 import pathlib
@@ -10,11 +11,21 @@ import sys
 import textwrap
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import cells, cudnn_rnn_ops, information, layers, native, op_library, saveable
+from cudnn_rnn_tf import (
+    cells,
+    cudnn_rnn_ops,
+    information,
+    layers,
+    native,
+    op_library,
+    rnn_layer,
+    saveable,
+)
 
 
 def test_info():
@@ -104,7 +115,7 @@ def test_public_things_are_documented(module):
 def test_arguments_are_documented():
     """Each argument of a constructor or function is explained in its docstring."""
     for thing in (
-        *(crnn.CudnnLSTMSaveable, crnn.CudnnGRUSaveable),
+        *(crnn.CudnnOpaqueParamsSaveable, rnn_layer.CudnnRNN, crnn.AllGates, crnn.PerGate),
         *(cudnn_rnn_ops.CudnnLSTM, cudnn_rnn_ops.CudnnGRU, cudnn_rnn_ops.CudnnRNNRelu),
         *(cudnn_rnn_ops.cudnn_lstm, cudnn_rnn_ops.CudnnLSTM.__call__),
         *(cudnn_rnn_ops.CudnnGRU.__call__, crnn.CudnnCompatibleLSTMCell),
@@ -114,6 +125,24 @@ def test_arguments_are_documented():
             assert name in ("self", "args", "kwargs") or re.search(rf"\b{name}\b", documentation), (
                 f"{thing.__qualname__}: {name}"
             )
+
+
+@pytest.mark.parametrize("name", ["CudnnLSTM", "CudnnGRU", "CudnnRNNTanh", "CudnnRNNRelu"])
+def test_editors_see_the_layers_arguments_and_examples(name):
+    """The arguments of all layers, and an LSTM's own, in the signature; examples that run."""
+    layer = getattr(layers, name)
+    parameters = dict(inspect.signature(layer).parameters)
+    own = [parameters.pop(each, None) for each in ("num_proj", "cell_clip")]
+    assert all(own) == (name == "CudnnLSTM")
+    expected = inspect.signature(rnn_layer.CudnnRNN).parameters
+    assert {each: str(given) for each, given in parameters.items()} == {
+        each: str(given) for each, given in expected.items()
+    }
+    # As static tools read it.
+    source = ast.parse(inspect.getsource(layer)).body[0]
+    assert ast.get_docstring(source) == inspect.getdoc(layer)
+    (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(layer), re.DOTALL)
+    exec(textwrap.dedent(example), {"cudnn_rnn_tf": crnn, "np": np})
 
 
 # Without TensorFlow.

@@ -45,6 +45,36 @@ def test_bad_argument(rnn_mode, argument, value, error, words):
         assert word in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"units": 3}, ["'units'", "num_layers=1, num_units="]),
+        ({"hidden_size": 3, "num_layers": 1}, ["'hidden_size'", "num_units="]),
+        ({"num_layers": 1, "num_units": 3, "use_bias": False}, ["'use_bias'", 'bias_mode="none"']),
+        ({"num_layers": 1, "num_units": 3, "unroll": True}, ["'unroll'", "leave it out"]),
+        ({"num_layers": 1, "num_units": 3, "recurrent_activation": "tanh"}, ["cudnn_rnn_tf.keras"]),
+        ({"num_layers": 1, "num_units": 3, "activation": "relu"}, ["CudnnRNNRelu"]),
+        ({"num_layers": 1, "num_units": 3, "unit_forget_bias": True}, ["PerGate(forget_gate="]),
+        ({"num_layers": 1, "num_units": 3, "bidirectional": True}, ['direction="bidirectional"']),
+        ({"num_layers": 1, "num_units": 3, "batch_first": True}, ["time_major=False"]),
+    ],
+)
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_arguments_of_other_packages(rnn_mode, arguments, words):
+    with pytest.raises(TypeError) as raised:
+        LAYERS[rnn_mode](**arguments)
+    for word in [f"{LAYERS[rnn_mode].__name__} has no argument", *words]:
+        assert word in str(raised.value)
+
+
+def test_a_derived_class_has_arguments_of_its_own():
+    class Named(LAYERS["gru"]):
+        def __init__(self, units: int):
+            super().__init__(1, units)
+
+    assert Named(units=3).num_units == 3
+
+
 @pytest.mark.parametrize("argument", ["num_proj", "cell_clip"])
 @pytest.mark.parametrize("rnn_mode", ["gru", "rnn_tanh", "rnn_relu"])
 def test_lstm_only_argument(rnn_mode, argument):

@@ -80,6 +80,42 @@ def test_lengths_as_an_input(rnn_mode):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("go_backwards", [False, True])
+def test_lengths_become_a_mask_downstream(time_major, go_backwards):
+    """It is what the next layers and the loss would have of a mask; no layer has to ask for it."""
+    inputs, lengths = normal(3, 5, 4), np.array([5, 0, 3])
+    valid = np.arange(5) < lengths[:, np.newaxis]
+    if time_major:
+        inputs, valid = inputs.swapaxes(0, 1), valid.T
+    options = {"time_major": time_major, "go_backwards": go_backwards}
+    layer = make("lstm", **options, return_state=True)
+    run = tf.function(lambda: layer(inputs, sequence_lengths=lengths)[0]._keras_mask)
+    for mask in (layer(inputs, sequence_lengths=lengths)[0]._keras_mask, run()):
+        np.testing.assert_array_equal(mask, valid)
+    assert not hasattr(layer(inputs)[0], "_keras_mask")
+    # A layer on it that is told the lengths as well, and others.
+    outputs = make("gru", **options)(inputs, sequence_lengths=lengths)
+    above = make("gru", time_major=time_major)
+    np.testing.assert_array_equal(above(outputs), above(outputs, sequence_lengths=lengths))
+    with pytest.raises(ValueError, match="both sequence_lengths and a mask"):
+        above(outputs, sequence_lengths=lengths, mask=valid)
+
+
+def test_losses_ignore_padding_of_lengths():
+    inputs, targets = normal(3, 5, 4), normal(3, 5, 2)
+    lengths = np.array([5, 1, 3])
+    sequences, sizes = keras.Input((5, 4)), keras.Input((), dtype="int32")
+    x = make("gru")(sequences, sequence_lengths=sizes)
+    model = keras.Model([sequences, sizes], keras.layers.Dense(2)(x))
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    loss = model.evaluate([inputs, lengths], targets, verbose=0)
+    valid = np.arange(5) < lengths[:, np.newaxis]
+    errors = np.square(model.predict([inputs, lengths], verbose=0) - targets).mean(-1)
+    np.testing.assert_allclose(loss, errors[valid].mean(), rtol=1e-5)
+    assert abs(errors.mean() - errors[valid].mean()) > 0.01
+
+
 @all_modes
 def test_symbolic_states(rnn_mode):
     """An encoder's states start a decoder."""

@@ -31,6 +31,40 @@ def build(rnn_mode: str, **kwargs):
     return layer
 
 
+# By name.
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_named_weights(rnn_mode):
+    layer = randomize(LAYERS[rnn_mode](**STACK), SHAPE)
+    named = layer.named_weights()
+    weights, biases = layer.params_to_canonical()
+    assert list(named) == layer_reference.config_of(layer).canonical_names
+    for received, expected in zip(named.values(), weights + biases, strict=True):
+        np.testing.assert_array_equal(received, expected)
+    # All of them, and one.
+    other = build(rnn_mode)
+    other.assign_named_weights(named)
+    np.testing.assert_array_equal(other.kernel, layer.kernel)
+    name = next(each for each in named if each.startswith("layer_1_backward") and "bias" in each)
+    other.assign_named_weights({name: [7.0, 8.0, 9.0]})
+    for each, value in other.named_weights().items():
+        np.testing.assert_array_equal(value, [7.0, 8.0, 9.0] if each == name else named[each])
+
+
+def test_wrong_named_weights():
+    layer = make("gru")
+    with pytest.raises(ValueError, match="is not built yet"):
+        layer.named_weights()
+    layer.build((None, None, 4))
+    before = layer.kernel.numpy()
+    with pytest.raises(ValueError, match="among layer_0_forward_reset_gate_kernel, .* 'kernel'"):
+        layer.assign_named_weights({"kernel": 0.0})
+    with pytest.raises(ValueError, match=r"layer_0_forward_candidate_bias .*shape \(3,\)"):
+        layer.assign_named_weights({"layer_0_forward_candidate_bias": np.zeros(2, "float32")})
+    np.testing.assert_array_equal(layer.kernel, before)
+
+
 # Initializers.
 
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from cudnn_rnn_tf.contrib.base_layer import BaseLayer
+
 _v1 = tf.compat.v1
 
 
@@ -18,7 +20,45 @@ class LSTMStateTuple(NamedTuple):
     h: Any
 
 
-class _Cell(tf.__internal__.tracking.Trackable):
+class _RNNCell(BaseLayer, tf.__internal__.tracking.Trackable):
+    """What single cells and stacks of them share."""
+
+    @property
+    def state_size(self) -> Any:
+        """The size of the state, or a tuple of them."""
+        raise NotImplementedError
+
+    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+        """A state of zeros, shaped and nested as `state_size`."""
+        return tf.nest.map_structure(
+            lambda size: tf.zeros([batch_size, size], dtype), self.state_size
+        )
+
+    def get_initial_state(
+        self, inputs: Any = None, batch_size: Any = None, dtype: Any = None
+    ) -> Any:
+        """A state of zeros.
+
+        Args:
+            inputs: [B, I], whose batch size and type the state has; None for those that follow.
+            batch_size: B.
+            dtype: of the state.
+
+        Raises:
+            ValueError: if neither `inputs` nor both others are given.
+        """
+        if inputs is not None:
+            inputs = tf.convert_to_tensor(inputs)
+            batch_size, dtype = tf.shape(inputs)[0], inputs.dtype
+        if batch_size is None or dtype is None:
+            raise ValueError(
+                "expected inputs, or batch_size and dtype, but received "
+                f"batch_size={batch_size!r} and dtype={dtype!r}"
+            )
+        return self.zero_state(batch_size, dtype)
+
+
+class _Cell(_RNNCell):
     """What the cells share.
 
     Args:
@@ -26,12 +66,17 @@ class _Cell(tf.__internal__.tracking.Trackable):
         reuse: as of `tf.compat.v1.variable_scope`.
     """
 
-    _scope_name: str
+    name: str
 
     def __init__(self, num_units: int, reuse: bool | None = None):
         self._num_units = num_units
         self._reuse = reuse
-        self._built: dict[str, tf.Variable] = {}
+        self._variables: dict[str, tf.Variable] = {}
+
+    @property
+    def dtype(self) -> tf.DType | None:
+        """The variables' type; None before there are any."""
+        return self.variables[0].dtype.base_dtype if self.built else None
 
     @property
     def output_size(self) -> int:
@@ -39,20 +84,19 @@ class _Cell(tf.__internal__.tracking.Trackable):
 
     @property
     def state_size(self) -> Any:
-        """The size of the state, or a tuple of them."""
         return self._num_units
 
     @property
     def variables(self) -> list[tf.Variable]:
-        return list(self._built.values())
+        return list(self._variables.values())
 
-    trainable_variables = variables
+    def build(self, inputs_shape: Any) -> None:
+        """Creates the variables in float32, unless they are there.
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
-        """A state of zeros, shaped and nested as `state_size`."""
-        return tf.nest.map_structure(
-            lambda size: tf.zeros([batch_size, size], dtype), self.state_size
-        )
+        Args:
+            inputs_shape: [B, I], I being known.
+        """
+        self._build(tf.TensorShape(inputs_shape), tf.float32, None)
 
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[tf.Tensor, Any]:
         """Runs one step.
@@ -66,19 +110,30 @@ class _Cell(tf.__internal__.tracking.Trackable):
             outputs [B, H] and the new state.
         """
         inputs = tf.convert_to_tensor(inputs)
-        if not self._built:
-            # What is to be reused has the cell's name; what is new, one that is free.
-            scope = scope or (self._scope_name if self._reuse else None)
-            with _v1.variable_scope(scope, self._scope_name, reuse=self._reuse):
-                self._create_variables(inputs.shape.as_list()[-1], inputs.dtype)
-            # A checkpoint may have been restored before this was built.
-            for name, variable in self._tracked().items():
-                self._handle_deferred_dependencies(name, variable)
-        return self._step(inputs, state)
+        self._build(inputs.shape, inputs.dtype, scope)
+        return self.call(inputs, state)
+
+    def _build(self, inputs_shape: tf.TensorShape, dtype: tf.DType, scope: Any) -> None:
+        if self.built:
+            return
+        input_size = inputs_shape.as_list()[-1] if inputs_shape.rank else None
+        if input_size is None:
+            raise ValueError(
+                f"expected the last dimension of the inputs of {type(self).__name__} to be known, "
+                f"but received shape {inputs_shape}"
+            )
+        # What is to be reused has the cell's name; what is new, one that is free.
+        scope = scope or (self.name if self._reuse else None)
+        with _v1.variable_scope(scope, self.name, reuse=self._reuse):
+            self._create_variables(input_size, dtype)
+        self.built = True
+        # A checkpoint may have been restored before this was built.
+        for name, variable in self._tracked().items():
+            self._handle_deferred_dependencies(name, variable)
 
     def _tracked(self) -> dict[str, tf.Variable]:
         """The variables by their names in object-based checkpoints."""
-        return {name.replace("/", "_"): variable for name, variable in self._built.items()}
+        return {name.replace("/", "_"): variable for name, variable in self._variables.items()}
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         # TensorFlow's extension point.
@@ -96,25 +151,31 @@ class _Cell(tf.__internal__.tracking.Trackable):
         shape = [columns] if rows is None else [rows, columns]
         if rows is None and initializer is None:
             initializer = _v1.zeros_initializer()
-        self._built[name] = _v1.get_variable(name, shape, dtype, initializer)
+        self._variables[name] = _v1.get_variable(name, shape, dtype, initializer)
 
     def _apply(self, name: str, *inputs: tf.Tensor) -> tf.Tensor:
         outer = f"{name}/" if name else ""
         joined = tf.concat(inputs, axis=-1)
-        return tf.matmul(joined, self._built[f"{outer}kernel"]) + self._built[f"{outer}bias"]
+        kernel, bias = self._variables[f"{outer}kernel"], self._variables[f"{outer}bias"]
+        return tf.matmul(joined, kernel) + bias
 
     def _create_variables(self, input_size: int, dtype: tf.DType) -> None:
         raise NotImplementedError
 
-    def _step(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+    def call(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
+        """Runs one step of a cell that is built."""
         raise NotImplementedError
 
 
 class CudnnCompatibleLSTMCell(_Cell):
-    __doc__ = f"""`CudnnLSTM`, step by step.
-    {(_Cell.__doc__ or "").partition("share.")[2]}"""
+    """`CudnnLSTM`, step by step.
 
-    _scope_name = "cudnn_compatible_lstm_cell"
+    Args:
+        num_units: units, H.
+        reuse: as of `tf.compat.v1.variable_scope`.
+    """
+
+    name = "cudnn_compatible_lstm_cell"
 
     @property
     def state_size(self) -> LSTMStateTuple:
@@ -124,7 +185,7 @@ class CudnnCompatibleLSTMCell(_Cell):
         self._create("kernel", input_size + self._num_units, 4 * self._num_units, dtype)
         self._create("bias", None, 4 * self._num_units, dtype)
 
-    def _step(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, LSTMStateTuple]:
+    def call(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, LSTMStateTuple]:
         c, h = state
         i, g, f, o = tf.split(self._apply("", inputs, h), 4, axis=-1)
         c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
@@ -133,13 +194,16 @@ class CudnnCompatibleLSTMCell(_Cell):
 
 
 class CudnnCompatibleGRUCell(_Cell):
-    __doc__ = f"""`CudnnGRU`, step by step.
-    {(_Cell.__doc__ or "").partition("share.")[2]}
+    """`CudnnGRU`, step by step.
+
+    Args:
+        num_units: units, H.
+        reuse: as of `tf.compat.v1.variable_scope`.
         kernel_initializer: of the kernels; None for that of the variable scope. The biases of the
             gates start at one.
     """
 
-    _scope_name = "cudnn_compatible_gru_cell"
+    name = "cudnn_compatible_gru_cell"
 
     def __init__(self, num_units: int, reuse: bool | None = None, kernel_initializer: Any = None):
         super().__init__(num_units, reuse)
@@ -156,7 +220,7 @@ class CudnnCompatibleGRUCell(_Cell):
             ones = _v1.ones_initializer() if name == "gates" else None
             self._create(f"{name}/bias", None, columns, dtype, ones)
 
-    def _step(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         r, z = tf.split(tf.sigmoid(self._apply("gates", inputs, state)), 2, axis=-1)
         input_side = self._apply("candidate/input_projection", inputs)
         recurrent_side = self._apply("candidate/hidden_projection", state)
@@ -165,12 +229,15 @@ class CudnnCompatibleGRUCell(_Cell):
 
 
 class BasicRNNCell(_Cell):
-    __doc__ = f"""`CudnnRNNTanh` or, with `activation=tf.nn.relu`, `CudnnRNNRelu`, step by step.
-    {(_Cell.__doc__ or "").partition("share.")[2]}
+    """`CudnnRNNTanh` or, with `activation=tf.nn.relu`, `CudnnRNNRelu`, step by step.
+
+    Args:
+        num_units: units, H.
         activation: of the output.
+        reuse: as of `tf.compat.v1.variable_scope`.
     """
 
-    _scope_name = "basic_rnn_cell"
+    name = "basic_rnn_cell"
 
     def __init__(
         self,
@@ -185,29 +252,34 @@ class BasicRNNCell(_Cell):
         self._create("kernel", input_size + self._num_units, self._num_units, dtype)
         self._create("bias", None, self._num_units, dtype)
 
-    def _step(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         h = self._activation(self._apply("", inputs, state))
         return h, h
 
 
-class MultiRNNCell(tf.__internal__.tracking.Trackable):
-    """Cells on top of each other; the state is a tuple of theirs.
+class MultiRNNCell(_RNNCell):
+    """Cells on top of each other.
 
     Args:
         cells: from the bottom.
-        state_is_tuple: must be true, which TensorFlow 1 recommended.
+        state_is_tuple: whether the state is a tuple of theirs; if not, it is one tensor, theirs
+            side by side on the last axis.
 
     Raises:
-        ValueError: if `state_is_tuple` is false.
+        ValueError: if the state is to be one tensor and a cell's is not.
     """
 
+    name = "multi_rnn_cell"
+
     def __init__(self, cells: Sequence[Any], state_is_tuple: bool = True):
-        if not state_is_tuple:
-            raise ValueError(
-                "expected state_is_tuple to be true, as states are tuples here, but received "
-                f"{state_is_tuple!r}"
-            )
         self._cells = list(cells)
+        self._state_is_tuple = state_is_tuple
+        sizes = [cell.state_size for cell in self._cells]
+        if not state_is_tuple and any(isinstance(size, (tuple, list)) for size in sizes):
+            raise ValueError(
+                "expected state_is_tuple to be true, as a cell's state is a tuple itself, but "
+                f"received {state_is_tuple!r} with cells of the state sizes {sizes}"
+            )
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         # TensorFlow's extension point; the names are those that TensorFlow 1 gave them.
@@ -218,32 +290,37 @@ class MultiRNNCell(tf.__internal__.tracking.Trackable):
         return children
 
     @property
+    def built(self) -> bool:
+        return all(cell.built for cell in self._cells)
+
+    @property
     def output_size(self) -> int:
         return self._cells[-1].output_size
 
     @property
-    def state_size(self) -> tuple[Any, ...]:
-        return tuple(cell.state_size for cell in self._cells)
+    def state_size(self) -> Any:
+        sizes = tuple(cell.state_size for cell in self._cells)
+        return sizes if self._state_is_tuple else sum(sizes)
 
     @property
     def variables(self) -> list[tf.Variable]:
         return [variable for cell in self._cells for variable in cell.variables]
 
-    trainable_variables = variables
-
-    def zero_state(self, batch_size: Any, dtype: Any) -> tuple[Any, ...]:
-        """A state of zeros."""
-        return tuple(cell.zero_state(batch_size, dtype) for cell in self._cells)
-
     def __call__(self, inputs: Any, state: Any, scope: Any = None) -> tuple[tf.Tensor, Any]:
-        """Runs one step of all cells; returns the last one's outputs and the new states."""
+        """Runs one step of all cells; returns the last one's outputs and the new state."""
+        with _v1.variable_scope(scope or self.name):
+            return self.call(inputs, state)
+
+    def call(self, inputs: Any, state: Any) -> tuple[tf.Tensor, Any]:
+        """Runs one step in the current variable scope."""
+        if not self._state_is_tuple:
+            state = tf.split(state, [cell.state_size for cell in self._cells], axis=-1)
         states = []
-        with _v1.variable_scope(scope or "multi_rnn_cell"):
-            for index, (cell, own_state) in enumerate(zip(self._cells, state, strict=True)):
-                with _v1.variable_scope(f"cell_{index}"):
-                    inputs, own_state = cell(inputs, own_state)
-                states.append(own_state)
-        return inputs, tuple(states)
+        for index, (cell, own_state) in enumerate(zip(self._cells, state, strict=True)):
+            with _v1.variable_scope(f"cell_{index}"):
+                inputs, own_state = cell(inputs, own_state)
+            states.append(own_state)
+        return inputs, tuple(states) if self._state_is_tuple else tf.concat(states, axis=-1)
 
 
 def stack_bidirectional_dynamic_rnn(

@@ -13,6 +13,7 @@ import numpy as np
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.initializers import AllGates, PerGate
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
@@ -45,12 +46,12 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
         **options: to the layer's constructor, instead of what it would be given.
 
     Returns:
-        A built layer with the same weights to the bit, and with the same initializers,
-        regularizers, constraints, dtype policy, `return_sequences`, `return_state`, `go_backwards`
-        and `stateful`. The one bias of an LSTM or simple RNN becomes the input side's
-        (`bias_mode="single_input"`); `bias_mode="double"` adds zeros for the other side. States are
-        [B, L * D, H] here; past a sequence's end outputs are zeros, where an unwrapped Keras layer
-        repeats the last one.
+        A built layer with the same weights to the bit, and with the same initializers (of the
+        bottom layer, `unit_forget_bias` included), regularizers, constraints, dtype policy,
+        `return_sequences`, `return_state`, `go_backwards` and `stateful`. The one bias of an LSTM
+        or simple RNN becomes the input side's (`bias_mode="single_input"`); `bias_mode="double"`
+        adds zeros for the other side. States are [B, L * D, H] here; past a sequence's end outputs
+        are zeros, where an unwrapped Keras layer repeats the last one.
 
     Raises:
         TypeError: if the source is none of those.
@@ -75,7 +76,8 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
         [_from_weights(rnn_mode, part.get_weights()) for part in parts],
         len(_directions(layers[0])),
         {
-            **{key: getattr(bottom, key) for key in _INITIALIZERS + _REGULARIZERS},
+            **_initializers_of(bottom),
+            **{key: getattr(bottom, key) for key in _REGULARIZERS},
             "dropout": dropout,
             "dtype": bottom.dtype_policy,
             "trainable": bottom.trainable,
@@ -105,7 +107,8 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
     Raises:
         TypeError: if `layer` is none of this package's layers.
         ValueError: if it is not built, or Keras has no equivalent: skip input, projection, cell
-            clipping, time-major data, the states of more than one layer.
+            clipping, time-major data, the states of more than one layer, initializers of gates on
+            their own (`PerGate`) other than a forget gate's of ones.
     """
     target = "keras.layers"
     network.check_layer(layer, target, num_proj=None, cell_clip=None, time_major=False)
@@ -290,9 +293,10 @@ def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> 
     """One layer of Keras's own of a stack, not yet built."""
 
     def make(go_backwards: bool) -> keras.layers.Layer:
-        options = {key: getattr(layer, key) for key in _INITIALIZERS + _REGULARIZERS}
-        options["recurrent_initializer"] = layer.recurrent_initializer or layer.kernel_initializer
+        options = {key: getattr(layer, key) for key in _REGULARIZERS}
+        initializers, unit_forget_bias = _to_initializers(layer)
         options |= {
+            **initializers,
             "use_bias": layer.bias_mode != "none",
             "return_sequences": return_sequences,
             "return_state": layer.return_state,
@@ -303,7 +307,7 @@ def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> 
             "zero_output_for_mask": return_sequences,
         }
         if layer.rnn_mode == constants.CUDNN_LSTM:
-            return keras.layers.LSTM(layer.num_units, unit_forget_bias=False, **options)
+            return keras.layers.LSTM(layer.num_units, unit_forget_bias=unit_forget_bias, **options)
         if layer.rnn_mode == constants.CUDNN_GRU:
             return keras.layers.GRU(layer.num_units, reset_after=True, **options)
         activation = layer.rnn_mode.removeprefix("rnn_")
@@ -314,6 +318,34 @@ def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> 
     return keras.layers.Bidirectional(
         make(go_backwards), backward_layer=make(not go_backwards), dtype=layer.dtype_policy
     )
+
+
+def _initializers_of(part: keras.layers.Layer) -> dict[str, Any]:
+    """What a layer of ours begins with to begin as one direction of Keras's layer does."""
+    found: dict[str, Any] = {key: AllGates(getattr(part, key)) for key in _INITIALIZERS}
+    if getattr(part, "unit_forget_bias", False):
+        found["bias_initializer"] = PerGate(part.bias_initializer, forget_gate="ones")
+    return found
+
+
+def _to_initializers(layer: CudnnRNN) -> tuple[dict[str, Any], bool]:
+    """The inverse of `_initializers_of`, and whether there is a unit forget bias."""
+    found = {key: getattr(layer, key) for key in _INITIALIZERS}
+    found["recurrent_initializer"] = layer.recurrent_initializer or layer.kernel_initializer
+    bias = found["bias_initializer"]
+    unit_forget_bias = (
+        isinstance(bias, PerGate)
+        and bias.gates.keys() == {"forget_gate"}
+        and isinstance(bias.gates["forget_gate"], keras.initializers.Ones)
+    )
+    if unit_forget_bias:
+        found["bias_initializer"] = bias.default
+    for key, initializer in found.items():
+        if isinstance(initializer, PerGate):
+            raise ValueError(f"{key} of layer {layer.name!r} has no equivalent in keras.layers")
+        if isinstance(initializer, AllGates):
+            found[key] = initializer.initializer
+    return found, unit_forget_bias
 
 
 def _from_weights(rnn_mode: str, weights: Sequence[np.ndarray]) -> network.PseudoLayer:

@@ -8,5 +8,6 @@ from cudnn_rnn_tf.keras.acceleration import accelerate
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.fusion import Fusion
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.stack import Stack
 
-__all__ = ["GRU", "LSTM", "Bidirectional", "Fusion", "SimpleRNN", "accelerate"]
+__all__ = ["GRU", "LSTM", "Bidirectional", "Fusion", "SimpleRNN", "Stack", "accelerate"]

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
+import tensorflow as tf
 
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.stack import Stack, needs_several_ops
 
 _DROP_INS = {layer.__name__: layer for layer in (LSTM, GRU, SimpleRNN, Bidirectional)}
 _RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.ConvLSTM2D)
@@ -21,12 +23,16 @@ class _Row(NamedTuple):
     outcome: str
 
 
-def accelerate(model: keras.Model, dry_run: bool = False) -> keras.Model | None:
+def accelerate(
+    model: keras.Model, dry_run: bool = False, stacks: bool = True
+) -> keras.Model | None:
     """A copy of a model in which the fused ops run the recurrent layers.
 
     Every `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional` that they can run becomes the
-    layer of that name in `cudnn_rnn_tf.keras`. Names, weights and files stay as they are. A table
-    says of each recurrent layer what became of it and why; it is printed.
+    layer of that name in `cudnn_rnn_tf.keras`. Where nothing else reads the sequences between them,
+    several like layers in a row become one `cudnn_rnn_tf.keras.Stack` of them, which has the last
+    one's name and runs in one op; files with it load where this package is installed. The weights
+    stay as they are. A table says of each recurrent layer what became of it and why; it is printed.
 
     Args:
         model: a built model: sequential, functional, with models and shared layers in it, or of a
@@ -34,6 +40,8 @@ def accelerate(model: keras.Model, dry_run: bool = False) -> keras.Model | None:
             changed. Classes and functions of your own must be registered with Keras, or be in a
             `keras.saving.custom_object_scope`.
         dry_run: whether the table is all that is wanted.
+        stacks: whether layers in a row are to run in one op. Otherwise names and files stay as they
+            are.
 
     Returns:
         The copy: compiled, if the model is, with its weights, seeds and optimizer state. States of
@@ -61,7 +69,7 @@ def accelerate(model: keras.Model, dry_run: bool = False) -> keras.Model | None:
     with keras.saving.custom_object_scope(
         {keras.saving.get_registered_name(type(model)): type(model)}
     ):
-        config = _replaced(keras.saving.serialize_keras_object(model), rows)
+        config = _replaced(keras.saving.serialize_keras_object(model), rows, stacks)
         rows += _unseen(model, {row.name for row in rows})
         _print_table(model.name, rows)
         if dry_run:
@@ -69,6 +77,11 @@ def accelerate(model: keras.Model, dry_run: bool = False) -> keras.Model | None:
         compile_config = config.pop("compile_config", None)
         # It is the caller's own model, lambdas included.
         fast = keras.saving.deserialize_keras_object(config, safe_mode=False)
+        if list(_leaves(fast)) != list(_leaves(model)):
+            raise ValueError(
+                f"the layers of a copy of model {model.name!r} with stacks come in another order, "
+                "in which its weights would not be found: pass stacks=False"
+            )
         _assign(fast.variables, model.variables, model.name)
         if model.compiled and compile_config:
             if compile_config.get("jit_compile"):
@@ -81,25 +94,26 @@ def accelerate(model: keras.Model, dry_run: bool = False) -> keras.Model | None:
     return fast
 
 
-def _replaced(config: Any, rows: list[_Row]) -> Any:
+def _replaced(config: Any, rows: list[_Row], stacks: bool) -> Any:
     """A config with the drop-ins in it; each recurrent layer adds a row."""
     if isinstance(config, (list, tuple)):
-        return type(config)(_replaced(item, rows) for item in config)
+        return type(config)(_replaced(item, rows, stacks) for item in config)
     if not isinstance(config, dict):
         return config
     layer_class = _class_of(config)
     if layer_class is None or not issubclass(layer_class, _RECURRENT):
-        return {key: _replaced(value, rows) for key, value in config.items()}
+        first = len(rows)
+        config = {key: _replaced(value, rows, stacks) for key, value in config.items()}
+        if stacks and config.get("class_name") in ("Sequential", "Functional"):
+            config["config"] = _stacked(config["config"], rows, first)
+        return config
     name, kind = config["config"].get("name", ""), config["class_name"]
     if layer_class not in (getattr(keras.layers, key) for key in _DROP_INS):
         if layer_class not in _DROP_INS.values():
             rows.append(_Row(name, kind, "left: no fused op runs layers of this class"))
             return config
     replacement = _as_drop_in(config)
-    # Without weights, as this one only says what it will be.
-    probe = copy.deepcopy(replacement)
-    probe.pop("build_config", None)
-    layer = keras.saving.deserialize_keras_object(probe, safe_mode=False)
+    layer = _unbuilt(replacement)
     if layer.runs_fused.not_in_inference:
         rows.append(_Row(name, kind, f"left: {layer.runs_fused.not_in_inference}"))
         return config
@@ -108,6 +122,93 @@ def _replaced(config: Any, rows: list[_Row]) -> Any:
         outcome += f", in two ops: {layer.needs_two_ops}" if layer.needs_two_ops else ", in one op"
     rows.append(_Row(name, kind, outcome))
     return replacement
+
+
+def _unbuilt(config: dict[str, Any]) -> keras.layers.Layer:
+    """The layer of a config, without weights, to ask what it will be."""
+    config = {key: value for key, value in config.items() if key != "build_config"}
+    return keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=False)
+
+
+def _stacked(config: dict[str, Any], rows: list[_Row], first: int) -> dict[str, Any]:
+    """The config of a sequential or functional model, with stacks in place of layers in a row.
+
+    Args:
+        config: with the drop-ins in it.
+        rows: of the table; they say of the layers that they run in one op.
+        first: where the rows of this model begin.
+    """
+    runs: list[list[dict[str, Any]]] = []
+    for layer in config["layers"]:
+        if runs and _continues(config, runs[-1], layer):
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    layers = []
+    for run in runs:
+        if len(run) == 1:
+            layers += run
+            continue
+        names = [layer["config"]["name"] for layer in run]
+        for index in range(first, len(rows)):
+            if rows[index].name in names:
+                others = ", ".join(repr(name) for name in names if name != rows[index].name)
+                outcome = f"runs fused, in one op with {others}"
+                rows[index] = rows[index]._replace(outcome=outcome)
+        stack = keras.saving.serialize_keras_object(
+            Stack([_unbuilt(layer) for layer in run], name=names[-1])
+        )
+        if "inbound_nodes" in run[0]:
+            stack |= {"name": names[-1], "inbound_nodes": run[0]["inbound_nodes"]}
+        layers.append(stack)
+    return {**config, "layers": layers}
+
+
+def _continues(config: dict[str, Any], run: list[dict[str, Any]], layer: dict[str, Any]) -> bool:
+    """Whether a layer reads what the last one of a run hands on, and one op runs them all."""
+    if not (_is_drop_in(run[-1]) and _is_drop_in(layer)):
+        return False
+    if "input_layers" in config and not _reads_alone(config, layer, run[-1]):
+        return False
+    return not needs_several_ops([_unbuilt(each) for each in (*run, layer)])
+
+
+def _is_drop_in(config: dict[str, Any]) -> bool:
+    return config.get("module") == "keras.layers" and config.get("registered_name") in _DROP_INS
+
+
+def _reads_alone(config: dict[str, Any], layer: dict[str, Any], below: dict[str, Any]) -> bool:
+    """Whether a layer of a functional model is called once, on a layer that nothing else reads."""
+    nodes = [node for each in (below, layer) for node in each["inbound_nodes"]]
+    if len(nodes) != 2 or nodes[0]["kwargs"] != nodes[1]["kwargs"]:
+        return False
+    if not nodes[0]["kwargs"].keys() <= {"training", "mask"} or len(nodes[0]["args"]) != 1:
+        return False
+    uses = [name for each in config["layers"] for name in _read(each["inbound_nodes"])]
+    uses += tf.nest.flatten(config["output_layers"])
+    return list(_read(nodes[1]["args"])) == [below["name"]] and uses.count(below["name"]) == 1
+
+
+def _read(nodes: Any) -> Iterator[str]:
+    """The names of the layers whose outputs are in the configs of calls."""
+    if isinstance(nodes, dict):
+        if nodes.get("class_name") == "__keras_tensor__":
+            yield nodes["config"]["keras_history"][0]
+            return
+        nodes = nodes.values()
+    elif not isinstance(nodes, (list, tuple)):
+        return
+    for node in nodes:
+        yield from _read(node)
+
+
+def _leaves(model: Any) -> Iterator[str]:
+    """The names of a model's layers in the order of their weights, those within it included."""
+    for layer in model.layers:
+        if isinstance(layer, (keras.Model, Stack)):
+            yield from _leaves(layer)
+        elif layer.weights:
+            yield layer.name
 
 
 def _class_of(config: dict[str, Any]) -> type | None:

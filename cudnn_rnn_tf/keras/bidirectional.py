@@ -96,7 +96,7 @@ class Bidirectional(keras.layers.Bidirectional):
         lengths = None
         if packing:
             sequences, lengths = packing.pack(sequences), packing.lengths
-        outputs, states = forward(cells, sequences, initial_states, lengths, bool(training))
+        outputs, states = forward(cells, sequences, initial_states, lengths, bool(training), 2)
         if self.return_sequences:
             if packing:
                 outputs = packing.unpack(outputs, backward=False, zero_masked=True)

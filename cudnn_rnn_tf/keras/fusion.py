@@ -86,25 +86,28 @@ def forward(
     initial_states: Sequence[Sequence[tf.Tensor]],
     sequence_lengths: tf.Tensor | None,
     is_training: bool,
+    num_dirs: int,
 ) -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
-    """Runs one cell, or a forward and a backward one, in one op.
+    """Runs layers on top of each other, of one direction or of two, in one op.
 
     Args:
-        cells: one or two of Keras's cells, alike but for their weights.
+        cells: Keras's cells, alike but for their weights: for each layer one, or a forward and a
+            backward one.
         inputs: [B, T, I], of the cells' compute type.
         initial_states: of each cell, h and an LSTM's c, [B, H].
         sequence_lengths: int32 [B]; None where all sequences fill T.
         is_training: whether a gradient is likely to be wanted.
+        num_dirs: how many cells there are for each layer, D.
 
     Returns:
         outputs [B, T, D * H], and the final states of each cell.
     """
     config = RnnConfig(
         rnn_mode=_rnn_mode(cells[0]),
-        num_layers=1,
+        num_layers=len(cells) // num_dirs,
         num_units=cells[0].units,
         input_size=cells[0].kernel.shape[0],
-        direction="bidirectional" if len(cells) == 2 else "unidirectional",
+        direction="bidirectional" if num_dirs == 2 else "unidirectional",
         bias_mode=_bias_mode(cells[0]),
     )
     outputs, states = ops.forward(

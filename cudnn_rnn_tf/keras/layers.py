@@ -69,7 +69,7 @@ class _FusedLoop:
         if self.go_backwards:
             sequences = reverse_sequences(sequences, lengths, time_major=False)
         outputs, [states] = forward(
-            [self.cell], sequences, [initial_state], lengths, bool(training)
+            [self.cell], sequences, [initial_state], lengths, bool(training), 1
         )
         order = {"backward": self.go_backwards, "zero_masked": self.zero_output_for_mask}
         if not self.return_sequences:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf import cudnn_rnn_ops, opaque_kernel, ops
@@ -15,12 +16,17 @@ from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
     CUDNN_GRU,
+    CUDNN_GRU_PARAMS_PER_LAYER,
     CUDNN_INPUT_LINEAR_MODE,
     CUDNN_LSTM,
+    CUDNN_LSTM_PARAMS_PER_LAYER,
     CUDNN_RNN_RELU,
+    CUDNN_RNN_RELU_PARAMS_PER_LAYER,
     CUDNN_RNN_TANH,
+    CUDNN_RNN_TANH_PARAMS_PER_LAYER,
     CUDNN_RNN_UNIDIRECTION,
 )
+from cudnn_rnn_tf.contrib.base_layer import BaseLayer, unique_name
 from cudnn_rnn_tf.saveable import (
     CudnnGRUSaveable,
     CudnnLSTMSaveable,
@@ -34,7 +40,7 @@ __all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
 _v1 = tf.compat.v1
 
 
-class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
+class _CudnnRNN(HasConfig, BaseLayer, tf.__internal__.tracking.AutoTrackable):
     """A network in one op.
 
     In a graph, the layer's one saveable is put into the collection
@@ -52,7 +58,8 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         kernel_initializer: called with a canonical weight's shape and dtype, once for each; None
             for Glorot's uniform one.
         bias_initializer: likewise of the biases; None for zeros.
-        name: default name of the variable scope that the layer opens; None for the class's.
+        name: default name of the variable scope that the layer opens, or a
+            `tf.compat.v1.VariableScope` that has this name; None for the class's.
 
     Raises:
         ValueError: if an argument is out of range or does not fit the others.
@@ -60,6 +67,8 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
     """
 
     rnn_mode: str
+    # Of one pseudo-layer; contrib's name, as `_rnn_mode` and `_zero_state` are.
+    _num_params_per_layer: int
     _model_class: Callable[..., Any]
     # Programs assign a derived class before the layer is built.
     _saveable_cls: type[CudnnOpaqueParamsSaveable]
@@ -75,7 +84,7 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         dtype: Any = tf.float32,
         kernel_initializer: Callable[..., Any] | None = None,
         bias_initializer: Callable[..., Any] | None = None,
-        name: str | None = None,
+        name: str | tf.compat.v1.VariableScope | None = None,
     ):
         self._dtype = tf.as_dtype(dtype)
         if not self._dtype.is_floating:
@@ -83,7 +92,11 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         self._seed = seed
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer
-        self._name = name or f"cudnn_{self.rnn_mode}"
+        # As in TensorFlow 1, the scope that is opened is numbered on its own.
+        base_name = name.name if isinstance(name, _v1.VariableScope) else name
+        self._base_name = base_name or f"cudnn_{self.rnn_mode}"
+        is_named = isinstance(name, str) and name
+        self._name = name if is_named else unique_name(f"cudnn_{self.rnn_mode}")
         # Checks the arguments before there is an input: num_units is an input size that fits all.
         self._dropout = dropout
         # The model knows what to do with a rate of 1, which networks do not have.
@@ -97,7 +110,7 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         # The same, unless a custom getter of the variable scope hands out a function of it.
         self.kernel: tf.Tensor | tf.Variable | None = None
         self._variable: tf.Variable | None = None
-        self.built = False
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     # The configuration.
 
@@ -108,6 +121,10 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
     @property
     def dtype(self) -> tf.DType:
         return self._dtype
+
+    @property
+    def _rnn_mode(self) -> str:
+        return self.rnn_mode
 
     @property
     def input_mode(self) -> str:
@@ -142,6 +159,9 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         """The time-major shapes of the states: of h, and of an LSTM's c."""
         return tuple(map(list, self._config.state_shapes(batch_size, time_major=True)))
 
+    def _zero_state(self, batch_size: Any) -> tuple[tf.Tensor, ...]:
+        return tuple(tf.zeros(shape, self._dtype) for shape in self.state_shape(batch_size))
+
     def _built_config(self) -> RnnConfig:
         if not self.built:
             raise ValueError(
@@ -161,18 +181,6 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
     @property
     def variables(self) -> list[tf.Variable]:
         return [self._variable] if self.built else []
-
-    @property
-    def trainable_variables(self) -> list[tf.Variable]:
-        return [variable for variable in self.variables if variable.trainable]
-
-    @property
-    def non_trainable_variables(self) -> list[tf.Variable]:
-        return [variable for variable in self.variables if not variable.trainable]
-
-    weights = variables
-    trainable_weights = trainable_variables
-    non_trainable_weights = non_trainable_variables
 
     def build(self, input_shape: Any) -> None:
         """Creates the variable, unless it is there.
@@ -226,15 +234,16 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         # Its tensors are no part of a function or a loop in which the layer is built.
         with tf.init_scope():
             self._saveable = self._find_saveable() or self._create_saveable()
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         self.built = True
         # For a checkpoint that was restored before: what is an attribute by now has had its part.
-        for name, cell in self._saveable.saved_cells().items():
+        for name, cell in self._saveable.saved_cells.items():
             self._handle_deferred_dependencies(name, cell)
 
     def _own_scope(self) -> Any:
         """The layer's variable scope: at first a new one in the current scope."""
         if self._scope is None:
-            with _v1.variable_scope(None, self.name) as self._scope:
+            with _v1.variable_scope(None, self._base_name) as self._scope:
                 pass
         return _v1.variable_scope(self._scope, auxiliary_name_scope=False)
 
@@ -295,20 +304,24 @@ class _CudnnRNN(HasConfig, tf.__internal__.tracking.AutoTrackable):
         return created
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        # TensorFlow's extension point: a checkpoint has the variable by way of the saveable.
+        # TensorFlow's extension point: a checkpoint has the variable by way of the saveable, in
+        # contrib's own layout, cell by cell, where contrib had one.
         children = super()._trackable_children(save_type, **kwargs)
-        if save_type == "checkpoint":
-            children.pop("kernel", None)
-            children.pop("_variable", None)
-        else:
+        if save_type != "checkpoint":
             children.pop("_saveable", None)
+            return children
+        children.pop("kernel", None)
+        children.pop("_variable", None)
+        if self.built and self._saveable.saved_cells:
+            del children["_saveable"]
+            children.update(self._saveable.saved_cells)
         return children
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        # TensorFlow's extension point for what is read only where a checkpoint has it: contrib's
-        # own layout, cell by cell.
+        # TensorFlow's extension point for what is read where a checkpoint has it: such a layer gate
+        # by gate, too.
         found = super()._lookup_dependency(name, *args, **kwargs)
-        return found or (self.built and self._saveable.saved_cells().get(name)) or None
+        return self._saveable if name == "_saveable" else found
 
     def _handle_deferred_dependencies(self, name: str, trackable: Any) -> None:
         # An attribute that is the variable is not what a checkpoint has under its name.
@@ -409,6 +422,7 @@ def _doc(network: str) -> str:
 class CudnnLSTM(_CudnnRNN):
     __doc__ = _doc("An LSTM")
     rnn_mode = CUDNN_LSTM
+    _num_params_per_layer = CUDNN_LSTM_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnLSTM
     _saveable_cls = CudnnLSTMSaveable
 
@@ -416,6 +430,7 @@ class CudnnLSTM(_CudnnRNN):
 class CudnnGRU(_CudnnRNN):
     __doc__ = _doc("A GRU")
     rnn_mode = CUDNN_GRU
+    _num_params_per_layer = CUDNN_GRU_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnGRU
     _saveable_cls = CudnnGRUSaveable
 
@@ -423,6 +438,7 @@ class CudnnGRU(_CudnnRNN):
 class CudnnRNNTanh(_CudnnRNN):
     __doc__ = _doc("A tanh RNN")
     rnn_mode = CUDNN_RNN_TANH
+    _num_params_per_layer = CUDNN_RNN_TANH_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnRNNTanh
     _saveable_cls = CudnnRNNTanhSaveable
 
@@ -430,5 +446,6 @@ class CudnnRNNTanh(_CudnnRNN):
 class CudnnRNNRelu(_CudnnRNN):
     __doc__ = _doc("A ReLU RNN")
     rnn_mode = CUDNN_RNN_RELU
+    _num_params_per_layer = CUDNN_RNN_RELU_PARAMS_PER_LAYER
     _model_class = cudnn_rnn_ops.CudnnRNNRelu
     _saveable_cls = CudnnRNNReluSaveable

@@ -72,20 +72,28 @@ def _cudnn_rnn(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """`cudnn_lstm` and the others in one, as contrib had it and programs call it.
 
-    Where the mode has no cell states, `input_c` is not read and those returned are empty. The shape
-    of `input_h` says `num_proj`.
+    Where the mode has no cell states, `input_c` is not read and those returned are empty.
 
     Raises:
         ValueError: if the mode is unknown, or a shape does not fit.
     """
-    del num_proj
-    options = (is_training, sequence_lengths, time_major, input_mode, direction, dropout, seed)
+    options = {
+        "sequence_lengths": sequence_lengths,
+        "time_major": time_major,
+        "input_mode": input_mode,
+        "direction": direction,
+        "dropout": dropout,
+        "seed": seed,
+        "name": name,
+    }
     if rnn_mode == CUDNN_LSTM:
-        return cudnn_lstm(inputs, input_h, input_c, params, *options, name=name)
+        return cudnn_lstm(
+            inputs, input_h, input_c, params, is_training, num_proj=num_proj, **options
+        )
     if rnn_mode not in _FUNCTIONS:
         known = ", ".join(map(repr, (CUDNN_LSTM, *_FUNCTIONS)))
         raise ValueError(f"expected rnn_mode to be one of {known}, but received {rnn_mode!r}")
-    outputs, h = _FUNCTIONS[rnn_mode](inputs, input_h, params, *options, name=name)
+    outputs, h = _FUNCTIONS[rnn_mode](inputs, input_h, params, is_training, **options)
     return outputs, h, tf.constant([], outputs.dtype)
 
 

@@ -1,0 +1,57 @@
+"""What programs for other packages pass to the layers."""
+
+import inspect
+from typing import Any
+
+import tensorflow as tf
+
+_DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
+_CLASS = "the class says it (CudnnRNNTanh, CudnnRNNRelu); " + _DROP_IN
+_NOTHING = "leave it out"
+# What to do in place of passing an argument of Keras's or PyTorch's layers.
+_INSTEAD = {
+    "units": "write num_layers=1, num_units=…",
+    "hidden_size": "write num_units=…",
+    "input_size": f"{_NOTHING}, as the inputs say it",
+    "activation": _CLASS,
+    "nonlinearity": _CLASS,
+    "recurrent_activation": _DROP_IN,
+    "use_bias": 'write bias_mode="none" for False',
+    "bias": 'write bias_mode="none" for False',
+    "unit_forget_bias": 'write bias_initializer=cudnn_rnn_tf.PerGate(forget_gate="ones")',
+    "recurrent_dropout": _DROP_IN,
+    "reset_after": f"{_NOTHING}, as GRUs here have it; with False, {_DROP_IN}",
+    "unroll": _NOTHING,
+    "implementation": _NOTHING,
+    "use_cudnn": _NOTHING,
+    "zero_output_for_mask": f"{_NOTHING}, as outputs past a sequence's end are zero",
+    "merge_mode": f'{_NOTHING}, as direction="bidirectional" concatenates',
+    "bidirectional": 'write direction="bidirectional"',
+    "batch_first": "write time_major=False for True, which is the default",
+    "proj_size": "write num_proj=…",
+}
+
+
+class ChecksKeywords:
+    """Layers that say what to write in place of an argument of Keras's or PyTorch's."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # Before `__init__`, of which Python would say first that num_units is missing.
+        for keyword in kwargs.keys() & _INSTEAD.keys():
+            if keyword not in inspect.signature(cls.__init__).parameters:
+                raise TypeError(f"{cls.__name__} has no argument {keyword!r}: {_INSTEAD[keyword]}")
+        return super().__new__(cls, *args, **kwargs)
+
+
+def check_tensors(*values: Any) -> None:
+    """Raises TypeError for a symbolic tensor of `tf_keras`.
+
+    It would make a lambda layer of what happens in a layer, whose weights never train.
+    """
+    for value in tf.nest.flatten(values):
+        if type(value).__module__.partition(".")[0] == "tf_keras":
+            raise TypeError(
+                "expected tensors of Keras 3, of which this package's layers are, but received "
+                f"{type(value).__name__} of tf_keras: make the model with `import keras`, or unset "
+                "the environment variable TF_USE_LEGACY_KERAS, which makes tf.keras mean tf_keras"
+            )

@@ -1,0 +1,163 @@
+"""Recurrent layers of Keras on top of each other, run in one op."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cudnn_rnn_tf.keras.bidirectional import Bidirectional
+from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+
+# What the layers, and their directions, must have in common.
+_ALIKE = ("units", "use_bias", "activation", "dtype_policy")
+_PLAIN = {
+    "dropout": 0,
+    "recurrent_dropout": 0,
+    "stateful": False,
+    "return_state": False,
+    "go_backwards": False,
+    "activity_regularizer": None,
+}
+
+
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class Stack(keras.layers.Layer):
+    """Several layers of `cudnn_rnn_tf.keras` as one, which computes what they do in one op.
+
+    Its weights are theirs.
+
+    Args:
+        layers: `LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` of one, from bottom to top; of one
+            class, with the same `units`, `use_bias`, `activation` and dtype policy, without
+            dropout, states or `go_backwards`, and all but the last with `return_sequences`.
+        **kwargs: to `keras.layers.Layer`. The dtype policy is that of the layers.
+
+    Call arguments:
+        sequences: [B, T, I].
+        mask: [B, T], true where a step is to be read; None for all.
+        training: whether a gradient is likely to be wanted.
+
+    Returns:
+        What the last layer returns.
+
+    Raises:
+        ValueError: if one op does not run the layers; it says why.
+
+    Example:
+        ```python
+        stack = Stack([LSTM(32, return_sequences=True), LSTM(32)])
+        outputs = stack(np.zeros((8, 20, 16)))  # [8, 32]
+        ```
+    """
+
+    def __init__(self, layers: Sequence[keras.layers.Layer], **kwargs: Any):
+        reason = needs_several_ops(layers)
+        if reason:
+            raise ValueError(f"expected layers that run in one op, but {reason}")
+        kwargs["dtype"] = layers[0].dtype_policy
+        super().__init__(**kwargs)
+        self.layers = list(layers)
+        self.supports_masking = True
+        self.supports_jit = False
+
+    @property
+    def runs_fused(self) -> Fusion:
+        """Whether the fused ops run the layers: they do."""
+        return Fusion()
+
+    def build(self, sequences_shape: Sequence[int | None]) -> None:
+        for layer in self.layers:
+            if not layer.built:
+                layer.build(sequences_shape)
+            sequences_shape = layer.compute_output_shape(sequences_shape)
+
+    def compute_output_shape(self, sequences_shape: Sequence[int | None]) -> Any:
+        for layer in self.layers:
+            sequences_shape = layer.compute_output_shape(sequences_shape)
+        return sequences_shape
+
+    def compute_mask(self, sequences: Any, mask: Any = None) -> Any:
+        return self.layers[-1].compute_mask(sequences, mask)
+
+    def call(
+        self, sequences: tf.Tensor, mask: tf.Tensor | None = None, training: bool | None = None
+    ) -> tf.Tensor:
+        cells = [part.cell for layer in self.layers for part in _directions(layer)]
+        top = self.layers[-1]
+        num_dirs = len(_directions(top))
+        batch_size = tf.shape(sequences)[0]
+        packing = packing_of(mask, sequences)
+        lengths = None
+        if packing:
+            sequences, lengths = packing.pack(sequences), packing.lengths
+        outputs, states = forward(
+            cells,
+            sequences,
+            [cell.get_initial_state(batch_size) for cell in cells],
+            lengths,
+            bool(training),
+            num_dirs,
+        )
+        # Outputs of two directions are zero where a step is masked, as Keras's wrapper has it.
+        zero_masked = top.return_sequences if num_dirs == 2 else top.zero_output_for_mask
+        if top.return_sequences:
+            if packing:
+                outputs = packing.unpack(outputs, backward=False, zero_masked=zero_masked)
+            return outputs
+        last = [h for h, *_ in states[-num_dirs:]]
+        if packing:
+            last = [packing.last_output(h, backward=False, zero_masked=zero_masked) for h in last]
+        return tf.concat(last, axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]
+        for layer in layers:
+            # They are built when the stack is.
+            layer.pop("build_config", None)
+        config = super().get_config()
+        del config["dtype"]
+        return {**config, "layers": layers}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Stack":
+        config = dict(config)
+        layers = [keras.saving.deserialize_keras_object(each) for each in config.pop("layers")]
+        return cls(layers, **config)
+
+
+def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
+    """Why one op does not run these layers; "" if it does."""
+    if not layers:
+        return "there are none"
+    parts = [part for layer in layers for part in _directions(layer)]
+    if type(parts[0]) not in (LSTM, GRU, SimpleRNN):
+        return f"{layers[0].name!r} is none of cudnn_rnn_tf.keras's layers"
+    for layer in layers:
+        # Both directions of a wrapper that needs no two ops are alike.
+        part = _directions(layer)[0]
+        if (type(layer), type(part)) != (type(layers[0]), type(parts[0])):
+            return f"{layers[0].name!r} and {layer.name!r} are of different classes"
+        if isinstance(layer, Bidirectional):
+            if layer.needs_two_ops or layer.merge_mode != "concat":
+                return layer.needs_two_ops or f"merge_mode={layer.merge_mode!r} of {layer.name!r}"
+        elif not layer.runs_fused:
+            return f"{layer.name!r} {layer.runs_fused}"
+        if layer.dtype_policy != parts[0].dtype_policy:
+            return f"{parts[0].name!r} and {layer.name!r} differ in dtype_policy"
+        if layer is not layers[-1] and not layer.return_sequences:
+            return f"{layer.name!r} returns no sequences"
+        for name in _ALIKE:
+            if getattr(part, name) != getattr(parts[0], name):
+                return f"{parts[0].name!r} and {part.name!r} differ in {name}"
+        for name, value in _PLAIN.items():
+            if getattr(part, name) != value:
+                return f"{name} of {part.name!r}"
+    return ""
+
+
+def _directions(layer: keras.layers.Layer) -> list[Any]:
+    if isinstance(layer, keras.layers.Bidirectional):
+        return [layer.forward_layer, layer.backward_layer]
+    return [layer]

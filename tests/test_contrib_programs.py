@@ -1,0 +1,341 @@
+"""Programs as they were written for `tf.contrib.cudnn_rnn`: only the imports are others.
+
+Each is in the spirit of a public one, for speech, questions or music, and small.
+"""
+
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from contrib_layers import in_graph
+
+from cudnn_rnn_tf import contrib as cudnn_rnn
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.contrib.python.ops import cudnn_rnn_ops
+
+RANDOM = np.random.default_rng(0)
+# Float32 keeps 6 digits of such sums.
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+
+
+def run_reference(rnn_mode, params, inputs, num_units, lengths=None):
+    """A network of one layer and one direction, in NumPy and float64; inputs [T, B, I]."""
+    config = RnnConfig(rnn_mode, 1, num_units, inputs.shape[-1])
+    states = [np.zeros(shape) for shape in config.state_shapes(inputs.shape[1], time_major=True)]
+    return reference.forward(
+        config,
+        inputs.astype("float64"),
+        states,
+        *reference.split_params(config, params.astype("float64")),
+        sequence_lengths=lengths,
+    )
+
+
+def test_towers_of_a_speech_model(tmp_path):
+    """One layer is called for each device; inference runs step by step on the checkpoint."""
+    inputs = RANDOM.standard_normal((6, 4, 3)).astype("float32")
+    lengths = np.array([6, 2, 4, 5], "int32")
+
+    def dense(outputs):
+        weights = v1.get_variable("logits", [5, 2], initializer=v1.ones_initializer())
+        return tf.tensordot(outputs, weights, 1)
+
+    def train(session):
+        cell = None
+        gradients = []
+        optimizer = v1.train.AdamOptimizer(0.01)
+        with v1.variable_scope(v1.get_variable_scope()):
+            for tower in range(2):
+                with tf.device("/cpu:0"), v1.name_scope(f"tower_{tower}"):
+                    part = slice(2 * tower, 2 * tower + 2)
+                    if cell is None:
+                        cell = cudnn_rnn.CudnnLSTM(
+                            num_layers=1,
+                            num_units=5,
+                            input_mode="linear_input",
+                            direction="unidirectional",
+                            dtype=tf.float32,
+                        )
+                    outputs, _ = cell(
+                        inputs=tf.constant(inputs[:, part]), sequence_lengths=lengths[part]
+                    )
+                    loss = tf.reduce_sum(dense(outputs) ** 2)
+                    v1.get_variable_scope().reuse_variables()
+                    gradients.append(optimizer.compute_gradients(loss))
+            whole, _ = cell(tf.constant(inputs), sequence_lengths=lengths, training=False)
+            expected = v1.gradients(tf.reduce_sum(dense(whole) ** 2), cell.kernel)[0] / 2
+        averaged = [
+            (tf.reduce_mean(tf.stack([gradient for gradient, _ in pairs]), 0), pairs[0][1])
+            for pairs in zip(*gradients, strict=True)
+        ]
+        step = optimizer.apply_gradients(averaged)
+        saver = v1.train.Saver()
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        received, wanted, kernel = session.run([averaged[0][0], expected, cell.kernel])
+        np.testing.assert_allclose(received, wanted, rtol=1e-4, atol=1e-5)
+        return saver.save(session, str(tmp_path / "train")), kernel
+
+    checkpoint, kernel = in_graph(train)
+
+    def infer(session):
+        with v1.variable_scope("cudnn_lstm/rnn/multi_rnn_cell/cell_0"):
+            outputs, _ = v1.nn.dynamic_rnn(
+                cudnn_rnn.CudnnCompatibleLSTMCell(5),
+                tf.constant(inputs),
+                sequence_length=lengths,
+                dtype=tf.float32,
+                time_major=True,
+                scope=v1.get_variable_scope(),
+            )
+        v1.train.Saver().restore(session, checkpoint)
+        return session.run(outputs)
+
+    expected = run_reference("lstm", kernel, inputs, 5, lengths).outputs
+    np.testing.assert_allclose(in_graph(infer), expected, **TOLERANCE)
+
+
+def test_a_readers_two_directions_of_models_with_parameters_of_their_own():
+    """The size is a tensor, the variables are made without a shape; the states are variables."""
+    inputs = RANDOM.standard_normal((2, 7, 3)).astype("float32")  # [batch, time, features]
+    lengths = np.array([7, 4], "int32")
+
+    def program(session):
+        outputs, final, params = [tf.transpose(tf.constant(inputs), [1, 0, 2])], [], []
+        for layer in range(2):
+            input_size = 3 if layer == 0 else 8
+            sides = []
+            for direction in ("fw", "bw"):
+                gru = cudnn_rnn_ops.CudnnGRU(num_layers=1, num_units=4, input_size=input_size)
+                param = v1.Variable(
+                    tf.random.uniform([gru.params_size()], -0.5, 0.5), validate_shape=False
+                )
+                initial = v1.Variable(tf.zeros([1, 2, 4]))
+                params.append(param)
+                with v1.variable_scope(f"{direction}_{layer}"):
+                    below = outputs[-1]
+                    if direction == "bw":
+                        below = tf.reverse_sequence(below, lengths, seq_axis=0, batch_axis=1)
+                    side, state = gru(below, initial, param)
+                    if direction == "bw":
+                        side = tf.reverse_sequence(side, lengths, seq_axis=0, batch_axis=1)
+                    sides.append(side)
+                    final.append(state)
+            outputs.append(tf.concat(sides, axis=2))
+        result = tf.transpose(tf.concat(outputs[1:], axis=2), [1, 0, 2])
+        gradients = v1.gradients(tf.reduce_sum(result**2), params)
+        session.run(v1.global_variables_initializer())
+        return session.run([result, params, gradients])
+
+    outputs, params, gradients = in_graph(program)
+    below, expected = inputs.swapaxes(0, 1), []
+    for layer in range(2):
+        turned = reference_reverse(below, lengths)
+        forward = run_reference("gru", params[2 * layer], below, 4).outputs
+        backward = run_reference("gru", params[2 * layer + 1], turned, 4).outputs
+        below = np.concatenate([forward, reference_reverse(backward, lengths)], axis=2)
+        expected.append(below)
+    np.testing.assert_allclose(
+        outputs, np.concatenate(expected, axis=2).swapaxes(0, 1), **TOLERANCE
+    )
+    assert all(np.any(gradient) for gradient in gradients)
+
+
+def reference_reverse(sequences, lengths):
+    turned = sequences.copy()
+    for index, length in enumerate(lengths):
+        turned[:length, index] = sequences[:length, index][::-1]
+    return turned
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_a_question_answerers_gru_with_the_old_saveable(direction, tmp_path):
+    """Its parameters begin as canonical tensors, and are saved as TensorFlow 1.2 had it."""
+    inputs = RANDOM.standard_normal((5, 2, 3)).astype("float32")
+    num_dirs = 2 if direction == "bidirectional" else 1
+
+    def program(session, checkpoint=None):
+        gru = cudnn_rnn_ops.CudnnGRU(2, 4, 3, "linear_input", direction)
+        zeros = tf.zeros([gru.params_size()])
+        parts = [
+            [tf.random.normal(p.shape) for p in each] for each in gru.params_to_canonical(zeros)
+        ]
+        with v1.variable_scope("document"):
+            params = v1.get_variable(
+                "gru_parameters",
+                initializer=gru.canonical_to_params(*parts),
+                validate_shape=False,
+            )
+        saveable = cudnn_rnn_ops.RNNParamsSaveable(
+            gru,
+            gru.params_to_canonical,
+            gru.canonical_to_params,
+            [params],
+            base_variable_scope="document/rnn",
+            name="gru_parameters_saveable",
+        )
+        v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
+        outputs, _ = gru(
+            input_data=tf.constant(inputs),
+            input_h=tf.zeros([2 * num_dirs, 2, 4]),
+            params=params,
+            is_training=False,
+        )
+        saver = v1.train.Saver([saveable])
+        session.run(v1.global_variables_initializer())
+        if checkpoint:
+            saver.restore(session, checkpoint)
+        return session.run(outputs), saver.save(session, str(tmp_path / f"{checkpoint is None}"))
+
+    expected, checkpoint = in_graph(program)
+    np.testing.assert_allclose(
+        in_graph(lambda session: program(session, checkpoint))[0], expected, **TOLERANCE
+    )
+    names = [name for name, _ in tf.train.list_variables(checkpoint)]
+    outer = "document/rnn/multi_rnn_cell/cell_0/cudnn_compatible_gru_cell"
+    if direction == "bidirectional":
+        outer = "document/rnn/stack_bidirectional_rnn/cell_0/bidirectional_rnn/fw"
+        outer += "/cudnn_compatible_gru_cell"
+    assert f"{outer}/gates/kernel" in names
+    if direction == "bidirectional":
+        return
+
+    def by_cells(session):
+        with v1.variable_scope("document"):
+            cells = [cudnn_rnn.CudnnCompatibleGRUCell(4) for _ in range(2)]
+            outputs, _ = v1.nn.dynamic_rnn(
+                cudnn_rnn.MultiRNNCell(cells),
+                tf.constant(inputs),
+                dtype=tf.float32,
+                time_major=True,
+            )
+        v1.train.Saver().restore(session, checkpoint)
+        return session.run(outputs)
+
+    np.testing.assert_allclose(in_graph(by_cells), expected, **TOLERANCE)
+
+
+class BasicCellsConverter(cudnn_rnn.CudnnParamsFormatConverterLSTM):
+    """Of cells that add 1 to the forget gate themselves."""
+
+    def _cudnn_to_tf_biases(self, *cu_biases):
+        (bias,) = super()._cudnn_to_tf_biases(*cu_biases)
+        i, c, f, o = tf.split(bias, 4)
+        return (tf.concat([i, c, f - 1.0, o], axis=0),)
+
+    def _tf_to_cudnn_biases(self, *tf_biases):
+        (bias,) = tf_biases
+        i, c, f, o = tf.split(bias, 4)
+        return super()._tf_to_cudnn_biases(tf.concat([i, c, f + 1.0, o], axis=0))
+
+
+class BasicCellsSaveable(cudnn_rnn.CudnnLSTMSaveable):
+    _format_converter_cls = BasicCellsConverter
+
+    def _tf_canonical_name_prefix(self, layer, is_fwd=True):
+        return f"multi_rnn_cell/cell_{layer}/lstm_cell"
+
+
+def test_a_music_models_encoder(tmp_path):
+    """Each direction is a layer with the name of a scope and a saveable of its own."""
+    inputs = RANDOM.standard_normal((5, 2, 3)).astype("float32")
+    lengths = np.array([5, 3], "int32")
+
+    def program(session):
+        sides = []
+        for side in ("fw", "bw"):
+            scope = f"encoder/cell_0/bidirectional_rnn/{side}"
+            lstm = cudnn_rnn.CudnnLSTM(
+                num_layers=1,
+                num_units=4,
+                direction="unidirectional",
+                dropout=0.0,
+                name=v1.VariableScope(reuse=v1.AUTO_REUSE, name=scope),
+            )
+            lstm._saveable_cls = BasicCellsSaveable
+            below = tf.constant(inputs)
+            if side == "bw":
+                below = tf.reverse_sequence(below, lengths, seq_axis=0, batch_axis=1)
+            outputs, _ = lstm(below, sequence_lengths=lengths, training=False)
+            if side == "bw":
+                outputs = tf.reverse_sequence(outputs, lengths, seq_axis=0, batch_axis=1)
+            assert lstm.scope_name == scope
+            sides.append((lstm, outputs))
+        saver = v1.train.Saver(cudnn_rnn.canonical_var_list())
+        session.run(v1.global_variables_initializer())
+        checkpoint = saver.save(session, str(tmp_path / "model"))
+        return checkpoint, session.run([(lstm.kernel, outputs) for lstm, outputs in sides])
+
+    checkpoint, ((forward, forward_outputs), (_, _)) = in_graph(program)
+    reader = tf.train.load_checkpoint(checkpoint)
+    cells = [
+        f"encoder/cell_0/bidirectional_rnn/{side}/multi_rnn_cell/cell_0/lstm_cell"
+        for side in ("fw", "bw")
+    ]
+    assert set(reader.get_variable_to_shape_map()) == {
+        f"{cell}/{part}" for cell in cells for part in ("kernel", "bias")
+    }
+    # A basic cell, step by step.
+    kernel, bias = (reader.get_tensor(f"{cells[0]}/{part}") for part in ("kernel", "bias"))
+    h = c = np.zeros((2, 4))
+    for step, received in zip(inputs, forward_outputs, strict=True):
+        i, j, f, o = np.split(np.concatenate([step, h], 1) @ kernel + bias, 4, axis=1)
+        c = c / (1 + np.exp(-(f + 1))) + np.tanh(j) / (1 + np.exp(-i))
+        h = np.tanh(c) / (1 + np.exp(-o))
+        np.testing.assert_allclose(received[0], h[0], **TOLERANCE)
+    expected = run_reference("lstm", forward, inputs, 4, lengths).outputs
+    np.testing.assert_allclose(forward_outputs, expected, **TOLERANCE)
+
+
+def test_a_recurrent_layer_that_replaces_the_kernel_by_a_saveable(tmp_path):
+    """A toolkit's layer builds the network by hand and asks it for contrib's protected names."""
+    inputs = RANDOM.standard_normal((5, 2, 3)).astype("float32")
+    saveables = {
+        cudnn_rnn_ops.CUDNN_LSTM: cudnn_rnn_ops.CudnnLSTMSaveable,
+        cudnn_rnn_ops.CUDNN_GRU: cudnn_rnn_ops.CudnnGRUSaveable,
+    }
+
+    def program(session):
+        cell = cudnn_rnn.CudnnLSTM(1, 4, input_mode="linear_input", dropout=0.0)
+        x = tf.constant(inputs)
+        with v1.variable_scope("output/rec/cudnn"):
+            cell.build(x.get_shape())
+            params = cell.kernel
+            params.set_shape([(3 + 4 + 2) * 4 * 4])
+            saveable = saveables[cell._rnn_mode](
+                params,
+                num_layers=cell.num_layers,
+                num_units=cell.num_units,
+                input_size=cell.input_size,
+                input_mode=cell.input_mode,
+                direction=cell.direction,
+                scope=f"{v1.get_variable_scope().name}/params_canonical",
+                name=f"{v1.get_variable_scope().name}/params_canonical",
+            )
+            v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
+            zeros = tf.zeros([1, tf.shape(x)[1], 4])
+            outputs, _ = cell(x, initial_state=(zeros, zeros))
+        replaced = {params.ref(): saveable}
+        own = v1.train.Saver([replaced.get(v.ref(), v) for v in v1.global_variables()])
+        session.run(v1.global_variables_initializer())
+        expected = session.run(outputs)
+        paths = [
+            saver.save(session, str(tmp_path / name))
+            for name, saver in (("own", own), ("default", v1.train.Saver()))
+        ]
+        session.run(v1.global_variables_initializer())
+        own.restore(session, paths[0])
+        np.testing.assert_allclose(session.run(outputs), expected, **TOLERANCE)
+        return paths, session.run(params), expected
+
+    (own, _), kernel, outputs = in_graph(program)
+    cell = "rnn/multi_rnn_cell/cell_0/cudnn_compatible_lstm_cell"
+    outer = f"output/rec/cudnn/params_canonical/{cell}"
+    assert {name for name, _ in tf.train.list_variables(own)} == {
+        f"{outer}/kernel",
+        f"{outer}/bias",
+    }
+    np.testing.assert_allclose(
+        outputs, run_reference("lstm", kernel, inputs, 4).outputs, **TOLERANCE
+    )
