@@ -1,4 +1,4 @@
-"""Proves the cuDNN backend on a GPU and writes what was seen.
+"""Proves the GPU backend on a GPU and writes what was seen.
 
 On the GPU machine, in the root of the repository:
 
@@ -9,10 +9,11 @@ Each part leaves DIR/<part>.json. Anywhere, from these files:
     python -m benchmarks.gpu_report --render --output=DIR [--report=NAME]
 
 which writes benchmarks/results/NAME; its sections of parts that DIR lacks stay. Parts: `tests` runs
-the whole test suite with the GPU visible; `tests_without_replay` runs what is not pinned to the CPU
-of it, without CUDA graphs; `sanitizer` runs a small network under compute-sanitizer; `char_lm`
-trains the example on the GPU; `two_gpus` trains it under MirroredStrategy on two; `graph_speed`
-measures what makes CUDA graphs slower; `dropout` measures what the masks cost.
+the whole test suite with the GPU visible, `tests_of_gpu` what needs a GPU, and
+`tests_without_replay` what is not pinned to the CPU, without CUDA graphs; `sanitizer` runs a small
+network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persistent kernels;
+`char_lm` trains the example on the GPU; `two_gpus` trains it under MirroredStrategy on two;
+`graph_speed` measures what makes CUDA graphs slower; `dropout` measures what the masks cost.
 """
 
 import concurrent.futures
@@ -105,6 +106,30 @@ print("done on", y.device)
 """
 
 
+# A layer whose teams are clusters, and one whose teams are not, in which rings go round.
+SANITIZED_PERSISTENT = """
+import tensorflow as tf
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+tf.config.experimental.enable_tensor_float_32_execution(True)
+for mode, layers, units, steps, dtype in (
+    ("lstm", 2, 48, 6, tf.bfloat16), ("gru", 1, 40, 6, tf.float32), ("lstm", 1, 720, 70, tf.float16)
+):
+    config = RnnConfig(mode, layers, units, 9, direction="bidirectional", dropout=0.2)
+    x = tf.cast(tf.random.stateless_normal([steps, 9, 9], [0, 1]), dtype)
+    params = tf.cast(0.05 * tf.random.stateless_normal([config.layout.size], [2, 3]), dtype)
+    states = [tf.ones(s, dtype) for s in config.state_shapes(9, True)]
+    lengths = tf.constant([steps, 0, 3, 1, steps, 4, 2, 5, 6])
+    for given in (lengths, None):
+        with tf.GradientTape() as tape:
+            tape.watch([x, params])
+            y, _ = ops.forward(
+                config, x, states, params, sequence_lengths=given, algorithm="persistent")
+        tape.gradient(y, [x, params])
+print("done on", y.device)
+"""
+
+
 # For comparison: the same cuDNN, used by somebody else.
 TORCH = """
 import torch
@@ -192,28 +217,29 @@ def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
     return {"exit status": code, "modules": outcomes, "notes": notes, "tail": output[-1500:]}
 
 
-def _sanitizer() -> dict[str, Any]:
-    runs = {
-        "memcheck, full sequences": ("memcheck", SANITIZED, "full", {}),
-        "memcheck, padded sequences": ("memcheck", SANITIZED, "padded", {}),
-        "memcheck, halves of long sequences": ("memcheck", SANITIZED_HALVES, "", {}),
-        **{
-            f"{tool}, resident weights": (tool, SANITIZED_RESIDENT, "", {})
-            for tool in ("memcheck", "racecheck", "synccheck", "initcheck")
-        },
-        "initcheck": ("initcheck", SANITIZED, "padded", {}),
-        # Tells reads of cuDNN's scratch from reads of anything else.
-        "initcheck, cuDNN's scratch memory filled with NaN first": (
-            *("initcheck", SANITIZED, "padded"),
-            {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
-        ),
-        "initcheck, the same on full sequences": (
-            *("initcheck", SANITIZED, "full"),
-            {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
-        ),
-        "initcheck, torch.nn.LSTM for comparison": ("initcheck", TORCH, "", {}),
-    }
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# By name: compute-sanitizer's tool, a program, its argument and its environment.
+Sanitized = dict[str, tuple[str, str, str, dict[str, str]]]
+SANITIZED_BY_CUDNN: Sanitized = {
+    "memcheck, full sequences": ("memcheck", SANITIZED, "full", {}),
+    "memcheck, padded sequences": ("memcheck", SANITIZED, "padded", {}),
+    "memcheck, halves of long sequences": ("memcheck", SANITIZED_HALVES, "", {}),
+    **{f"{tool}, resident weights": (tool, SANITIZED_RESIDENT, "", {}) for tool in TOOLS},
+    "initcheck": ("initcheck", SANITIZED, "padded", {}),
+    # Tells reads of cuDNN's scratch from reads of anything else.
+    "initcheck, cuDNN's scratch memory filled with NaN first": (
+        *("initcheck", SANITIZED, "padded"),
+        {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
+    ),
+    "initcheck, the same on full sequences": (
+        *("initcheck", SANITIZED, "full"),
+        {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
+    ),
+    "initcheck, torch.nn.LSTM for comparison": ("initcheck", TORCH, "", {}),
+}
 
+
+def _sanitizer(runs: Sanitized) -> dict[str, Any]:
     def run(one: tuple[str, str, str, dict[str, str]]) -> dict[str, Any]:
         tool, program, argument, environment = one
         code, output = _run(
@@ -317,7 +343,11 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tests_without_replay": lambda: _tests(
         *(f"--ignore=tests/{module}.py" for module in PINNED_TO_CPU), CUDNN_RNN_TF_CUDA_GRAPH="0"
     ),
-    "sanitizer": _sanitizer,
+    "tests_of_gpu": lambda: _tests(*map(str, sorted((ROOT / "tests").glob("test_gpu*.py")))),
+    "sanitizer": lambda: _sanitizer(SANITIZED_BY_CUDNN),
+    "sanitizer_persistent": lambda: _sanitizer(
+        {tool: (tool, SANITIZED_PERSISTENT, "", {}) for tool in TOOLS}
+    ),
     "char_lm": _char_lm,
     "two_gpus": lambda: _char_lm("--strategy=mirrored"),
     "graph_speed": _graph_speed,
@@ -351,7 +381,7 @@ def _render(directory: pathlib.Path) -> None:
     for path in directory.glob("*.json"):
         sections[path.stem] = _section(path.stem, json.loads(path.read_text()))
     text = [
-        "# The cuDNN backend on a GPU",
+        "# The package on a GPU",
         "Written by `python -m benchmarks.gpu_report` from a run on the machine named below.",
     ]
     for name, section in sorted(sections.items()):
@@ -370,7 +400,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
         text += [_table([*rows, {"module": "**all**", **total}])]
         notes = [note.partition("\n")[0].replace("#x1B[1m", "") for note in result["notes"]]
         text += ["\n".join(f"* {note}" for note in notes) or "Nothing was skipped."]
-    elif name == "sanitizer":
+    elif name.startswith("sanitizer"):
         rows = [
             {
                 "run": tool,
@@ -380,11 +410,12 @@ def _section(name: str, part: dict[str, Any]) -> str:
             }
             for tool, one in result.items()
         ]
-        text += [
-            _table(rows),
-            "An uninitialised read that is gone when cuDNN's workspace and reserve space are "
-            "filled beforehand is one that cuDNN makes of its own scratch memory.",
-        ]
+        text += [_table(rows)]
+        if name == "sanitizer":
+            text += [
+                "An uninitialised read that is gone when cuDNN's workspace and reserve space are "
+                "filled beforehand is one that cuDNN makes of its own scratch memory."
+            ]
     elif name == "graph_speed" and "forks" in result:
         text += [
             f"What an empty kernel in a graph of {result['kernels']} takes, in one process, "
