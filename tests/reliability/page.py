@@ -1,0 +1,86 @@
+"""Writes `docs/reliability.md` from the lines that runs have left."""
+
+import collections
+import pathlib
+from typing import Any
+
+import record
+
+PAGE = record.ROOT / "docs" / "reliability.md"
+# Of each kind of run: a title, what one of its numbers counts, and what was done and looked for.
+KINDS = {
+    "calls": (
+        "Hostile calls",
+        "calls",
+        "Ops, graphs and the native module are called with sizes, types, attributes and objects "
+        "that nobody would pass, each in a child process (`make fuzz`). A signal, a hang of more "
+        "than a minute or an exception that users are not told to expect would be a failure.",
+    ),
+    "files": (
+        "Damaged files",
+        "files",
+        "Bytes of good files are changed, put in, taken out or cut off. `files` are given to "
+        "`python -m cudnn_rnn_tf convert`, which is to convert them, or to say in one line what is "
+        "wrong and to write nothing; `saved` are read by Keras and TensorFlow, and a layer that "
+        "could not be loaded is to be as it was. Formats without checksums, as HDF5, let changed "
+        "numbers pass as numbers.",
+    ),
+}
+
+
+def write(path: pathlib.Path = PAGE) -> None:
+    path.write_text(text(record.read()))
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+    """The page of these rows."""
+    lines = [
+        "# What was tried, and what was lost",
+        "",
+        "Programs are killed, disks fill up, files are damaged and calls are wrong. `make "
+        'reliability ARGS="calls --seconds=600"` and its like try it, add a line to',
+        "[reliability.jsonl](../benchmarks/results/reliability.jsonl) and write this page from all "
+        "of them.",
+        "",
+        "| run | how many | failures | hours |",
+        "|---|---|---|---|",
+    ]
+    for kind, (title, unit, _) in KINDS.items():
+        of_kind = [row for row in rows if row["run"] == kind]
+        total = _totals(of_kind).total()
+        failures = sum(len(row["failures"]) for row in of_kind)
+        hours = sum(row["seconds"] for row in of_kind) / 3600
+        lines.append(f"| {title} | {total:,} {unit} | {failures} | {hours:.1f} |")
+    for kind, (title, unit, about) in KINDS.items():
+        of_kind = [row for row in rows if row["run"] == kind]
+        if not of_kind:
+            continue
+        lines += ["", f"## {title}", "", about, "", f"| what | how it ended | {unit} |"]
+        lines += ["|---|---|---|"]
+        for (group, end), count in sorted(_totals(of_kind).items()):
+            lines.append(f"| {group} | {end} | {count:,} |")
+        for row in of_kind:
+            lines += [f"* {row['commit']}: {failure}" for failure in row["failures"]]
+    lines += ["", "## The runs", "", "| run | date | commit | machine | minutes | versions |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for row in rows:
+        versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
+        lines.append(
+            f"| {row['run']} | {row['date']} | {row['commit']} | {row['machine']} "
+            f"| {row['seconds'] / 60:.0f} | {versions} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _totals(rows: list[dict[str, Any]]) -> collections.Counter:
+    """How often each end came, by what was run and the end."""
+    totals: collections.Counter = collections.Counter()
+    for row in rows:
+        for group, ends in row["counts"].items():
+            for end, count in ends.items():
+                totals[group, end] += count
+    return totals
+
+
+if __name__ == "__main__":
+    write()
