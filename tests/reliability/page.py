@@ -23,7 +23,35 @@ KINDS = {
         "`python -m cudnn_rnn_tf convert`, which is to convert them, or to say in one line what is "
         "wrong and to write nothing; `saved` are read by Keras and TensorFlow, and a layer that "
         "could not be loaded is to be as it was. Formats without checksums, as HDF5, let changed "
-        "numbers pass as numbers.",
+        "numbers pass as numbers. GPU programs keep the choice file and the kernels' code.",
+    ),
+    "kills": (
+        "Kills",
+        "kills",
+        "`examples/char_lm.py` is killed (SIGKILL) at random moments and while it writes, resumed, "
+        "and killed again. After each kill the newest checkpoint is to be none older than the "
+        "newest that was seen before it, and its tensors those, to the bit, that a run that "
+        "nothing disturbed had saved at that step; at the end the history is to be the same text. "
+        "`convert` is killed while it replaces a file, which is to be the old one or the new one, "
+        "whole; so are processes that keep measured choices and kernels' code. Programs begin as "
+        "forks of a process that has imported TensorFlow.",
+    ),
+    "disks": (
+        "Full and read-only disks",
+        "programs",
+        "The disks are file systems in memory, of random sizes or mounted read-only, in a mount "
+        "namespace. A program says in one line that it cannot write and leaves what was there; "
+        "training goes on, once there is room, to the end that a run that nothing disturbed has "
+        "come to, to the bit.",
+    ),
+    "soak": (
+        "Soaks",
+        "steps",
+        "`tests/reliability/soak.py`: eight threads train and infer with changing shapes and "
+        "lengths and compare with a CPU, in one process and in two at once, while the memory is "
+        "watched: at the least, the last quarter of the time is to need no more than the second, "
+        "but for 5 % and 100 MB. Steps run out of memory, and a small one after each is to be "
+        "right. A program under `keras.callbacks.BackupAndRestore` is killed and resumed.",
     ),
 }
 
@@ -59,8 +87,12 @@ def text(rows: list[dict[str, Any]]) -> str:
         lines += ["|---|---|---|"]
         for (group, end), count in sorted(_totals(of_kind).items()):
             lines.append(f"| {group} | {end} | {count:,} |")
+        lines.append("")
         for row in of_kind:
-            lines += [f"* {row['commit']}: {failure}" for failure in row["failures"]]
+            lines += [f"* {what}: {count:,}" for what, count in row.get("seen", {}).items()]
+            for part, processes in row.get("memory", {}).items():
+                lines += [f"* {_memory(part, samples)} ({row['machine']})" for samples in processes]
+            lines += [f"* Failed at {row['commit']}: {failure}" for failure in row["failures"]]
     lines += ["", "## The runs", "", "| run | date | commit | machine | minutes | versions |"]
     lines += ["|---|---|---|---|---|---|"]
     for row in rows:
@@ -70,6 +102,20 @@ def text(rows: list[dict[str, Any]]) -> str:
             f"| {row['seconds'] / 60:.0f} | {versions} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _memory(part: str, samples: list[dict[str, int]]) -> str:
+    """The least that a process needed in each quarter of its time."""
+    quarter = max(1, len(samples) // 4)
+    texts = []
+    for name in samples[0]:
+        needs = [
+            min(sample[name] for sample in samples[begin : begin + quarter])
+            for begin in range(0, 4 * quarter, quarter)
+            if begin < len(samples)
+        ]
+        texts.append(f"{name} {', '.join(map(str, needs))} MB")
+    return f"memory by quarters, {part}: {'; '.join(texts)}"
 
 
 def _totals(rows: list[dict[str, Any]]) -> collections.Counter:
