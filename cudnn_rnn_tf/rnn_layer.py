@@ -1,5 +1,6 @@
 """What the Keras layers share."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,10 @@ from cudnn_rnn_tf.sequences import (
 
 # The name of the state of the dropout masks' seeds in Keras's weight files.
 _SEED_STATE = "seed_generator_state"
+_USE_KERAS = (
+    "make the model with `import keras`, or unset the environment variable TF_USE_LEGACY_KERAS, "
+    "which makes tf.keras mean tf_keras"
+)
 
 
 class _SeedGenerator(keras.random.SeedGenerator, tf.__internal__.tracking.AutoTrackable):
@@ -542,14 +547,21 @@ class CudnnRNN(HasConfig, keras.layers.Layer):
 
 
 def _check_keras(*values: Any) -> None:
-    """Raises TypeError for a symbolic tensor of `tf_keras`.
+    """Raises TypeError for a symbolic tensor of `tf_keras`, and in a call of its layers.
 
-    It would make a lambda layer of what happens here, whose weights never train.
+    It would make a lambda layer of what happens here, and tracks no weights of a layer that is none
+    of its own: either way they never train.
     """
+    # Not public, but all that tells such a call.
+    utils = sys.modules.get("tf_keras.src.engine.base_layer_utils")
+    if utils is not None and utils.call_context().in_call:
+        raise TypeError(
+            "expected a model of Keras 3, of which this package's layers are, but was called in a "
+            f"layer or model of tf_keras: {_USE_KERAS}"
+        )
     for value in tf.nest.flatten(values):
         if type(value).__module__.partition(".")[0] == "tf_keras":
             raise TypeError(
                 "expected tensors of Keras 3, of which this package's layers are, but received "
-                f"{type(value).__name__} of tf_keras: make the model with `import keras`, or unset "
-                "the environment variable TF_USE_LEGACY_KERAS, which makes tf.keras mean tf_keras"
+                f"{type(value).__name__} of tf_keras: {_USE_KERAS}"
             )
