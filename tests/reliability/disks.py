@@ -19,6 +19,7 @@ from typing import Any
 import forks
 import keras
 import native_programs
+import record
 import training
 
 import cudnn_rnn_tf as crnn
@@ -71,7 +72,7 @@ def enter_namespace() -> None:
     if marker not in os.environ:
         os.environ[marker] = "1"
         unshare = ["unshare", "--user", "--map-root-user", "--mount"]
-        os.execvp("unshare", [*unshare, sys.executable, *sys.argv])
+        os.execvp("unshare", [*unshare, *record.PYTHON, *sys.argv])
 
 
 def run(count: int, seed: int) -> dict[str, Any]:

@@ -6,9 +6,12 @@ import json
 import pathlib
 import platform
 import subprocess
+import sys
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# As this process was started: without a site, a copy of the package comes before an installed one.
+PYTHON = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
 RESULTS = ROOT / "benchmarks" / "results" / "reliability.jsonl"
 
 

@@ -37,7 +37,7 @@ def fuzz(targets: str, seconds: float, seed: int) -> dict[str, Any]:
     """Runs the fuzzer; counts the cases by target and end."""
     with tempfile.TemporaryDirectory() as directory:
         report = pathlib.Path(directory, "report.json")
-        command = [sys.executable, FUZZ, f"--targets={targets}", f"--report={report}"]
+        command = [*record.PYTHON, FUZZ, f"--targets={targets}", f"--report={report}"]
         subprocess.run([*command, f"--seconds={seconds}", f"--seed={seed}"], check=False)
         found = json.loads(report.read_text())
     return {"counts": found["ends"], "seed": seed, "failures": found["failures"]}

@@ -100,7 +100,7 @@ def _weights(path: pathlib.Path) -> list[np.ndarray]:
 
 def start(*arguments: object) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, WORK, *map(str, arguments)],
+        [*record.PYTHON, WORK, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
