@@ -2,6 +2,7 @@
 
 import collections
 import pathlib
+import textwrap
 from typing import Any
 
 import record
@@ -33,8 +34,8 @@ KINDS = {
         "newest that was seen before it, and its tensors those, to the bit, that a run that "
         "nothing disturbed had saved at that step; at the end the history is to be the same text. "
         "`convert` is killed while it replaces a file, which is to be the old one or the new one, "
-        "whole; so are processes that keep measured choices and kernels' code. Programs begin as "
-        "forks of a process that has imported TensorFlow.",
+        "whole; so are processes that keep measured choices and kernels' code, which take a "
+        "millisecond each. Programs begin as forks of a process that has imported TensorFlow.",
     ),
     "disks": (
         "Full and read-only disks",
@@ -65,43 +66,57 @@ def text(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# What was tried, and what was lost",
         "",
-        "Programs are killed, disks fill up, files are damaged and calls are wrong. `make "
-        'reliability ARGS="calls --seconds=600"` and its like try it, add a line to',
-        "[reliability.jsonl](../benchmarks/results/reliability.jsonl) and write this page from all "
-        "of them.",
+        _wrapped(
+            "Calls are wrong, files are damaged, programs are killed and disks are full: `make "
+            'reliability ARGS="calls --seconds=600"` and its like try it, add a line to '
+            "[reliability.jsonl](../benchmarks/results/reliability.jsonl) and write this page from "
+            "all of them."
+        ),
         "",
         "| run | how many | failures | hours |",
         "|---|---|---|---|",
     ]
-    for kind, (title, unit, _) in KINDS.items():
-        of_kind = [row for row in rows if row["run"] == kind]
-        total = _totals(of_kind).total()
+    kinds = {kind: [row for row in rows if row["run"] == kind] for kind in KINDS}
+    for kind, of_kind in kinds.items():
+        title, unit, _ = KINDS[kind]
         failures = sum(len(row["failures"]) for row in of_kind)
         hours = sum(row["seconds"] for row in of_kind) / 3600
+        total = _totals(of_kind).total()
         lines.append(f"| {title} | {total:,} {unit} | {failures} | {hours:.1f} |")
-    for kind, (title, unit, about) in KINDS.items():
-        of_kind = [row for row in rows if row["run"] == kind]
-        if not of_kind:
-            continue
-        lines += ["", f"## {title}", "", about, "", f"| what | how it ended | {unit} |"]
-        lines += ["|---|---|---|"]
-        for (group, end), count in sorted(_totals(of_kind).items()):
-            lines.append(f"| {group} | {end} | {count:,} |")
-        lines.append("")
-        for row in of_kind:
-            lines += [f"* {what}: {count:,}" for what, count in row.get("seen", {}).items()]
-            for part, processes in row.get("memory", {}).items():
-                lines += [f"* {_memory(part, samples)} ({row['machine']})" for samples in processes]
-            lines += [f"* Failed at {row['commit']}: {failure}" for failure in row["failures"]]
-    lines += ["", "## The runs", "", "| run | date | commit | machine | minutes | versions |"]
-    lines += ["|---|---|---|---|---|---|"]
+    for kind, of_kind in kinds.items():
+        if of_kind:
+            lines += _section(of_kind, *KINDS[kind])
+    lines += ["", "## The runs", "", "| run | date | commit | machine | minutes |"]
+    lines += ["|---|---|---|---|---|"]
     for row in rows:
-        versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
         lines.append(
             f"| {row['run']} | {row['date']} | {row['commit']} | {row['machine']} "
-            f"| {row['seconds'] / 60:.0f} | {versions} |"
+            f"| {row['seconds'] / 60:.0f} |"
         )
+    versions = collections.Counter(
+        ", ".join(f"{name} {version}" for name, version in row["versions"].items()) for row in rows
+    )
+    lines += ["", *(f"* {count} with {names}" for names, count in versions.items())]
     return "\n".join(lines) + "\n"
+
+
+def _section(rows: list[dict[str, Any]], title: str, unit: str, about: str) -> list[str]:
+    """What the runs of one kind were and came to."""
+    lines = ["", f"## {title}", "", _wrapped(about), ""]
+    lines += [f"| what | how it ended | {unit} |", "|---|---|---|"]
+    for (group, end), count in sorted(_totals(rows).items()):
+        lines.append(f"| {group} | {end} | {count:,} |")
+    notes = []
+    for row in rows:
+        notes += [f"{what}: {count:,}" for what, count in row.get("seen", {}).items()]
+        for part, processes in row.get("memory", {}).items():
+            notes += [f"{_memory(part, samples)} ({row['machine']})" for samples in processes]
+        notes += [f"Failed at {row['commit']}: {failure}" for failure in row["failures"]]
+    return lines + [""] * bool(notes) + [f"* {note}" for note in notes]
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _memory(part: str, samples: list[dict[str, int]]) -> str:

@@ -138,9 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parts", default=",".join(PARTS), help="some of %(default)s")
     parser.add_argument("--kills", type=int, default=2, help="under BackupAndRestore")
+    parser.add_argument("--commit", help="where this is no clone of the repository")
     parser.add_argument("--out", type=pathlib.Path, default=record.RESULTS)
     options = parser.parse_args(arguments)
     row = {"run": "soak", **record.environment()}
+    row["commit"] = options.commit or row["commit"]
     begin = time.monotonic()
     row |= run(options.seconds, options.seed, options.parts.split(","), options.kills)
     row["seconds"] = round(time.monotonic() - begin)

@@ -158,10 +158,10 @@ def work_in_threads(seconds: float, seed: int) -> dict[str, Any]:
         thread.join()
     if not failures:
         failures += _growth(memory)
-    device = tf.config.experimental.get_device_details(
-        tf.config.list_physical_devices("GPU" if HAS_GPU else "CPU")[0]
-    ).get("device_name", DEVICE)
-    return {"counts": counts, "memory": memory, "device": device, "failures": failures}
+    found = {"counts": counts, "memory": memory, "failures": failures}
+    for gpu in tf.config.list_physical_devices("GPU")[:1]:
+        found["device"] = tf.config.experimental.get_device_details(gpu)["device_name"]
+    return found
 
 
 def _megabytes() -> dict[str, int]:
