@@ -70,7 +70,8 @@ def text(rows: list[dict[str, Any]]) -> str:
             "Calls are wrong, files are damaged, programs are killed and disks are full: `make "
             'reliability ARGS="calls --seconds=600"` and its like try it, add a line to '
             "[reliability.jsonl](../benchmarks/results/reliability.jsonl) and write this page from "
-            "all of them."
+            "all of them. A failure is a crash, a hang, an exception of a wrong type, a wrong "
+            "result, a layer that is half restored, or a step that was saved and is lost."
         ),
         "",
         "| run | how many | failures | hours |",

@@ -86,7 +86,11 @@ def kill_and_resume(kills: int, rng: random.Random) -> dict[str, Any]:
         # Later and later, so that each is reached.
         for epoch in sorted(rng.choices(range(4), k=kills)):
             process = start("backup", disturbed, epoch, rng.randrange(11))
-            process.communicate()
+            try:
+                process.communicate(timeout=600)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise EndError(f"it hung before it was killed in epoch {epoch}") from error
             if process.returncode != -signal.SIGKILL:
                 raise EndError(f"it was not killed in epoch {epoch}: {process.returncode}")
         finish([start("backup", disturbed, -1, -1)])
