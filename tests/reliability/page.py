@@ -87,7 +87,8 @@ def text(rows: list[dict[str, Any]]) -> str:
     for kind, of_kind in kinds.items():
         if of_kind:
             lines += _section(of_kind, *KINDS[kind])
-    lines += ["", "## The runs", "", "| run | date | commit | machine | minutes |"]
+    lines += ["", "## The runs", "", "Where a commit has a +, there were changes beyond it.", ""]
+    lines += ["| run | date | commit | machine | minutes |"]
     lines += ["|---|---|---|---|---|"]
     for row in rows:
         lines.append(
