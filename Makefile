@@ -2,6 +2,7 @@
 # make lint   checks style                 make wheel  builds and checks a wheel
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
 # make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
+# make reliability ARGS="calls --seconds=600"  does so for long and writes down what came of it
 #
 # All of it happens in a virtual environment, .venv, that these targets make and
 # keep up to date. The package in it is an editable installation: changes to
@@ -16,7 +17,7 @@ CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc test
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 
-.PHONY: run test fuzz sanitize lint wheel clean
+.PHONY: run test fuzz sanitize reliability lint wheel clean
 
 run: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python examples/char_lm.py $(ARGS)
@@ -29,6 +30,9 @@ fuzz: $(VENV)/.package $(VENV)/.test
 
 sanitize: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python tests/sanitize.py $(ARGS)
+
+reliability: $(VENV)/.package $(VENV)/.test
+	$(BIN)/python tests/reliability/reliability.py $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What programs for other packages pass to the layers."""
 
 import inspect
+import sys
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +9,10 @@ import tensorflow as tf
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
 _CLASS = "the class says it (CudnnRNNTanh, CudnnRNNRelu); " + _DROP_IN
 _NOTHING = "leave it out"
+_USE_KERAS = (
+    "make the model with `import keras`, or unset the environment variable TF_USE_LEGACY_KERAS, "
+    "which makes tf.keras mean tf_keras"
+)
 # What to do in place of passing an argument of Keras's or PyTorch's layers.
 _INSTEAD = {
     "units": "write num_layers=1, num_units=…",
@@ -44,14 +49,21 @@ class ChecksKeywords:
 
 
 def check_tensors(*values: Any) -> None:
-    """Raises TypeError for a symbolic tensor of `tf_keras`.
+    """Raises TypeError for a symbolic tensor of `tf_keras`, and in a call of its layers.
 
-    It would make a lambda layer of what happens in a layer, whose weights never train.
+    It would make a lambda layer of what happens here, and tracks no weights of a layer that is none
+    of its own: either way they never train.
     """
+    # Not public, but all that tells such a call.
+    utils = sys.modules.get("tf_keras.src.engine.base_layer_utils")
+    if utils is not None and utils.call_context().in_call:
+        raise TypeError(
+            "expected a model of Keras 3, of which this package's layers are, but was called in a "
+            f"layer or model of tf_keras: {_USE_KERAS}"
+        )
     for value in tf.nest.flatten(values):
         if type(value).__module__.partition(".")[0] == "tf_keras":
             raise TypeError(
                 "expected tensors of Keras 3, of which this package's layers are, but received "
-                f"{type(value).__name__} of tf_keras: make the model with `import keras`, or unset "
-                "the environment variable TF_USE_LEGACY_KERAS, which makes tf.keras mean tf_keras"
+                f"{type(value).__name__} of tf_keras: {_USE_KERAS}"
             )

@@ -4,6 +4,8 @@ import os
 
 # Before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Tests start processes of their own, which find no memory where this one has taken all of a GPU's.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 import pytest
 import tensorflow as tf

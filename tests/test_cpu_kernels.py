@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_fake_gpu
 
 from cudnn_rnn_tf import native
 
@@ -50,6 +51,15 @@ def test_results_do_not_depend_on_the_number_of_threads():
 @functools.cache
 def accuracy(isa: str) -> dict[str, Any]:
     return run_program("accuracy", isa=isa)
+
+
+def test_arithmetic_holds_for_all_numbers(tmp_path):
+    """Of the gates' functions, which wrap around in words for NaN, and of the rows' stride."""
+    sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
+    executable = test_fake_gpu.compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize)
+    completed = subprocess.run([executable], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert completed.stdout == "well\n"
 
 
 ALL_SETS = pytest.mark.parametrize("isa", instruction_sets())

@@ -23,7 +23,7 @@ SESSION = [
 
 
 def compiled(
-    directory: pathlib.Path, program: str, sources: list[str | pathlib.Path]
+    directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
 ) -> pathlib.Path:
     """The executable of a program and sources of the package's."""
     headers = pathlib.Path(tf.sysconfig.get_include(), "third_party", "gpus")
@@ -37,7 +37,7 @@ def compiled(
             *("-isystem", headers / "cuda" / "include", "-isystem", headers / "cudnn" / "include"),
             ROOT / "tests" / "programs" / f"{program}.cc",
             *(ROOT / source for source in sources),
-            *("-ldl", "-o", directory / program),
+            *(*options, "-ldl", "-o", directory / program),
         ],
         check=True,
     )

@@ -50,10 +50,10 @@ def test_seeds_say_the_cases(fuzz):
     assert fuzz.fuzz("misbehaving", iter(source)) == (ends, [])
 
 
-@pytest.mark.parametrize("target", ["raw_ops", "graphs", "native_module", "files"])
+@pytest.mark.parametrize("target", ["raw_ops", "graphs", "native_module", "files", "saved"])
 def test_nothing_is_found(fuzz, target, capsys):
     """The cases that were found once, and what a few seconds are enough for."""
-    source = fuzz.requests(target, seconds=8, seed=0, with_corpus=True)
+    source = fuzz.requests(target, seconds=5, seed=0, with_corpus=True)
     ends, failures = fuzz.fuzz(target, source)
     assert not failures, capsys.readouterr().out
     assert ends.total() > len(fuzz.corpus(target)) >= 10

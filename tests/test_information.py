@@ -235,6 +235,41 @@ def test_tensors_of_tf_keras_are_refused(monkeypatch):
         assert "TF_USE_LEGACY_KERAS" in line
 
 
+def test_calls_in_layers_of_tf_keras_are_refused(monkeypatch):
+    """Where plain tensors come, a model of tf_keras would leave the layer's weights alone."""
+    pytest.importorskip("tf_keras")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    result = run_python(
+        """
+        import tensorflow as tf
+        import cudnn_rnn_tf as crnn
+
+        layer = crnn.CudnnGRU(1, 2)
+
+        class Model(tf.keras.Model):
+            def call(self, inputs):
+                return layer(inputs)
+
+        model = Model()
+        model.compile("sgd", "mse")
+        data = tf.zeros([2, 4, 3])
+        for run in (lambda: model(data), lambda: model.fit(data, tf.zeros([2, 4, 2]), verbose=0)):
+            try:
+                run()
+            except TypeError as error:
+                print(" ".join(str(error).split()))
+        print(layer(data).shape)  # On its own it runs.
+        """
+    )
+    assert result.returncode == 0, result.stderr
+    *lines, alone = result.stdout.splitlines()
+    assert len(lines) == 2, result.stdout
+    for line in lines:
+        assert "called in a layer or model of tf_keras" in line
+        assert "TF_USE_LEGACY_KERAS" in line
+    assert alone == "(2, 4, 2)"
+
+
 def test_info_does_not_initialize_tensorflow(monkeypatch):
     """Where there is no GPU to be asked, devices can still be configured afterwards."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")

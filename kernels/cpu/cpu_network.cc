@@ -3,16 +3,6 @@
 #include <algorithm>
 
 namespace cudnn_rnn_tf {
-namespace {
-
-int64_t RowStride(int64_t size) {
-  const int64_t stride = CeilDiv(size, 16) * 16 + 16;
-  const bool is_power_of_two = (stride & (stride - 1)) == 0;
-  return is_power_of_two ? stride + 16 : stride;
-}
-
-}  // namespace
-
 template <typename T>
 CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
   const RnnSpec& spec = problem.spec;

@@ -16,6 +16,14 @@
 
 namespace cudnn_rnn_tf {
 
+// Where the next row of states begins: never a power of two further on, whose
+// multiples share the same few places in a cache.
+inline int64_t RowStride(int64_t size) {
+  const int64_t stride = CeilDiv(size, 16) * 16 + 16;
+  const bool is_power_of_two = (stride & (stride - 1)) == 0;
+  return is_power_of_two ? stride + 16 : stride;
+}
+
 // What a forward pass leaves for its backward pass, in packed rows; N of them,
 // T * B at most. In inference only the outputs between layers are kept, and
 // two of them serve all layers.
@@ -220,9 +228,7 @@ class CpuNetwork {
   // By direction and row, its previous one; filled by Backward.
   std::vector<int64_t> previous_rows_[2];
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
-  // Of a row of states: not a power of two, whose multiples share the same few
-  // places in a cache.
-  const int64_t h_stride_;
+  const int64_t h_stride_;  // Of rows of states.
 };
 
 }  // namespace cudnn_rnn_tf

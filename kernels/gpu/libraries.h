@@ -75,6 +75,7 @@ namespace cudnn_rnn_tf {
   F(cuStreamCreate)            \
   F(cuStreamDestroy)           \
   F(cuStreamIsCapturing)       \
+  F(cuStreamQuery)             \
   F(cuStreamSynchronize)       \
   F(cuThreadExchangeStreamCaptureMode)
 
@@ -106,7 +107,8 @@ namespace cudnn_rnn_tf {
   F(cuFuncGetParamInfo)              \
   F(cuKernelGetParamInfo)            \
   F(cuOccupancyMaxActiveClusters)    \
-  F(cuLaunchKernelEx)
+  F(cuLaunchKernelEx)                \
+  F(cuPointerGetAttribute)
 
 #define CRNN_CUBLAS_FUNCTIONS(F) \
   F(cublasCreate_v2)             \

@@ -8,6 +8,7 @@ import random
 import tempfile
 from typing import Any
 
+import damage
 import keras
 import numpy as np
 import torch
@@ -20,42 +21,14 @@ SUFFIXES = (".pt", ".safetensors", ".keras", ".onnx")
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
-    """A file of a format, with bytes changed, put in, taken out, or cut off."""
+    """A damaged file of a format."""
     suffix = rng.choice(SUFFIXES)
-    size = len(_good(suffix))
-    changes = []
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        # Headers are where most of what is read stands, at either end.
-        place = rng.choice(
-            (
-                rng.randrange(size),
-                rng.randrange(min(300, size)),
-                size - 1 - rng.randrange(min(700, size)),
-            )
-        )
-        what = rng.choice(("flip", "flip", "set", "insert", "delete", "cut"))
-        value = {
-            "flip": lambda: 1 << rng.randrange(8),
-            "set": lambda: rng.choice((0, 1, 0x7F, 0x80, 0xFF)),
-            "insert": lambda: list(rng.randbytes(rng.randrange(1, 9))),
-            "delete": lambda: rng.randrange(1, 9),
-            "cut": lambda: 0,
-        }[what]()
-        changes.append([what, place, value])
+    changes = damage.draw(rng, len(_good(suffix)))
     return {"suffix": suffix, "changes": changes}
 
 
 def run(case: dict[str, Any]) -> str:
-    content = bytearray(_good(case["suffix"]))
-    for what, place, value in case["changes"]:
-        if what == "cut":
-            del content[place:]
-        elif what == "delete":
-            del content[place : place + value]
-        elif what == "insert":
-            content[place:place] = bytes(value)
-        elif place < len(content):
-            content[place] = content[place] ^ value if what == "flip" else value
+    content = damage.apply(_good(case["suffix"]), case["changes"])
     with tempfile.TemporaryDirectory() as directory:
         source, target = pathlib.Path(directory, f"m{case['suffix']}"), pathlib.Path(directory, "t")
         # The other library's format, so that nothing can be copied as it is.

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 HERE = pathlib.Path(__file__).resolve().parent
-TARGETS = ("raw_ops", "graphs", "native_module", "files")
+TARGETS = ("raw_ops", "graphs", "native_module", "files", "saved")
 # The longest that a case may take; the slowest good ones take a second or two.
 HANG_SECONDS = 60
 START_SECONDS = 300
@@ -199,19 +199,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(dict(ends))
         return 1 if failures else 0
     targets = options.targets.split(",")
-    all_ends, num_failures = {}, 0
+    all_ends: dict[str, dict[str, int]] = {}
+    all_failures: list[Outcome] = []
     for target in targets:
         source = requests(target, options.seconds / len(targets), options.seed, with_corpus=True)
         ends, failures = fuzz(target, source)
         all_ends[target] = dict(ends.most_common())
-        num_failures += len(failures)
+        all_failures += failures
         print(f"{target}: {ends.total()} cases, {len(failures)} kinds of failure", flush=True)
         for kind, count in ends.most_common():
             print(f"  {count:7} {kind}")
     if options.report is not None:
-        numbers = {"seed": options.seed, "seconds": options.seconds, "ends": all_ends}
+        numbers = {
+            "seed": options.seed,
+            "ends": all_ends,
+            "failures": [{"kind": failure.kind, "case": failure.case} for failure in all_failures],
+        }
         options.report.write_text(json.dumps(numbers, indent=1) + "\n")
-    return 1 if num_failures else 0
+    return 1 if all_failures else 0
 
 
 if __name__ == "__main__":

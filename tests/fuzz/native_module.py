@@ -147,7 +147,7 @@ def _make(spec: dict[str, Any]) -> Any:
     view = spec.get("view")
     if view == "strided":
         return np.repeat(array, 2, axis=-1)[..., ::2] if array.ndim else array
-    if view == "reversed":
+    if view == "reversed" and array.ndim:
         return np.flip(np.flip(array).copy())
     if view == "fortran":
         return np.asfortranarray(array)

@@ -1,5 +1,6 @@
 // Runs the backend on a GPU that is none, with an algorithm that was chosen or
-// pinned, and fails. Tells, without a GPU, what runs from then on.
+// pinned, or with graphs, and fails. Tells, without a GPU, what runs from then
+// on.
 //
 //   backend_on_fake_gpu SEEDS
 #include <array>
@@ -11,12 +12,27 @@
 #include "kernels/gpu/cudnn/cudnn_backend.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
+#include "tests/programs/fake_graph.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
+// A fill of memory, two of which are a pass.
+struct FakeNode {
+  size_t index = 0;
+};
+using Graph = FakeGraph<FakeNode>;
+using Exec = FakeExec<FakeNode>;
+
 RnnAlgorithm measured, broken;
 size_t last_run;  // The algorithm's number.
+// Whether what the stream ran before has failed, and whether somebody captures.
+bool has_failed = false, is_captured = false;
+bool has_memory = true, refuses_graphs = false;
+int fills_to_come = 0;  // Before one is refused.
+// How often a pass was launched call by call or as a graph, and what it asked
+// for.
+int num_direct, num_launched, num_allocated, num_instantiated;
 
 }  // namespace
 
@@ -54,6 +70,15 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
 
 RnnStatus EnqueuePass(Pass, const CudnnLane&, CudnnPlan* plan,
                       const CallAddresses&) {
+  if (Graph::capturing != nullptr) {
+    for (size_t i = 0; i < 2; ++i) {
+      Graph::capturing->nodes.push_back(
+          std::make_unique<FakeNode>(FakeNode{i}));
+    }
+    Graph::capturing->edges.emplace_back(0, 1);
+    return {};
+  }
+  ++num_direct;
   last_run = plan->workspace_size();
   if (last_run == static_cast<size_t>(broken)) {
     return {RnnStatus::Code::kInternal, "the fake GPU failed"};
@@ -77,7 +102,41 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   cuda.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* status) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    *status = is_captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                          : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuStreamQuery = [](CUstream) {
+    return has_failed ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_NOT_READY;
+  };
+  cuda.cuStreamCreate = [](CUstream*, unsigned) { return CUDA_SUCCESS; };
+  cuda.cuStreamDestroy = [](CUstream) { return CUDA_SUCCESS; };
+  Graph::AddTo(&cuda);
+  cuda.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* type) {
+    *type = CU_GRAPH_NODE_TYPE_MEMSET;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphMemsetNodeGetParams = [](CUgraphNode,
+                                       CUDA_MEMSET_NODE_PARAMS* params) {
+    *params = {};
+    params->elementSize = params->width = 1;
+    params->height = 2;  // So that no kernel fills.
+    return CUDA_SUCCESS;
+  };
+  cuda.cuMemsetD2D8Async = [](CUdeviceptr, size_t, unsigned char, size_t,
+                              size_t, CUstream) {
+    return fills_to_come-- > 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+  };
+  cuda.cuGraphInstantiate = [](CUgraphExec* exec, CUgraph graph,
+                               unsigned long long) {
+    ++num_instantiated;
+    if (refuses_graphs) return CUDA_ERROR_OUT_OF_MEMORY;
+    *exec = reinterpret_cast<CUgraphExec>(new Exec(*Graph::Of(graph)));
+    return CUDA_SUCCESS;
+  };
+  cuda.cuGraphExecDestroy = Exec::Destroy;
+  cuda.cuGraphLaunch = [](CUgraphExec, CUstream) {
+    ++num_launched;
     return CUDA_SUCCESS;
   };
   return libraries;
@@ -85,14 +144,18 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-RnnStatus Run(const RnnProblem& problem, int stream) {
+RnnStatus Run(const RnnProblem& problem, int stream, bool replay = false) {
   CudnnResources resources;
   resources.stream = reinterpret_cast<void*>(uintptr_t{1} + stream);
   resources.is_profiled = [] { return false; };
   resources.memory_limit = [] { return size_t{0}; };
   resources.log = [](const std::string&) {};
+  resources.allocate = [](size_t) {
+    ++num_allocated;
+    return has_memory ? std::make_shared<int>() : nullptr;
+  };
   CudnnOptions options;
-  options.replay = false;
+  options.replay = replay;
   CudnnBackend backend(resources, options);
   RnnBufferSizes sizes;
   CRNN_RETURN_IF_ERROR(backend.BufferSizes(problem, &sizes));
@@ -121,11 +184,20 @@ void CheckFailures(unsigned seed) {
   const RnnAlgorithm first = is_pinned ? measured : broken;
   Check(Run(problem, stream).ok() == (first != broken), "the first use");
   broken = RnnAlgorithm::kAuto;  // None.
-  for (int use = 0; use < 2; ++use) {
-    const RnnStatus status = Run(problem, stream);
-    Check(status.ok(), status.message);
-  }
-  Check(last_run == static_cast<size_t>(measured), "the one that was chosen");
+  // All of them share the choice, and each comes to know it.
+  const auto run_all = [&](const std::string& what, RnnAlgorithm expected) {
+    for (const int64_t max_time : {0, 1}) {
+      for (const int any : {stream, stream + 1}) {
+        RnnProblem one = problem;
+        one.max_time = max_time;
+        Check(Run(one, any).ok(), what);
+        Check(last_run == static_cast<size_t>(expected),
+              what + ": the algorithm");
+      }
+    }
+  };
+  Check(Run(problem, stream).ok(), "the use that measures");
+  run_all("what was chosen", measured);
   if (measured == RnnAlgorithm::kResident && !is_pinned) {
     RnnProblem unaligned = problem;
     unaligned.is_aligned = false;
@@ -136,21 +208,66 @@ void CheckFailures(unsigned seed) {
   }
 
   broken = measured;
+  for (bool* const other : {&has_failed, &is_captured}) {
+    *other = true;
+    Check(!Run(problem, stream).ok(), "a failure of others");
+    *other = false;
+  }
+  broken = RnnAlgorithm::kAuto;
+  run_all("after a failure of others", measured);
+  broken = measured;
   Check(!Run(problem, stream).ok(), "a failure that is hidden");
   const bool is_given_up = !is_pinned && measured != RnnAlgorithm::kStandard;
   Check(Run(problem, stream).ok() == is_given_up, "the call after a failure");
+  if (!is_given_up) broken = RnnAlgorithm::kAuto;
+  run_all("after a failure", is_given_up ? RnnAlgorithm::kStandard : measured);
+}
+
+// Of so many uses, how many ask for what they do not get.
+constexpr int kManyUses = 1000, kFewAttempts = 5;
+
+void CheckReplays(unsigned seed) {
+  RnnProblem problem;
+  problem.batch_size = 1000000 + seed;  // A configuration of its own.
+  problem.algorithm = RnnAlgorithm::kStandard;
+  problem.is_training = false;
   broken = RnnAlgorithm::kAuto;
-  for (const int any : {stream, stream + 1}) {
-    Check(Run(problem, any).ok(), "a call when all works again");
-    Check(last_run == static_cast<size_t>(is_given_up ? RnnAlgorithm::kStandard
-                                                      : measured),
-          "what runs after a failure");
-  }
+  const auto run = [&](int uses) {
+    num_direct = num_launched = num_allocated = num_instantiated = 0;
+    for (int use = 0; use < uses; ++use) {
+      Check(Run(problem, 0, /*replay=*/true).ok(), "a use");
+    }
+  };
+  // The nodes of a first use are launched.
+  fills_to_come = static_cast<int>(seed % 3);
+  num_direct = 0;
+  const bool is_done = Run(problem, 0, /*replay=*/true).ok();
+  // A pass of which a part runs is not begun again.
+  Check(is_done == (seed % 3 != 1), "a launch of nodes");
+  Check(num_direct == (seed % 3 == 0), "the pass instead of its nodes");
+
+  has_memory = false;
+  run(kManyUses);
+  has_memory = true;
+  Check(num_direct == kManyUses && num_launched == 0, "uses without memory");
+  Check(num_allocated > 0 && num_allocated <= kFewAttempts, "attempts");
+
+  refuses_graphs = true;
+  run(2 * kManyUses);
+  refuses_graphs = false;
+  Check(num_direct == 2 * kManyUses && num_launched == 0, "refused graphs");
+  Check(num_instantiated > 0 && num_instantiated <= kFewAttempts, "graphs");
+
+  run(8 * kManyUses);
+  Check(num_launched > kManyUses, "graphs when there is memory again");
 }
 
 }  // namespace
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
-  return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckFailures);
+  return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
+    cudnn_rnn_tf::CheckFailures(seed);
+    cudnn_rnn_tf::CheckReplays(seed);
+  });
 }

@@ -24,7 +24,8 @@ struct FakeNode {
   unsigned grid = 1;
   unsigned element_size = 1, value = 0, height = 1;  // Of a fill.
   bool is_cooperative = false;
-  bool fills = false;  // A kernel that does.
+  bool says_whose_memory = true;  // A copy.
+  bool fills = false;             // A kernel that does.
   std::vector<Bytes> arguments;
   CUdeviceptr destination = 0, source = 0;
   std::vector<void*> pointers;  // What the driver hands out.
@@ -39,6 +40,9 @@ struct FakeNode {
 };
 using Graph = FakeGraph<FakeNode>;
 using Exec = FakeExec<FakeNode>;
+
+// In the host's memory.
+inline constexpr CUdeviceptr kPinned = 256, kPageable = 512;
 
 inline std::vector<FakeNode> launched;  // Those that do something.
 inline FakeEdges launched_edges;
@@ -145,9 +149,10 @@ GpuLibraries FakeLibraries() {
     params->height = Node(node)->height;
     params->elementSize = Node(node)->element_size;
     // Beyond an element, whatever the caller's number had.
+    static unsigned others = 0;
     params->value = Node(node)->value;
     if (params->elementSize < sizeof(params->value)) {
-      params->value |= ~0u << (8 * params->elementSize);
+      params->value |= ++others << (8 * params->elementSize);
     }
     return CUDA_SUCCESS;
   };
@@ -183,10 +188,23 @@ GpuLibraries FakeLibraries() {
   cuda.cuGraphMemcpyNodeGetParams = [](CUgraphNode node,
                                        CUDA_MEMCPY3D* params) {
     *params = {};
-    params->srcMemoryType = params->dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    params->srcMemoryType = params->dstMemoryType =
+        Node(node)->says_whose_memory ? CU_MEMORYTYPE_DEVICE
+                                      : CU_MEMORYTYPE_UNIFIED;
     params->dstDevice = Node(node)->destination;
     params->srcDevice = Node(node)->source;
     params->WidthInBytes = Node(node)->grid;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuPointerGetAttribute = [](void* data, CUpointer_attribute attribute,
+                                  CUdeviceptr address) {
+    if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    // As of memory that nobody has told the driver of.
+    if (address == kPageable) return CUDA_ERROR_INVALID_VALUE;
+    *static_cast<unsigned*>(data) =
+        address == kPinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     return CUDA_SUCCESS;
   };
   cuda.cuGraphKernelNodeSetParams = SetInGraph<CUDA_KERNEL_NODE_PARAMS>;

@@ -61,6 +61,7 @@ struct Pass {
           node->type = CU_GRAPH_NODE_TYPE_MEMCPY;
           node->destination = address();
           node->source = address();
+          node->says_whose_memory = random() % 2 == 0;
           break;
         case 2:
           break;  // Empty.
@@ -224,8 +225,10 @@ void CheckOnce(unsigned seed) {
         &kernels, &graph);
   };
   Check(capture(true).ok() && graph.is_in_order(), "a capture in order");
-  CheckLaunch(pass, addresses, /*is_graph=*/false,
-              [&] { return graph.LaunchNodes(nullptr); });
+  CheckLaunch(pass, addresses, /*is_graph=*/false, [&] {
+    bool has_begun;
+    return graph.LaunchNodes(nullptr, &has_begun);
+  });
   Check(capture(false).ok() && !graph.is_in_order() && !graph.is_nearly_chain(),
         "nodes before those that they wait for");
 }
@@ -382,25 +385,60 @@ void CheckLayers(unsigned seed) {
   Launch(pass, layers[0], replay.get());
 }
 
-void CheckRefusals() {
-  const Pass pass = {1, 50, kNumCallBuffers};
+// Fails unless a pass is refused in which one of so many captures has a node of
+// the type changed.
+void CheckRefused(const Pass& pass, const char* what, CUgraphNodeType type,
+                  const std::function<void(FakeNode*)>& change,
+                  int of_captures = 2) {
   std::array<bool, kNumCallBuffers> used;
   used.fill(true);
   std::unique_ptr<Replay> replay;
   int captures = 0;
-  const RnnStatus other = Replay::Capture(
+  const RnnStatus status = Replay::Capture(
       nullptr, CUdeviceptr{1} << 32, used, /*as_chain=*/false,
       [&](const CallAddresses& addresses) {
-        const RnnStatus status = pass(addresses);
-        // Of every other capture.
-        Graph::capturing->nodes.back()->grid += ++captures % 2;
-        Graph::capturing->nodes.back()->type = CU_GRAPH_NODE_TYPE_KERNEL;
-        return status;
+        CRNN_RETURN_IF_ERROR(pass(addresses));
+        const auto& nodes = Graph::capturing->nodes;
+        const auto changed =
+            std::find_if(nodes.begin(), nodes.end(),
+                         [&](const auto& node) { return node->type == type; });
+        Check(changed != nodes.end(), "a node of the type");
+        if (++captures % of_captures == 0) change(changed->get());
+        return RnnStatus();
       },
       &replay);
-  Check(other.code == RnnStatus::Code::kUnimplemented && replay == nullptr,
-        "a pass that depends on addresses is replayed");
-  replay = Capture(pass);
+  Check(status.code == RnnStatus::Code::kUnimplemented && replay == nullptr,
+        std::string(what) + " is replayed");
+}
+
+void CheckRefusals() {
+  const Pass pass = {1, 50, kNumCallBuffers};
+  // What may differ between captures, by the type of a node.
+  const auto kernel = CU_GRAPH_NODE_TYPE_KERNEL,
+             fill = CU_GRAPH_NODE_TYPE_MEMSET, copy = CU_GRAPH_NODE_TYPE_MEMCPY;
+  CheckRefused(pass, "a grid", kernel, [](FakeNode* node) { ++node->grid; });
+  CheckRefused(pass, "a cooperative launch", kernel, [](FakeNode* node) {
+    node->is_cooperative = !node->is_cooperative;
+  });
+  CheckRefused(pass, "what is filled in", fill,
+               [](FakeNode* node) { node->value ^= 1; });
+  CheckRefused(pass, "how much is filled", fill,
+               [](FakeNode* node) { ++node->grid; });
+  CheckRefused(pass, "rows that are filled", fill,
+               [](FakeNode* node) { ++node->height; });
+  CheckRefused(pass, "how much is copied", copy,
+               [](FakeNode* node) { ++node->grid; });
+  CheckRefused(pass, "an edge", kernel,
+               [](FakeNode*) { Graph::capturing->edges.pop_back(); });
+  for (const CUdeviceptr host : {kPinned, kPageable}) {
+    const auto copy_from_host = [=](FakeNode* node) {
+      node->says_whose_memory = false;
+      node->source = host;
+    };
+    CheckRefused(pass, "the host's memory", copy, copy_from_host,
+                 /*of_captures=*/1);
+  }
+  std::unique_ptr<Replay> replay = Capture(pass);
   refuses_rewriting = true;
   Random random(1);
   Check(!replay->Launch(nullptr, RandomAddresses(&random)).ok(),

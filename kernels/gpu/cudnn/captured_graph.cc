@@ -1,6 +1,7 @@
 #include "kernels/gpu/cudnn/captured_graph.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <unordered_map>
@@ -54,6 +55,55 @@ bool IsSet(const CUlaunchAttribute& attribute) {
       return attribute.value.clusterSchedulingPolicyPreference !=
              CU_CLUSTER_SCHEDULING_POLICY_DEFAULT;
   }
+}
+
+// Both are set.
+bool IsSame(const CUlaunchAttribute& a, const CUlaunchAttribute& b) {
+  if (a.id != b.id) return false;
+  const auto &first = a.value.clusterDim, &second = b.value.clusterDim;
+  switch (a.id) {
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+      return true;
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+      return first.x == second.x && first.y == second.y && first.z == second.z;
+    default:
+      return a.value.clusterSchedulingPolicyPreference ==
+             b.value.clusterSchedulingPolicyPreference;
+  }
+}
+
+// Beyond an element, the driver tells whatever the caller's number had.
+bool IsSame(const CUDA_MEMSET_NODE_PARAMS& a,
+            const CUDA_MEMSET_NODE_PARAMS& b) {
+  const uint64_t element = (uint64_t{1} << (8 * a.elementSize)) - 1;
+  return a.elementSize == b.elementSize && a.width == b.width &&
+         a.height == b.height && (a.height <= 1 || a.pitch == b.pitch) &&
+         (a.value & element) == (b.value & element);
+}
+
+// Pitches are nothing but where there are several rows.
+bool IsSame(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
+  const bool has_rows = a.Height > 1 || a.Depth > 1;
+  return a.WidthInBytes == b.WidthInBytes && a.Height == b.Height &&
+         a.Depth == b.Depth && a.srcXInBytes == b.srcXInBytes &&
+         a.srcY == b.srcY && a.srcZ == b.srcZ &&
+         a.dstXInBytes == b.dstXInBytes && a.dstY == b.dstY &&
+         a.dstZ == b.dstZ &&
+         (!has_rows ||
+          (a.srcPitch == b.srcPitch && a.dstPitch == b.dstPitch &&
+           a.srcHeight == b.srcHeight && a.dstHeight == b.dstHeight));
+}
+
+// Other memory may be gone at the next launch. Where a copy does not say which
+// it is, the address does.
+bool IsOfDevice(CUmemorytype type, CUdeviceptr address) {
+  unsigned int found = type;
+  if (type == CU_MEMORYTYPE_UNIFIED &&
+      Cuda().cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   address) != CUDA_SUCCESS) {
+    return false;
+  }
+  return found == CU_MEMORYTYPE_DEVICE;
 }
 
 // Stores `value` to `count` words, a thread to each.
@@ -127,10 +177,9 @@ RnnStatus GraphNode::Read(CUgraphNode handle, Kernels* kernels,
     case CU_GRAPH_NODE_TYPE_MEMCPY:
       CRNN_RETURN_IF_ERROR(CudaStatus(
           Cuda().cuGraphMemcpyNodeGetParams(handle, &node->copy_), kReadNode));
-      if (node->copy_.srcMemoryType == CU_MEMORYTYPE_HOST ||
-          node->copy_.dstMemoryType == CU_MEMORYTYPE_HOST) {
-        // That memory may be gone at the next launch.
-        return NotReplayable("it copies host memory");
+      if (!IsOfDevice(node->copy_.srcMemoryType, node->copy_.srcDevice) ||
+          !IsOfDevice(node->copy_.dstMemoryType, node->copy_.dstDevice)) {
+        return NotReplayable("it copies memory that is not the device's");
       }
       node->words_ = {node->copy_.srcDevice, node->copy_.dstDevice};
       return {};
@@ -194,7 +243,14 @@ bool GraphNode::IsLike(const GraphNode& other) const {
          a.func == b.func && a.kern == b.kern && a.gridDimX == b.gridDimX &&
          a.gridDimY == b.gridDimY && a.gridDimZ == b.gridDimZ &&
          a.blockDimX == b.blockDimX && a.blockDimY == b.blockDimY &&
-         a.blockDimZ == b.blockDimZ && a.sharedMemBytes == b.sharedMemBytes;
+         a.blockDimZ == b.blockDimZ && a.sharedMemBytes == b.sharedMemBytes &&
+         std::equal(attributes_.begin(), attributes_.end(),
+                    other.attributes_.begin(), other.attributes_.end(),
+                    [](const CUlaunchAttribute& first,
+                       const CUlaunchAttribute& second) {
+                      return IsSame(first, second);
+                    }) &&
+         IsSame(copy_, other.copy_) && IsSame(fill_, other.fill_);
 }
 
 template <typename Call>
@@ -382,6 +438,25 @@ RnnStatus CapturedGraph::ReadEdges() {
   return {};
 }
 
+std::vector<std::array<size_t, 5>> CapturedGraph::EdgesByPlace() const {
+  std::unordered_map<CUgraphNode, size_t> place;
+  for (const GraphNode& node : nodes_) {
+    place.emplace(node.handle(), place.size());
+  }
+  std::vector<std::array<size_t, 5>> edges;
+  for (size_t i = 0; i < edges_.from.size(); ++i) {
+    const CUgraphEdgeData& data = edges_.data[i];
+    edges.push_back({place.at(edges_.from[i]), place.at(edges_.to[i]),
+                     data.from_port, data.to_port, data.type});
+  }
+  std::sort(edges.begin(), edges.end());
+  return edges;
+}
+
+bool CapturedGraph::HasEdgesOf(const CapturedGraph& other) const {
+  return EdgesByPlace() == other.EdgesByPlace();
+}
+
 bool CapturedGraph::is_nearly_chain() const {
   return is_in_order() && nodes_.size() >= longest_path_ + kManyBeside &&
          nodes_.size() <= kNearlyChain * longest_path_;
@@ -439,9 +514,11 @@ RnnStatus CapturedGraph::FillByKernels() {
   return {};
 }
 
-RnnStatus CapturedGraph::LaunchNodes(CUstream stream) const {
+RnnStatus CapturedGraph::LaunchNodes(CUstream stream, bool* has_begun) const {
+  *has_begun = false;
   for (const GraphNode& node : nodes_) {
     CRNN_RETURN_IF_ERROR(node.Launch(stream));
+    *has_begun = true;
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CAPTURED_GRAPH_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CAPTURED_GRAPH_H_
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -36,8 +37,9 @@ class GraphNode {
   const std::vector<CUdeviceptr>& words() const { return words_; }
   void set_word(size_t index, CUdeviceptr word) { words_[index] = word; }
 
-  // Whether the other runs the same kernel over the same grid, or is of the
-  // same other type, with as many words.
+  // Whether the other does the same over words that may differ: runs the same
+  // kernel over the same grid with as many words and the attributes that it may
+  // not run without, or copies or fills as much in the same way.
   bool IsLike(const GraphNode& other) const;
 
   // Writes the words into the graph's node or, unless null, into that of
@@ -87,6 +89,8 @@ class CapturedGraph {
   // Whether each node comes after those that it waits for. The driver lists
   // nodes as they were captured, but does not promise that.
   bool is_in_order() const { return longest_path_ > 0; }
+  // Whether the nodes wait for each other as those of the other graph do.
+  bool HasEdgesOf(const CapturedGraph& other) const;
   // Whether it is in order and so nearly a chain that it may be faster as one.
   bool is_nearly_chain() const;
   // Makes each node wait for the one before it. Only if they are in order.
@@ -99,7 +103,8 @@ class CapturedGraph {
   RnnStatus FillByKernels();
 
   // Enqueues the nodes' work one after the other. Only if they are in order.
-  RnnStatus LaunchNodes(CUstream stream) const;
+  // After a failure, `has_begun` says whether some is enqueued.
+  RnnStatus LaunchNodes(CUstream stream, bool* has_begun) const;
 
  private:
   struct Destroy {
@@ -114,6 +119,8 @@ class CapturedGraph {
 
   RnnStatus ReadNodes(GraphNode::Kernels* kernels);
   RnnStatus ReadEdges();
+  // From which node to which and of which kind, by the nodes' places, sorted.
+  std::vector<std::array<size_t, 5>> EdgesByPlace() const;
 
   std::unique_ptr<CUgraph_st, Destroy> graph_;
   std::vector<GraphNode> nodes_;

@@ -96,11 +96,17 @@ Choices::State Choices::Use(const std::string& configuration, Choice* choice) {
 
 void Choices::Decide(const std::string& configuration, const Choice& choice) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Entry& entry = At(configuration);
-  const bool was_measured = IsMeasured(entry.choice);
-  entry.state = State::kDecided;
-  entry.choice = choice;
-  if (was_measured || IsMeasured(choice)) Store();
+  Set(&At(configuration), choice);
+}
+
+void Choices::GiveUp(const std::string& configuration, RnnAlgorithm failed) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(configuration);
+  if (found == entries_.end() || found->second.choice.algorithm != failed) {
+    return;
+  }
+  Set(&found->second, Choice());
+  ++num_given_up_;
 }
 
 std::string Choices::Text() {
@@ -124,6 +130,13 @@ Choices::Entry& Choices::At(const std::string& configuration) {
     num_new_names_ = 1;
   }
   return found->second;
+}
+
+void Choices::Set(Entry* entry, const Choice& choice) {
+  const bool was_measured = IsMeasured(entry->choice);
+  entry->state = State::kDecided;
+  entry->choice = choice;
+  if (was_measured || IsMeasured(choice)) Store();
 }
 
 void Choices::Load() {

@@ -3,7 +3,9 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -42,6 +44,11 @@ class Choices {
   State Use(const std::string& configuration, Choice* choice);
   // What is measured is stored; what takes its place is stored no longer.
   void Decide(const std::string& configuration, const Choice& choice);
+  // Has `standard` run from now on, if the configuration's choice is still the
+  // algorithm that failed.
+  void GiveUp(const std::string& configuration, RnnAlgorithm failed);
+  // How many were given up. What was found before the last may be out of date.
+  int64_t num_given_up() const { return num_given_up_; }
 
   // A line "configuration\tsource\t<Choice::Text>" for each that is decided.
   std::string Text();
@@ -55,6 +62,7 @@ class Choices {
 
   Choices();
   Entry& At(const std::string& configuration);
+  void Set(Entry* entry, const Choice& choice);
   void Load();
   void Store();
 
@@ -62,6 +70,7 @@ class Choices {
   std::mutex mutex_;
   std::map<std::string, Entry> entries_;
   size_t num_new_names_ = 0;
+  std::atomic<int64_t> num_given_up_ = 0;
 };
 
 }  // namespace cudnn_rnn_tf

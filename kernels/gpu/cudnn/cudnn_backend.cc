@@ -89,6 +89,27 @@ bool CudnnBackend::StreamIsCapturing() const {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// A kernel's failure, anybody's, makes all that comes after it fail. To ask
+// would end a capture.
+bool CudnnBackend::StreamWorks() const {
+  if (is_capturing_) return false;
+  const CUresult result = Gpu().cuda.cuStreamQuery(stream());
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
+}
+
+bool CudnnBackend::IsDecided() const {
+  return configuration_->decided &&
+         configuration_->num_given_up == Choices::Instance().num_given_up();
+}
+
+void CudnnBackend::FindChoice() {
+  Choice found;
+  configuration_->num_given_up = Choices::Instance().num_given_up();
+  configuration_->decided =
+      Choices::Instance().Find(configuration_->name, &found);
+  configuration_->choice = found;
+}
+
 // What is fastest for many networks is first: against it, others are given up.
 std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
     const RnnProblem& problem) const {
@@ -108,7 +129,7 @@ std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
 
 void CudnnBackend::Decide() {
   CudnnConfiguration& configuration = *configuration_;
-  if (configuration.decided) return;
+  if (IsDecided()) return;
   const RnnProblem& problem = configuration.problem;
   Choice choice;
   const bool pinned = problem.algorithm != RnnAlgorithm::kAuto &&
@@ -124,12 +145,14 @@ void CudnnBackend::Decide() {
     Choices::Instance().Decide(configuration.name, choice);
   } else {
     if (is_capturing_ || resources_.is_profiled()) {
-      configuration.decided =
-          Choices::Instance().Find(configuration.name, &configuration.choice);
+      FindChoice();
       return;
     }
+    configuration.num_given_up = Choices::Instance().num_given_up();
     switch (Choices::Instance().Use(configuration.name, &choice)) {
       case Choices::State::kUndecided:
+        configuration.decided = false;
+        configuration.choice = Choice();
         return;
       case Choices::State::kToBeMeasured:
         choice = MeasureChoice(session_.get(), configuration_, algorithms,
@@ -194,10 +217,7 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
                                             size_t reserve_space,
                                             RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Configure(problem));
-  if (!configuration_->decided) {
-    configuration_->decided =
-        Choices::Instance().Find(configuration_->name, &configuration_->choice);
-  }
+  if (!IsDecided()) FindChoice();
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
   const size_t number = reserve_space % kReserveMultiple;
   // The algorithm resident leaves none.
@@ -223,15 +243,15 @@ std::shared_ptr<void> CudnnBackend::Workspace(size_t bytes,
 RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
   const RnnStatus status = Enqueue(pass, addresses);
   if (status.ok()) return {};
-  Choice& choice = configuration_->choice;
+  const Choice& choice = configuration_->choice;
   const CudnnRuns* const chosen =
       configuration_->runs[static_cast<int>(choice.algorithm)].get();
   if (runs_ == chosen && choice.source != "pinned" &&
-      choice.algorithm != RnnAlgorithm::kStandard) {
+      choice.algorithm != RnnAlgorithm::kStandard && StreamWorks()) {
     // As where a choice was stored by a process that had more of the GPU. From
-    // the next call on, standard runs.
-    choice = Choice();
-    Choices::Instance().Decide(configuration_->name, choice);
+    // the next call on, of any configuration and session that shares the
+    // choice, standard runs.
+    Choices::Instance().GiveUp(configuration_->name, choice.algorithm);
   }
   return status;
 }
@@ -255,6 +275,10 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
                                   const CallAddresses& addresses, bool* done) {
   // Of the caller's own capture, cuDNN's kernels become a part, not a graph.
   if (runs->cannot_replay || is_capturing_) return {};
+  if (runs->uses_to_wait > 0) {
+    --runs->uses_to_wait;
+    return {};
+  }
   CudnnPlan* const plan = runs_->plan.get();
   const bool may_make = !resources_.is_profiled();
   const bool was_used = std::exchange(runs->was_used, true);
@@ -263,8 +287,12 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
     CapturedGraph graph;
     // Whether it ever can be captured, the next use finds out.
     if (!session_->Capture(plan, pass, addresses, &graph).ok()) return {};
-    *done = true;
-    return graph.LaunchNodes(stream());
+    bool has_begun;
+    const RnnStatus status = graph.LaunchNodes(stream(), &has_begun);
+    *done = status.ok();
+    // What has begun is not begun again: backward, a pass overwrites what it
+    // reads.
+    return has_begun ? status : RnnStatus();
   }
   RnnStatus status;
   if (runs->replay == nullptr) {
@@ -272,7 +300,10 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
     const auto sizes = CallBufferSizes(*plan, pass);
     const std::shared_ptr<void> region = resources_.allocate(
         *std::max_element(sizes.begin(), sizes.end()) + Replay::kRegionSlack);
-    if (region == nullptr) return {};
+    if (region == nullptr) {
+      runs->Fail({RnnStatus::Code::kResourceExhausted, "no memory"});
+      return {};
+    }
     const Choice& choice = configuration_->choice;
     const bool as_chain = pass == Pass::kForward ? choice.forward_is_chain
                                                  : choice.backward_is_chain;
@@ -284,8 +315,7 @@ RnnStatus CudnnBackend::TryReplay(CudnnRuns::PassRuns* runs, Pass pass,
   }
   *done = status.ok();
   if (!*done) {
-    runs->replay.reset();
-    runs->cannot_replay = true;
+    runs->Fail(status);
     resources_.log(configuration_->name + ": " + status.message);
   }
   return {};

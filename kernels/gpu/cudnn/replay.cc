@@ -114,7 +114,7 @@ RnnStatus Replay::FindPatches(const CapturedGraph& moved,
                               const CallAddresses& addresses,
                               const CallAddresses& distances) {
   std::vector<GraphNode>& nodes = graph_.nodes();
-  if (moved.nodes().size() != nodes.size()) {
+  if (moved.nodes().size() != nodes.size() || !graph_.HasEdgesOf(moved)) {
     return NotReplayable("its kernels depend on addresses");
   }
   patched_.clear();

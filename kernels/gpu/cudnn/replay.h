@@ -18,8 +18,10 @@ namespace cudnn_rnn_tf {
 // Which words of a graph's nodes hold addresses is learned, not known: the pass
 // is captured twice, the second time with every buffer's address moved by a
 // distance of its own, and the words that moved along are what a launch over
-// other buffers writes anew. A pass in which anything else differs between the
-// captures is refused.
+// other buffers writes anew. A pass is refused whose captures differ otherwise:
+// in kernels, in how they are launched, in what is copied or filled, or in what
+// waits for what. What is not compared are attributes of launches that a kernel
+// runs without.
 //
 // Used by one thread at a time, in one stream.
 class Replay {
@@ -46,7 +48,8 @@ class Replay {
   Replay& operator=(const Replay&) = delete;
 
   // Enqueues the pass over `addresses`, which must fit. After a failure, which
-  // leaves nothing enqueued, the replay is of no use any more. Only one that
+  // leaves nothing enqueued, the replay is of no use any more, but the pass may
+  // be captured again. Only one that
   // was launched before can be without making a graph.
   RnnStatus Launch(CUstream stream, const CallAddresses& addresses,
                    bool may_instantiate = true);

@@ -23,6 +23,7 @@ constexpr int64_t kIntervalsUnused = 8;
 constexpr int64_t kMinInterval = 8;
 constexpr int64_t kAssumedInterval = 64;
 constexpr size_t kKeptPart = 64;
+constexpr int64_t kMaxWait = int64_t{1} << 20;
 
 std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
   const RnnSpec& spec = problem.spec;
@@ -84,6 +85,13 @@ bool HasFallenOutOfUse(const CudnnConfiguration& configuration, int64_t now) {
 }
 
 }  // namespace
+
+void CudnnRuns::PassRuns::Fail(const RnnStatus& status) {
+  replay.reset();
+  cannot_replay = status.code == RnnStatus::Code::kUnimplemented;
+  uses_to_wait = next_wait;
+  next_wait = std::min(2 * next_wait, kMaxWait);
+}
 
 size_t CudnnConfiguration::ReplayBytes() const {
   size_t bytes = 0;

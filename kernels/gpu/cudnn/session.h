@@ -23,6 +23,12 @@ struct CudnnRuns {
     bool was_used = false;
     std::unique_ptr<Replay> replay;
     bool cannot_replay = false;
+    // After a failure that may pass, as for want of memory, so many uses go by
+    // without a replay, and after each further one twice as many.
+    int64_t uses_to_wait = 0, next_wait = 64;
+
+    // Notes why there is no replay.
+    void Fail(const RnnStatus& status);
   };
 
   std::unique_ptr<CudnnPlan> plan;
@@ -39,6 +45,7 @@ struct CudnnConfiguration {
   CudnnOptions options;
   Choice choice;
   bool decided = false;
+  int64_t num_given_up = 0;  // Of all choices, when it was decided.
   // Its name among the choices.
   std::string name;
   // By algorithm; made when first needed.

@@ -1,0 +1,42 @@
+"""Bytes that are not as they were written."""
+
+import random
+from typing import Any
+
+
+def draw(rng: random.Random, size: int) -> list[list[Any]]:
+    """Changes to a file of so many bytes: some set, put in or taken out, or all from one on."""
+    changes = []
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        # Headers are where most of what is read stands, at either end.
+        place = rng.choice(
+            (
+                rng.randrange(size),
+                rng.randrange(min(300, size)),
+                size - 1 - rng.randrange(min(700, size)),
+            )
+        )
+        what = rng.choice(("flip", "flip", "set", "insert", "delete", "cut"))
+        value = {
+            "flip": lambda: 1 << rng.randrange(8),
+            "set": lambda: rng.choice((0, 1, 0x7F, 0x80, 0xFF)),
+            "insert": lambda: list(rng.randbytes(rng.randrange(1, 9))),
+            "delete": lambda: rng.randrange(1, 9),
+            "cut": lambda: 0,
+        }[what]()
+        changes.append([what, place, value])
+    return changes
+
+
+def apply(content: bytes, changes: list[list[Any]]) -> bytes:
+    damaged = bytearray(content)
+    for what, place, value in changes:
+        if what == "cut":
+            del damaged[place:]
+        elif what == "delete":
+            del damaged[place : place + value]
+        elif what == "insert":
+            damaged[place:place] = bytes(value)
+        elif place < len(damaged):
+            damaged[place] = damaged[place] ^ value if what == "flip" else value
+    return bytes(damaged)

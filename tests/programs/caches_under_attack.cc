@@ -1,0 +1,269 @@
+// The files that keep measured choices and machine code, when a process that
+// writes them is killed, when they are damaged, and when nothing can be
+// written. Prints, as JSON, how often what came of it.
+//
+//   caches_under_attack FOLDER kills COUNT SEED
+//   caches_under_attack FOLDER damage COUNT SEED
+//   caches_under_attack FOLDER full COUNT SEED
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <random>
+#include <string>
+
+#include "kernels/gpu/code_files.h"
+#include "kernels/gpu/cudnn/choice.h"
+#include "tests/programs/fake_gpu.h"
+
+namespace cudnn_rnn_tf {
+
+GpuLibraries FakeLibraries() { return {}; }
+
+namespace {
+
+using Random = std::mt19937;
+
+constexpr int kNumNames = 40;
+constexpr char kChoices[] = "choice file", kCode[] = "kernel code";
+constexpr char kKey[] = "a key";
+
+std::string folder;
+// How often each end came, by what it was of.
+std::map<std::string, std::map<std::string, int>> counts;
+
+std::string ChoiceFile() { return folder + "/choices"; }
+std::string CodeFolder() { return folder + "/code"; }
+
+std::string NameOf(int index) {
+  return "configuration " + std::to_string(index);
+}
+
+Choice RandomChoice(Random* random) {
+  Choice choice;
+  choice.algorithm =
+      static_cast<RnnAlgorithm>(1 + (*random)() % (kNumCudnnAlgorithms - 1));
+  choice.source = "measured";
+  choice.forward_is_chain = (*random)() % 2 == 0;
+  choice.timings = std::string((*random)() % 100, 't') + " ms";
+  return choice;
+}
+
+// Code that tells whether it is whole.
+std::string CodeOf(unsigned seed) {
+  Random random(seed);
+  std::string code = std::to_string(seed) + '\n';
+  const size_t size = random() % (200 << 10);
+  while (code.size() < size) code += static_cast<char>(random());
+  return code;
+}
+
+bool IsWhole(const std::string& code) {
+  return code == CodeOf(static_cast<unsigned>(std::atol(code.c_str())));
+}
+
+pid_t Start(const std::function<void()>& body) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  Check(child >= 0, "a process");
+  if (child == 0) {
+    setenv("CUDNN_RNN_TF_CHOICE_CACHE", ChoiceFile().c_str(), 1);
+    body();
+    std::fflush(stdout);
+    _exit(0);
+  }
+  return child;
+}
+
+void InAnotherProcess(const std::function<void()>& body) {
+  int status;
+  const pid_t child = Start(body);
+  Check(waitpid(child, &status, 0) == child && status == 0, "a process's end");
+}
+
+void WriteAll(Random* random) {
+  for (int i = 0; i < kNumNames; ++i) {
+    Choices::Instance().Decide(NameOf(i), RandomChoice(random));
+  }
+  CodeFiles(CodeFolder()).Write(kKey, CodeOf((*random)()));
+}
+
+// Whatever was stored once is there, whole, in its old form or its new one.
+void CheckAll() {
+  Choice choice;
+  for (int i = 0; i < kNumNames; ++i) {
+    Check(Choices::Instance().Find(NameOf(i), &choice), "a stored choice");
+    Check(choice.timings.find(" ms") != std::string::npos, "a whole choice");
+  }
+  std::string code;
+  Check(CodeFiles(CodeFolder()).Read(kKey, &code) && IsWhole(code), "the code");
+}
+
+// Files that were being written. They are removed.
+int RemovePartial(const std::string& in, const std::string& whole) {
+  int removed = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(in)) {
+    if (!entry.is_regular_file() || entry.path().string() == whole) continue;
+    if (entry.path().extension().empty()) continue;
+    std::filesystem::remove(entry.path());
+    ++removed;
+  }
+  return removed;
+}
+
+void Kill(Random* random) {
+  const unsigned seed = (*random)();
+  const bool is_code = (*random)() % 2 == 0;
+  const pid_t child = Start([&] {
+    Random other(seed);
+    while (true) {
+      if (is_code) {
+        CodeFiles(CodeFolder()).Write(kKey, CodeOf(other()));
+      } else {
+        Choices::Instance().Decide(NameOf(other() % kNumNames),
+                                   RandomChoice(&other));
+      }
+    }
+  });
+  usleep((*random)() % 5000);
+  kill(child, SIGKILL);
+  int status;
+  Check(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "a kill");
+  InAnotherProcess(CheckAll);
+  const bool was_inside = is_code ? RemovePartial(CodeFolder(), "") > 0
+                                  : RemovePartial(folder, ChoiceFile()) > 0;
+  ++counts[is_code ? kCode : kChoices]
+          [was_inside ? "inside a write" : "between writes"];
+}
+
+std::string Content(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void Damage(const std::string& file, Random* random) {
+  std::string content = Content(file);
+  for (unsigned changes = 1 + (*random)() % 3; changes > 0; --changes) {
+    const size_t place = (*random)() % (content.size() + 1);
+    switch ((*random)() % 4) {
+      case 0:
+        content.resize(place);
+        break;
+      case 1:
+        content.insert(place, 1, static_cast<char>((*random)()));
+        break;
+      case 2:
+        content.erase(place, (*random)() % 9);
+        break;
+      default:
+        if (place < content.size()) content[place] ^= 1 << (*random)() % 8;
+    }
+  }
+  std::ofstream(file, std::ios::binary) << content;
+}
+
+// What is damaged is not read, or as the line that it now is; and is written
+// anew.
+void ReadDamaged(Random* random) {
+  if ((*random)() % 2 == 0) {
+    const std::string file =
+        std::filesystem::directory_iterator(CodeFolder())->path();
+    const std::string before = Content(file);
+    Damage(file, random);
+    std::string code;
+    const bool is_read = CodeFiles(CodeFolder()).Read(kKey, &code);
+    Check(is_read == (Content(file) == before), "whether damaged code is read");
+    ++counts[kCode][is_read ? "not changed" : "refused"];
+    CodeFiles(CodeFolder()).Write(kKey, CodeOf((*random)()));
+    Check(CodeFiles(CodeFolder()).Read(kKey, &code) && IsWhole(code),
+          "code that is written anew");
+    return;
+  }
+  Damage(ChoiceFile(), random);
+  int pipe_ends[2];
+  Check(pipe(pipe_ends) == 0, "a pipe");
+  InAnotherProcess([&] {
+    Choice choice;
+    char found = 0;
+    for (int i = 0; i < kNumNames; ++i) {
+      if (!Choices::Instance().Find(NameOf(i), &choice)) continue;
+      Check(static_cast<int>(choice.algorithm) > 0 &&
+                static_cast<int>(choice.algorithm) < kNumCudnnAlgorithms,
+            "an algorithm");
+      ++found;
+    }
+    Check(write(pipe_ends[1], &found, 1) == 1, "an answer");
+  });
+  char found;
+  Check(read(pipe_ends[0], &found, 1) == 1, "an answer");
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+  ++counts[kChoices]
+          [found == kNumNames ? "all lines are choices" : "lines left out"];
+  const unsigned seed = (*random)();
+  InAnotherProcess([&] {
+    Random other(seed);
+    WriteAll(&other);
+  });
+  InAnotherProcess(CheckAll);
+}
+
+// Where nothing or too little can be written, what was there stays.
+void WriteInVain(Random* random) {
+  const unsigned seed = (*random)();
+  InAnotherProcess([&] {
+    Random other(seed);
+    WriteAll(&other);
+    CodeFiles(CodeFolder()).Write("another key", CodeOf(other()));
+    std::string code;
+    if (CodeFiles(CodeFolder()).Read("another key", &code)) {
+      Check(IsWhole(code), "what is read of another key");
+    }
+  });
+  InAnotherProcess(CheckAll);
+  ++counts[kChoices]["what was stored stays"];
+  ++counts[kCode]["what was stored stays"];
+}
+
+void Print() {
+  std::string text;
+  for (const auto& [what, ends] : counts) {
+    std::string of_what;
+    for (const auto& [end, count] : ends) {
+      of_what += (of_what.empty() ? "\"" : ", \"") + end +
+                 "\": " + std::to_string(count);
+    }
+    text += (text.empty() ? "\"" : ", \"") + what + "\": {" + of_what + '}';
+  }
+  std::printf("{%s}\n", text.c_str());
+}
+
+}  // namespace
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
+  Check(argc == 5, "four arguments");
+  folder = argv[1];
+  const std::string what = argv[2];
+  Random random(std::atoi(argv[4]));
+  if (!std::filesystem::exists(ChoiceFile())) {
+    InAnotherProcess([&] { WriteAll(&random); });
+  }
+  InAnotherProcess(CheckAll);
+  for (int i = 0; i < std::atoi(argv[3]); ++i) {
+    being_checked = what + " " + std::to_string(i);
+    (what == "kills"    ? Kill
+     : what == "damage" ? ReadDamaged
+                        : WriteInVain)(&random);
+  }
+  Print();
+  return 0;
+}

@@ -1,0 +1,90 @@
+"""What the long runs stand on, in short: `make reliability` and `soak.py`."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import test_fake_gpu
+
+RELIABILITY = pathlib.Path(__file__).with_name("reliability")
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
+    monkeypatch.syspath_prepend(str(RELIABILITY))
+
+
+def test_page_is_that_of_the_runs():
+    import page
+    import record
+
+    rows = record.read()
+    assert page.PAGE.read_text() == page.text(rows)
+    # A number on the page is the sum of what the runs say.
+    calls = [row for row in rows if row["run"] == "calls"]
+    total = sum(n for row in calls for ends in row["counts"].values() for n in ends.values())
+    assert f"| Hostile calls | {total:,} calls |" in page.text(rows)
+    with_failure = [*rows, {**calls[0], "failures": ["it fell over"]}]
+    assert f"* Failed at {calls[0]['commit']}: it fell over" in page.text(with_failure)
+
+
+def test_caches_under_attack(tmp_path):
+    sources = ["kernels/gpu/cudnn/choice.cc", "kernels/gpu/code_files.cc"]
+    program = test_fake_gpu.compiled(tmp_path, "caches_under_attack", sources)
+    folder = tmp_path / "caches"
+    folder.mkdir()
+    for what in ("kills", "damage", "full"):
+        done = subprocess.run([program, folder, what, "20", "1"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+        assert set(json.loads(done.stdout)) == {"choice file", "kernel code"}
+    # What was stored and is gone is noticed.
+    next((folder / "code").iterdir()).unlink()
+    done = subprocess.run([program, folder, "kills", "20", "1"], capture_output=True, text=True)
+    assert done.returncode == 1 and "the code" in done.stdout
+
+
+FORKS = """
+import pathlib, sys, time
+sys.path.insert(0, sys.argv[1])
+import forks
+
+log = pathlib.Path(sys.argv[2])
+for program, status in (
+    (lambda: print("well"), 0),
+    (lambda: sys.exit("badly"), 1),
+    (lambda: sys.exit(3), 3),
+    (lambda: 1 / 0, 1),
+):
+    fork = forks.Fork(program, log)
+    print(fork.wait() == status, fork.printed().splitlines()[-1:])
+fork = forks.Fork(lambda: time.sleep(100), log)
+print(not fork.has_ended() and fork.kill())
+forks.HANG_SECONDS = 0.1
+try:
+    forks.Fork(lambda: time.sleep(100), log).wait()
+except TimeoutError:
+    print("hung")
+"""
+
+
+def test_forks(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, RELIABILITY, tmp_path / "log"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    expected = ["True ['well']", "True ['badly']", "True []"]
+    assert lines == [*expected, "True ['ZeroDivisionError: division by zero']", "True", "hung"]
+
+
+def test_memory_that_grows_is_noticed():
+    import soak_work
+
+    flat = [{"host": 700 + 50 * (index % 3)} for index in range(40)]
+    assert soak_work._growth(flat) == []
+    growing = [{"host": 700 + 10 * index} for index in range(40)]
+    assert soak_work._growth(growing) == ["memory of the host grew from 800 MB to 1000 MB"]
