@@ -39,6 +39,9 @@ _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _PARTS = flags.DEFINE_list(
     "parts", ["tests", "sanitizer", "char_lm", "graph_speed", "dropout"], "What to run."
 )
+_MODULES = flags.DEFINE_string(
+    "modules", "test_gpu*.py", "A pattern of the test files that `tests_of_gpu` runs."
+)
 _REPORT = flags.DEFINE_string("report", "gpu.md", "The name of the report.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the report instead of running anything.")
 
@@ -343,7 +346,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tests_without_replay": lambda: _tests(
         *(f"--ignore=tests/{module}.py" for module in PINNED_TO_CPU), CUDNN_RNN_TF_CUDA_GRAPH="0"
     ),
-    "tests_of_gpu": lambda: _tests(*map(str, sorted((ROOT / "tests").glob("test_gpu*.py")))),
+    "tests_of_gpu": lambda: _tests(*map(str, (ROOT / "tests").glob(_MODULES.value))),
     "sanitizer": lambda: _sanitizer(SANITIZED_BY_CUDNN),
     "sanitizer_persistent": lambda: _sanitizer(
         {tool: (tool, SANITIZED_PERSISTENT, "", {}) for tool in TOOLS}

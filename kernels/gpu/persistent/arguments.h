@@ -158,6 +158,14 @@ struct Sequences {
   int time_stride, batch_stride;
 };
 
+// Lengths that the host knows, as a kernel's argument, of which there may be
+// four kilobytes: that is copied when the kernel is enqueued, so that the
+// host's memory need not last.
+struct HostLengths {
+  static constexpr int kMax = 960;
+  int of[kMax];
+};
+
 // One direction of a layer. S is the number of slots that a unit has in
 // `gates`: 4 (a GRU's: reset, update, candidate and the candidate's recurrent
 // side) or, in plain RNNs, 1. Rows of `output` and its gradient are

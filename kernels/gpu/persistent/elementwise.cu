@@ -5,6 +5,7 @@
 #include "arguments.h"
 #include "device.cuh"
 
+using cudnn_rnn_tf::persistent::HostLengths;
 using cudnn_rnn_tf::persistent::Sequences;
 
 namespace {
@@ -49,6 +50,13 @@ __device__ Words4 Philox(Words4 counter, Word key0, Word key1) {
 }
 
 }  // namespace
+
+extern "C" __global__ void store_lengths(const HostLengths lengths, int count,
+                                         long long* to) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    to[i] = lengths.of[i];
+  }
+}
 
 // The order from the longest sequence to the shortest, and the lengths with -1
 // for those out of range. A thread has one sequence; blocks have 256 threads.

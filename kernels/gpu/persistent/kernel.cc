@@ -382,7 +382,8 @@ RnnStatus Elementwise::Get(RnnDataType dtype, Elementwise* kernels) {
     return {};
   }
   for (const auto& [name, kernel] :
-       {std::pair("order_sequences", &Elementwise::order_),
+       {std::pair("store_lengths", &Elementwise::lengths_),
+        {"order_sequences", &Elementwise::order_},
         {"apply_dropout", &Elementwise::dropout_},
         {"spread_inputs", &Elementwise::spread_},
         {"gather_inputs", &Elementwise::gather_},
@@ -392,6 +393,19 @@ RnnStatus Elementwise::Get(RnnDataType dtype, Elementwise* kernels) {
         "elementwise.cu", name, {TypeMacro(dtype)}, &(kernels->*kernel)));
   }
   known->emplace(std::pair(device, dtype), *kernels);
+  return {};
+}
+
+RnnStatus Elementwise::StoreLengths(CUstream stream, const int32_t* lengths,
+                                    int count, int64_t* to) const {
+  HostLengths part;
+  for (int first = 0; first < count; first += HostLengths::kMax) {
+    int part_count = std::min(HostLengths::kMax, count - first);
+    std::copy_n(lengths + first, part_count, part.of);
+    int64_t* part_to = to + first;
+    void* parameters[] = {&part, &part_count, &part_to};
+    CRNN_RETURN_IF_ERROR(LaunchOver(lengths_, stream, part_count, parameters));
+  }
   return {};
 }
 

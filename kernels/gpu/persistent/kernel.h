@@ -87,6 +87,8 @@ class Elementwise {
  public:
   static RnnStatus Get(RnnDataType dtype, Elementwise* kernels);
 
+  RnnStatus StoreLengths(CUstream stream, const int32_t* lengths, int count,
+                         int64_t* to) const;
   RnnStatus OrderSequences(CUstream stream, const int64_t* given, int batch,
                            int steps, int* lengths, int* order) const;
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
@@ -105,7 +107,7 @@ class Elementwise {
                       void* input_bias, void* recurrent_bias) const;
 
  private:
-  CUkernel order_, dropout_, spread_, gather_, copy_, biases_;
+  CUkernel lengths_, order_, dropout_, spread_, gather_, copy_, biases_;
 };
 
 // [batch] lengths from a mask, bool [batch, steps] or, time-major, [steps,

@@ -253,13 +253,8 @@ RnnStatus Network::Order(CUstream stream, const RnnLengths& all, int64_t* given,
                          int* lengths, int* order) const {
   const int64_t* on_device = all.on_device;
   if (on_device == nullptr) {
-    const std::vector<int64_t> copied(all.on_host,
-                                      all.on_host + problem_.batch_size);
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Gpu().cuda.cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(given),
-                                     copied.data(),
-                                     copied.size() * sizeof(int64_t), stream),
-        "copy sequence lengths"));
+    CRNN_RETURN_IF_ERROR(elementwise_.StoreLengths(
+        stream, all.on_host, static_cast<int>(problem_.batch_size), given));
     on_device = given;
   }
   return elementwise_.OrderSequences(
