@@ -46,8 +46,10 @@ def test_captures_of_the_callers(tmp_path):
             *("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
             *(part for folder in include_folders() for part in ("-isystem", folder)),
             ROOT / "tests" / "programs" / f"{program.name}.cc",
-            *(ROOT / "kernels" / "cudnn").glob("*.cc"),
-            *(ROOT / "kernels" / "rnn_spec.cc", "-ldl", "-pthread", "-o", program),
+            *(ROOT / "kernels" / "gpu" / "cudnn").glob("*.cc"),
+            *(ROOT / "kernels" / "gpu" / f"{name}.cc" for name in ("libraries", "ptx")),
+            *(ROOT / "kernels" / f"{name}.cc" for name in ("rnn_backend", "rnn_spec")),
+            *("-ldl", "-pthread", "-o", program),
         ],
         check=True,
     )
