@@ -123,6 +123,11 @@ def _first_step(library: str, dtype: str) -> dict[str, float]:
     return {"seconds": time.perf_counter() - start}
 
 
+def _name_of(row: tuple[int, int, int, str]) -> str:
+    units, batch, steps, dtype = row
+    return f"LSTM {units}, B{batch} T{steps}, {dtype}"
+
+
 def _memory(library: str) -> dict[str, float]:
     import tensorflow as tf
 
@@ -137,8 +142,7 @@ def _memory(library: str) -> dict[str, float]:
             step()
         tf.test.experimental.sync_devices()
         peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
-        units, batch, steps, dtype = row
-        peaks[f"LSTM {units}, B{batch} T{steps}, {dtype}"] = (peak - held) / 2**20
+        peaks[_name_of(row)] = (peak - held) / 2**20
     return peaks
 
 
@@ -195,34 +199,37 @@ def _measure(path: pathlib.Path) -> None:
 def _page(path: pathlib.Path) -> str:
     environment, *records = map(json.loads, path.read_text().splitlines())
     values = {(r["measure"], r["library"], r["variant"]): r["value"] for r in records}
+
+    def cell(form: str, measure: str, library: str, variant: str, key: str) -> str:
+        # A run that was cut off lacks some.
+        value = values.get((measure, library, variant), {}).get(key)
+        return "–" if value is None else form.format(value)
+
     text = (
         "# A training step on a GPU, as users take it\n\n"
         "Milliseconds of a step of `model.fit`: Embedding(mask_zero) → two bidirectional LSTM\n"
         f"layers of 256 units → Dense, {BATCH} sequences of {TIME // 4} to {TIME} steps.\n\n"
-        "| policy | ours | Keras | ratio |\n|---|---|---|---|\n"
+        "| policy | ours | Keras |\n|---|---|---|\n"
     )
     for policy in POLICIES:
-        ours = values["fit", OURS, policy]["ms"]
-        keras = values.get(("fit", KERAS, policy))
-        cells = [f"{keras['ms']:.1f}", f"{keras['ms'] / ours:.1f}"] if keras else ["–", "–"]
-        text += f"| {policy} | {ours:.1f} | {' | '.join(cells)} |\n"
+        cells = [cell("{:.1f}", "fit", library, policy, "ms") for library in (OURS, KERAS)]
+        text += f"| {policy} | {' | '.join(cells)} |\n"
     text += (
         "\nSeconds of the first step of one LSTM layer of 256 units in a process that has used\n"
         "the GPU, with an empty folder of compiled kernels («cold») and with a filled one.\n\n"
         "| type | cold | warm | Keras |\n|---|---|---|---|\n"
     )
     for dtype in ("float32", "float16"):
-        seconds = [values["first", OURS, f"{dtype}, {state}"] for state in ("cold", "warm")]
-        seconds.append(values["first", KERAS, dtype])
-        cells = [f"{one['seconds']:.2f}" for one in seconds]
+        runs = [(OURS, f"{dtype}, cold"), (OURS, f"{dtype}, warm"), (KERAS, dtype)]
+        cells = [cell("{:.2f}", "first", *run, "seconds") for run in runs]
         text += f"| {dtype} | {' | '.join(cells)} |\n"
     text += (
         "\nMiB that a training step with a mask adds to what is held before and after it.\n\n"
-        "| network | ours | Keras | ratio |\n|---|---|---|---|\n"
+        "| network | ours | Keras |\n|---|---|---|\n"
     )
-    ours, keras = (values["memory", library, ""] for library in (OURS, KERAS))
-    for row, peak in ours.items():
-        text += f"| {row} | {peak:.0f} | {keras[row]:.0f} | {peak / keras[row]:.2f} |\n"
+    for row in map(_name_of, MEMORY_ROWS):
+        cells = [cell("{:.0f}", "memory", library, "", row) for library in (OURS, KERAS)]
+        text += f"| {row} | {' | '.join(cells)} |\n"
     listed = ", ".join(f"{name} {value}" for name, value in environment["environment"].items())
     return text + f"\nWritten by `python -m benchmarks.gpu_training` from a run on {listed}.\n"
 
