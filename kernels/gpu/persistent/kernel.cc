@@ -68,7 +68,7 @@ class UsedKernels {
   // became of it; a failure is not tried again.
   struct Known {
     RnnStatus status;
-    Division division;
+    Division division = {};
     bool is_compiled = false;
     Kernel kernel;
   };
