@@ -402,6 +402,10 @@ def _section(name: str, part: dict[str, Any]) -> str:
         total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
         text += [_table([*rows, {"module": "**all**", **total}])]
         notes = [note.partition("\n")[0].replace("#x1B[1m", "") for note in result["notes"]]
+        # Paths say nothing of the project's but where it was.
+        notes = [
+            re.sub(r"(?:(?<=-I)|(?<![\w.]))/[\w.-]+(/[\w.-]+)+", r"…\1", note) for note in notes
+        ]
         text += ["\n".join(f"* {note}" for note in notes) or "Nothing was skipped."]
     elif name.startswith("sanitizer"):
         rows = [

@@ -138,7 +138,7 @@ struct Shape {
   }
 };
 
-// What part of a layer a launch runs, where one cannot run all of it.
+// A launch runs this part of a layer, where one cannot run all of it.
 struct Part {
   int first_team, first_direction;
   // A ring of each of its directions and teams, full of ones; null for

@@ -45,7 +45,7 @@ int Rounds(const Shape& shape) {
   return DivideUp(shape.block_units * shape.rows(), 32 * shape.warps);
 }
 
-// Of a thread.
+// A thread has so many sums, each in a register.
 int Sums(const Shape& shape, int tiles) {
   return 4 * shape.Chains(tiles) * tiles * shape.row_tiles;
 }

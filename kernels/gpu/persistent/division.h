@@ -41,7 +41,7 @@ std::vector<Division> BackwardDivisions(const Layer& layer,
 // The one to run; false where there is none.
 bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen);
 
-// What to define, besides the layer's mode and type, to compile a kernel of it.
+// These are defined, besides the layer's mode and type, to compile a kernel.
 std::vector<std::string> ShapeMacros(const Shape& shape);
 
 }  // namespace persistent

@@ -49,7 +49,7 @@ static __device__ void Receive(const Source& source, const IsThere& is_there,
   }
 }
 
-// Where the team's ring begins.
+// The team's ring begins here.
 static __device__ char* RingOfTeam(const Part& part, long long bytes) {
   const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
   return static_cast<char*>(part.ring) + team * bytes;
@@ -81,7 +81,7 @@ class ForwardRing {
   static __device__ bool IsThere(const Chunk& chunk) {
     return chunk.word[0] != kOnes;
   }
-  // Of all threads, after they have sent.
+  // All threads call this after they have sent.
   static __device__ void EndStep(int step) {
     if (step % kFenceSteps == kFenceSteps - 1) FenceForOthers();
   }
@@ -104,7 +104,7 @@ class BackwardRing {
   __device__ explicit BackwardRing(const Part& part)
       : first_(RingOfTeam(part, kShape.backward_ring_bytes())) {}
 
-  // Where the parts begin that the block `owner` gets.
+  // The parts that the block `owner` gets begin here.
   __device__ char* PlaceOf(int turn, int owner) const {
     return first_ + (turn % Shape::kBackwardRing * TEAM + owner) *
                         kShape.backward_step_bytes();

@@ -210,7 +210,7 @@ RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
 
 namespace {
 
-// What is known of a kernel, how it is divided at least.
+// Tells what is known of a kernel, at least how it is divided.
 RnnStatus FindOrPlan(const KernelChoice& choice, const UsedKernels::Key& key,
                      UsedKernels::Known* known) {
   if (!UsedKernels::Instance().Find(key, known)) {

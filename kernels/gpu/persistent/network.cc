@@ -165,7 +165,7 @@ RnnStatus Network::Plan(const RnnProblem& problem, bool allow_tf32,
   CRNN_RETURN_IF_ERROR(CheckDevice());
   CRNN_RETURN_IF_ERROR(Kernel::Plan(ChoiceOf(problem, false), cycles));
   if (!problem.is_training) return {};
-  // What cannot go back need not begin.
+  // A pass that could not go back need not begin.
   double backward = 0.0;
   CRNN_RETURN_IF_ERROR(Kernel::Plan(ChoiceOf(problem, true), &backward));
   *cycles += backward;

@@ -48,7 +48,7 @@ class Network {
 
   // Numbers of a step of all sequences, of `width` each.
   size_t StepsBytes(int64_t width) const;
-  // Of the memory that the kernel's teams exchange in.
+  // The kernel's teams exchange in memory of this size.
   size_t RingBytes() const;
   Sequences SequencesOf(const int* lengths, const int* order) const;
   // `given` is memory for lengths that come from the host.
