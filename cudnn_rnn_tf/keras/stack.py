@@ -10,7 +10,7 @@ from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
 
-# What the layers, and their directions, must have in common.
+# The layers, and their directions, must have these in common.
 _ALIKE = ("units", "use_bias", "activation", "dtype_policy")
 _PLAIN = {
     "dropout": 0,

@@ -24,7 +24,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
     """A format with one of its files damaged."""
     what = rng.choice(FORMATS)
     files = _good(what)
-    # Where there is nothing but a few bytes, there is little to damage.
+    # A few bytes leave little to damage.
     name = rng.choice(sorted(name for name, content in files.items() if len(content) > 100))
     return {"format": what, "file": name, "changes": damage.draw(rng, len(files[name]))}
 

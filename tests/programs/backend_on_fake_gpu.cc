@@ -26,7 +26,7 @@ using Exec = FakeExec<FakeNode>;
 
 RnnAlgorithm measured, broken;
 size_t last_run;  // The algorithm's number.
-// Whether what the stream ran before has failed, and whether somebody captures.
+// These say that what the stream ran before has failed, or somebody captures.
 bool has_failed = false, is_captured = false;
 bool has_memory = true, refuses_graphs = false;
 int fills_to_come = 0;  // Before one is refused.
@@ -223,7 +223,7 @@ void CheckFailures(unsigned seed) {
   run_all("after a failure", is_given_up ? RnnAlgorithm::kStandard : measured);
 }
 
-// Of so many uses, how many ask for what they do not get.
+// Counts how many of so many uses ask for what they do not get.
 constexpr int kManyUses = 1000, kFewAttempts = 5;
 
 void CheckReplays(unsigned seed) {

@@ -41,7 +41,7 @@ struct FakeNode {
 using Graph = FakeGraph<FakeNode>;
 using Exec = FakeExec<FakeNode>;
 
-// In the host's memory.
+// These addresses lie in the host's memory.
 inline constexpr CUdeviceptr kPinned = 256, kPageable = 512;
 
 inline std::vector<FakeNode> launched;  // Those that do something.

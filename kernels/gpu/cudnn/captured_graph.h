@@ -89,7 +89,7 @@ class CapturedGraph {
   // Whether each node comes after those that it waits for. The driver lists
   // nodes as they were captured, but does not promise that.
   bool is_in_order() const { return longest_path_ > 0; }
-  // Whether the nodes wait for each other as those of the other graph do.
+  // Tells whether the nodes wait for each other as those of the other graph do.
   bool HasEdgesOf(const CapturedGraph& other) const;
   // Whether it is in order and so nearly a chain that it may be faster as one.
   bool is_nearly_chain() const;

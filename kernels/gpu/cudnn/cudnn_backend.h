@@ -52,9 +52,9 @@ class CudnnBackend : public RnnBackend {
   void Decide();
   size_t WorkspaceBytes(Pass pass) const;
   bool StreamIsCapturing() const;
-  // Whether nothing that was enqueued before has failed.
+  // Tells whether nothing that was enqueued before has failed.
   bool StreamWorks() const;
-  // Whether the configuration's choice is known and was not given up since.
+  // Tells whether the configuration's choice is known and not given up since.
   bool IsDecided() const;
   // Takes a choice that others have made, if there is one.
   void FindChoice();
