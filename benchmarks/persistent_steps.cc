@@ -3,7 +3,9 @@
 //   persistent_steps OUTPUT.jsonl STEPS all|chosen
 //       MODE TYPE UNITS BATCH DIRECTIONS [MODE ...]
 //
-// `chosen` leaves it at the division that the package takes.
+// `chosen` leaves it at the division that the package takes. In place of the
+// directions, L3 stands for a stack of three layers that run at the same time,
+// in inference.
 //
 // A line of the output is one kernel: what it was compiled for, the model's
 // cycles, whether it is the one that is chosen, and the microseconds of a step:
@@ -108,6 +110,9 @@ class Memory {
 
 float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
   const KernelChoice& choice = candidate.choice;
+  const int at_once = choice.num_layers > 1
+                          ? candidate.division.shape.Stages(choice.num_layers)
+                          : choice.num_dirs;
   const size_t item = SizeOf(choice.dtype), units = choice.num_units;
   const size_t batch = choice.batch_size, rows = batch * steps;
   const size_t gates = NumGates(choice.rnn_mode), slots = gates > 1 ? 4 : 1;
@@ -123,9 +128,13 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
   memory->Reset();
   const void* weights;
   memory->Take(&weights, gates * units * units * item);
-  for (int d = 0; d < choice.num_dirs; ++d) {
+  for (int d = 0; d < std::max(choice.num_dirs, choice.num_layers); ++d) {
     ForwardDirection& f = forward.direction[d];
-    BackwardDirection& b = backward.direction[d];
+    BackwardDirection& b = backward.direction[choice.num_layers > 1 ? 0 : d];
+    if (d > 0 && choice.num_layers > 1) {
+      f.input = forward.direction[d - 1].output;
+      f.input_weights = weights;
+    }
     f.recurrent_weights = b.recurrent_weights = weights;
     memory->Take(&f.gates, rows * slots * units * item);
     memory->Take(&f.cells, rows * units * sizeof(float));
@@ -148,16 +157,24 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
                                    units * sizeof(float));
   }
   void* ring;
-  memory->Take(&ring, candidate.kernel.ring_bytes(teams, choice.num_dirs));
+  memory->Take(&ring, candidate.kernel.ring_bytes(teams, at_once));
   Timer timer(nullptr);
   float least = 1e30f;
   for (int i = 0; i < kLaunches; ++i) {
     least = std::min(least, timer.Microseconds([&] {
-      Check(choice.is_backward
-                ? candidate.kernel.Enqueue(nullptr, teams, choice.num_dirs,
-                                           ring, &backward)
-                : candidate.kernel.Enqueue(nullptr, teams, choice.num_dirs,
-                                           ring, &forward));
+      for (int l = 1; l < choice.num_layers; ++l) {
+        const ForwardDirection& upper = forward.direction[l];
+        Check(Gpu().cuda.cuMemsetD8Async(
+            reinterpret_cast<CUdeviceptr>(upper.input), 0xFF,
+            rows * units * item, nullptr));
+        Check(Gpu().cuda.cuMemsetD8Async(
+            reinterpret_cast<CUdeviceptr>(upper.gates), 0xFF,
+            rows * slots * units * item, nullptr));
+      }
+      Check(choice.is_backward ? candidate.kernel.Enqueue(
+                                     nullptr, teams, at_once, ring, &backward)
+                               : candidate.kernel.Enqueue(
+                                     nullptr, teams, at_once, ring, &forward));
     }));
   }
   return least / steps;
@@ -185,9 +202,13 @@ int Main(int argc, char** argv) {
                                         : RnnDataType::kFloat32;
     choice.num_units = std::atoi(argv[i + 2]);
     choice.batch_size = std::atoi(argv[i + 3]);
-    choice.num_dirs = std::atoi(argv[i + 4]);
-    choice.is_training = true;
+    const std::string at_once = argv[i + 4];
+    const bool is_stack = at_once[0] == 'L';
+    choice.num_layers = is_stack ? std::stoi(at_once.substr(1)) : 1;
+    choice.num_dirs = is_stack ? 1 : std::stoi(at_once);
+    choice.is_training = !is_stack;
     for (const bool is_backward : {false, true}) {
+      if (is_stack && is_backward) continue;
       choice.is_backward = is_backward;
       std::vector<Division> divisions;
       if (!Kernel::Divide(choice, &divisions).ok()) continue;

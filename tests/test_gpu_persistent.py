@@ -80,6 +80,29 @@ def large_case(rng: np.random.Generator, index: int, most: bool = False) -> rand
     )
 
 
+def stack_case(rng: np.random.Generator, index: int) -> random_configs.Case:
+    """Several layers that may run at the same time."""
+    layers = int(rng.integers(2, 6))
+    batch_size = int(rng.integers(1, 100 // layers))
+    max_time = int(rng.integers(1, 60))
+    lengths = rng.integers(0, max_time + 1, size=batch_size) if rng.random() < 0.5 else None
+    return random_configs.Case(
+        index=index,
+        config=RnnConfig(
+            rnn_mode=str(rng.choice(["lstm", "gru", "rnn_tanh", "rnn_relu"])),
+            num_layers=layers,
+            num_units=int(rng.choice([8, 40, 64, 128, 200, 256, 384, 512])),
+            input_size=int(rng.integers(1, 70)),
+            bias_mode=str(rng.choice(["none", "single_input", "single_recurrent", "double"])),
+        ),
+        max_time=max_time,
+        batch_size=batch_size,
+        time_major=bool(rng.random() < 0.5),
+        is_training=bool(rng.random() < 0.5),
+        sequence_lengths=None if lengths is None else tuple(int(n) for n in lengths),
+    )
+
+
 # With one or two units, rounded gradients of gates may cancel to less than their rounding.
 CASES = [
     supported(case)
@@ -89,6 +112,7 @@ CASES = [
 _RNG = np.random.default_rng(11)
 CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
 CASES += [large_case(_RNG, 2000 + i, most=True) for i in range(14)]
+CASES += [stack_case(_RNG, 2500 + i) for i in range(40)]
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
@@ -145,6 +169,15 @@ def test_is_what_runs():
     states = [tf.zeros([1, 20, 48], tf.bfloat16)] * 2
     ops.forward(config, inputs, states, tf.zeros([config.layout.size], tf.bfloat16))
     assert any("lstm, 48 units, bfloat16" in name for name in crnn.info()["gpu"]["kernels"])
+
+
+def test_layers_of_a_stack_run_at_the_same_time():
+    config = RnnConfig("gru", 3, 56, 5)
+    inputs, states = tf.ones([3, 20, 5]), [tf.zeros([3, 20, 56])]
+    ops.forward(config, inputs, states, tf.zeros([config.layout.size]), is_training=False)
+    kernels = crnn.info()["gpu"]["kernels"]
+    (division,) = [text for name, text in kernels.items() if "gru, 56 units" in name]
+    assert division.startswith("layers at the same time, clusters of ")
 
 
 @pytest.mark.parametrize("wrong", [-1, 7])

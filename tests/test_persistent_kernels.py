@@ -37,6 +37,7 @@ class Shape:
     forward_resident: int
     backward_warps: int
     backward_resident: int
+    is_stack: int = 0
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
@@ -60,6 +61,16 @@ SHAPES = [
     Shape("rnn_tanh", "float16", 152, 19, 0, 8, 2, 2, 1, 1, 1, 1),
 ]
 
+# Stacks have no backward kernel.
+STACKS = [
+    Shape("lstm", "float32", 24, 2, 1, 12, 1, 3, 1, 1, 0, 0, is_stack=1),
+    Shape("lstm", "bfloat16", 48, 4, 1, 16, 2, 2, 2, 1, 0, 0, is_stack=1),
+    Shape("gru", "float16", 40, 1, 1, 40, 1, 5, 1, 0, 0, 0, is_stack=1),
+    Shape("gru", "float32", 20, 3, 1, 8, 1, 4, 2, 0, 0, 0, is_stack=1),
+    Shape("rnn_tanh", "float16", 24, 2, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
+    Shape("rnn_relu", "bfloat16", 16, 1, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
+]
+
 
 class _Part(ctypes.Structure):
     _fields_ = [
@@ -77,7 +88,7 @@ class _Sequences(ctypes.Structure):
     ]
 
 
-def _arguments(pointers: str) -> type[ctypes.Structure]:
+def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
     direction = type(
         "Direction",
         (ctypes.Structure,),
@@ -88,18 +99,20 @@ def _arguments(pointers: str) -> type[ctypes.Structure]:
         ("sequences", _Sequences),
         ("output_stride", ctypes.c_longlong),
         ("state_stride", ctypes.c_longlong),
-        ("direction", direction * 2),
+        ("direction", direction * directions),
     ]
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
 FORWARD = _arguments(
-    "recurrent_weights input_bias recurrent_bias gates cells previous_h first_h first_c output "
-    "last_h last_c"
+    "recurrent_weights input_bias recurrent_bias gates input_weights input cells previous_h "
+    "first_h first_c output last_h last_c",
+    8,
 )
 BACKWARD = _arguments(
     "recurrent_weights gates cells previous_h first_c output_backprop last_h_backprop "
-    "last_c_backprop first_h_backprop first_c_backprop bias_sums"
+    "last_c_backprop first_h_backprop first_c_backprop bias_sums",
+    2,
 )
 
 
@@ -122,6 +135,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DWARPS={warps}",
         f"-DSPLITS={shape.splits if is_forward else 1}",
         f"-DRESIDENT_PAIRS={resident}",
+        f"-DIS_STACK={shape.is_stack}",
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         f"-DIS_{CELLS[shape.rnn_mode]}",
         *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", str(library)),
@@ -135,7 +149,9 @@ def _reordered(array: np.ndarray, time_major: bool) -> np.ndarray:
     return array if time_major else np.ascontiguousarray(array.swapaxes(0, 1))
 
 
-def _pointer(array: np.ndarray) -> int:
+def _pointer(array: np.ndarray | None) -> int | None:
+    if array is None:
+        return None
     assert array.flags.c_contiguous
     return array.ctypes.data
 
@@ -229,6 +245,8 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
                 input_bias=biases[d][0],
                 recurrent_bias=biases[d][1],
                 gates=gate_buffer,
+                input_weights=None,
+                input=None,
                 cells=nan(*lead, units, dtype=np.float32),
                 previous_h=nan(*lead, units),
                 first_h=states[0][d].copy(),
@@ -297,3 +315,103 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
         check("d_weights", d_recurrent, np.stack(expected_weights[first + gates :][:gates]))
         check("d_input_bias", sums[:gates], np.stack(expected_biases[first:][:gates]))
         check("d_recurrent_bias", sums[parts], np.stack(expected_biases[first + gates :][:gates]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", STACKS, ids=str)
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_stacks_agree_with_the_reference(shape, with_lengths, tmp_path):
+    rng = np.random.default_rng([shape.num_units, with_lengths])
+    dtype = random_configs.numpy_dtype(shape.dtype)
+    gates = reference.NUM_GATES[shape.rnn_mode]
+    slots = 4 if gates > 1 else 1
+    units, is_lstm = shape.num_units, shape.rnn_mode == "lstm"
+    layers, steps, batch = (int(rng.integers(low, high)) for low, high in ((2, 5), (1, 9), (1, 20)))
+    config = types.SimpleNamespace(
+        rnn_mode=shape.rnn_mode,
+        num_layers=layers,
+        num_units=units,
+        num_proj=0,
+        input_size=gates * units,
+        input_mode="linear_input",
+        direction="unidirectional",
+        bias_mode="double",
+        dropout=0.0,
+        cell_clip=0.0,
+    )
+
+    def draw(*dims: int, scale: float = 1.0) -> np.ndarray:
+        return (scale * rng.standard_normal(dims)).astype(dtype)
+
+    def full(*dims: int, of: float, dtype: np.dtype = dtype) -> np.ndarray:
+        return np.full(dims, of, dtype)
+
+    def ones(*dims: int) -> np.ndarray:
+        return np.full(np.prod(dims) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(dims)
+
+    products = draw(steps, batch, gates * units)
+    states = [draw(layers, batch, units) for _ in range(1 + is_lstm)]
+    lengths = order = None
+    if with_lengths:
+        lengths = rng.integers(0, steps + 1, size=batch).astype(np.int32)
+        order = np.argsort(-lengths, kind="stable").astype(np.int32)
+    # The lowest layer's products come from outside, so its input weights pick them.
+    weights_list, biases_list, buffers = [], [], []
+    gate_buffer = full(steps, batch, slots * units, of=np.nan)
+    gate_buffer[..., : gates * units] = products
+    for layer in range(layers):
+        own = types.SimpleNamespace(
+            recurrent_weights=draw(gates * units, units, scale=units**-0.5),
+            input_bias=draw(gates * units),
+            recurrent_bias=draw(gates * units),
+            gates=gate_buffer if layer == 0 else ones(steps, batch, slots * units),
+            input_weights=None,
+            input=None,
+            cells=full(steps, batch, units, of=np.nan, dtype=np.float32),
+            previous_h=full(steps, batch, units, of=np.nan),
+            first_h=states[0][layer].copy(),
+            first_c=states[-1][layer].copy(),
+            output=ones(steps, batch, units),
+            last_h=full(batch, units, of=np.nan),
+            last_c=full(batch, units, of=np.nan),
+        )
+        of_input = np.eye(gates * units).reshape(gates, units, -1)
+        if layer > 0:
+            own.input_weights = draw(gates * units, units, scale=units**-0.5)
+            own.input = buffers[-1].output
+            of_input = np.split(own.input_weights, gates)
+        weights_list += [*of_input, *np.split(own.recurrent_weights, gates)]
+        biases_list += [*np.split(own.input_bias, gates), *np.split(own.recurrent_bias, gates)]
+        buffers.append(own)
+    run = reference.forward(
+        config,
+        products.astype(np.float64),
+        [state.astype(np.float64) for state in states],
+        weights_list,
+        biases_list,
+        sequence_lengths=lengths,
+        masks=None,
+        time_major=True,
+    )
+    arguments = FORWARD(
+        _Part(),
+        _Sequences(_pointer(lengths), _pointer(order), batch, steps, batch, 1),
+        units,
+        units,
+    )
+    for own, direction in zip(buffers, arguments.direction, strict=False):
+        for name, _ in direction._fields_:
+            setattr(direction, name, _pointer(getattr(own, name)))
+    kernel = _compile(shape, "forward", tmp_path)
+    kernel.run(ctypes.byref(arguments), layers, int(rng.integers(1000)))
+
+    def check(name: str, value: np.ndarray, expected: np.ndarray) -> None:
+        scale = max(np.abs(expected).max(initial=0.0), 1e-3)
+        error = np.abs(value.astype(np.float64) - expected).max(initial=0.0) / scale
+        assert error <= layers * TOLERANCE[shape.dtype], f"{name} is off by {error}"
+
+    check("outputs", buffers[-1].output, run.outputs)
+    for layer, own in enumerate(buffers):
+        check("h", own.last_h, run.states[0][layer])
+        if is_lstm:
+            check("c", own.last_c, run.states[1][layer])

@@ -32,6 +32,29 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
+void Compile(const std::string& mode, const std::string& type,
+             const persistent::Layer& layer, bool is_backward) {
+  const persistent::GpuLimits gpu = {132, 227 << 10};
+  persistent::Division division;
+  Check(persistent::ChooseDivision(
+            is_backward ? persistent::BackwardDivisions(layer, gpu)
+                        : persistent::ForwardDivisions(layer, gpu),
+            &division),
+        "a division");
+  const std::string file = is_backward ? "backward.cu" : "forward.cu";
+  being_checked = file + ", " + mode + ", " + type;
+  std::vector<std::string> options = {"--gpu-architecture=sm_90", "--std=c++17",
+                                      "-DIS_TRAINING", "-DIS_" + mode,
+                                      "-DIS_" + type};
+  for (const std::string& macro : persistent::ShapeMacros(division.shape)) {
+    options.push_back("-D" + macro);
+  }
+  std::string code;
+  const RnnStatus status = CompileCode(file, options, &code);
+  Check(status.ok(), status.message);
+  Check(code.substr(1, 3) == "ELF", "machine code");
+}
+
 int CompileAll() {
   int compiled = 0;
   for (const char* const mode : {"LSTM", "GRU", "TANH", "RELU"}) {
@@ -42,29 +65,11 @@ int CompileAll() {
         const int units = compiled % 3 == 0   ? 128
                           : compiled % 3 == 1 ? 75
                                               : 900;
-        const persistent::Layer layer = {units, items, 1, 64};
-        const persistent::GpuLimits gpu = {132, 227 << 10};
-        persistent::Division division;
-        Check(persistent::ChooseDivision(
-                  is_backward ? persistent::BackwardDivisions(layer, gpu)
-                              : persistent::ForwardDivisions(layer, gpu),
-                  &division),
-              "a division");
-        const std::string file = is_backward ? "backward.cu" : "forward.cu";
-        being_checked = file + ", " + mode + ", " + type;
-        std::vector<std::string> options = {
-            "--gpu-architecture=sm_90", "--std=c++17", "-DIS_TRAINING",
-            std::string("-DIS_") + mode, std::string("-DIS_") + type};
-        for (const std::string& macro :
-             persistent::ShapeMacros(division.shape)) {
-          options.push_back("-D" + macro);
-        }
-        std::string code;
-        const RnnStatus status = CompileCode(file, options, &code);
-        Check(status.ok(), status.message);
-        Check(code.substr(1, 3) == "ELF", "machine code");
+        Compile(mode, type, {units, items, 1, 64}, is_backward);
         ++compiled;
       }
+      Compile(mode, type, {128, items, 1, 16, 3}, /*is_backward=*/false);
+      ++compiled;
     }
   }
   std::string code;

@@ -101,7 +101,7 @@ inline Chunk LoadChunk(const void* from) {
 inline float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 inline float Tanh(float x) { return std::tanh(x); }
 
-// One team at a time.
+// The teams of a launch, each of `blocks` blocks: one, or all of a stack.
 class FakeTeam {
  public:
   struct Thread {
@@ -133,27 +133,33 @@ class FakeTeam {
     return team;
   }
 
-  FakeTeam(int blocks, int threads, int shared_bytes, unsigned int seed)
-      : threads_(threads), random_(seed), of_team_(), of_block_(blocks) {
-    for (int i = 0; i < blocks; ++i) {
+  FakeTeam(int blocks, int threads, int shared_bytes, unsigned int seed,
+           Dim teams = {1, 1})
+      : threads_(threads),
+        team_blocks_(blocks),
+        teams_(teams),
+        random_(seed),
+        of_team_(teams.x * teams.y),
+        of_block_(teams.x * teams.y * blocks) {
+    for (size_t i = 0; i < of_block_.size(); ++i) {
       // Exactly as large as was asked for, and full of NaN.
       void* memory = std::aligned_alloc(128, (shared_bytes + 127) / 128 * 128);
       std::memset(memory, 0xFF, shared_bytes);
       shared_.push_back({static_cast<char*>(memory), std::free});
     }
-    warps_.resize(blocks * threads / 32);
-    counts_.resize(blocks * 2);
+    warps_.resize(of_block_.size() * threads / 32);
+    counts_.resize(of_block_.size() * 2);
   }
 
   void Run(const std::function<void()>& kernel) {
     Current() = this;
-    gridDim = {static_cast<unsigned int>(shared_.size()), 1};
+    gridDim = {teams_.x * team_blocks_, teams_.y};
     kernel_ = kernel;
     const int blocks = static_cast<int>(shared_.size());
     for (int i = 0; i < blocks * threads_; ++i) {
       auto thread = std::make_unique<Thread>();
       thread->rank = i / threads_;
-      thread->block.x = i / threads_;
+      thread->block = {thread->rank % gridDim.x, thread->rank / gridDim.x};
       thread->index.x = i % threads_;
       thread->lane = i % 32;
       thread->warp = i / 32;
@@ -213,19 +219,19 @@ class FakeTeam {
   Thread& me() { return *running_; }
   Warp& warp() { return warps_[running_->warp]; }
   Meeting& block() { return of_block_[running_->rank]; }
-  Meeting& team() { return of_team_; }
+  Meeting& team() { return of_team_[running_->rank / team_blocks_]; }
   int threads() const { return threads_; }
-  int all_threads() const {
-    return threads_ * static_cast<int>(shared_.size());
-  }
+  int team_threads() const { return threads_ * team_blocks_; }
   char* shared() { return shared_[running_->rank].get(); }
-  char* shared_of(int rank) {
-    if (rank < 0 || rank >= static_cast<int>(shared_.size())) {
-      std::fprintf(stderr, "there is no block %d in the team\n", rank);
+  // The rank in the launch of a peer in the team.
+  int RankOf(int peer) const {
+    if (peer < 0 || peer >= team_blocks_) {
+      std::fprintf(stderr, "there is no block %d in the team\n", peer);
       std::abort();
     }
-    return shared_[rank].get();
+    return running_->rank / team_blocks_ * team_blocks_ + peer;
   }
+  char* shared_of(int rank) { return shared_[rank].get(); }
   Count& count(const Barrier* barrier, int rank) {
     const size_t at = reinterpret_cast<const char*>(barrier) - shared();
     return counts_[rank * 2 + at / sizeof(Barrier)];
@@ -248,14 +254,15 @@ class FakeTeam {
     ++team->events_;
   }
 
-  const int threads_;
+  const int threads_, team_blocks_;
+  const Dim teams_;
   std::mt19937 random_;
   std::function<void()> kernel_;
   std::vector<std::unique_ptr<char, void (*)(void*)>> shared_;
   std::vector<std::unique_ptr<Thread>> all_;
   std::vector<Warp> warps_;
   std::vector<Count> counts_;
-  Meeting of_team_;
+  std::vector<Meeting> of_team_;
   std::vector<Meeting> of_block_;
   ucontext_t scheduler_;
   Thread* running_ = nullptr;
@@ -311,7 +318,7 @@ inline void SynchronizeBlock() {
   Fake().Meet(&Fake().block(), Fake().threads(), [] {});
 }
 inline void SynchronizeCluster() {
-  Fake().Meet(&Fake().team(), Fake().all_threads(), [] {});
+  Fake().Meet(&Fake().team(), Fake().team_threads(), [] {});
 }
 inline void InitializeBarriers(Barrier* barriers, int count) {
   for (int i = 0; i < count; ++i) {
@@ -333,7 +340,7 @@ inline void WaitForBarrier(const Barrier* barrier, int parity) {
   while (count.phase % 2 == parity) Fake().GiveWay();
 }
 using PeerMemory = int;
-inline PeerMemory MemoryOfPeer(int peer) { return peer; }
+inline PeerMemory MemoryOfPeer(int peer) { return Fake().RankOf(peer); }
 inline void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
                         const Chunk& chunk) {
   const size_t at = static_cast<char*>(to) - Fake().shared();
@@ -346,6 +353,13 @@ inline void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
   count.bytes_left -= sizeof(chunk);
   Fake().Settle(&count);
 }
+inline Word LoadOfPeer(PeerMemory peer, const void* from) {
+  Word word;
+  const size_t at = static_cast<const char*>(from) - Fake().shared();
+  std::memcpy(&word, Fake().shared_of(peer) + at, sizeof(word));
+  return word;
+}
+inline Word CountUp(void* word) { return (*static_cast<Word*>(word))++; }
 
 inline void StoreForOthers(void* to, const Chunk& chunk) {
   *static_cast<Chunk*>(to) = chunk;
@@ -355,6 +369,14 @@ inline void StoreForOthers(void* to, const Chunk& chunk) {
 inline Chunk LoadOfOthers(const void* from) {
   Fake().GiveWay();
   return *static_cast<const Chunk*>(from);
+}
+inline void StoreForOthers(Item* to, Item item) {
+  *to = item;
+  Fake().NoteEvent();
+}
+inline Item LoadOfOthers(const Item* from) {
+  Fake().GiveWay();
+  return *from;
 }
 inline void FenceForOthers() {}
 inline void Abort() {

@@ -16,9 +16,19 @@ constexpr int kSharedBytes = kShape.backward_shared_bytes();
 constexpr int kRingBytes = kShape.backward_ring_bytes();
 #endif
 
-// Team by team, each in a launch of its own.
+// Team by team, each in a launch of its own; of a stack, whose layers stand for
+// directions, all at the same time.
 extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   const int teams = (given->sequences.batch + kRows - 1) / kRows;
+#if IS_STACK
+  Word counter = ~0u;
+  Arguments arguments = *given;
+  arguments.part = {0, 0, &counter};
+  FakeTeam all(TEAM, kThreads, kSharedBytes, seed,
+               {static_cast<unsigned int>(teams),
+                static_cast<unsigned int>(kShape.Stages(directions))});
+  all.Run([&arguments] { kKernel(arguments); });
+#else
   for (int direction = 0; direction < directions; ++direction) {
     for (int i = 0; i < teams; ++i) {
       std::vector<Chunk> ring(kRingBytes / sizeof(Chunk));
@@ -29,4 +39,5 @@ extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
       team.Run([&arguments] { kKernel(arguments); });
     }
   }
+#endif
 }

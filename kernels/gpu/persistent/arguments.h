@@ -31,6 +31,9 @@ struct Shape {
   int splits;          // Parts of the forward sums, each of other warps.
   int row_tiles;       // Groups of 8 sequences in a team.
   int resident_pairs;  // Held in registers; shared memory has the others.
+  // Whether a launch runs all layers of a stack at the same time, forward, each
+  // of them some steps behind the one below: teams are clusters.
+  int is_stack;
 
   // 16 bytes of them go from block to block at once.
   CRNN_HOST_DEVICE constexpr int chunk_units() const { return 4 * items; }
@@ -50,7 +53,8 @@ struct Shape {
   CRNN_HOST_DEVICE constexpr int Chains(int tiles) const {
     return (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
   }
-  // Two barriers stand before everything else in shared memory.
+  // Two barriers and, in a stack, a cluster's ticket stand before everything
+  // else in shared memory.
   static constexpr int kBarrierBytes = 128;
   // One operand of two steps for all lanes of a warp.
   static constexpr int kChunkBytes = 32 * 16;
@@ -87,9 +91,20 @@ struct Shape {
            (forward_warp_pairs() - resident_pairs) * warps *
                forward_warp_tiles() * 2 * kChunkBytes;
   }
+  // In a stack, a thread fetches so many chunks of a step of the layer below.
+  CRNN_HOST_DEVICE constexpr int forward_thread_chunks() const {
+    return (rows() * all_units() / chunk_units() + 32 * warps - 1) /
+           (32 * warps);
+  }
   // A block receives so many bytes in a step.
   CRNN_HOST_DEVICE constexpr int forward_step_bytes() const {
     return rows() * all_units() * item_bytes();
+  }
+
+  // Each layer of a stack has a stage, and each but the lowest one before it,
+  // which multiplies the output of the layer below by the input weights.
+  CRNN_HOST_DEVICE constexpr int Stages(int layers) const {
+    return is_stack ? 2 * layers - 1 : 1;
   }
 
   // The backward pass multiplies the transposed rows by their gradients.
@@ -153,8 +168,8 @@ struct Shape {
 // A launch runs this part of a layer, where one cannot run all of it.
 struct Part {
   int first_team, first_direction;
-  // A ring of each of its directions and teams, full of ones; null for
-  // clusters.
+  // Memory full of ones: a ring of each of its directions and teams; of a
+  // stack, a counter; null for other clusters.
   void* ring;
 };
 
@@ -187,8 +202,12 @@ struct ForwardDirection {
   const void* input_bias;         // [G * H], or null.
   const void* recurrent_bias;     // [G * H], or null.
   // [rows, S * H]: the input side's products, which training replaces by the
-  // gates' values.
+  // gates' values. In a stack, those of upper layers come from other clusters:
+  // from [G * H, H] weights and the output of the layer below, [rows, H]. What
+  // is not there yet, of either, is full of ones.
   void* gates;
+  const void* input_weights;
+  const void* input;
   float* cells;      // [rows, H], the states after each step; training, LSTM.
   void* previous_h;  // [rows, H], the states before each step; training.
   const void* first_h;
@@ -199,10 +218,15 @@ struct ForwardDirection {
 };
 
 struct ForwardArguments {
+  // A stack has at most so many layers.
+  static constexpr int kMaxLayers = 8;
+
   Part part;
   Sequences sequences;
   long long output_stride, state_stride;
-  ForwardDirection direction[2];  // The second runs backwards.
+  // A layer's, of which the second runs backwards, or one for each layer of a
+  // stack, the lowest first.
+  ForwardDirection direction[kMaxLayers];
 };
 
 struct BackwardDirection {

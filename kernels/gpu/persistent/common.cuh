@@ -1,8 +1,9 @@
 // What the forward and the backward kernel share.
 //
 // Who compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS, WARPS,
-// SPLITS, ROW_TILES and RESIDENT_PAIRS, the fields of a Shape; one of IS_FLOAT,
-// IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+// SPLITS, ROW_TILES, RESIDENT_PAIRS and IS_STACK, the fields of a Shape; one of
+// IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH and
+// IS_RELU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -31,9 +32,9 @@ CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
 }
 
 constexpr int kItems = sizeof(Word) / sizeof(Item);
-constexpr Shape kShape = {NUM_UNITS,  kItems,      TEAM,
-                          IS_CLUSTER, BLOCK_UNITS, WARPS,
-                          SPLITS,     ROW_TILES,   RESIDENT_PAIRS};
+constexpr Shape kShape = {NUM_UNITS,      kItems,  TEAM,   IS_CLUSTER,
+                          BLOCK_UNITS,    WARPS,   SPLITS, ROW_TILES,
+                          RESIDENT_PAIRS, IS_STACK};
 // The order in which a warp takes the pairs: those in shared memory are spread
 // among those in registers, so that the loads of one have the products of
 // another to hide behind.

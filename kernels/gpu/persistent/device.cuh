@@ -211,6 +211,21 @@ static __device__ void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
       : "memory");
 }
 
+static __device__ Word LoadOfPeer(PeerMemory peer, const void* from) {
+  Word word;
+  asm volatile(
+      "ld.shared::cluster.u32 %0, [%1];"
+      : "=r"(word)
+      : "r"(peer + (SharedAddress(from) - SharedAddress(SharedMemory())))
+      : "memory");
+  return word;
+}
+
+// Adds one to a word in memory, and returns what it was.
+static __device__ Word CountUp(void* word) {
+  return atomicAdd(static_cast<Word*>(word), 1u);
+}
+
 // Stores 16 bytes as a whole to memory that blocks on other multiprocessors
 // read while this one runs, and loads them so.
 static __device__ void StoreForOthers(void* to, const Chunk& chunk) {
@@ -231,6 +246,29 @@ static __device__ Chunk LoadOfOthers(const void* from) {
       : "l"(from)
       : "memory");
   return chunk;
+}
+// The same for one number.
+static __device__ void StoreForOthers(Item* to, Item item) {
+#if defined(IS_FLOAT)
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(item)
+               : "memory");
+#else
+  asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(to), "h"(item)
+               : "memory");
+#endif
+}
+static __device__ Item LoadOfOthers(const Item* from) {
+  Item item;
+#if defined(IS_FLOAT)
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];"
+               : "=f"(item)
+#else
+  asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];"
+               : "=h"(item)
+#endif
+               : "l"(from)
+               : "memory");
+  return item;
 }
 // Whoever sees what this thread stores from here on, and has a fence of its own
 // after that, also sees what was stored before.

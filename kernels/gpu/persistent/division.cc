@@ -16,6 +16,8 @@ constexpr int kReservedBytes = 1024;
 constexpr double kGain = 1.05;
 // Smaller teams that are no clusters would gain nothing.
 constexpr int kLeastTeam = 8;
+// A stack's thread keeps no more chunks of the layer below on their way.
+constexpr int kMostChunks = 4;
 
 int DivideUp(int a, int b) { return (a + b - 1) / b; }
 
@@ -55,9 +57,10 @@ double ClusterWait(int step_bytes) { return 400.0 + 0.1 * step_bytes; }
 
 Pass ForwardPass(const Shape& shape) {
   const int tiles = shape.forward_warp_tiles();
+  const int of_below = shape.is_stack ? 9 * shape.forward_thread_chunks() : 0;
   return {tiles, shape.forward_warp_pairs(),
           DivideUp(shape.forward_tiles(), tiles) * shape.splits,
-          44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape),
+          44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape) + of_below,
           shape.is_cluster ? ClusterWait(shape.forward_step_bytes())
                            : 2000.0 + 0.04 * shape.forward_step_bytes()};
 }
@@ -80,15 +83,18 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
       4.0 * shape.warps *
       (pass.pairs * shape.row_tiles +
        (pass.pairs - shape.resident_pairs) * pass.tiles * 2);
+  // Stages look whether each number of their inputs is there.
+  const double looks = shape.is_stack ? 300.0 * Rounds(shape) - 150.0 : 0.0;
   // Blocks that share a multiprocessor wait at the same time, but not work.
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
                       120.0 * DivideUp(shape.warps, 4) + 8.0 * products +
-                      shared_reads;
+                      shared_reads + looks;
   const int registers =
       DivideUp(pass.registers + 8 * pass.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(kRegisters / (32 * shape.warps * registers),
                             gpu.shared_bytes / (shared_bytes + kReservedBytes));
-  const int teams = DivideUp(layer.batch_size, shape.rows()) * layer.num_dirs;
+  const int teams = DivideUp(layer.batch_size, shape.rows()) * layer.num_dirs *
+                    shape.Stages(layer.num_layers);
   const int turns = DivideUp(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
   return DivideUp(turns, together) * (pass.wait + together * work);
@@ -122,6 +128,7 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
           shape.warps = warps;
           shape.splits = splits;
           shape.row_tiles = row_tiles;
+          shape.is_stack = layer.num_layers > 1;
           const int chunk_units = shape.chunk_units();
           shape.block_units =
               DivideUp(DivideUp(shape.units, team), chunk_units) * chunk_units;
@@ -131,6 +138,14 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
             if (shape.team < kLeastTeam || shape.team > gpu.multiprocessors) {
               continue;
             }
+          }
+          if (shape.is_stack &&
+              (!is_cluster || shape.units % chunk_units != 0 ||
+               shape.forward_thread_chunks() > kMostChunks ||
+               DivideUp(layer.batch_size, shape.rows()) *
+                       shape.Stages(layer.num_layers) >
+                   TeamsAtOnce(gpu, shape))) {
+            continue;
           }
           const Pass pass =
               is_backward ? BackwardPass(shape) : ForwardPass(shape);
@@ -188,7 +203,8 @@ std::vector<std::string> ShapeMacros(const Shape& shape) {
                                     {"WARPS", shape.warps},
                                     {"SPLITS", shape.splits},
                                     {"ROW_TILES", shape.row_tiles},
-                                    {"RESIDENT_PAIRS", shape.resident_pairs}}) {
+                                    {"RESIDENT_PAIRS", shape.resident_pairs},
+                                    {"IS_STACK", shape.is_stack}}) {
     macros.push_back(std::string(name) + '=' + std::to_string(value));
   }
   return macros;

@@ -17,6 +17,8 @@ struct Layer {
   int items;  // Numbers in a word of 32 bits: 1 of float32, 2 of a half type.
   int num_dirs;
   int batch_size;
+  // So many layers run at the same time, each above the one before; forward.
+  int num_layers = 1;
 };
 
 // A GPU's multiprocessors, and the shared memory that a block may have.
@@ -25,8 +27,8 @@ struct GpuLimits {
   int shared_bytes;
 };
 
-// A way to run a layer, and what a model of its time, which was fitted to an
-// H200, says a step of the whole batch takes in cycles.
+// A way to run a layer or a stack, and what a model of its time, which was
+// fitted to an H200, says a step of the whole batch takes in cycles.
 struct Division {
   Shape shape;
   double cycles;

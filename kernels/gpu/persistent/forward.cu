@@ -10,8 +10,11 @@
 // one's states, so nobody still reads the copy of h that the step's stores
 // overwrite, or the sums of the last step.
 //
+// In a stack, all layers run at the same time, and other clusters multiply the
+// output of the layer below by the input weights, in the same way.
+//
 // Who compiles also defines IS_TRAINING or not.
-#include "exchange.cuh"
+#include "stack.cuh"
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
 using cudnn_rnn_tf::persistent::ForwardDirection;
@@ -89,10 +92,20 @@ static __device__ void ComputeCell(const float* sums, const float* inputs,
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     forward(const ForwardArguments all) {
   const Sequences& sequences = all.sequences;
+#if IS_STACK
+  const int ticket = TakeTicket(all.part.ring), teams = gridDim.x / TEAM;
+  const int stage = ticket / teams, my_direction = (stage + 1) / 2;
+  const int first_row = ticket % teams * kRows;
+  const bool is_product = stage % 2 == 1, is_upper = my_direction > 0;
+  const bool is_awaited = stage + 1 < static_cast<int>(gridDim.y);
+  constexpr bool is_reversed = false;
+#else
   const int my_direction = all.part.first_direction + blockIdx.y;
-  const ForwardDirection& my = all.direction[my_direction];
-  const bool is_reversed = my_direction == 1;
   const int first_row = (all.part.first_team + blockIdx.x / TEAM) * kRows;
+  const bool is_reversed = my_direction == 1;
+  constexpr bool is_product = false, is_upper = false, is_awaited = false;
+#endif
+  const ForwardDirection& my = all.direction[my_direction];
   const int rank = blockIdx.x % TEAM;
   const ForwardRing ring(all.part);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -124,7 +137,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       return Chunk{};
     }
     return LoadOperands(
-        static_cast<const Item*>(my.recurrent_weights) +
+        static_cast<const Item*>(is_product ? my.input_weights
+                                            : my.recurrent_weights) +
             static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS,
         ((first_pair + pair) * 16 + t * 4) * kItems);
   };
@@ -220,84 +234,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int round = 0; round < kRounds; ++round) {
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        to[round][gate] =
-            step < length[round] ? gate_at(round, step, gate) : Item(0);
+        to[round][gate] = step >= length[round] ? Item(0)
+                          : is_upper ? LoadOfOthers(&gate_at(round, step, gate))
+                                     : gate_at(round, step, gate);
       }
     }
   };
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
-  // The lanes that have the same 16 bytes share the peers.
-  constexpr int kLanes = kShape.chunk_units();
-  constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
-  PeerMemory peers[kPeers];
-  if (IS_CLUSTER) {
-#pragma unroll
-    for (int i = 0; i < kPeers; ++i) {
-      const int peer = i * kLanes + lane % kLanes;
-      peers[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
-    }
-    // From here on peers may store to this block.
-    SynchronizeCluster();
-  } else {
-    SynchronizeBlock();
-  }
-
-  for (int step = 0; step < steps; ++step) {
-    const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
-    // All that does not depend on what peers send comes before the wait.
-    float added[kRounds][kSlots];
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        added[round][slot] = bias[round][slot];
-      }
-#pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        added[round][OtherSlot(gate)] += ToFloat(inputs[0][round][gate]);
-#pragma unroll
-        for (int ahead = 1; ahead < kAhead; ++ahead) {
-          inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
-        }
-      }
-    }
-    load_inputs(step + kAhead, inputs[kAhead - 1]);
-    if (step > 0 && IS_CLUSTER) {
-      WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
-      if (thread == 0) {
-        ArmBarrier(barriers + current, kShape.forward_step_bytes());
-      }
-    } else if (step > 0) {
-      // All of h, [kRows, all units].
-      constexpr int kOfRow = kShape.all_units() / kLanes;
-      constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
-      // The weights leave registers for so many chunks.
-      constexpr int kMost = kItems == 1 ? 4 : 8;
-      constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
-      const char* const place = ring.PlaceOf(step - 1);
-#pragma unroll 1
-      for (int first = thread; first < kRows * kOfRow;
-           first += kAtOnce * kThreads) {
-        const char* from[kAtOnce];
-        Chunk chunks[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int at = first + i * kThreads;
-          from[i] = at < kRows * kOfRow ? place + at * 16 : nullptr;
-        }
-        Receive(from, ForwardRing::IsThere, chunks);
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int at = first + i * kThreads;
-          if (at >= kRows * kOfRow) continue;
-          *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
-                                    at % kOfRow * 16) = chunks[i];
-        }
-      }
-      SynchronizeBlock();
-    }
-
+  // The sums of this block's rows of the weights times the numbers in shared
+  // memory, and those of a thread's cell.
+  const auto multiply = [&](const char* numbers) {
     float sums[ROW_TILES][kTiles][kChains][4] = {};
 #pragma unroll
     for (int position = 0; position < kPairs; ++position) {
@@ -307,8 +252,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
         of_h[n] = *reinterpret_cast<const Chunk*>(
-            states + (current * kRows + n * 8 + g) * kPitch +
-            (first_pair + pair) * 64 + t * 16);
+            numbers + (n * 8 + g) * kPitch + (first_pair + pair) * 64 + t * 16);
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -354,6 +298,128 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
+  };
+  const auto read_sums = [&](int round, float* of_cell) {
+    const Cell cell(round, thread);
+#pragma unroll
+    for (int i = 0; i < SPLITS; ++i) {
+      if (!cell.exists) continue;
+      const Chunk part = *reinterpret_cast<const Chunk*>(
+          sums_of_block + (i * kRows + cell.row) * kSumsPitch +
+          cell.unit * kProductSlots);
+#pragma unroll
+      for (int slot = 0; slot < kProductSlots; ++slot) {
+        of_cell[slot] += __uint_as_float(part.word[slot]);
+      }
+    }
+  };
+#if IS_STACK
+  if (is_product) {
+    LayerBelow below(my.input, sequences, first_row);
+    below.Load(0);
+    for (int step = 0; step < steps; ++step) {
+      char* const numbers = states + step % 2 * kRows * kPitch;
+      below.Store(step, numbers);
+      below.Load(step + 1);
+      SynchronizeBlock();
+      multiply(numbers);
+      SynchronizeBlock();
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        if (step >= length[round]) continue;
+        float products[kProductSlots] = {};
+        read_sums(round, products);
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          StoreForOthers(&gate_at(round, step, gate),
+                         FromFloat(products[gate]));
+        }
+      }
+    }
+    // Peers read the ticket.
+    SynchronizeCluster();
+    return;
+  }
+#endif
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
+  // The lanes that have the same 16 bytes share the peers.
+  constexpr int kLanes = kShape.chunk_units();
+  constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
+  PeerMemory peers[kPeers];
+  if (IS_CLUSTER) {
+#pragma unroll
+    for (int i = 0; i < kPeers; ++i) {
+      const int peer = i * kLanes + lane % kLanes;
+      peers[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
+    }
+    // From here on peers may store to this block.
+    SynchronizeCluster();
+  } else {
+    SynchronizeBlock();
+  }
+
+  for (int step = 0; step < steps; ++step) {
+    const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
+    // All that does not depend on what peers send comes before the wait.
+    float added[kRounds][kSlots];
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        added[round][slot] = bias[round][slot];
+      }
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+#if IS_STACK
+        if (is_upper && step < length[round]) {
+          Receive(&gate_at(round, step, gate), &inputs[0][round][gate]);
+        }
+#endif
+        added[round][OtherSlot(gate)] += ToFloat(inputs[0][round][gate]);
+#pragma unroll
+        for (int ahead = 1; ahead < kAhead; ++ahead) {
+          inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
+        }
+      }
+    }
+    load_inputs(step + kAhead, inputs[kAhead - 1]);
+    if (step > 0 && IS_CLUSTER) {
+      WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
+      if (thread == 0) {
+        ArmBarrier(barriers + current, kShape.forward_step_bytes());
+      }
+    } else if (step > 0) {
+      // All of h, [kRows, all units].
+      constexpr int kOfRow = kShape.all_units() / kLanes;
+      constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
+      // The weights leave registers for so many chunks.
+      constexpr int kMost = kItems == 1 ? 4 : 8;
+      constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
+      const char* const place = ring.PlaceOf(step - 1);
+#pragma unroll 1
+      for (int first = thread; first < kRows * kOfRow;
+           first += kAtOnce * kThreads) {
+        const char* from[kAtOnce];
+        Chunk chunks[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i * kThreads;
+          from[i] = at < kRows * kOfRow ? place + at * 16 : nullptr;
+        }
+        Receive(from, ForwardRing::IsThere, chunks);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i * kThreads;
+          if (at >= kRows * kOfRow) continue;
+          *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
+                                    at % kOfRow * 16) = chunks[i];
+        }
+      }
+      SynchronizeBlock();
+    }
+
+    multiply(states + current * kRows * kPitch);
     SynchronizeBlock();
 
     float gate_values[kRounds][kSlots], h_before[kRounds];
@@ -361,17 +427,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, thread);
       float of_cell[kProductSlots] = {};
-#pragma unroll
-      for (int i = 0; i < SPLITS; ++i) {
-        if (!cell.exists) continue;
-        const Chunk part = *reinterpret_cast<const Chunk*>(
-            sums_of_block + (i * kRows + cell.row) * kSumsPitch +
-            cell.unit * kProductSlots);
-#pragma unroll
-        for (int slot = 0; slot < kProductSlots; ++slot) {
-          of_cell[slot] += __uint_as_float(part.word[slot]);
-        }
-      }
+      read_sums(round, of_cell);
       h_before[round] = h[round];
       float new_h = h[round], new_c = c[round];
       ComputeCell(of_cell, added[round], &new_h, &new_c, gate_values[round]);
@@ -407,8 +463,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int round = 0; round < kRounds; ++round) {
       if (step >= length[round]) continue;
       const long long row = row_of[round] + step * row_step;
-      static_cast<Item*>(my.output)[row * all.output_stride + unit_of[round]] =
-          FromFloat(h[round]);
+      Item* const output = static_cast<Item*>(my.output) +
+                           row * all.output_stride + unit_of[round];
+      if (is_awaited) {
+        StoreForOthers(output, FromFloat(h[round]));
+      } else {
+        *output = FromFloat(h[round]);
+      }
 #if defined(IS_TRAINING)
       static_cast<Item*>(my.previous_h)[row * NUM_UNITS + unit_of[round]] =
           FromFloat(h_before[round]);

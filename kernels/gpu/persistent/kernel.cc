@@ -63,7 +63,7 @@ class UsedKernels {
     return *used;
   }
 
-  using Key = std::tuple<int, int, bool, bool, int, int, int, int>;
+  using Key = std::tuple<int, int, bool, bool, int, int, int, int, int>;
   // How a layer is divided and, once there was an attempt to compile that, what
   // became of it; a failure is not tried again.
   struct Known {
@@ -84,6 +84,7 @@ class UsedKernels {
             choice.num_units,
             choice.num_dirs,
             choice.batch_size,
+            choice.num_layers,
             device};
     return {};
   }
@@ -127,7 +128,9 @@ std::string Describe(const KernelChoice& choice, const Shape& shape) {
          (choice.is_backward   ? "backward"
           : choice.is_training ? "forward"
                                : "inference") +
-         (shape.is_cluster ? "\tclusters of " : "\tteams of ") +
+         (shape.is_stack     ? "\tlayers at the same time, clusters of "
+          : shape.is_cluster ? "\tclusters of "
+                             : "\tteams of ") +
          std::to_string(shape.team) + " blocks, " +
          std::to_string(shape.block_units) + " units and " +
          std::to_string(shape.warps) + " warps each, " +
@@ -158,7 +161,7 @@ RnnStatus Kernel::Divide(const KernelChoice& choice,
   CRNN_RETURN_IF_ERROR(Limits(&limits));
   const Layer layer = {choice.num_units,
                        choice.dtype == RnnDataType::kFloat32 ? 1 : 2,
-                       choice.num_dirs, choice.batch_size};
+                       choice.num_dirs, choice.batch_size, choice.num_layers};
   *divisions = choice.is_backward ? BackwardDivisions(layer, limits)
                                   : ForwardDivisions(layer, limits);
   if (divisions->empty()) {
@@ -280,13 +283,13 @@ Kernel::Grid Kernel::MostAtOnce(int teams, int num_dirs) const {
 }
 
 size_t Kernel::RingBytes(const Grid& grid) const {
+  if (shape_.is_cluster) return shape_.is_stack ? sizeof(uint32_t) : 0;
   return static_cast<size_t>(is_backward_ ? shape_.backward_ring_bytes()
                                           : shape_.forward_ring_bytes()) *
          static_cast<size_t>(grid.teams * grid.dirs);
 }
 
 size_t Kernel::ring_bytes(int teams, int num_dirs) const {
-  if (shape_.is_cluster) return 0;
   return RingBytes(MostAtOnce(teams, num_dirs));
 }
 
@@ -323,11 +326,13 @@ RnnStatus Kernel::EnqueueParts(CUstream stream, int teams, int num_dirs,
       const Grid grid = {std::min(most.teams, teams - team), most.dirs};
       CUlaunchAttribute attribute;
       const CUlaunchConfig config = Config(grid, stream, &attribute);
-      if (!shape_.is_cluster) {
+      if (RingBytes(grid) > 0) {
         CRNN_RETURN_IF_ERROR(CudaStatus(
             Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring),
                                        0xFF, RingBytes(grid), stream),
             "clear a ring"));
+      }
+      if (!shape_.is_cluster) {
         // The driver sees to it that all blocks run at the same time.
         attribute = {};
         attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;

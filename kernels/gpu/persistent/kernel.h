@@ -28,17 +28,19 @@ struct KernelChoice {
   int num_units;
   int num_dirs;
   int batch_size;
+  int num_layers;  // 1, or those of a stack, which run at the same time.
 };
 
-// One direction of a pass through a layer, in both directions of the layer.
+// One direction of a pass through a layer, in both directions of the layer, or
+// through a stack of layers.
 class Kernel {
  public:
   // The ways to divide the layer on the current context's device; an error
   // where there is none. Compiles nothing.
   static RnnStatus Divide(const KernelChoice& choice,
                           std::vector<Division>* divisions);
-  // About how many cycles a step of the whole batch takes, or why the kernel
-  // cannot be had. Compiles nothing.
+  // About how many cycles a step of the whole batch, and stack, takes, or why
+  // the kernel cannot be had. Compiles nothing.
   static RnnStatus Plan(const KernelChoice& choice, double* cycles);
   // Compiles, unless that was done before. A failure is remembered.
   static RnnStatus Get(const KernelChoice& choice, Kernel* kernel);
@@ -51,7 +53,8 @@ class Kernel {
                            Kernel* kernel);
 
   const Shape& shape() const { return shape_; }
-  // The memory that its teams need to exchange in.
+  // The memory that its teams need to exchange in. `num_dirs` is the number of
+  // stages where it runs a stack.
   size_t ring_bytes(int teams, int num_dirs) const;
   // `arguments` are ForwardArguments or BackwardArguments, as the kernel's; it
   // sets their part.

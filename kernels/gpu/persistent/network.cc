@@ -17,6 +17,9 @@ namespace {
 // multiprocessors.
 constexpr size_t kBlasBytes = size_t{8} << 20;
 constexpr int kMaxDirs = 2;
+// Layers that run at the same time must promise to take less than this share of
+// what they take one after the other.
+constexpr double kStackGain = 0.8;
 
 cudaDataType_t CudaType(RnnDataType dtype) {
   return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
@@ -37,7 +40,8 @@ KernelChoice ChoiceOf(const RnnProblem& problem, bool is_backward) {
           problem.is_training,
           static_cast<int>(spec.num_units),
           static_cast<int>(spec.num_dirs()),
-          static_cast<int>(problem.batch_size)};
+          static_cast<int>(problem.batch_size),
+          1};
 }
 
 bool UsesDropout(const RnnProblem& problem) {
@@ -103,15 +107,15 @@ struct Network::Reserve {
   }
 };
 
-// In inference, layers take turns in the same memory.
+// In inference, layers that do not run at the same time take turns in the same
+// memory.
 struct Network::ForwardWorkspace {
   void* blas;
   void* ring;
   int64_t* given = nullptr;
   int* lengths = nullptr;
   int* order = nullptr;
-  std::array<char*, kMaxDirs> gates = {};
-  std::array<char*, 2> outputs = {};
+  std::array<char*, ForwardArguments::kMaxLayers> gates = {}, outputs = {};
 
   ForwardWorkspace(const Network& network, Arena* arena) {
     const RnnSpec& spec = network.spec_;
@@ -124,11 +128,14 @@ struct Network::ForwardWorkspace {
       lengths = arena->Take<int>(network.problem_.batch_size);
       order = arena->Take<int>(network.problem_.batch_size);
     }
-    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      gates[d] = arena->Take<char>(
+    const bool is_stack = network.is_stack_;
+    const int64_t at_once = is_stack ? spec.num_layers : spec.num_dirs();
+    for (int64_t i = 0; i < at_once; ++i) {
+      gates[i] = arena->Take<char>(
           network.StepsBytes(network.slots_ * spec.num_units));
     }
-    for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
+    const int64_t most = is_stack ? spec.num_layers : 2;
+    for (int64_t i = 0; i < std::min(spec.num_layers - 1, most); ++i) {
       outputs[i] =
           arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
     }
@@ -162,15 +169,38 @@ struct Network::BackwardWorkspace {
   }
 };
 
+RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
+                                KernelChoice* choice, double* cycles) {
+  const RnnSpec& spec = problem.spec;
+  *choice = ChoiceOf(problem, is_backward);
+  CRNN_RETURN_IF_ERROR(Kernel::Plan(*choice, cycles));
+  // Between layers, dropout and other directions take what is whole.
+  if (is_backward || spec.num_layers == 1 ||
+      spec.num_layers > ForwardArguments::kMaxLayers || spec.num_dirs() > 1 ||
+      UsesDropout(problem)) {
+    return {};
+  }
+  KernelChoice stack = *choice;
+  stack.num_layers = static_cast<int>(spec.num_layers);
+  double stack_cycles = 0.0;
+  if (Kernel::Plan(stack, &stack_cycles).ok() &&
+      stack_cycles < kStackGain * stack.num_layers * *cycles) {
+    *choice = stack;
+    *cycles = stack_cycles / stack.num_layers;
+  }
+  return {};
+}
+
 RnnStatus Network::Plan(const RnnProblem& problem, bool allow_tf32,
                         double* cycles) {
   CRNN_RETURN_IF_ERROR(CheckProblem(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(CheckDevice());
-  CRNN_RETURN_IF_ERROR(Kernel::Plan(ChoiceOf(problem, false), cycles));
+  KernelChoice choice;
+  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, false, &choice, cycles));
   if (!problem.is_training) return {};
   // A pass that could not go back need not begin.
   double backward = 0.0;
-  CRNN_RETURN_IF_ERROR(Kernel::Plan(ChoiceOf(problem, true), &backward));
+  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, true, &choice, &backward));
   *cycles += backward;
   return {};
 }
@@ -182,7 +212,10 @@ RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
   network->item_ = static_cast<int64_t>(SizeOf(problem.dtype));
   network->rows_ = problem.max_time * problem.batch_size;
   network->slots_ = problem.spec.num_gates() > 1 ? 4 : 1;
-  const KernelChoice choice = ChoiceOf(problem, is_backward);
+  KernelChoice choice;
+  double cycles = 0.0;
+  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, is_backward, &choice, &cycles));
+  network->is_stack_ = choice.num_layers > 1;
   if (problem.is_training && !is_backward) {
     CRNN_RETURN_IF_ERROR(
         Kernel::GetBoth(choice, ChoiceOf(problem, true), &network->kernel_));
@@ -195,8 +228,13 @@ RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
   return {};
 }
 
+int Network::AtOnce() const {
+  return is_stack_ ? kernel_.shape().Stages(static_cast<int>(spec_.num_layers))
+                   : static_cast<int>(spec_.num_dirs());
+}
+
 size_t Network::RingBytes() const {
-  return kernel_.ring_bytes(teams_, static_cast<int>(spec_.num_dirs()));
+  return kernel_.ring_bytes(teams_, AtOnce());
 }
 
 size_t Network::StepsBytes(int64_t width) const {
@@ -250,6 +288,14 @@ Sequences Network::SequencesOf(const int* lengths, const int* order) const {
           steps,
           problem_.time_major ? batch : 1,
           problem_.time_major ? 1 : steps};
+}
+
+RnnStatus Network::SetToOnes(const Lane& lane, void* steps,
+                             int64_t width) const {
+  return CudaStatus(
+      Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(steps), 0xFF,
+                                 StepsBytes(width), lane.stream),
+      "set memory to ones");
 }
 
 RnnStatus Network::Dropout(CUstream stream, const Sequences& sequences,
@@ -335,23 +381,31 @@ RnnStatus Network::Forward(const Lane& lane,
   const int64_t units = spec_.num_units;
   const int64_t gate_rows = spec_.num_gates() * units;
   const int64_t output_stride = spec_.layer_output_size();
-  const void* input = buffer(kInput);
+  void* input = buffer(kInput);
+  ForwardArguments arguments = {};
+  arguments.sequences = sequences;
+  arguments.output_stride = output_stride;
+  arguments.state_stride = StateStride();
   for (int64_t l = 0; l < spec_.num_layers; ++l) {
     const int64_t input_size = spec_.layer_input_size(l);
     const bool is_last = l + 1 == spec_.num_layers;
     Reserve::Layer& kept = reserve.layers[l];
-    void* const output = is_last       ? buffer(kOutput)
-                         : is_training ? kept.output
-                                       : workspace.outputs[l % 2];
-    ForwardArguments arguments = {};
-    arguments.sequences = sequences;
-    arguments.output_stride = output_stride;
-    arguments.state_stride = StateStride();
+    void* const output = is_last ? buffer(kOutput)
+                         : is_training
+                             ? kept.output
+                             : workspace.outputs[is_stack_ ? l : l % 2];
     for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
       const int64_t pseudo_layer = l * spec_.num_dirs() + d;
       const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
-      void* const gates = is_training ? kept.gates[d] : workspace.gates[d];
-      if (spec_.has_input_weights(l)) {
+      const int64_t place = is_stack_ ? l : d;
+      void* const gates = is_training ? kept.gates[d] : workspace.gates[place];
+      ForwardDirection& direction = arguments.direction[place];
+      if (is_stack_ && l > 0) {
+        direction.input_weights = Param(buffer(kParams), at.input_weights);
+        direction.input = input;
+        CRNN_RETURN_IF_ERROR(SetToOnes(lane, input, units));
+        CRNN_RETURN_IF_ERROR(SetToOnes(lane, gates, slots_ * units));
+      } else if (spec_.has_input_weights(l)) {
         CRNN_RETURN_IF_ERROR(
             Multiply(lane, false, true, rows_, gate_rows, input_size, input,
                      input_size, Param(buffer(kParams), at.input_weights),
@@ -363,7 +417,6 @@ RnnStatus Network::Forward(const Lane& lane,
             input, gates));
       }
       const int64_t state = StateOffset(pseudo_layer);
-      ForwardDirection& direction = arguments.direction[d];
       direction.recurrent_weights =
           Param(buffer(kParams), at.recurrent_weights);
       direction.input_bias = Param(buffer(kParams), at.input_bias);
@@ -379,9 +432,10 @@ RnnStatus Network::Forward(const Lane& lane,
         direction.last_c = At(buffer(kOutputC), state);
       }
     }
-    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(lane.stream, teams_,
-                                         static_cast<int>(spec_.num_dirs()),
-                                         workspace.ring, &arguments));
+    if (!is_stack_ || is_last) {
+      CRNN_RETURN_IF_ERROR(kernel_.Enqueue(lane.stream, teams_, AtOnce(),
+                                           workspace.ring, &arguments));
+    }
     if (UsesDropout(problem_) && !is_last) {
       CRNN_RETURN_IF_ERROR(
           Dropout(lane.stream, sequences, l, reserve.seed, output));

@@ -56,11 +56,19 @@ class Network {
   RnnStatus Forward(const Lane& lane, const CallAddresses& addresses) const;
   RnnStatus Backward(const Lane& lane, const CallAddresses& addresses) const;
 
+  // The kernel that runs a pass, and about how many cycles it takes for a step
+  // of a layer.
+  static RnnStatus ChooseKernel(const RnnProblem& problem, bool is_backward,
+                                KernelChoice* choice, double* cycles);
+  // Directions of a layer, or stages of a stack, that run at the same time.
+  int AtOnce() const;
   // Numbers of a step of all sequences, of `width` each.
   size_t StepsBytes(int64_t width) const;
   // The kernel's teams exchange in memory of this size.
   size_t RingBytes() const;
   Sequences SequencesOf(const int* lengths, const int* order) const;
+  // The bits of all steps, of `width` numbers each.
+  RnnStatus SetToOnes(const Lane& lane, void* steps, int64_t width) const;
   RnnStatus Dropout(CUstream stream, const Sequences& sequences, int64_t layer,
                     const uint64_t* seed, void* values) const;
   RnnStatus Multiply(const Lane& lane, bool transposes_a, bool transposes_b,
@@ -84,7 +92,8 @@ class Network {
   RnnSpec spec_;
   int64_t item_ = 0, rows_ = 0, slots_ = 0;
   int teams_ = 0;
-  Kernel kernel_;  // Forward or backward, as the pass.
+  bool is_stack_ = false;  // All layers run at the same time, forward.
+  Kernel kernel_;          // Forward or backward, as the pass.
   Elementwise elementwise_;
 };
 

@@ -1,0 +1,132 @@
+// How the layers of a stack follow each other in one launch. Each cluster has
+// some of the sequences in one stage: a layer's recurrence, or the products of
+// an upper layer's input weights with the output of the layer below. Stages
+// fetch the steps of the one before as they appear in memory, which was full of
+// ones: no arithmetic and no conversion gives such a number.
+//
+// They wait for earlier stages alone, and tickets see to it that these have
+// begun, so that nobody waits for what cannot run.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
+
+#include "exchange.cuh"
+
+// The number of clusters that have begun before this one. The counter is full
+// of ones at first.
+static __device__ int TakeTicket(void* counter) {
+  Word* const ticket =
+      reinterpret_cast<Word*>(SharedMemory() + 2 * sizeof(Barrier));
+  if (blockIdx.x % TEAM == 0 && threadIdx.x == 0) {
+    *ticket = CountUp(counter) + 1;
+  }
+  SynchronizeCluster();
+  return static_cast<int>(LoadOfPeer(MemoryOfPeer(0), ticket));
+}
+
+static __device__ bool IsThere(Item item) {
+#if defined(IS_FLOAT)
+  return __float_as_uint(item) != 0xFFFFFFFF;
+#else
+  return item != 0xFFFF;
+#endif
+}
+
+// Whether all numbers of a chunk are there, which are stored one by one.
+static __device__ bool AreThere(const Chunk& chunk) {
+  bool are_there = true;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#if defined(IS_FLOAT)
+    are_there &= IsThere(__uint_as_float(chunk.word[j]));
+#else
+    are_there &= IsThere(static_cast<Item>(chunk.word[j])) &&
+                 IsThere(static_cast<Item>(chunk.word[j] >> 16));
+#endif
+  }
+  return are_there;
+}
+
+// Waits for a number at `from`, of which `item` was there before.
+static __device__ void Receive(const Item* from, Item* item) {
+  for (int polls = 0; !IsThere(*item); ++polls) {
+    if (polls > kMaxPolls) Abort();
+    *item = LoadOfOthers(from);
+  }
+}
+
+// A thread's share of the steps of the layer below.
+class LayerBelow {
+ public:
+  __device__ LayerBelow(const void* output, const Sequences& sequences,
+                        int first_row)
+      : step_bytes_(sequences.time_stride * kRowBytes) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const Place place(i);
+      Sequence sequence(sequences, first_row + place.row);
+      if (place.row >= kRows || place.chunk * kLanes >= NUM_UNITS) {
+        sequence.Clear();
+      }
+      length_[i] = sequence.length;
+      first_[i] = static_cast<const char*>(output) +
+                  sequence.RowAt(sequences, 0, false) * kRowBytes +
+                  place.chunk * 16;
+    }
+  }
+
+  // Asks for a step, which may not be there yet. A sequence that has ended has
+  // zeros.
+  __device__ void Load(int step) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      ahead_[i] = {};
+      if (step < length_[i]) ahead_[i] = LoadOfOthers(At(i, step));
+    }
+  }
+  // Waits for the step that was asked for last and stores it to `to`, rows of
+  // states in shared memory.
+  __device__ void Store(int step, char* to) {
+    const char* missing[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const bool is_missing = step < length_[i] && !AreThere(ahead_[i]);
+      missing[i] = is_missing ? At(i, step) : nullptr;
+    }
+    Receive(missing, AreThere, ahead_);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const Place place(i);
+      if (place.row >= kRows) continue;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        ahead_[i].word[j] = ToOperand(ahead_[i].word[j]);
+      }
+      *reinterpret_cast<Chunk*>(to + place.row * kShape.forward_pitch() +
+                                place.chunk * 16) = ahead_[i];
+    }
+  }
+
+ private:
+  static constexpr int kLanes = kShape.chunk_units();
+  static constexpr int kOfRow = kShape.all_units() / kLanes;
+  static constexpr int kCount = kShape.forward_thread_chunks();
+  static constexpr long long kRowBytes = NUM_UNITS * sizeof(Item);
+
+  struct Place {
+    int row, chunk;
+    __device__ explicit Place(int i)
+        : row((threadIdx.x + i * kThreads) / kOfRow),
+          chunk((threadIdx.x + i * kThreads) % kOfRow) {}
+  };
+
+  __device__ const char* At(int i, int step) const {
+    return first_[i] + step * step_bytes_;
+  }
+
+  const long long step_bytes_;
+  const char* first_[kCount];
+  int length_[kCount];
+  Chunk ahead_[kCount];
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
