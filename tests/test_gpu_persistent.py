@@ -81,7 +81,12 @@ def large_case(rng: np.random.Generator, index: int, most: bool = False) -> rand
 
 
 def stack_case(rng: np.random.Generator, index: int) -> random_configs.Case:
-    """Several layers that may run at the same time."""
+    """Several layers that may run at the same time.
+
+    In deep stacks, TF32's rounding puts numbers on other sides of a ReLU's kink, so that has no
+    gradients here.
+    """
+    rnn_mode = str(rng.choice(["lstm", "gru", "rnn_tanh", "rnn_relu"]))
     layers = int(rng.integers(2, 6))
     batch_size = int(rng.integers(1, 100 // layers))
     max_time = int(rng.integers(1, 60))
@@ -89,7 +94,7 @@ def stack_case(rng: np.random.Generator, index: int) -> random_configs.Case:
     return random_configs.Case(
         index=index,
         config=RnnConfig(
-            rnn_mode=str(rng.choice(["lstm", "gru", "rnn_tanh", "rnn_relu"])),
+            rnn_mode=rnn_mode,
             num_layers=layers,
             num_units=int(rng.choice([8, 40, 64, 128, 200, 256, 384, 512])),
             input_size=int(rng.integers(1, 70)),
@@ -98,7 +103,7 @@ def stack_case(rng: np.random.Generator, index: int) -> random_configs.Case:
         max_time=max_time,
         batch_size=batch_size,
         time_major=bool(rng.random() < 0.5),
-        is_training=bool(rng.random() < 0.5),
+        is_training=bool(rng.random() < 0.5) and rnn_mode != "rnn_relu",
         sequence_lengths=None if lengths is None else tuple(int(n) for n in lengths),
     )
 
