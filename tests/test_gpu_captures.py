@@ -13,6 +13,8 @@ pytestmark = test_gpu.pytestmark
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
+SHARED_BY_BACKENDS = ("call_addresses", "captured_graph", "libraries", "ptx", "replay")
+
 
 def include_folders() -> list[pathlib.Path]:
     """Of CUDA's and cuDNN's headers: TensorFlow's, or those of this machine."""
@@ -47,7 +49,7 @@ def test_captures_of_the_callers(tmp_path):
             *(part for folder in include_folders() for part in ("-isystem", folder)),
             ROOT / "tests" / "programs" / f"{program.name}.cc",
             *(ROOT / "kernels" / "gpu" / "cudnn").glob("*.cc"),
-            *(ROOT / "kernels" / "gpu" / f"{name}.cc" for name in ("libraries", "ptx")),
+            *(ROOT / "kernels" / "gpu" / f"{name}.cc" for name in SHARED_BY_BACKENDS),
             *(ROOT / "kernels" / f"{name}.cc" for name in ("rnn_backend", "rnn_spec")),
             *("-ldl", "-pthread", "-o", program),
         ],

@@ -12,14 +12,16 @@ namespace {
 
 // Whether the cuDNN backend is likely to be faster than the persistent kernels,
 // which take about `cycles` for a step of a layer. Its products are of whole
-// batches, so that large ones cost it less; sequences of different lengths cost
-// it far more. Measured on an H200, as the model of the cycles was.
+// batches, so that large ones cost it less, and it has kernels for one or two
+// sequences; sequences of different lengths cost it far more. Measured on an
+// H200, as the model of the cycles was.
 bool IsForCudnn(const RnnProblem& problem, double cycles) {
   const bool is_float = problem.dtype == RnnDataType::kFloat32;
   const int passes = problem.is_training ? 2 : 1;
   if (problem.has_sequence_lengths) return cycles > passes * 50e3;
-  const int64_t few_sequences = is_float ? 4 : 8;
-  if (!problem.is_training && problem.batch_size <= few_sequences) return true;
+  if (!problem.is_training && problem.batch_size <= 2 && cycles > 3e3) {
+    return true;
+  }
   return cycles > passes * (is_float ? 30e3 : 18e3);
 }
 
