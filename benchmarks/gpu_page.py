@@ -351,9 +351,9 @@ def main(_: list[str]) -> None:
         "\n".join(_means_by(times)),
         _memory_summary(memory),
         "## Rows below their aim",
-        "[What lies behind such rows](../../docs/speed_gpu.md#where-it-gains-little). *On the "
-        "GPU*: what the passes took there, by CUDA events, when the choice was measured (for all "
-        "lengths up to the same power of two once, at the first of them).",
+        "[What lies behind such rows](../../docs/internals/cudnn.md#where-it-gains-little). *On "
+        "the GPU*: what the passes took there, by CUDA events, when the choice was measured (for "
+        "all lengths up to the same power of two once, at the first of them).",
         "\n".join(_below(times, choices)) or "None.",
         "## What was run",
         "Of each row, all systems ran on one GPU, one after the other, except for memory.",

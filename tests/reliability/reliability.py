@@ -6,8 +6,8 @@
     make reliability ARGS="disks --count=20"
     make reliability ARGS="add soak.jsonl"      takes over what `soak.py` has written
 
-Each run adds a line to `benchmarks/results/reliability.jsonl` and writes `docs/reliability.md` anew
-from all of them. Its exit status says whether anything failed.
+Each run adds a line to `benchmarks/results/reliability.jsonl` and writes the page in docs/internals
+anew from all of them. Its exit status says whether anything failed.
 """
 
 import argparse
