@@ -23,7 +23,7 @@ from benchmarks.cpu_worker import (
 
 TITLES = {"training": "Training", "inference": "Inference"}
 SMALLEST_MEMORY = 1e6
-# What this package has to compare with its peers: the layer and, in inference, the predictor.
+# This package is compared with its peers by the layer and, in inference, by the predictor.
 SYSTEMS = (FUSED, PREDICTOR)
 _BFLOAT16 = {FUSED: BFLOAT16, PREDICTOR: PREDICTOR_BFLOAT16}
 _NAMES = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}

@@ -39,7 +39,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", requi
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DRAWS = 8  # Of lengths, in turn.
+DRAWS = 8  # So many lists of lengths take turns.
 WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 5
 
 
@@ -129,7 +129,7 @@ def draw_times(row: Row) -> list[int]:
 def _tensorflow_samples(
     row: Row, call: Callable[..., Any], variables: Callable[[], list[Any]], variant: str
 ) -> list[float]:
-    """Of `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
+    """Times `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
     import tensorflow as tf
 
     gc.collect()

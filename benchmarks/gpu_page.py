@@ -45,9 +45,9 @@ Environment = dict[str, list[str]]
 # "bytes" by system, and "choices" by layout.
 Results = dict[str, Any]
 Times = dict[str, dict[str, float]]
-# By row and system.
+# Bytes by row and system.
 Memory = dict[str, dict[str, int]]
-# By row and layout.
+# Choices by row and layout.
 Choices = dict[str, dict[str, dict[str, str]]]
 
 
@@ -61,7 +61,7 @@ def _read(directory: pathlib.Path) -> Results:
             result = json.loads(line)
             if "environment" in result:
                 commit = result["environment"]["commit"]
-                # Of GPUs, a line for each.
+                # Several GPUs have a line each.
                 lines = {name: value.splitlines() for name, value in result["environment"].items()}
                 environments[commit] = _join(environments.get(commit, {}), lines)
                 continue
@@ -80,7 +80,7 @@ def _read(directory: pathlib.Path) -> Results:
             row["commits"][system] = commit
             samples[key, system, result.get("algorithm", "")] += result["ms"]
     for (key, system, _), milliseconds in samples.items():
-        # Of bare cuDNN's algorithms, the best.
+        # Bare cuDNN counts with the fastest of its algorithms.
         best = rows[key]["ms"].get(system, math.inf)
         rows[key]["ms"][system] = round(min(best, statistics.median(milliseconds)), 6)
     return {"environments": environments, "rows": rows}

@@ -134,7 +134,7 @@ print("done on", y.device)
 """
 
 
-# For comparison: the same cuDNN, used by somebody else.
+# PyTorch uses the same cuDNN, which shows whose findings are cuDNN's.
 TORCH = """
 import torch
 net = torch.nn.LSTM(10, 24, num_layers=2, bidirectional=True, dropout=0.2).cuda()
@@ -222,7 +222,7 @@ def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
 
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# By name: compute-sanitizer's tool, a program, its argument and its environment.
+# A run's name stands for compute-sanitizer's tool, a program, its argument and its environment.
 Sanitized = dict[str, tuple[str, str, str, dict[str, str]]]
 SANITIZED_BY_CUDNN: Sanitized = {
     "memcheck, full sequences": ("memcheck", SANITIZED, "full", {}),
@@ -359,7 +359,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-# What readers are to know of each part.
+# Says what each part ran.
 ABOUT = {
     "tests": "all tests, with the GPU visible",
     "tests_without_replay": "the tests that use the GPU, without CUDA graphs",

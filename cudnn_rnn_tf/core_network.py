@@ -73,7 +73,7 @@ def forward(
         steps = tf.range(tf.shape(x)[0])
         sequence_lengths = tf.cast(sequence_lengths, tf.int32)
         valid = steps[:, tf.newaxis, tf.newaxis] < sequence_lengths[:, tf.newaxis]
-        # What stands in the padding is not to be read, were it NaN.
+        # Padding must not be read, since it may hold NaN.
         x = tf.where(valid, x, tf.zeros_like(x))
     num_dirs = config.layout.num_dirs
     initial = [tf.unstack(read(state), config.num_layers * num_dirs) for state in states]

@@ -13,7 +13,7 @@ _USE_KERAS = (
     "make the model with `import keras`, or unset the environment variable TF_USE_LEGACY_KERAS, "
     "which makes tf.keras mean tf_keras"
 )
-# What to do in place of passing an argument of Keras's or PyTorch's layers.
+# Says what to write in place of an argument of Keras's or PyTorch's layers.
 _INSTEAD = {
     "units": "write num_layers=1, num_units=…",
     "hidden_size": "write num_units=…",
@@ -64,7 +64,7 @@ def check_tensors(*values: Any) -> None:
     It would make a lambda layer of what happens here, and tracks no weights of a layer that is none
     of its own: either way they never train.
     """
-    # Not public, but all that tells such a call.
+    # This is not public, but nothing else tells such a call.
     utils = sys.modules.get("tf_keras.src.engine.base_layer_utils")
     if utils is not None and utils.call_context().in_call:
         raise TypeError(

@@ -172,7 +172,7 @@ def make_initializer(
 
     def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
         canonical: list[tf.Tensor] = []
-        # What has been drawn for all gates of a side, by the place of the first one.
+        # Holds the matrices drawn for all gates of a side, by the place of the first one.
         drawn: dict[int, list[tf.Tensor]] = {}
         for index, (name, part_shape) in enumerate(
             zip(config.canonical_names, config.canonical_shapes, strict=True)

@@ -114,7 +114,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
     """
 
     rnn_mode: str
-    # What Keras's layers have a choice of: outputs past a sequence's end are always zeros here.
+    # Keras's layers leave the choice; here, outputs past a sequence's end are always zeros.
     zero_output_for_mask = True
 
     def __init__(
@@ -189,7 +189,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        # On the CPU, where the op reads the seed: a copy from the GPU would wait for it.
+        # The op reads the seed on the CPU; a copy from the GPU would wait for it.
         with tf.device("CPU:0"):
             self.seed_generator = (
                 _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
@@ -357,7 +357,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             config, self.kernel_constraint, self.recurrent_constraint, self.bias_constraint
         )
         self.kernel = kernel
-        # Only now, as Keras does it: the layer may be unfrozen later.
+        # Keras does this last, too, since the layer may be unfrozen later.
         kernel.trainable = self.trainable
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         if self.stateful:

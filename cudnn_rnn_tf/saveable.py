@@ -242,7 +242,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         self._variables = opaque_params
         self._weight_names, self._bias_names = self._tf_canonical_names()
         self._param_names = self._weight_names + self._bias_names
-        # What a derived class's converter makes of the weights is not known.
+        # Nothing is known of the shapes that a derived class's converter gives the weights.
         shapes: list[tuple[int, ...] | None] = [None] * len(self._param_names)
         if self._format_converter_cls is CONVERTERS[self._rnn_mode]:
             shapes = list(contrib_format.ordered(contrib_format.tensor_shapes(config)).values())

@@ -1,4 +1,4 @@
-// What the OpKernels ask of a backend, and all they know of one.
+// The interface of a backend: the OpKernels know no more of one.
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 

@@ -49,7 +49,7 @@ absl::Status CheckShape(const char* name, const Tensor& tensor,
 template <typename Device>
 constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 
-// What Forward and Backward share: the attributes and the checked inputs.
+// Forward and Backward share the attributes and the checked inputs.
 class RnnOp : public OpKernel {
  public:
   explicit RnnOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -65,7 +65,7 @@ class RnnOp : public OpKernel {
     RnnProblem problem;
     TensorShape output_shape, h_shape, c_shape;
     RnnLengths sequence_lengths;
-    std::vector<int32_t> host_lengths;  // Where they came as int64.
+    std::vector<int32_t> host_lengths;  // A copy of those that came as int64.
     uint64_t seed[2];
 
     bool empty() const {
@@ -289,7 +289,7 @@ class ForwardOp : public RnnOp {
   }
 
  private:
-  // Where the backend wants it, as a part of a larger tensor.
+  // It is a part of a larger tensor if the backend wants that.
   static absl::Status AllocateOutput(OpKernelContext* context, const Run& run,
                                      const RnnBackend& backend,
                                      Tensor** output) {

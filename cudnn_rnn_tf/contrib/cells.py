@@ -122,7 +122,7 @@ class _Cell(_RNNCell):
                 f"expected the last dimension of the inputs of {type(self).__name__} to be known, "
                 f"but received shape {inputs_shape}"
             )
-        # What is to be reused has the cell's name; what is new, one that is free.
+        # A scope that is reused has the cell's name; a new one takes a name that is free.
         scope = scope or (self.name if self._reuse else None)
         with _v1.variable_scope(scope, self.name, reuse=self._reuse):
             self._create_variables(input_size, dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import record
 
 PAGE = record.ROOT / "docs" / "internals" / "reliability.md"
-# Of each kind of run: a title, what one of its numbers counts, and what was done and looked for.
+# Each kind of run has a title, a word for what its numbers count, and a text on what was done.
 KINDS = {
     "calls": (
         "Hostile calls",

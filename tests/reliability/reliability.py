@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-# What is compared to the last bit runs on the CPU, and what runs there says so each time.
+# Results that are compared to the last bit come from the CPU. TensorFlow would log that each time.
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
 
 import native_programs

@@ -1,4 +1,6 @@
-"""`tensorflow.contrib.cudnn_rnn.python.layers.cudnn_rnn`: the layers.
+"""`tensorflow.contrib.cudnn_rnn.python.layers.cudnn_rnn`: the layers of TensorFlow 1.
+
+The Keras layers of the same names are those of `cudnn_rnn_tf.layers`.
 
 They create one variable, `<variable scope>/<name>/opaque_kernel`, by `tf.compat.v1.get_variable`,
 so that variable scopes, `reuse` and collections work as they did.
