@@ -1,10 +1,11 @@
 """What programs for other packages pass to the layers."""
 
 import inspect
-import sys
 from typing import Any
 
 import tensorflow as tf
+
+from cudnn_rnn_tf import _compat
 
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
 _CLASS = "the class says it (CudnnRNNTanh, CudnnRNNRelu); " + _DROP_IN
@@ -64,9 +65,7 @@ def check_tensors(*values: Any) -> None:
     It would make a lambda layer of what happens here, and tracks no weights of a layer that is none
     of its own: either way they never train.
     """
-    # This is not public, but nothing else tells such a call.
-    utils = sys.modules.get("tf_keras.src.engine.base_layer_utils")
-    if utils is not None and utils.call_context().in_call:
+    if _compat.is_in_call_of_tf_keras():
         raise TypeError(
             "expected a model of Keras 3, of which this package's layers are, but was called in a "
             f"layer or model of tf_keras: {_USE_KERAS}"

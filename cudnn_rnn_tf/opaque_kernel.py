@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf import _compat, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.initializers import AllGates, PerGate
 
@@ -86,7 +86,7 @@ class OpaqueKernel(keras.Variable):
         super()._maybe_initialize_trackable()
 
 
-class _CheckpointCopy(tf.__internal__.tracking.Trackable):
+class _CheckpointCopy(_compat.Trackable):
     """What an asynchronous checkpoint writes: canonical tensors, from a copy of the buffer."""
 
     def __init__(self, config: RnnConfig, params: tf.Variable):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, opaque_kernel, ops
+from cudnn_rnn_tf import _compat, constants, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.foreign import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.seeds import next_seed
@@ -25,11 +25,10 @@ from cudnn_rnn_tf.sequences import (
 _SEED_STATE = "seed_generator_state"
 
 
-class _SeedGenerator(keras.random.SeedGenerator, tf.__internal__.tracking.AutoTrackable):
+class _SeedGenerator(keras.random.SeedGenerator, _compat.AutoTrackable):
     """A Keras seed generator that object-based checkpoints see, too.
 
-    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state;
-    TensorFlow exports the class that makes it one under `tf.__internal__` only.
+    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state.
     """
 
 
@@ -411,7 +410,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
         check_tensors(inputs, initial_state)
         if sequence_lengths is None:
             mask = inputs_mask if mask is None else mask
-        elif mask is getattr(inputs, "_keras_mask", None):
+        elif mask is _compat.keras_mask(inputs):
             # Keras hands it on by itself.
             mask = None
         inputs = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
@@ -474,7 +473,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             if max_time is None:
                 max_time = tf.shape(outputs)[time_axis]
             valid = tf.sequence_mask(sequence_lengths, max_time)
-            outputs._keras_mask = tf.transpose(valid) if self.time_major else valid
+            _compat.set_keras_mask(outputs, tf.transpose(valid) if self.time_major else valid)
         return (outputs, *states) if self.return_state else outputs
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:

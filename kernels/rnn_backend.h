@@ -141,8 +141,6 @@ struct RnnBackwardBuffers {
   RnnLengths sequence_lengths;
   uint64_t seed[2] = {0, 0};
   const void* output = nullptr;
-  const void* output_h = nullptr;
-  const void* output_c = nullptr;
   const void* output_backprop = nullptr;
   const void* output_h_backprop = nullptr;
   const void* output_c_backprop = nullptr;

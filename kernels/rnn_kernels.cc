@@ -384,8 +384,6 @@ class BackwardOp : public RnnOp {
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     buffers.output = DataOf(context->input(6));
-    buffers.output_h = DataOf(context->input(7));
-    buffers.output_c = DataOf(context->input(8));
     buffers.output_backprop = DataOf(context->input(9));
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);

@@ -123,6 +123,8 @@ class Network {
       Check(backend.BufferSizes(problem_, &sizes));
       Check(sizes.reserve_space <= kMaxReserveBytes, "a large reserve space");
       FillBoth(&buffers);
+      buffers.output_h = Pointer(outputs_[1].first);
+      buffers.output_c = Pointer(outputs_[2].first);
       const auto workspace =
           backend.Workspace(sizes.forward_workspace, Resources().allocate);
       buffers.workspace = workspace.get();
@@ -202,8 +204,6 @@ class Network {
     buffers->input_c = Pointer(inputs_[2]);
     buffers->params = Pointer(inputs_[3]);
     buffers->output = Pointer(outputs_[0].first);
-    buffers->output_h = Pointer(outputs_[1].first);
-    buffers->output_c = Pointer(outputs_[2].first);
     buffers->reserve_space = Pointer(reserve_space_);
   }
 

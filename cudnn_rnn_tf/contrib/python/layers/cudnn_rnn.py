@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import cudnn_rnn_ops, opaque_kernel, ops
+from cudnn_rnn_tf import _compat, cudnn_rnn_ops, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
@@ -42,7 +42,7 @@ __all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
 _v1 = tf.compat.v1
 
 
-class _CudnnRNN(HasConfig, BaseLayer, tf.__internal__.tracking.AutoTrackable):
+class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
     """What the layers share; each explains its arguments."""
 
     rnn_mode: str
