@@ -1,4 +1,4 @@
-"""Private names of TensorFlow and Keras: all stand in `_compat`, and the versions here have them."""
+"""Private names of TensorFlow and Keras: all stand in `_compat`, and these versions have them."""
 
 import importlib
 import inspect
