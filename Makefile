@@ -1,6 +1,7 @@
 # make run    trains the example model     make test   runs the tests, but for slow ones
 # make test-all  runs all of them, as is due where kernels have changed
 # make lint   checks style                 make wheel  builds and checks a wheel
+# make docs   builds the documentation as a web site, in build/site
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
 # make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
 # make reliability ARGS="calls --seconds=600"  does so for long and writes down what came of it
@@ -18,15 +19,15 @@ CXX_PROGRAMS = $(wildcard examples/*.cc benchmarks/*.cc tests/programs/*.cc test
 BUILD_FILES = pyproject.toml CMakeLists.txt \
   pip_package/tensorflow_build_flags.py cudnn_rnn_tf/native/build_info.py.in
 
-.PHONY: run test test-all fuzz sanitize reliability lint wheel clean
+.PHONY: run test test-all fuzz sanitize reliability lint docs wheel clean
 
 run: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python examples/char_lm.py $(ARGS)
 
-test: $(VENV)/.package $(VENV)/.test
+test: $(VENV)/.package $(VENV)/.test $(VENV)/.examples
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
-test-all: $(VENV)/.package $(VENV)/.test
+test-all: $(VENV)/.package $(VENV)/.test $(VENV)/.examples
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 fuzz: $(VENV)/.package $(VENV)/.test
@@ -43,11 +44,14 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
 
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --quiet --strict
+
 wheel: $(VENV)/.wheel
 	$(BIN)/python pip_package/build_pip_package.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) dist
+	rm -rf $(VENV) build dist
 
 # The files below say that a step is done, and when.
 
@@ -57,8 +61,8 @@ $(VENV)/.created: | pip_package/install_system_packages.sh
 	$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-# What building, linting and making wheels need, each a dependency group.
-$(VENV)/.build $(VENV)/.dev $(VENV)/.wheel: $(VENV)/.%: $(VENV)/.created pyproject.toml
+# What building, linting, documenting and making wheels need, each a dependency group.
+$(VENV)/.build $(VENV)/.dev $(VENV)/.docs $(VENV)/.wheel: $(VENV)/.%: $(VENV)/.created pyproject.toml
 	$(PIP) install --group $*
 	@touch $@
 
@@ -68,6 +72,10 @@ $(VENV)/.package: $(VENV)/.build $(BUILD_FILES) $(CXX_FILES)
 	@touch $@
 
 # The package is there by now, so these only add what its extras need.
-$(VENV)/.test $(VENV)/.examples: $(VENV)/.%: pyproject.toml | $(VENV)/.package
-	$(PIP) install 'cudnn_rnn_tf[$*]'
+$(VENV)/.test: pyproject.toml | $(VENV)/.package
+	$(PIP) install 'cudnn_rnn_tf[test]'
+	@touch $@
+
+$(VENV)/.examples: pyproject.toml examples/requirements.txt | $(VENV)/.package
+	$(PIP) install 'cudnn_rnn_tf[examples]' --requirement examples/requirements.txt
 	@touch $@

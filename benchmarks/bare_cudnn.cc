@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kSampleSeconds = 0.05;
 constexpr int kSamples = 5;
-// Of short steps, which the CPU's other work disturbs, there are more.
+// Short steps are sampled more often, since the CPU's other work disturbs them.
 constexpr double kShortStepSeconds = 1e-4;
 constexpr int kSamplesOfShortSteps = 25;
 // Slower than the best by this factor at first sight: not measured further.

@@ -57,7 +57,7 @@ _ROUNDS = flags.DEFINE_integer("rounds", 15, "Rounds per network.", lower_bound=
 _QUICK = flags.DEFINE_bool("quick", False, "3 rounds of a few calls: to see that all works.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the report of the cpu.json that is there.")
 
-# Of the largest magnitude in a tensor. Float32 rounds at 6e-8; a gradient of a weight adds up
+# Parts of the largest magnitude in a tensor. Float32 rounds at 6e-8; a weight's gradient adds up
 # T * B products, and steps and layers amplify what differs before them.
 TOLERANCE = {"outputs": 1e-5, "gradient": 1e-4}
 BFLOAT16_TOLERANCE = 0.05  # Ten roundings of 2^-8: inputs and weights lose theirs at the start.
@@ -65,7 +65,7 @@ BFLOAT16_TOLERANCE = 0.05  # Ten roundings of 2^-8: inputs and weights lose thei
 # One library's share of a round: this long, within these numbers of calls.
 BLOCK_SECONDS, QUICK_BLOCK_SECONDS = 0.3, 0.05
 CALLS = (3, 300)
-# For the last library's threads to fall asleep.
+# So long the last library's threads take to fall asleep.
 PAUSE_SECONDS = 0.03
 
 _AT_BATCH_1 = (BFLOAT16, PREDICTOR_BFLOAT16)

@@ -62,14 +62,14 @@ WARM_UP_SECONDS = 0.2
 WARM_UP_STEPS = 16
 SAMPLE_SECONDS = 0.05
 SAMPLES = 5
-# Of short steps, which the CPU's other work disturbs, there are more.
+# Short steps are sampled more often, since the CPU's other work disturbs them.
 SHORT_STEP_SECONDS = 1e-4
 SAMPLES_OF_SHORT_STEPS = 25
 STEPS_PER_CALL = 8
 # Floating-point operations: a step of more, half a millisecond or more, is a call of its own.
 LONG_STEP = 2e11
-# Of shorter steps a call takes as many as take about a millisecond, so that calls do not wait for
-# the CPU: one of a layer, in time, takes a microsecond or more.
+# A call takes as many short steps as last about a millisecond, so that calls do not wait for the
+# CPU: a layer's work for one time step lasts a microsecond or more.
 CALL_MICROSECONDS = 1000
 MAX_STEPS_PER_CALL = 64
 MEMORY_STEPS = 8
@@ -109,7 +109,7 @@ def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
 def _tensorflow_results(
     row: gpu_rows.Row, time_major: bool, call: Callable[..., Any], weights: Callable[[], list[Any]]
 ) -> Result:
-    """Of a network; `call(inputs, states, training)` returns outputs and new states."""
+    """Times a network; `call(inputs, states, training)` returns outputs and new states."""
     import tensorflow as tf
 
     # Networks of earlier rows hold one another in cycles.
@@ -282,9 +282,9 @@ def _memory_of(task: tuple[list[str], int, gpu_rows.Row]) -> tuple[gpu_rows.Row,
 
 
 def _run_memory(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result]]:
-    """Of each row in a process of its own, several at a time."""
+    """Measures the rows, each in a process of its own, several at a time."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cudnn_rnn_tf", "keras"])  # Once, not in each.
+    context.set_forkserver_preload(["cudnn_rnn_tf", "keras"])  # One import serves all processes.
     num_gpus = len(_command("nvidia-smi", "-L").splitlines())
     random.Random(0).shuffle(rows)  # Rows of one kind take long, of another no time.
     with contextlib.ExitStack() as stack:

@@ -39,7 +39,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", requi
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DRAWS = 8  # Of lengths, in turn.
+DRAWS = 8  # So many lists of lengths take turns.
 WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 5
 
 
@@ -129,7 +129,7 @@ def draw_times(row: Row) -> list[int]:
 def _tensorflow_samples(
     row: Row, call: Callable[..., Any], variables: Callable[[], list[Any]], variant: str
 ) -> list[float]:
-    """Of `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
+    """Times `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
     import tensorflow as tf
 
     gc.collect()
@@ -317,40 +317,83 @@ def _measure(system: str, path: pathlib.Path) -> None:
 Times = dict[tuple[str, str, str], float]
 
 
-def _geometric_mean(ratios: list[float]) -> float:
-    return statistics.geometric_mean(ratios) if ratios else float("nan")
+def _cell(milliseconds: float | None) -> str:
+    return f"{milliseconds:.3f}" if milliseconds else "–"
 
 
-def _ratio(slower: float | None, ours: float) -> str:
-    return f"{slower / ours:.1f}" if slower else "–"
+def _ratio(theirs: float | None, own: float) -> str:
+    return f"{theirs / own:.1f}" if theirs else "–"
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)]) + "\n"
+
+
+def _means(ratios: dict[str, list[float]]) -> str:
+    found = [
+        f"{statistics.geometric_mean(values):.2f} times as fast as {name} "
+        f"(the least {min(values):.2f})"
+        for name, values in ratios.items()
+        if values
+    ]
+    return "\nIn the geometric mean, this package is " + ", ".join(found) + ".\n"
+
+
+def _against_keras(times: Times, row: str, variant: str) -> float:
+    """Keras's time over this package's; rows that Keras cannot run come last."""
+    theirs = times.get(("keras", row, variant))
+    return theirs / times["cudnn_rnn_tf", row, variant] if theirs else float("inf")
+
+
+def _lengths_table(times: Times, training: bool) -> str:
+    rows = sorted(
+        (str(row) for row in ROWS if row.training == training),
+        key=lambda row: _against_keras(times, row, "mask"),
+    )
+    titles = [
+        *("network", "this package, mask", "this package, lengths", "Keras, mask", "ratio"),
+        *("PyTorch, packed", "ratio", "this package, full", "by cuDNN, full", "ratio"),
+    ]
+    ratios: dict[str, list[float]] = {"Keras": [], "PyTorch": [], "its own use of cuDNN": []}
+    cells = []
+    for row in rows:
+        mask = times["cudnn_rnn_tf", row, "mask"]
+        full = times["cudnn_rnn_tf", row, "full"]
+        others = {
+            "Keras": (times.get(("keras", row, "mask")), mask),
+            "PyTorch": (times.get(("torch", row, "mask")), mask),
+            "its own use of cuDNN": (times.get(("cudnn_rnn_tf", row, "cudnn")), full),
+        }
+        for name, (theirs, own) in others.items():
+            if theirs:
+                ratios[name].append(theirs / own)
+        keras, torch, cudnn = (
+            [_cell(theirs), _ratio(theirs, own)] for theirs, own in others.values()
+        )
+        lengths = _cell(times.get(("cudnn_rnn_tf", row, "lengths")))
+        name = row.rsplit(", ", 1)[0]
+        cells.append([name, _cell(mask), lengths, *keras, *torch, _cell(full), *cudnn])
+    return _table(titles, cells) + _means(ratios)
 
 
 def _drawn_table(times: Times) -> str:
-    text = (
-        "\n## Training, another longest sequence in each step\n\n"
-        "All sequences of a step are equally long, and each step has another length from\n"
-        "[T/2, T]. «Of full» is the time of a step over that of a full one, both over their\n"
-        "sequences' lengths.\n\n"
-        "| network | ours | of full | Keras | ratio |\n|---|---|---|---|---|\n"
+    rows = sorted(
+        (row for row in ROWS if row.training),
+        key=lambda row: _against_keras(times, str(row), "drawn"),
     )
-    ratios = []
-    for row in (row for row in ROWS if row.training):
-        ours = times["cudnn_rnn_tf", str(row), "drawn"]
+    ratios, cells = [], []
+    for row in rows:
+        own = times["cudnn_rnn_tf", str(row), "drawn"]
         steps = statistics.mean(draw_times(row)) / row.time
-        of_full = ours / steps / times["cudnn_rnn_tf", str(row), "full"]
+        of_full = own / steps / times["cudnn_rnn_tf", str(row), "full"]
         keras = times.get(("keras", str(row), "drawn"))
         if keras:
-            ratios.append(keras / ours)
-        cells = [
-            str(row).rsplit(", ", 1)[0],
-            f"{ours:.3f}",
-            f"{of_full:.2f}",
-            f"{keras:.3f}" if keras else "–",
-            _ratio(keras, ours),
-        ]
-        text += "| " + " | ".join(cells) + " |\n"
-    mean = _geometric_mean(ratios)
-    return text + f"\nGeometric mean (and the least): Keras {mean:.2f} ({min(ratios):.2f}).\n"
+            ratios.append(keras / own)
+        name = str(row).rsplit(", ", 1)[0]
+        cells.append([name, _cell(own), _cell(keras), _ratio(keras, own), f"{of_full:.2f}"])
+    titles = ["network", "this package", "Keras", "ratio", "over a full step"]
+    return _table(titles, cells) + _means({"Keras": ratios})
 
 
 def _plot(times: Times, path: pathlib.Path) -> None:
@@ -360,7 +403,10 @@ def _plot(times: Times, path: pathlib.Path) -> None:
     from matplotlib import pyplot, ticker
 
     pyplot.rcParams.update({"svg.hashsalt": path.stem, "font.size": 9})
-    peers = {"Keras, mask": ("keras", "#c0392b"), "PyTorch, packed": ("torch", "#2471a3")}
+    peers = {
+        "against Keras, with a mask": ("keras", "#c0392b"),
+        "against PyTorch, with packed sequences": ("torch", "#2471a3"),
+    }
 
     def speed(system: str, row: str) -> float | None:
         theirs = times.get((system, row, "mask"))
@@ -380,7 +426,8 @@ def _plot(times: Times, path: pathlib.Path) -> None:
     panel.set_yticks(range(len(rows)), [row.rsplit(", ", 1)[0] for row in rows])
     panel.grid(axis="x", color="#dddddd")
     panel.set_axisbelow(True)
-    panel.set_xlabel("how many times as fast, a training step over sequences of different lengths")
+    panel.set_xlabel("how many times as fast this package trains on sequences of different lengths")
+    panel.set_ylabel("network")
     panel.legend(loc="lower right", frameon=False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
@@ -399,65 +446,41 @@ def _read(directory: pathlib.Path) -> tuple[Times, dict[str, dict[str, str]]]:
     return times, environments
 
 
+LEGEND = """\
+* **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
+  steps; the type, where tf32 is float32 with TensorFloat-32 allowed.
+* **Numbers without a unit** are milliseconds of a step. The lengths of the sequences are drawn anew
+  for each step, from [T/4, T].
+* **Mask**: the layer is called with a mask; Keras gets the same one, PyTorch packed sequences.
+  **Lengths**: it is called with lengths. **Full**: all sequences have T steps, and neither is
+  given.
+* **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
+* **Ratio**: the time of the column to its left over this package's; above 1, this package's kernels
+  are faster. Rows that gain the least over Keras come first.
+* **–** was not measured. Keras has no kernel of cuDNN's in bfloat16."""
+
+
 def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
-    text = (
-        "# Sequences of different lengths on a GPU\n\n"
-        "![How many times as fast](gpu_lengths.svg)\n\n"
-        "Milliseconds of a step, with lengths drawn anew for each step from [T/4, T], and how\n"
-        "many times as long the others take. «Mask» is a layer called with a mask; Keras gets\n"
-        "the same mask, PyTorch packed sequences. «Full» has no lengths; there, «cuDNN» is this\n"
-        'package\'s own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`). B are\n'
-        "sequences, T steps. The slowest rows, by their ratio to Keras, come first.\n"
+    runs = "; ".join(
+        f"{system} with " + ", ".join(f"{name} {value}" for name, value in environment.items())
+        for system, environment in environments.items()
     )
-    for training in (True, False):
-        rows = [str(row) for row in ROWS if row.training == training]
-        text += f"\n## {'Training' if training else 'Inference'}\n\n"
-        text += (
-            "| network | mask | lengths | Keras, mask | ratio | PyTorch, packed | ratio | full | "
-            "cuDNN, full | ratio |\n|---|---|---|---|---|---|---|---|---|---|\n"
-        )
-
-        def value(system: str, row: str, variant: str) -> float | None:
-            return times.get((system, row, variant))
-
-        def against(system: str, row: str) -> float:
-            other = value(system, row, "mask")
-            return other / times["cudnn_rnn_tf", row, "mask"] if other else float("inf")
-
-        ratios: dict[str, list[float]] = {"Keras": [], "PyTorch": [], "cuDNN": []}
-        for row in sorted(rows, key=lambda row: against("keras", row)):
-            ours = times["cudnn_rnn_tf", row, "mask"]
-            full = times["cudnn_rnn_tf", row, "full"]
-            others = {
-                "Keras": (value("keras", row, "mask"), ours),
-                "PyTorch": (value("torch", row, "mask"), ours),
-                "cuDNN": (value("cudnn_rnn_tf", row, "cudnn"), full),
-            }
-            for name, (theirs, own) in others.items():
-                if theirs:
-                    ratios[name].append(theirs / own)
-
-            def cell(milliseconds: float | None) -> str:
-                return f"{milliseconds:.3f}" if milliseconds else "–"
-
-            cells = [row.rsplit(", ", 1)[0], cell(ours)]
-            cells.append(cell(value("cudnn_rnn_tf", row, "lengths")))
-            for name in ("Keras", "PyTorch"):
-                cells += [cell(others[name][0]), _ratio(*others[name])]
-            cells += [cell(full), cell(others["cuDNN"][0]), _ratio(*others["cuDNN"])]
-            text += "| " + " | ".join(cells) + " |\n"
-        text += "\nGeometric means (and the least): " + ", ".join(
-            f"{name} {_geometric_mean(found):.2f} ({min(found):.2f})"
-            for name, found in ratios.items()
-            if found
-        )
-        text += ".\n"
-    text += _drawn_table(times)
-    text += "\nWritten by `python -m benchmarks.gpu_lengths` from runs on these machines:\n\n"
-    for system, environment in environments.items():
-        listed = ", ".join(f"{name} {version}" for name, version in environment.items())
-        text += f"* {system}: {listed}\n"
-    return text
+    parts = [
+        "# Sequences of different lengths on a GPU",
+        "![How many times as fast this package is](gpu_lengths.svg)",
+        LEGEND,
+        "## Training",
+        _lengths_table(times, training=True).rstrip(),
+        "## Inference",
+        _lengths_table(times, training=False).rstrip(),
+        "## Training, with another number of steps each time",
+        "All sequences of a step are equally long, and each step has another length, from "
+        "[T/2, T]. «Over a full step» is the time of such a step over that of a full one, each "
+        "over its number of time steps.",
+        _drawn_table(times).rstrip(),
+        f"Written by `python -m benchmarks.gpu_lengths` from runs of {runs}.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def main(_: list[str]) -> None:

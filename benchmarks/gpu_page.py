@@ -25,14 +25,18 @@ _INPUT = flags.DEFINE_string("input", None, "Directory that runs have left, or t
 _NEAR = flags.DEFINE_float("near", None, "Print the rows this near an aim, or below it.")
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-# Of a comparison: its title, whose time is divided by ours in which layout, the aims for the
-# geometric mean and for every row, and from how many milliseconds on rows count.
+# A comparison's title, whose time is divided by this package's in which layout, and from how many
+# milliseconds on rows count. In between are the aims for the geometric mean and for every row,
+# which --near reads.
 COMPARISONS = {
-    "Keras on TensorFlow": ("keras", "batch-major", 2.0, 1.0, 0.0),
-    "torch.nn": ("torch", "time-major", 1.6, 0.97, 0.0),
-    "bare cuDNN, eager": ("bare eager", "time-major", 1.2, 0.95, 0.0),
-    "bare cuDNN, graph": ("bare graph", "time-major", None, 0.93, 0.2),
+    "Keras": ("keras", "batch-major", 2.0, 1.0, 0.0),
+    "PyTorch": ("torch", "time-major", 1.6, 0.97, 0.0),
+    "cuDNN, eager": ("bare eager", "time-major", 1.2, 0.95, 0.0),
+    "cuDNN, graph": ("bare graph", "time-major", None, 0.93, 0.2),
 }
+# Those of them that every row shows, in the order of its columns.
+PEERS = [comparison[:2] for comparison in COMPARISONS.values()]
+PARTS = ("training", "inference")
 LONG = 375  # Steps.
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
 # The GPUs and versions that were seen, by name.
@@ -41,9 +45,9 @@ Environment = dict[str, list[str]]
 # "bytes" by system, and "choices" by layout.
 Results = dict[str, Any]
 Times = dict[str, dict[str, float]]
-# By row and system.
+# Bytes by row and system.
 Memory = dict[str, dict[str, int]]
-# By row and layout.
+# Choices by row and layout.
 Choices = dict[str, dict[str, dict[str, str]]]
 
 
@@ -57,7 +61,7 @@ def _read(directory: pathlib.Path) -> Results:
             result = json.loads(line)
             if "environment" in result:
                 commit = result["environment"]["commit"]
-                # Of GPUs, a line for each.
+                # Several GPUs have a line each.
                 lines = {name: value.splitlines() for name, value in result["environment"].items()}
                 environments[commit] = _join(environments.get(commit, {}), lines)
                 continue
@@ -76,7 +80,7 @@ def _read(directory: pathlib.Path) -> Results:
             row["commits"][system] = commit
             samples[key, system, result.get("algorithm", "")] += result["ms"]
     for (key, system, _), milliseconds in samples.items():
-        # Of bare cuDNN's algorithms, the best.
+        # Bare cuDNN counts with the fastest of its algorithms.
         best = rows[key]["ms"].get(system, math.inf)
         rows[key]["ms"][system] = round(min(best, statistics.median(milliseconds)), 6)
     return {"environments": environments, "rows": rows}
@@ -118,30 +122,6 @@ def _save(results: Results, path: pathlib.Path) -> None:
     path.write_text(f'{{"environments": {environments},\n "rows": {{\n{rows}}}}}\n')
 
 
-def _list(summary: str, keys: set[str]) -> str:
-    return f"<details><summary>{summary}</summary>\n\n{'; '.join(sorted(keys))}.\n\n</details>"
-
-
-def _by_commit(results: Results, part: str) -> list[str]:
-    """Which rows have times, or peaks of memory, of another commit than most, if any."""
-    rows: dict[str, set[str]] = collections.defaultdict(set)
-    for key, row in results["rows"].items():
-        for name, commit in row["commits"].items():
-            if name.endswith("'s memory") == (part == "memory"):
-                rows[commit].add(key)
-    usual = max(rows, key=lambda commit: len(rows[commit]), default="")
-    return [
-        _list(f"{len(keys)} rows have {part} of {commit}, the others of {usual}", keys)
-        for commit, keys in sorted(rows.items())
-        if commit != usual
-    ]
-
-
-def _not_run(times: Times) -> list[str]:
-    keys = {row.key for row in gpu_rows.rows()} - {key for key, row in times.items() if row}
-    return [_list(f"{len(keys)} rows have not been run", keys)] if keys else []
-
-
 def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, float]:
     return {
         key: row[system] / row[layout]
@@ -151,20 +131,28 @@ def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, f
 
 
 def _summary(times: Times) -> list[str]:
+    """For each question and peer, how many times as fast this package is."""
     lines = [
-        "| against | rows | geometric mean | aim | slowest row | aim | rows below |",
-        "|---|---|---|---|---|---|---|",
+        "| | against | networks and types | geometric mean | the slowest row | slower rows |",
+        "|---|---|---|---|---|---|",
     ]
-    for title, (system, layout, mean_aim, row_aim, least) in COMPARISONS.items():
-        ratios = list(_ratios(times, system, layout, least).values())
-        if not ratios:
-            continue
-        lines.append(
-            f"| {title}{' (rows over 0.2 ms)' if least else ''} | {len(ratios)} | "
-            f"{statistics.geometric_mean(ratios):.2f} | {mean_aim or '—'} | {min(ratios):.2f} | "
-            f"{row_aim} | {sum(ratio < row_aim for ratio in ratios)} |"
-        )
+    for part in PARTS:
+        for title, (system, layout, *_, least) in COMPARISONS.items():
+            ratios = _ratios(_of(times, part), system, layout, least)
+            if not ratios:
+                continue
+            slowest = min(ratios, key=lambda key: ratios[key])
+            lines.append(
+                f"| {part} | {title}{' (rows over 0.2 ms)' if least else ''} | {len(ratios)} | "
+                f"{statistics.geometric_mean(ratios.values()):.2f} | {ratios[slowest]:.2f}, "
+                f"{slowest.rpartition(', ')[0]} | {sum(x < 1 for x in ratios.values())} |"
+            )
     return lines
+
+
+def _of(times: Times, part: str) -> Times:
+    """The rows of training or of inference."""
+    return {key: row for key, row in times.items() if key.endswith(f", {part}")}
 
 
 def _memory_ratios(memory: Memory) -> dict[str, float]:
@@ -182,10 +170,33 @@ def _memory_summary(memory: Memory) -> str:
         return "Memory beside Keras's was not measured."
     most = max(ratios, key=lambda key: ratios[key])
     return (
-        f"Peak memory over Keras's: median {statistics.median(ratios.values()):.2f}, most "
-        f"{ratios[most]:.2f} ({most}); aim 1.3, above it "
-        f"{sum(ratio > 1.3 for ratio in ratios.values())} of {len(ratios)} rows."
+        f"The median row takes {statistics.median(ratios.values()):.2f} of Keras's peak memory. "
+        f"{sum(ratio > 1 for ratio in ratios.values())} of {len(ratios)} rows take more than "
+        f"Keras's; the most is {ratios[most]:.2f} times, in {most}."
     )
+
+
+LEGEND = """\
+* **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
+  steps. The networks and lengths are those of DeepBench and some more.
+* **Type**: tf32 is float32 where TensorFloat-32 is allowed.
+* **Numbers without a unit** are milliseconds of a step; in training, that is a forward and a
+  backward pass.
+* **Ratio**: the time of the column to its left over this package's in the same layout; above 1,
+  this package is faster. Keras is compared with batch-major data, its layout, the others with
+  time-major data, theirs.
+* **cuDNN** is called from C++, without a framework: kernel by kernel («eager»), or as a replayed
+  CUDA graph («graph»), each with the fastest of its algorithms. In float32 that is the standard one
+  alone: the persistent ones are exact to about 1e-5 only, and this package does not use them there
+  either.
+* **Algorithm**: the one that this package measured to be the fastest. `resident` is its own, the
+  others are cuDNN's.
+* **Memory** is the peak of what TensorFlow's allocator gave out, over Keras's.
+* **–** was not measured. Keras has no kernel of cuDNN's in bfloat16.
+
+The rows are from before this package had
+[kernels of its own for training](../../docs/internals/gpu_kernels.md); `algorithm="cudnn"` runs
+what they show. All systems of a row ran on one GPU, one after the other."""
 
 
 def _means_by(times: Times) -> list[str]:
@@ -216,52 +227,39 @@ def _means_by(times: Times) -> list[str]:
 
 
 def _table(times: Times, memory: Memory, choices: Choices) -> list[str]:
-    columns = ("time-major", "batch-major", "keras", "torch", "bare eager", "bare graph")
+    """A row for each network and type, those that gain the least over a peer first."""
+    memory_ratios = _memory_ratios(memory)
     lines = [
-        "| row | " + " | ".join(columns) + " | algorithm | memory / Keras's |",
-        "|---" * (len(columns) + 3) + "|",
+        "| network | type | this package | Keras | ratio | this package, time-major | PyTorch | "
+        "ratio | cuDNN, eager | ratio | cuDNN, graph | ratio | algorithm | memory over Keras's |",
+        "|---" * 14 + "|",
     ]
-    ratios = _memory_ratios(memory)
-    for row in gpu_rows.rows():
-        if row.key not in times or "time-major" not in times[row.key]:
+
+    def ratio(row: dict[str, float], system: str, layout: str) -> float | None:
+        return row[system] / row[layout] if system in row and layout in row else None
+
+    def least(key: str) -> float:
+        found = [ratio(times[key], *columns) for columns in PEERS]
+        return min((one for one in found if one is not None), default=math.inf)
+
+    def cell(value: float | None, form: str = ".3f") -> str:
+        return "–" if value is None else f"{value:{form}}"
+
+    for key in sorted(times, key=least):
+        row = times[key]
+        if "time-major" not in row:
             continue
-        found = times[row.key]
-        cells = [f"{found[column]:.3f}" if column in found else "—" for column in columns]
-        cells.append(choices[row.key]["time-major"]["algorithm"])
-        cells.append(f"{ratios[row.key]:.2f}" if row.key in ratios else "—")
-        lines.append(f"| {row.key} | {' | '.join(cells)} |")
-    return lines
-
-
-def _on_the_gpu(choice: dict[str, str]) -> float | None:
-    """Milliseconds that the GPU took for both passes when the choice was measured, if it was."""
-    start = f"{choice['algorithm']} "
-    for part in choice["timings"].split("; "):
-        if part.startswith(start):
-            return sum(map(float, part.removeprefix(start).removesuffix(" ms").split(" + ")))
-    return None
-
-
-def _below(times: Times, choices: Choices) -> list[str]:
-    lines = []
-    for title, (system, layout, _, aim, least) in COMPARISONS.items():
-        ratios = _ratios(times, system, layout, least)
-        rows = sorted((ratio, key) for key, ratio in ratios.items() if ratio < aim)
-        if not rows:
-            continue
-        lines += [
-            f"<details><summary>{title}: {len(rows)} below {aim}</summary>\n",
-            "| row | ratio | theirs, ms | ours, ms | of which on the GPU, ms |",
-            "|---|---|---|---|---|",
-        ]
-        for ratio, key in rows:
-            on_the_gpu = _on_the_gpu(choices[key][layout])
-            lines.append(
-                f"| {key} | {ratio:.2f} | {times[key][system]:.3f} | {times[key][layout]:.3f} | "
-                + ("—" if on_the_gpu is None else f"{on_the_gpu:.3f}")
-                + " |"
-            )
-        lines.append("\n</details>\n")
+        network, type_, _ = key.rsplit(", ", 2)
+        cells = [network, type_]
+        previous = None
+        for system, layout in PEERS:
+            if layout != previous:
+                cells.append(cell(row.get(layout)))
+            previous = layout
+            cells += [cell(row.get(system)), cell(ratio(row, system, layout), ".2f")]
+        cells.append(choices[key]["time-major"]["algorithm"])
+        cells.append(cell(memory_ratios.get(key), ".2f"))
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -313,10 +311,43 @@ def _plot(times: Times) -> str:
             f'fill="{COLORS[index]}">against {title} ({len(ratios)} rows)</text>'
         )
     parts.append(
-        f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">rows, each line sorted: '
-        "how many times faster this package is</text></svg>"
+        f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">networks and types, each '
+        'line sorted for itself</text><text text-anchor="middle" '
+        f'transform="translate(14 {height / 2}) rotate(-90)">'
+        "how many times as fast this package is</text></svg>"
     )
     return "\n".join(parts) + "\n"
+
+
+def page(results: Results) -> str:
+    """The text of gpu_speed.md."""
+    times, memory, choices = (_part(results, name) for name in ("ms", "bytes", "choices"))
+    environment = _join(*results["environments"].values())
+    versions = "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
+    text = [
+        "# Sequences of equal length on a GPU",
+        "How many times as fast this package is as Keras, PyTorch and cuDNN that is called from "
+        "C++. Rows that gain the least come first, in both tables of all rows.",
+        "![Sorted ratios](gpu_speed.svg)",
+        LEGEND,
+        "## In short",
+        "\n".join(_summary(times)),
+        "A slower row is one in which the other takes less time. "
+        "[Where it gains little, and why](../../docs/internals/cudnn.md#where-it-gains-little).",
+        "## By type",
+        "Geometric means of the ratios, and of how many rows.",
+        "\n".join(_means_by(times)),
+        "## Memory",
+        _memory_summary(memory),
+    ]
+    for part in PARTS:
+        text += [f"## {part.capitalize()}", "\n".join(_table(_of(times, part), memory, choices))]
+    text.append(
+        "Written by `python -m benchmarks.gpu_page` from [gpu_speed.json](gpu_speed.json), which "
+        "has the commit of each number; the runs were those of `python -m benchmarks.gpu`, with "
+        f"{versions}."
+    )
+    return "\n\n".join(text) + "\n"
 
 
 def main(_: list[str]) -> None:
@@ -333,41 +364,9 @@ def main(_: list[str]) -> None:
     if newer is not None:
         _merge(results, newer)
         _save(results, file)
-    times, memory, choices = (_part(results, name) for name in ("ms", "bytes", "choices"))
-    environment = _join(*results["environments"].values())
-    text = [
-        "# Speed on a GPU",
-        "Written by `python -m benchmarks.gpu_page` from runs of `python -m benchmarks.gpu`, whose "
-        "docstring at that commit says how a step is timed, with "
-        + "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
-        + ". Ratios are the other's time over this package's: above 1, this package is faster.",
-        "![Sorted ratios](gpu_speed.svg)",
-        "\n".join(_summary(times)),
-        "Keras is compared with batch-major data, its layout; the others with time-major data, "
-        "theirs. In bfloat16 Keras has no cuDNN kernel. "
-        "In float32 bare cuDNN runs the standard algorithm alone: the persistent ones are exact to "
-        "about 1e-5 only, and are no candidates of this package either. Geometric means, and of "
-        "how many rows:",
-        "\n".join(_means_by(times)),
-        _memory_summary(memory),
-        "## Rows below their aim",
-        "[What lies behind such rows](../../docs/speed_gpu.md#where-it-gains-little). *On the "
-        "GPU*: what the passes took there, by CUDA events, when the choice was measured (for all "
-        "lengths up to the same power of two once, at the first of them).",
-        "\n".join(_below(times, choices)) or "None.",
-        "## What was run",
-        "Of each row, all systems ran on one GPU, one after the other, except for memory.",
-        *_by_commit(results, "times"),
-        *_by_commit(results, "memory"),
-        *_not_run(times),
-        "## All rows",
-        "Milliseconds of a step. Memory is the peak of what TensorFlow's allocator gave out for "
-        "the row, over Keras's, both batch-major.",
-        "\n".join(_table(times, memory, choices)),
-    ]
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "gpu_speed.md").write_text("\n\n".join(text) + "\n")
-    (RESULTS / "gpu_speed.svg").write_text(_plot(times))
+    (RESULTS / "gpu_speed.md").write_text(page(results))
+    (RESULTS / "gpu_speed.svg").write_text(_plot(_part(results, "ms")))
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ print("done on", y.device)
 """
 
 
-# For comparison: the same cuDNN, used by somebody else.
+# PyTorch uses the same cuDNN, which shows whose findings are cuDNN's.
 TORCH = """
 import torch
 net = torch.nn.LSTM(10, 24, num_layers=2, bidirectional=True, dropout=0.2).cuda()
@@ -222,7 +222,7 @@ def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
 
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# By name: compute-sanitizer's tool, a program, its argument and its environment.
+# A run's name stands for compute-sanitizer's tool, a program, its argument and its environment.
 Sanitized = dict[str, tuple[str, str, str, dict[str, str]]]
 SANITIZED_BY_CUDNN: Sanitized = {
     "memcheck, full sequences": ("memcheck", SANITIZED, "full", {}),
@@ -359,6 +359,20 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+# Says what each part ran.
+ABOUT = {
+    "tests": "all tests, with the GPU visible",
+    "tests_without_replay": "the tests that use the GPU, without CUDA graphs",
+    "tests_of_gpu": "the tests that need a GPU",
+    "sanitizer": "small networks by cuDNN, under NVIDIA's compute-sanitizer",
+    "sanitizer_persistent": "small networks by this package's kernels, under it",
+    "char_lm": "the example that trains a language model",
+    "two_gpus": "the same example on two GPUs",
+    "graph_speed": "what makes CUDA graphs slower",
+    "dropout": "what a training step takes with dropout and without",
+}
+
+
 def _table(rows: list[dict[str, Any]]) -> str:
     columns = list(rows[0])
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
@@ -381,15 +395,20 @@ def _render(directory: pathlib.Path) -> None:
     old = report.read_text().rstrip() if report.exists() else ""
     # The heading of a section, what follows it, the next heading …
     pieces = re.split(rf"^## ({'|'.join(PARTS)})$", old, flags=re.MULTILINE)
-    sections = dict(zip(pieces[1::2], map(str.strip, pieces[2::2]), strict=True))
+    sections = {
+        name: text.partition("\n\nWritten by")[0].strip()
+        for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
+    }
     for path in directory.glob("*.json"):
         sections[path.stem] = _section(path.stem, json.loads(path.read_text()))
     text = [
-        "# The package on a GPU",
-        "Written by `python -m benchmarks.gpu_report` from a run on the machine named below.",
+        "# Tests of the package on a GPU",
+        "What ran on the machines that each section names, and what came of it:",
+        "\n".join(f"* [{name}](#{name}): {ABOUT[name]}" for name in sorted(sections)),
     ]
     for name, section in sorted(sections.items()):
         text += [f"## {name}", section]
+    text.append("Written by `python -m benchmarks.gpu_report`, whose docstring says how to run it.")
     report.write_text("\n\n".join(text) + "\n")
 
 

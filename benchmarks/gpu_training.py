@@ -208,45 +208,64 @@ def _page(path: pathlib.Path) -> str:
     environments = [r.pop("environment") for r in records if "environment" in r]
     values = {(r["measure"], r["library"], r["variant"]): r["value"] for r in records if r}
 
-    def cell(form: str, measure: str, library: str, variant: str, key: str) -> str:
+    def value(measure: str, library: str, variant: str, key: str) -> float | None:
         # A run that was cut off lacks some.
-        value = values.get((measure, library, variant), {}).get(key)
-        return "–" if value is None else form.format(value)
+        return values.get((measure, library, variant), {}).get(key)
 
-    text = (
-        "# A training step on a GPU, as users take it\n\n"
-        "Milliseconds of a step of `model.fit`: Embedding(mask_zero) → two bidirectional LSTM\n"
-        f"layers of 256 units → Dense, {BATCH} sequences of {TIME // 4} to {TIME} steps. The last\n"
-        "column is the same model with a mean over time instead of the recurrent layers: what\n"
-        "Keras takes for the rest. With mixed_float16 that is much, since Keras asks whether the\n"
-        "gradient of an embedding is finite by way of the host's memory.\n\n"
-        "| policy | cudnn_rnn_tf | Keras | without recurrent layers |\n|---|---|---|---|\n"
-    )
+    def cell(number: float | None, form: str) -> str:
+        return "–" if number is None else f"{number:{form}}"
+
+    def ratio(own: float | None, keras: float | None) -> float:
+        return keras / own if own and keras else float("inf")
+
+    def table(titles: str, rows: list[tuple[float, list[str]]]) -> str:
+        """The rows that gain the least first; each with its ratio, in place of {}."""
+        lines = [titles, "|---" * (titles.count("|") - 1) + "|"]
+        for gain, cells in sorted(rows, key=lambda row: row[0]):
+            shown = "–" if gain == float("inf") else f"{gain:.1f}"
+            lines.append("| " + " | ".join(cells).format(shown) + " |")
+        return "\n".join(lines)
+
+    fit, first, memory = [], [], []
     for policy in POLICIES:
-        libraries = (OURS, KERAS, NEITHER)
-        cells = [cell("{:.1f}", "fit", library, policy, "ms") for library in libraries]
-        text += f"| {policy} | {' | '.join(cells)} |\n"
-    text += (
-        "\nSeconds of the first step of one LSTM layer of 256 units in a process that has used\n"
-        "the GPU, with an empty folder of compiled kernels («cold») and with a filled one.\n\n"
-        "| type | cold | warm | Keras |\n|---|---|---|---|\n"
-    )
+        own, keras, rest = (value("fit", name, policy, "ms") for name in (OURS, KERAS, NEITHER))
+        cells = [policy, cell(own, ".1f"), cell(keras, ".1f"), "{}", cell(rest, ".1f")]
+        fit.append((ratio(own, keras), cells))
     for dtype in ("float32", "float16"):
         runs = [(OURS, f"{dtype}, cold"), (OURS, f"{dtype}, warm"), (KERAS, dtype)]
-        cells = [cell("{:.2f}", "first", *run, "seconds") for run in runs]
-        text += f"| {dtype} | {' | '.join(cells)} |\n"
-    text += (
-        "\nMiB that a training step with a mask adds to what is held before and after it.\n\n"
-        "| network | ours | Keras |\n|---|---|---|\n"
-    )
+        cold, warm, keras = (value("first", *run, "seconds") for run in runs)
+        if cold is not None:
+            cells = [dtype, cell(cold, ".2f"), cell(warm, ".2f"), cell(keras, ".2f"), "{}"]
+            first.append((ratio(cold, keras), cells))
     for row in map(_name_of, MEMORY_ROWS):
-        cells = [cell("{:.0f}", "memory", library, "", row) for library in (OURS, KERAS)]
-        text += f"| {row} | {' | '.join(cells)} |\n"
+        own, keras = (value("memory", library, "", row) for library in (OURS, KERAS))
+        memory.append((ratio(own, keras), [row, cell(own, ".0f"), cell(keras, ".0f"), "{}"]))
     runs = "; ".join(
         ", ".join(f"{name} {value}" for name, value in environment.items())
         for environment in environments
     )
-    return text + f"\nWritten by `python -m benchmarks.gpu_training` from runs on {runs}.\n"
+    parts = [
+        "# `model.fit` on a GPU",
+        "A ratio is Keras's number over this package's: above 1, this package takes less. Rows "
+        "with the smallest ratios come first; – was not measured.",
+        "## How long does a step take?",
+        "Milliseconds of a step of `model.fit`: Embedding(mask_zero) → two bidirectional LSTM "
+        f"layers of 256 units → Dense, {BATCH} sequences of {TIME // 4} to {TIME} steps. The last "
+        "column is the same model with a mean over time instead of the recurrent layers: what "
+        "Keras takes for the rest. With mixed_float16 that is much, since Keras asks whether the "
+        "gradient of an embedding is finite by way of the host's memory.",
+        table("| policy | this package | Keras | ratio | without recurrent layers |", fit),
+        "## How long does the first step take?",
+        "Seconds of the first step of one LSTM layer of 256 units in a process that has used the "
+        "GPU: with an empty folder of compiled kernels, and with one that an earlier process has "
+        "filled. The ratio is for the empty one.",
+        table("| type | this package, empty folder | filled folder | Keras | ratio |", first),
+        "## How much memory does a step take?",
+        "MiB that a training step with a mask adds to what is held before and after it.",
+        table("| network | this package | Keras | ratio |", memory),
+        f"Written by `python -m benchmarks.gpu_training` from runs on {runs}.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def main(_: list[str]) -> None:

@@ -282,7 +282,7 @@ def main(_: list[str]) -> None:
     if _FORKS.value:
         print(json.dumps(measure_forks()))
         return
-    # In a process of its own, which ends before this one has a context.
+    # This runs in a process of its own, which ends before this one has a context.
     forks = subprocess.run(
         [sys.executable, "-m", "benchmarks.graph_speed", "--forks"],
         stdout=subprocess.PIPE,

@@ -26,7 +26,7 @@ _CELL_NAMES = {
     "rnn_tanh": "basic_rnn_cell",
     "rnn_relu": "basic_rnn_cell",
 }
-# Where the kernel that joins both sides stands, and how many gates are in it.
+# Says where the kernel that joins both sides stands, and how many gates are in it.
 _JOINED = {"lstm": ("", 4), "gru": ("gates/", 2), "rnn_tanh": ("", 1), "rnn_relu": ("", 1)}
 
 

@@ -4,26 +4,14 @@ Slower than the fused ops and the same in meaning. It runs where the fused ops' 
 and it can be differentiated any number of times.
 """
 
-import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut
 from cudnn_rnn_tf.sequences import reverse_sequences
-
-
-class _PseudoLayer(NamedTuple):
-    """One direction of one layer, the gates of each side stacked into one map."""
-
-    input_kernel: tf.Tensor | None  # [G * H, fan_in]; None in skip_input mode.
-    recurrent_kernel: tf.Tensor  # [G * H, P]
-    projection: tf.Tensor | None  # [P, H]
-    input_bias: tf.Tensor | None  # [G * H]; None where the bias mode has none.
-    recurrent_bias: tf.Tensor | None
-    recurrent_masks: tf.Tensor | None = None  # [G, B, P]; None for no recurrent dropout.
 
 
 def forward(
@@ -73,18 +61,15 @@ def forward(
         steps = tf.range(tf.shape(x)[0])
         sequence_lengths = tf.cast(sequence_lengths, tf.int32)
         valid = steps[:, tf.newaxis, tf.newaxis] < sequence_lengths[:, tf.newaxis]
-        # What stands in the padding is not to be read, were it NaN.
+        # Padding must not be read, since it may hold NaN.
         x = tf.where(valid, x, tf.zeros_like(x))
     num_dirs = config.layout.num_dirs
     initial = [tf.unstack(read(state), config.num_layers * num_dirs) for state in states]
     final: list[list[tf.Tensor]] = [[] for _ in states]
-    pseudo_layers = _pseudo_layers(config, tf.cast(params, compute_dtype))
+    pseudo_layers = cut(config, tf.cast(params, compute_dtype))
+    masks_of_states: Sequence[tf.Tensor | None] = [None] * len(pseudo_layers)
     if recurrent_masks is not None:
-        parts = tf.unstack(tf.cast(recurrent_masks, compute_dtype), len(pseudo_layers))
-        pseudo_layers = [
-            layer._replace(recurrent_masks=part)
-            for layer, part in zip(pseudo_layers, parts, strict=True)
-        ]
+        masks_of_states = tf.unstack(tf.cast(recurrent_masks, compute_dtype), len(pseudo_layers))
     for layer in range(config.num_layers):
         outputs = []
         for direction in range(num_dirs):
@@ -95,7 +80,12 @@ def forward(
             if direction:
                 sequence = reverse_sequences(sequence, sequence_lengths, True)
             output, last = _run_pseudo_layer(
-                config, pseudo_layers[index], sequence, [state[index] for state in initial], valid
+                config,
+                pseudo_layers[index],
+                masks_of_states[index],
+                sequence,
+                [state[index] for state in initial],
+                valid,
             )
             if direction:
                 output = reverse_sequences(output, sequence_lengths, True)
@@ -111,38 +101,10 @@ def forward(
     return outputs, tuple(write(tf.stack(collected)) for collected in final)
 
 
-def _pseudo_layers(config: RnnConfig, params: tf.Tensor) -> list[_PseudoLayer]:
-    """Cuts up the buffer: the matrices of all pseudo-layers, then their biases."""
-    layout = config.layout
-    rows, out = layout.num_gates * config.num_units, layout.output_size
-    matrices: list[list[tuple[int, int] | None]] = []
-    for layer in range(config.num_layers):
-        fan_in = layout.num_dirs * out if layer else config.input_size
-        has_input_kernel = layer > 0 or config.input_mode != "skip_input"
-        matrices += [
-            [
-                (rows, fan_in) if has_input_kernel else None,
-                (rows, out),
-                (out, config.num_units) if config.num_proj else None,
-            ]
-        ] * layout.num_dirs
-    has_bias = [config.bias_mode in ("double", f"single_{side}") for side in ("input", "recurrent")]
-    biases = [[(rows,) if present else None for present in has_bias]] * len(matrices)
-    parts = _cut(params, [shape for shapes in matrices + biases for shape in shapes])
-    matrix_parts = [[next(parts) for _ in shapes] for shapes in matrices]
-    return [_PseudoLayer(*part, *(next(parts) for _ in has_bias)) for part in matrix_parts]
-
-
-def _cut(params: tf.Tensor, shapes: Sequence[tuple[int, ...] | None]) -> Iterator[tf.Tensor | None]:
-    """Tensors of these shapes from the buffer, one after the other; None for None."""
-    sizes = [math.prod(shape) for shape in shapes if shape]
-    pieces = iter(tf.split(params, sizes))
-    return (tf.reshape(next(pieces), shape) if shape else None for shape in shapes)
-
-
 def _run_pseudo_layer(
     config: RnnConfig,
-    layer: _PseudoLayer,
+    layer: PseudoLayer,
+    masks: tf.Tensor | None,
     inputs: tf.Tensor,
     states: Sequence[tf.Tensor],
     valid: tf.Tensor | None,
@@ -152,6 +114,7 @@ def _run_pseudo_layer(
     Args:
         config: the network.
         layer: its parameters.
+        masks: of recurrent dropout, [G, B, P]; None for none.
         inputs: [T, B, fan_in].
         states: h [B, P] and an LSTM's c [B, H].
         valid: boolean [T, B, 1]; None where all steps are valid.
@@ -172,7 +135,7 @@ def _run_pseudo_layer(
     outputs = tf.TensorArray(dtype, size=max_time, element_shape=states[0].shape)
 
     def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor):
-        new_states = step(config, layer, input_side.read(time), *states)
+        new_states = step(config, layer, masks, input_side.read(time), *states)
         for new, old in zip(new_states, states, strict=True):
             new.set_shape(old.shape)
         output = new_states[0]
@@ -193,38 +156,43 @@ def _run_pseudo_layer(
     return outputs.stack(), final
 
 
-def _input_side(config: RnnConfig, layer: _PseudoLayer, inputs: tf.Tensor) -> tf.Tensor:
+def _input_side(config: RnnConfig, layer: PseudoLayer, inputs: tf.Tensor) -> tf.Tensor:
     """W x + b_W for all gates and steps, [T, B, G * H]."""
-    if layer.input_kernel is None:
+    if layer.kernel is None:
         result = tf.tile(inputs, (1, 1, config.layout.num_gates))
     else:
-        rows, fan_in = layer.input_kernel.shape.as_list()
-        result = tf.matmul(tf.reshape(inputs, (-1, fan_in)), layer.input_kernel, transpose_b=True)
+        rows, fan_in = layer.kernel.shape.as_list()
+        result = tf.matmul(tf.reshape(inputs, (-1, fan_in)), layer.kernel, transpose_b=True)
         sizes = [
             tf.shape(inputs)[axis] if size is None else size
             for axis, size in enumerate(inputs.shape.as_list()[:2])
         ]
         result = tf.reshape(result, (*sizes, rows))
-    return result if layer.input_bias is None else result + layer.input_bias
+    return result if layer.bias is None else result + layer.bias
 
 
-def _recurrent_side(layer: _PseudoLayer, h: tf.Tensor) -> tf.Tensor:
+def _recurrent_side(layer: PseudoLayer, masks: tf.Tensor | None, h: tf.Tensor) -> tf.Tensor:
     """R h + b_R for all gates, [B, G * H]."""
     kernel = layer.recurrent_kernel
-    if layer.recurrent_masks is None:
+    if masks is None:
         result = tf.matmul(h, kernel, transpose_b=True)
     else:
-        num_gates, units = layer.recurrent_masks.shape[0], h.shape[-1]
+        num_gates, units = masks.shape[0], h.shape[-1]
         kernels = tf.reshape(kernel, (num_gates, -1, units))
-        products = tf.matmul(h * layer.recurrent_masks, kernels, transpose_b=True)
+        products = tf.matmul(h * masks, kernels, transpose_b=True)
         result = tf.concat(tf.unstack(products, num_gates), axis=-1)
     return result if layer.recurrent_bias is None else result + layer.recurrent_bias
 
 
 def _lstm_step(
-    config: RnnConfig, layer: _PseudoLayer, input_side: tf.Tensor, h: tf.Tensor, c: tf.Tensor
+    config: RnnConfig,
+    layer: PseudoLayer,
+    masks: tf.Tensor | None,
+    input_side: tf.Tensor,
+    h: tf.Tensor,
+    c: tf.Tensor,
 ) -> list[tf.Tensor]:
-    i, f, g, o = tf.split(input_side + _recurrent_side(layer, h), 4, axis=-1)
+    i, f, g, o = tf.split(input_side + _recurrent_side(layer, masks, h), 4, axis=-1)
     # The cell state is carried as it is and clipped where it is read.
     c = tf.sigmoid(f) * ops.clip_cell_state(config, c) + tf.sigmoid(i) * tf.tanh(g)
     h = tf.sigmoid(o) * tf.tanh(ops.clip_cell_state(config, c))
@@ -234,16 +202,24 @@ def _lstm_step(
 
 
 def _gru_step(
-    config: RnnConfig, layer: _PseudoLayer, input_side: tf.Tensor, h: tf.Tensor
+    config: RnnConfig,
+    layer: PseudoLayer,
+    masks: tf.Tensor | None,
+    input_side: tf.Tensor,
+    h: tf.Tensor,
 ) -> list[tf.Tensor]:
     x_r, x_z, x_n = tf.split(input_side, 3, axis=-1)
-    h_r, h_z, h_n = tf.split(_recurrent_side(layer, h), 3, axis=-1)
+    h_r, h_z, h_n = tf.split(_recurrent_side(layer, masks, h), 3, axis=-1)
     z = tf.sigmoid(x_z + h_z)
     return [(1.0 - z) * tf.tanh(x_n + tf.sigmoid(x_r + h_r) * h_n) + z * h]
 
 
 def _rnn_step(
-    config: RnnConfig, layer: _PseudoLayer, input_side: tf.Tensor, h: tf.Tensor
+    config: RnnConfig,
+    layer: PseudoLayer,
+    masks: tf.Tensor | None,
+    input_side: tf.Tensor,
+    h: tf.Tensor,
 ) -> list[tf.Tensor]:
     activation = tf.tanh if config.rnn_mode == "rnn_tanh" else tf.nn.relu
-    return [activation(input_side + _recurrent_side(layer, h))]
+    return [activation(input_side + _recurrent_side(layer, masks, h))]

@@ -115,6 +115,9 @@ class _CudnnRNN(HasConfig):
 class CudnnLSTM(_CudnnRNN):
     """A stack of LSTM layers, whose parameters the caller holds, in one op.
 
+    Two layers have the same name and hold their parameters themselves: the Keras layer
+    `cudnn_rnn_tf.CudnnLSTM` and TensorFlow 1's `cudnn_rnn_tf.contrib.CudnnLSTM`.
+
     Args:
         num_layers: layers in the stack, L.
         num_units: units per layer and direction, H.

@@ -1,10 +1,11 @@
 """What programs for other packages pass to the layers."""
 
 import inspect
-import sys
 from typing import Any
 
 import tensorflow as tf
+
+from cudnn_rnn_tf import _compat
 
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
 _CLASS = "the class says it (CudnnRNNTanh, CudnnRNNRelu); " + _DROP_IN
@@ -13,7 +14,7 @@ _USE_KERAS = (
     "make the model with `import keras`, or unset the environment variable TF_USE_LEGACY_KERAS, "
     "which makes tf.keras mean tf_keras"
 )
-# What to do in place of passing an argument of Keras's or PyTorch's layers.
+# Says what to write in place of an argument of Keras's or PyTorch's layers.
 _INSTEAD = {
     "units": "write num_layers=1, num_units=…",
     "hidden_size": "write num_units=…",
@@ -64,9 +65,7 @@ def check_tensors(*values: Any) -> None:
     It would make a lambda layer of what happens here, and tracks no weights of a layer that is none
     of its own: either way they never train.
     """
-    # Not public, but all that tells such a call.
-    utils = sys.modules.get("tf_keras.src.engine.base_layer_utils")
-    if utils is not None and utils.call_context().in_call:
+    if _compat.is_in_call_of_tf_keras():
         raise TypeError(
             "expected a model of Keras 3, of which this package's layers are, but was called in a "
             f"layer or model of tf_keras: {_USE_KERAS}"

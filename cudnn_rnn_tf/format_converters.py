@@ -200,7 +200,7 @@ class CudnnParamsFormatConverter:
 
 
 class _JoinedConverter(CudnnParamsFormatConverter):
-    """Of cells with one kernel [fan_in + P, G * H] and one bias [G * H]."""
+    """Converts to cells with one kernel [fan_in + P, G * H] and one bias [G * H]."""
 
     def _cudnn_to_tf_gate_params(self, *gates: Any) -> Sequence[Any]:
         """The gates in the cell's order."""

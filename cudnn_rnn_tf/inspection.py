@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
+from cudnn_rnn_tf._compat import saved_model_pb2
 from cudnn_rnn_tf.convert import network, onnx_format, torch_format
 
 

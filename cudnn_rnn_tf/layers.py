@@ -1,6 +1,9 @@
-"""The Keras layers.
+"""The Keras layers `CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` and `CudnnRNNRelu`.
 
-Of their arguments, each class explains its own; `CudnnRNN` explains those that all of them have.
+Two other modules have classes of these names: `cudnn_rnn_tf.contrib.python.layers.cudnn_rnn` the
+layers of TensorFlow 1, `cudnn_rnn_tf.cudnn_rnn_ops` models whose parameters the caller holds.
+
+Each class explains the arguments of its own; `CudnnRNN` explains those that all of them have.
 """
 
 from typing import Any

@@ -28,7 +28,7 @@ def _config_from(
         )
         shapes = []
         for (argument, axes), tensor in zip(needed.items(), (inputs, *states), strict=False):
-            # As a list: where version 2 behavior is off, an item of a shape is no number.
+            # A list is needed: where version 2 behavior is off, an item of a shape is no number.
             shape = tensor.shape.as_list() if tensor.shape.rank == 3 else None
             if argument == "inputs" and from_params and tensor.shape.rank in (None, 3):
                 shapes.append(shape or [None] * 3)
@@ -64,7 +64,7 @@ def _config_from(
             return with_input_size(shapes[0][2])
         size = with_input_size(1).layout.size
         rest = params.shape.num_elements() - size
-        # What does not divide without a remainder fits no input size, as the op will say.
+        # A size that leaves a remainder fits no input size, as the op will say.
         return with_input_size(1 + max(rest, 0) // (with_input_size(2).layout.size - size))
 
     return config_of

@@ -40,7 +40,7 @@ def find(tensorflow: str) -> pathlib.Path:
 
 def _build_command(tensorflow: str) -> str:
     source = _source()
-    # From a package index, pip takes wheels first.
+    # Pip takes wheels first if it has a package index.
     what = source or f"--no-binary cudnn_rnn_tf cudnn_rnn_tf=={native.build_info.VERSION}"
     return (
         f"CUDNN_RNN_TF_TENSORFLOW={tensorflow} pip install --force-reinstall --no-deps "

@@ -5,13 +5,13 @@ initializers, regularizers, constraints and checkpoints see the matrices and bia
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf import _compat, ops, pseudo_layers
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.initializers import AllGates, PerGate
 
@@ -86,7 +86,7 @@ class OpaqueKernel(keras.Variable):
         super()._maybe_initialize_trackable()
 
 
-class _CheckpointCopy(tf.__internal__.tracking.Trackable):
+class _CheckpointCopy(_compat.Trackable):
     """What an asynchronous checkpoint writes: canonical tensors, from a copy of the buffer."""
 
     def __init__(self, config: RnnConfig, params: tf.Variable):
@@ -106,28 +106,18 @@ def stacked_parts(
         Per pseudo-layer: the input kernels [fan_in, G * H] and the recurrent kernels [P, G * H]
         (and projections [H, P]), and per pseudo-layer and side the biases [G * H].
     """
-    weights, biases = ops.params_to_canonical(config, params)
-    kernels, recurrent_kernels, stacked_biases = [], [], []
-    gates = config.layout.num_gates
-    for names, tensors, is_bias in (
-        (config.layout.weight_names, weights, False),
-        (config.layout.bias_names, biases, True),
-    ):
-        position = 0
-        while position < len(names):
-            if "projection" in names[position]:
-                recurrent_kernels.append(tf.transpose(tensors[position]))
-                position += 1
-                continue
-            stacked = tf.concat(tensors[position : position + gates], axis=0)
-            if is_bias:
-                stacked_biases.append(stacked)
-            elif "recurrent_kernel" in names[position]:
-                recurrent_kernels.append(tf.transpose(stacked))
-            else:
-                kernels.append(tf.transpose(stacked))
-            position += gates
-    return kernels, recurrent_kernels, stacked_biases
+    layers = pseudo_layers.cut(config, params)
+    kernels = [tf.transpose(layer.kernel) for layer in layers if layer.kernel is not None]
+    recurrent_kernels = [
+        tf.transpose(part)
+        for layer in layers
+        for part in (layer.recurrent_kernel, layer.projection)
+        if part is not None
+    ]
+    biases = [
+        part for layer in layers for part in (layer.bias, layer.recurrent_bias) if part is not None
+    ]
+    return kernels, recurrent_kernels, biases
 
 
 def params_from_stacked(
@@ -137,18 +127,25 @@ def params_from_stacked(
     biases: Sequence[tf.Tensor],
 ) -> tf.Tensor:
     """The inverse of `stacked_parts`."""
-    gates = config.layout.num_gates
-    kernels, recurrent_kernels = iter(kernels), iter(recurrent_kernels)
-    weights: list[tf.Tensor] = []
-    while len(weights) < len(config.layout.weight_names):
-        name = config.layout.weight_names[len(weights)]
-        if "projection" in name:
-            weights.append(tf.transpose(next(recurrent_kernels)))
-        else:
-            source = recurrent_kernels if "recurrent_kernel" in name else kernels
-            weights += tf.split(tf.transpose(next(source)), gates, axis=0)
-    parts = [part for bias in biases for part in tf.split(bias, gates, axis=0)]
-    return ops.canonical_to_params(config, weights, parts)
+    kernels, recurrent_kernels, biases = iter(kernels), iter(recurrent_kernels), iter(biases)
+
+    def taken(shape: Any, tensors: Iterator[tf.Tensor]) -> tf.Tensor | None:
+        return None if shape is None else next(tensors)
+
+    def transposed(shape: Any, tensors: Iterator[tf.Tensor]) -> tf.Tensor | None:
+        return None if shape is None else tf.transpose(next(tensors))
+
+    layers = [
+        pseudo_layers.PseudoLayer(
+            kernel=transposed(shapes.kernel, kernels),
+            recurrent_kernel=transposed(shapes.recurrent_kernel, recurrent_kernels),
+            projection=transposed(shapes.projection, recurrent_kernels),
+            bias=taken(shapes.bias, biases),
+            recurrent_bias=taken(shapes.recurrent_bias, biases),
+        )
+        for shapes in pseudo_layers.shapes(config)
+    ]
+    return pseudo_layers.join(config, layers)
 
 
 def make_initializer(
@@ -172,7 +169,7 @@ def make_initializer(
 
     def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
         canonical: list[tf.Tensor] = []
-        # What has been drawn for all gates of a side, by the place of the first one.
+        # Holds the matrices drawn for all gates of a side, by the place of the first one.
         drawn: dict[int, list[tf.Tensor]] = {}
         for index, (name, part_shape) in enumerate(
             zip(config.canonical_names, config.canonical_shapes, strict=True)

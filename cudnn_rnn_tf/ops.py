@@ -23,11 +23,11 @@ _CONFIG_ATTRS = _SPEC_ATTRS + ("dropout", "cell_clip", "recurrent_dropout")
 _RUN_ATTRS = _CONFIG_ATTRS + ("time_major", "has_sequence_lengths")
 _PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
 
-# What `forward` has run instead of the op; None for the op.
+# `forward` calls this function instead of the op, unless it is None.
 _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
     "substitute", default=None
 )
-# What `algorithm` may be.
+# `algorithm` may be one of these.
 ALGORITHMS = (
     *("auto", "standard", "persist_static", "persist_static_small_h"),
     *("resident", "persistent", "cudnn"),
@@ -161,7 +161,7 @@ def forward(
             one that only the GPU knows and that is out of range makes its outputs NaN.
         seed: int64 [2]; with dropout or recurrent dropout, the masks are a function of it.
         time_major: the layout of inputs, states and what is returned.
-        is_training: whether dropout acts, recurrent dropout included. Gradients are had either
+        is_training: whether dropout acts, recurrent dropout included. Gradients work either
             way; out of training they cost one more forward pass.
         algorithm: on a GPU, which algorithm to use, one of `ALGORITHMS`: cuDNN's, of which "cudnn"
             takes the fastest; this package's own, "persistent" and, for inference alone,
@@ -183,7 +183,7 @@ def forward(
         raise ValueError(
             f"expected inputs of rank 3, {layout}, but received shape {tuple(inputs.shape)}"
         )
-    # As a list: where version 2 behavior is off, an item of a shape is no number.
+    # A list is needed: where version 2 behavior is off, an item of a shape is no number.
     sizes = [None] * 3 if inputs.shape.rank is None else inputs.shape.as_list()
     if sizes[2] not in (None, config.input_size):
         raise ValueError(
@@ -263,7 +263,7 @@ def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
     """An LSTM's cell state within the configuration's bounds."""
     if not config.cell_clip:
         return c
-    # By way of float32, the type of the op's attribute.
+    # The value passes through float32, the type of the op's attribute.
     bound = tf.cast(tf.constant(config.cell_clip, tf.float32), c.dtype)
     return tf.clip_by_value(c, -bound, bound)
 

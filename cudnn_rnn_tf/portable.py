@@ -11,7 +11,7 @@ from cudnn_rnn_tf import core_network, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
-# What the name of every op of this package begins with, as it stands in a SavedModel.
+# The name of every op of this package begins so in a SavedModel.
 _OP_PREFIX = b"CudnnRnnTf>"
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, opaque_kernel, ops
+from cudnn_rnn_tf import _compat, constants, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.foreign import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.seeds import next_seed
@@ -25,11 +25,10 @@ from cudnn_rnn_tf.sequences import (
 _SEED_STATE = "seed_generator_state"
 
 
-class _SeedGenerator(keras.random.SeedGenerator, tf.__internal__.tracking.AutoTrackable):
+class _SeedGenerator(keras.random.SeedGenerator, _compat.AutoTrackable):
     """A Keras seed generator that object-based checkpoints see, too.
 
-    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state;
-    TensorFlow exports the class that makes it one under `tf.__internal__` only.
+    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state.
     """
 
 
@@ -72,10 +71,11 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             size must be static.
         time_major: whether inputs, outputs, masks and states have time (states: L * D) before
             batch.
-        algorithm: on a GPU, which algorithm to use: cuDNN's "standard", "persist_static" and
-            "persist_static_small_h", this package's "resident", which is for inference alone, or,
-            for the one that is fastest there, "auto". Where the one that is named cannot run a
-            network, calls raise `tf.errors.UnimplementedError`.
+        algorithm: on a GPU, what runs the network: "persistent", this package's kernels; "cudnn",
+            the fastest of cuDNN's algorithms and "resident"; one of these by name ("standard",
+            "persist_static", "persist_static_small_h", or this package's "resident", which is for
+            inference alone); or, for what is fastest there, "auto". Where the one that is named
+            cannot run a network, calls raise `tf.errors.UnimplementedError`.
         kernel_regularizer: of the input-side matrices, stacked as in Keras: [fan_in, G * H] per
             pseudo-layer.
         recurrent_regularizer: likewise of the recurrent matrices and projections.
@@ -113,7 +113,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
     """
 
     rnn_mode: str
-    # What Keras's layers have a choice of: outputs past a sequence's end are always zeros here.
+    # Keras's layers leave the choice; here, outputs past a sequence's end are always zeros.
     zero_output_for_mask = True
 
     def __init__(
@@ -188,7 +188,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        # On the CPU, where the op reads the seed: a copy from the GPU would wait for it.
+        # The op reads the seed on the CPU; a copy from the GPU would wait for it.
         with tf.device("CPU:0"):
             self.seed_generator = (
                 _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
@@ -356,7 +356,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             config, self.kernel_constraint, self.recurrent_constraint, self.bias_constraint
         )
         self.kernel = kernel
-        # Only now, as Keras does it: the layer may be unfrozen later.
+        # Keras does this last, too, since the layer may be unfrozen later.
         kernel.trainable = self.trainable
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         if self.stateful:
@@ -410,7 +410,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
         check_tensors(inputs, initial_state)
         if sequence_lengths is None:
             mask = inputs_mask if mask is None else mask
-        elif mask is getattr(inputs, "_keras_mask", None):
+        elif mask is _compat.keras_mask(inputs):
             # Keras hands it on by itself.
             mask = None
         inputs = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
@@ -473,7 +473,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             if max_time is None:
                 max_time = tf.shape(outputs)[time_axis]
             valid = tf.sequence_mask(sequence_lengths, max_time)
-            outputs._keras_mask = tf.transpose(valid) if self.time_major else valid
+            _compat.set_keras_mask(outputs, tf.transpose(valid) if self.time_major else valid)
         return (outputs, *states) if self.return_state else outputs
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:

@@ -7,10 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# The class that `tf.compat.v1.train.Saver` takes custom objects by has no public name.
-from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
-
-from cudnn_rnn_tf import constants, contrib_format, ops
+from cudnn_rnn_tf import _compat, constants, contrib_format, ops
+from cudnn_rnn_tf._compat import SaveableObject, SaveSpec
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.format_converters import (
     CONVERTERS,
@@ -23,7 +21,7 @@ from cudnn_rnn_tf.format_converters import (
 )
 
 
-class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
+class _BufferSaveable(SaveableObject, _compat.Trackable):
     """A variable of the buffer's layout: the buffer itself, or an optimizer's slot of it.
 
     Args:
@@ -78,7 +76,7 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         return self._variable
 
     def _assign(self, params: tf.Tensor) -> Any:
-        if not hasattr(self._variable, "assign") and not self._variable.dtype._is_ref_dtype:
+        if not hasattr(self._variable, "assign") and not _compat.is_reference(self._variable):
             # Savers make what restores along with what saves, so it is too early to refuse.
             message = f"{self.name} cannot be restored: it was made of a tensor, not of a variable"
             return tf.debugging.Assert(False, [message])
@@ -133,7 +131,7 @@ class _BufferSaveable(SaveableObject, tf.__internal__.tracking.Trackable):
         )
 
 
-class SavedCell(tf.__internal__.tracking.AutoTrackable):
+class SavedCell(_compat.AutoTrackable):
     """What contrib's object-based checkpoints have as a cell: its `kernel` and its `bias`.
 
     They are parts of the buffer.
@@ -149,7 +147,7 @@ class SavedCell(tf.__internal__.tracking.AutoTrackable):
         self.bias = _SavedPart(saveable, bias)
 
 
-class _SavedPart(tf.__internal__.tracking.Trackable):
+class _SavedPart(_compat.Trackable):
     """One tensor of a cell, under the name that a variable's value has in a checkpoint."""
 
     def __init__(self, saveable: _BufferSaveable, index: int):
@@ -242,7 +240,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         self._variables = opaque_params
         self._weight_names, self._bias_names = self._tf_canonical_names()
         self._param_names = self._weight_names + self._bias_names
-        # What a derived class's converter makes of the weights is not known.
+        # Nothing is known of the shapes that a derived class's converter gives the weights.
         shapes: list[tuple[int, ...] | None] = [None] * len(self._param_names)
         if self._format_converter_cls is CONVERTERS[self._rnn_mode]:
             shapes = list(contrib_format.ordered(contrib_format.tensor_shapes(config)).values())
@@ -267,7 +265,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         )
 
     @functools.cached_property
-    def saved_cells(self) -> dict[str, tf.__internal__.tracking.Trackable]:
+    def saved_cells(self) -> dict[str, _compat.Trackable]:
         """What a layer has in contrib's object-based checkpoints, by name.
 
         Contrib wrote them of unidirectional networks whose cells have one kernel and one bias; of a

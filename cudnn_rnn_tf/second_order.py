@@ -107,7 +107,7 @@ def dropout_masks(
     # No weight reads these. Were they constants, TensorFlow might run the network on the CPU, as it
     # does with all that is constant, and the CPU's masks are others.
     inputs = tf.cast(outputs[..., :1] > 0, dtype)
-    # By way of float32, the type of the op's attribute.
+    # The value passes through float32, the type of the op's attribute.
     rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
     shares = tf.split(tf.eye(num_dirs * size, dtype=dtype), num_dirs)
     masks = []
@@ -124,7 +124,7 @@ def dropout_masks(
         biases = [tf.zeros(shape, dtype) for shape in probe.layout.bias_shapes]
         for direction in range(num_dirs):
             biases[layer * num_dirs + direction] += 1
-        # By direction of the next layer, and by share.
+        # The items are by direction of the next layer, and by share.
         parts: list[list[tf.Tensor]] = [[None] * num_dirs for _ in range(num_dirs)]
         for turn in range(num_dirs):
             weights = [tf.zeros(shape, dtype) for shape in probe.layout.weight_shapes]
@@ -179,7 +179,7 @@ def recurrent_dropout_masks(
         ops.canonical_to_params(probe, weights, []),
         seed=seed,
     )
-    # By way of float32, the type of the op's attribute.
+    # The value passes through float32, the type of the op's attribute.
     rate = tf.cast(tf.constant(config.recurrent_dropout, tf.float32), tf.float64)
     masks = tf.cast(masks > 0, tf.float64) / (1 - rate)
     return tf.stop_gradient(tf.reshape(masks, (-1, num_gates, batch_size, size)))

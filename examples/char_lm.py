@@ -93,7 +93,7 @@ flags.DEFINE_bool(
     "check_baselines", True, "Fail unless the model beats both baselines on the held-out text."
 )
 
-# What a run and its continuation must have in common, besides the text.
+# A run and its continuation must agree in these, besides the text.
 _SETTINGS = (
     "num_layers",
     "num_units",
@@ -437,7 +437,7 @@ def main(argv: Sequence[str]) -> None:
         run()
     except char_text.RunError as error:
         sys.exit(f"char_lm.py: {error}")
-    except OSError as error:  # Of writing: what is read raises RunError.
+    except OSError as error:  # Writing failed; errors of reading are RunErrors.
         sys.exit(f"char_lm.py: cannot write to --output_dir: {error}")
 
 

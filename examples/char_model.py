@@ -150,7 +150,7 @@ class TrainingState:
             model=model, optimizer=model.optimizer, step=self.step, h=h, c=c
         )
         self._shared_dir = shared_dir / "checkpoints"
-        # What a run leaves that is killed while it writes a checkpoint.
+        # A run that is killed while it writes a checkpoint leaves such files.
         for leftover in (write_dir / "checkpoints").glob("ckpt-*_temp"):
             shutil.rmtree(leftover, ignore_errors=True)
         self._manager = tf.train.CheckpointManager(

@@ -7,7 +7,7 @@
 // numbers are read from the standard input. Each output is written as a line of
 // its name and its numbers.
 //
-// docs/deploying.md says how to compile it.
+// docs/guides/deploying.md says how to compile it.
 
 #include <algorithm>
 #include <cstdint>

@@ -55,7 +55,7 @@ class ArenaMemory {
  public:
   void* data() const { return data_.get(); }
   size_t size() const { return size_; }
-  // To at least this size; loses what is there.
+  // Grows to at least this size, and loses what is there.
   void Grow(size_t bytes) {
     if (bytes <= size_) return;
     // Large blocks begin where a large page may.

@@ -22,7 +22,7 @@ namespace cudnn_rnn_tf {
 
 namespace {
 
-// On unless "0".
+// Replay is on unless the variable is "0".
 bool ReplayIsOn() {
   static const bool on = [] {
     const char* const value = std::getenv("CUDNN_RNN_TF_CUDA_GRAPH");
@@ -54,7 +54,8 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
   resources.is_profiled = [] { return tsl::profiler::TraceMe::Active(); };
   resources.allocate = [context](size_t bytes) {
     tensorflow::AllocationAttributes attributes;
-    // What needs this memory does without, rather than wait or log a failure.
+    // Whoever wants this memory can do without it, so that there is no need to
+    // wait or to log a failure.
     attributes.retry_on_failure = false;
     absl::Status status;
     return AllocateTemp(context, bytes, attributes, &status);
@@ -76,8 +77,8 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
 
 }  // namespace cudnn_rnn_tf
 
-// What crnn.info() reads: one line per decided configuration. Valid until the
-// thread calls it again.
+// crnn.info() reads this: one line per decided configuration. The text is valid
+// until the thread calls it again.
 extern "C" __attribute__((visibility("default"))) const char*
 cudnn_rnn_tf_gpu_choices() {
   static thread_local std::string text;

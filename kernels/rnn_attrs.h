@@ -19,7 +19,7 @@ absl::Status InvalidArgument(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-// What `body` returns, or a status in place of what it throws. TensorFlow's
+// Returns what `body` returns, or a status if it throws. TensorFlow's
 // frames are not made to be unwound: an exception that crosses them leaves
 // locks held, or ends the process. So every shape function and every kernel is
 // called by way of this.

@@ -1,4 +1,4 @@
-// What the OpKernels ask of a backend, and all they know of one.
+// The interface of a backend: the OpKernels know no more of one.
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 
@@ -141,8 +141,6 @@ struct RnnBackwardBuffers {
   RnnLengths sequence_lengths;
   uint64_t seed[2] = {0, 0};
   const void* output = nullptr;
-  const void* output_h = nullptr;
-  const void* output_c = nullptr;
   const void* output_backprop = nullptr;
   const void* output_h_backprop = nullptr;
   const void* output_c_backprop = nullptr;

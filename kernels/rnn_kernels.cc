@@ -49,7 +49,7 @@ absl::Status CheckShape(const char* name, const Tensor& tensor,
 template <typename Device>
 constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 
-// What Forward and Backward share: the attributes and the checked inputs.
+// Forward and Backward share the attributes and the checked inputs.
 class RnnOp : public OpKernel {
  public:
   explicit RnnOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -65,7 +65,7 @@ class RnnOp : public OpKernel {
     RnnProblem problem;
     TensorShape output_shape, h_shape, c_shape;
     RnnLengths sequence_lengths;
-    std::vector<int32_t> host_lengths;  // Where they came as int64.
+    std::vector<int32_t> host_lengths;  // A copy of those that came as int64.
     uint64_t seed[2];
 
     bool empty() const {
@@ -289,7 +289,7 @@ class ForwardOp : public RnnOp {
   }
 
  private:
-  // Where the backend wants it, as a part of a larger tensor.
+  // It is a part of a larger tensor if the backend wants that.
   static absl::Status AllocateOutput(OpKernelContext* context, const Run& run,
                                      const RnnBackend& backend,
                                      Tensor** output) {
@@ -384,8 +384,6 @@ class BackwardOp : public RnnOp {
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
     buffers.output = DataOf(context->input(6));
-    buffers.output_h = DataOf(context->input(7));
-    buffers.output_c = DataOf(context->input(8));
     buffers.output_backprop = DataOf(context->input(9));
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);

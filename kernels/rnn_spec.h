@@ -49,9 +49,10 @@ struct RnnSpec {
     return direction == Direction::kBidirectional ? 2 : 1;
   }
   int64_t num_pseudo_layers() const { return num_layers * num_dirs(); }
-  // What one pseudo-layer emits per time step.
+  // The numbers that one pseudo-layer emits per time step.
   int64_t output_size() const { return num_proj > 0 ? num_proj : num_units; }
-  // What one layer, all its directions together, emits per time step.
+  // The numbers that one layer, all its directions together, emits per time
+  // step.
   int64_t layer_output_size() const { return num_dirs() * output_size(); }
   int64_t layer_input_size(int64_t layer) const {
     return layer == 0 ? input_size : layer_output_size();
@@ -68,8 +69,8 @@ struct RnnSpec {
            bias_mode == BiasMode::kDouble;
   }
 
-  // What is wrong with the configuration, in words, or nothing. `input_size`
-  // is checked as well. Where nothing is wrong, sizes are so small that no
+  // Says what is wrong with the configuration, or nothing. `input_size` is
+  // checked as well. Where nothing is wrong, sizes are so small that no
   // product of those of one layer overflows, and laying the parameters out
   // takes memory that every machine has.
   std::string Problem() const;
@@ -80,7 +81,7 @@ struct RnnSpec {
   static constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
 };
 
-// What is wrong with a clipping bound, in words, or nothing. It is asked of
+// Says what is wrong with a clipping bound, or nothing. It is asked of
 // numbers that are to become `RnnSpec::cell_clip` before they are rounded.
 std::string CellClipProblem(double cell_clip);
 
@@ -91,7 +92,7 @@ struct ParamBlock {
   // cuDNN's number of the linear map: input side from 0, recurrent side from
   // num_gates, the projection 2 * num_gates.
   int64_t linear_layer_id = 0;
-  int64_t offset = 0;  // In elements.
+  int64_t offset = 0;  // Counts elements.
   int64_t rows = 0;
   int64_t cols = 0;  // 1 for a bias.
   bool is_bias = false;

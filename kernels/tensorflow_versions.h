@@ -1,5 +1,5 @@
-// What differs between the versions of TensorFlow that this package is built
-// for. Nothing else here depends on a version.
+// Hides the differences between the versions of TensorFlow that this package is
+// built for. Nothing else here depends on a version.
 #ifndef CUDNN_RNN_TF_KERNELS_TENSORFLOW_VERSIONS_H_
 #define CUDNN_RNN_TF_KERNELS_TENSORFLOW_VERSIONS_H_
 
@@ -22,7 +22,7 @@ class TmaDescriptor {};
 
 namespace cudnn_rnn_tf {
 
-// For `ParallelFor`, to share out its members one by one.
+// With these parameters, `ParallelFor` shares out members one by one.
 inline tensorflow::thread::ThreadPool::SchedulingParams OneByOne() {
   using tensorflow::thread::ThreadPool;
 #if CRNN_TENSORFLOW_VERSION < 2020

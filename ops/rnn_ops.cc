@@ -60,7 +60,7 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   shapes->batch = c->Dim(shapes->input, time_major ? 1 : 0);
   const DimensionHandle input_size = c->Dim(shapes->input, 2);
   // First, since the shapes expected below follow from the configuration.
-  // Where the input size is not known, with one that fits all.
+  // An unknown input size is replaced by one that fits all.
   const bool is_known = c->ValueKnown(input_size);
   spec.input_size = is_known ? c->Value(input_size) : spec.num_units;
   TF_RETURN_IF_ERROR(CheckSpec(spec));

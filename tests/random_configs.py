@@ -13,12 +13,12 @@ import tensorflow as tf
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 
-# What rounding to the type costs at most, relative to the number.
+# Rounding to the type costs at most so much, relative to the number.
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-# Of the largest magnitude in a tensor. Sums of a few hundred products keep 14 digits in float64
-# and 6 in float32, in which the half types compute as well; what these lose by rounding their
-# results, `errors` has taken off.
+# These are parts of the largest magnitude in a tensor. Sums of a few hundred products keep 14
+# digits in float64 and 6 in float32, in which the half types compute as well; `errors` has already
+# taken off what these lose by rounding their results.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-5, "bfloat16": 1e-5}
 
 

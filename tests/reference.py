@@ -322,7 +322,7 @@ class Forward:
     masks: list[np.ndarray] | None
     pseudo_layers: list[PseudoLayer]
     kept: list[list[dict[str, Any]]]  # [L * D][T]
-    inside: Any  # Where an LSTM's initial cell states are not clipped, [L * D, B, H].
+    inside: Any  # [L * D, B, H]: true where an LSTM's initial cell states are not clipped.
 
 
 class Gradients(NamedTuple):

@@ -35,7 +35,7 @@ from cudnn_rnn_tf.contrib.python.layers import cudnn_rnn
 from cudnn_rnn_tf.contrib.python.ops import cudnn_rnn_ops
 
 tf.compat.v1.disable_v2_behavior()
-# Where there is no GPU, what is placed on one runs on the CPU.
+# On a machine without a GPU, ops that are placed on one run on the CPU.
 tf.config.set_soft_device_placement(True)
 
 
@@ -71,7 +71,7 @@ np.sum = lambda a, *rest, **options: np_sum(
 # The tests are for GPUs; the ops here run anywhere.
 test_util.run_gpu_only = lambda function: function
 test.is_built_with_cuda = lambda: True
-# What the file, run as a program, takes from its command line.
+# The file, run as a program, takes these from its command line.
 builtins.FLAGS = types.SimpleNamespace(grad_check_num_samples=5)
 
 

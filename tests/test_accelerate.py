@@ -119,7 +119,7 @@ def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly, capsys)
     np.testing.assert_allclose(
         fast.predict(inputs, verbose=0), model.predict(inputs, verbose=0), atol=1e-5
     )
-    # With the same dropout, from the seeds' states.
+    # Dropout is the same, since it comes from the seeds' states.
     histories = [
         each.fit(inputs, targets, epochs=2, shuffle=False, verbose=0).history
         for each in (fast, model)
@@ -286,7 +286,7 @@ def test_files_of_stacks(tmp_path):
     fast.save(tmp_path / "fast.keras")
     loaded = keras.saving.load_model(tmp_path / "fast.keras")
     np.testing.assert_array_equal(loaded(inputs), expected)
-    # And once more fused, a fused model stays what it is.
+    # A fused model stays what it is when it is accelerated once more.
     again = crnn.accelerate(loaded)
     np.testing.assert_array_equal(again(inputs), expected)
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
 
-# Of the largest magnitude in a tensor: two programs that add up a few hundred products in different
-# orders agree in 13 digits in float64 and in 6 in float32; steps and layers cost one more.
+# These are parts of the largest magnitude in a tensor. Two programs that add up a few hundred
+# products in different orders agree in 13 digits in float64 and in 6 in float32; steps and layers
+# cost one more.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 
 BATCH_SIZE, MAX_TIME, INPUT_SIZE, NUM_UNITS = 4, 6, 5, 7

@@ -21,8 +21,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN"),
 ]
 
-# Of the largest magnitude in a tensor: two programs that add up a few hundred products in different
-# orders agree in 13 digits in float64 and in 6 in float32; steps and layers cost one more.
+# These are parts of the largest magnitude in a tensor. Two programs that add up a few hundred
+# products in different orders agree in 13 digits in float64 and in 6 in float32; steps and layers
+# cost one more.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}

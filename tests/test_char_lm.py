@@ -145,7 +145,7 @@ def test_reports_and_files(finished):
     num_chars = len(set(WORDS + ".\n")) + 1
     assert summary["bits_before"] == pytest.approx(math.log2(num_chars), abs=0.3)
     assert summary["bits_after"] < summary["bigram_bits"] < summary["unigram_bits"]
-    # On the CPU, the same op on the same numbers.
+    # The CPU runs the same op on the same numbers.
     assert summary["restored_difference"] == 0
     assert (directory / "loss.png").read_bytes().startswith(b"\x89PNG\r\n")
     sample = (directory / "sample.txt").read_text()
@@ -259,7 +259,7 @@ def test_full_disk(text_path, tmp_path):
     A limit on the sizes of files stands for the disk.
     """
     settings = {"epochs": 1, "steps_per_epoch": 20, "check_baselines": False}
-    # Of history.jsonl, of a checkpoint, and of what comes after training.
+    # The limit is met by history.jsonl, by a checkpoint, or by what is written after training.
     for limit, written in ((700, "output_dir"), (30_000, "a checkpoint"), (130_000, "")):
         done = subprocess.run(
             ["prlimit", f"--fsize={limit}", *command(text_path, tmp_path / str(limit), **settings)],

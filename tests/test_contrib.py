@@ -260,7 +260,7 @@ def test_properties(rnn_mode):
     for name in ("input_size", "scope_name"):
         with pytest.raises(ValueError, match="layer 'x' is not built yet"):
             getattr(layer, name)
-    # As contrib had it.
+    # Contrib had it so.
     with pytest.raises(RuntimeError, match="layer 'x' is not built yet"):
         layer.canonical_weight_shapes  # noqa: B018 - It raises.
     layer.build([None, None, 4])
@@ -352,7 +352,7 @@ def test_wrong_arguments():
         make("gru", input_mode="skip_input").build([None, None, 4])
 
 
-# What `tf.layers.Layer` had.
+# The following is about attributes that `tf.layers.Layer` had.
 
 
 def test_names_are_numbered_and_scopes_give_names():
@@ -376,7 +376,7 @@ def test_names_are_numbered_and_scopes_give_names():
 
 
 def assert_layers_attributes(layer, count):
-    """Of a built layer or cell."""
+    """Checks a built layer or cell."""
     assert layer.weights == layer.variables == layer.trainable_weights == layer.trainable_variables
     assert layer.non_trainable_weights == layer.non_trainable_variables == []
     assert (layer.losses, layer.updates, layer.built) == ([], [], True)

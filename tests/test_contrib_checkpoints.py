@@ -222,7 +222,7 @@ def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
         np.testing.assert_allclose(
             saved[name], expected[name], rtol=1e-12, atol=1e-12, err_msg=name
         )
-    # And back.
+    # The way back works as well.
     again, _ = run(run_cells, second_of_layer, 0, "back")
     by_layer, _ = run(run_layer, second_of_layer, 0, "stayed")
     assert_close(again, by_layer)
@@ -258,7 +258,7 @@ def test_slots_of_every_optimizer(name, tmp_path):
 
 
 def test_object_based_checkpoint(tmp_path):
-    """Of a bidirectional layer: one tensor per gate, no buffer."""
+    """A bidirectional layer is stored as one tensor per gate, without the buffer."""
     layer = make("lstm", direction="bidirectional")
     outputs, _ = layer(INPUTS)
     path = tf.train.Checkpoint(layer=layer).write(str(tmp_path / "objects"))

@@ -12,7 +12,7 @@ v1 = tf.compat.v1
 
 
 class OtherCellsConverter(cudnn_rnn_ops.CudnnParamsFormatConverterLSTM):
-    """Of cells that add 1 to the forget gate's bias themselves, as TensorFlow 1's basic one did."""
+    """Converts to cells that add 1 to the forget gate's bias, as TensorFlow 1's basic one did."""
 
     def _cudnn_to_tf_biases(self, *cu_biases):
         (bias,) = super()._cudnn_to_tf_biases(*cu_biases)
@@ -264,7 +264,7 @@ def test_checkpoints_move_between_cells_and_layers(rnn_mode, num_layers, tmp_pat
     target = stack()
     tf.train.Checkpoint(cell=target).read(path)
     np.testing.assert_allclose(run(target), expected, rtol=1e-12)
-    # And by a layer, of which nothing is left over.
+    # A layer reads it as well, and leaves nothing of it over.
     other = make(rnn_mode, num_layers, 3)
     other.build(INPUTS.shape)
     tf.train.Checkpoint(cell=other).read(path).assert_consumed()

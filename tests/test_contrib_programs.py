@@ -217,7 +217,7 @@ def test_a_question_answerers_gru_with_the_old_saveable(direction, tmp_path):
 
 
 class BasicCellsConverter(cudnn_rnn.CudnnParamsFormatConverterLSTM):
-    """Of cells that add 1 to the forget gate themselves."""
+    """Converts to cells that add 1 to the forget gate themselves."""
 
     def _cudnn_to_tf_biases(self, *cu_biases):
         (bias,) = super()._cudnn_to_tf_biases(*cu_biases)

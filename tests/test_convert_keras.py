@@ -121,7 +121,7 @@ def test_masks(rnn_mode):
     inputs, mask = normal(3, 5, 4, dtype="float64"), tf.sequence_mask([5, 2, 1], 5)
     layers = convert.to_keras(layer)
     for stock_layer in layers:
-        # Of cuDNN, in float64, Keras returned whatever memory held there.
+        # By cuDNN in float64, Keras returned whatever memory held there.
         stock_layer.use_cudnn = False
     outputs = run_stack(layers, inputs, mask=mask)
     np.testing.assert_allclose(outputs, layer(inputs, mask=mask), rtol=0, atol=TOLERANCE)

@@ -87,7 +87,7 @@ def test_file(tmp_path):
         np.testing.assert_array_equal(convert.from_onnx(path).kernel, layer.kernel)
 
 
-@pytest.mark.filterwarnings("ignore")  # Of the exporter, about itself.
+@pytest.mark.filterwarnings("ignore")  # The exporter warns about itself.
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 def test_what_torch_exports(rnn_mode, bidirectional, tmp_path):

@@ -55,7 +55,7 @@ def accuracy(isa: str) -> dict[str, Any]:
 
 
 def test_arithmetic_holds_for_all_numbers(tmp_path):
-    """Of the gates' functions, which wrap around in words for NaN, and of the rows' stride."""
+    """The gates' functions wrap around in words for NaN; no behaviour is undefined."""
     sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
     executable = test_fake_gpu.compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize)
     completed = subprocess.run([executable], capture_output=True, text=True)
@@ -104,7 +104,7 @@ def test_unknown_instruction_set_is_ignored():
     assert process.stdout.split()[-1] == instruction_sets()[-1]
 
 
-# What the processes run.
+# The processes run what follows.
 
 NUM_CASES = 60
 

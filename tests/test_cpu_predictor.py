@@ -281,7 +281,7 @@ def num_threads():
 
 
 def test_concurrent_calls():
-    """Of one predictor with its own threads, with different shapes."""
+    """Threads call one predictor, which has threads of its own, with different shapes."""
     case = large_cases()[0]
     datas = [
         random_configs.draw_data(dataclasses.replace(case, max_time=max_time), "float32")
@@ -333,7 +333,7 @@ def test_small_calls_that_follow_each_other_share_a_step():
         assert_same_bits(run(predictor, case, data), expected)
         if call == 0:
             assert num_threads() == before
-    # Not at once, where the processors are busy with something else between two calls.
+    # It may take a while, if the processors are busy with something else between two calls.
     deadline = time.monotonic() + 60
     while num_threads() == before and time.monotonic() < deadline:
         for _ in range(10):

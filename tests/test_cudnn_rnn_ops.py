@@ -30,7 +30,7 @@ BATCH_SIZE, MAX_TIME = 3, 5
 LENGTHS = np.array([4, 0, 5])
 SEED = (1234567890123, -5)
 
-# Of the largest magnitude in a tensor; float64 against float64, sums of some hundred products.
+# A part of the largest magnitude in a tensor: float64 sums of some hundred products.
 TOLERANCE = 1e-12
 
 CONFIGS = [
@@ -362,7 +362,7 @@ def test_no_dropout_outside_training():
     without = make_model(RnnConfig("gru", 2, 8, 3))(inputs, *states, params)
     model = make_model(DROPOUT_CONFIG)
     assert_same_bits(model(inputs, *states, params, is_training=False), without)
-    # Nor does it take a number from the sequence of the training runs.
+    # It takes no number from the sequence of the training runs.
     with tf.Graph().as_default() as graph:
         model(inputs, *states, params, is_training=False)
     assert not any("Random" in op.type for op in graph.get_operations())
@@ -486,7 +486,7 @@ def test_names_of_ops(mode):
         assert graph.get_operation_by_name("join").type == "CudnnRnnTf>CanonicalToParams"
     assert types == {
         "run": "CudnnRnnTf>Forward",
-        "size": "Cast",  # To int32.
+        "size": "Cast",  # The size becomes an int32.
         "split": "CudnnRnnTf>ParamsToCanonical",
     }
 

@@ -107,7 +107,7 @@ def assert_all_differ(masks: list[np.ndarray]) -> None:
     assert len(masks) == 4  # Two calls in two replicas.
     for index, mask in enumerate(masks):
         for other in masks[:index]:
-            # Of two masks of rate 0.5, half of the numbers differ, and no output is without one.
+            # Half of the numbers of two masks of rate 0.5 differ, and no output is without one.
             assert np.mean(mask != other) > 0.5
 
 

@@ -111,7 +111,7 @@ def test_masks_are_the_documented_function(shape, dirs, dtype):
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_every_layer_has_its_own_mask(layer):
-    """Of three layers, the one that emits ones and those above it."""
+    """One of three layers emits ones, which the masks above it make visible."""
     config = relu_config(num_layers=3)
     outputs = run(config, pass_through_params(config, layer, "float64"), (4, 5))
     expected = np.prod(

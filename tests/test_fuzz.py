@@ -58,4 +58,4 @@ def test_nothing_is_found(fuzz, target, capsys):
     ends, failures = fuzz.fuzz(target, source)
     assert not failures, capsys.readouterr().out
     assert ends.total() > len(fuzz.corpus(target)) >= 10
-    assert len(ends) > 1  # Not all are refused, nor all accepted.
+    assert len(ends) > 1  # Some are refused, and some accepted.

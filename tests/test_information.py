@@ -138,7 +138,7 @@ def test_editors_see_the_layers_arguments_and_examples(name):
     assert {each: str(given) for each, given in parameters.items()} == {
         each: str(given) for each, given in expected.items()
     }
-    # As static tools read it.
+    # Static tools read it so.
     source = ast.parse(inspect.getsource(layer)).body[0]
     assert ast.get_docstring(source) == inspect.getdoc(layer)
     (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(layer), re.DOTALL)
@@ -258,7 +258,7 @@ def test_calls_in_layers_of_tf_keras_are_refused(monkeypatch):
                 run()
             except TypeError as error:
                 print(" ".join(str(error).split()))
-        print(layer(data).shape)  # On its own it runs.
+        print(layer(data).shape)  # It runs on its own.
         """
     )
     assert result.returncode == 0, result.stderr

@@ -48,7 +48,7 @@ LSTM_GATES = ("input_gate", "forget_gate", "cell_candidate", "output_gate")
 
 @pytest.mark.parametrize("bias_mode", ["double", "single_input", "single_recurrent"])
 def test_biases_per_gate(bias_mode):
-    """Of two biases of a gate, one is as its initializer says."""
+    """A gate that has two biases begins with one of them as its initializer says."""
     initializer = crnn.PerGate(keras.initializers.Constant(0.25), forget_gate="ones")
     layer = crnn.CudnnLSTM(
         2, 3, direction="bidirectional", bias_mode=bias_mode, bias_initializer=initializer
@@ -123,5 +123,5 @@ def test_configurations(initializer):
     again = keras.initializers.deserialize(config)
     assert type(again) is type(initializer)
     assert keras.initializers.serialize(again) == config
-    # What does not know of gates takes it for what it holds.
+    # Code that does not know of gates takes it for the initializer that it holds.
     assert initializer((3, 4)).shape == (3, 4)

@@ -342,7 +342,7 @@ def test_stateful_with_another_batch_when_run():
         run(INPUTS[:1])
 
 
-# What newcomers met.
+# Newcomers met what follows.
 
 
 @pytest.mark.parametrize("rnn_mode", MODES)

@@ -212,7 +212,7 @@ def test_layer_in_a_graph_with_a_session(rnn_mode):
     inputs, d_outputs = normal(2, 5, 4), normal(2, 5, 3, seed=2)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         placeholder = tf.compat.v1.placeholder(tf.float32, (None, None, 4))
-        # Not zeros, which would put units of a silent layer on the ReLU's kink.
+        # Zeros would put units of a silent layer on the ReLU's kink.
         bias_initializer = keras.initializers.RandomNormal(seed=1)
         layer = make(rnn_mode, 2, 3, bias_initializer=bias_initializer)
         outputs = layer(placeholder)

@@ -83,7 +83,7 @@ def test_fit_learns(rnn_mode, dtype, run_eagerly):
     assert after < 0.4 * before
     assert history[-1] < history[0]
     predictions = model.predict(inputs, verbose=0)
-    # What evaluate says is the error of what predict says; a half type has two to three digits.
+    # `evaluate` tells the error of what `predict` returns; a half type has two to three digits.
     error = np.mean((predictions.astype(np.float64) - targets) ** 2)
     np.testing.assert_allclose(after, error, rtol=0.02 if "mixed" in dtype else 1e-4)
     compute = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}.get(dtype, dtype)
@@ -205,7 +205,7 @@ def test_frozen_layer():
     assert np.any(dense.kernel.numpy() != passed)
     assert layer.trainable_weights == []
     assert layer.non_trainable_weights == [layer.kernel]
-    # And thawed.
+    # The layer is thawed again.
     layer.trainable = True
     assert layer.trainable_weights == [layer.kernel]
     model.compile(keras.optimizers.SGD(RATE), "mse")

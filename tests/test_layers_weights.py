@@ -31,7 +31,7 @@ def build(rnn_mode: str, **kwargs):
     return layer
 
 
-# By name.
+# The following is about weights by name.
 
 
 @pytest.mark.parametrize("rnn_mode", MODES)
@@ -42,7 +42,7 @@ def test_named_weights(rnn_mode):
     assert list(named) == layer_reference.config_of(layer).canonical_names
     for received, expected in zip(named.values(), weights + biases, strict=True):
         np.testing.assert_array_equal(received, expected)
-    # All of them, and one.
+    # All of them are assigned, and one.
     other = build(rnn_mode)
     other.assign_named_weights(named)
     np.testing.assert_array_equal(other.kernel, layer.kernel)
@@ -146,7 +146,7 @@ def test_custom_initializers():
     )
     layer.build((2, 4, 5))
     kernels, recurrent, biases = canonical(layer)
-    assert shapes == [(5, 3)] * 3  # As Keras has them: fan_in first.
+    assert shapes == [(5, 3)] * 3  # Keras has fan_in first as well.
     assert [weight[0, 0] for weight in kernels] == [1.0, 2.0, 3.0]
     assert all(np.all(weight == 0.5) for weight in recurrent)
     assert all(np.all(bias == 0.25) for bias in biases)

@@ -164,7 +164,7 @@ def test_canonical_arrays_of_several_dtypes():
 
 @pytest.mark.parametrize("dtype", [object, "U3", "M8[s]", [("a", "f4")], "V4"], ids=str)
 def test_arrays_of_anything_but_numbers(dtype):
-    """Of an object array, bytes are pointers that nobody would count."""
+    """The bytes of an object array are pointers that nobody would count."""
     weights, biases = arrays()
     with pytest.raises(TypeError, match="params to be an array of numbers, but received dtype"):
         SMALL.params_to_canonical(np.empty(21, dtype))

@@ -139,7 +139,7 @@ BAD_FORWARD = {
         {**GRU, "cell_clip": 1.0},
         ["cell_clip is for rnn_mode 'lstm'", "received 1.0", "'gru'"],
     ),
-    # What was allocated, counted or multiplied before it was looked at.
+    # These were once allocated, counted or multiplied before they were looked at.
     "too_many_units": ({"num_units": 2**40}, ["num_units must fit 32 bits", "1099511627776"]),
     "too_many_units_for_64_bits": ({"num_units": 2**63 - 1}, ["num_units must fit 32 bits"]),
     "too_large": ({"num_units": 2**31 - 1}, ["too large", "num_units 2147483647"]),

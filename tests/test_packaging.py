@@ -217,7 +217,7 @@ def test_both_builds_have_the_same_flags():
     expected = {f"-std=c++{standard}", f"-fvisibility={visibility}", optimization, *warnings}
     bazelrc = (ROOT / ".bazelrc").read_text()
     assert set(re.findall(r"--(?:cxx|c)opt=(\S+)", bazelrc)) == expected
-    # What defines NDEBUG there.
+    # This mode defines NDEBUG there.
     assert "--compilation_mode=opt" in bazelrc
 
 

@@ -58,7 +58,7 @@ def test_share_of_dropped_numbers_is_the_rate(rate):
 
 
 def test_masks_are_independent():
-    """Of gates, sequences, units, layers, and of those of dropout between layers."""
+    """Gates, sequences, units, layers and dropout between layers have masks of their own."""
     config = RnnConfig("lstm", 2, 64, 1, recurrent_dropout=0.5)
     dropped = masks_of(config, 64) == 0
     pairs = [

@@ -40,7 +40,7 @@ def test_caches_under_attack(tmp_path):
         done = subprocess.run([program, folder, what, "20", "1"], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
         assert set(json.loads(done.stdout)) == {"choice file", "kernel code"}
-    # What was stored and is gone is noticed.
+    # It is noticed if something that was stored is gone.
     next((folder / "code").iterdir()).unlink()
     done = subprocess.run([program, folder, "kills", "20", "1"], capture_output=True, text=True)
     assert done.returncode == 1 and "the code" in done.stdout

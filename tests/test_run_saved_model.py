@@ -16,7 +16,8 @@ from layer_reference import make, normal, randomize
 import cudnn_rnn_tf as crnn
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD, RUN = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "deploying.md").read_text(), re.DOTALL)
+PAGE = ROOT / "docs" / "guides" / "deploying.md"
+BUILD, RUN = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 def shell(command: str, directory: pathlib.Path) -> subprocess.CompletedProcess:

@@ -324,7 +324,7 @@ def test_saver_finds_saveables_in_their_collection(tmp_path):
 
     def make_saver(saveable):
         v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
-        # As contrib's layers do: a buffer that is saved both ways would be restored both ways.
+        # Contrib's layers do so: a buffer that is saved both ways would be restored both ways.
         v1.get_default_graph().clear_collection(v1.GraphKeys.GLOBAL_VARIABLES)
         other = v1.get_variable("other", initializer=1.0)
         return other, v1.train.Saver()

@@ -310,7 +310,7 @@ def test_forward_mode():
 
 
 def test_third_order():
-    """Of a network with a fixed direction for all derivatives: the numbers along a line."""
+    """The third derivative along a line is what differences of the second say."""
     network = Network(WITH_DROPOUT)
     inputs, *others = network.arguments
     direction = tf.constant(np.random.default_rng(0).standard_normal(inputs.shape))

@@ -33,7 +33,7 @@ def ragged(size: int = 3, dtype: str = "float32") -> tf.RaggedTensor:
 
 
 def assert_rows(result: tf.RaggedTensor, padded: np.ndarray) -> None:
-    """Of padded outputs [B, T, n], those within the lengths."""
+    """Checks a ragged result against padded outputs [B, T, n], within the lengths."""
     assert isinstance(result, tf.RaggedTensor)
     np.testing.assert_array_equal(result.row_lengths(), LENGTHS)
     for row, expected, length in zip(result, padded, LENGTHS, strict=True):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from cudnn_rnn_tf import _compat
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer
 
 _v1 = tf.compat.v1
@@ -20,7 +21,7 @@ class LSTMStateTuple(NamedTuple):
     h: Any
 
 
-class _RNNCell(BaseLayer, tf.__internal__.tracking.Trackable):
+class _RNNCell(BaseLayer, _compat.Trackable):
     """What single cells and stacks of them share."""
 
     @property
@@ -122,7 +123,7 @@ class _Cell(_RNNCell):
                 f"expected the last dimension of the inputs of {type(self).__name__} to be known, "
                 f"but received shape {inputs_shape}"
             )
-        # What is to be reused has the cell's name; what is new, one that is free.
+        # A scope that is reused has the cell's name; a new one takes a name that is free.
         scope = scope or (self.name if self._reuse else None)
         with _v1.variable_scope(scope, self.name, reuse=self._reuse):
             self._create_variables(input_size, dtype)
@@ -285,7 +286,7 @@ class MultiRNNCell(_RNNCell):
         # TensorFlow's extension point; the names are those that TensorFlow 1 gave them.
         children = super()._trackable_children(save_type, **kwargs)
         for index, cell in enumerate(self._cells):
-            if isinstance(cell, tf.__internal__.tracking.Trackable):
+            if isinstance(cell, _compat.Trackable):
                 children[f"cell-{index}"] = cell
         return children
 

@@ -17,7 +17,7 @@ from cudnn_rnn_tf.initializers import AllGates, PerGate
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
-# Both ways: it exchanges the first two gates.
+# This works both ways, since it exchanges the first two gates.
 _GRU_ORDER = (1, 0, 2)
 
 _INITIALIZERS = ("kernel_initializer", "recurrent_initializer", "bias_initializer")
@@ -29,7 +29,7 @@ _REGULARIZERS = (
     "recurrent_constraint",
     "bias_constraint",
 )
-# What the layers of a stack, and their directions, have in common if they are to be one layer.
+# The layers of a stack, and their directions, must agree in these to become one layer.
 _COMMON = ("units", "use_bias", "dtype_policy", "trainable", "stateful", *_REGULARIZERS)
 
 
@@ -168,7 +168,7 @@ def _reads(model: keras.Model, layer: keras.layers.Layer, below: keras.layers.La
         return model.layers[model.layers.index(layer) - 1] is below
     try:
         return layer.input is below.output
-    except (AttributeError, ValueError):  # Not called yet, or more than once.
+    except (AttributeError, ValueError):  # It was not called yet, or more than once.
         return False
 
 

@@ -3,46 +3,21 @@
 import importlib
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+from cudnn_rnn_tf.pseudo_layers import SIDES_WITH_BIAS, PseudoLayer, cut, join
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
 # NumPy's names of what a layer can hold.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-# Whether there are biases on the input side, and on the recurrent side.
-_BIAS_MODES = {
-    (False, False): "none",
-    (True, False): "single_input",
-    (False, True): "single_recurrent",
-    (True, True): "double",
-}
-
 _T = TypeVar("_T")
-
-
-class PseudoLayer(NamedTuple):
-    """One direction of one layer, each side's gates stacked in cuDNN's order.
-
-    Attributes:
-        kernel: the input side, [G * H, fan_in].
-        recurrent_kernel: the recurrent side, [G * H, P].
-        bias: of the input side, [G * H]; None for none.
-        recurrent_bias: of the recurrent side, [G * H]; None for none.
-        projection: [P, H]; None for none.
-    """
-
-    kernel: np.ndarray
-    recurrent_kernel: np.ndarray
-    bias: np.ndarray | None = None
-    recurrent_bias: np.ndarray | None = None
-    projection: np.ndarray | None = None
 
 
 def load_package(name: str, install: str) -> types.ModuleType:
@@ -95,25 +70,9 @@ def check_layer(layer: Any, target: str, **supported: Any) -> None:
 
 def pseudo_layers(layer: CudnnRNN) -> list[PseudoLayer]:
     """The weights of a layer that is built and has input-side matrices."""
-    weights, biases = (
-        iter([tensor.numpy() for tensor in tensors]) for tensors in layer.params_to_canonical()
-    )
-    has_projection = getattr(layer, "num_proj", None) is not None
-    has_side = _sides(layer.bias_mode)
-
-    def stack(tensors: Any, present: bool = True) -> np.ndarray | None:
-        gates = NUM_GATES[layer.rnn_mode]
-        return np.concatenate([next(tensors) for _ in range(gates)]) if present else None
-
     return [
-        PseudoLayer(
-            kernel=stack(weights),
-            recurrent_kernel=stack(weights),
-            projection=next(weights) if has_projection else None,
-            bias=stack(biases, has_side[0]),
-            recurrent_bias=stack(biases, has_side[1]),
-        )
-        for _ in range(layer.num_layers * layer.num_dirs)
+        PseudoLayer(*(None if tensor is None else tensor.numpy() for tensor in pseudo_layer))
+        for pseudo_layer in cut(layer._built_config(), tf.convert_to_tensor(layer.kernel.value))
     ]
 
 
@@ -148,9 +107,13 @@ def make_layer(
     bottom = weights[0]
     options = dict(options)
     options.setdefault("dtype", bottom.kernel.dtype.name)
-    has_bias = any(layer.bias is not None for layer in weights)
-    has_recurrent_bias = any(layer.recurrent_bias is not None for layer in weights)
-    options.setdefault("bias_mode", _BIAS_MODES[has_bias, has_recurrent_bias])
+    sides = (
+        any(layer.bias is not None for layer in weights),
+        any(layer.recurrent_bias is not None for layer in weights),
+    )
+    options.setdefault(
+        "bias_mode", next(mode for mode, with_bias in SIDES_WITH_BIAS.items() if with_bias == sides)
+    )
     if bottom.projection is not None:
         options["num_proj"] = bottom.projection.shape[0]
     layer = LAYERS[rnn_mode](
@@ -167,30 +130,22 @@ def make_layer(
 
 def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
     dtype = tf.as_dtype(layer.variable_dtype).as_numpy_dtype
-    gates = NUM_GATES[layer.rnn_mode]
-    matrices, biases = [], []
+    complete = []
     for pseudo_layer in weights:
-        for kernel in (pseudo_layer.kernel, pseudo_layer.recurrent_kernel):
-            matrices += np.split(kernel.astype(dtype), gates)
-        if pseudo_layer.projection is not None:
-            matrices.append(pseudo_layer.projection.astype(dtype))
-        sides = (pseudo_layer.bias, pseudo_layer.recurrent_bias)
-        for bias, has_bias in zip(sides, _sides(layer.bias_mode), strict=True):
+        biases = {"bias": pseudo_layer.bias, "recurrent_bias": pseudo_layer.recurrent_bias}
+        for (side, bias), has_bias in zip(
+            biases.items(), SIDES_WITH_BIAS[layer.bias_mode], strict=True
+        ):
             if bias is None:
-                bias = np.zeros(gates * layer.num_units)
-            if has_bias:
-                biases += np.split(bias.astype(dtype), gates)
-            elif np.any(bias):
+                biases[side] = np.zeros(NUM_GATES[layer.rnn_mode] * layer.num_units)
+            elif not has_bias and np.any(bias):
                 raise ValueError(
                     f"bias_mode={layer.bias_mode!r} has no place for a bias that is there and not "
                     "zero"
                 )
-    layer.kernel.assign(layer.canonical_to_params(matrices, biases))
-
-
-def _sides(bias_mode: str) -> tuple[bool, bool]:
-    """Whether there are biases on the input side, and on the recurrent side."""
-    return next(sides for sides, mode in _BIAS_MODES.items() if mode == bias_mode)
+        tensors = pseudo_layer._replace(**biases)
+        complete.append(PseudoLayer(*(None if t is None else t.astype(dtype) for t in tensors)))
+    layer.kernel.assign(join(layer._built_config(), complete))
 
 
 def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | None:

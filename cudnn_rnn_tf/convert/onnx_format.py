@@ -345,7 +345,7 @@ class _Graph:
     def _array(self, tensor: Any) -> np.ndarray:
         try:
             return self._onnx.numpy_helper.to_array(tensor)
-        except Exception as error:  # Of several types, by what does not fit together.
+        except Exception as error:  # Its type depends on what does not fit together.
             raise ValueError(
                 f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
             ) from error

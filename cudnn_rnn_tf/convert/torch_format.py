@@ -62,7 +62,7 @@ def from_torch(
     if not isinstance(source, Mapping):
         module = _module(source, name)
         source, name = module.state_dict(), None
-        rnn_mode = module.mode.lower()  # Of "LSTM", "GRU", "RNN_TANH" and "RNN_RELU".
+        rnn_mode = module.mode.lower()  # It was "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".
         options = {"dropout": module.dropout, "time_major": not module.batch_first, **options}
     name, parameters = network.pick(
         networks_in(source), name, "the state dict", "recurrent networks"
@@ -202,7 +202,7 @@ def _load_safetensors() -> types.ModuleType:
 
 def _module(source: Any, name: str | None) -> Any:
     """The recurrent module that is meant: the source, or one within it."""
-    # Where there is a module, PyTorch has been imported.
+    # Whoever has a module has imported PyTorch.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(source, torch.nn.Module):
         raise TypeError(

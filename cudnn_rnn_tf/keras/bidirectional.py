@@ -16,7 +16,7 @@ _MERGES = {
     "ave": lambda y, y_rev: (y + y_rev) / 2,
     "mul": lambda y, y_rev: y * y_rev,
 }
-# What both directions must have in common, and be, to run in one op.
+# Both directions run in one op if they agree in _ALIKE and are as _PLAIN says.
 _ALIKE = ("units", "use_bias", "activation", "dtype_policy", "recurrent_dropout")
 _PLAIN = {"dropout": 0, "stateful": False, "activity_regularizer": None}
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.keras.masks import Packing
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer, join
 from cudnn_rnn_tf.seeds import next_seed
 
 _ACTIVATIONS = {
@@ -160,13 +161,13 @@ def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.
     TensorFlow's own operations make it: a portable SavedModel has to do without this package's.
     """
 
-    def flat(weight: Any) -> tf.Tensor:
-        """A kernel [n, G * H], or biases [n, G * H], gate by gate in cuDNN's order."""
-        stacked = tf.transpose(tf.cast(weight, dtype))
+    def stacked(weight: Any) -> tf.Tensor:
+        """A kernel [n, G * H], or a bias [G * H], as one with the gates first, in cuDNN's order."""
+        weight = tf.transpose(tf.cast(weight, dtype))
         if config.rnn_mode == constants.CUDNN_GRU:
-            update, reset, candidate = tf.split(stacked, 3)
-            stacked = tf.concat([reset, update, candidate], axis=0)
-        return tf.reshape(stacked, [-1])
+            update, reset, candidate = tf.split(weight, 3)
+            weight = tf.concat([reset, update, candidate], axis=0)
+        return weight
 
     def input_kernel(cell: Any) -> tf.Tensor:
         if num_inputs == 1:
@@ -182,14 +183,18 @@ def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.
             axis=0,
         )
 
-    weights = [
-        flat(weight) for cell in cells for weight in (input_kernel(cell), cell.recurrent_kernel)
+    def biases(cell: Any) -> list[tf.Tensor]:
+        """The input side's and, in a GRU, the recurrent side's."""
+        if not cell.use_bias:
+            return []
+        sides = tf.reshape(cell.bias, (-1, cell.kernel.shape[1]))
+        return [stacked(side) for side in tf.unstack(sides)]
+
+    layers = [
+        PseudoLayer(stacked(input_kernel(cell)), stacked(cell.recurrent_kernel), *biases(cell))
+        for cell in cells
     ]
-    for cell in cells:
-        if cell.use_bias:
-            sides = tf.reshape(cell.bias, (-1, cell.kernel.shape[1]))
-            weights += [flat(side[tf.newaxis]) for side in tf.unstack(sides)]
-    return tf.concat(weights, axis=0)
+    return join(config, layers)
 
 
 def _rnn_mode(cell: Any) -> str:

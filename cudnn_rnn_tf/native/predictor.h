@@ -24,7 +24,7 @@ class Predictor {
                  const py::object& sequence_lengths);
 
  private:
-  // In the order of the arguments' layout; -1: any.
+  // Sizes in the order of the argument's layout; -1 fits any.
   using Shape = std::vector<py::ssize_t>;
 
   Shape StateShape(py::ssize_t batch_size, py::ssize_t size) const;

@@ -34,7 +34,7 @@ class CpuPackedParams {
 
 class CpuBackend : public RnnBackend {
  public:
-  // Where there are packed parameters, forward passes read no others.
+  // If there are packed parameters, forward passes read no others.
   explicit CpuBackend(Threads threads, const CpuPackedParams* packed = nullptr)
       : threads_(std::move(threads)), packed_(packed) {}
 

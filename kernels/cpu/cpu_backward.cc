@@ -21,7 +21,7 @@ struct CpuNetwork<T>::BackwardLayer {
   struct Scratch {
     T* dh;         // [block, h_stride]
     T* dc;         // [block, H]
-    T* dy;         // Of what is projected, [block, H].
+    T* dy;         // [block, H], before the projection.
     T* bias_sums;  // [num_gates * H], a GRU's recurrent candidate's [H] behind.
     // With recurrent dropout: the masks, and gradients by what a gate reads,
     // [block, h_stride].
@@ -42,7 +42,7 @@ struct CpuNetwork<T>::BackwardLayer {
   // [N, P] and [N, H].
   T* projected_backprop[2] = {};
   T* unprojected[2] = {};
-  std::vector<Scratch> scratch;  // By group.
+  std::vector<Scratch> scratch;  // One for each group.
 };
 
 template <typename T>
@@ -220,8 +220,8 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   }
 }
 
-// What a step will read of the reserve space for n units of one sequence. By
-// then, other steps have driven it out of the caches.
+// Fetches the part of the reserve space that a step will read for n units of
+// one sequence. By then, other steps have driven it out of the caches.
 template <typename T>
 void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
                                  int64_t step, int64_t r, int64_t unit,
@@ -486,7 +486,7 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
       layer->input = {dropped, layer_out_};
     }
     {
-      // What the steps need makes place for what the products after them need.
+      // The steps' memory is given back for the products that come after them.
       const Arena::Scope steps_scope(arena);
       PackWeights(call.params, arena, layer.get(), schedule);
     }

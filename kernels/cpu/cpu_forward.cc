@@ -17,7 +17,7 @@ template <typename T>
 struct CpuNetwork<T>::ForwardLayer {
   int64_t index = 0;
   Rows<const T> input;  // Dropout applied.
-  // Where outputs go: to the next layer or the backward pass, to the caller.
+  // Outputs go to the next layer or the backward pass, and to the caller.
   Rows<T> outputs[2];
   int num_outputs = 0;
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
@@ -36,7 +36,7 @@ struct CpuNetwork<T>::ForwardLayer {
     T* gates;        // Inference: of a chunk, [chunk rows, num_gates * H].
     T* candidate;    // Inference: [block, H].
   };
-  std::vector<Scratch> scratch;  // By group.
+  std::vector<Scratch> scratch;  // One for each group.
 };
 
 template <typename T>
@@ -284,16 +284,16 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   const Range panels = PartPanels(units_, part, parts);
   // Weights that no cache holds all of are read to and fro: what one step read
   // last is still there at the beginning of the next.
-  const bool fro = step % 2 == 1;
+  const bool from_the_end = step % 2 == 1;
   for (int64_t i = 0; i < panels.last - panels.first; ++i) {
-    const int64_t panel = fro ? panels.last - 1 - i : panels.first + i;
+    const int64_t panel = from_the_end ? panels.last - 1 - i : panels.first + i;
     const int64_t unit = panel * PackedMatrix<T>::PanelCols();
     const int64_t n = std::min(PackedMatrix<T>::PanelCols(), units_ - unit);
     Product<T> product;
     product.rows = active;
     product.a = {h, h_stride_};
     for (int64_t j = 0; j < spec_.num_gates(); ++j) {
-      const int64_t gate = fro ? spec_.num_gates() - 1 - j : j;
+      const int64_t gate = from_the_end ? spec_.num_gates() - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
       if (scratch.masks != nullptr) {
         product.a.data = OfGate(scratch.masked[step % 2], gate);
@@ -381,7 +381,7 @@ void CpuNetwork<T>::ForwardGroups(
     const CpuForwardCall<T>& call,
     const std::shared_ptr<const ForwardLayer>& layer, int64_t first,
     int64_t last, Schedule* schedule) const {
-  // What is added holds on to the layer, until the schedule has run.
+  // The chunks that are added keep the layer alive until the schedule has run.
   const int64_t longest = LongestOf(first, last);
   const int64_t parts = NumParts(*schedule, last - first);
   const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;

@@ -24,9 +24,9 @@ inline int64_t RowStride(int64_t size) {
   return is_power_of_two ? stride + 16 : stride;
 }
 
-// What a forward pass leaves for its backward pass, in packed rows; N of them,
-// T * B at most. In inference only the outputs between layers are kept, and
-// two of them serve all layers.
+// A forward pass leaves this for its backward pass, in packed rows; there are N
+// of them, T * B at most. In inference only the outputs between layers are
+// kept, and two of them serve all layers.
 template <typename T>
 struct CpuReserve {
   struct PseudoLayer {
@@ -48,7 +48,7 @@ struct CpuReserve {
 template <typename T>
 struct CpuForwardWeights {
   PackedMatrix<T> input[2];         // [fan_in, num_gates * H]
-  PackedMatrix<T> recurrent[2][4];  // Of each gate, [P, H].
+  PackedMatrix<T> recurrent[2][4];  // By direction and gate, [P, H].
   PackedMatrix<T> projection[2];    // [H, P]
   T* bias[2] = {};                  // [num_gates * H]
   T* candidate_bias[2] = {};        // GRU: recurrent, [H].
@@ -129,7 +129,7 @@ class CpuNetwork {
   template <typename Add>
   void AddGroups(double flops_per_row, const Add& add,
                  Schedule* schedule) const {
-    // What a thread must have to do in a step to be worth waiting for: 2 µs.
+    // Work of a step that makes a thread worth waiting for: 2 µs of it.
     constexpr double kWorthSharing = 1e5;
     const int64_t groups = num_groups();
     if (groups < schedule->num_threads() &&
@@ -167,7 +167,7 @@ class CpuNetwork {
   bool has_recurrent_dropout() const {
     return problem_.is_training && spec_.recurrent_dropout > 0.0f;
   }
-  // What the gates of a group multiply the states with before they read them.
+  // Room for the masks that a group's gates multiply the states with.
   T* TakeMasks(Arena* arena) const {
     const int64_t block = PackedRows::MaxBlockSize(batch_);
     return arena->Take<T>(spec_.num_gates() * block * h_stride_);
@@ -239,12 +239,12 @@ class CpuNetwork {
   const PackedRows& rows_;
   const ParamLayout layout_;
   const uint64_t seed_[2];
-  // By row, the place of its step in a [T * B] sequence; with dropout only.
+  // The place of each row's step in a [T * B] sequence; with dropout only.
   std::vector<int64_t> mask_steps_;
-  // By direction and row, its previous one; filled by Backward.
+  // The previous row by direction and row; Backward fills it.
   std::vector<int64_t> previous_rows_[2];
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
-  const int64_t h_stride_;  // Of rows of states.
+  const int64_t h_stride_;  // Numbers from a row of states to the next.
 };
 
 }  // namespace cudnn_rnn_tf

@@ -35,15 +35,15 @@ class CpuPredictor {
   const RnnSpec& spec() const { return spec_; }
   const Options& options() const { return options_; }
 
-  // Of `buffers` what a caller of an op has: inputs, states (those before may
-  // be those after), sequence lengths and outputs. The cell state after is
-  // within the clip.
+  // Reads and writes the buffers that a caller of an op has: inputs, states
+  // (the final ones may replace the initial ones), sequence lengths and
+  // outputs. The final cell state is within the clip.
   void Forward(int64_t max_time, int64_t batch_size, RnnForwardBuffers buffers);
 
  private:
   // Memory of one call, for the next ones.
   struct Workspace {
-    int64_t max_time = -1, batch_size = -1;  // For which there is enough.
+    int64_t max_time = -1, batch_size = -1;  // It is large enough for these.
     ArenaMemory memory;
     std::vector<char> reversed;
   };

@@ -12,13 +12,13 @@ namespace {
 // A panel's block of this depth stays in the L2 cache, and the sums it adds to
 // are read and written seldom enough.
 constexpr int64_t kMaxBlockDepth = 512;
-// What one thread takes at a time.
+// One thread takes so much at a time.
 constexpr int64_t kTaskRows = 48;
 constexpr int64_t kTaskCols = 512;
 // As many rows of a transposed product, copied, find a place in the L2 cache
 // beside a panel; the more there are, the less often panels are read.
 constexpr int64_t kCopiedRows = 96;
-// What is packed at a time of matrices with a greater depth: stays in the L3
+// Deeper matrices are packed in parts of this depth, which stay in the L3
 // cache.
 constexpr int64_t kPackedDepth = 768;
 constexpr int64_t kMaxPanelCols = 64;

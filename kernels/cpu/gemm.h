@@ -122,7 +122,7 @@ struct Product {
   Rows<T> c;
 
   void AddTo(Schedule* schedule) const;
-  // At once, panels [first, last) of B only.
+  // Computes at once, and panels [first, last) of B only.
   void RunPanels(int64_t first, int64_t last) const;
 
  private:
@@ -143,7 +143,7 @@ template <typename T>
 class TransposedProducts {
  public:
   struct Term {
-    int64_t b;  // As numbered by AddB.
+    int64_t b;  // The number that AddB gave it.
     Rows<T> c;
   };
 

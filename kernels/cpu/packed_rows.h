@@ -24,7 +24,7 @@ class PackedRows {
     int64_t first_sequence = 0;  // Position among all sequences, as dealt.
     int64_t num_sequences = 0;
     int64_t longest = 0;
-    std::vector<int64_t> first_row;  // By time step, and the end: longest + 1.
+    std::vector<int64_t> first_row;  // [longest + 1]: the end is the last.
 
     int64_t Active(int64_t t) const {
       return t < 0 || t >= longest ? 0 : first_row[t + 1] - first_row[t];
@@ -50,9 +50,9 @@ class PackedRows {
     return r < block.Active(before) ? block.first_row[before] + r
                                     : num_rows_ + block.first_sequence + r;
   }
-  // For every row, where its step is in a caller's tensor.
+  // The place of every row's step in a caller's tensor.
   std::vector<int64_t> CallerRows(bool time_major) const;
-  // For every row, its previous one.
+  // The row before every row.
   std::vector<int64_t> PreviousRows(int64_t dir) const;
 
  private:
@@ -61,7 +61,7 @@ class PackedRows {
 
   int64_t max_time_, batch_size_;
   std::vector<int64_t> sequences_;
-  std::vector<int64_t> lengths_;  // By position.
+  std::vector<int64_t> lengths_;  // One for each position.
   std::vector<Block> blocks_;
   int64_t num_rows_ = 0;
 };

@@ -1,4 +1,4 @@
-// What the threads of one call do, and when.
+// Says what the threads of one call do, and when.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_SCHEDULE_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_SCHEDULE_H_
 

@@ -42,7 +42,7 @@ void Tile(int64_t depth, const T* const* a, int64_t a_stride,
   const Panel* panel = static_cast<const Panel*>(panel_start);
   Vector<T> sum[rows][vectors] = {};
   const T* row[rows];
-  // By the end of the sums, the places for them are to be in the cache.
+  // The places for the sums are fetched while these are computed.
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
     row[r] = a[r];

@@ -21,7 +21,7 @@ struct SimdKernels {
   using TileKernel = void (*)(int64_t depth, const T* const* a,
                               int64_t a_stride, const void* panel,
                               const T* const* init, T* const* c, int64_t cols);
-  // By number of rows and of vectors in the panel; from index 1.
+  // Indices are the numbers of rows and of vectors in the panel, from 1 on.
   using TileKernels = TileKernel[kTileRows + 1][kMaxVectors + 1];
   TileKernels tile;
   // The same for a panel of bfloat16 numbers; float only. Its vectors come in

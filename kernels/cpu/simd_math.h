@@ -32,7 +32,7 @@ using Doubles = Vector<double>;
 typedef int32_t Ints __attribute__((vector_size(CRNN_SIMD_BYTES)));
 typedef uint32_t Words __attribute__((vector_size(CRNN_SIMD_BYTES),
                                       aligned(alignof(uint32_t)), may_alias));
-// As many as there are Words.
+// There are as many of them as Words.
 typedef uint16_t Halves __attribute__((vector_size(CRNN_SIMD_BYTES / 2),
                                        aligned(alignof(uint16_t)), may_alias));
 template <>

@@ -15,7 +15,7 @@ import sys
 import warnings
 from typing import Any
 
-# What asks for more is to be told that there is none, not to take it from other programs.
+# A program that asks for more is told that there is none, and takes none from other programs.
 _MEMORY = 24 << 30
 
 

@@ -27,7 +27,7 @@ def integer(rng: random.Random) -> int:
 
 
 def count(rng: random.Random) -> int:
-    """Of an op's outputs.
+    """Draws the number of an op's outputs.
 
     TensorFlow makes room for them before it asks the op whether there are as many: a million take
     it minutes, here as in `tf.split`.

@@ -20,7 +20,7 @@ _SPEC = (
 )
 _DTYPES = (*draws.DTYPES, "int8", "int64", "uint64", "bool", "complex64", ">f4", ">f8", "O", "U3")
 _FUNCTIONS = ("sigmoid", "tanh", "from_float16", "to_float16", "from_bfloat16", "to_bfloat16")
-# What an argument may be instead of an array.
+# An argument may be one of these instead of an array.
 _OBJECTS = {
     "none": None,
     "text": "text",

@@ -13,7 +13,7 @@ from cudnn_rnn_tf.op_library import raw_ops
 EXPECTED = (
     tf.errors.InvalidArgumentError,
     tf.errors.ResourceExhaustedError,
-    # Of a type that an op has no kernel for.
+    # An op has no kernel for the type.
     tf.errors.NotFoundError,
     ValueError,
     TypeError,

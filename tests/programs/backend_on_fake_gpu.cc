@@ -96,7 +96,7 @@ Choice MeasureChoice(CudnnSession*, CudnnConfiguration*,
   return choice;
 }
 
-// In place of persistent/: kernels that run no problem.
+// These kernels take the place of persistent/ and run no problem.
 namespace persistent {
 
 RnnStatus Network::Plan(const RnnProblem&, bool, double*) {
@@ -160,7 +160,7 @@ GpuLibraries FakeLibraries() {
                                        CUDA_MEMSET_NODE_PARAMS* params) {
     *params = {};
     params->elementSize = params->width = 1;
-    params->height = 2;  // So that no kernel fills.
+    params->height = 2;  // No kernel fills such memory.
     return CUDA_SUCCESS;
   };
   cuda.cuMemsetD2D8Async = [](CUdeviceptr, size_t, unsigned char, size_t,
@@ -217,7 +217,7 @@ void CheckFailures(unsigned seed) {
   RnnProblem problem;
   problem.batch_size = 1 + seed;  // A configuration of its own.
   problem.is_training = Draw(0, 1) == 1;
-  // Of training there is no algorithm resident.
+  // The algorithm resident does not train.
   const int most = kNumCudnnAlgorithms - (problem.is_training ? 2 : 1);
   const bool is_pinned = Draw(0, 2) == 0;
   measured = static_cast<RnnAlgorithm>(Draw(1, most));
@@ -227,7 +227,7 @@ void CheckFailures(unsigned seed) {
   broken = RnnAlgorithm::kStandard;
   const RnnAlgorithm first = is_pinned ? measured : broken;
   Check(Run(problem, stream).ok() == (first != broken), "the first use");
-  broken = RnnAlgorithm::kAuto;  // None.
+  broken = RnnAlgorithm::kAuto;  // No algorithm is broken.
   // All of them share the choice, and each comes to know it.
   const auto run_all = [&](const std::string& what, RnnAlgorithm expected) {
     for (const int64_t max_time : {0, 1}) {

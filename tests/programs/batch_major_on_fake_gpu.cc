@@ -26,7 +26,7 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr size_t kReserveBytes = 100;
-// What the fake cuDNN is told, or knows.
+// The fake cuDNN is told these, or knows them.
 const RnnProblem* problem = nullptr;
 std::unique_ptr<ParamLayout> layout;
 int made_descriptors = 0, num_descriptors = 0;
@@ -34,7 +34,7 @@ std::map<cudnnRNNDescriptor_t, cudnnRNNAlgo_t> algorithm_of;
 std::map<cudnnRNNDataDescriptor_t, int> steps_of;
 // Bytes of workspace for each step.
 size_t standard_bytes = 0, persistent_bytes = 0;
-// Where the next part begins, or ends in a backward pass.
+// The next part begins here, or ends here in a backward pass.
 int64_t next_step = 0;
 const void* params = nullptr;
 int bias_dims[3], matrix_dims[3];
@@ -113,7 +113,7 @@ Array Between(CallBuffer buffer) {
   return array;
 }
 
-// As cuDNN sees it.
+// Reads and writes data as cuDNN sees them.
 void Read(const Array& array, const void* memory) {
   Visit(array, true, false, const_cast<void*>(memory));
 }
@@ -148,7 +148,7 @@ size_t WorkspaceBytes(cudnnRNNDescriptor_t network, int steps) {
                       : persistent_bytes);
 }
 
-// What every call does with its workspace.
+// Every call does this with its workspace.
 void Overwrite(cudnnRNNDescriptor_t network, cudnnRNNDataDescriptor_t x,
                size_t workspace_bytes, void* workspace) {
   Check(workspace_bytes >= WorkspaceBytes(network, steps_of.at(x)),
@@ -168,7 +168,7 @@ Steps StepsBefore(cudnnRNNDataDescriptor_t x, cudnnRNNDataDescriptor_t y) {
   return {next_step, steps_of.at(x)};
 }
 
-// What each thread of the kernel does.
+// Each thread of the kernel does this.
 CUresult RunKernel(CUfunction kernel, unsigned blocks, unsigned, unsigned,
                    unsigned lanes, unsigned rows_per_block, unsigned, unsigned,
                    CUstream, void** arguments, void**) {
@@ -307,7 +307,7 @@ GpuLibraries FakeLibraries() {
         find(layout->biases(), bias_dims, bias);
         return CUDNN_STATUS_SUCCESS;
       };
-  // Of a plan's descriptors, the matrix's is made before the bias's.
+  // A plan makes the matrix's descriptor before the bias's.
   cudnn.cudnnGetTensorNdDescriptor = [](cudnnTensorDescriptor_t descriptor, int,
                                         cudnnDataType_t*, int*, int* dims,
                                         int*) {

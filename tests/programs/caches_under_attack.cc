@@ -169,8 +169,8 @@ void Damage(const std::string& file, Random* random) {
   std::ofstream(file, std::ios::binary) << content;
 }
 
-// What is damaged is not read, or as the line that it now is; and is written
-// anew.
+// A damaged file is not read, or as the line that it now holds; it is then
+// written anew.
 void ReadDamaged(Random* random) {
   if ((*random)() % 2 == 0) {
     const std::string file =

@@ -123,6 +123,8 @@ class Network {
       Check(backend.BufferSizes(problem_, &sizes));
       Check(sizes.reserve_space <= kMaxReserveBytes, "a large reserve space");
       FillBoth(&buffers);
+      buffers.output_h = Pointer(outputs_[1].first);
+      buffers.output_c = Pointer(outputs_[2].first);
       const auto workspace =
           backend.Workspace(sizes.forward_workspace, Resources().allocate);
       buffers.workspace = workspace.get();
@@ -145,7 +147,7 @@ class Network {
     Check(backend.Backward(problem_, buffers));
   }
 
-  // What the last step has left, which is then overwritten.
+  // The last step has left this, which is then overwritten.
   std::vector<Bytes> Results() {
     CUDA(cuStreamSynchronize, stream_);
     std::vector<Bytes> results;
@@ -194,7 +196,7 @@ class Network {
     return address;
   }
 
-  // What both passes have.
+  // Fills in the buffers that both passes have.
   template <typename Buffers>
   void FillBoth(Buffers* buffers) const {
     buffers->input = Pointer(inputs_[0]);
@@ -202,8 +204,6 @@ class Network {
     buffers->input_c = Pointer(inputs_[2]);
     buffers->params = Pointer(inputs_[3]);
     buffers->output = Pointer(outputs_[0].first);
-    buffers->output_h = Pointer(outputs_[1].first);
-    buffers->output_c = Pointer(outputs_[2].first);
     buffers->reserve_space = Pointer(reserve_space_);
   }
 
@@ -263,7 +263,7 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
           results.push_back(network.Results());
         }
         Check(Replay::TotalLaunches() > launches, "nothing is replayed");
-        // What was measured may be another algorithm than the first use's.
+        // The algorithm that was measured may differ from the first use's.
         if (algorithm == RnnAlgorithm::kStandard) {
           for (const auto& result : results) {
             Check(result == results[0], "another result");

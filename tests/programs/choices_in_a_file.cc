@@ -73,7 +73,7 @@ class File {
 
 void CheckFile(unsigned seed) {
   const File file;
-  // Of other versions, or of none.
+  // Other versions may have written these lines, or no version.
   std::ofstream(file.name())
       << "other\tstandard\tstandard 1 ms\n"
       << "other\tstandard\treplay\teager\tstandard 1 ms\n"
@@ -101,7 +101,7 @@ void CheckFile(unsigned seed) {
       Check(found.timings == choices[i].timings, "the timings");
     }
     Check(!Choices::Instance().Find("other", &found), "no choice is read");
-    // Of another algorithm than the choice's, which another may have taken.
+    // The algorithm is not the choice's: a later choice may have replaced it.
     Choices::Instance().GiveUp(NameOf(0), RnnAlgorithm::kAuto);
     Check(Choices::Instance().num_given_up() == 0, "none is given up");
     Choices::Instance().GiveUp(NameOf(0), choices[0].algorithm);

@@ -1,4 +1,4 @@
-// What programs leave to chance or try in turn: numbers, and calls that fail.
+// Programs leave numbers to chance, and have calls fail by chance or in turn.
 #ifndef CUDNN_RNN_TF_TESTS_PROGRAMS_DRAWS_AND_FAILURES_H_
 #define CUDNN_RNN_TF_TESTS_PROGRAMS_DRAWS_AND_FAILURES_H_
 
@@ -21,7 +21,7 @@ inline int64_t Draw(int64_t least, int64_t most) {
 inline int num_calls = 0, failing_call = -1;
 inline std::string failed_call;
 
-// What a fake call asks first.
+// A fake call asks first whether it is to fail.
 inline bool Fails(const char* call) {
   if (num_calls++ != failing_call) return false;
   failed_call = call;

@@ -18,11 +18,11 @@ using Bytes = std::vector<unsigned char>;
 
 struct FakeNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  size_t index = 0;      // In its graph.
-  bool refuses = false;  // To be set in the graph.
-  // Of a kernel its grid, of a fill or copy its width.
+  size_t index = 0;      // Its place in its graph.
+  bool refuses = false;  // It cannot be set in the graph.
+  // A kernel's grid, or the width of a fill or copy.
   unsigned grid = 1;
-  unsigned element_size = 1, value = 0, height = 1;  // Of a fill.
+  unsigned element_size = 1, value = 0, height = 1;  // A fill.
   bool is_cooperative = false;
   bool says_whose_memory = true;  // A copy.
   bool fills = false;             // A kernel that does.
@@ -201,7 +201,7 @@ GpuLibraries FakeLibraries() {
     if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    // As of memory that nobody has told the driver of.
+    // Nobody has told the driver of this memory.
     if (address == kPageable) return CUDA_ERROR_INVALID_VALUE;
     *static_cast<unsigned*>(data) =
         address == kPinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;

@@ -1,4 +1,4 @@
-// What the programs that run on fake GPUs share.
+// The programs that run on fake GPUs share these.
 #ifndef CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GPU_H_
 #define CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_GPU_H_
 
@@ -12,10 +12,10 @@
 
 namespace cudnn_rnn_tf {
 
-// Each program's own.
+// Each program defines its own.
 GpuLibraries FakeLibraries();
 
-// With what a session wants to know.
+// Fills in what a session wants to know.
 inline GpuLibraries LibrariesOfSession() {
   GpuLibraries libraries;
   libraries.has_graphs = true;

@@ -81,7 +81,7 @@ struct FakeGraph {
     destroyed.clear();
   }
 
-  // What captures, reads and changes graphs, but for their nodes.
+  // These capture, read and change graphs, but for their nodes.
   static void AddTo(CudaDriver* cuda) {
     cuda->cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
       capturing = new FakeGraph;  // The driver's, until it is destroyed.
@@ -138,13 +138,13 @@ struct FakeGraph {
   }
 };
 
-// What such graphs are made into: a copy of their nodes and edges.
+// Such graphs are made into a copy of their nodes and edges.
 template <typename Node>
 struct FakeExec {
   std::vector<Node> nodes;
   FakeEdges edges;
 
-  inline static int count = 0;  // Not destroyed.
+  inline static int count = 0;  // Those that are not destroyed.
 
   explicit FakeExec(const FakeGraph<Node>& graph) : edges(graph.edges) {
     for (const std::unique_ptr<Node>& node : graph.nodes) {

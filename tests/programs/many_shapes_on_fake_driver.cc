@@ -74,8 +74,8 @@ void CheckCycle(unsigned seed) {
   Check(other.captures == 1, "a second session has no room");
 }
 
-// What replaces others for good is captured soon, however long the session has
-// run before. No two sets of shapes fit at once.
+// Shapes that replace others for good are captured soon, however long the
+// session has run before. No two sets of shapes fit at once.
 void CheckChange(unsigned seed) {
   std::mt19937 random(seed);
   Session session;

@@ -20,12 +20,12 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr size_t kNodes = 60;
-// Of the nodes, how many a graph has for one that none waits for: many, a few,
-// too many, or no chain at all.
+// A graph has one node that none waits for among so many: many beside the
+// chain, a few, too many, or no chain at all.
 constexpr size_t kManyBeside = 6, kFewBeside = 15, kTooManyBeside = 3,
                  kNoChain = 0;
 
-// What a pass takes, in milliseconds, and what does not work.
+// A pass takes so many milliseconds, and some ways do not work.
 struct FakePass {
   float calls, graph, chain;
   bool graph_fails, chain_fails;
@@ -39,7 +39,7 @@ std::array<FakeAlgorithm, kNumCudnnAlgorithms> algorithms;
 double now = 0;
 
 struct FakeNode {
-  size_t index;  // In its graph.
+  size_t index;  // Its place in its graph.
   const FakePass* pass;
 };
 using Graph = FakeGraph<FakeNode>;
@@ -153,8 +153,8 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-// What takes half as long as another, or less, may not be timed to the end, so
-// all takes between 1 and 1.9 ms.
+// A candidate that takes twice as long as another may not be timed to the end,
+// so all take between 1 and 1.9 ms.
 float RandomTime(std::mt19937* random) {
   return 1 + static_cast<float>((*random)() % 900) / 1000;
 }
@@ -167,7 +167,7 @@ void CheckChoice(unsigned seed) {
   problem.is_training = chance(2);
   CudnnOptions options;
   options.replay = !chance(4);
-  // Of the others some, in any order.
+  // Some of the others follow, in any order.
   std::vector<RnnAlgorithm> asked = {RnnAlgorithm::kStandard};
   for (int i = 2; i < kNumCudnnAlgorithms; ++i) {
     if (!chance(3)) asked.push_back(static_cast<RnnAlgorithm>(i));
@@ -203,7 +203,7 @@ void CheckChoice(unsigned seed) {
     standard.graph = factor * like.graph;
   }
 
-  // What should be chosen.
+  // This is the choice that is expected.
   int best = -1;
   float least = 0, of_standard = -1;
   int num_there = 0;

@@ -118,7 +118,7 @@ void CheckManyShapes(unsigned seed) {
     passes.Use(seed % 2 == 0 ? i % shapes : random() % shapes);
   }
   Check(num_captures < 2 * 1100 + uses / 10, "captured in turn");
-  // What is used often then is.
+  // A pass that is used often after that is captured.
   const int64_t launches = num_launches;
   for (int i = 0; i < 100; ++i) passes.Use(-1);
   Check(num_launches - launches > 80, "never captured");

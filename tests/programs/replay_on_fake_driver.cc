@@ -207,7 +207,7 @@ void CheckAddresses(unsigned seed) {
         "something is left");
 }
 
-// What is launched once is launched node by node, over its own addresses.
+// A pass that runs once is launched node by node, over its own addresses.
 void CheckOnce(unsigned seed) {
   Random random(seed);
   const Pass pass = {seed, 100, kNumCallBuffers};
@@ -413,7 +413,7 @@ void CheckRefused(const Pass& pass, const char* what, CUgraphNodeType type,
 
 void CheckRefusals() {
   const Pass pass = {1, 50, kNumCallBuffers};
-  // What may differ between captures, by the type of a node.
+  // Captures may differ in these, by the type of a node.
   const auto kernel = CU_GRAPH_NODE_TYPE_KERNEL,
              fill = CU_GRAPH_NODE_TYPE_MEMSET, copy = CU_GRAPH_NODE_TYPE_MEMCPY;
   CheckRefused(pass, "a grid", kernel, [](FakeNode* node) { ++node->grid; });

@@ -28,7 +28,7 @@ constexpr int64_t kWarps = 8, kThreads = 32 * kWarps;
 constexpr int64_t kChunkBytes = 16 * kThreads;  // One of each thread.
 constexpr size_t kCodeBytes = 4096;
 constexpr char kLog[] = "resident.cu(1): error: the fake compiler's";
-// In the order of LaunchKernel(), without spaces.
+// Arguments stand in the order of LaunchKernel(), without spaces.
 constexpr char kParameters[] =
     "resident(constItem*weights,constItem*input_bias,constItem*recurrent_bias,"
     "constfloat*projected,constItem*first_h,constItem*first_c,Item*output,"
@@ -57,15 +57,15 @@ int num_compilations = 0;
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool IsFloat() { return shape.dtype == RnnDataType::kFloat32; }
 
-// In the words of the kernel's text.
+// The names are those of the kernel's text.
 struct Sizes {
   int64_t item = SizeOf(shape.dtype), gates = NumGates(shape.rnn_mode);
   int64_t units = 0, groups, slices, chunks, rounds;
   int64_t other_registers;  // A thread's arrays', of 32 bits, beside `held`.
-  int64_t other_bytes;      // Of shared memory, beside weights.
+  int64_t other_bytes;      // Shared memory for all but weights.
 
   Sizes() {
-    // As few as there can be of a block, which writes whole words.
+    // A block writes whole words, so it has at least so many.
     do {
       units += 4 / item;
     } while (units * device.blocks < shape.num_units);
@@ -151,7 +151,7 @@ void CheckDivision(const FakeKernel& kernel, int64_t blocks,
   Check(shared_bytes == kernel.shared_bytes,
         "other shared memory than the kernel may have");
   const int64_t room = (device.shared_bytes - sizes.other_bytes) / kChunkBytes;
-  // Of what is streamed, the L2 cache keeps a part.
+  // The L2 cache keeps a part of the weights that are streamed.
   const double of_l2 =
       static_cast<double>(streamed * kChunkBytes * blocks) / device.l2_bytes;
   if (ahead > 0) {
@@ -386,7 +386,7 @@ void CheckSeed(unsigned seed) {
     DrawShape();
     being_checked = seed_checked + ", shape " + std::to_string(i) + ": " +
                     std::to_string(shape.num_units) + " units";
-    // What is compiled for one device is no other's.
+    // A kernel that is compiled for one device is not used on another.
     for (int j = 0; j < 2; ++j) {
       DrawDevice();
       CheckShape();

@@ -24,7 +24,7 @@ namespace {
 
 // Networks whose products of all steps are more run in parts.
 constexpr int64_t kBytesOfPart = int64_t{32} << 20;
-// What cuBLAS's documentation wants, and what is enough.
+// The least that cuBLAS's documentation wants, and as much as is enough.
 constexpr int64_t kMinBlasBytes = 16 << 10, kMaxBlasBytes = 4 << 20;
 
 using Numbers = std::vector<double>;
@@ -44,22 +44,22 @@ struct Buffer {
 };
 using Buffers = std::initializer_list<const Buffer*>;
 
-// What is run, and where.
+// The problem that is run, and its buffers.
 RnnProblem problem;
-int64_t item;  // Of the problem's type.
+int64_t item;  // Bytes of a number of the problem's type.
 bool allow_tf32;
 Buffer params, input, input_h, input_c, output, output_h, output_c, workspace;
 const CUstream stream = reinterpret_cast<CUstream>(uintptr_t{1});
 const cublasHandle_t blas = reinterpret_cast<cublasHandle_t>(uintptr_t{2});
 const CUkernel compiled = reinterpret_cast<CUkernel>(uintptr_t{3});
 
-// What the fakes are told.
+// The fakes are told these.
 int64_t num_launches, blas_bytes;
 unsigned char* blas_workspace;
 CUstream stream_of_blas;
 cublasStatus_t failure_of_cublas;
 
-// So many bytes, all of one of the buffers.
+// So many bytes lie within one of the buffers.
 unsigned char* Within(Buffers buffers, CUdeviceptr begin, int64_t bytes) {
   for (const Buffer* const buffer : buffers) {
     if (begin < buffer->begin) continue;
@@ -104,7 +104,7 @@ void Step(const Numbers& inputs, const double* weights, const double* bias,
   const Numbers before(h, h + problem.batch_size * units);
   for (size_t i = 0; i < before.size(); ++i) {
     const double* const h_of_b = &before[i / units * units];
-    // So little that no difference grows from step to step.
+    // Weights are so small that no difference grows from step to step.
     double sum = 0;
     for (int64_t gate = 0; gate < gates; ++gate) {
       const int64_t row = gate * units + i % units;
@@ -120,7 +120,7 @@ void Step(const Numbers& inputs, const double* weights, const double* bias,
   }
 }
 
-// What resident_kernel.h says of our kernel.
+// Does what resident_kernel.h says of the kernel.
 void RunKernel(const ResidentArguments& a) {
   const RnnSpec& spec = problem.spec;
   const int64_t units = spec.num_units, batch = problem.batch_size,
@@ -172,7 +172,7 @@ void RunKernel(const ResidentArguments& a) {
   if (spec.is_lstm()) StoreAll({&output_c}, a.last_c, c);
 }
 
-// Of matrices by columns, the first one transposed.
+// Matrices are stored by columns, and the first one is transposed.
 cublasStatus_t Multiply(cublasHandle_t handle, cublasOperation_t trans_a,
                         cublasOperation_t trans_b, int64_t m, int64_t n,
                         int64_t k, const void* alpha, const void* a,
@@ -348,7 +348,7 @@ void DrawProblem(bool in_parts) {
   spec.num_layers = Draw(1, 4);
   spec.input_size = Draw(1, 40);
   if (!in_parts) return;
-  // As cheap as can be, with all that a part hands to the next one.
+  // The network is as cheap as can be, with all that a part hands to the next.
   problem.batch_size = 64;
   spec.rnn_mode = RnnMode::kLstm;
   spec.direction = Direction::kBidirectional;

@@ -20,7 +20,7 @@ GpuLibraries FakeLibraries() { return LibrariesOfSession(); }
 
 namespace {
 
-// Of each device, whose memory is 64 times as much.
+// Idle sessions keep so much of each device, whose memory is 64 times as much.
 constexpr size_t kMaxKept = size_t{1} << 30;
 constexpr int kDevices = 2, kStreams = 3;
 
@@ -37,7 +37,7 @@ AllocateMemory AllocatorOf(int device, bool succeeds) {
   };
 }
 
-// What idle sessions keep, of the longest idle first.
+// Idle sessions keep these, those that have been idle the longest first.
 struct Kept {
   int device;
   CudnnSession* session;

@@ -1,4 +1,4 @@
-"""Writes `docs/reliability.md` from the lines that runs have left."""
+"""Writes `docs/internals/reliability.md` from the lines that runs have left."""
 
 import collections
 import pathlib
@@ -7,8 +7,8 @@ from typing import Any
 
 import record
 
-PAGE = record.ROOT / "docs" / "reliability.md"
-# Of each kind of run: a title, what one of its numbers counts, and what was done and looked for.
+PAGE = record.ROOT / "docs" / "internals" / "reliability.md"
+# Each kind of run has a title, a word for what its numbers count, and a text on what was done.
 KINDS = {
     "calls": (
         "Hostile calls",
@@ -69,8 +69,8 @@ def text(rows: list[dict[str, Any]]) -> str:
         _wrapped(
             "Calls are wrong, files are damaged, programs are killed and disks are full: `make "
             'reliability ARGS="calls --seconds=600"` and its like try it, add a line to '
-            "[reliability.jsonl](../benchmarks/results/reliability.jsonl) and write this page from "
-            "all of them. A failure is a crash, a hang, an exception of a wrong type, a wrong "
+            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl) and write this page "
+            "from all of them. A failure is a crash, a hang, an exception of a wrong type, a wrong "
             "result, a layer that is half restored, or a step that was saved and is lost."
         ),
         "",

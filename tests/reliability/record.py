@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# As this process was started: without a site, a copy of the package comes before an installed one.
+# Children start as this process did: without a site, a copy of the package comes before an
+# installed one.
 PYTHON = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
 RESULTS = ROOT / "benchmarks" / "results" / "reliability.jsonl"
 

@@ -6,8 +6,8 @@
     make reliability ARGS="disks --count=20"
     make reliability ARGS="add soak.jsonl"      takes over what `soak.py` has written
 
-Each run adds a line to `benchmarks/results/reliability.jsonl` and writes `docs/reliability.md` anew
-from all of them. Its exit status says whether anything failed.
+Each run adds a line to `benchmarks/results/reliability.jsonl` and writes the page in docs/internals
+anew from all of them. Its exit status says whether anything failed.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-# What is compared to the last bit runs on the CPU, and what runs there says so each time.
+# Results that are compared to the last bit come from the CPU. TensorFlow would log that each time.
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
 
 import native_programs

@@ -28,7 +28,7 @@ from cudnn_rnn_tf.config import RnnConfig
 NUM_THREADS = 8
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 DEVICE = "GPU:0" if HAS_GPU else "CPU:0"
-# Of the largest of the expected values. Half types keep 11 and 8 bits, of every step's state.
+# Parts of the largest expected value. Half types keep 11 and 8 bits of every step's state.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 NETWORKS = (
     RnnConfig("lstm", 2, 64, 24, direction="bidirectional"),
@@ -203,7 +203,7 @@ def run_out_of_memory() -> dict[str, Any]:
     steps = [_Step("float16", "auto"), _Step("float32", "cudnn" if HAS_GPU else "auto")]
     expected = [step.run(4, 8) for step in steps]
     if not HAS_GPU:
-        # Of the address space, what there is and so much more.
+        # The address space may grow by so much from what it is now.
         used = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
         limit = used * resource.getpagesize() + (1 << 30)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -24,7 +24,7 @@ SETTINGS = {
     "sample_chars": 0,
     "check_baselines": False,
 }
-# What TensorFlow keeps of a checkpoint's structure, in no certain order.
+# TensorFlow keeps a checkpoint's structure under this name, in no certain order.
 _STRUCTURE = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 sys.path.insert(0, str(record.ROOT / "examples"))

@@ -1,4 +1,6 @@
-"""`tensorflow.contrib.cudnn_rnn.python.layers.cudnn_rnn`: the layers.
+"""`tensorflow.contrib.cudnn_rnn.python.layers.cudnn_rnn`: the layers of TensorFlow 1.
+
+The Keras layers of the same names are those of `cudnn_rnn_tf.layers`.
 
 They create one variable, `<variable scope>/<name>/opaque_kernel`, by `tf.compat.v1.get_variable`,
 so that variable scopes, `reuse` and collections work as they did.
@@ -11,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import cudnn_rnn_ops, opaque_kernel, ops
+from cudnn_rnn_tf import _compat, cudnn_rnn_ops, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
@@ -40,7 +42,7 @@ __all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
 _v1 = tf.compat.v1
 
 
-class _CudnnRNN(HasConfig, BaseLayer, tf.__internal__.tracking.AutoTrackable):
+class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
     """What the layers share; each explains its arguments."""
 
     rnn_mode: str

@@ -1,4 +1,8 @@
-"""`tensorflow.contrib.cudnn_rnn.python.ops.cudnn_rnn_ops`: op-level models, saveables and cells."""
+"""`tensorflow.contrib.cudnn_rnn.python.ops.cudnn_rnn_ops`: op-level models, saveables and cells.
+
+Its models and functions are those of `cudnn_rnn_tf.cudnn_rnn_ops`; it has all other names of the
+old module besides.
+"""
 
 from typing import Any
 

@@ -1,0 +1,121 @@
+"""The private names of TensorFlow and Keras that this package needs, each with its reason.
+
+All that has no public name is reached through this module. A private method of theirs that a class
+of this package overrides or calls stands in `EXTENSION_POINTS`. `tests/test_compat.py` fails, and
+says which name, where a new version of TensorFlow or Keras has one of them no more.
+"""
+
+import sys
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+# A SavedModel is parsed without being loaded, so that nothing in it runs. TensorFlow's protocol
+# buffers are in every wheel, but only some of them have public names.
+from tensorflow.core.protobuf import saved_model_pb2
+
+# `tf.compat.v1.train.Saver` takes custom objects of this class alone.
+from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
+
+__all__ = [
+    "EXTENSION_POINTS",
+    "AutoTrackable",
+    "SaveSpec",
+    "SaveableObject",
+    "Trackable",
+    "is_in_call_of_tf_keras",
+    "is_reference",
+    "keras_mask",
+    "saved_model_pb2",
+    "set_keras_mask",
+]
+
+# Object-based checkpoints and SavedModels find what they save through these. The public `tf.Module`
+# is one, too, but has attributes that clash with those of Keras's and contrib's layers.
+Trackable = tf.__internal__.tracking.Trackable
+AutoTrackable = tf.__internal__.tracking.AutoTrackable
+
+
+class ExtensionPoint(NamedTuple):
+    """A private method or attribute of another package's class."""
+
+    owner: type
+    name: str
+    reason: str
+
+
+EXTENSION_POINTS = (
+    ExtensionPoint(
+        Trackable,
+        "_serialize_to_tensors",
+        "A checkpoint holds a buffer's matrices and biases in place of the buffer.",
+    ),
+    ExtensionPoint(Trackable, "_restore_from_tensors", "The buffer is made of them again."),
+    ExtensionPoint(
+        Trackable,
+        "_trackable_children",
+        "A SavedModel needs a stateful layer's states, which a checkpoint must not have; contrib's "
+        "checkpoints name the parts of a layer as those of its cells.",
+    ),
+    ExtensionPoint(
+        Trackable, "_lookup_dependency", "Contrib's layers find such parts when they are restored."
+    ),
+    ExtensionPoint(
+        Trackable,
+        "_handle_deferred_dependencies",
+        "Contrib's layers may be restored before they are built.",
+    ),
+    ExtensionPoint(
+        keras.Variable,
+        "_export_to_saved_model_graph",
+        "It tells that a SavedModel asks for the tensors, which wants the buffer as it is.",
+    ),
+    ExtensionPoint(
+        keras.Variable,
+        "_copy_trackable_to_cpu",
+        "An asynchronous checkpoint is written from a copy, which must hold the same tensors.",
+    ),
+    ExtensionPoint(
+        keras.Variable,
+        "_maybe_initialize_trackable",
+        "It is called before every save and restore, and forgets an export that has failed.",
+    ),
+    ExtensionPoint(
+        keras.layers.RNN,
+        "inner_loop",
+        "The drop-ins are Keras's layers with another loop over the time steps.",
+    ),
+    ExtensionPoint(
+        keras.layers.LSTMCell,
+        "get_dropout_mask",
+        "The drop-ins drop out inputs by Keras's own masks.",
+    ),
+)
+
+
+def keras_mask(tensor: Any) -> Any:
+    """The mask that Keras keeps on a tensor, or None."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_keras_mask(tensor: Any, mask: Any) -> None:
+    """Has layers and losses that take the tensor see the mask.
+
+    The public way, `Layer.compute_mask`, is not told of lengths that a layer was called with.
+    """
+    tensor._keras_mask = mask
+
+
+def is_reference(variable: Any) -> bool:
+    """Whether this is a reference variable of TensorFlow 1, which no public name tells."""
+    return variable.dtype._is_ref_dtype
+
+
+def is_in_call_of_tf_keras() -> bool:
+    """Whether a layer or model of `tf_keras`, the old Keras, is being called.
+
+    Its tensors are TensorFlow's, so nothing public tells such a call.
+    """
+    utils = sys.modules.get("tf_keras.src.engine.base_layer_utils")
+    return utils is not None and utils.call_context().in_call

@@ -1,0 +1,57 @@
+"""Brings files of the repository that pages link to into the site that MkDocs builds.
+
+In the repository, pages link to files outside docs/ by relative paths. The site has those files
+under their paths in the repository, beside the pages of docs/, and this hook adapts the links.
+"""
+
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+# The navigation names these.
+PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", *(ROOT / "benchmarks" / "results").glob("*.md"))
+LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[#)])")
+
+
+def _uri(path: pathlib.Path) -> str:
+    """Where the site has a file."""
+    return path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT).as_posix()
+
+
+def _targets(page: pathlib.Path) -> Iterator[pathlib.Path]:
+    for link in LINK.findall(page.read_text()):
+        target = (page.parent / link).resolve()
+        if target.is_file():
+            yield target
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    pages = [pathlib.Path(file.abs_src_path) for file in files.documentation_pages()]
+    waiting = [*(ROOT / page for page in PAGES), *pages]
+    while waiting:
+        path = waiting.pop()
+        if files.get_file_from_path(_uri(path)) is None:
+            files.append(File.generated(config, _uri(path), abs_src_path=str(path)))
+        elif path not in pages:
+            continue
+        if path.suffix == ".md":
+            waiting += [target for target in _targets(path) if target not in pages]
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    source = pathlib.Path(page.file.abs_src_path).resolve()
+
+    def adapted(link: re.Match[str]) -> str:
+        target = (source.parent / link[0]).resolve()
+        if not target.is_file():
+            return link[0]  # MkDocs warns of it.
+        return os.path.relpath(_uri(target), os.path.dirname(page.file.src_uri))
+
+    return LINK.sub(adapted, markdown)

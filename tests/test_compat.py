@@ -1,0 +1,122 @@
+"""Private names of TensorFlow and Keras: all stand in `_compat`, and these versions have them."""
+
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+
+import keras
+import pytest
+import tensorflow as tf
+
+import cudnn_rnn_tf
+from cudnn_rnn_tf import _compat
+
+PACKAGE = pathlib.Path(cudnn_rnn_tf.__file__).parent
+OTHERS = ("tensorflow", "keras")
+# Names that classes here and classes of TensorFlow and Keras give to different things, by intent:
+# each is set here in the way that the other package's own code expects.
+SHARED = {"_supports_jit"}
+
+
+@pytest.mark.parametrize("point", _compat.EXTENSION_POINTS, ids=lambda point: point.name)
+def test_the_installed_versions_have(point):
+    method = getattr(point.owner, point.name, None)
+    assert callable(method), f"{point.owner.__name__}.{point.name} is gone: {point.reason}"
+    assert point.reason.endswith(".")
+
+
+def modules() -> list:
+    return [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(cudnn_rnn_tf.__path__, "cudnn_rnn_tf.")
+        if not found.name.endswith("__main__")
+    ]
+
+
+def classes() -> set[type]:
+    return {
+        value
+        for module in modules()
+        for value in vars(module).values()
+        if inspect.isclass(value) and value.__module__.startswith("cudnn_rnn_tf")
+    } | {cudnn_rnn_tf.keras.LSTM, cudnn_rnn_tf.keras.Bidirectional}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_no_other_private_method_is_overridden():
+    """A new version may also begin to use a name that a class here has for something else."""
+    known = {point.name for point in _compat.EXTENSION_POINTS} | SHARED
+    found = set()
+    for one in classes():
+        bases = [base for base in one.__mro__ if base.__module__.partition(".")[0] in OTHERS]
+        for name in filter(is_private, vars(one)):
+            # Python's own machinery for abstract and generic classes, and Keras's, which tracks.
+            if name.startswith("_abc_") or name in ("_is_protocol", "_parameters_"):
+                continue
+            if any(name in vars(base) for base in bases):
+                found.add(name)
+                assert name in known, f"{one.__name__}.{name} is {bases}'s as well"
+    assert len(found) >= 6
+
+
+def test_other_modules_name_nothing_private():
+    pattern = r"tf\.__internal__|tensorflow\.(?:python|core|compiler)\b|keras\.src|\._keras_mask"
+    for path in PACKAGE.rglob("*.py"):
+        if path.name != "_compat.py":
+            assert not re.search(pattern, path.read_text()), path
+    assert len(re.findall(pattern, (PACKAGE / "_compat.py").read_text())) >= 5
+
+
+def test_variables_keep_what_a_restored_buffer_replaces():
+    variable = keras.Variable(tf.zeros([2]), dtype="float32")
+    # A variable that waits for its first value is given another initializer.
+    assert isinstance(variable._value, tf.Variable)
+    assert "_initializer" in vars(variable)
+
+
+def test_masks_are_those_that_keras_reads():
+    tensor = tf.zeros([1, 2, 3])
+    assert _compat.keras_mask(tensor) is None
+    mask = tf.constant([[True, False]])
+    _compat.set_keras_mask(tensor, mask)
+    assert _compat.keras_mask(tensor) is mask
+    masked = keras.layers.Masking()(tf.ones([1, 2, 3]))
+    assert _compat.keras_mask(masked).numpy().tolist() == [[True, True]]
+    loss = keras.losses.MeanSquaredError()(
+        tf.constant([[[1.0], [5.0]]]), with_mask([[[0.0], [0.0]]])
+    )
+    assert loss.numpy() == 1  # The second step is masked.
+
+
+def with_mask(values: list) -> tf.Tensor:
+    tensor = tf.constant(values)
+    _compat.set_keras_mask(tensor, tf.constant([[True, False]]))
+    return tensor
+
+
+def test_reference_variables():
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        old = v1.get_variable("old", [2], use_resource=False)
+        new = v1.get_variable("new", [2], use_resource=True)
+    assert _compat.is_reference(old)
+    assert not _compat.is_reference(new)
+
+
+def test_calls_of_tf_keras():
+    tf_keras = pytest.importorskip("tf_keras")
+    assert not _compat.is_in_call_of_tf_keras()
+    seen = []
+
+    class Probe(tf_keras.layers.Layer):
+        def call(self, inputs):
+            seen.append(_compat.is_in_call_of_tf_keras())
+            return inputs
+
+    Probe()(tf.zeros([1, 2]))
+    assert seen == [True]

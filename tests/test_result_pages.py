@@ -1,0 +1,113 @@
+"""The pages of results: what they say is what their data say, in a form that readers know."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import cpu_report, gpu_page
+
+RESULTS = pathlib.Path(gpu_page.__file__).parent / "results"
+
+
+def load(name: str) -> dict:
+    return json.loads((RESULTS / name).read_text())
+
+
+def test_pages_are_those_of_the_data_in_the_repository():
+    assert (RESULTS / "cpu.md").read_text() == cpu_report.page(load("cpu.json"))
+    assert (RESULTS / "gpu_speed.md").read_text() == gpu_page.page(load("gpu_speed.json"))
+
+
+# Keras takes twice as long, PyTorch three times; in the last row Keras is faster.
+LENGTHS = """
+from benchmarks import gpu_lengths
+times = {}
+for row in map(str, gpu_lengths.ROWS):
+    for variant in ("mask", "lengths", "full", "cudnn", "drawn"):
+        faster = row == str(gpu_lengths.ROWS[-1]) and variant in ("mask", "drawn")
+        times["cudnn_rnn_tf", row, variant] = 1.5
+        times["keras", row, variant] = 0.75 if faster else 3.0
+        times["torch", row, variant] = 4.5
+print(gpu_lengths._text(times, {"cudnn_rnn_tf": {"GPU": "one"}, "keras": {"GPU": "two"}}))
+"""
+TRAINING = """
+import json, pathlib
+from benchmarks import gpu_training
+records = [{"environment": {"GPU": "one"}}]
+for policy, keras in (("float32", 30.0), ("mixed_float16", 5.0)):
+    for library, ms in ((gpu_training.OURS, 10.0), (gpu_training.KERAS, keras)):
+        record = {"measure": "fit", "library": library, "variant": policy, "value": {"ms": ms}}
+        records.append(record)
+file = pathlib.Path("training.jsonl")
+file.write_text("\\n".join(map(json.dumps, records)))
+print(gpu_training._page(file))
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Each page's text: two of made-up measurements, by processes of their own for their flags."""
+    made_up = {
+        name: subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path_factory.mktemp(name),
+            env={"PYTHONPATH": str(RESULTS.parents[1])},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for name, program in (("lengths", LENGTHS), ("training", TRAINING))
+    }
+    return {
+        "cpu": cpu_report.page(load("cpu.json")),
+        "gpu_speed": gpu_page.page(load("gpu_speed.json")),
+        **made_up,
+    }
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """The cells of each table, its titles first."""
+    found = re.findall(r"^\|.*\n\|---.*\n(?:\|.*\n?)*", page, re.MULTILINE)
+    return [
+        [line.strip("| ").split(" | ") for line in table.splitlines() if "|---" not in line]
+        for table in found
+    ]
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu_speed", "lengths", "training"])
+def test_readers_find_their_way(pages, name):
+    page = pages[name]
+    assert len(tables(page)) >= 2
+    assert "this package" in page and "ours" not in page.lower().split()
+    assert "missed" not in page
+    assert "above 1, this package" in " ".join(page.split())  # What a ratio means.
+    assert page.rstrip().splitlines()[-1].startswith("Written by `python -m benchmarks.")
+
+
+def column(table: list[list[str]], title: str) -> list[str]:
+    index = table[0].index(title)
+    return [row[index] for row in table[1:]]
+
+
+@pytest.mark.parametrize("name, count", [("cpu", 2), ("lengths", 3), ("training", 1)])
+def test_rows_that_gain_the_least_come_first(pages, name, count):
+    of_speed = [table for table in tables(pages[name]) if table[0][0] in ("network", "policy")]
+    of_speed = [table for table in of_speed if "ratio" in table[0] and table[0][1] != "float32"]
+    assert len(of_speed) >= count
+    for table in of_speed:
+        ratios = [cell.split()[0] for cell in column(table, "ratio") if cell != "–"]
+        assert ratios == sorted(ratios, key=float)
+
+
+def test_ratios_are_the_others_time_over_this_packages(pages):
+    training, inference, drawn = tables(pages["lengths"])
+    assert training[1][1:] == ["1.500", "1.500", "3.000", "2.0", "4.500", "3.0", *training[1][7:]]
+    assert training[1][7:] == ["1.500", "1.500", "1.0"]
+    assert min(column(inference, "ratio") + column(drawn, "ratio"), key=float) == "0.5"
+    fit = tables(pages["training"])[0]
+    assert fit[1][:4] == ["mixed_float16", "10.0", "5.0", "0.5"]
+    assert fit[2][:4] == ["float32", "10.0", "30.0", "3.0"]
