@@ -8,7 +8,8 @@ leaves DIR/SYSTEM.jsonl. Anywhere, from these files:
 
     python -m benchmarks.gpu_lengths --system=report --output=DIR
 
-writes benchmarks/results/gpu_lengths.md and gpu_lengths.svg.
+writes benchmarks/results/gpu_lengths.md and gpu_lengths.svg. The files that the committed page was
+made from are in benchmarks/results/gpu_lengths.
 
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
 step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variant "drawn", the
@@ -450,7 +451,8 @@ LEGEND = """\
 * **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
   steps; the type, where tf32 is float32 with TensorFloat-32 allowed.
 * **Numbers without a unit** are milliseconds of a step. The lengths of the sequences are drawn anew
-  for each step, from [T/4, T].
+  for each step, from [T/4, T]. Below about 0.7 of them, a step waits for TensorFlow's own work on
+  the host, whose speed differs by up to two times between the columns of a row.
 * **Mask**: the layer is called with a mask; Keras gets the same one, PyTorch packed sequences.
   **Lengths**: it is called with lengths. **Full**: all sequences have T steps, and neither is
   given.

@@ -20,6 +20,14 @@ def load(name: str) -> dict:
 def test_pages_are_those_of_the_data_in_the_repository():
     assert (RESULTS / "cpu.md").read_text() == cpu_report.page(load("cpu.json"))
     assert (RESULTS / "gpu_speed.md").read_text() == gpu_page.page(load("gpu_speed.json"))
+    program = (
+        "import pathlib; from benchmarks import gpu_lengths; "
+        f"print(gpu_lengths._text(*gpu_lengths._read(pathlib.Path({str(RESULTS)!r}, 'gpu_lengths'))))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=RESULTS.parents[1], capture_output=True, text=True
+    ).stdout
+    assert (RESULTS / "gpu_lengths.md").read_text().strip() == printed.strip()
 
 
 # Keras takes twice as long, PyTorch three times; in the last row Keras is faster.
