@@ -21,11 +21,14 @@ def test_pages_are_those_of_the_data_in_the_repository():
     assert (RESULTS / "cpu.md").read_text() == cpu_report.page(load("cpu.json"))
     assert (RESULTS / "gpu_speed.md").read_text() == gpu_page.page(load("gpu_speed.json"))
     program = (
-        "import pathlib; from benchmarks import gpu_lengths; "
-        f"print(gpu_lengths._text(*gpu_lengths._read(pathlib.Path({str(RESULTS)!r}, 'gpu_lengths'))))"
+        "import pathlib, sys; from benchmarks import gpu_lengths; "
+        "print(gpu_lengths._text(*gpu_lengths._read(pathlib.Path(sys.argv[1]))))"
     )
     printed = subprocess.run(
-        [sys.executable, "-c", program], cwd=RESULTS.parents[1], capture_output=True, text=True
+        [sys.executable, "-c", program, RESULTS / "gpu_lengths"],
+        cwd=RESULTS.parents[1],
+        capture_output=True,
+        text=True,
     ).stdout
     assert (RESULTS / "gpu_lengths.md").read_text().strip() == printed.strip()
 
