@@ -52,7 +52,8 @@ KINDS = {
         "lengths and compare with a CPU, in one process and in two at once, while the memory is "
         "watched: at the least, the last quarter of the time is to need no more than the second, "
         "but for 5 % and 100 MB. Steps run out of memory, and a small one after each is to be "
-        "right. A program under `keras.callbacks.BackupAndRestore` is killed and resumed.",
+        "right. A program under `keras.callbacks.BackupAndRestore`, and one of two workers under "
+        "`tf.distribute.MultiWorkerMirroredStrategy`, are killed and resumed.",
     ),
 }
 

@@ -4,10 +4,11 @@
 
 Eight threads train and infer with changing shapes and lengths and compare with a CPU, in one
 process for three quarters of the time and in two at once for the rest, while the memory is watched.
-Then steps run out of memory, each failure being followed by a small step; and a program that trains
-under `keras.callbacks.BackupAndRestore` is killed in the middle of epochs and resumed. The last two
-take some minutes more, whatever the time. What came of it is added to the file as one line, for
-`reliability.py add` to take over. The exit status says whether anything failed.
+Then steps run out of memory, each failure being followed by a small step. A program that trains
+under `keras.callbacks.BackupAndRestore`, and one of two workers under
+`tf.distribute.MultiWorkerMirroredStrategy`, are killed in the middle of epochs and resumed. These
+last three take some minutes more, whatever the time. What came of it is added to the file as one
+line, for `reliability.py add` to take over. The exit status says whether anything failed.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,10 @@ import numpy as np
 import record
 
 WORK = pathlib.Path(__file__).with_name("soak_work.py")
-PARTS = ("threads", "processes", "memory", "backup")
+WORKERS = pathlib.Path(__file__).with_name("two_workers.py")
+# The programs that are killed train for so many.
+EPOCHS = 4
+PARTS = ("threads", "processes", "memory", "backup", "workers")
 # How the time is shared out between those that take as long as they are told to.
 SHARES = {"threads": 3, "processes": 1}
 
@@ -49,6 +54,7 @@ def run(seconds: float, seed: int, parts: Sequence[str], kills: int) -> dict[str
         ),
         "memory": lambda: finish([start("memory")]),
         "backup": lambda: [kill_and_resume(kills, random.Random(seed))],
+        "workers": lambda: [kill_a_worker(kills, random.Random(seed))],
     }
     for part in parts:
         try:
@@ -84,7 +90,7 @@ def kill_and_resume(kills: int, rng: random.Random) -> dict[str, Any]:
         undisturbed.mkdir()
         finish([start("backup", undisturbed, -1, -1)])
         # Later and later, so that each is reached.
-        for epoch in sorted(rng.choices(range(4), k=kills)):
+        for epoch in sorted(rng.choices(range(EPOCHS), k=kills)):
             process = start("backup", disturbed, epoch, rng.randrange(11))
             try:
                 process.communicate(timeout=600)
@@ -93,12 +99,66 @@ def kill_and_resume(kills: int, rng: random.Random) -> dict[str, Any]:
                 raise EndError(f"it hung before it was killed in epoch {epoch}") from error
             if process.returncode != -signal.SIGKILL:
                 raise EndError(f"it was not killed in epoch {epoch}: {process.returncode}")
-        finish([start("backup", disturbed, -1, -1)])
-        weights = [_weights(folder / "weights.npz") for folder in (disturbed, undisturbed)]
-        same = [a.tobytes() == b.tobytes() for a, b in zip(*weights, strict=True)]
+        (last,) = finish([start("backup", disturbed, -1, -1)])
+        _check_epochs(last, [EPOCHS - epoch])
+        return _compare("kills under BackupAndRestore", kills, [disturbed, undisturbed])
+
+
+def kill_a_worker(kills: int, rng: random.Random) -> dict[str, Any]:
+    """Kills one of two workers in the middle of epochs; each time both begin anew."""
+    never = (-1, -1)
+    with tempfile.TemporaryDirectory() as name:
+        disturbed, undisturbed = (pathlib.Path(name, folder) for folder in ("a", "b"))
+        finish(_start_workers(undisturbed, [never, never]))
+        for epoch in sorted(rng.choices(range(EPOCHS), k=kills)):
+            killed = rng.randrange(2)
+            kill_at = [never, never]
+            kill_at[killed] = (epoch, rng.randrange(12))
+            workers = _start_workers(disturbed, kill_at)
+            try:
+                workers[killed].communicate(timeout=600)
+                status = workers[killed].returncode
+                if status != -signal.SIGKILL:
+                    raise EndError(f"a worker was not killed in epoch {epoch}: {status}")
+            except subprocess.TimeoutExpired as error:
+                raise EndError(f"it hung before it was killed in epoch {epoch}") from error
+            finally:
+                # The other one waits for it; whoever runs a cluster ends it, too.
+                for worker in workers:
+                    worker.kill()
+                    worker.communicate()
+        # The first worker may have saved the epoch in whose last step the other was killed.
+        for last in finish(_start_workers(disturbed, [never, never])):
+            _check_epochs(last, [EPOCHS - epoch, EPOCHS - epoch - 1])
+        folders = [folder / index for folder in (disturbed, undisturbed) for index in "01"]
+        return _compare("kills of one of two workers", kills, folders)
+
+
+def _start_workers(
+    folder: pathlib.Path, kill_at: Sequence[tuple[int, int]]
+) -> list[subprocess.Popen]:
+    with socket.socket() as first, socket.socket() as second:
+        for one in (first, second):
+            one.bind(("localhost", 0))
+        ports = [one.getsockname()[1] for one in (first, second)]
+    return [start(folder, index, *ports, *kill_at[index], program=WORKERS) for index in range(2)]
+
+
+def _check_epochs(result: dict[str, Any], expected: Sequence[int]) -> None:
+    """A run that began anew would end with the same weights."""
+    if result["epochs"] not in expected:
+        raise EndError(f"the last run took {result['epochs']} epochs, not {expected}")
+
+
+def _compare(what: str, kills: int, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
+    """All folders are to have the same weights."""
+    weights = [_weights(folder / "weights.npz") for folder in folders]
+    same = [
+        len({array.tobytes() for array in arrays}) == 1 for arrays in zip(*weights, strict=True)
+    ]
     failures = [] if all(same) else [f"{same.count(False)} of {len(same)} weights differ"]
     ends = {"resumed, in the end equal to the bit": kills * all(same)}
-    return {"counts": {"kills under BackupAndRestore": ends}, "failures": failures}
+    return {"counts": {what: ends}, "failures": failures}
 
 
 def _weights(path: pathlib.Path) -> list[np.ndarray]:
@@ -106,9 +166,9 @@ def _weights(path: pathlib.Path) -> list[np.ndarray]:
         return [file[name] for name in file.files]
 
 
-def start(*arguments: object) -> subprocess.Popen:
+def start(*arguments: object, program: pathlib.Path = WORK) -> subprocess.Popen:
     return subprocess.Popen(
-        [*record.PYTHON, WORK, *map(str, arguments)],
+        [*record.PYTHON, program, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -145,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1200, help="of the first two parts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parts", default=",".join(PARTS), help="some of %(default)s")
-    parser.add_argument("--kills", type=int, default=2, help="under BackupAndRestore")
+    parser.add_argument("--kills", type=int, default=2, help="in each of the last two parts")
     parser.add_argument("--commit", help="where this is no clone of the repository")
     parser.add_argument("--out", type=pathlib.Path, default=record.RESULTS)
     options = parser.parse_args(arguments)

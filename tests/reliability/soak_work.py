@@ -265,7 +265,10 @@ def train_with_backup(folder: pathlib.Path, epoch: int, batch: int) -> dict[str,
     model.compile("adam", "mse", jit_compile=False)
 
     class Kill(keras.callbacks.Callback):
+        epochs = 0
+
         def on_epoch_begin(self, index: int, logs: Any = None) -> None:
+            self.epochs += 1
             self._epoch = index
 
         def on_train_batch_end(self, index: int, logs: Any = None) -> None:
@@ -274,10 +277,10 @@ def train_with_backup(folder: pathlib.Path, epoch: int, batch: int) -> dict[str,
 
     backup = keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)
     targets = data.sum(axis=(1, 2))[:, None]
-    callbacks = [backup, Kill()]
-    model.fit(data, targets, 8, 4, verbose=0, shuffle=False, callbacks=callbacks)
+    kill = Kill()
+    model.fit(data, targets, 8, 4, verbose=0, shuffle=False, callbacks=[backup, kill])
     np.savez(folder / "weights.npz", *(weight.numpy() for weight in model.weights))
-    return {}
+    return {"epochs": kill.epochs}
 
 
 def main(arguments: list[str]) -> None:
