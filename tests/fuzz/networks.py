@@ -26,6 +26,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
         "bias_mode": rng.choice(("none", "single_input", "single_recurrent", "double")),
         "dropout": rng.choice((0.0, 0.5)),
         "cell_clip": rng.choice((0.0, 0.3)) if is_lstm else 0.0,
+        "recurrent_dropout": rng.choice((0.0, 0.0, 0.3)),
         "max_time": rng.randrange(5),
         "batch_size": rng.randrange(4),
         "time_major": rng.random() < 0.5,

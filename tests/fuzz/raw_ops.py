@@ -128,6 +128,8 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     }
     for name in ("dropout", "cell_clip", "time_major"):
         attributes[name] = network[name]
+    # Older cases of the corpus have none.
+    attributes["recurrent_dropout"] = network.get("recurrent_dropout", 0.0)
     attributes["has_sequence_lengths"] = True
     if case["op"] == "forward":
         return tensors, {**attributes, "is_training": True, "algorithm": "auto"}
