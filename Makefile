@@ -1,6 +1,6 @@
 # make run    trains the example model     make test   runs the tests, but for slow ones
 # make test-all  runs all of them, as is due where kernels have changed
-# make lint   checks style                 make wheel  builds and checks a wheel
+# make lint   checks style and types       make wheel  builds and checks a wheel
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
 # make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
 # make reliability ARGS="calls --seconds=600"  does so for long and writes down what came of it
@@ -41,6 +41,7 @@ reliability: $(VENV)/.package $(VENV)/.test
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
 
 wheel: $(VENV)/.wheel

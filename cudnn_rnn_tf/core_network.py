@@ -5,8 +5,8 @@ and it can be differentiated any number of times.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -159,7 +159,8 @@ def _run_pseudo_layer(
     Returns:
         outputs [T, B, P], and the final states.
     """
-    step = {"lstm": _lstm_step, "gru": _gru_step}.get(config.rnn_mode, _rnn_step)
+    steps: dict[str, Callable[..., list[tf.Tensor]]] = {"lstm": _lstm_step, "gru": _gru_step}
+    step = steps.get(config.rnn_mode, _rnn_step)
     max_time = tf.shape(inputs)[0]
     dtype = inputs.dtype
 
@@ -171,7 +172,7 @@ def _run_pseudo_layer(
     valid_steps = None if valid is None else array(valid)
     outputs = tf.TensorArray(dtype, size=max_time, element_shape=states[0].shape)
 
-    def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor):
+    def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor) -> tuple[Any, ...]:
         new_states = step(config, layer, input_side.read(time), *states)
         for new, old in zip(new_states, states, strict=True):
             new.set_shape(old.shape)

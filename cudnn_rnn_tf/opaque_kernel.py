@@ -138,14 +138,14 @@ def params_from_stacked(
 ) -> tf.Tensor:
     """The inverse of `stacked_parts`."""
     gates = config.layout.num_gates
-    kernels, recurrent_kernels = iter(kernels), iter(recurrent_kernels)
+    next_kernels, next_recurrent_kernels = iter(kernels), iter(recurrent_kernels)
     weights: list[tf.Tensor] = []
     while len(weights) < len(config.layout.weight_names):
         name = config.layout.weight_names[len(weights)]
         if "projection" in name:
-            weights.append(tf.transpose(next(recurrent_kernels)))
+            weights.append(tf.transpose(next(next_recurrent_kernels)))
         else:
-            source = recurrent_kernels if "recurrent_kernel" in name else kernels
+            source = next_recurrent_kernels if "recurrent_kernel" in name else next_kernels
             weights += tf.split(tf.transpose(next(source)), gates, axis=0)
     parts = [part for bias in biases for part in tf.split(bias, gates, axis=0)]
     return ops.canonical_to_params(config, weights, parts)

@@ -2,7 +2,7 @@
 
 import importlib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -101,17 +101,16 @@ def pseudo_layers(layer: CudnnRNN) -> list[PseudoLayer]:
     has_projection = getattr(layer, "num_proj", None) is not None
     has_side = _sides(layer.bias_mode)
 
-    def stack(tensors: Any, present: bool = True) -> np.ndarray | None:
-        gates = NUM_GATES[layer.rnn_mode]
-        return np.concatenate([next(tensors) for _ in range(gates)]) if present else None
+    def stack(tensors: Iterator[np.ndarray]) -> np.ndarray:
+        return np.concatenate([next(tensors) for _ in range(NUM_GATES[layer.rnn_mode])])
 
     return [
         PseudoLayer(
             kernel=stack(weights),
             recurrent_kernel=stack(weights),
             projection=next(weights) if has_projection else None,
-            bias=stack(biases, has_side[0]),
-            recurrent_bias=stack(biases, has_side[1]),
+            bias=stack(biases) if has_side[0] else None,
+            recurrent_bias=stack(biases) if has_side[1] else None,
         )
         for _ in range(layer.num_layers * layer.num_dirs)
     ]
@@ -185,7 +184,7 @@ def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
                     f"bias_mode={layer.bias_mode!r} has no place for a bias that is there and not "
                     "zero"
                 )
-    layer.kernel.assign(layer.canonical_to_params(matrices, biases))
+    layer._built_kernel().assign(layer.canonical_to_params(matrices, biases))
 
 
 def _sides(bias_mode: str) -> tuple[bool, bool]:

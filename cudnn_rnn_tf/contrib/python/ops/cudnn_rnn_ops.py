@@ -1,5 +1,6 @@
 """`tensorflow.contrib.cudnn_rnn.python.ops.cudnn_rnn_ops`: op-level models, saveables and cells."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -47,7 +48,7 @@ from cudnn_rnn_tf.saveable import (
     RNNParamsSaveable,
 )
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[..., tuple[tf.Tensor, tf.Tensor]]] = {
     CUDNN_GRU: cudnn_gru,
     CUDNN_RNN_TANH: cudnn_rnn_tanh,
     CUDNN_RNN_RELU: cudnn_rnn_relu,
