@@ -24,10 +24,10 @@ run: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python examples/char_lm.py $(ARGS)
 
 test: $(VENV)/.package $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.package $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 fuzz: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz.py $(ARGS)

@@ -20,6 +20,9 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
+# One worker of pytest-xdist takes them all: what they share is made once.
+pytestmark = pytest.mark.xdist_group("char_lm")
+
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 WORDS = "the tea that a rat ate at the table set on a stone near the eastern train to another state"
 STEPS_PER_EPOCH = 15
@@ -370,9 +373,10 @@ def test_says_what_is_wrong(char_lm, finished, text_path, changed, message):
     ("changed", "message"),
     [
         ({"dropout": 1.5}, "flag --dropout=1.5"),
-        (
+        pytest.param(
             {"strategy": "mirrored", "virtual_devices": 3},
             "--batch_size=8 cannot be shared out evenly among 3 replicas",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -30,6 +30,7 @@ def test_variable_lengths(v2_behavior):
     assert float(re.search(r"between op and cells: (\S+)", printed)[1]) < 1e-5
 
 
+@pytest.mark.slow
 def test_float16_bidirectional():
     printed = run("float16_bidirectional.py", "--steps=150")
     assert "computed in float16 with ['float32', 'float32']" in printed

@@ -12,6 +12,9 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
+# One worker of pytest-xdist takes them all: what they share is made once.
+pytestmark = pytest.mark.xdist_group("saved_model")
+
 MODES = tuple(LAYERS)
 TIMEOUT_SECONDS = 120
 
