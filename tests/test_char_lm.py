@@ -369,14 +369,14 @@ def test_says_what_is_wrong(char_lm, finished, text_path, changed, message):
         char_lm.main(["char_lm.py"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"dropout": 1.5}, "flag --dropout=1.5"),
-        pytest.param(
+        (
             {"strategy": "mirrored", "virtual_devices": 3},
             "--batch_size=8 cannot be shared out evenly among 3 replicas",
-            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
@@ -20,9 +22,7 @@ def run(program: str, *flags: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize(
-    "v2_behavior", ["--v2_behavior", pytest.param("--nov2_behavior", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("v2_behavior", ["--v2_behavior", "--nov2_behavior"])
 def test_variable_lengths(v2_behavior):
     printed = run("variable_lengths.py", "--steps=150", v2_behavior)
     # To tell the mean errs by 1/6, the variance of a sum of two numbers from [0, 1].
@@ -30,7 +30,6 @@ def test_variable_lengths(v2_behavior):
     assert float(re.search(r"between op and cells: (\S+)", printed)[1]) < 1e-5
 
 
-@pytest.mark.slow
 def test_float16_bidirectional():
     printed = run("float16_bidirectional.py", "--steps=150")
     assert "computed in float16 with ['float32', 'float32']" in printed

@@ -30,6 +30,7 @@ def source(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_drop_ins_are_what_is_tested(source, capfd):
     assert run_keras_tests.main([str(source)]) == 0
     printed = capfd.readouterr().out

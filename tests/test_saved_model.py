@@ -168,6 +168,7 @@ def test_served_by_a_fresh_process(cases):
             np.testing.assert_array_equal(result, value, f"{name}, call {number}")
 
 
+@pytest.mark.slow
 def test_without_the_package(cases):
     """TensorFlow's error names an op that is not registered."""
     root, expected = cases

@@ -265,6 +265,7 @@ def in_session(case: random_configs.Case) -> list[np.ndarray]:
         return session.run(second, dict(zip(feeds, session.run(values), strict=True)))
 
 
+@pytest.mark.slow
 def test_session():
     """In a TensorFlow 1 graph, with placeholders of unknown shapes."""
     for a, b in zip(in_session(WITH_DROPOUT), Network(WITH_DROPOUT).all_second(), strict=True):
