@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 import tensorflow as tf
+import tested_versions
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import native, op_library
@@ -120,6 +121,23 @@ def test_missing_op_library_is_an_import_error(monkeypatch):
     monkeypatch.setattr(native, "op_library_files", dict)
     with pytest.raises(ImportError, match="cudnn_rnn_tf has no op library: CUDNN_RNN_TF_TENSORFL"):
         op_library.load()
+
+
+# What is claimed, and what checks it.
+
+
+def test_the_readme_says_what_runs_wrote():
+    """`pip_package/tested_versions.py` writes the table, of runs with every TensorFlow."""
+    table = tested_versions.table()
+    assert f"\n\n{table}\n" in (ROOT / "README.md").read_text()
+    for version in load_script("build_pip_package").TENSORFLOWS:
+        assert f"\n| {version}." in table
+
+
+def test_hooks_before_commits_are_of_the_versions_of_lint(pyproject):
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    used = re.findall(r"additional_dependencies: \[(.*)\]", hooks)
+    assert set(used) == set(pyproject["dependency-groups"]["dev"])
 
 
 # Building.
