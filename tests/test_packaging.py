@@ -98,7 +98,10 @@ def test_refuses_another_tensorflow(three_libraries, monkeypatch, imported):
     ("origin", "what"),
     [
         ("", f"--no-binary cudnn_rnn_tf cudnn_rnn_tf=={crnn.__version__}"),
-        ('{"url": "file:///a/b.whl", "archive_info": {}}', "--no-binary cudnn_rnn_tf "),
+        (
+            '{"url": "file:///a%20b/c.whl", "archive_info": {}}',
+            f"--find-links file:///a%20b --no-binary cudnn_rnn_tf cudnn_rnn_tf=={crnn.__version__}",
+        ),
         ('{"url": "file:///a%20b", "dir_info": {}}', "--no-cache-dir '/a b'"),
         ('{"url": "file:///a", "dir_info": {"editable": true}}', "--no-cache-dir --editable /a"),
     ],
