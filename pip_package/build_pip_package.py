@@ -50,8 +50,8 @@ expected = model.predict(inputs, verbose=0)
 loaded = keras.saving.load_model("model.keras")
 np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), expected)
 model.export("exported", verbose=False)
-served = tf.saved_model.load("exported").serve(inputs)
-np.testing.assert_allclose(served, expected, rtol=1e-5, atol=1e-6)
+exported = tf.saved_model.load("exported")
+np.testing.assert_allclose(exported.serve(inputs), expected, rtol=1e-5, atol=1e-6)
 
 sys.path.insert(0, sys.argv[2])
 import tested_versions
