@@ -17,7 +17,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = ROOT / "pip_package" / "tested_versions"
 README = ROOT / "README.md"
-COLUMNS = ("tensorflow", "keras", "python", "device", "installed from", "passed")
+COLUMNS = ("TensorFlow", "Keras", "Python", "device", "installed from", "passed")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 
 
@@ -34,7 +34,7 @@ def record(path: str | pathlib.Path, passed: str) -> None:
         device = f"GPU, CUDA {build['cuda_version']}, cuDNN {build['cudnn_version']}"
     origin = importlib.metadata.distribution("cudnn_rnn_tf").read_text("direct_url.json") or "{}"
     source = "source" if "dir_info" in json.loads(origin) else "wheel"
-    values = (*(info[name] for name in COLUMNS[:3]), device, source, passed)
+    values = (*(info[name.lower()] for name in COLUMNS[:3]), device, source, passed)
     run = dict(zip(COLUMNS, values, strict=True))
     pathlib.Path(path).write_text(json.dumps(run, indent=2) + "\n")
 
@@ -43,7 +43,7 @@ def table() -> str:
     """The runs that are kept, the newest versions first."""
 
     def order(run: dict[str, Any]) -> list[Any]:
-        versions = (run["tensorflow"], run["python"])
+        versions = (run["TensorFlow"], run["Python"])
         return [[-int(number) for number in re.findall(r"\d+", version)] for version in versions]
 
     runs = [json.loads(path.read_text()) for path in sorted(RUNS.glob("*.json"))]
