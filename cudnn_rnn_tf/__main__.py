@@ -150,11 +150,7 @@ def parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"cudnn_rnn_tf {information.__version__}"
     )
     # Abseil's flags stand before the command.
-    commands = result.add_subparsers(
-        required=True,
-        metavar="COMMAND",
-        parser_class=_CommandParser,
-    )
+    commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
 
     def command(
         run: Callable[[argparse.Namespace], None], help_text: str, more: str = ""

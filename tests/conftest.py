@@ -45,7 +45,9 @@ def pytest_testnodedown(node) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Config) -> None:
-    if (path := config.option.record_versions) and exitstatus == 0:
+    # Workers of pytest-xdist come here as well, each with its share.
+    is_worker = hasattr(config, "workerinput")
+    if (path := config.option.record_versions) and exitstatus == 0 and not is_worker:
         count = len(terminalreporter.getreports("passed"))
         but = ", but for slow ones" if config.option.markexpr == "not slow" else ""
         tested_versions.record(path, f"{count:,} tests{but}")

@@ -328,7 +328,7 @@ class _CudnnRNN(HasConfig, BaseLayer, tf.__internal__.tracking.AutoTrackable):
         if self._saveable is not None:
             raise RuntimeError(f"Cudnn saveable already created for layer {self.name!r}")
         config, variable, own_scope = self._config, self._variable, self._scope
-        # They are made before it.
+        # `build` has made them by now.
         assert variable is not None and own_scope is not None
 
         def create(scope: str) -> CudnnOpaqueParamsSaveable:
