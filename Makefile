@@ -1,6 +1,6 @@
 # make run    trains the example model     make test   runs the tests, but for slow ones
 # make test-all  runs all of them, as is due where kernels have changed
-# make lint   checks style                 make wheel  builds and checks a wheel
+# make lint   checks style and types       make wheel  builds and checks a wheel
 # make docs   builds the documentation as a web site, in build/site
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
 # make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
@@ -25,10 +25,10 @@ run: $(VENV)/.package $(VENV)/.examples
 	$(BIN)/python examples/char_lm.py $(ARGS)
 
 test: $(VENV)/.package $(VENV)/.test $(VENV)/.examples
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.package $(VENV)/.test $(VENV)/.examples
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 fuzz: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz.py $(ARGS)
@@ -42,6 +42,7 @@ reliability: $(VENV)/.package $(VENV)/.test
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
 
 docs: $(VENV)/.docs

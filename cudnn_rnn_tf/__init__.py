@@ -5,6 +5,8 @@
 registers the ops, which a SavedModel that uses them needs.
 """
 
+from typing import NoReturn as _NoReturn
+
 from cudnn_rnn_tf import native
 
 try:
@@ -13,7 +15,7 @@ except ModuleNotFoundError as error:
     # Without TensorFlow, cudnn_rnn_tf.native works on its own.
     _missing = str(error)
 
-    def __getattr__(name: str):
+    def __getattr__(name: str) -> _NoReturn:
         raise AttributeError(
             f"cudnn_rnn_tf.{name} needs TensorFlow, which cannot be imported ({_missing}); only "
             "cudnn_rnn_tf.native works without it"

@@ -1,7 +1,6 @@
 """The command `cudnn-rnn-tf`, and `python -m cudnn_rnn_tf`."""
 
 import argparse
-import functools
 import json
 import pathlib
 import sys
@@ -135,6 +134,13 @@ def _count(text: str) -> int:
     return number
 
 
+class _CommandParser(argparse_flags.ArgumentParser):
+    """A command's parser, which leaves Abseil's flags to the one before it."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(inherited_absl_flags=None, **kwargs)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; what it parses has the function to `run`."""
     result = argparse_flags.ArgumentParser(
@@ -144,11 +150,7 @@ def parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"cudnn_rnn_tf {information.__version__}"
     )
     # Abseil's flags stand before the command.
-    commands = result.add_subparsers(
-        required=True,
-        metavar="COMMAND",
-        parser_class=functools.partial(argparse_flags.ArgumentParser, inherited_absl_flags=None),
-    )
+    commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
 
     def command(
         run: Callable[[argparse.Namespace], None], help_text: str, more: str = ""

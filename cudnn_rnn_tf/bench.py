@@ -111,11 +111,11 @@ def _in_tensorflow(
 
     # A number of the results, which a GPU has when all is done, is what is waited for.
     @tf.function
-    def infer():
+    def infer() -> tf.Tensor:
         return run(x, False)[0, 0, 0]
 
     @tf.function
-    def train():
+    def train() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(x)
             outputs = run(x, True)
@@ -153,7 +153,7 @@ def _torch(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     module = to_torch(layer).to(device)
-    x = torch.from_numpy(inputs).to(device, getattr(torch, workload.dtype)).requires_grad_()
+    x: Any = torch.from_numpy(inputs).to(device, getattr(torch, workload.dtype)).requires_grad_()
     lengths = workload.lengths
 
     def run() -> Any:

@@ -5,6 +5,7 @@ and it can be differentiated any number of times.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -122,7 +123,8 @@ def _run_pseudo_layer(
     Returns:
         outputs [T, B, P], and the final states.
     """
-    step = {"lstm": _lstm_step, "gru": _gru_step}.get(config.rnn_mode, _rnn_step)
+    steps: dict[str, Callable[..., list[tf.Tensor]]] = {"lstm": _lstm_step, "gru": _gru_step}
+    step = steps.get(config.rnn_mode, _rnn_step)
     max_time = tf.shape(inputs)[0]
     dtype = inputs.dtype
 
@@ -134,7 +136,7 @@ def _run_pseudo_layer(
     valid_steps = None if valid is None else array(valid)
     outputs = tf.TensorArray(dtype, size=max_time, element_shape=states[0].shape)
 
-    def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor):
+    def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor) -> tuple[Any, ...]:
         new_states = step(config, layer, masks, input_side.read(time), *states)
         for new, old in zip(new_states, states, strict=True):
             new.set_shape(old.shape)

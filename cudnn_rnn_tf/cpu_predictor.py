@@ -66,7 +66,7 @@ class CpuPredictor:
                 f"expected num_threads to lie in [1, {_MAX_THREADS}], but received {num_threads}"
             )
         config = layer._built_config()
-        params = tf.cast(layer.kernel.value, layer.compute_dtype).numpy()
+        params = tf.cast(layer._built_kernel().value, layer.compute_dtype).numpy()
         self.__setstate__(
             _State(
                 config,

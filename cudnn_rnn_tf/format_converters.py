@@ -110,16 +110,18 @@ class CudnnParamsFormatConverter:
         self, cu_weights: Sequence[tf.Tensor], cu_biases: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], ...]:
         num_gates = self._config.layout.num_gates
-        cu_weights, cu_biases = iter(cu_weights), iter(cu_biases)
-        weights, biases, projections = [], [], []
+        next_weights, next_biases = iter(cu_weights), iter(cu_biases)
+        weights: list[tf.Tensor] = []
+        biases: list[tf.Tensor] = []
+        projections: list[tf.Tensor] = []
         for layer in range(self._num_layers):
             for _ in range(self._num_dirs):
                 count = num_gates * (2 if self._has_input_side(layer) else 1)
-                own = [next(cu_weights) for _ in range(count)]
+                own = [next(next_weights) for _ in range(count)]
                 weights += self._cudnn_to_tf_weights(*own)
                 if self._num_proj:
-                    projections.append(tf.transpose(next(cu_weights)))
-                own = [next(cu_biases) for _ in range(2 * num_gates)]
+                    projections.append(tf.transpose(next(next_weights)))
+                own = [next(next_biases) for _ in range(2 * num_gates)]
                 biases += self._cudnn_to_tf_biases(*own)
         return (weights, biases, projections) if self._num_proj else (weights, biases)
 
@@ -141,7 +143,8 @@ class CudnnParamsFormatConverter:
                 f"received {received[0]} and {received[1]}"
             )
         weights, biases = iter(tf_canonicals[:num_weights]), iter(tf_canonicals[num_weights:])
-        cu_weights, cu_biases = [], []
+        cu_weights: list[tf.Tensor] = []
+        cu_biases: list[tf.Tensor] = []
         for cell, count in enumerate(weight_counts):
             own = [next(weights) for _ in range(count)]
             cu_weights += self._tf_to_cudnn_weights(cell // self._num_dirs, *own)

@@ -145,16 +145,16 @@ def _dtype_of(config: dict[str, Any]) -> str | None:
 def _of_torch(path: pathlib.Path) -> Iterator[Network]:
     for name, parameters in torch_format.networks_in(torch_format.read_state_dict(path)).items():
         kernel, recurrent = parameters["weight_ih_l0"], parameters["weight_hh_l0"]
-        gates = {4: "lstm", 3: "gru", 1: "rnn"}.get(recurrent.shape[0] // recurrent.shape[1])
+        num_gates = recurrent.shape[0] // recurrent.shape[1]
         projected = "weight_hr_l0" in parameters
         yield Network(
             name,
             "torch.nn",
-            "lstm" if projected else gates,
-            1 + max(int(re.search(r"_l(\d+)", key)[1]) for key in parameters),
+            "lstm" if projected else {4: "lstm", 3: "gru", 1: "rnn"}.get(num_gates),
+            1 + max(int(layer) for key in parameters for layer in re.findall(r"_l(\d+)", key)),
             _direction(any(key.endswith("_reverse") for key in parameters)),
             kernel.shape[1],
-            recurrent.shape[0] // (4 if projected else network.NUM_GATES.get(gates, 1)),
+            recurrent.shape[0] // 4 if projected else recurrent.shape[1],
             kernel.dtype.name,
         )
 
@@ -180,7 +180,7 @@ def _of_onnx(path: pathlib.Path) -> Iterator[Network]:
 def _of_saved_model(path: pathlib.Path) -> Iterator[Network]:
     saved_model = saved_model_pb2.SavedModel()
     saved_model.ParseFromString((path / "saved_model.pb").read_bytes())
-    found = {}
+    found: dict[str, Network] = {}
     for meta_graph in saved_model.meta_graphs:
         graph = meta_graph.graph_def
         bodies = [graph.node, *(function.node_def for function in graph.library.function)]

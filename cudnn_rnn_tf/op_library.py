@@ -39,24 +39,26 @@ def find(tensorflow: str) -> pathlib.Path:
 
 
 def _build_command(tensorflow: str) -> str:
-    source = _source()
-    # Pip takes wheels first if it has a package index.
-    what = source or f"--no-binary cudnn_rnn_tf cudnn_rnn_tf=={native.build_info.VERSION}"
     return (
         f"CUDNN_RNN_TF_TENSORFLOW={tensorflow} pip install --force-reinstall --no-deps "
-        f"--no-cache-dir {what}"
+        f"--no-cache-dir {_source()}"
     )
 
 
-def _source() -> str | None:
-    """The folder that this package was installed from, if it was one."""
+def _source() -> str:
+    """What to tell pip to install: the folder that this was installed from, or a release."""
+    # From a package index, pip takes wheels first.
+    release = f"--no-binary cudnn_rnn_tf cudnn_rnn_tf=={native.build_info.VERSION}"
     try:
         text = importlib.metadata.distribution("cudnn_rnn_tf").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return release
     origin = json.loads(text) if text else {}
+    if "archive_info" in origin:
+        # A wheel's source distribution lies where the wheel does, or on the index.
+        return f"--find-links {shlex.quote(origin['url'].rpartition('/')[0])} {release}"
     if "dir_info" not in origin:
-        return None
+        return release
     path = shlex.quote(urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path))
     return f"--editable {path}" if origin["dir_info"].get("editable") else path
 

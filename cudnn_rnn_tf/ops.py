@@ -348,7 +348,9 @@ def config_of(op: tf.Operation) -> RnnConfig:
 
 
 @tf.RegisterGradient("CudnnRnnTf>Forward")
-def _forward_gradient(op, output_grad, output_h_grad, output_c_grad, _):
+def _forward_gradient(
+    op: tf.Operation, output_grad: Any, output_h_grad: Any, output_c_grad: Any, _: Any
+) -> tuple[Any, ...]:
     attrs = _attrs(op, _RUN_ATTRS)
     inputs = list(op.inputs)
     outputs = list(op.outputs)
@@ -381,7 +383,7 @@ def _forward_gradient(op, output_grad, output_h_grad, output_c_grad, _):
 
 
 @tf.RegisterGradient("CudnnRnnTf>CanonicalToParams")
-def _canonical_to_params_gradient(op, params_grad):
+def _canonical_to_params_gradient(op: tf.Operation, params_grad: tf.Tensor) -> tuple[Any, ...]:
     weights, biases = raw_ops.cudnn_rnn_tf_params_to_canonical(
         params_grad,
         num_weights=op.get_attr("num_weights"),
@@ -392,7 +394,7 @@ def _canonical_to_params_gradient(op, params_grad):
 
 
 @tf.RegisterGradient("CudnnRnnTf>ParamsToCanonical")
-def _params_to_canonical_gradient(op, *grads):
+def _params_to_canonical_gradient(op: tf.Operation, *grads: tf.Tensor) -> tf.Tensor:
     num_weights = op.get_attr("num_weights")
     return raw_ops.cudnn_rnn_tf_canonical_to_params(
         weights=grads[:num_weights], biases=grads[num_weights:], **_attrs(op, _PARAMS_ATTRS)

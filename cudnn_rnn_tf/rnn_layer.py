@@ -282,22 +282,24 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
         Raises:
             ValueError: if the buffer's shape is wrong, or the layer is not built.
         """
-        config = self._built_config()
-        return ops.params_to_canonical(
-            config, tf.convert_to_tensor(self.kernel.value if params is None else params)
-        )
+        params = self._built_kernel().value if params is None else params
+        return ops.params_to_canonical(self._built_config(), tf.convert_to_tensor(params))
 
     def state_shape(self, batch_size: int | None) -> tuple[tuple[int | None, ...], ...]:
         """The shapes of the states: of h, and of an LSTM's c."""
         return self._config.state_shapes(batch_size, self.time_major)
 
     def _built_config(self) -> RnnConfig:
-        if not self.built:
+        self._built_kernel()
+        return self._config
+
+    def _built_kernel(self) -> opaque_kernel.OpaqueKernel:
+        if self.kernel is None or not self.built:
             raise ValueError(
                 f"layer {self.name!r} is not built yet: its input size is not known. Call it on "
                 "inputs, or call build(input_shape), first"
             )
-        return self._config
+        return self.kernel
 
     def named_weights(self) -> dict[str, tf.Tensor]:
         """The matrices [H, fan_in] and biases [H] by name: `layer_0_forward_input_gate_kernel`.
@@ -305,8 +307,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
         Raises:
             ValueError: if the layer is not built.
         """
-        self._built_config()
-        return self.kernel.canonical_tensors()
+        return self._built_kernel().canonical_tensors()
 
     def assign_named_weights(self, weights: Mapping[str, Any]) -> None:
         """Assigns some or all of `named_weights`; the others stay as they are.
@@ -324,7 +325,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
                     f"expected the names of weights of layer {self.name!r} to be among "
                     f"{', '.join(named)}, but received {name!r}"
                 )
-        self.kernel.assign(self.kernel.params_from({**named, **weights}))
+        kernel = self._built_kernel()
+        kernel.assign(kernel.params_from({**named, **weights}))
 
     # Building.
 
@@ -422,7 +424,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             given = mask if sequence_lengths is None else sequence_lengths
             mask = None
             if sequence_lengths is None and isinstance(given, tf.RaggedTensor):
-                given, mask = None, given.to_tensor()
+                mask = given.to_tensor()
+                given = None
             inputs, sequence_lengths = from_ragged(ragged, given, self.time_major)
             if mask is not None:
                 mask = tf.transpose(mask) if self.time_major else mask
@@ -546,7 +549,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
     def save_own_variables(self, store: Any) -> None:
         if not self.built:
             return
-        for name, tensor in self.kernel.canonical_tensors().items():
+        for name, tensor in self._built_kernel().canonical_tensors().items():
             store[name] = tensor.numpy()
         if self.seed_generator:
             store[_SEED_STATE] = self.seed_generator.state.numpy()
@@ -561,15 +564,15 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             )
         # All is read and checked before anything is assigned, so that a file that does not fit
         # leaves the layer as it was.
-        params = self.kernel.params_from({name: store[name] for name in store.keys()})
-        seed_state = None
+        kernel = self._built_kernel()
+        read = [(kernel, kernel.params_from({name: store[name] for name in store.keys()}))]
         if self.seed_generator and _SEED_STATE in store.keys():
             variable = self.seed_generator.state
             seed_state = tf.cast(store[_SEED_STATE], variable.dtype)
             ops.check_shape(f"{_SEED_STATE} of {self.name}", seed_state, variable.shape)
-        self.kernel.assign(params)
-        if seed_state is not None:
-            self.seed_generator.state.assign(seed_state)
+            read.append((variable, seed_state))
+        for variable, value in read:
+            variable.assign(value)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -435,7 +435,9 @@ def RNNParamsSaveable(  # noqa: N802 - It was a class.
             f"expected param_variables to be one variable, but received {param_variables!r}"
         )
 
-    class Saveable(_SAVEABLES[cudnn_rnn.rnn_mode]):
+    base: Any = _SAVEABLES[cudnn_rnn.rnn_mode]
+
+    class Saveable(base):
         def _tf_canonical_name_prefix(self, layer: int, is_fwd: bool = True) -> str:
             return super()._tf_canonical_name_prefix(layer, is_fwd).removeprefix("rnn/")
 

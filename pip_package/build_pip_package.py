@@ -25,18 +25,37 @@ DIST = ROOT / "dist"
 # Those of `dependencies` in pyproject.toml.
 TENSORFLOWS = ("2.19", "2.20", "2.21")
 NATIVE = "cudnn_rnn_tf/native/"
+# Run in an empty folder, with the TensorFlow, the folder of this script and the file to write.
 SMOKE_TEST = """
 import sys
+import keras
 import numpy as np
 import tensorflow as tf
 import cudnn_rnn_tf as crnn
 
 assert tf.__version__.startswith(sys.argv[1] + "."), tf.__version__
 assert crnn.op_library_path().endswith(f"_tf{sys.argv[1]}.so"), crnn.op_library_path()
-layer = crnn.CudnnLSTM(num_layers=2, num_units=3, direction="bidirectional")
-outputs = np.asarray(layer(np.ones([2, 5, 4], np.float32)))
-assert outputs.shape == (2, 5, 6) and np.isfinite(outputs).all() and outputs.any(), outputs
-print(crnn.info())
+keras.utils.set_random_seed(0)
+inputs = np.random.normal(size=(64, 6, 3)).astype("float32")
+targets = inputs.sum((1, 2))[:, np.newaxis]
+lstm = crnn.CudnnLSTM(2, 8, direction="bidirectional", return_sequences=False)
+model = keras.Sequential([keras.Input((6, 3)), lstm, keras.layers.Dense(1)])
+model.compile(keras.optimizers.Adam(0.02), "mse")
+before = model.evaluate(inputs, targets, verbose=0)
+model.fit(inputs, targets, batch_size=16, epochs=10, verbose=0)
+after = model.evaluate(inputs, targets, verbose=0)
+assert after < before / 2, (before, after)
+model.save("model.keras")
+expected = model.predict(inputs, verbose=0)
+loaded = keras.saving.load_model("model.keras")
+np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), expected)
+model.export("exported", verbose=False)
+exported = tf.saved_model.load("exported")
+np.testing.assert_allclose(exported.serve(inputs), expected, rtol=1e-5, atol=1e-6)
+
+sys.path.insert(0, sys.argv[2])
+import tested_versions
+tested_versions.record(sys.argv[3], "a model trained, saved and served")
 """
 
 
@@ -155,7 +174,11 @@ def smoke_test(wheel: pathlib.Path, tensorflow: str) -> bool:
             return False
         run(*install, wheel)
         print(f"Trying {wheel.name} with TensorFlow {tensorflow}", flush=True)
-        subprocess.run([python, "-c", SMOKE_TEST, tensorflow], check=True, cwd=directory)
+        tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        record = DIST / f"wheel_{tag}_tf{tensorflow}.json"
+        arguments = [tensorflow, pathlib.Path(__file__).resolve().parent, record]
+        subprocess.run([python, "-c", SMOKE_TEST, *arguments], check=True, cwd=directory)
+        run(python.with_name("cudnn-rnn-tf"), "info")
     return True
 
 

@@ -10,9 +10,14 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 import pytest
 import tensorflow as tf
+import tested_versions
 
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 DESELECTED = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-versions", metavar="FILE", help="what to write if all has passed")
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
@@ -39,7 +44,13 @@ def pytest_testnodedown(node) -> None:
     node.config.stash[DESELECTED] = getattr(node, "workeroutput", {}).get("deselected", 0)
 
 
-def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Config) -> None:
+    # Workers of pytest-xdist come here as well, each with its share.
+    is_worker = hasattr(config, "workerinput")
+    if (path := config.option.record_versions) and exitstatus == 0 and not is_worker:
+        count = len(terminalreporter.getreports("passed"))
+        but = ", but for slow ones" if config.option.markexpr == "not slow" else ""
+        tested_versions.record(path, f"{count:,} tests{but}")
     left_out = []
     if count := config.stash.get(DESELECTED, 0):
         what = "tests"

@@ -80,10 +80,12 @@ class Results(NamedTuple):
         return named
 
 
-def mostly_slow(cases: Iterable[Any]) -> list[Any]:
-    """The cases as parameters of a test, three of four of them slow: depth that proves kernels."""
-    marks = ([], *[[pytest.mark.slow]] * 3)
-    return [pytest.param(case, marks=marks[index % 4]) for index, case in enumerate(cases)]
+def mostly_slow(cases: Iterable[Any], every: int = 4) -> list[Any]:
+    """The cases as parameters of a test, all but one of so many slow: depth that proves kernels."""
+    return [
+        pytest.param(case, marks=[pytest.mark.slow] if index % every else [])
+        for index, case in enumerate(cases)
+    ]
 
 
 def random_cases(count: int, seed: int) -> list[Case]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import random_configs
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
@@ -174,7 +175,7 @@ NETWORKS += [
 NETWORKS += [Network(mode, bidirectional=True, use_bias=False) for mode in MODES]
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=str)
+@pytest.mark.parametrize("network", random_configs.mostly_slow(NETWORKS, 3), ids=str)
 def test_agrees_with_keras(network):
     layers = make_keras_layers(network)
     fused = make_fused_layer(network, return_state=True)

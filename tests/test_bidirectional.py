@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import random_configs
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize, stock_layer
 
@@ -37,7 +38,7 @@ def assert_same(actual, expected) -> None:
 
 @pytest.mark.parametrize("masked", [False, True], ids=["full", "masked"])
 @pytest.mark.parametrize("return_sequences", [False, True], ids=["last", "sequences"])
-@pytest.mark.parametrize("merge_mode", ["concat", "sum", None])
+@pytest.mark.parametrize("merge_mode", random_configs.mostly_slow(["concat", "sum", None]))
 @pytest.mark.parametrize("rnn_mode", MODES)
 def test_agrees_with_stock_layers(rnn_mode, merge_mode, return_sequences, masked):
     options = {"return_sequences": return_sequences, "return_state": True}

@@ -20,6 +20,9 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
+# One worker of pytest-xdist takes them all: what they share is made once.
+pytestmark = pytest.mark.xdist_group("char_lm")
+
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 WORDS = "the tea that a rat ate at the table set on a stone near the eastern train to another state"
 STEPS_PER_EPOCH = 15
@@ -366,6 +369,7 @@ def test_says_what_is_wrong(char_lm, finished, text_path, changed, message):
         char_lm.main(["char_lm.py"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

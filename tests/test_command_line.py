@@ -1,5 +1,6 @@
 """The command `cudnn-rnn-tf`: what it prints, its exit status, and what it says of mistakes."""
 
+import importlib.metadata
 import json
 import pathlib
 import subprocess
@@ -57,15 +58,22 @@ def test_info_as_json(capsys):
 
 
 def test_as_a_program(tmp_path):
-    """Both ways to call it are one; no flag of Abseil's is in the way."""
-    program = pathlib.Path(sys.executable).with_name("cudnn-rnn-tf")
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"cudnn_rnn_tf {crnn.__version__}\n"
-    command = [sys.executable, "-m", "cudnn_rnn_tf", "inspect", tmp_path / "none.keras"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """From another directory; both ways to call it are one."""
+    command = [sys.executable, "-m", "cudnn_rnn_tf", "inspect", "none.keras"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("cudnn-rnn-tf inspect: error: there is no file")
     assert "Traceback" not in done.stderr
+    (program,) = importlib.metadata.entry_points(group="console_scripts", name="cudnn-rnn-tf")
+    assert program.load() is __main__.run
+    assert pathlib.Path(sys.executable).with_name(program.name).exists()
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as error:
+        __main__.main(["--version"])
+    assert error.value.code == 0
+    assert capsys.readouterr().out == f"cudnn_rnn_tf {crnn.__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 import keras
 import numpy as np
 import pytest
+import random_configs
 import tensorflow as tf
 import test_saveable as saveables
 from contrib_layers import (
     ALL_MODES,
     INPUTS,
+    LAYERS,
     OPTIMIZERS,
     assert_close,
     in_graph,
@@ -182,7 +184,7 @@ def randomize_biases(session):
 @pytest.mark.parametrize(
     "direction", ["unidirectional", pytest.param("bidirectional", marks=pytest.mark.slow)]
 )
-@ALL_MODES
+@pytest.mark.parametrize("rnn_mode", random_configs.mostly_slow(LAYERS))
 def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
     """Cells train, the layer goes on, and the cells again; Adam's moments move with the weights.
 

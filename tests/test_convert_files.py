@@ -1,7 +1,6 @@
 """`convert_file` and `python -m cudnn_rnn_tf convert`."""
 
 import itertools
-import subprocess
 import sys
 
 import keras
@@ -200,17 +199,13 @@ def test_lossy_conversions_say_so(tmp_path):
     assert line.endswith("s.keras (each gate's two biases added)")
 
 
-def test_command(tmp_path):
+def test_command(tmp_path, capsys):
     module = torch.nn.ModuleDict({"encoder": torch.nn.RNN(4, 3, nonlinearity="relu")})
     torch.save(module.state_dict(), tmp_path / "m.pt")
-    completed = subprocess.run(
-        [sys.executable, "-m", "cudnn_rnn_tf", "convert", tmp_path / "m.pt", tmp_path / "m.keras"]
-        + ["--name=encoder", "--rnn-mode=rnn_relu"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "encoder: rnn_relu, 1 layer, unidirectional, input size 4, 3 units" in completed.stdout
+    files = [str(tmp_path / "m.pt"), str(tmp_path / "m.keras")]
+    assert __main__.main(["convert", *files, "--name=encoder", "--rnn-mode=rnn_relu"]) == 0
+    printed = capsys.readouterr().out
+    assert "encoder: rnn_relu, 1 layer, unidirectional, input size 4, 3 units" in printed
     (layer,) = keras.saving.load_model(tmp_path / "m.keras").layers
     assert isinstance(layer, crnn.CudnnRNNRelu)
     np.testing.assert_array_equal(layer.kernel, convert.from_torch(module).kernel)

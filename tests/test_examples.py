@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
@@ -20,9 +22,7 @@ def run(program: str, *flags: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize(
-    "v2_behavior", ["--v2_behavior", pytest.param("--nov2_behavior", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("v2_behavior", ["--v2_behavior", "--nov2_behavior"])
 def test_variable_lengths(v2_behavior):
     printed = run("variable_lengths.py", "--steps=150", v2_behavior)
     # The mean as an answer errs by 1/6, the variance of a sum of two numbers from [0, 1].

@@ -62,11 +62,18 @@ def test_step_of_descent(rnn_mode, options, run_eagerly):
 @pytest.mark.parametrize(
     "rnn_mode, dtype, run_eagerly",
     [
-        *((mode, "float32", False) for mode in MODES),
-        ("lstm", "float64", False),
-        ("rnn_relu", "mixed_float16", False),
+        ("lstm", "float32", False),
         ("gru", "mixed_float16", True),
-        ("lstm", "mixed_bfloat16", False),
+        ("rnn_relu", "mixed_bfloat16", False),
+        *(
+            pytest.param(mode, dtype, False, marks=pytest.mark.slow)
+            for mode, dtype in (
+                *((mode, "float32") for mode in MODES if mode != "lstm"),
+                ("lstm", "float64"),
+                ("rnn_relu", "mixed_float16"),
+                ("lstm", "mixed_bfloat16"),
+            )
+        ),
     ],
 )
 def test_fit_learns(rnn_mode, dtype, run_eagerly):

@@ -6,10 +6,10 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
+import tested_versions
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import native, op_library
@@ -98,7 +98,10 @@ def test_refuses_another_tensorflow(three_libraries, monkeypatch, imported):
     ("origin", "what"),
     [
         ("", f"--no-binary cudnn_rnn_tf cudnn_rnn_tf=={crnn.__version__}"),
-        ('{"url": "file:///a/b.whl", "archive_info": {}}', "--no-binary cudnn_rnn_tf "),
+        (
+            '{"url": "file:///a%20b/c.whl", "archive_info": {}}',
+            f"--find-links file:///a%20b --no-binary cudnn_rnn_tf cudnn_rnn_tf=={crnn.__version__}",
+        ),
         ('{"url": "file:///a%20b", "dir_info": {}}', "--no-cache-dir '/a b'"),
         ('{"url": "file:///a", "dir_info": {"editable": true}}', "--no-cache-dir --editable /a"),
     ],
@@ -121,6 +124,23 @@ def test_missing_op_library_is_an_import_error(monkeypatch):
     monkeypatch.setattr(native, "op_library_files", dict)
     with pytest.raises(ImportError, match="cudnn_rnn_tf has no op library: CUDNN_RNN_TF_TENSORFL"):
         op_library.load()
+
+
+# What is claimed, and what checks it.
+
+
+def test_the_readme_says_what_runs_wrote():
+    """`pip_package/tested_versions.py` writes the table, of runs with every TensorFlow."""
+    table = tested_versions.table()
+    assert f"\n\n{table}\n" in (ROOT / "README.md").read_text()
+    for version in load_script("build_pip_package").TENSORFLOWS:
+        assert f"\n| {version}." in table
+
+
+def test_hooks_before_commits_are_of_the_versions_of_lint(pyproject):
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    used = re.findall(r"additional_dependencies: \[(.*)\]", hooks)
+    assert set(used) == set(pyproject["dependency-groups"]["dev"])
 
 
 # Building.
@@ -162,17 +182,6 @@ def test_does_not_replace_a_tensorflow_unasked(build_backend, monkeypatch):
         build_backend.tensorflow_requirement()
     monkeypatch.setenv("CUDNN_RNN_TF_TENSORFLOW", "2.18.1")
     assert build_backend.tensorflow_requirement() == "tensorflow==2.18.1"
-
-
-def test_imports_from_another_directory(tmp_path):
-    printed = subprocess.run(
-        [sys.executable, "-c", "import cudnn_rnn_tf; print(cudnn_rnn_tf.__version__)"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert printed.strip() == crnn.__version__
 
 
 @pytest.mark.parametrize("directory", ["kernels", "ops", "cudnn_rnn_tf/native"])

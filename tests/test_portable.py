@@ -13,6 +13,9 @@ from layer_reference import LAYERS, make, normal, randomize
 
 import cudnn_rnn_tf as crnn
 
+# One worker of pytest-xdist takes them all: what they share is made once.
+pytestmark = pytest.mark.xdist_group("portable")
+
 MODES = tuple(LAYERS)
 TIMEOUT_SECONDS = 300
 
@@ -183,6 +186,10 @@ CASES = {
 }
 
 
+# One of each kind; the others differ from one of these in a mode, a type or the way to be run.
+QUICK = ("stock_lstm", "lite_gru", "stock_lengths", "lite_mask", "stock_layer", "lite_stateful")
+
+
 def call(model, arrays) -> list[np.ndarray]:
     inputs = list(arrays.values())
     outputs = model(inputs if len(inputs) > 1 else inputs[0])
@@ -191,12 +198,18 @@ def call(model, arrays) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, request):
     """One folder per SavedModel, made here and run elsewhere, and what to expect of each."""
     root = tmp_path_factory.mktemp("portable") / "cases"
+    # One that other tests read, and those that tests are to run.
+    names = {"stock_lengths"}
+    for item in request.session.items:
+        if item.originalname == test_computes_the_same_elsewhere.__name__:
+            names.add(item.callspec.params["name"])
     expected = {}
     with tf.device("CPU:0"):
-        for name, (make_model, signature, calls) in CASES.items():
+        for name in sorted(names):
+            make_model, signature, calls = CASES[name]
             model = make_model()
             crnn.export_portable(model, root / name / "model", input_signature=signature)
             for number, arrays in enumerate(calls):
@@ -214,7 +227,10 @@ def served(tmp_path_factory):
     return root, expected, json.loads(completed.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CASES],
+)
 def test_computes_the_same_elsewhere(served, name):
     root, expected, errors = served
     assert name not in errors, errors[name]

@@ -30,6 +30,7 @@ def source(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_drop_ins_are_what_is_tested(source, capfd):
     assert run_keras_tests.main([str(source)]) == 0
     printed = capfd.readouterr().out
@@ -37,6 +38,7 @@ def test_drop_ins_are_what_is_tested(source, capfd):
     assert "lstm_test.test_skipped skipped: why" in printed
 
 
+@pytest.mark.slow
 def test_unchanged_tests_are_of_keras_own_layers(source, capfd):
     assert run_keras_tests.main([str(source), "--unchanged"]) == 1
     printed = capfd.readouterr().out

@@ -12,6 +12,9 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
+# One worker of pytest-xdist takes them all: what they share is made once.
+pytestmark = pytest.mark.xdist_group("saved_model")
+
 MODES = tuple(LAYERS)
 TIMEOUT_SECONDS = 120
 
@@ -165,6 +168,7 @@ def test_served_by_a_fresh_process(cases):
             np.testing.assert_array_equal(result, value, f"{name}, call {number}")
 
 
+@pytest.mark.slow
 def test_without_the_package(cases):
     """TensorFlow's error names an op that is not registered."""
     root, expected = cases

@@ -243,7 +243,7 @@ def test_other_masks_are_an_error():
         second_order.checked(tf.constant(outputs * mask), tf.constant(outputs))
 
 
-@pytest.mark.parametrize("case", [WITH_DROPOUT, CLIPPED], ids=str)
+@pytest.mark.parametrize("case", random_configs.mostly_slow([WITH_DROPOUT, CLIPPED]), ids=str)
 def test_function_is_as_eager(case):
     network = Network(case)
     for a, b in zip(tf.function(network.all_second)(), network.all_second(), strict=True):
@@ -265,6 +265,7 @@ def in_session(case: random_configs.Case) -> list[np.ndarray]:
         return session.run(second, dict(zip(feeds, session.run(values), strict=True)))
 
 
+@pytest.mark.slow
 def test_session():
     """In a TensorFlow 1 graph, with placeholders of unknown shapes."""
     for a, b in zip(in_session(WITH_DROPOUT), Network(WITH_DROPOUT).all_second(), strict=True):

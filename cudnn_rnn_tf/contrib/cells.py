@@ -291,7 +291,7 @@ class MultiRNNCell(_RNNCell):
         return children
 
     @property
-    def built(self) -> bool:
+    def built(self) -> bool:  # type: ignore[override]  # Nobody sets it here.
         return all(cell.built for cell in self._cells)
 
     @property

@@ -145,7 +145,7 @@ def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
                 )
         tensors = pseudo_layer._replace(**biases)
         complete.append(PseudoLayer(*(None if t is None else t.astype(dtype) for t in tensors)))
-    layer.kernel.assign(join(layer._built_config(), complete))
+    layer._built_kernel().assign(join(layer._built_config(), complete))
 
 
 def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | None:

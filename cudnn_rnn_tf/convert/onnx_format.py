@@ -22,7 +22,7 @@ from cudnn_rnn_tf.rnn_layer import CudnnRNN
 _TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 _FROM_ONNX = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 # The activations of one direction; the first of an operator are its default.
-_MODES = {
+_MODES: dict[str, dict[tuple[str, ...], str]] = {
     "LSTM": {("sigmoid", "tanh", "tanh"): constants.CUDNN_LSTM},
     "GRU": {("sigmoid", "tanh"): constants.CUDNN_GRU},
     "RNN": {("tanh",): constants.CUDNN_RNN_TANH, ("relu",): constants.CUDNN_RNN_RELU},
@@ -200,7 +200,7 @@ class _Graph:
                 f"{recurrent_kernels.shape}"
             )
         rows = network.NUM_GATES[self.rnn_mode(node)] * units
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "W": (num_dirs, rows, kernels.shape[2]),
             "R": (num_dirs, rows, recurrent_kernels.shape[2]),
         }
@@ -261,7 +261,7 @@ class _Graph:
 
     def _layer_below(self, node: Any) -> Any:
         """The node whose output [T, D, B, H], made [T, B, D * H], is all that this one reads."""
-        path = []
+        path: list[Any] = []
         tensor = _input(node, 0)
         for producer in self._producers_of(tensor):
             if producer.op_type in _MODES:
@@ -406,7 +406,7 @@ class _ModelWriter:
             for name, collected in zip(self._states, final, strict=True):
                 self._add("Concat", collected, f"{name}_of_layers", axis=0)
                 self._in_order(f"{name}_of_layers", name, always=True)
-                shape = list(layer.state_shape(None)[0])
+                shape: list[Any] = list(layer.state_shape(None)[0])
                 shape[batch_axis] = "B"
                 outputs.append(self._value(name, *shape))
         graph = helper.make_graph(self._nodes, layer.name, inputs, outputs, self._initializers)
@@ -429,7 +429,7 @@ class _ModelWriter:
             return [[] for _ in names]
         self._constant("directions", np.full(count, layer.num_dirs, np.int64))
         for place, state in enumerate(self._states):
-            shape = list(layer.state_shape(None)[place])
+            shape: list[Any] = list(layer.state_shape(None)[place])
             shape[1 if layer.time_major else 0] = "B"
             inputs.append(self._value(f"initial_{state}", *shape))
             source = self._in_order(f"initial_{state}", f"initial_{state}_of_layers")
@@ -441,7 +441,8 @@ class _ModelWriter:
         layer, prefix = self._layer, f"layer_{index}"
         order = _TO_ONNX[self._op_type]
         weights = network.pseudo_layers(layer)[index * layer.num_dirs :][: layer.num_dirs]
-        biases = [network.both_biases(pseudo_layer) for pseudo_layer in weights]
+        # Each has them, or none has.
+        biases = list(filter(None, map(network.both_biases, weights)))
 
         def stack(name: str, tensors: Iterable[np.ndarray]) -> str:
             return self._constant(f"{prefix}_{name}", np.stack(list(tensors)))
@@ -450,15 +451,15 @@ class _ModelWriter:
             x,
             stack("W", (network.reorder(part.kernel, order) for part in weights)),
             stack("R", (network.reorder(part.recurrent_kernel, order) for part in weights)),
-            ""
-            if biases[0] is None
-            else stack(
+            stack(
                 "B",
                 (
                     np.concatenate([network.reorder(side, order) for side in sides])
                     for sides in biases
                 ),
-            ),
+            )
+            if biases
+            else "",
             "sequence_lengths" if self._with_sequence_lengths else "",
             *initial,
         ]

@@ -261,7 +261,8 @@ def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) ->
 def _pseudo_layers(
     parameters: Mapping[str, np.ndarray], rnn_mode: str, num_dirs: int
 ) -> Iterator[network.PseudoLayer]:
-    num_layers = 1 + max(int(_KEY.fullmatch(key)[3]) for key in parameters)
+    matches = filter(None, map(_KEY.fullmatch, parameters))
+    num_layers = 1 + max(int(match[3]) for match in matches)
     projection = parameters.get("weight_hr_l0")
     rows, outputs = parameters["weight_hh_l0"].shape
     units = rows // network.NUM_GATES[rnn_mode]
@@ -269,7 +270,10 @@ def _pseudo_layers(
     unused = set(parameters)
     for layer in range(num_layers):
         fan_in = num_dirs * outputs if layer else parameters["weight_ih_l0"].shape[1]
-        shapes = {"weight_ih": (rows, fan_in), "weight_hh": (rows, outputs)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight_ih": (rows, fan_in),
+            "weight_hh": (rows, outputs),
+        }
         if has_bias:
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
         if projection is not None:

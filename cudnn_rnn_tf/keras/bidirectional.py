@@ -109,8 +109,8 @@ class Bidirectional(keras.layers.Bidirectional):
         merged = _MERGES[self.merge_mode](*parts) if self.merge_mode else tuple(parts)
         if not self.return_state:
             return merged
-        states = (*states[0], *states[1])
-        return (*merged, *states) if self.merge_mode is None else (merged, *states)
+        outputs = merged if self.merge_mode is None else (merged,)
+        return (*outputs, *states[0], *states[1])
 
 
 keras.saving.get_custom_objects()["Bidirectional"] = Bidirectional

@@ -119,12 +119,12 @@ def forward(
     Returns:
         outputs [B, T, D * H], and the final states of each cell.
     """
-    rates = {}
+    recurrent_rate = rate = 0.0
     seed = None
     if is_training:
-        rates["recurrent_dropout"] = acting_rate(cells[0], cells[0].recurrent_dropout)
-        rates["dropout"] = dropout.rate if dropout else 0.0
-    if any(rates.values()):
+        recurrent_rate = acting_rate(cells[0], cells[0].recurrent_dropout)
+        rate = dropout.rate if dropout else 0.0
+    if recurrent_rate or rate:
         seed = next_seed((dropout or cells[0]).seed_generator)
     config = RnnConfig(
         rnn_mode=_rnn_mode(cells[0]),
@@ -133,7 +133,8 @@ def forward(
         input_size=cells[0].kernel.shape[0] * num_inputs,
         direction="bidirectional" if num_dirs == 2 else "unidirectional",
         bias_mode=_bias_mode(cells[0]),
-        **rates,
+        dropout=rate,
+        recurrent_dropout=recurrent_rate,
     )
     outputs, states = ops.forward(
         config,

@@ -13,7 +13,7 @@ from cudnn_rnn_tf.sequences import reverse_sequences
 logger = logging.getLogger("cudnn_rnn_tf")
 
 
-class _FusedLoop:
+class _FusedLoop(keras.layers.RNN):
     """What the three have in common: Keras's layer with another loop over the time steps."""
 
     @property

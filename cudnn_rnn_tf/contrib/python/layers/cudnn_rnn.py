@@ -74,8 +74,8 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         # As in TensorFlow 1, the scope that is opened is numbered on its own.
         base_name = name.name if isinstance(name, _v1.VariableScope) else name
         self._base_name = base_name or f"cudnn_{self.rnn_mode}"
-        is_named = isinstance(name, str) and name
-        self._name = name if is_named else unique_name(f"cudnn_{self.rnn_mode}")
+        own_name = name if isinstance(name, str) else None
+        self._name = own_name or unique_name(f"cudnn_{self.rnn_mode}")
         # Checks the arguments before there is an input: num_units is an input size that fits all.
         self._dropout = dropout
         # The model knows what to do with a rate of 1, which networks do not have.
@@ -168,6 +168,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
     def scope_name(self) -> str:
         """The name of the variable scope. ValueError before the layer is built."""
         self._built_config()
+        assert self._scope is not None
         return self._scope.name
 
     @property
@@ -225,11 +226,12 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         )
         # Its tensors are no part of a function or a loop in which the layer is built.
         with tf.init_scope():
-            self._saveable = self._find_saveable() or self._create_saveable()
+            saveable = self._find_saveable() or self._create_saveable()
+            self._saveable = saveable
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         self.built = True
         # For a checkpoint that was restored before: what is an attribute by now has had its part.
-        for name, cell in self._saveable.saved_cells.items():
+        for name, cell in saveable.saved_cells.items():
             self._handle_deferred_dependencies(name, cell)
 
     def _own_scope(self) -> Any:
@@ -327,18 +329,20 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
     def _create_saveable(self) -> CudnnOpaqueParamsSaveable:
         if self._saveable is not None:
             raise RuntimeError(f"Cudnn saveable already created for layer {self.name!r}")
-        config = self._config
+        config, variable, own_scope = self._config, self._variable, self._scope
+        # `build` has made them by now.
+        assert variable is not None and own_scope is not None
 
         def create(scope: str) -> CudnnOpaqueParamsSaveable:
             return self._saveable_cls(
-                self._variable,
+                variable,
                 config.num_layers,
                 config.num_units,
                 config.input_size,
                 config.input_mode,
                 config.direction,
                 scope=scope,
-                name=f"{self._variable.name.partition(':')[0]}_saveable",
+                name=f"{variable.name.partition(':')[0]}_saveable",
             )
 
         created = create(_v1.get_variable_scope().name)
@@ -346,7 +350,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
             collection = _v1.GraphKeys.SAVEABLE_OBJECTS
             taken = {spec.name for item in _v1.get_collection(collection) for spec in item.specs}
             if not taken.isdisjoint(spec.name for spec in created.specs):
-                created = create(self._scope.name)
+                created = create(own_scope.name)
             _v1.add_to_collection(collection, created)
         return created
 
@@ -359,7 +363,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
             return children
         children.pop("kernel", None)
         children.pop("_variable", None)
-        if self.built and self._saveable.saved_cells:
+        if self._saveable is not None and self._saveable.saved_cells:
             del children["_saveable"]
             children.update(self._saveable.saved_cells)
         return children

@@ -4,6 +4,7 @@ Its models and functions are those of `cudnn_rnn_tf.cudnn_rnn_ops`; it has all o
 old module besides.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -51,7 +52,7 @@ from cudnn_rnn_tf.saveable import (
     RNNParamsSaveable,
 )
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[..., tuple[tf.Tensor, tf.Tensor]]] = {
     CUDNN_GRU: cudnn_gru,
     CUDNN_RNN_TANH: cudnn_rnn_tanh,
     CUDNN_RNN_RELU: cudnn_rnn_relu,
