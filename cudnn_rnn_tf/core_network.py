@@ -4,7 +4,7 @@ Slower than the fused ops and the same in meaning. It runs where the fused ops' 
 and it can be differentiated any number of times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf

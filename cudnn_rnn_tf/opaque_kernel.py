@@ -127,7 +127,7 @@ def params_from_stacked(
     biases: Sequence[tf.Tensor],
 ) -> tf.Tensor:
     """The inverse of `stacked_parts`."""
-    kernels, recurrent_kernels, biases = iter(kernels), iter(recurrent_kernels), iter(biases)
+    of_inputs, of_states, of_biases = iter(kernels), iter(recurrent_kernels), iter(biases)
 
     def taken(shape: Any, tensors: Iterator[tf.Tensor]) -> tf.Tensor | None:
         return None if shape is None else next(tensors)
@@ -137,11 +137,11 @@ def params_from_stacked(
 
     layers = [
         pseudo_layers.PseudoLayer(
-            kernel=transposed(shapes.kernel, kernels),
-            recurrent_kernel=transposed(shapes.recurrent_kernel, recurrent_kernels),
-            projection=transposed(shapes.projection, recurrent_kernels),
-            bias=taken(shapes.bias, biases),
-            recurrent_bias=taken(shapes.recurrent_bias, biases),
+            kernel=transposed(shapes.kernel, of_inputs),
+            recurrent_kernel=transposed(shapes.recurrent_kernel, of_states),
+            projection=transposed(shapes.projection, of_states),
+            bias=taken(shapes.bias, of_biases),
+            recurrent_bias=taken(shapes.recurrent_bias, of_biases),
         )
         for shapes in pseudo_layers.shapes(config)
     ]

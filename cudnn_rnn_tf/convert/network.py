@@ -72,7 +72,9 @@ def pseudo_layers(layer: CudnnRNN) -> list[PseudoLayer]:
     """The weights of a layer that is built and has input-side matrices."""
     return [
         PseudoLayer(*(None if tensor is None else tensor.numpy() for tensor in pseudo_layer))
-        for pseudo_layer in cut(layer._built_config(), tf.convert_to_tensor(layer.kernel.value))
+        for pseudo_layer in cut(
+            layer._built_config(), tf.convert_to_tensor(layer._built_kernel().value)
+        )
     ]
 
 
