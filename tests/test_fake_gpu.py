@@ -1,44 +1,23 @@
 """Code for GPUs on drivers and a cuDNN that only note what they are told."""
 
 import pathlib
-import shutil
 import subprocess
 import sys
 
 import pytest
-import tensorflow as tf
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from cxx import CUDNN_BACKEND, ROOT, compiled
 
 REPLAY = ["kernels/gpu/replay.cc", "kernels/gpu/captured_graph.cc", "kernels/gpu/ptx.cc"]
 SESSION = [
     *("kernels/gpu/cudnn/session.cc", *REPLAY, "kernels/rnn_backend.cc"),
-    *("kernels/gpu/cudnn/calls.cc", "kernels/gpu/cudnn/exchange.cc", "kernels/gpu/cudnn/plan.cc"),
+    *(
+        "kernels/gpu/cudnn/enqueue_pass.cc",
+        "kernels/gpu/cudnn/transpose.cc",
+        "kernels/gpu/cudnn/plan.cc",
+    ),
     *("kernels/rnn_spec.cc", "kernels/gpu/cudnn/resident.cc"),
     *("kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"),
 ]
-
-
-def compiled(
-    directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
-) -> pathlib.Path:
-    """The executable of a program and sources of the package's."""
-    headers = pathlib.Path(tf.sysconfig.get_include(), "third_party", "gpus")
-    if not shutil.which("g++"):
-        pytest.skip("there is no g++ to compile the program with")
-    if not headers.is_dir():
-        pytest.skip("this TensorFlow came without its headers")
-    subprocess.run(
-        [
-            *("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
-            *("-isystem", headers / "cuda" / "include", "-isystem", headers / "cudnn" / "include"),
-            ROOT / "tests" / "programs" / f"{program}.cc",
-            *(ROOT / source for source in sources),
-            *(*options, "-ldl", "-o", directory / program),
-        ],
-        check=True,
-    )
-    return directory / program
 
 
 @pytest.mark.parametrize(
@@ -71,7 +50,7 @@ def compiled(
             "batch_major_on_fake_gpu",
             500,
             [
-                *("kernels/gpu/cudnn/calls.cc", "kernels/gpu/cudnn/exchange.cc"),
+                *("kernels/gpu/cudnn/enqueue_pass.cc", "kernels/gpu/cudnn/transpose.cc"),
                 *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/ptx.cc", "kernels/rnn_spec.cc"),
                 *("kernels/gpu/cudnn/resident.cc", "kernels/gpu/cudnn/resident_kernel.cc"),
                 "kernels/gpu/cudnn/resident_source.cc",
@@ -140,3 +119,9 @@ def test_code_in_files(tmp_path):
     completed = subprocess.run([executable, tmp_path], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "files hold what they should\n"
+
+
+@pytest.mark.slow
+def test_program_for_gpus_links(tmp_path):
+    """It runs in `test_gpu_captures.py`, where there is a GPU."""
+    assert compiled(tmp_path, "captured_by_others_on_gpu", CUDNN_BACKEND, "-pthread").exists()

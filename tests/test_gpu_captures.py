@@ -2,32 +2,16 @@
 
 import os
 import pathlib
-import shutil
 import subprocess
 
 import pytest
 import tensorflow as tf
 import test_gpu
+from cxx import CUDNN_BACKEND, compiled
 
 pytestmark = test_gpu.pytestmark
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-SHARED_BY_BACKENDS = ("call_addresses", "captured_graph", "libraries", "ptx", "replay")
-
-
-def include_folders() -> list[pathlib.Path]:
-    """Of CUDA's and cuDNN's headers: TensorFlow's, or those of this machine."""
-    of_tensorflow = pathlib.Path(tf.sysconfig.get_include(), "third_party", "gpus")
-    homes = [
-        pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")),
-        pathlib.Path(os.environ.get("CUDNN_HOME", "/usr/local/cuda")),
-    ]
-    for folders in ([of_tensorflow / "cuda", of_tensorflow / "cudnn"], homes):
-        includes = [folder / "include" for folder in folders]
-        if (includes[0] / "cuda.h").exists() and (includes[1] / "cudnn.h").exists():
-            return includes
-    pytest.skip("there are no headers of CUDA and cuDNN")
 
 
 def loaded_cudnn() -> str:
@@ -40,21 +24,7 @@ def loaded_cudnn() -> str:
 @pytest.mark.skipif(os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0", reason="this is about graphs")
 def test_captures_of_the_callers(tmp_path):
     """Of the stream that a network runs in, and of others."""
-    if not shutil.which("g++"):
-        pytest.skip("there is no g++ to compile the program with")
-    program = tmp_path / "captured_by_others_on_gpu"
-    subprocess.run(
-        [
-            *("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
-            *(part for folder in include_folders() for part in ("-isystem", folder)),
-            ROOT / "tests" / "programs" / f"{program.name}.cc",
-            *(ROOT / "kernels" / "gpu" / "cudnn").glob("*.cc"),
-            *(ROOT / "kernels" / "gpu" / f"{name}.cc" for name in SHARED_BY_BACKENDS),
-            *(ROOT / "kernels" / f"{name}.cc" for name in ("rnn_backend", "rnn_spec")),
-            *("-ldl", "-pthread", "-o", program),
-        ],
-        check=True,
-    )
+    program = compiled(tmp_path, "captured_by_others_on_gpu", CUDNN_BACKEND, "-pthread")
     environment = {**os.environ, "CUDNN_RNN_TF_CUDNN_LIBRARY": loaded_cudnn()}
     completed = subprocess.run(
         [program], env=environment, capture_output=True, text=True, timeout=300

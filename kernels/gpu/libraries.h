@@ -192,12 +192,12 @@ const GpuLibraries& Gpu();
 // While somebody captures the work of a stream, CUDA refuses calls that it
 // cannot capture, as to allocate memory, and gives the capture up, whatever
 // they are for. While one of these lives, its thread's calls are let through.
-class ApartFromCaptures {
+class RelaxedCaptureMode {
  public:
-  ApartFromCaptures() { Exchange(); }
-  ~ApartFromCaptures() { Exchange(); }
-  ApartFromCaptures(const ApartFromCaptures&) = delete;
-  ApartFromCaptures& operator=(const ApartFromCaptures&) = delete;
+  RelaxedCaptureMode() { Exchange(); }
+  ~RelaxedCaptureMode() { Exchange(); }
+  RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+  RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
 
  private:
   void Exchange() { Gpu().cuda.cuThreadExchangeStreamCaptureMode(&mode_); }

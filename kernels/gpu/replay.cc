@@ -4,10 +4,12 @@
 #include <atomic>
 #include <utility>
 
+#include "kernels/arena.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
-constexpr CUdeviceptr kAlignment = 256;
+constexpr CUdeviceptr kAlignment = Arena::kAlign;
 // A node takes this, in host and device memory together, as measured and
 // rounded up.
 constexpr size_t kBytesPerNode = 16 << 10;

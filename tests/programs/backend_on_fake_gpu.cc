@@ -69,7 +69,7 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
   return sizes;
 }
 
-RnnStatus EnqueuePass(Pass, const CudnnLane&, CudnnPlan* plan,
+RnnStatus EnqueuePass(Pass, const CudnnHandles&, CudnnPlan* plan,
                       const CallAddresses&) {
   if (Graph::capturing != nullptr) {
     for (size_t i = 0; i < 2; ++i) {

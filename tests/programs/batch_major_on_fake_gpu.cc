@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/gpu/cudnn/calls.h"
-#include "kernels/gpu/cudnn/exchange.h"
+#include "kernels/gpu/cudnn/enqueue_pass.h"
+#include "kernels/gpu/cudnn/transpose.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -467,7 +467,7 @@ void CheckPass(Pass pass, CudnnPlan* plan, const std::vector<CallBuffer>& given,
 
 void CheckLoading() {
   const auto exchange = [] {
-    return EnqueueExchange(/*stream=*/nullptr, 0, 0, 0, 0, 0);
+    return EnqueueTranspose(/*stream=*/nullptr, 0, 0, 0, 0, 0);
   };
   Check(!exchange().ok(), "an exchange without its kernels");
   loads_kernels = true;

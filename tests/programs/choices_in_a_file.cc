@@ -139,7 +139,7 @@ void CheckManyNames() {
     Choices& choices = Choices::Instance();
     const auto use = [&](const std::string& name) {
       Choice choice;
-      return choices.Use(name, &choice);
+      return choices.FindAndCount(name, &choice);
     };
     for (const Choices::State state :
          {Choices::State::kUndecided, Choices::State::kToBeMeasured}) {

@@ -42,8 +42,8 @@ struct Session {
     problem.max_time = time;
     CudnnConfiguration* const configuration =
         session.Configuration(problem, CudnnOptions());
-    std::unique_ptr<CudnnRuns>& runs = configuration->runs[1];
-    if (runs == nullptr) runs = std::make_unique<CudnnRuns>();
+    std::unique_ptr<PlannedPasses>& runs = configuration->passes[1];
+    if (runs == nullptr) runs = std::make_unique<PlannedPasses>();
     std::unique_ptr<Replay>& replay = runs->forward.replay;
     if (replay == nullptr) {
       if (!session.MakeRoomForReplay()) return;

@@ -77,7 +77,7 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan&, Pass) {
   return sizes;
 }
 
-RnnStatus EnqueuePass(Pass pass, const CudnnLane&, CudnnPlan* plan,
+RnnStatus EnqueuePass(Pass pass, const CudnnHandles&, CudnnPlan* plan,
                       const CallAddresses&) {
   const FakePass& fake =
       algorithms[plan->workspace_size()].passes[static_cast<int>(pass)];
@@ -262,13 +262,14 @@ void CheckChoice(unsigned seed) {
               choice.backward_is_chain == is_chain[1],
           "graphs and chains");
     for (int i = 0; best >= 0 && i < kNumCudnnAlgorithms; ++i) {
-      Check((configuration->runs[i] != nullptr) == (i == best), "what is kept");
+      Check((configuration->passes[i] != nullptr) == (i == best),
+            "what is kept");
     }
     for (int pass = 0; best >= 0 && options.replay && pass < num_passes;
          ++pass) {
       const FakePass& fake = algorithms[best].passes[pass];
       Replay* const replay =
-          configuration->runs[best]->of(static_cast<Pass>(pass)).replay.get();
+          configuration->passes[best]->of(static_cast<Pass>(pass)).replay.get();
       Check(replay != nullptr && replay->bytes() == 0, "a replay");
       const double before = now;
       Check(replay->Launch(nullptr, {}).ok(), "a launch");

@@ -49,8 +49,9 @@ RnnStatus Network::Create(const RnnProblem& problem, bool, Network* network) {
   return {};
 }
 
-RnnStatus Network::Enqueue(Pass, const Lane& lane, const CallAddresses&) const {
-  ++(lane.stream == kStream ? num_direct : num_captures);
+RnnStatus Network::Enqueue(Pass, const Handles& handles,
+                           const CallAddresses&) const {
+  ++(handles.stream == kStream ? num_direct : num_captures);
   return {};
 }
 

@@ -81,7 +81,8 @@ bool Choices::Find(const std::string& configuration, Choice* choice) {
   return true;
 }
 
-Choices::State Choices::Use(const std::string& configuration, Choice* choice) {
+Choices::State Choices::FindAndCount(const std::string& configuration,
+                                     Choice* choice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = At(configuration);
   ++entry.uses;

@@ -40,8 +40,8 @@ class Choices {
   };
   // Whether the configuration is decided.
   bool Find(const std::string& configuration, Choice* choice);
-  // Likewise, and counts a use of it.
-  State Use(const std::string& configuration, Choice* choice);
+  // Likewise; counts a use of the configuration.
+  State FindAndCount(const std::string& configuration, Choice* choice);
   // What is measured is stored; what takes its place is stored no longer.
   void Decide(const std::string& configuration, const Choice& choice);
   // Has `standard` run from now on, if the configuration's choice is still the

@@ -149,7 +149,7 @@ void CudnnBackend::Decide() {
       return;
     }
     configuration.num_given_up = Choices::Instance().num_given_up();
-    switch (Choices::Instance().Use(configuration.name, &choice)) {
+    switch (Choices::Instance().FindAndCount(configuration.name, &choice)) {
       case Choices::State::kUndecided:
         configuration.decided = false;
         configuration.choice = Choice();
@@ -170,7 +170,7 @@ void CudnnBackend::Decide() {
 
 size_t CudnnBackend::WorkspaceBytes(Pass pass) const {
   Arena arena(nullptr);
-  const WorkspaceLayout workspace(*runs_->plan, pass, &arena);
+  const WorkspaceLayout workspace(*passes_->plan, pass, &arena);
   return arena.used();
 }
 
@@ -184,20 +184,21 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
       !is_pinned) {
     // For this call alone.
     CRNN_RETURN_IF_ERROR(
-        session_->Runs(configuration_, RnnAlgorithm::kStandard, &runs_));
+        session_->Passes(configuration_, RnnAlgorithm::kStandard, &passes_));
     sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
     return {};
   }
-  RnnStatus status = session_->Runs(configuration_, choice.algorithm, &runs_);
+  RnnStatus status =
+      session_->Passes(configuration_, choice.algorithm, &passes_);
   if (!status.ok() && !is_pinned) {
     // Stored by another version, or for another GPU of that name; or there is
     // no memory left for another of cuBLAS's handles.
     choice = Choice();
-    status = session_->Runs(configuration_, choice.algorithm, &runs_);
+    status = session_->Passes(configuration_, choice.algorithm, &passes_);
   }
   CRNN_RETURN_IF_ERROR(status);
   if (problem.is_training) {
-    sizes->reserve_space = ReserveBytes(*runs_->plan, choice.algorithm);
+    sizes->reserve_space = ReserveBytes(*passes_->plan, choice.algorithm);
   }
   sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
   return {};
@@ -224,8 +225,8 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
   if (number > 0 && number < static_cast<size_t>(RnnAlgorithm::kResident)) {
     algorithm = static_cast<RnnAlgorithm>(number);
   }
-  CRNN_RETURN_IF_ERROR(session_->Runs(configuration_, algorithm, &runs_));
-  sizes->reserve_space = ReserveBytes(*runs_->plan, algorithm);
+  CRNN_RETURN_IF_ERROR(session_->Passes(configuration_, algorithm, &passes_));
+  sizes->reserve_space = ReserveBytes(*passes_->plan, algorithm);
   sizes->backward_consumes_reserve = true;
   sizes->backward_workspace = WorkspaceBytes(Pass::kBackward);
   return {};
@@ -244,9 +245,9 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
   const RnnStatus status = Enqueue(pass, addresses);
   if (status.ok()) return {};
   const Choice& choice = configuration_->choice;
-  const CudnnRuns* const chosen =
-      configuration_->runs[static_cast<int>(choice.algorithm)].get();
-  if (runs_ == chosen && choice.source != "pinned" &&
+  const PlannedPasses* const chosen =
+      configuration_->passes[static_cast<int>(choice.algorithm)].get();
+  if (passes_ == chosen && choice.source != "pinned" &&
       choice.algorithm != RnnAlgorithm::kStandard && StreamWorks()) {
     // As where a choice was stored by a process that had more of the GPU. From
     // the next call on, of any configuration and session that shares the
@@ -261,10 +262,10 @@ RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
   if (options_.replay && Replay::Fits(addresses) &&
       !configuration_->problem.has_sequence_lengths) {
     bool done = false;
-    CRNN_RETURN_IF_ERROR(TryReplay(&runs_->of(pass), pass, addresses, &done));
+    CRNN_RETURN_IF_ERROR(TryReplay(&passes_->of(pass), pass, addresses, &done));
     if (done) return {};
   }
-  return EnqueuePass(pass, session_->lane(), runs_->plan.get(), addresses);
+  return EnqueuePass(pass, session_->handles(), passes_->plan.get(), addresses);
 }
 
 // On an H200, what cuDNN enqueues itself, in streams of its own too, makes
@@ -275,7 +276,7 @@ RnnStatus CudnnBackend::TryReplay(PassReplay* run, Pass pass,
                                   const CallAddresses& addresses, bool* done) {
   // A capture of the caller's gets cuDNN's kernels themselves, not a graph.
   if (is_capturing_ || !run->IsDue()) return {};
-  CudnnPlan* const plan = runs_->plan.get();
+  CudnnPlan* const plan = passes_->plan.get();
   const bool may_make = !resources_.is_profiled();
   const bool was_used = run->uses++ > 0;
   if (run->replay == nullptr ? !was_used || !may_make
@@ -358,7 +359,7 @@ RnnStatus CudnnBackend::CopyStatesOfEmptySequences(const RnnProblem& problem,
 }
 
 RnnStatus CudnnBackend::RepackParams(const void* from, void* to) {
-  for (const RepackedBlock& block : runs_->plan->repacked()) {
+  for (const RepackedBlock& block : passes_->plan->repacked()) {
     CRNN_RETURN_IF_ERROR(Copy(static_cast<const char*>(from) + block.offset,
                               static_cast<char*>(to) + block.cudnn_offset,
                               block.size));
@@ -368,7 +369,7 @@ RnnStatus CudnnBackend::RepackParams(const void* from, void* to) {
 
 RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
                                 const RnnForwardBuffers& buffers) {
-  CudnnPlan* const plan = runs_->plan.get();
+  CudnnPlan* const plan = passes_->plan.get();
   Arena arena(buffers.workspace);
   const WorkspaceLayout workspace(*plan, Pass::kForward, &arena);
   if (options_.poison_scratch) {
@@ -387,7 +388,7 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
         plan->SetSequenceLengths(buffers.sequence_lengths.on_host));
   }
   if (plan->uses_dropout()) {
-    CRNN_RETURN_IF_ERROR(plan->SeedDropout(session_->lane().handle,
+    CRNN_RETURN_IF_ERROR(plan->SeedDropout(session_->handles().handle,
                                            workspace.dropout_states,
                                            MixSeeds(buffers.seed)));
   }
@@ -414,7 +415,7 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
 
 RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
                                  const RnnBackwardBuffers& buffers) {
-  CudnnPlan* const plan = runs_->plan.get();
+  CudnnPlan* const plan = passes_->plan.get();
   Arena arena(buffers.workspace);
   const WorkspaceLayout workspace(*plan, Pass::kBackward, &arena);
   if (options_.poison_scratch) {

@@ -75,13 +75,13 @@ class CudnnBackend : public RnnBackend {
   const CudnnResources resources_;
   const CudnnOptions options_;
   // Both for the time of this call; the session is lent by a pool.
-  std::optional<ApartFromCaptures> apart_;
+  std::optional<RelaxedCaptureMode> apart_;
   std::unique_ptr<CudnnSession> session_;
   // Known once the sizes are.
   // Whether someone else is capturing our stream.
   bool is_capturing_ = false;
   CudnnConfiguration* configuration_ = nullptr;
-  CudnnRuns* runs_ = nullptr;
+  PlannedPasses* passes_ = nullptr;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/arena.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -69,10 +71,10 @@ struct Times {
 // One algorithm over scratch memory.
 class Candidate {
  public:
-  Candidate(CudnnSession* session, CudnnRuns* runs)
+  Candidate(CudnnSession* session, PlannedPasses* passes)
       : session_(*session),
-        runs_(*runs),
-        is_training_(runs->plan->problem().is_training) {}
+        passes_(*passes),
+        is_training_(passes->plan->problem().is_training) {}
 
   // Lays out every buffer in scratch memory and fills it with small numbers.
   RnnStatus Prepare(const AllocateMemory& allocate);
@@ -86,14 +88,14 @@ class Candidate {
  private:
   RnnStatus SamplePass(Pass pass, Replay* replay, PassTime* time);
   RnnStatus Run(Pass pass, Replay* replay) {
-    const CudnnLane& lane = session_.lane();
+    const CudnnHandles& handles = session_.handles();
     return replay != nullptr
-               ? replay->Launch(lane.stream, addresses_)
-               : EnqueuePass(pass, lane, runs_.plan.get(), addresses_);
+               ? replay->Launch(handles.stream, addresses_)
+               : EnqueuePass(pass, handles, passes_.plan.get(), addresses_);
   }
 
   CudnnSession& session_;
-  CudnnRuns& runs_;
+  PlannedPasses& passes_;
   const bool is_training_;
   std::shared_ptr<void> scratch_;
   CallAddresses addresses_ = {};
@@ -101,13 +103,12 @@ class Candidate {
 };
 
 RnnStatus Candidate::Prepare(const AllocateMemory& allocate) {
-  constexpr size_t kAlign = 256;
   const Pass last = is_training_ ? Pass::kBackward : Pass::kForward;
-  const auto sizes = CallBufferSizes(*runs_.plan, last);
+  const auto sizes = CallBufferSizes(*passes_.plan, last);
   size_t total = 0;
   for (int i = 0; i < kNumCallBuffers; ++i) {
     addresses_[i] = total;
-    total += (sizes[i] + kAlign - 1) / kAlign * kAlign;
+    total += (sizes[i] + Arena::kAlign - 1) / Arena::kAlign * Arena::kAlign;
   }
   scratch_ = allocate(total + Replay::kRegionSlack);
   if (scratch_ == nullptr) {
@@ -118,14 +119,14 @@ RnnStatus Candidate::Prepare(const AllocateMemory& allocate) {
     addresses_[i] = sizes[i] > 0 ? base + addresses_[i] : 0;
   }
   // About 0.01 in float32 and bfloat16, 0.07 in float16.
-  const bool half = runs_.plan->problem().dtype == RnnDataType::kFloat16;
-  const CudnnLane& lane = session_.lane();
+  const bool half = passes_.plan->problem().dtype == RnnDataType::kFloat16;
+  const CudnnHandles& handles = session_.handles();
   CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuMemsetD8Async(base, half ? 0x2C : 0x3C, total, lane.stream),
+      Cuda().cuMemsetD8Async(base, half ? 0x2C : 0x3C, total, handles.stream),
       "fill device memory"));
-  if (runs_.plan->uses_dropout()) {
-    return runs_.plan->SeedDropout(
-        lane.handle, reinterpret_cast<void*>(addresses_[kDropoutStates]), 0);
+  if (passes_.plan->uses_dropout()) {
+    return passes_.plan->SeedDropout(
+        handles.handle, reinterpret_cast<void*>(addresses_[kDropoutStates]), 0);
   }
   return {};
 }
@@ -133,19 +134,19 @@ RnnStatus Candidate::Prepare(const AllocateMemory& allocate) {
 RnnStatus Candidate::Capture() {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     if (pass == Pass::kBackward && !is_training_) break;
-    std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
+    std::unique_ptr<Replay>& replay = passes_.of(pass).replay;
     if (replay != nullptr) continue;
     CRNN_RETURN_IF_ERROR(session_.CaptureReplay(
-        runs_.plan.get(), pass, scratch_.get(), /*as_chain=*/false, &replay));
+        passes_.plan.get(), pass, scratch_.get(), /*as_chain=*/false, &replay));
   }
   return {};
 }
 
 RnnStatus Candidate::Sample(Times* times) {
-  CRNN_RETURN_IF_ERROR(
-      SamplePass(Pass::kForward, runs_.forward.replay.get(), &times->forward));
+  CRNN_RETURN_IF_ERROR(SamplePass(Pass::kForward, passes_.forward.replay.get(),
+                                  &times->forward));
   if (is_training_) {
-    return SamplePass(Pass::kBackward, runs_.backward.replay.get(),
+    return SamplePass(Pass::kBackward, passes_.backward.replay.get(),
                       &times->backward);
   }
   times->backward.least = 0;
@@ -153,10 +154,10 @@ RnnStatus Candidate::Sample(Times* times) {
 }
 
 void Candidate::TryChain(Pass pass, PassTime* time) {
-  std::unique_ptr<Replay>& replay = runs_.of(pass).replay;
+  std::unique_ptr<Replay>& replay = passes_.of(pass).replay;
   std::unique_ptr<Replay> chain;
   if (!session_
-           .CaptureReplay(runs_.plan.get(), pass, scratch_.get(),
+           .CaptureReplay(passes_.plan.get(), pass, scratch_.get(),
                           /*as_chain=*/true, &chain)
            .ok()) {
     return;
@@ -179,7 +180,7 @@ void Candidate::TryChain(Pass pass, PassTime* time) {
 // Each pass starts on an idle device, so that what it costs the CPU to launch
 // is not hidden behind the pass before.
 RnnStatus Candidate::SamplePass(Pass pass, Replay* replay, PassTime* time) {
-  const CUstream stream = session_.lane().stream;
+  const CUstream stream = session_.handles().stream;
   CRNN_RETURN_IF_ERROR(begin_.Record(stream));
   CRNN_RETURN_IF_ERROR(Run(pass, replay));
   CRNN_RETURN_IF_ERROR(end_.Record(stream));
@@ -195,14 +196,14 @@ bool MayGainAsChain(const PassReplay& pass) {
 }
 
 // What is alone is timed only to be compared with chains.
-RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
+RnnStatus Measure(CudnnSession* session, PlannedPasses* passes, bool replays,
                   bool is_alone, const AllocateMemory& allocate,
                   float best_so_far, Clock::time_point deadline, Times* times) {
-  Candidate candidate(session, runs);
+  Candidate candidate(session, passes);
   CRNN_RETURN_IF_ERROR(candidate.Prepare(allocate));
   if (replays) CRNN_RETURN_IF_ERROR(candidate.Capture());
-  if (is_alone && !MayGainAsChain(runs->forward) &&
-      !MayGainAsChain(runs->backward)) {
+  if (is_alone && !MayGainAsChain(passes->forward) &&
+      !MayGainAsChain(passes->backward)) {
     return {};
   }
   const Clock::time_point warm = Clock::now() + kWarmUp;
@@ -221,11 +222,11 @@ RnnStatus Measure(CudnnSession* session, CudnnRuns* runs, bool replays,
 
 // Tries the passes of a measured algorithm as chains. Where that fails, graphs
 // stay graphs.
-void TryChains(CudnnSession* session, CudnnRuns* runs,
+void TryChains(CudnnSession* session, PlannedPasses* passes,
                const AllocateMemory& allocate, Times* times) {
-  const bool forward = MayGainAsChain(runs->forward);
-  const bool backward = MayGainAsChain(runs->backward);
-  Candidate candidate(session, runs);
+  const bool forward = MayGainAsChain(passes->forward);
+  const bool backward = MayGainAsChain(passes->backward);
+  Candidate candidate(session, passes);
   if (!(forward || backward) || !candidate.Prepare(allocate).ok()) return;
   if (forward) candidate.TryChain(Pass::kForward, &times->forward);
   if (backward) candidate.TryChain(Pass::kBackward, &times->backward);
@@ -245,11 +246,11 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
                      const std::vector<RnnAlgorithm>& algorithms,
                      const AllocateMemory& allocate) {
   // Not every algorithm runs every network.
-  std::vector<std::pair<RnnAlgorithm, CudnnRuns*>> candidates;
+  std::vector<std::pair<RnnAlgorithm, PlannedPasses*>> candidates;
   for (const RnnAlgorithm algorithm : algorithms) {
-    CudnnRuns* runs;
-    if (session->Runs(configuration, algorithm, &runs).ok()) {
-      candidates.emplace_back(algorithm, runs);
+    PlannedPasses* passes;
+    if (session->Passes(configuration, algorithm, &passes).ok()) {
+      candidates.emplace_back(algorithm, passes);
     }
   }
   const Clock::time_point deadline = Clock::now() + kBudget;
@@ -257,18 +258,18 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
   std::array<Times, kNumCudnnAlgorithms> times;
   Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
-  for (const auto& [algorithm, runs] : candidates) {
+  for (const auto& [algorithm, passes] : candidates) {
     // What is chosen is known not to be slower than standard.
     if (algorithm != RnnAlgorithm::kStandard && Clock::now() > deadline) {
       continue;
     }
     Times* const measured = &times[static_cast<int>(algorithm)];
-    if (!Measure(session, runs, replays, candidates.size() == 1, allocate,
+    if (!Measure(session, passes, replays, candidates.size() == 1, allocate,
                  best->sum(), deadline, measured)
              .ok()) {
       *measured = {};
-      runs->forward.replay.reset();
-      runs->backward.replay.reset();
+      passes->forward.replay.reset();
+      passes->backward.replay.reset();
     } else if (measured->sum() < best->sum()) {
       best = measured;
     }
@@ -281,8 +282,8 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
   if (best->sum() < kNever) {
     choice.algorithm = static_cast<RnnAlgorithm>(best - times.data());
     choice.source = "measured";
-    TryChains(session, configuration->runs[best - times.data()].get(), allocate,
-              best);
+    TryChains(session, configuration->passes[best - times.data()].get(),
+              allocate, best);
     choice.forward_is_chain = best->forward.is_chain;
     choice.backward_is_chain = best->backward.is_chain;
     for (int i = 0; i < kNumCudnnAlgorithms; ++i) {
@@ -292,11 +293,11 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
     }
   }
   for (int i = 0; i < kNumCudnnAlgorithms; ++i) {
-    std::unique_ptr<CudnnRuns>& runs = configuration->runs[i];
-    if (i != static_cast<int>(choice.algorithm)) runs.reset();
-    if (runs == nullptr) continue;
+    std::unique_ptr<PlannedPasses>& passes = configuration->passes[i];
+    if (i != static_cast<int>(choice.algorithm)) passes.reset();
+    if (passes == nullptr) continue;
     // The scratch memory is gone.
-    for (const auto* const pass : {&runs->forward, &runs->backward}) {
+    for (const auto* const pass : {&passes->forward, &passes->backward}) {
       if (pass->replay != nullptr) pass->replay->Forget();
     }
   }

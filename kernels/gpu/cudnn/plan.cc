@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/arena.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -102,10 +104,8 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
 constexpr int64_t kStepsOfHalf = 50;
 // Where standard's workspace is nearly as large, there is little to save.
 constexpr double kWorthHalving = 1.5;  // Times standard's.
-// As of TensorFlow's buffers.
-constexpr int64_t kDataAlignment = 256;
 
-// Of `count` parts, that of all but the last.
+// How many steps all parts but the last of `count` have.
 int64_t StepsOfPart(int64_t max_time, int64_t count) {
   return (max_time + count - 1) / count;
 }
@@ -297,8 +297,12 @@ bool CudnnPlan::MayRunInHalves(RnnAlgorithm algorithm) const {
   const int64_t first_steps =
       StepsOfPart(problem_.max_time, 2) * problem_.batch_size;
   const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
-  return first_steps * spec.input_size * item % kDataAlignment == 0 &&
-         first_steps * spec.layer_output_size() * item % kDataAlignment == 0;
+  return first_steps * spec.input_size * item %
+                 static_cast<int64_t>(Arena::kAlign) ==
+             0 &&
+         first_steps * spec.layer_output_size() * item %
+                 static_cast<int64_t>(Arena::kAlign) ==
+             0;
 }
 
 RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t handle, void* states,

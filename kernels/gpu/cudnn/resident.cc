@@ -17,8 +17,6 @@ constexpr int64_t kProjectedBytes = int64_t{32} << 20;
 constexpr int64_t kBlasParts = 4;
 constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
 constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
-// The kernel loads as many bytes at once as tensors are aligned to.
-constexpr CUdeviceptr kAlignment = RnnProblem::kAlignment;
 
 cudaDataType_t CudaType(RnnDataType dtype) {
   return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
@@ -155,7 +153,7 @@ RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
   arguments.is_reversed = dir == 1;
   for (const CUdeviceptr address :
        {arguments.weights, arguments.first_h, arguments.output}) {
-    if (address % kAlignment != 0) {
+    if (address % RnnProblem::kAlignment != 0) {
       return {RnnStatus::Code::kUnimplemented,
               "the algorithm resident wants parameters and states that begin "
               "at multiples of 16 bytes; algorithm='standard' takes any"};

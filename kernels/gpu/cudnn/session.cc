@@ -69,7 +69,7 @@ bool HasFallenOutOfUse(const CudnnConfiguration& configuration, int64_t now) {
 
 size_t CudnnConfiguration::ReplayBytes() const {
   size_t bytes = 0;
-  for (const std::unique_ptr<CudnnRuns>& held : runs) {
+  for (const std::unique_ptr<PlannedPasses>& held : passes) {
     if (held == nullptr) continue;
     for (const PassReplay* const pass : {&held->forward, &held->backward}) {
       if (pass->replay != nullptr) bytes += pass->replay->bytes();
@@ -79,7 +79,7 @@ size_t CudnnConfiguration::ReplayBytes() const {
 }
 
 void CudnnConfiguration::DropReplays() {
-  for (const std::unique_ptr<CudnnRuns>& held : runs) {
+  for (const std::unique_ptr<PlannedPasses>& held : passes) {
     if (held == nullptr) continue;
     held->forward.replay.reset();
     held->backward.replay.reset();
@@ -93,7 +93,7 @@ RnnStatus CudnnSession::Open(void* stream, size_t memory_limit) {
       Gpu().cudnn.cudnnSetStream(handle_.get(),
                                  static_cast<cudaStream_t>(stream)),
       none);
-  lane_ = {handle_.get(), static_cast<CUstream>(stream), /*blas=*/nullptr};
+  handles_ = {handle_.get(), static_cast<CUstream>(stream), /*blas=*/nullptr};
   CUdevice device;
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
@@ -125,7 +125,7 @@ void CudnnSession::DropWorkspace() {
   workspace_bytes_ = 0;
 }
 
-RnnStatus CudnnSession::CaptureLane(CudnnLane* lane) {
+RnnStatus CudnnSession::CaptureHandles(CudnnHandles* handles) {
   const RnnProblem none;
   if (capture_stream_ == nullptr) {
     CRNN_RETURN_IF_ERROR(CudaStatus(
@@ -138,19 +138,20 @@ RnnStatus CudnnSession::CaptureLane(CudnnLane* lane) {
         Gpu().cudnn.cudnnSetStream(capture_handle_.get(), capture_stream_),
         none);
   }
-  *lane = {capture_handle_.get(), capture_stream_, blas_.get()};
+  *handles = {capture_handle_.get(), capture_stream_, blas_.get()};
   return {};
 }
 
 RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass,
                                 const CallAddresses& addresses,
                                 CapturedGraph* graph) {
-  CudnnLane lane;
-  CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
+  CudnnHandles handles;
+  CRNN_RETURN_IF_ERROR(CaptureHandles(&handles));
   GraphNode::Kernels kernels;
   CRNN_RETURN_IF_ERROR(CapturedGraph::Capture(
-      lane.stream, [&] { return EnqueuePass(pass, lane, plan, addresses); },
-      &kernels, graph));
+      handles.stream,
+      [&] { return EnqueuePass(pass, handles, plan, addresses); }, &kernels,
+      graph));
   return graph->is_in_order() ? RnnStatus()
                               : NotReplayable("its nodes are not in order");
 }
@@ -158,16 +159,16 @@ RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass,
 RnnStatus CudnnSession::CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
                                       bool as_chain,
                                       std::unique_ptr<Replay>* replay) {
-  CudnnLane lane;
-  CRNN_RETURN_IF_ERROR(CaptureLane(&lane));
+  CudnnHandles handles;
+  CRNN_RETURN_IF_ERROR(CaptureHandles(&handles));
   std::array<bool, kNumCallBuffers> used;
   const auto sizes = CallBufferSizes(*plan, pass);
   std::transform(sizes.begin(), sizes.end(), used.begin(),
                  [](size_t size) { return size > 0; });
   return Replay::Capture(
-      lane.stream, reinterpret_cast<CUdeviceptr>(region), used, as_chain,
+      handles.stream, reinterpret_cast<CUdeviceptr>(region), used, as_chain,
       [&](const CallAddresses& addresses) {
-        return EnqueuePass(pass, lane, plan, addresses);
+        return EnqueuePass(pass, handles, plan, addresses);
       },
       replay);
 }
@@ -211,12 +212,12 @@ void CudnnSession::DropOneConfiguration() {
   configurations_.erase(dropped);
 }
 
-RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
-                             RnnAlgorithm algorithm, CudnnRuns** runs) {
-  std::unique_ptr<CudnnRuns>& held =
-      configuration->runs[static_cast<int>(algorithm)];
+RnnStatus CudnnSession::Passes(CudnnConfiguration* configuration,
+                               RnnAlgorithm algorithm, PlannedPasses** passes) {
+  std::unique_ptr<PlannedPasses>& held =
+      configuration->passes[static_cast<int>(algorithm)];
   if (held == nullptr) {
-    auto made = std::make_unique<CudnnRuns>();
+    auto made = std::make_unique<PlannedPasses>();
     CudnnOptions options = configuration->options;
     options.algorithm = algorithm;
     CRNN_RETURN_IF_ERROR(CudnnPlan::Create(
@@ -224,14 +225,14 @@ RnnStatus CudnnSession::Runs(CudnnConfiguration* configuration,
     if (made->plan->resident() != nullptr) CRNN_RETURN_IF_ERROR(MakeBlas());
     held = std::move(made);
   }
-  *runs = held.get();
+  *passes = held.get();
   return {};
 }
 
 RnnStatus CudnnSession::MakeBlas() {
   if (blas_.get() != nullptr) return {};
   CRNN_RETURN_IF_ERROR(CublasStatus(blas_.Create(), "make a handle"));
-  lane_.blas = blas_.get();
+  handles_.blas = blas_.get();
   return {};
 }
 

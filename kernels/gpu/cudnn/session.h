@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/gpu/cudnn/calls.h"
 #include "kernels/gpu/cudnn/choice.h"
+#include "kernels/gpu/cudnn/enqueue_pass.h"
 #include "kernels/gpu/replay.h"
 
 namespace cudnn_rnn_tf {
 
-// What one algorithm needs to run a problem.
-struct CudnnRuns {
+// A problem's passes by one algorithm.
+struct PlannedPasses {
   std::unique_ptr<CudnnPlan> plan;
   PassReplay forward, backward;
 
@@ -38,8 +38,8 @@ struct CudnnConfiguration {
   int64_t num_given_up = 0;
   // Its name among the choices.
   std::string name;
-  // By algorithm; made when first needed.
-  std::array<std::unique_ptr<CudnnRuns>, kNumCudnnAlgorithms> runs;
+  // One for each algorithm, made when it is first needed.
+  std::array<std::unique_ptr<PlannedPasses>, kNumCudnnAlgorithms> passes;
   // How often it was used; the first time and the last, by number among the
   // uses of all in its session.
   int64_t uses = 0, first_use = 0, last_use = 0;
@@ -55,7 +55,7 @@ class CudnnSession {
   RnnStatus Open(void* stream, size_t memory_limit);
   ~CudnnSession();
 
-  const CudnnLane& lane() const { return lane_; }
+  const CudnnHandles& handles() const { return handles_; }
 
   // Memory that stays in its place from pass to pass, until one needs more.
   std::shared_ptr<void> Workspace(size_t bytes, const AllocateMemory& allocate);
@@ -74,8 +74,8 @@ class CudnnSession {
   // Valid until the next call.
   CudnnConfiguration* Configuration(const RnnProblem& problem,
                                     const CudnnOptions& options);
-  RnnStatus Runs(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
-                 CudnnRuns** runs);
+  RnnStatus Passes(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
+                   PlannedPasses** passes);
   // Whether one more pass may be captured. Once all of the process take too
   // much memory, those that have fallen out of use are dropped; not others,
   // since shapes that push each other out would be captured anew at every use.
@@ -85,14 +85,14 @@ class CudnnSession {
   using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;
 
   // For captures, which other work in the stream must not enter.
-  RnnStatus CaptureLane(CudnnLane* lane);
+  RnnStatus CaptureHandles(CudnnHandles* handles);
   RnnStatus MakeBlas();
   void DropOneConfiguration();
 
   std::string gpu_;  // The model's name.
   CudnnHandle handle_, capture_handle_;
   CublasHandle blas_;  // Made when first needed.
-  CudnnLane lane_ = {};
+  CudnnHandles handles_ = {};
   CUstream capture_stream_ = nullptr;
   // The most recently used first.
   std::list<Entry> configurations_;
@@ -103,8 +103,8 @@ class CudnnSession {
 };
 
 // Lends each caller a session of its own for a device and stream, so that no
-// lock is held while work is enqueued. Of a device's, those that were used last
-// keep their workspaces.
+// lock is held while work is enqueued. The sessions of a device that were used
+// last keep their workspaces.
 class CudnnSessionPool {
  public:
   static CudnnSessionPool& Instance();

@@ -290,11 +290,11 @@ Sequences Network::SequencesOf(const int* lengths, const int* order) const {
           problem_.time_major ? 1 : steps};
 }
 
-RnnStatus Network::SetToOnes(const Lane& lane, void* steps,
+RnnStatus Network::SetToOnes(const Handles& handles, void* steps,
                              int64_t width) const {
   return CudaStatus(
       Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(steps), 0xFF,
-                                 StepsBytes(width), lane.stream),
+                                 StepsBytes(width), handles.stream),
       "set memory to ones");
 }
 
@@ -310,7 +310,7 @@ RnnStatus Network::Dropout(CUstream stream, const Sequences& sequences,
 // c = a * b, row-major, [m, k] by [k, n], or added to it; a transposed operand
 // is stored the other way round. cuBLAS, which is column-major, sees the
 // transposes of all three.
-RnnStatus Network::Multiply(const Lane& lane, bool transposes_a,
+RnnStatus Network::Multiply(const Handles& handles, bool transposes_a,
                             bool transposes_b, int64_t m, int64_t n, int64_t k,
                             const void* a, int64_t lda, const void* b,
                             int64_t ldb, bool adds, void* c,
@@ -319,7 +319,7 @@ RnnStatus Network::Multiply(const Lane& lane, bool transposes_a,
   const cudaDataType_t type = CudaType(problem_.dtype);
   return CublasStatus(
       Gpu().cublas.cublasGemmEx_64(
-          lane.blas, transposes_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+          handles.blas, transposes_b ? CUBLAS_OP_T : CUBLAS_OP_N,
           transposes_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, type, ldb,
           a, type, lda, &beta, c, type, ldc,
           problem_.dtype == RnnDataType::kFloat32 ? CUBLAS_COMPUTE_32F_FAST_TF32
@@ -353,15 +353,16 @@ RnnStatus Network::Prepare(CUstream stream,
       is_training ? reserve.order : workspace.order);
 }
 
-RnnStatus Network::Enqueue(Pass pass, const Lane& lane,
+RnnStatus Network::Enqueue(Pass pass, const Handles& handles,
                            const CallAddresses& addresses) const {
   CRNN_RETURN_IF_ERROR(CublasStatus(
-      Gpu().cublas.cublasSetStream_v2(lane.blas, lane.stream), "use a stream"));
-  return pass == Pass::kForward ? Forward(lane, addresses)
-                                : Backward(lane, addresses);
+      Gpu().cublas.cublasSetStream_v2(handles.blas, handles.stream),
+      "use a stream"));
+  return pass == Pass::kForward ? Forward(handles, addresses)
+                                : Backward(handles, addresses);
 }
 
-RnnStatus Network::Forward(const Lane& lane,
+RnnStatus Network::Forward(const Handles& handles,
                            const CallAddresses& addresses) const {
   const auto buffer = [&](CallBuffer which) {
     return reinterpret_cast<void*>(addresses[which]);
@@ -372,9 +373,10 @@ RnnStatus Network::Forward(const Lane& lane,
   Arena reserve_arena(buffer(kReserveSpace));
   const ForwardWorkspace workspace(*this, &workspace_arena);
   Reserve reserve(*this, &reserve_arena);
-  CRNN_RETURN_IF_ERROR(CublasStatus(
-      Gpu().cublas.cublasSetWorkspace_v2(lane.blas, workspace.blas, kBlasBytes),
-      "take memory"));
+  CRNN_RETURN_IF_ERROR(
+      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(
+                       handles.blas, workspace.blas, kBlasBytes),
+                   "take memory"));
   int* const lengths = is_training ? reserve.lengths : workspace.lengths;
   int* const order = is_training ? reserve.order : workspace.order;
   const Sequences sequences = SequencesOf(lengths, order);
@@ -403,16 +405,16 @@ RnnStatus Network::Forward(const Lane& lane,
       if (is_stack_ && l > 0) {
         direction.input_weights = Param(buffer(kParams), at.input_weights);
         direction.input = input;
-        CRNN_RETURN_IF_ERROR(SetToOnes(lane, input, units));
-        CRNN_RETURN_IF_ERROR(SetToOnes(lane, gates, slots_ * units));
+        CRNN_RETURN_IF_ERROR(SetToOnes(handles, input, units));
+        CRNN_RETURN_IF_ERROR(SetToOnes(handles, gates, slots_ * units));
       } else if (spec_.has_input_weights(l)) {
         CRNN_RETURN_IF_ERROR(
-            Multiply(lane, false, true, rows_, gate_rows, input_size, input,
+            Multiply(handles, false, true, rows_, gate_rows, input_size, input,
                      input_size, Param(buffer(kParams), at.input_weights),
                      input_size, false, gates, slots_ * units));
       } else {
         CRNN_RETURN_IF_ERROR(elementwise_.SpreadInputs(
-            lane.stream, rows_ * units, static_cast<int>(units),
+            handles.stream, rows_ * units, static_cast<int>(units),
             static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
             input, gates));
       }
@@ -433,12 +435,12 @@ RnnStatus Network::Forward(const Lane& lane,
       }
     }
     if (!is_stack_ || is_last) {
-      CRNN_RETURN_IF_ERROR(kernel_.Enqueue(lane.stream, teams_, AtOnce(),
+      CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, teams_, AtOnce(),
                                            workspace.ring, &arguments));
     }
     if (UsesDropout(problem_) && !is_last) {
       CRNN_RETURN_IF_ERROR(
-          Dropout(lane.stream, sequences, l, reserve.seed, output));
+          Dropout(handles.stream, sequences, l, reserve.seed, output));
     }
     input = output;
   }
@@ -447,7 +449,7 @@ RnnStatus Network::Forward(const Lane& lane,
 
 // The gradients of a pseudo-layer's matrices. A GRU's candidate has its
 // recurrent side's gradient in the slot past the gates.
-RnnStatus Network::BackwardWeights(const Lane& lane,
+RnnStatus Network::BackwardWeights(const Handles& handles,
                                    const ParamLayout::PseudoLayer& at,
                                    int64_t input_size, const void* layer_input,
                                    const void* gates, const void* previous_h,
@@ -455,23 +457,23 @@ RnnStatus Network::BackwardWeights(const Lane& lane,
   const int64_t units = spec_.num_units, width = slots_ * units;
   if (at.input_weights >= 0) {
     CRNN_RETURN_IF_ERROR(
-        Multiply(lane, true, false, spec_.num_gates() * units, input_size,
+        Multiply(handles, true, false, spec_.num_gates() * units, input_size,
                  rows_, gates, width, layer_input, input_size, false,
                  At(params_backprop, at.input_weights), input_size));
   }
   const int64_t neighbours = spec_.is_gru() ? 2 : spec_.num_gates();
-  CRNN_RETURN_IF_ERROR(Multiply(lane, true, false, neighbours * units, units,
+  CRNN_RETURN_IF_ERROR(Multiply(handles, true, false, neighbours * units, units,
                                 rows_, gates, width, previous_h, units, false,
                                 At(params_backprop, at.recurrent_weights),
                                 units));
   if (!spec_.is_gru()) return {};
-  return Multiply(lane, true, false, units, units, rows_, At(gates, 3 * units),
-                  width, previous_h, units, false,
+  return Multiply(handles, true, false, units, units, rows_,
+                  At(gates, 3 * units), width, previous_h, units, false,
                   At(params_backprop, at.recurrent_weights + 2 * units * units),
                   units);
 }
 
-RnnStatus Network::Backward(const Lane& lane,
+RnnStatus Network::Backward(const Handles& handles,
                             const CallAddresses& addresses) const {
   const auto buffer = [&](CallBuffer which) {
     return reinterpret_cast<void*>(addresses[which]);
@@ -481,9 +483,10 @@ RnnStatus Network::Backward(const Lane& lane,
   Arena reserve_arena(buffer(kReserveSpace));
   const BackwardWorkspace workspace(*this, &workspace_arena);
   const Reserve reserve(*this, &reserve_arena);
-  CRNN_RETURN_IF_ERROR(CublasStatus(
-      Gpu().cublas.cublasSetWorkspace_v2(lane.blas, workspace.blas, kBlasBytes),
-      "take memory"));
+  CRNN_RETURN_IF_ERROR(
+      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(
+                       handles.blas, workspace.blas, kBlasBytes),
+                   "take memory"));
   const Sequences sequences = SequencesOf(reserve.lengths, reserve.order);
   const int64_t units = spec_.num_units, num_dirs = spec_.num_dirs();
   const int64_t gate_rows = spec_.num_gates() * units;
@@ -514,7 +517,7 @@ RnnStatus Network::Backward(const Lane& lane,
         direction.first_c_backprop = At(buffer(kInputCBackprop), state);
       }
     }
-    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(lane.stream, teams_,
+    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, teams_,
                                          static_cast<int>(num_dirs),
                                          workspace.ring, &arguments));
 
@@ -524,7 +527,7 @@ RnnStatus Network::Backward(const Lane& lane,
     if (spec_.has_input_weights(l)) {
       for (int64_t d = 0; d < num_dirs; ++d) {
         CRNN_RETURN_IF_ERROR(
-            Multiply(lane, false, false, rows_, input_size, gate_rows,
+            Multiply(handles, false, false, rows_, input_size, gate_rows,
                      kept.gates[d], slots_ * units,
                      Param(buffer(kParams),
                            layout.pseudo_layer(l * num_dirs + d).input_weights),
@@ -532,27 +535,27 @@ RnnStatus Network::Backward(const Lane& lane,
       }
     } else {
       CRNN_RETURN_IF_ERROR(elementwise_.GatherInputs(
-          lane.stream, rows_ * units, static_cast<int>(units),
+          handles.stream, rows_ * units, static_cast<int>(units),
           static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
           kept.gates[0], kept.gates[1], input_backprop));
     }
     if (UsesDropout(problem_) && l > 0) {
-      CRNN_RETURN_IF_ERROR(
-          Dropout(lane.stream, sequences, l - 1, reserve.seed, input_backprop));
+      CRNN_RETURN_IF_ERROR(Dropout(handles.stream, sequences, l - 1,
+                                   reserve.seed, input_backprop));
     }
 
     const void* layer_input =
         l == 0 ? buffer(kInput) : reserve.layers[l - 1].output;
     if (l == 0 && workspace.input != nullptr) {
       CRNN_RETURN_IF_ERROR(elementwise_.CopyWithoutPadding(
-          lane.stream, sequences, rows_ * input_size,
+          handles.stream, sequences, rows_ * input_size,
           static_cast<int>(input_size), buffer(kInput), workspace.input));
       layer_input = workspace.input;
     }
     for (int64_t d = 0; d < num_dirs; ++d) {
       const ParamLayout::PseudoLayer& at =
           layout.pseudo_layer(l * num_dirs + d);
-      CRNN_RETURN_IF_ERROR(BackwardWeights(lane, at, input_size, layer_input,
+      CRNN_RETURN_IF_ERROR(BackwardWeights(handles, at, input_size, layer_input,
                                            kept.gates[d], kept.previous_h[d],
                                            buffer(kParamsBackprop)));
       const auto bias = [&](int64_t offset) {
@@ -560,10 +563,11 @@ RnnStatus Network::Backward(const Lane& lane,
       };
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
       CRNN_RETURN_IF_ERROR(elementwise_.SumBiases(
-          lane.stream, workspace.bias_sums[d], teams_ * kernel_.shape().rows(),
-          static_cast<int>(units), static_cast<int>(spec_.num_gates()),
-          static_cast<int>(slots_), static_cast<int>(slots_ - 1),
-          bias(at.input_bias), bias(at.recurrent_bias)));
+          handles.stream, workspace.bias_sums[d],
+          teams_ * kernel_.shape().rows(), static_cast<int>(units),
+          static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
+          static_cast<int>(slots_ - 1), bias(at.input_bias),
+          bias(at.recurrent_bias)));
     }
     output_backprop = input_backprop;
   }

@@ -15,7 +15,7 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 
 // Where a pass is enqueued. The pass sets the handle's stream and workspace.
-struct Lane {
+struct Handles {
   cublasHandle_t blas;
   CUstream stream;
 };
@@ -43,7 +43,7 @@ class Network {
   // change from call to call, and the host may know them.
   RnnStatus Prepare(CUstream stream, const RnnForwardBuffers& buffers) const;
   // Enqueues the rest, which depends on nothing but addresses.
-  RnnStatus Enqueue(Pass pass, const Lane& lane,
+  RnnStatus Enqueue(Pass pass, const Handles& handles,
                     const CallAddresses& addresses) const;
 
   const RnnProblem& problem() const { return problem_; }
@@ -53,8 +53,10 @@ class Network {
   struct ForwardWorkspace;
   struct BackwardWorkspace;
 
-  RnnStatus Forward(const Lane& lane, const CallAddresses& addresses) const;
-  RnnStatus Backward(const Lane& lane, const CallAddresses& addresses) const;
+  RnnStatus Forward(const Handles& handles,
+                    const CallAddresses& addresses) const;
+  RnnStatus Backward(const Handles& handles,
+                     const CallAddresses& addresses) const;
 
   // The kernel that runs a pass, and about how many cycles it takes for a step
   // of a layer.
@@ -68,14 +70,14 @@ class Network {
   size_t RingBytes() const;
   Sequences SequencesOf(const int* lengths, const int* order) const;
   // The bits of all steps, of `width` numbers each.
-  RnnStatus SetToOnes(const Lane& lane, void* steps, int64_t width) const;
+  RnnStatus SetToOnes(const Handles& handles, void* steps, int64_t width) const;
   RnnStatus Dropout(CUstream stream, const Sequences& sequences, int64_t layer,
                     const uint64_t* seed, void* values) const;
-  RnnStatus Multiply(const Lane& lane, bool transposes_a, bool transposes_b,
-                     int64_t m, int64_t n, int64_t k, const void* a,
-                     int64_t lda, const void* b, int64_t ldb, bool adds,
-                     void* c, int64_t ldc) const;
-  RnnStatus BackwardWeights(const Lane& lane,
+  RnnStatus Multiply(const Handles& handles, bool transposes_a,
+                     bool transposes_b, int64_t m, int64_t n, int64_t k,
+                     const void* a, int64_t lda, const void* b, int64_t ldb,
+                     bool adds, void* c, int64_t ldc) const;
+  RnnStatus BackwardWeights(const Handles& handles,
                             const ParamLayout::PseudoLayer& at,
                             int64_t input_size, const void* layer_input,
                             const void* gates, const void* previous_h,

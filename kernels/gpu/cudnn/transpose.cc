@@ -1,4 +1,4 @@
-#include "kernels/gpu/cudnn/exchange.h"
+#include "kernels/gpu/cudnn/transpose.h"
 
 #include <array>
 #include <limits>
@@ -25,7 +25,7 @@ constexpr Item kItems[] = {{16, "v4.b32", "{%w0, %w1, %w2, %w3}"},
 constexpr int kNumItems = sizeof(kItems) / sizeof(kItems[0]);
 
 std::string KernelName(const Item& item) {
-  return "exchange_" + std::to_string(item.bytes);
+  return "transpose_" + std::to_string(item.bytes);
 }
 
 // A row of threads copies a row of items.
@@ -95,8 +95,8 @@ RnnStatus Load(Kernels* kernels) {
 
 }  // namespace
 
-RnnStatus EnqueueExchange(CUstream stream, CUdeviceptr from, CUdeviceptr to,
-                          int64_t outer, int64_t inner, int64_t row_bytes) {
+RnnStatus EnqueueTranspose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
+                           int64_t outer, int64_t inner, int64_t row_bytes) {
   static Kernels kernels = {};
   static Loading loading;
   CRNN_RETURN_IF_ERROR(loading.Once([] { return Load(&kernels); }));
@@ -126,7 +126,7 @@ RnnStatus EnqueueExchange(CUstream stream, CUdeviceptr from, CUdeviceptr to,
           reinterpret_cast<CUfunction>(kernels[chosen]),
           static_cast<unsigned int>(blocks), 1, 1, kLanes, kRowsPerBlock, 1,
           /*sharedMemBytes=*/0, stream, arguments, /*extra=*/nullptr),
-      "exchange batch and time");
+      "transpose batch and time");
 }
 
 }  // namespace cudnn_rnn_tf

@@ -1,8 +1,8 @@
 // The calls that compute a pass, of cuDNN or of the algorithm resident, over
 // device memory given by address: in the problem's layout, but for parameters,
 // which are in the plan's.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CALLS_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CALLS_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ENQUEUE_PASS_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ENQUEUE_PASS_H_
 
 #include <array>
 
@@ -11,10 +11,10 @@
 
 namespace cudnn_rnn_tf {
 
-// Where calls enqueue their work: a handle and the stream set for it. Of
-// cuBLAS, a handle if a plan was made that wants one, whose stream is set by
-// each call.
-struct CudnnLane {
+// Calls enqueue their work by these: cuDNN's handle and the stream that is set
+// for it. cuBLAS's handle is there if a plan was made that wants it; each call
+// sets its stream.
+struct CudnnHandles {
   cudnnHandle_t handle;
   CUstream stream;
   cublasHandle_t blas;
@@ -28,9 +28,9 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
 
 // Batch-major data are brought into cuDNN's order and back in the workspace:
 // cuDNN's own way with them takes several times as long.
-RnnStatus EnqueuePass(Pass pass, const CudnnLane& lane, CudnnPlan* plan,
+RnnStatus EnqueuePass(Pass pass, const CudnnHandles& handles, CudnnPlan* plan,
                       const CallAddresses& addresses);
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CALLS_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ENQUEUE_PASS_H_

@@ -1,9 +1,9 @@
-#include "kernels/gpu/cudnn/calls.h"
+#include "kernels/gpu/cudnn/enqueue_pass.h"
 
 #include <vector>
 
 #include "kernels/arena.h"
-#include "kernels/gpu/cudnn/exchange.h"
+#include "kernels/gpu/cudnn/transpose.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -76,7 +76,7 @@ class CudnnBuffers {
         Place(buffer);
       }
       // Brought after the gradient has been returned from there.
-      if (IsExchanged(kInput)) addresses_[kInput] = addresses_[kInputBackprop];
+      if (IsTransposed(kInput)) addresses_[kInput] = addresses_[kInputBackprop];
     }
     const size_t num_parts = plan.parts().size();
     for (size_t i = 0; i < num_parts; ++i) {
@@ -113,23 +113,23 @@ class CudnnBuffers {
   const States& states(size_t i) const { return states_[i]; }
   const States& gradients(size_t i) const { return gradients_[i]; }
   // From the caller's order.
-  RnnStatus Bring(CUstream stream, CallBuffer buffer) const {
-    if (!IsExchanged(buffer)) return {};
+  RnnStatus CopyIn(CUstream stream, CallBuffer buffer) const {
+    if (!IsTransposed(buffer)) return {};
     const Shape shape = ShapeOf(problem_, buffer);
-    return EnqueueExchange(stream, callers_[buffer], addresses_[buffer],
-                           problem_.batch_size, shape.rows, RowBytes(shape));
+    return EnqueueTranspose(stream, callers_[buffer], addresses_[buffer],
+                            problem_.batch_size, shape.rows, RowBytes(shape));
   }
   // Into the caller's order.
-  RnnStatus Return(CUstream stream, CallBuffer buffer) const {
-    if (!IsExchanged(buffer)) return {};
+  RnnStatus CopyOut(CUstream stream, CallBuffer buffer) const {
+    if (!IsTransposed(buffer)) return {};
     const Shape shape = ShapeOf(problem_, buffer);
-    return EnqueueExchange(stream, addresses_[buffer], callers_[buffer],
-                           shape.rows, problem_.batch_size, RowBytes(shape));
+    return EnqueueTranspose(stream, addresses_[buffer], callers_[buffer],
+                            shape.rows, problem_.batch_size, RowBytes(shape));
   }
 
  private:
   // One sequence, or one row, is the same in both orders.
-  bool IsExchanged(CallBuffer buffer) const {
+  bool IsTransposed(CallBuffer buffer) const {
     return !problem_.time_major && problem_.batch_size > 1 &&
            ShapeOf(problem_, buffer).rows > 1 && BytesOf(problem_, buffer) > 0;
   }
@@ -137,7 +137,7 @@ class CudnnBuffers {
     return shape.size * static_cast<int64_t>(SizeOf(problem_.dtype));
   }
   void Place(CallBuffer buffer) {
-    if (!IsExchanged(buffer)) return;
+    if (!IsTransposed(buffer)) return;
     addresses_[buffer] = reinterpret_cast<CUdeviceptr>(
         arena_.Take<char>(BytesOf(problem_, buffer)));
   }
@@ -158,7 +158,8 @@ class CudnnBuffers {
   std::array<States, kMaxCudnnParts + 1> states_ = {}, gradients_ = {};
 };
 
-RnnStatus EnqueueCudnnForward(const CudnnLane& lane, const CudnnPlan& plan,
+RnnStatus EnqueueCudnnForward(const CudnnHandles& handles,
+                              const CudnnPlan& plan,
                               const CudnnBuffers& buffers) {
   const bool is_training = plan.problem().is_training;
   for (size_t i = 0; i < plan.parts().size(); ++i) {
@@ -166,7 +167,7 @@ RnnStatus EnqueueCudnnForward(const CudnnLane& lane, const CudnnPlan& plan,
     const States &before = buffers.states(i), &after = buffers.states(i + 1);
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNForward(
-            lane.handle, plan.rnn(),
+            handles.handle, plan.rnn(),
             is_training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE,
             /*devSeqLengths=*/nullptr, part.input.get(),
             buffers.at(kInput, part), part.output.get(),
@@ -179,27 +180,27 @@ RnnStatus EnqueueCudnnForward(const CudnnLane& lane, const CudnnPlan& plan,
   return {};
 }
 
-RnnStatus EnqueueForward(const CudnnLane& lane, const CudnnPlan& plan,
+RnnStatus EnqueueForward(const CudnnHandles& handles, const CudnnPlan& plan,
                          const CudnnBuffers& buffers) {
   for (const CallBuffer buffer : {kInput, kInputH, kInputC}) {
-    CRNN_RETURN_IF_ERROR(buffers.Bring(lane.stream, buffer));
+    CRNN_RETURN_IF_ERROR(buffers.CopyIn(handles.stream, buffer));
   }
   const ResidentNetwork* const resident = plan.resident();
-  CRNN_RETURN_IF_ERROR(
-      resident != nullptr
-          ? resident->Enqueue(lane.blas, lane.stream, buffers.OfResident())
-          : EnqueueCudnnForward(lane, plan, buffers));
+  CRNN_RETURN_IF_ERROR(resident != nullptr
+                           ? resident->Enqueue(handles.blas, handles.stream,
+                                               buffers.OfResident())
+                           : EnqueueCudnnForward(handles, plan, buffers));
   for (const CallBuffer buffer : {kOutput, kOutputH, kOutputC}) {
-    CRNN_RETURN_IF_ERROR(buffers.Return(lane.stream, buffer));
+    CRNN_RETURN_IF_ERROR(buffers.CopyOut(handles.stream, buffer));
   }
   return {};
 }
 
-RnnStatus EnqueueBackward(const CudnnLane& lane, const CudnnPlan& plan,
+RnnStatus EnqueueBackward(const CudnnHandles& handles, const CudnnPlan& plan,
                           const CudnnBuffers& buffers) {
   for (const CallBuffer buffer : {kOutput, kOutputBackprop, kInputH, kInputC,
                                   kOutputHBackprop, kOutputCBackprop}) {
-    CRNN_RETURN_IF_ERROR(buffers.Bring(lane.stream, buffer));
+    CRNN_RETURN_IF_ERROR(buffers.CopyIn(handles.stream, buffer));
   }
   const std::vector<CudnnPart>& parts = plan.parts();
   for (size_t i = parts.size(); i-- > 0;) {
@@ -208,7 +209,7 @@ RnnStatus EnqueueBackward(const CudnnLane& lane, const CudnnPlan& plan,
                  &after = buffers.gradients(i + 1);
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNBackwardData_v8(
-            lane.handle, plan.rnn(), /*devSeqLengths=*/nullptr,
+            handles.handle, plan.rnn(), /*devSeqLengths=*/nullptr,
             parts[i].output.get(), buffers.at(kOutput, parts[i]),
             buffers.at(kOutputBackprop, parts[i]), parts[i].input.get(),
             buffers.at(kInputBackprop, parts[i]), plan.h(), states.h, after.h,
@@ -220,18 +221,18 @@ RnnStatus EnqueueBackward(const CudnnLane& lane, const CudnnPlan& plan,
   }
   for (const CallBuffer buffer :
        {kInputBackprop, kInputHBackprop, kInputCBackprop}) {
-    CRNN_RETURN_IF_ERROR(buffers.Return(lane.stream, buffer));
+    CRNN_RETURN_IF_ERROR(buffers.CopyOut(handles.stream, buffer));
   }
-  CRNN_RETURN_IF_ERROR(buffers.Bring(lane.stream, kInput));
+  CRNN_RETURN_IF_ERROR(buffers.CopyIn(handles.stream, kInput));
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuMemsetD8Async(
                      reinterpret_cast<CUdeviceptr>(buffers.at(kParamsBackprop)),
-                     0, plan.weight_space_size(), lane.stream),
+                     0, plan.weight_space_size(), handles.stream),
                  "fill device memory"));
   for (size_t i = parts.size(); i-- > 0;) {
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNBackwardWeights_v8(
-            lane.handle, plan.rnn(), CUDNN_WGRAD_MODE_ADD,
+            handles.handle, plan.rnn(), CUDNN_WGRAD_MODE_ADD,
             /*devSeqLengths=*/nullptr, parts[i].input.get(),
             buffers.at(kInput, parts[i]), plan.h(), buffers.states(i).h,
             parts[i].output.get(), buffers.at(kOutput, parts[i]),
@@ -265,15 +266,15 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
   return sizes;
 }
 
-RnnStatus EnqueuePass(Pass pass, const CudnnLane& lane, CudnnPlan* plan,
+RnnStatus EnqueuePass(Pass pass, const CudnnHandles& handles, CudnnPlan* plan,
                       const CallAddresses& addresses) {
   if (plan->uses_dropout()) {
     CRNN_RETURN_IF_ERROR(plan->AttachDropout(
-        lane.handle, reinterpret_cast<void*>(addresses[kDropoutStates])));
+        handles.handle, reinterpret_cast<void*>(addresses[kDropoutStates])));
   }
   const CudnnBuffers buffers(*plan, pass, addresses);
-  return pass == Pass::kForward ? EnqueueForward(lane, *plan, buffers)
-                                : EnqueueBackward(lane, *plan, buffers);
+  return pass == Pass::kForward ? EnqueueForward(handles, *plan, buffers)
+                                : EnqueueBackward(handles, *plan, buffers);
 }
 
 }  // namespace cudnn_rnn_tf

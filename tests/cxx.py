@@ -1,0 +1,53 @@
+"""Programs in C++ that tests compile, with sources of the package's."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# The cuDNN backend with what it stands on.
+CUDNN_BACKEND = [
+    *sorted((ROOT / "kernels" / "gpu" / "cudnn").glob("*.cc")),
+    *(
+        f"kernels/gpu/{name}.cc"
+        for name in ("call_addresses", "captured_graph", "libraries", "ptx", "replay")
+    ),
+    *("kernels/rnn_backend.cc", "kernels/rnn_spec.cc"),
+]
+
+
+def include_folders() -> list[pathlib.Path]:
+    """Where CUDA's and cuDNN's headers are: TensorFlow's, or those of this machine."""
+    of_tensorflow = pathlib.Path(tf.sysconfig.get_include(), "third_party", "gpus")
+    homes = [
+        pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")),
+        pathlib.Path(os.environ.get("CUDNN_HOME", "/usr/local/cuda")),
+    ]
+    for folders in ([of_tensorflow / "cuda", of_tensorflow / "cudnn"], homes):
+        includes = [folder / "include" for folder in folders]
+        if (includes[0] / "cuda.h").exists() and (includes[1] / "cudnn.h").exists():
+            return includes
+    pytest.skip("there are no headers of CUDA and cuDNN")
+
+
+def compiled(
+    directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
+) -> pathlib.Path:
+    """The executable of a program in tests/programs and of sources."""
+    if not shutil.which("g++"):
+        pytest.skip("there is no g++ to compile the program with")
+    subprocess.run(
+        [
+            *("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
+            *(part for folder in include_folders() for part in ("-isystem", folder)),
+            ROOT / "tests" / "programs" / f"{program}.cc",
+            *(ROOT / source for source in sources),
+            *(*options, "-ldl", "-o", directory / program),
+        ],
+        check=True,
+    )
+    return directory / program
