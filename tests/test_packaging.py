@@ -126,7 +126,7 @@ def test_missing_op_library_is_an_import_error(monkeypatch):
         op_library.load()
 
 
-# What is claimed, and what checks it.
+# The claims, and what checks each.
 
 
 def test_the_readme_says_what_runs_wrote():

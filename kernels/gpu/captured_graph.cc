@@ -194,7 +194,7 @@ RnnStatus GraphNode::Read(CUgraphNode handle, Kernels* kernels,
 RnnStatus GraphNode::ReadKernel(Kernels* kernels) {
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphKernelNodeGetParams(handle_, &kernel_), kReadNode));
-  // Those that a kernel may not run without.
+  // A kernel may not run without these.
   for (const CUlaunchAttributeID id :
        {CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
         CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE}) {

@@ -1,5 +1,5 @@
-// What is used of cuBLAS. Its own header wants others of CUDA's that TensorFlow
-// does not carry.
+// This is all that is used of cuBLAS. Its own header wants others of CUDA's
+// that TensorFlow does not carry.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUBLAS_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUBLAS_H_
 

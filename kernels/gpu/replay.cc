@@ -187,8 +187,9 @@ Replay::Instance* Replay::InstanceFor(const CallAddresses& addresses,
   if (same != instances_.end()) return &*same;
   const bool was_missed = NoteMiss(addresses);
   if (may_instantiate && HasRoom(was_missed)) return nullptr;
-  // What does not come again is left one of them. Of a loop over more than
-  // there is room for, the one that was not used for longest is wanted next.
+  // Addresses seen once share the newest instance. In a loop over more
+  // addresses than there is room for, the least recently used one would always
+  // be the next to be wanted, so any of them makes room.
   return was_missed ? &instances_[random_() % instances_.size()]
                     : &instances_.back();
 }

@@ -148,7 +148,7 @@ void Choices::Load() {
     Choice choice;
     if (!ParseLine(line, &configuration, &choice)) continue;
     Entry& entry = entries_[configuration];
-    // What this process has measured itself stays.
+    // The process's own measurements stay.
     if (entry.state != State::kUndecided) continue;
     entry.state = State::kDecided;
     entry.choice = choice;

@@ -17,11 +17,11 @@ namespace cudnn_rnn_tf {
 
 struct Choice {
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
-  // Whether a pass is replayed as a chain, not as the graph that was captured.
+  // A pass may be replayed as a chain instead of the graph that was captured.
   bool forward_is_chain = false, backward_is_chain = false;
   // "rule", "pinned", "measured" or "stored".
   std::string source = "rule";
-  // What was measured, in words.
+  // The measured times, in words.
   std::string timings;
 
   // "algorithm\tforward\tbackward\ttimings", a pass being "graph" or "chain".
@@ -38,11 +38,11 @@ class Choices {
     kToBeMeasured,  // By the caller, who then calls Decide.
     kDecided
   };
-  // Whether the configuration is decided.
+  // Says whether the configuration is decided.
   bool Find(const std::string& configuration, Choice* choice);
-  // Likewise; counts a use of the configuration.
+  // Does the same and counts a use of the configuration.
   State FindAndCount(const std::string& configuration, Choice* choice);
-  // What is measured is stored; what takes its place is stored no longer.
+  // Stores a choice that was measured; one that takes its place is not stored.
   void Decide(const std::string& configuration, const Choice& choice);
   // Has `standard` run from now on, if the configuration's choice is still the
   // algorithm that failed.

@@ -35,7 +35,7 @@ uint64_t MixSeeds(const uint64_t seed[2]) {
   return mix(mix(seed[0] + 0x9E3779B97F4A7C15u) + seed[1]);
 }
 
-// Where everything stands in a call's workspace.
+// This says where everything stands in a call's workspace.
 struct WorkspaceLayout {
   void* calls;
   void* dropout_states;
@@ -60,7 +60,7 @@ struct WorkspaceLayout {
 CudnnBackend::CudnnBackend(CudnnResources resources,
                            const CudnnOptions& options)
     : resources_(std::move(resources)), options_(options) {
-  // Where there is none, the first call says so.
+  // The first call says so if there is none.
   if (LoadCudaDriver().ok()) apart_.emplace();
 }
 
@@ -110,7 +110,7 @@ void CudnnBackend::FindChoice() {
   configuration_->choice = found;
 }
 
-// What is fastest for many networks is first: against it, others are given up.
+// The fastest for many networks comes first: against it, others are given up.
 std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
     const RnnProblem& problem) const {
   std::vector<RnnAlgorithm> algorithms;
@@ -182,7 +182,7 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   const bool is_pinned = choice.source == "pinned";
   if (choice.algorithm == RnnAlgorithm::kResident && !problem.is_aligned &&
       !is_pinned) {
-    // For this call alone.
+    // This call alone runs standard.
     CRNN_RETURN_IF_ERROR(
         session_->Passes(configuration_, RnnAlgorithm::kStandard, &passes_));
     sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
@@ -249,16 +249,16 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
       configuration_->passes[static_cast<int>(choice.algorithm)].get();
   if (passes_ == chosen && choice.source != "pinned" &&
       choice.algorithm != RnnAlgorithm::kStandard && StreamWorks()) {
-    // As where a choice was stored by a process that had more of the GPU. From
-    // the next call on, of any configuration and session that shares the
-    // choice, standard runs.
+    // A process that had more of the GPU may have stored the choice. From the
+    // next call on, standard runs for any configuration and session that shares
+    // the choice.
     Choices::Instance().GiveUp(configuration_->name, choice.algorithm);
   }
   return status;
 }
 
 RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
-  // With sequence lengths, what runs depends on them.
+  // Where there are sequence lengths, cuDNN's kernels depend on them.
   if (options_.replay && Replay::Fits(addresses) &&
       !configuration_->problem.has_sequence_lengths) {
     bool done = false;
@@ -282,13 +282,13 @@ RnnStatus CudnnBackend::TryReplay(PassReplay* run, Pass pass,
   if (run->replay == nullptr ? !was_used || !may_make
                              : !may_make && !run->replay->was_launched()) {
     CapturedGraph graph;
-    // Whether it ever can be captured, the next use finds out.
+    // The next use finds out whether it ever can be captured.
     if (!session_->Capture(plan, pass, addresses, &graph).ok()) return {};
     bool has_begun;
     const RnnStatus status = graph.LaunchNodes(stream(), &has_begun);
     *done = status.ok();
-    // What has begun is not begun again: backward, a pass overwrites what it
-    // reads.
+    // A pass that has begun is not begun again, since a backward pass
+    // overwrites what it reads.
     return has_begun ? status : RnnStatus();
   }
   if (run->replay == nullptr && !session_->MakeRoomForReplay()) return {};

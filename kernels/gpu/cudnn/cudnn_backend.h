@@ -11,17 +11,17 @@
 
 namespace cudnn_rnn_tf {
 
-// What a call has of its device, whose context must be current.
+// A call uses this of its device, whose context must be current.
 struct CudnnResources {
   int device = 0;
   void* stream = nullptr;
-  // Whether a profiler looks on. When it stops, graphs that were made meanwhile
-  // may crash, since CUPTI breaks them: none are made.
+  // This says whether a profiler looks on. When it stops, graphs that were made
+  // meanwhile may crash, since CUPTI breaks them, so none are made.
   std::function<bool()> is_profiled;
   AllocateMemory allocate;
   // How many bytes that has in all; 0 where it is not known.
   std::function<size_t()> memory_limit;
-  // For what is of interest at verbosity 1.
+  // Writes a line to TensorFlow's log at verbosity 1.
   std::function<void(const std::string&)> log;
 };
 
@@ -47,7 +47,7 @@ class CudnnBackend : public RnnBackend {
 
  private:
   RnnStatus Configure(const RnnProblem& problem);
-  // Those to choose among.
+  // The choice is among these.
   std::vector<RnnAlgorithm> AlgorithmsFor(const RnnProblem& problem) const;
   void Decide();
   size_t WorkspaceBytes(Pass pass) const;
@@ -78,7 +78,7 @@ class CudnnBackend : public RnnBackend {
   std::optional<RelaxedCaptureMode> apart_;
   std::unique_ptr<CudnnSession> session_;
   // Known once the sizes are.
-  // Whether someone else is capturing our stream.
+  // This is true while someone else is capturing our stream.
   bool is_capturing_ = false;
   CudnnConfiguration* configuration_ = nullptr;
   PlannedPasses* passes_ = nullptr;

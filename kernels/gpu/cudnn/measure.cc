@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBudget(500);
-// For each pass as a chain, beyond that.
+// Each pass may take so much longer as a chain.
 constexpr std::chrono::milliseconds kChainBudget(125);
 // A chain is taken if it needs at most this part of what its graph takes.
 constexpr float kChainGains = 0.99f;
@@ -195,7 +195,7 @@ bool MayGainAsChain(const PassReplay& pass) {
   return pass.replay != nullptr && pass.replay->is_nearly_chain();
 }
 
-// What is alone is timed only to be compared with chains.
+// An algorithm without rivals is timed only to be compared with chains.
 RnnStatus Measure(CudnnSession* session, PlannedPasses* passes, bool replays,
                   bool is_alone, const AllocateMemory& allocate,
                   float best_so_far, Clock::time_point deadline, Times* times) {
@@ -259,7 +259,7 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
   Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
   for (const auto& [algorithm, passes] : candidates) {
-    // What is chosen is known not to be slower than standard.
+    // Only so is the chosen one known not to be slower than standard.
     if (algorithm != RnnAlgorithm::kStandard && Clock::now() > deadline) {
       continue;
     }

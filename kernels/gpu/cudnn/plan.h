@@ -13,18 +13,18 @@
 
 namespace cudnn_rnn_tf {
 
-// What besides the problem decides how cuDNN computes.
+// Besides the problem, these decide how cuDNN computes.
 struct CudnnOptions {
-  // What a plan runs. The problem's own wish may leave the choice open.
+  // A plan runs this. The problem's own wish may leave the choice open.
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
   bool allow_tf32 = true;
-  // Whether to choose by rule, not by measuring.
+  // The algorithm is chosen by rule, not by measuring.
   bool deterministic = false;
-  // Whether passes may be replayed as CUDA graphs.
+  // Passes may be replayed as CUDA graphs.
   bool replay = true;
-  // For tests: copy the parameters as if cuDNN's layout were another one.
+  // Tests have the parameters copied as if cuDNN's layout were another one.
   bool force_repack = false;
-  // For tests: fill what cuDNN gets as scratch with NaN first.
+  // Tests have cuDNN's scratch memory filled with NaN first.
   bool poison_scratch = false;
 };
 
@@ -64,7 +64,7 @@ class CudnnPlan {
                           const CudnnOptions& options,
                           std::unique_ptr<CudnnPlan>* plan);
 
-  // For a problem with sequence lengths: describes the data anew.
+  // Describes the data anew, for a problem with sequence lengths.
   RnnStatus SetSequenceLengths(const int32_t* lengths);
   // Begins the sequence of random numbers of `seed`; `states` is device memory
   // of dropout_states_size() bytes, written in the handle's stream.
@@ -86,7 +86,7 @@ class CudnnPlan {
   // Empty where cuDNN's layout is the opaque buffer's.
   const std::vector<RepackedBlock>& repacked() const { return repacked_; }
 
-  // What runs instead of cuDNN, if it was asked for.
+  // This network runs instead of cuDNN, if it was asked for.
   const ResidentNetwork* resident() const { return resident_.get(); }
 
   cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }

@@ -12,8 +12,8 @@ namespace {
 // Between two such parts the weights are loaded anew, as long as a few steps
 // take.
 constexpr int64_t kProjectedBytes = int64_t{32} << 20;
-// For cuBLAS, which sums products of few results in parts: so many parts, in at
-// most so much memory, and in any case what its documentation calls enough.
+// cuBLAS sums products of few results in parts. It gets memory for so many
+// parts, at most this much, and at least what its documentation calls enough.
 constexpr int64_t kBlasParts = 4;
 constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
 constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
@@ -196,7 +196,7 @@ RnnStatus ResidentNetwork::Enqueue(cublasHandle_t blas, CUstream stream,
     const CUdeviceptr outputs =
         to_output ? buffers.output
                   : reinterpret_cast<CUdeviceptr>(workspace.outputs);
-    // What is not written yet.
+    // All bits set marks an output as absent; the kernel's blocks poll for it.
     CRNN_RETURN_IF_ERROR(CudaStatus(
         Gpu().cuda.cuMemsetD8Async(outputs, 0xFF, output_bytes, stream),
         "fill device memory"));

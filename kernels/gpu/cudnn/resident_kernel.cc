@@ -56,7 +56,7 @@ RnnStatus NotResident(const std::string& why) {
           "the algorithm resident cannot run this: " + why};
 }
 
-// Where the weights are; in the words of the kernel's text.
+// This says where the weights are, in the words of the kernel's text.
 struct Division {
   int64_t units, blocks;
   int64_t in_registers, in_shared, ahead;
@@ -120,9 +120,9 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
     return static_cast<double>(streamed() * kThreads * kChunkBytes *
                                division->blocks);
   };
-  // What stays in the L2 cache comes soon enough when it is wanted. Fetching
-  // ahead takes shared memory, if there is enough; its slots come round once a
-  // step.
+  // Data that stay in the L2 cache come soon enough when they are wanted.
+  // Fetching ahead takes shared memory, if there is enough; its slots come
+  // round once a step.
   if (streamed_bytes() > l2_bytes) {
     const int64_t chunks_of_shared = chunks - division->in_registers;
     int64_t most_in_shared = -1;
@@ -243,7 +243,8 @@ RnnStatus Load(const std::string& code, CUkernel* kernel) {
                     "find a kernel");
 }
 
-// By its options. Never unloaded, like all kernels: graphs may hold them.
+// Finds a kernel by its options. Like all kernels it is never unloaded, since
+// graphs may hold it.
 RnnStatus CompiledOnce(const std::vector<std::string>& options,
                        CUkernel* kernel) {
   using Kernels = std::map<std::vector<std::string>, CUkernel>;

@@ -7,7 +7,7 @@
 
 namespace cudnn_rnn_tf {
 
-// What the kernel is compiled for.
+// The kernel is compiled for this.
 struct ResidentShape {
   RnnMode rnn_mode;
   RnnDataType dtype;

@@ -16,7 +16,7 @@ using Item = unsigned short;  // Its bits.
 #endif
 using Word = unsigned int;
 
-// What one lane loads at once.
+// One lane loads this at once.
 struct alignas(16) Chunk {
   Word word[4];
 };
@@ -41,7 +41,7 @@ static_assert(AHEAD == 0 || (kStreamed % kSlots == 0 && AHEAD >= kGroups), "");
 constexpr int kLanesOfCell = 4;
 constexpr int kCells = UNITS * BATCH;
 constexpr int kRounds = (kCells * kLanesOfCell + kThreads - 1) / kThreads;
-// Of one warp's sums, so that the lanes of a cell read from other banks.
+// The pitch of one warp's sums has the lanes of a cell read from other banks.
 constexpr int kPitch = (kRows * BATCH + 31) / 32 * 32 + 8;
 
 constexpr Word kAbsent = 0xFFFFFFFF;
@@ -92,7 +92,7 @@ static __device__ void FetchWeights(Chunk* to, const char* from,
       : "memory");
 }
 
-// What other blocks are writing. Each word is read whole.
+// Loads what other blocks are writing. Each word is read whole.
 static __device__ Chunk LoadOutputs(const Item* from) {
   Chunk chunk;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   float* const sums_of_warps =
       reinterpret_cast<float*>(shared + (IN_SHARED + AHEAD) * kThreads);
 #if defined(IS_FLOAT)
-  // Of a warp, by turns: [2][BATCH][4].
+  // A warp stages by turns: [2][BATCH][4].
   Chunk* const staged =
       reinterpret_cast<Chunk*>(sums_of_warps + 2 * WARPS * kPitch) +
       warp * 2 * BATCH * 4;
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   for (int s = 0; s < steps; ++s) {
     const int step = first + s;
-    // Of the input side, which waits for no other block.
+    // The input side waits for no other block.
     float inputs[kRounds][GATES];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -302,8 +302,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if defined(IS_FLOAT)
     float products[kGroups][BATCH] = {};
 #else
-    // As mma has them: of a tile of 16 rows, at g and g + 8, for sequences 2 t
-    // and 2 t + 1.
+    // They are where mma has them: rows g and g + 8 of a tile of 16, of the
+    // sequences 2 t and 2 t + 1.
     constexpr int kTiles = (kGroups + 1) / 2;
     float products[kTiles][4] = {};
 #endif

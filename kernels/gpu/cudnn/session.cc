@@ -13,7 +13,8 @@ namespace {
 // A configuration is a few descriptors in host memory, apart from its replays;
 // changing shapes make new ones.
 constexpr size_t kMaxConfigurations = 256;
-// For all replays of the process, beyond what each session may have anyway.
+// All replays of the process take at most this, beyond what each session may
+// have anyway.
 constexpr size_t kMaxReplayBytes = size_t{512} << 20;
 constexpr size_t kOwnReplayBytes = size_t{64} << 20;
 // A configuration has fallen out of use when so many times the mean interval

@@ -76,15 +76,15 @@ class CudnnSession {
                                     const CudnnOptions& options);
   RnnStatus Passes(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
                    PlannedPasses** passes);
-  // Whether one more pass may be captured. Once all of the process take too
-  // much memory, those that have fallen out of use are dropped; not others,
+  // Says whether one more pass may be captured. Once all of the process take
+  // too much memory, those that have fallen out of use are dropped; not others,
   // since shapes that push each other out would be captured anew at every use.
   bool MakeRoomForReplay();
 
  private:
   using Entry = std::pair<std::string, std::unique_ptr<CudnnConfiguration>>;
 
-  // For captures, which other work in the stream must not enter.
+  // Captures have handles of their own, since no other work may enter them.
   RnnStatus CaptureHandles(CudnnHandles* handles);
   RnnStatus MakeBlas();
   void DropOneConfiguration();

@@ -12,7 +12,7 @@ namespace {
 constexpr unsigned int kLanes = 32;
 constexpr unsigned int kRowsPerBlock = 8;
 
-// What a thread copies at a time, and how PTX says so.
+// A thread copies this at a time; PTX has a name for it.
 struct Item {
   int bytes;
   const char* type;

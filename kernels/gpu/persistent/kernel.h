@@ -15,8 +15,8 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// What the persistent kernels ask of a GPU: compute capability 9.0, since
-// clusters and their memory came with it.
+// The persistent kernels ask for compute capability 9.0, since clusters and
+// their memory came with it.
 RnnStatus CheckDevice();
 
 // These decide which persistent kernel runs.
