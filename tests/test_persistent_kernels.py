@@ -5,6 +5,7 @@ What only a GPU shows, the speed, TF32's rounding and real races, is the busines
 
 import ctypes
 import dataclasses
+import functools
 import pathlib
 import subprocess
 import types
@@ -156,6 +157,12 @@ def _pointer(array: np.ndarray | None) -> int | None:
     return array.ctypes.data
 
 
+def _check(tolerance: float, name: str, value: np.ndarray, expected: np.ndarray) -> None:
+    scale = max(np.abs(expected).max(initial=0.0), 1e-3)
+    error = np.abs(value.astype(np.float64) - expected).max(initial=0.0) / scale
+    assert error <= tolerance, f"{name} is off by {error}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("with_lengths", [False, True])
@@ -266,13 +273,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
     forward = _compile(shape, "forward", tmp_path)
     forward.run(ctypes.byref(arguments), directions, int(rng.integers(1000)))
 
-    tolerance = TOLERANCE[shape.dtype]
-
-    def check(name: str, value: np.ndarray, expected: np.ndarray) -> None:
-        scale = max(np.abs(expected).max(initial=0.0), 1e-3)
-        error = np.abs(value.astype(np.float64) - expected).max(initial=0.0) / scale
-        assert error <= tolerance, f"{name} is off by {error}"
-
+    check = functools.partial(_check, TOLERANCE[shape.dtype])
     check("outputs", _reordered(outputs, time_major), run.outputs)
     for d, b in enumerate(buffers):
         check("h", b.last_h, run.states[0][d])
@@ -405,11 +406,7 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, tmp_path):
     kernel = _compile(shape, "forward", tmp_path)
     kernel.run(ctypes.byref(arguments), layers, int(rng.integers(1000)))
 
-    def check(name: str, value: np.ndarray, expected: np.ndarray) -> None:
-        scale = max(np.abs(expected).max(initial=0.0), 1e-3)
-        error = np.abs(value.astype(np.float64) - expected).max(initial=0.0) / scale
-        assert error <= layers * TOLERANCE[shape.dtype], f"{name} is off by {error}"
-
+    check = functools.partial(_check, layers * TOLERANCE[shape.dtype])
     check("outputs", buffers[-1].output, run.outputs)
     for layer, own in enumerate(buffers):
         check("h", own.last_h, run.states[0][layer])
