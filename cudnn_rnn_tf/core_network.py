@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.lengths_and_masks import reverse_sequences
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut
-from cudnn_rnn_tf.sequences import reverse_sequences
 
 
 def forward(

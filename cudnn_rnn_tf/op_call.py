@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.sequences import from_ragged, to_ragged
+from cudnn_rnn_tf.lengths_and_masks import from_ragged, to_ragged
 
 # The network, of arguments in the shapes that the ops take.
 ConfigOf = Callable[[tf.Tensor, Sequence[tf.Tensor], tf.Tensor], RnnConfig]

@@ -11,8 +11,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import _compat, constants, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.foreign import ChecksKeywords, check_tensors
-from cudnn_rnn_tf.seeds import next_seed
-from cudnn_rnn_tf.sequences import (
+from cudnn_rnn_tf.lengths_and_masks import (
     HOW_TO_MAKE_RAGGED,
     from_ragged,
     lengths_from_mask,
@@ -20,6 +19,7 @@ from cudnn_rnn_tf.sequences import (
     reverse_sequences,
     to_ragged,
 )
+from cudnn_rnn_tf.seeds import next_seed
 
 # The name of the state of the dropout masks' seeds in Keras's weight files.
 _SEED_STATE = "seed_generator_state"

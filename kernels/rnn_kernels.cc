@@ -9,6 +9,7 @@
 
 #include "kernels/no_throw.h"
 #include "kernels/op_backend.h"
+#include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"

@@ -1,5 +1,6 @@
 // CudnnRnnTf>ParamsSize, CanonicalToParams and ParamsToCanonical: the opaque
 // buffer and the separate tensors it holds.
+#include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "ops/op_attrs.h"
 #include "ops/shape_function.h"

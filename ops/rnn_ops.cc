@@ -1,6 +1,7 @@
 // CudnnRnnTf>Forward and Backward: a whole recurrent network in one op.
 #include <utility>
 
+#include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "ops/op_attrs.h"
 #include "ops/shape_function.h"

@@ -16,7 +16,7 @@ CUDNN_BACKEND = [
         f"kernels/gpu/{name}.cc"
         for name in ("call_addresses", "captured_graph", "libraries", "ptx", "replay")
     ),
-    *("kernels/rnn_backend.cc", "kernels/rnn_spec.cc"),
+    *("kernels/rnn_backend.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"),
 ]
 
 

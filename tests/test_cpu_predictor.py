@@ -556,7 +556,7 @@ def test_workspaces_are_no_more_than_calls_at_once(tmp_path):
     program = ROOT / "tests" / "programs" / "predictor_in_many_threads.cc"
     sources = [
         program,
-        *(ROOT / "kernels" / name for name in ("rnn_backend.cc", "rnn_spec.cc")),
+        *(ROOT / "kernels" / name for name in ("param_layout.cc", "rnn_backend.cc", "rnn_spec.cc")),
         *sorted(kernels.glob("*.cc")),
     ]
     subprocess.run(["g++", *flags, *sources, "-o", executable], check=True)

@@ -15,7 +15,7 @@ SESSION = [
         "kernels/gpu/cudnn/transpose.cc",
         "kernels/gpu/cudnn/plan.cc",
     ),
-    *("kernels/rnn_spec.cc", "kernels/gpu/cudnn/resident.cc"),
+    *("kernels/param_layout.cc", "kernels/rnn_spec.cc", "kernels/gpu/cudnn/resident.cc"),
     *("kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"),
 ]
 
@@ -51,12 +51,21 @@ SESSION = [
             500,
             [
                 *("kernels/gpu/cudnn/enqueue_pass.cc", "kernels/gpu/cudnn/transpose.cc"),
-                *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/ptx.cc", "kernels/rnn_spec.cc"),
+                *(
+                    "kernels/gpu/cudnn/plan.cc",
+                    "kernels/gpu/ptx.cc",
+                    "kernels/param_layout.cc",
+                    "kernels/rnn_spec.cc",
+                ),
                 *("kernels/gpu/cudnn/resident.cc", "kernels/gpu/cudnn/resident_kernel.cc"),
                 "kernels/gpu/cudnn/resident_source.cc",
             ],
         ),
-        ("resident_on_fake_gpu", 100, ["kernels/gpu/cudnn/resident.cc", "kernels/rnn_spec.cc"]),
+        (
+            "resident_on_fake_gpu",
+            100,
+            ["kernels/gpu/cudnn/resident.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"],
+        ),
         (
             "resident_kernel_on_fake_gpu",
             500,
@@ -85,7 +94,11 @@ def test_resident_kernels_compile(tmp_path):
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
     sources = ["kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"]
-    executable = compiled(tmp_path, "compile_resident_kernels", [*sources, "kernels/rnn_spec.cc"])
+    executable = compiled(
+        tmp_path,
+        "compile_resident_kernels",
+        [*sources, "kernels/param_layout.cc", "kernels/rnn_spec.cc"],
+    )
     completed = subprocess.run([executable, library], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "23 kernels compiled\n"

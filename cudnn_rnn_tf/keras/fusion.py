@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.keras.masks import Packing
+from cudnn_rnn_tf.keras.mask_packing import Packing
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, join
 from cudnn_rnn_tf.seeds import next_seed
 

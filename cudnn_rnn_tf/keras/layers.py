@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of, packing_of
-from cudnn_rnn_tf.sequences import reverse_sequences
+from cudnn_rnn_tf.lengths_and_masks import reverse_sequences
 
 logger = logging.getLogger("cudnn_rnn_tf")
 

@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cudnn_rnn_tf/native/layout.h"
+#include "cudnn_rnn_tf/native/layout_binding.h"
 #include "cudnn_rnn_tf/native/predictor.h"
 #include "kernels/cpu/simd_kernels.h"
+#include "kernels/param_layout.h"
 
 namespace py = pybind11;
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cudnn_rnn_tf/native/layout.h"
+#include "cudnn_rnn_tf/native/layout_binding.h"
 #include "kernels/cpu/cpu_predictor.h"
 
 namespace cudnn_rnn_tf {

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/storage.h"
+#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace {

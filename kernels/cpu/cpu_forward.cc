@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/simd_kernels.h"
+#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace {

@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_rows.h"
 #include "kernels/cpu/schedule.h"
+#include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {

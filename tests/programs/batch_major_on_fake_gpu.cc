@@ -20,6 +20,7 @@
 
 #include "kernels/gpu/cudnn/enqueue_pass.h"
 #include "kernels/gpu/cudnn/transpose.h"
+#include "kernels/param_layout.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels/gpu/cudnn/cudnn_backend.h"
+#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace {

@@ -74,7 +74,7 @@ int CompileAll() {
   }
   std::string code;
   const RnnStatus status = CompileCode(
-      "elementwise.cu",
+      "auxiliary.cu",
       {"--gpu-architecture=sm_80", "--std=c++17", "-DIS_FLOAT16"}, &code);
   Check(status.ok(), status.message);
   std::printf("%d kernels compiled\n", compiled + 1);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_predictor.h"
+#include "kernels/param_layout.h"
 
 using namespace cudnn_rnn_tf;
 

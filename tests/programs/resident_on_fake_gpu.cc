@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/gpu/cudnn/resident.h"
+#include "kernels/param_layout.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
 

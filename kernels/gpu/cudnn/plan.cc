@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/arena.h"
+#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace {

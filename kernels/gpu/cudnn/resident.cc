@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/arena.h"
+#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "kernels/gpu/cudnn/resident_kernel.h"
+#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 

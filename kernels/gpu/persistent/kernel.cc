@@ -16,7 +16,7 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-constexpr int kElementwiseThreads = 256, kMaxElementwiseBlocks = 2048;
+constexpr int kAuxiliaryThreads = 256, kMaxAuxiliaryBlocks = 2048;
 
 const char* TypeMacro(RnnDataType dtype) {
   return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
@@ -363,16 +363,16 @@ RnnStatus Launch(CUkernel kernel, CUstream stream, int64_t blocks,
 // One thread for each number, as far as there are threads.
 RnnStatus LaunchOver(CUkernel kernel, CUstream stream, int64_t count,
                      void** parameters) {
-  const int64_t blocks = std::clamp<int64_t>(
-      (count + kElementwiseThreads - 1) / kElementwiseThreads, 1,
-      kMaxElementwiseBlocks);
-  return Launch(kernel, stream, blocks, kElementwiseThreads, 1, parameters);
+  const int64_t blocks =
+      std::clamp<int64_t>((count + kAuxiliaryThreads - 1) / kAuxiliaryThreads,
+                          1, kMaxAuxiliaryBlocks);
+  return Launch(kernel, stream, blocks, kAuxiliaryThreads, 1, parameters);
 }
 
 }  // namespace
 
-RnnStatus Elementwise::Get(RnnDataType dtype, Elementwise* kernels) {
-  using Known = std::map<std::pair<CUdevice, RnnDataType>, Elementwise>;
+RnnStatus Auxiliary::Get(RnnDataType dtype, Auxiliary* kernels) {
+  using Known = std::map<std::pair<CUdevice, RnnDataType>, Auxiliary>;
   // Never destroyed: threads may run until the process ends.
   alignas(Known) static char storage[sizeof(Known)];
   static Known* const known = ::new (storage) Known;
@@ -387,23 +387,23 @@ RnnStatus Elementwise::Get(RnnDataType dtype, Elementwise* kernels) {
     return {};
   }
   for (const auto& [name, kernel] :
-       {std::pair("store_lengths", &Elementwise::lengths_),
-        {"store_seed", &Elementwise::seed_},
-        {"order_sequences", &Elementwise::order_},
-        {"apply_dropout", &Elementwise::dropout_},
-        {"spread_inputs", &Elementwise::spread_},
-        {"gather_inputs", &Elementwise::gather_},
-        {"copy_without_padding", &Elementwise::copy_},
-        {"sum_biases", &Elementwise::biases_}}) {
-    CRNN_RETURN_IF_ERROR(CompileKernel(
-        "elementwise.cu", name, {TypeMacro(dtype)}, &(kernels->*kernel)));
+       {std::pair("store_lengths", &Auxiliary::lengths_),
+        {"store_seed", &Auxiliary::seed_},
+        {"order_sequences", &Auxiliary::order_},
+        {"apply_dropout", &Auxiliary::dropout_},
+        {"spread_inputs", &Auxiliary::spread_},
+        {"gather_inputs", &Auxiliary::gather_},
+        {"copy_without_padding", &Auxiliary::copy_},
+        {"sum_biases", &Auxiliary::biases_}}) {
+    CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", name, {TypeMacro(dtype)},
+                                       &(kernels->*kernel)));
   }
   known->emplace(std::pair(device, dtype), *kernels);
   return {};
 }
 
-RnnStatus Elementwise::StoreLengths(CUstream stream, const int32_t* lengths,
-                                    int count, int64_t* to) const {
+RnnStatus Auxiliary::StoreLengths(CUstream stream, const int32_t* lengths,
+                                  int count, int64_t* to) const {
   HostLengths part;
   for (int first = 0; first < count; first += HostLengths::kMax) {
     int part_count = std::min(HostLengths::kMax, count - first);
@@ -415,24 +415,24 @@ RnnStatus Elementwise::StoreLengths(CUstream stream, const int32_t* lengths,
   return {};
 }
 
-RnnStatus Elementwise::StoreSeed(CUstream stream, const uint64_t seed[2],
-                                 uint64_t* to) const {
+RnnStatus Auxiliary::StoreSeed(CUstream stream, const uint64_t seed[2],
+                               uint64_t* to) const {
   uint64_t seed0 = seed[0], seed1 = seed[1];
   void* parameters[] = {&seed0, &seed1, &to};
   return Launch(seed_, stream, 1, 32, 1, parameters);
 }
 
-RnnStatus Elementwise::OrderSequences(CUstream stream, const int64_t* given,
-                                      int batch, int steps, int* lengths,
-                                      int* order) const {
+RnnStatus Auxiliary::OrderSequences(CUstream stream, const int64_t* given,
+                                    int batch, int steps, int* lengths,
+                                    int* order) const {
   void* parameters[] = {&given, &batch, &steps, &lengths, &order};
   return Launch(order_, stream, (batch + 255) / 256, 256, 1, parameters);
 }
 
-RnnStatus Elementwise::ApplyDropout(CUstream stream, const Sequences& sequences,
-                                    int64_t count, int width, int layer,
-                                    const uint64_t* seed, float rate,
-                                    void* values) const {
+RnnStatus Auxiliary::ApplyDropout(CUstream stream, const Sequences& sequences,
+                                  int64_t count, int width, int layer,
+                                  const uint64_t* seed, float rate,
+                                  void* values) const {
   Sequences all = sequences;
   uint32_t threshold =
       static_cast<uint32_t>(static_cast<double>(rate) * 4294967296.0);
@@ -442,35 +442,34 @@ RnnStatus Elementwise::ApplyDropout(CUstream stream, const Sequences& sequences,
   return LaunchOver(dropout_, stream, count, parameters);
 }
 
-RnnStatus Elementwise::SpreadInputs(CUstream stream, int64_t count, int units,
-                                    int gates, int slots, const void* inputs,
-                                    void* to) const {
+RnnStatus Auxiliary::SpreadInputs(CUstream stream, int64_t count, int units,
+                                  int gates, int slots, const void* inputs,
+                                  void* to) const {
   void* parameters[] = {&count, &units, &gates, &slots, &inputs, &to};
   return LaunchOver(spread_, stream, count, parameters);
 }
 
-RnnStatus Elementwise::GatherInputs(CUstream stream, int64_t count, int units,
-                                    int gates, int slots,
-                                    const void* of_forward,
-                                    const void* of_backward, void* to) const {
+RnnStatus Auxiliary::GatherInputs(CUstream stream, int64_t count, int units,
+                                  int gates, int slots, const void* of_forward,
+                                  const void* of_backward, void* to) const {
   void* parameters[] = {&count,      &units,       &gates, &slots,
                         &of_forward, &of_backward, &to};
   return LaunchOver(gather_, stream, count, parameters);
 }
 
-RnnStatus Elementwise::CopyWithoutPadding(CUstream stream,
-                                          const Sequences& sequences,
-                                          int64_t count, int width,
-                                          const void* from, void* to) const {
+RnnStatus Auxiliary::CopyWithoutPadding(CUstream stream,
+                                        const Sequences& sequences,
+                                        int64_t count, int width,
+                                        const void* from, void* to) const {
   Sequences all = sequences;
   void* parameters[] = {&all, &count, &width, &from, &to};
   return LaunchOver(copy_, stream, count, parameters);
 }
 
-RnnStatus Elementwise::SumBiases(CUstream stream, const float* sums, int rows,
-                                 int units, int gates, int slots,
-                                 int recurrent_slot, void* input_bias,
-                                 void* recurrent_bias) const {
+RnnStatus Auxiliary::SumBiases(CUstream stream, const float* sums, int rows,
+                               int units, int gates, int slots,
+                               int recurrent_slot, void* input_bias,
+                               void* recurrent_bias) const {
   void* parameters[] = {&sums,  &rows,           &units,      &gates,
                         &slots, &recurrent_slot, &input_bias, &recurrent_bias};
   return Launch(biases_, stream, (slots * units + 31) / 32, 32, 8, parameters);
@@ -479,7 +478,7 @@ RnnStatus Elementwise::SumBiases(CUstream stream, const float* sums, int rows,
 RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
                                int steps, bool time_major, int64_t* lengths) {
   CUkernel kernel;
-  CRNN_RETURN_IF_ERROR(CompileKernel("elementwise.cu", "lengths_of_mask",
+  CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", "lengths_of_mask",
                                      {TypeMacro(RnnDataType::kFloat32)},
                                      &kernel));
   Sequences all = {nullptr,
@@ -489,9 +488,9 @@ RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
                    time_major ? batch : 1,
                    time_major ? 1 : steps};
   void* parameters[] = {&all, &mask, &lengths};
-  constexpr int kSequences = kElementwiseThreads / 32;
+  constexpr int kSequences = kAuxiliaryThreads / 32;
   return Launch(kernel, stream, (batch + kSequences - 1) / kSequences,
-                kElementwiseThreads, 1, parameters);
+                kAuxiliaryThreads, 1, parameters);
 }
 
 }  // namespace persistent

@@ -85,10 +85,10 @@ class Kernel {
   int teams_at_once_ = 0;
 };
 
-// See elementwise.cu for what they do. Counts are numbers, not bytes.
-class Elementwise {
+// See auxiliary.cu for what they do. Counts are numbers, not bytes.
+class Auxiliary {
  public:
-  static RnnStatus Get(RnnDataType dtype, Elementwise* kernels);
+  static RnnStatus Get(RnnDataType dtype, Auxiliary* kernels);
 
   RnnStatus StoreLengths(CUstream stream, const int32_t* lengths, int count,
                          int64_t* to) const;

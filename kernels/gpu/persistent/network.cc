@@ -8,6 +8,7 @@
 
 #include "kernels/arena.h"
 #include "kernels/gpu/replay.h"
+#include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -222,7 +223,7 @@ RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
   } else {
     CRNN_RETURN_IF_ERROR(Kernel::Get(choice, &network->kernel_));
   }
-  CRNN_RETURN_IF_ERROR(Elementwise::Get(problem.dtype, &network->elementwise_));
+  CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
   const int64_t rows = network->kernel_.shape().rows();
   network->teams_ = static_cast<int>((problem.batch_size + rows - 1) / rows);
   return {};
@@ -302,7 +303,7 @@ RnnStatus Network::Dropout(CUstream stream, const Sequences& sequences,
                            int64_t layer, const uint64_t* seed,
                            void* values) const {
   const int64_t width = spec_.layer_output_size();
-  return elementwise_.ApplyDropout(
+  return auxiliary_.ApplyDropout(
       stream, sequences, rows_ * width, static_cast<int>(width),
       static_cast<int>(layer), seed, spec_.dropout, values);
 }
@@ -336,17 +337,17 @@ RnnStatus Network::Prepare(CUstream stream,
   const Reserve reserve(*this, &reserve_arena);
   if (UsesDropout(problem_)) {
     CRNN_RETURN_IF_ERROR(
-        elementwise_.StoreSeed(stream, buffers.seed, reserve.seed));
+        auxiliary_.StoreSeed(stream, buffers.seed, reserve.seed));
   }
   if (!problem_.has_sequence_lengths) return {};
   const RnnLengths& all = buffers.sequence_lengths;
   const int batch = static_cast<int>(problem_.batch_size);
   if (all.on_device == nullptr) {
     CRNN_RETURN_IF_ERROR(
-        elementwise_.StoreLengths(stream, all.on_host, batch, workspace.given));
+        auxiliary_.StoreLengths(stream, all.on_host, batch, workspace.given));
   }
   const bool is_training = problem_.is_training;
-  return elementwise_.OrderSequences(
+  return auxiliary_.OrderSequences(
       stream, all.on_device == nullptr ? workspace.given : all.on_device, batch,
       static_cast<int>(problem_.max_time),
       is_training ? reserve.lengths : workspace.lengths,
@@ -413,7 +414,7 @@ RnnStatus Network::Forward(const Handles& handles,
                      input_size, Param(buffer(kParams), at.input_weights),
                      input_size, false, gates, slots_ * units));
       } else {
-        CRNN_RETURN_IF_ERROR(elementwise_.SpreadInputs(
+        CRNN_RETURN_IF_ERROR(auxiliary_.SpreadInputs(
             handles.stream, rows_ * units, static_cast<int>(units),
             static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
             input, gates));
@@ -534,7 +535,7 @@ RnnStatus Network::Backward(const Handles& handles,
                      input_size, d > 0, input_backprop, input_size));
       }
     } else {
-      CRNN_RETURN_IF_ERROR(elementwise_.GatherInputs(
+      CRNN_RETURN_IF_ERROR(auxiliary_.GatherInputs(
           handles.stream, rows_ * units, static_cast<int>(units),
           static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
           kept.gates[0], kept.gates[1], input_backprop));
@@ -547,7 +548,7 @@ RnnStatus Network::Backward(const Handles& handles,
     const void* layer_input =
         l == 0 ? buffer(kInput) : reserve.layers[l - 1].output;
     if (l == 0 && workspace.input != nullptr) {
-      CRNN_RETURN_IF_ERROR(elementwise_.CopyWithoutPadding(
+      CRNN_RETURN_IF_ERROR(auxiliary_.CopyWithoutPadding(
           handles.stream, sequences, rows_ * input_size,
           static_cast<int>(input_size), buffer(kInput), workspace.input));
       layer_input = workspace.input;
@@ -562,7 +563,7 @@ RnnStatus Network::Backward(const Handles& handles,
         return offset < 0 ? nullptr : At(buffer(kParamsBackprop), offset);
       };
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
-      CRNN_RETURN_IF_ERROR(elementwise_.SumBiases(
+      CRNN_RETURN_IF_ERROR(auxiliary_.SumBiases(
           handles.stream, workspace.bias_sums[d],
           teams_ * kernel_.shape().rows(), static_cast<int>(units),
           static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),

@@ -9,6 +9,7 @@
 #include "kernels/gpu/cublas.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/kernel.h"
+#include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -96,7 +97,7 @@ class Network {
   int teams_ = 0;
   bool is_stack_ = false;  // All layers run at the same time, forward.
   Kernel kernel_;          // Forward or backward, as the pass.
-  Elementwise elementwise_;
+  Auxiliary auxiliary_;
 };
 
 }  // namespace persistent

@@ -1,6 +1,6 @@
 // The parameter layout as Python sees it.
-#ifndef CUDNN_RNN_TF_NATIVE_LAYOUT_H_
-#define CUDNN_RNN_TF_NATIVE_LAYOUT_H_
+#ifndef CUDNN_RNN_TF_NATIVE_LAYOUT_BINDING_H_
+#define CUDNN_RNN_TF_NATIVE_LAYOUT_BINDING_H_
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/param_layout.h"
 #include "kernels/rnn_spec.h"
 
 namespace cudnn_rnn_tf {
@@ -204,4 +205,4 @@ class Layout {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_NATIVE_LAYOUT_H_
+#endif  // CUDNN_RNN_TF_NATIVE_LAYOUT_BINDING_H_

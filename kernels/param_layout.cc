@@ -1,0 +1,79 @@
+#include "kernels/param_layout.h"
+
+#include <utility>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+const char* GateName(RnnMode mode, int64_t gate) {
+  constexpr const char* kLstmGates[] = {"input_gate_", "forget_gate_",
+                                        "cell_candidate_", "output_gate_"};
+  constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
+                                       "candidate_"};
+  if (mode == RnnMode::kLstm) return kLstmGates[gate];
+  if (mode == RnnMode::kGru) return kGruGates[gate];
+  return "";
+}
+
+}  // namespace
+
+std::string ParamBlock::Name() const {
+  std::string name = "layer_" + std::to_string(layer) +
+                     (dir == 0 ? "_forward_" : "_backward_");
+  const int64_t gates = NumGates(rnn_mode);
+  if (linear_layer_id == 2 * gates) return name + "projection_kernel";
+  name += GateName(rnn_mode, linear_layer_id % gates);
+  if (linear_layer_id >= gates) name += "recurrent_";
+  return name + (is_bias ? "bias" : "kernel");
+}
+
+ParamLayout::ParamLayout(const RnnSpec& spec)
+    : pseudo_layers_(spec.num_pseudo_layers()) {
+  const int64_t gates = spec.num_gates();
+  auto add = [&](std::vector<ParamBlock>* blocks, int64_t layer, int64_t dir,
+                 int64_t id, int64_t rows, int64_t cols) {
+    blocks->push_back(
+        {layer, dir, id, size_, rows, cols, blocks == &biases_, spec.rnn_mode});
+    size_ += rows * cols;
+  };
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      PseudoLayer& offsets = pseudo_layers_[layer * spec.num_dirs() + dir];
+      if (spec.has_input_weights(layer)) {
+        offsets.input_weights = size_;
+        for (int64_t gate = 0; gate < gates; ++gate) {
+          add(&weights_, layer, dir, gate, spec.num_units,
+              spec.layer_input_size(layer));
+        }
+      }
+      offsets.recurrent_weights = size_;
+      for (int64_t gate = 0; gate < gates; ++gate) {
+        add(&weights_, layer, dir, gates + gate, spec.num_units,
+            spec.output_size());
+      }
+      if (spec.num_proj > 0) {
+        offsets.projection = size_;
+        add(&weights_, layer, dir, 2 * gates, spec.num_proj, spec.num_units);
+      }
+    }
+  }
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      PseudoLayer& offsets = pseudo_layers_[layer * spec.num_dirs() + dir];
+      if (spec.has_input_bias()) {
+        offsets.input_bias = size_;
+        for (int64_t gate = 0; gate < gates; ++gate) {
+          add(&biases_, layer, dir, gate, spec.num_units, 1);
+        }
+      }
+      if (spec.has_recurrent_bias()) {
+        offsets.recurrent_bias = size_;
+        for (int64_t gate = 0; gate < gates; ++gate) {
+          add(&biases_, layer, dir, gates + gate, spec.num_units, 1);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace cudnn_rnn_tf

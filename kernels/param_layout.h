@@ -1,0 +1,70 @@
+// Where the tensors of a network stand in the opaque buffer of its parameters,
+// and what they are called in checkpoints.
+#ifndef CUDNN_RNN_TF_KERNELS_PARAM_LAYOUT_H_
+#define CUDNN_RNN_TF_KERNELS_PARAM_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/rnn_spec.h"
+
+namespace cudnn_rnn_tf {
+
+// One matrix or bias vector in the opaque buffer.
+struct ParamBlock {
+  int64_t layer = 0;
+  int64_t dir = 0;
+  // cuDNN's number of the linear map: input side from 0, recurrent side from
+  // num_gates, the projection 2 * num_gates.
+  int64_t linear_layer_id = 0;
+  int64_t offset = 0;  // Counts elements.
+  int64_t rows = 0;
+  int64_t cols = 0;  // 1 for a bias.
+  bool is_bias = false;
+  RnnMode rnn_mode = RnnMode::kLstm;
+
+  int64_t size() const { return rows * cols; }
+  // "layer_0_forward_input_gate_kernel" and the like: the name of the canonical
+  // tensor in checkpoints, which would escape dots and slashes.
+  std::string Name() const;
+};
+
+// Where every canonical tensor stands in the opaque buffer: all matrices,
+// pseudo-layer by pseudo-layer and linear-layer id by linear-layer id, each
+// row-major [num_units, fan_in]; then all biases in the same order.
+//
+// Requires spec.Problem() to be empty.
+class ParamLayout {
+ public:
+  explicit ParamLayout(const RnnSpec& spec);
+
+  const std::vector<ParamBlock>& weights() const { return weights_; }
+  const std::vector<ParamBlock>& biases() const { return biases_; }
+  // Number of elements in the opaque buffer.
+  int64_t size() const { return size_; }
+
+  // Offsets of a pseudo-layer's stacked maps. The gates of one side are
+  // neighbours, so they form one [num_gates * num_units, fan_in] matrix and one
+  // [num_gates * num_units] bias; -1 where the configuration has none.
+  struct PseudoLayer {
+    int64_t input_weights = -1;
+    int64_t recurrent_weights = -1;
+    int64_t projection = -1;
+    int64_t input_bias = -1;
+    int64_t recurrent_bias = -1;
+  };
+  const PseudoLayer& pseudo_layer(int64_t index) const {
+    return pseudo_layers_[index];
+  }
+
+ private:
+  std::vector<ParamBlock> weights_;
+  std::vector<ParamBlock> biases_;
+  std::vector<PseudoLayer> pseudo_layers_;
+  int64_t size_ = 0;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_PARAM_LAYOUT_H_
