@@ -157,22 +157,19 @@ class Adapter {
 };
 
 // Small calls are not worth a second thread, less still where it has to be
-// woken.
-Schedule NewSchedule(const RnnProblem& problem, int64_t num_params,
-                     const Threads& threads) {
-  constexpr double kWorthWaking = 5e6, kWorthAsking = 7.5e5;
-  const double flops = 2.0 * problem.max_time * problem.batch_size * num_params;
-  const bool is_shared =
-      flops >= kWorthWaking ||
-      (flops >= kWorthAsking && threads.are_at_hand && threads.are_at_hand());
-  return Schedule(is_shared ? threads.count : 1);
+// woken, and every further one takes as much.
+int64_t WorthThreads(const RnnProblem& problem, int64_t count, bool at_hand) {
+  const double worth_one = at_hand ? 3.75e5 : 2.5e6;
+  const double flops = 2.0 * problem.max_time * problem.batch_size *
+                       ParamLayout(problem.spec).size();
+  return std::clamp<int64_t>(static_cast<int64_t>(flops / worth_one), 1, count);
 }
 
 // Runs the pass, or, where buffers is all null, only counts its workspace.
 template <typename Storage, typename Compute>
 void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
-                const Threads& threads, const CpuPackedParams* packed,
-                RnnBufferSizes* sizes) {
+                const Threads& threads, int64_t num_threads,
+                const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
@@ -180,8 +177,8 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
       problem, problem.is_training ? &reserve_arena : &workspace);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths.on_host);
-  const CpuNetwork<Compute> network(problem, rows, buffers.seed);
-  Schedule schedule = NewSchedule(problem, network.num_params(), threads);
+  Schedule schedule(num_threads);
+  const CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuForwardCall<Compute> call = {};
   call.input = adapter.ImportSequence(buffers.input, spec.input_size);
@@ -197,7 +194,8 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   }
   network.Forward(call, reserve, &workspace, &schedule);
   if (workspace.only_counts()) {
-    sizes->forward_workspace = workspace.used();
+    sizes->forward_workspace =
+        std::max(sizes->forward_workspace, workspace.used());
     sizes->reserve_space = reserve_arena.used();
     return;
   }
@@ -211,15 +209,16 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
 
 template <typename Storage, typename Compute>
 void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
-                 const Threads& threads, RnnBufferSizes* sizes) {
+                 const Threads& threads, int64_t num_threads,
+                 RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(problem, &reserve_arena);
   const PackedRows rows(problem.max_time, problem.batch_size,
                         buffers.sequence_lengths.on_host);
-  CpuNetwork<Compute> network(problem, rows, buffers.seed);
-  Schedule schedule = NewSchedule(problem, network.num_params(), threads);
+  Schedule schedule(num_threads);
+  CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuBackwardCall<Compute> call = {};
   call.input = adapter.ImportSequence(buffers.input, spec.input_size);
@@ -283,7 +282,8 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   const uint64_t no_seed[2] = {};
   Dispatch(dtype, [&](auto storage, auto compute) {
     using Compute = decltype(compute);
-    const CpuNetwork<Compute> network(problem, rows, no_seed);
+    const CpuNetwork<Compute> network(problem, rows, no_seed,
+                                      /*num_threads=*/1);
     const auto stored = StoredParams<decltype(storage), Compute>(params);
     Schedule now = Schedule::Immediate();
     const auto pack = [&](void* memory, size_t* bytes) {
@@ -307,12 +307,25 @@ void CpuBackend::Prepare(void* buffer, size_t bytes) {
   AdviseLargePages(buffer, bytes);
 }
 
+int64_t CpuBackend::NumThreads(const RnnProblem& problem) const {
+  const int64_t woken = WorthThreads(problem, threads_.count, false);
+  return woken < threads_.count && threads_.are_at_hand &&
+                 threads_.are_at_hand()
+             ? WorthThreads(problem, threads_.count, true)
+             : woken;
+}
+
 RnnStatus CpuBackend::BufferSizes(const RnnProblem& problem,
                                   RnnBufferSizes* sizes) {
-  Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    RunForward<decltype(storage), decltype(compute)>(problem, {}, threads_,
-                                                     packed_, sizes);
-  });
+  sizes->forward_workspace = 0;
+  // A later call may find the threads at hand, or not.
+  for (const bool at_hand : {false, true}) {
+    const int64_t num_threads = WorthThreads(problem, threads_.count, at_hand);
+    Dispatch(problem.dtype, [&](auto storage, auto compute) {
+      RunForward<decltype(storage), decltype(compute)>(
+          problem, {}, threads_, num_threads, packed_, sizes);
+    });
+  }
   return {};
 }
 
@@ -320,8 +333,8 @@ RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
                                           size_t /*reserve_space*/,
                                           RnnBufferSizes* sizes) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    RunBackward<decltype(storage), decltype(compute)>(problem, {}, threads_,
-                                                      sizes);
+    RunBackward<decltype(storage), decltype(compute)>(
+        problem, {}, threads_, NumThreads(problem), sizes);
   });
   sizes->backward_consumes_reserve = true;
   return {};
@@ -330,8 +343,8 @@ RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
 RnnStatus CpuBackend::Forward(const RnnProblem& problem,
                               const RnnForwardBuffers& buffers) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    RunForward<decltype(storage), decltype(compute)>(problem, buffers, threads_,
-                                                     packed_, nullptr);
+    RunForward<decltype(storage), decltype(compute)>(
+        problem, buffers, threads_, NumThreads(problem), packed_, nullptr);
   });
   return {};
 }
@@ -339,8 +352,8 @@ RnnStatus CpuBackend::Forward(const RnnProblem& problem,
 RnnStatus CpuBackend::Backward(const RnnProblem& problem,
                                const RnnBackwardBuffers& buffers) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    RunBackward<decltype(storage), decltype(compute)>(problem, buffers,
-                                                      threads_, nullptr);
+    RunBackward<decltype(storage), decltype(compute)>(
+        problem, buffers, threads_, NumThreads(problem), nullptr);
   });
   return {};
 }

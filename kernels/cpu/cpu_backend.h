@@ -51,6 +51,9 @@ class CpuBackend : public RnnBackend {
   RnnStatus SetZero(void* to, size_t bytes) override;
 
  private:
+  // On how many threads to run a call.
+  int64_t NumThreads(const RnnProblem& problem) const;
+
   Threads threads_;
   const CpuPackedParams* packed_;
 };

@@ -20,12 +20,11 @@ struct CpuNetwork<T>::BackwardLayer {
     PackedMatrix<T> weights;  // [rows, P]
   };
   struct Scratch {
-    T* dh;         // [block, h_stride]
-    T* dc;         // [block, H]
-    T* dy;         // [block, H], before the projection.
-    T* bias_sums;  // [num_gates * H], a GRU's recurrent candidate's [H] behind.
+    T* dh;  // [strand, h_stride]
+    T* dc;  // [strand, H]
+    T* dy;  // [strand, H], before the projection.
     // With recurrent dropout: the masks, and gradients by what a gate reads,
-    // [block, h_stride].
+    // [strand, h_stride].
     T* masks;
     T* masked_dh;
   };
@@ -49,7 +48,6 @@ struct CpuNetwork<T>::BackwardLayer {
 template <typename T>
 void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
                            Arena* arena, BackwardLayer* layer) const {
-  const int64_t block = PackedRows::MaxBlockSize(batch_);
   const int64_t max_rows = problem_.max_time * batch_;
   layer->index = index;
   layer->output = reserve.outputs[index];
@@ -83,13 +81,12 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
   layer->scratch.resize(num_groups());
   for (auto& scratch : layer->scratch) {
     scratch = {};
-    scratch.dh = arena->Take<T>(block * h_stride_);
-    if (spec_.is_lstm()) scratch.dc = arena->Take<T>(block * units_);
-    if (spec_.num_proj > 0) scratch.dy = arena->Take<T>(block * units_);
-    scratch.bias_sums = arena->Take<T>(gates_ + units_);
+    scratch.dh = arena->Take<T>(strand_size_ * h_stride_);
+    if (spec_.is_lstm()) scratch.dc = arena->Take<T>(strand_size_ * units_);
+    if (spec_.num_proj > 0) scratch.dy = arena->Take<T>(strand_size_ * units_);
     if (has_recurrent_dropout()) {
       scratch.masks = TakeMasks(arena);
-      scratch.masked_dh = arena->Take<T>(block * h_stride_);
+      scratch.masked_dh = arena->Take<T>(strand_size_ * h_stride_);
     }
   }
 }
@@ -121,7 +118,6 @@ void CpuNetwork<T>::BeginBackward(const CpuBackwardCall<T>& call,
                                   const BackwardLayer& layer,
                                   int64_t group_index) const {
   const auto& scratch = layer.scratch[group_index];
-  std::fill_n(scratch.bias_sums, gates_ + units_, T(0));
   if (scratch.masks != nullptr) {
     DrawMasks(layer.index, group(group_index), scratch.masks);
   }
@@ -159,20 +155,20 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
                                    int64_t group_index, int64_t step,
                                    int64_t panel) const {
   const Group group = this->group(group_index);
-  const PackedRows::Block& block = *group.block;
+  const Strand& strand = *group.strand;
   const auto& scratch = layer.scratch[group_index];
   T* const dh = scratch.dh;
   const int64_t first = panel * PackedMatrix<T>::PanelCols();
   const int64_t n = std::min(PackedMatrix<T>::PanelCols(), out_ - first);
-  if (step > 0 && step <= block.longest) {
+  if (step > 0) {
     const int64_t t = group.TimeBack(step - 1);
     Product<T> product;
-    product.rows = block.Active(t);
+    product.rows = strand.Active(t);
     product.c = {dh, h_stride_};
     // A GRU's gradient has z * dh already, to which the products are added.
     bool is_there = spec_.is_gru();
     for (const auto& segment : layer.segments[group.dir]) {
-      product.a = segment.dz.From(block.first_row[t]);
+      product.a = StepRows(segment.dz.data, segment.dz.stride, strand, t);
       product.b = segment.weights;
       if (scratch.masks == nullptr) {
         if (is_there) product.init = product.c;
@@ -192,13 +188,13 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
       is_there = true;
     }
   }
-  if (step >= block.longest) return;
+  if (step == strand.longest) return;
   const int64_t t = group.TimeBack(step);
   const int64_t next_t = group.TimeBack(step + 1);
-  for (int64_t r = 0; r < block.Active(t); ++r) {
-    const int64_t row = block.first_row[t] + r;
-    if (r < block.Active(next_t)) {
-      const int64_t next_row = block.first_row[next_t] + r;
+  for (int64_t r = 0; r < strand.Active(t); ++r) {
+    const int64_t row = strand.Row(t, r);
+    if (r < strand.Active(next_t)) {
+      const int64_t next_row = strand.Row(next_t, r);
       Prefetch(layer.output_backprop[next_row] + group.dir * out_ + first, n);
     }
     const T* const from = layer.output_backprop[row] + group.dir * out_ + first;
@@ -210,7 +206,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     }
     if (scratch.masks == nullptr) continue;
     const T* const h = layer.output +
-                       rows_.PreviousRow(block, t, r, group.dir) * layer_out_ +
+                       rows_.PreviousRow(strand, t, r, group.dir) * layer_out_ +
                        group.dir * out_ + first;
     for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
       const T* const mask = OfGate(scratch.masks, gate) + r * h_stride_ + first;
@@ -227,12 +223,12 @@ template <typename T>
 void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
                                  int64_t step, int64_t r, int64_t unit,
                                  int64_t n) const {
-  const PackedRows::Block& block = *group.block;
+  const Strand& strand = *group.strand;
   const int64_t t = group.TimeBack(step);
-  if (r >= block.Active(t)) return;
+  if (r >= strand.Active(t)) return;
   const auto& kept = layer.kept[group.dir];
-  const int64_t row = block.first_row[t] + r;
-  const int64_t previous = rows_.PreviousRow(block, t, r, group.dir);
+  const int64_t row = strand.Row(t, r);
+  const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
   for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
     Prefetch(kept.gates + row * gates_ + gate * units_ + unit, n);
   }
@@ -251,10 +247,10 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
                                   int64_t panel) const {
   const SimdKernels<T>& simd = Kernels<T>();
   const Group group = this->group(group_index);
-  const PackedRows::Block& block = *group.block;
-  if (step >= block.longest) return;
+  const Strand& strand = *group.strand;
+  if (step == strand.longest) return;
   const int64_t t = group.TimeBack(step);
-  const int64_t active = block.Active(t);
+  const int64_t active = strand.Active(t);
   const auto& scratch = layer.scratch[group_index];
   const auto& kept = layer.kept[group.dir];
   const T clip = static_cast<T>(spec_.cell_clip);
@@ -267,19 +263,16 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
     dy_stride = units_;
     Product<T> product;
     product.rows = active;
-    product.a = Rows<T>{layer.projected_backprop[group.dir], out_}.From(
-        block.first_row[t]);
+    product.a = StepRows(layer.projected_backprop[group.dir], out_, strand, t);
     product.b = layer.projection[group.dir];
     product.c = {dy, units_};
     product.RunPanels(panel, panel + 1);
   }
-  T* const gates = kept.gates + block.first_row[t] * gates_ + unit;
-  T* const candidate = kept.candidate + block.first_row[t] * units_ + unit;
   for (int64_t r = 0; r < active; ++r) {
     PrefetchKept(layer, group, step + 1, r, unit, n);
-    const int64_t row = block.first_row[t] + r;
-    const int64_t previous = rows_.PreviousRow(block, t, r, group.dir);
-    T* const row_gates = gates + r * gates_;
+    const int64_t row = strand.Row(t, r);
+    const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
+    T* const row_gates = kept.gates + row * gates_ + unit;
     T* const row_dy = dy + r * dy_stride + unit;
     switch (spec_.rnn_mode) {
       case RnnMode::kLstm:
@@ -293,7 +286,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
         break;
       case RnnMode::kGru:
         simd.gru_backward(
-            n, units_, row_gates, candidate + r * units_,
+            n, units_, row_gates, kept.candidate + row * units_ + unit,
             layer.output + previous * layer_out_ + group.dir * out_ + unit,
             row_dy);
         break;
@@ -305,43 +298,33 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
         break;
     }
   }
-  T* const sums = scratch.bias_sums + unit;
-  for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
-    simd.add_column_sums(active, n, gates + gate * units_, gates_,
-                         sums + gate * units_);
-  }
-  if (spec_.is_gru()) {
-    simd.add_column_sums(active, n, candidate, units_, sums + gates_);
-  }
 }
 
 template <typename T>
-void CpuNetwork<T>::BackwardGroups(const CpuBackwardCall<T>& call,
-                                   const BackwardLayer& layer, int64_t first,
-                                   int64_t last, Schedule* schedule) const {
-  const int64_t parts = NumParts(*schedule, last - first);
+void CpuNetwork<T>::BackwardGroup(
+    const CpuBackwardCall<T>& call,
+    const std::shared_ptr<const BackwardLayer>& layer, int64_t group_index,
+    Schedule* schedule) const {
   const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
-  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
-    BeginBackward(call, layer, first + chunk);
+  schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
+    BeginBackward(call, *layer, group_index);
   });
   // After the last step, its gradients are carried to the initial states.
   schedule->Add(
-      LongestOf(first, last) * phases_per_step + 1, (last - first) * parts,
-      [=, &layer](int64_t phase, int64_t chunk) {
+      group(group_index).strand->longest * phases_per_step + 1, division_.parts,
+      [=](int64_t phase, int64_t part) {
         const int64_t step = phase / phases_per_step;
-        const int64_t index = first + chunk / parts;
         const bool is_first_phase = phase % phases_per_step == 0;
-        const Range panels =
-            PartPanels(is_first_phase ? out_ : units_, chunk % parts, parts);
+        const Range panels = PartPanels(is_first_phase ? out_ : units_, part);
         for (int64_t panel = panels.first; panel < panels.last; ++panel) {
-          if (is_first_phase) BackwardStates(layer, index, step, panel);
+          if (is_first_phase) BackwardStates(*layer, group_index, step, panel);
           if (!is_first_phase || phases_per_step == 1) {
-            BackwardUnits(layer, index, step, panel);
+            BackwardUnits(*layer, group_index, step, panel);
           }
         }
       });
-  schedule->Add(1, last - first, [=, &call, &layer](int64_t, int64_t chunk) {
-    EndBackward(call, layer, first + chunk);
+  schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
+    EndBackward(call, *layer, group_index);
   });
 }
 
@@ -378,7 +361,7 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
   });
 }
 
-// Sums over all steps: dW = dz^T x, dR = dz^T h.
+// Sums over all steps: dW = dz^T x, dR = dz^T h, and dz's own for the biases.
 template <typename T>
 void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
                                     T* params_backprop, Arena* arena,
@@ -402,50 +385,34 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
       if (h < 0 || has_recurrent_dropout()) h = products.AddB(segment.h, out_);
       std::vector<Term> terms = {
           gradient(h, offsets.recurrent_weights, segment.first, out_)};
-      const bool of_both_sides = segment.dz.data == gates.data + segment.first;
-      if (has_input_weights && of_both_sides) {
+      std::vector<T*> sums;
+      if (offsets.recurrent_bias >= 0) {
+        sums.push_back(params_backprop + offsets.recurrent_bias +
+                       segment.first);
+      }
+      if (segment.dz.data != gates.data + segment.first) {
+        products.AddA(segment.dz, segment.rows, std::move(terms),
+                      std::move(sums));
+        terms.clear();
+        sums.clear();
+      }
+      if (has_input_weights) {
         terms.push_back(
             gradient(x, offsets.input_weights, segment.first, fan_in));
       }
-      products.AddA(segment.dz, segment.rows, std::move(terms));
-      if (has_input_weights && !of_both_sides) {
-        products.AddA(
-            gates.From(0, segment.first), segment.rows,
-            {gradient(x, offsets.input_weights, segment.first, fan_in)});
+      if (offsets.input_bias >= 0) {
+        sums.push_back(params_backprop + offsets.input_bias + segment.first);
       }
+      products.AddA(gates.From(0, segment.first), segment.rows,
+                    std::move(terms), std::move(sums));
     }
     if (spec_.num_proj > 0) {
       const int64_t y = products.AddB({layer.unprojected[dir], units_}, units_);
       products.AddA({layer.projected_backprop[dir], out_}, out_,
-                    {gradient(y, offsets.projection, 0, units_)});
+                    {gradient(y, offsets.projection, 0, units_)}, {});
     }
   }
   products.AddTo(arena, schedule);
-}
-
-// db = the sum of dz, which the groups have for their own steps.
-template <typename T>
-void CpuNetwork<T>::BackwardBiases(const BackwardLayer& layer, int64_t dir,
-                                   T* params_backprop) const {
-  const ParamLayout::PseudoLayer& offsets =
-      layout_.pseudo_layer(layer.index * dirs_ + dir);
-  const auto sum_groups = [&](int64_t offset, int64_t first, int64_t n) {
-    T* const to = params_backprop + offset;
-    std::fill_n(to, n, T(0));
-    for (int64_t i = 0; i < num_groups(); ++i) {
-      if (group(i).dir != dir) continue;
-      const T* const sums = layer.scratch[i].bias_sums + first;
-      for (int64_t j = 0; j < n; ++j) to[j] += sums[j];
-    }
-  };
-  if (offsets.input_bias >= 0) sum_groups(offsets.input_bias, 0, gates_);
-  if (offsets.recurrent_bias < 0) return;
-  for (const auto& segment : layer.segments[dir]) {
-    const bool of_both_sides =
-        segment.dz.data == layer.kept[dir].gates + segment.first;
-    sum_groups(offsets.recurrent_bias + segment.first,
-               of_both_sides ? segment.first : gates_, segment.rows);
-  }
 }
 
 template <typename T>
@@ -489,19 +456,15 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     {
       // The steps' memory is given back for the products that come after them.
       const Arena::Scope steps_scope(arena);
-      PackWeights(call.params, arena, layer.get(), schedule);
+      schedule->AddTogether(
+          [&] { PackWeights(call.params, arena, layer.get(), schedule); });
     }
     if (!arena->only_counts()) {
       AddGroups(
-          2.0 * gates_ * out_,
-          [this, &call, layer](int64_t first, int64_t last,
-                               Schedule* schedule) {
-            BackwardGroups(call, *layer, first, last, schedule);
+          [this, &call, layer](int64_t group_index, Schedule* schedule) {
+            BackwardGroup(call, layer, group_index, schedule);
           },
           schedule);
-      schedule->Add(1, dirs_, [this, &call, layer](int64_t, int64_t dir) {
-        BackwardBiases(*layer, dir, call.params_backprop);
-      });
     }
     for (int64_t dir = 0; dir < dirs_; ++dir) {
       BackwardInputs(*layer, dir, call.params, arena, schedule);

@@ -18,6 +18,8 @@ template <typename T>
 struct CpuNetwork<T>::ForwardLayer {
   int64_t index = 0;
   Rows<const T> input;  // Dropout applied.
+  // The rows of `input`, if it has an index, that are a strand's.
+  std::vector<std::vector<int64_t>> input_rows;
   // Outputs go to the next layer or the backward pass, and to the caller.
   Rows<T> outputs[2];
   int num_outputs = 0;
@@ -26,16 +28,16 @@ struct CpuNetwork<T>::ForwardLayer {
   int64_t chunk_steps = 0;
   CpuForwardWeights<T> weights;
   struct Scratch {
-    // The states before and after a step, taking turns, [block, h_stride].
+    // The states before and after a step, taking turns, [strand, h_stride].
     T* h[2];
     // With recurrent dropout: the masks, and the states as each gate reads
     // them.
     T* masks;
     T* masked[2];
-    T* c;            // [block, H]
-    T* unprojected;  // [block, H]
+    T* c;            // [strand, H]
+    T* unprojected;  // [strand, H]
     T* gates;        // Inference: of a chunk, [chunk rows, num_gates * H].
-    T* candidate;    // Inference: [block, H].
+    T* candidate;    // Inference: [strand, H].
   };
   std::vector<Scratch> scratch;  // One for each group.
 };
@@ -43,30 +45,31 @@ struct CpuNetwork<T>::ForwardLayer {
 template <typename T>
 void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
                            Arena* arena, ForwardLayer* layer) const {
-  const int64_t block = PackedRows::MaxBlockSize(batch_);
   layer->index = index;
-  layer->chunk_steps =
-      std::min(problem_.max_time, std::max<int64_t>(1, kChunkRows / block));
+  layer->chunk_steps = std::min(
+      problem_.max_time, std::max<int64_t>(1, kChunkRows / strand_size_));
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     layer->kept[dir] = reserve.pseudo_layers[index * dirs_ + dir];
   }
   layer->scratch.resize(num_groups());
   for (auto& scratch : layer->scratch) {
     scratch = {};
-    scratch.h[0] = arena->Take<T>(block * h_stride_);
-    scratch.h[1] = arena->Take<T>(block * h_stride_);
+    scratch.h[0] = arena->Take<T>(strand_size_ * h_stride_);
+    scratch.h[1] = arena->Take<T>(strand_size_ * h_stride_);
     if (has_recurrent_dropout()) {
       scratch.masks = TakeMasks(arena);
       scratch.masked[0] = TakeMasks(arena);
       scratch.masked[1] = TakeMasks(arena);
     }
-    if (spec_.is_lstm()) scratch.c = arena->Take<T>(block * units_);
+    if (spec_.is_lstm()) scratch.c = arena->Take<T>(strand_size_ * units_);
     if (spec_.num_proj > 0) {
-      scratch.unprojected = arena->Take<T>(block * units_);
+      scratch.unprojected = arena->Take<T>(strand_size_ * units_);
     }
     if (!problem_.is_training) {
-      scratch.gates = arena->Take<T>(layer->chunk_steps * block * gates_);
-      if (spec_.is_gru()) scratch.candidate = arena->Take<T>(block * units_);
+      scratch.gates =
+          arena->Take<T>(layer->chunk_steps * strand_size_ * gates_);
+      if (spec_.is_gru())
+        scratch.candidate = arena->Take<T>(strand_size_ * units_);
     }
   }
 }
@@ -188,7 +191,7 @@ void CpuNetwork<T>::EndForward(const CpuForwardCall<T>& call,
   ForEachState(group, [&](int64_t r, int64_t position, int64_t state) {
     state += layer.index * dirs_ * batch_;
     const int64_t steps =
-        group.dir == 0 ? rows_.length(position) : group.block->longest;
+        group.dir == 0 ? rows_.length(position) : group.strand->longest;
     std::copy_n(scratch.h[steps % 2] + r * h_stride_, out_,
                 call.output_h + state * out_);
     if (spec_.is_lstm()) {
@@ -203,32 +206,34 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
                                   int64_t group_index, int64_t first_step,
                                   int64_t last_step, Schedule* schedule) const {
   const Group group = this->group(group_index);
-  const PackedRows::Block& block = *group.block;
-  last_step = std::min(last_step, block.longest);
-  if (first_step >= last_step) return;
+  const Strand& strand = *group.strand;
   const int64_t t = std::min(group.Time(first_step), group.Time(last_step - 1));
-  const int64_t first_row = block.first_row[t];
-  const int64_t num_rows =
-      block.first_row[t + last_step - first_step] - first_row;
-  T* const gates = problem_.is_training
-                       ? layer.kept[group.dir].gates + first_row * gates_
-                       : layer.scratch[group_index].gates;
+  const int64_t first = strand.first[t];
+  const int64_t num_rows = strand.first[t + last_step - first_step] - first;
+  const int64_t* const rows = strand.rows.data() + first;
+  const Rows<T> gates = problem_.is_training
+                            ? Rows<T>{layer.kept[group.dir].gates, gates_, rows}
+                            : Rows<T>{layer.scratch[group_index].gates, gates_};
+  Rows<const T> input = layer.input;
+  input.index =
+      input.index == nullptr
+          ? rows
+          : layer.input_rows[group.strand - strands_.data()].data() + first;
   if (spec_.has_input_weights(layer.index)) {
     Product<T> product;
     product.rows = num_rows;
-    product.a = layer.input.From(first_row);
+    product.a = input;
     product.b = layer.weights.input[group.dir];
     product.init = {layer.weights.bias[group.dir], 0};
-    product.c = {gates, gates_};
+    product.c = gates;
     product.AddTo(schedule);
     return;
   }
   schedule->AddRanges(num_rows, 16, [=, &layer](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
-      const T* const x = layer.input[first_row + row];
+      const T* const x = input[row];
       for (int64_t j = 0; j < gates_; ++j) {
-        gates[row * gates_ + j] =
-            layer.weights.bias[group.dir][j] + x[j % units_];
+        gates[row][j] = layer.weights.bias[group.dir][j] + x[j % units_];
       }
     }
   });
@@ -240,10 +245,9 @@ template <typename T>
 void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
                                    const Group& group, int64_t step, int64_t r,
                                    int64_t unit, int64_t n) const {
-  const PackedRows::Block& block = *group.block;
   const int64_t t = group.Time(step);
-  if (r >= block.Active(t)) return;
-  const int64_t row = block.first_row[t] + r;
+  if (r >= group.strand->Active(t)) return;
+  const int64_t row = group.strand->Row(t, r);
   if (spec_.num_proj == 0) {
     for (int i = 0; i < layer.num_outputs; ++i) {
       PrefetchToWrite(layer.outputs[i][row] + group.dir * out_ + unit, n);
@@ -258,31 +262,32 @@ void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
 // begins with chunk_step hold the input side.
 template <typename T>
 void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
-                                 int64_t chunk_step, int64_t step, int64_t part,
-                                 int64_t parts) const {
+                                 int64_t chunk_step, int64_t step,
+                                 int64_t part) const {
   const SimdKernels<T>& simd = Kernels<T>();
   const Group group = this->group(group_index);
-  const PackedRows::Block& block = *group.block;
-  if (step >= block.longest) return;
+  const Strand& strand = *group.strand;
   const int64_t t = group.Time(step);
-  const int64_t active = block.Active(t);
-  const int64_t first_row = block.first_row[t];
+  const int64_t active = strand.Active(t);
   const auto& scratch = layer.scratch[group_index];
   const auto& kept = layer.kept[group.dir];
-  T* gates = kept.gates + first_row * gates_;
-  T* candidate = kept.candidate + first_row * units_;
-  if (!problem_.is_training) {
+  Rows<T> gates, candidate;
+  if (problem_.is_training) {
+    gates = StepRows(kept.gates, gates_, strand, t);
+    candidate = StepRows(kept.candidate, units_, strand, t);
+  } else {
     const int64_t chunk_time =
         group.dir == 0 ? chunk_step
-                       : std::max<int64_t>(
-                             0, block.longest - chunk_step - layer.chunk_steps);
-    gates = scratch.gates + (first_row - block.first_row[chunk_time]) * gates_;
-    candidate = scratch.candidate;
+                       : std::max<int64_t>(0, strand.longest - chunk_step -
+                                                  layer.chunk_steps);
+    gates = Rows<T>{scratch.gates, gates_}.From(strand.first[t] -
+                                                strand.first[chunk_time]);
+    candidate = {scratch.candidate, units_};
   }
   const T* const h = scratch.h[step % 2];
   T* const next_h = scratch.h[(step + 1) % 2];
   const T clip = static_cast<T>(spec_.cell_clip);
-  const Range panels = PartPanels(units_, part, parts);
+  const Range panels = PartPanels(units_, part);
   // Weights that no cache holds all of are read to and fro: what one step read
   // last is still there at the beginning of the next.
   const bool from_the_end = step % 2 == 1;
@@ -300,17 +305,18 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
         product.a.data = OfGate(scratch.masked[step % 2], gate);
       }
       if (spec_.is_gru() && gate == 2) {
-        product.c = {candidate, units_};
+        product.c = candidate;
         product.init = {};
       } else {
-        product.c = {gates + gate * units_, gates_};
+        product.c = gates.From(0, gate * units_);
         product.init = product.c;
       }
       product.RunPanels(panel, panel + 1);
     }
     for (int64_t r = 0; r < active; ++r) {
       PrefetchPlaces(layer, group, step + 1, r, unit, n);
-      T* const row_gates = gates + r * gates_ + unit;
+      const int64_t row = strand.Row(t, r);
+      T* const row_gates = gates[r] + unit;
       T* const row_h = next_h + r * h_stride_ + unit;
       switch (spec_.rnn_mode) {
         case RnnMode::kLstm: {
@@ -320,15 +326,14 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                                 ? scratch.unprojected + r * units_ + unit
                                 : row_h);
           if (problem_.is_training) {
-            std::copy_n(row_c, n, kept.cell + (first_row + r) * units_ + unit);
+            std::copy_n(row_c, n, kept.cell + row * units_ + unit);
           }
           break;
         }
         case RnnMode::kGru:
-          simd.gru_forward(n, units_,
-                           layer.weights.candidate_bias[group.dir] + unit,
-                           h + r * h_stride_ + unit, row_gates,
-                           candidate + r * units_ + unit, row_h);
+          simd.gru_forward(
+              n, units_, layer.weights.candidate_bias[group.dir] + unit,
+              h + r * h_stride_ + unit, row_gates, candidate[r] + unit, row_h);
           break;
         case RnnMode::kRnnTanh:
           simd.rnn_tanh_forward(n, row_gates, row_h);
@@ -340,8 +345,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       if (spec_.num_proj > 0) continue;
       MaskState(layer, group_index, (step + 1) % 2, r, unit, n);
       for (int i = 0; i < layer.num_outputs; ++i) {
-        std::copy_n(row_h, n,
-                    layer.outputs[i][first_row + r] + group.dir * out_ + unit);
+        std::copy_n(row_h, n, layer.outputs[i][row] + group.dir * out_ + unit);
       }
     }
   }
@@ -350,16 +354,14 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
 template <typename T>
 void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
                                       int64_t group_index, int64_t step,
-                                      int64_t part, int64_t parts) const {
+                                      int64_t part) const {
   const Group group = this->group(group_index);
-  const PackedRows::Block& block = *group.block;
-  if (step >= block.longest) return;
   const int64_t t = group.Time(step);
   const auto& scratch = layer.scratch[group_index];
   T* const next_h = scratch.h[(step + 1) % 2];
-  const Range panels = PartPanels(out_, part, parts);
+  const Range panels = PartPanels(out_, part);
   Product<T> product;
-  product.rows = block.Active(t);
+  product.rows = group.strand->Active(t);
   product.a = {scratch.unprojected, units_};
   product.b = layer.weights.projection[group.dir];
   product.c = {next_h, h_stride_};
@@ -370,7 +372,7 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   for (int64_t r = 0; r < product.rows; ++r) {
     MaskState(layer, group_index, (step + 1) % 2, r, first, last - first);
     for (int i = 0; i < layer.num_outputs; ++i) {
-      T* const to = layer.outputs[i][block.first_row[t] + r];
+      T* const to = layer.outputs[i][group.strand->Row(t, r)];
       std::copy(next_h + r * h_stride_ + first, next_h + r * h_stride_ + last,
                 to + group.dir * out_ + first);
     }
@@ -378,36 +380,31 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
 }
 
 template <typename T>
-void CpuNetwork<T>::ForwardGroups(
+void CpuNetwork<T>::ForwardGroup(
     const CpuForwardCall<T>& call,
-    const std::shared_ptr<const ForwardLayer>& layer, int64_t first,
-    int64_t last, Schedule* schedule) const {
+    const std::shared_ptr<const ForwardLayer>& layer, int64_t group_index,
+    Schedule* schedule) const {
   // The chunks that are added keep the layer alive until the schedule has run.
-  const int64_t longest = LongestOf(first, last);
-  const int64_t parts = NumParts(*schedule, last - first);
+  const int64_t longest = group(group_index).strand->longest;
   const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
-  schedule->Add(1, last - first, [=, &call](int64_t, int64_t chunk) {
-    BeginForward(call, *layer, first + chunk);
+  schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
+    BeginForward(call, *layer, group_index);
   });
   for (int64_t begin = 0; begin < longest; begin += layer->chunk_steps) {
     const int64_t end = std::min(begin + layer->chunk_steps, longest);
-    for (int64_t i = first; i < last; ++i) {
-      ForwardInputs(*layer, i, begin, end, schedule);
-    }
-    schedule->Add(
-        (end - begin) * phases_per_step, (last - first) * parts,
-        [=](int64_t phase, int64_t chunk) {
-          const int64_t step = begin + phase / phases_per_step;
-          const int64_t index = first + chunk / parts;
-          if (phase % phases_per_step == 0) {
-            ForwardUnits(*layer, index, begin, step, chunk % parts, parts);
-          } else {
-            ForwardProjection(*layer, index, step, chunk % parts, parts);
-          }
-        });
+    ForwardInputs(*layer, group_index, begin, end, schedule);
+    schedule->Add((end - begin) * phases_per_step, division_.parts,
+                  [=](int64_t phase, int64_t part) {
+                    const int64_t step = begin + phase / phases_per_step;
+                    if (phase % phases_per_step == 0) {
+                      ForwardUnits(*layer, group_index, begin, step, part);
+                    } else {
+                      ForwardProjection(*layer, group_index, step, part);
+                    }
+                  });
   }
-  schedule->Add(1, last - first, [=, &call](int64_t, int64_t chunk) {
-    EndForward(call, *layer, first + chunk);
+  schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
+    EndForward(call, *layer, group_index);
   });
 }
 
@@ -424,9 +421,13 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
     // One layer's working memory is the next one's.
     const Arena::Scope scope(arena);
     const auto layer = std::make_shared<ForwardLayer>();
-    layer->weights = call.packed != nullptr
-                         ? call.packed[index]
-                         : PackForward(index, call.params, arena, schedule);
+    if (call.packed != nullptr) {
+      layer->weights = call.packed[index];
+    } else {
+      schedule->AddTogether([&] {
+        layer->weights = PackForward(index, call.params, arena, schedule);
+      });
+    }
     LayOut(index, reserve, arena, layer.get());
     if (arena->only_counts()) continue;
 
@@ -442,10 +443,18 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
     if (index + 1 == spec_.num_layers) {
       layer->outputs[layer->num_outputs++] = call.output;
     }
+    if (layer->input.index != nullptr) {
+      for (const Strand& strand : strands_) {
+        auto& rows = layer->input_rows.emplace_back();
+        rows.reserve(strand.rows.size());
+        for (const int64_t row : strand.rows) {
+          rows.push_back(layer->input.index[row]);
+        }
+      }
+    }
     AddGroups(
-        2.0 * gates_ * (spec_.layer_input_size(index) + out_),
-        [this, &call, layer](int64_t first, int64_t last, Schedule* schedule) {
-          ForwardGroups(call, layer, first, last, schedule);
+        [this, &call, layer](int64_t group_index, Schedule* schedule) {
+          ForwardGroup(call, layer, group_index, schedule);
         },
         schedule);
     input = {reserve.outputs[index], layer_out_};

@@ -36,49 +36,34 @@ CpuReserve<T>::CpuReserve(const RnnProblem& problem, Arena* arena) {
 
 template <typename T>
 CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-                          const uint64_t seed[2])
+                          const uint64_t seed[2], int64_t num_threads)
     : problem_(problem),
       spec_(problem.spec),
       rows_(rows),
       layout_(problem.spec),
       seed_{seed[0], seed[1]},
+      division_(DivideGroups<T>(problem, num_threads)),
+      strands_(rows.Strands(division_.strands)),
       batch_(problem.batch_size),
       gates_(spec_.num_gates() * spec_.num_units),
       units_(spec_.num_units),
       out_(spec_.output_size()),
       layer_out_(spec_.layer_output_size()),
       dirs_(spec_.num_dirs()),
-      h_stride_(RowStride(out_)) {
+      h_stride_(RowStride(out_)),
+      strand_size_(
+          CeilDiv(PackedRows::MaxBlockSize(batch_), division_.strands)) {
   if (has_dropout(spec_.num_layers - 1)) {
     mask_steps_ = rows.CallerRows(/*time_major=*/true);
   }
 }
 
 template <typename T>
-int64_t CpuNetwork<T>::NumParts(const Schedule& schedule,
-                                int64_t groups) const {
-  if (schedule.num_threads() == 1) return 1;
-  // Two for each thread, so that one can help another out.
-  return std::min(CeilDiv(units_, PackedMatrix<T>::PanelCols()),
-                  2 * CeilDiv(schedule.num_threads(), groups));
-}
-
-template <typename T>
 typename CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t cols,
-                                                        int64_t part,
-                                                        int64_t parts) {
+                                                        int64_t part) const {
   const int64_t panels = CeilDiv(cols, PackedMatrix<T>::PanelCols());
-  return {part * panels / parts, (part + 1) * panels / parts};
-}
-
-template <typename T>
-int64_t CpuNetwork<T>::LongestOf(int64_t first_group,
-                                 int64_t last_group) const {
-  int64_t longest = 0;
-  for (int64_t i = first_group; i < last_group; ++i) {
-    longest = std::max(longest, group(i).block->longest);
-  }
-  return longest;
+  return {part * panels / division_.parts,
+          (part + 1) * panels / division_.parts};
 }
 
 template <typename T>
@@ -118,11 +103,9 @@ template struct CpuReserve<double>;
 // The members that other files define are instantiated there.
 #define CRNN_INSTANTIATE(T)                                                 \
   template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const PackedRows&,  \
-                                     const uint64_t*);                      \
-  template int64_t CpuNetwork<T>::NumParts(const Schedule&, int64_t) const; \
-  template CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t, int64_t, \
-                                                          int64_t);         \
-  template int64_t CpuNetwork<T>::LongestOf(int64_t, int64_t) const;        \
+                                     const uint64_t*, int64_t);             \
+  template CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t, int64_t) \
+      const;                                                                \
   template void CpuNetwork<T>::DropOut(int64_t, const T*, T*, Schedule*)    \
       const;                                                                \
   template void CpuNetwork<T>::DrawMasks(int64_t, const Group&, T*) const

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/arena.h"
+#include "kernels/cpu/division.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_rows.h"
@@ -85,10 +87,9 @@ struct CpuBackwardCall {
 template <typename T>
 class CpuNetwork {
  public:
+  // The working memory depends on the number of threads that the schedule has.
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
-             const uint64_t seed[2]);
-
-  int64_t num_params() const { return layout_.size(); }
+             const uint64_t seed[2], int64_t num_threads);
 
   // A layer's weights, for calls of any shape. The arena, which may only count,
   // must outlive them; they are packed once the schedule has run.
@@ -103,62 +104,64 @@ class CpuNetwork {
                 Arena* arena, Schedule* schedule);
 
  private:
-  // One direction of one block of sequences: what is carried through time
+  using Strand = PackedRows::Strand;
+  // One direction of one strand of sequences: what is carried through time
   // without regard to any other.
   struct Group {
     int64_t dir;
-    const PackedRows::Block* block;
+    const Strand* strand;
     // The time of a step, counted as the direction goes, and as the backward
     // pass goes.
     int64_t Time(int64_t step) const {
-      return dir == 0 ? step : block->longest - 1 - step;
+      return dir == 0 ? step : strand->longest - 1 - step;
     }
     int64_t TimeBack(int64_t step) const {
-      return Time(block->longest - 1 - step);
+      return Time(strand->longest - 1 - step);
     }
   };
   int64_t num_groups() const {
-    return dirs_ * static_cast<int64_t>(rows_.blocks().size());
+    return dirs_ * static_cast<int64_t>(strands_.size());
   }
   Group group(int64_t index) const {
-    const int64_t blocks = static_cast<int64_t>(rows_.blocks().size());
-    return {index / blocks, &rows_.blocks()[index % blocks]};
+    const int64_t strands = static_cast<int64_t>(strands_.size());
+    return {index / strands, &strands_[index % strands]};
   }
-  // Adds what add(first, last, schedule) adds for groups: for every group on a
-  // thread of its own, or, where there are too few of them, for all groups on
-  // all threads.
+  // Adds what add(group, schedule) adds for all groups, each a lane of its own.
   template <typename Add>
-  void AddGroups(double flops_per_row, const Add& add,
-                 Schedule* schedule) const {
-    // Work of a step that makes a thread worth waiting for: 2 µs of it.
-    constexpr double kWorthSharing = 1e5;
-    const int64_t groups = num_groups();
-    if (groups < schedule->num_threads() &&
-        flops_per_row * dirs_ * batch_ > 2 * kWorthSharing) {
-      return add(int64_t{0}, groups, schedule);
+  void AddGroups(const Add& add, Schedule* schedule) const {
+    if (division_.parts > 1) {
+      std::vector<Schedule> lanes;
+      for (int64_t index = 0; index < num_groups(); ++index) {
+        lanes.emplace_back(division_.parts);
+        add(index, &lanes.back());
+      }
+      return schedule->AddLanes(std::move(lanes));
     }
-    schedule->Add(1, groups, [add](int64_t, int64_t index) {
+    schedule->Add(1, num_groups(), [add](int64_t, int64_t index) {
       Schedule now = Schedule::Immediate();
-      add(index, index + 1, &now);
+      add(index, &now);
     });
   }
   // Calls body(r, position, state) for every sequence of a group: r within its
-  // block, position among all, the number of its state among a layer's.
+  // strand, position among all, the number of its state among a layer's.
   template <typename Body>
   void ForEachState(const Group& group, const Body& body) const {
-    for (int64_t r = 0; r < group.block->num_sequences; ++r) {
-      const int64_t position = group.block->first_sequence + r;
+    for (int64_t r = 0; r < group.strand->num_sequences; ++r) {
+      const int64_t position = group.strand->Position(r);
       body(r, position, group.dir * batch_ + rows_.sequences()[position]);
     }
   }
-  // Into how many parts a group's units are split.
-  int64_t NumParts(const Schedule& schedule, int64_t groups) const;
   // Panels [first, last) of `cols` columns that are a part's.
   struct Range {
     int64_t first, last;
   };
-  static Range PartPanels(int64_t cols, int64_t part, int64_t parts);
-  int64_t LongestOf(int64_t first_group, int64_t last_group) const;
+  Range PartPanels(int64_t cols, int64_t part) const;
+  // The rows of a matrix that a strand's sequences have in one step.
+  template <typename U>
+  static Rows<U> StepRows(U* matrix, int64_t stride, const Strand& strand,
+                          int64_t t) {
+    return {matrix + strand.Row(t, 0) * stride, stride * strand.stride};
+  }
 
   bool has_dropout(int64_t layer) const {
     return problem_.is_training && spec_.dropout > 0.0f && layer > 0;
@@ -170,13 +173,12 @@ class CpuNetwork {
   }
   // Room for the masks that a group's gates multiply the states with.
   T* TakeMasks(Arena* arena) const {
-    const int64_t block = PackedRows::MaxBlockSize(batch_);
-    return arena->Take<T>(spec_.num_gates() * block * h_stride_);
+    return arena->Take<T>(spec_.num_gates() * strand_size_ * h_stride_);
   }
   void DrawMasks(int64_t layer, const Group& group, T* masks) const;
   // A gate's part of what TakeMasks gives begins here.
   T* OfGate(T* masks, int64_t gate) const {
-    return masks + gate * PackedRows::MaxBlockSize(batch_) * h_stride_;
+    return masks + gate * strand_size_ * h_stride_;
   }
   // With so few sequences a panel is read once per step, and fewer bytes are
   // read sooner.
@@ -190,9 +192,9 @@ class CpuNetwork {
               ForwardLayer* layer) const;
   void SumBiases(int64_t index, Stored<T> params,
                  const CpuForwardWeights<T>& weights) const;
-  void ForwardGroups(const CpuForwardCall<T>& call,
-                     const std::shared_ptr<const ForwardLayer>& layer,
-                     int64_t first, int64_t last, Schedule* schedule) const;
+  void ForwardGroup(const CpuForwardCall<T>& call,
+                    const std::shared_ptr<const ForwardLayer>& layer,
+                    int64_t group_index, Schedule* schedule) const;
   void BeginForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                     int64_t group_index) const;
   void MaskState(const ForwardLayer& layer, int64_t group_index, int64_t parity,
@@ -203,10 +205,9 @@ class CpuNetwork {
   void PrefetchPlaces(const ForwardLayer& layer, const Group& group,
                       int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
-                    int64_t chunk_step, int64_t step, int64_t part,
-                    int64_t parts) const;
+                    int64_t chunk_step, int64_t step, int64_t part) const;
   void ForwardProjection(const ForwardLayer& layer, int64_t group_index,
-                         int64_t step, int64_t part, int64_t parts) const;
+                         int64_t step, int64_t part) const;
   void EndForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                   int64_t group_index) const;
 
@@ -215,9 +216,9 @@ class CpuNetwork {
               BackwardLayer* layer) const;
   void PackWeights(Stored<T> params, Arena* arena, BackwardLayer* layer,
                    Schedule* schedule) const;
-  void BackwardGroups(const CpuBackwardCall<T>& call,
-                      const BackwardLayer& layer, int64_t first, int64_t last,
-                      Schedule* schedule) const;
+  void BackwardGroup(const CpuBackwardCall<T>& call,
+                     const std::shared_ptr<const BackwardLayer>& layer,
+                     int64_t group_index, Schedule* schedule) const;
   void BeginBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
                      int64_t group_index) const;
   void BackwardStates(const BackwardLayer& layer, int64_t group_index,
@@ -232,20 +233,21 @@ class CpuNetwork {
                       Arena* arena, Schedule* schedule) const;
   void BackwardWeights(const BackwardLayer& layer, T* params_backprop,
                        Arena* arena, Schedule* schedule) const;
-  void BackwardBiases(const BackwardLayer& layer, int64_t dir,
-                      T* params_backprop) const;
 
   const RnnProblem& problem_;
   const RnnSpec& spec_;
   const PackedRows& rows_;
   const ParamLayout layout_;
   const uint64_t seed_[2];
+  const Division division_;
+  const std::vector<Strand> strands_;
   // The place of each row's step in a [T * B] sequence; with dropout only.
   std::vector<int64_t> mask_steps_;
   // The previous row by direction and row; Backward fills it.
   std::vector<int64_t> previous_rows_[2];
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
-  const int64_t h_stride_;  // Numbers from a row of states to the next.
+  const int64_t h_stride_;     // Numbers from a row of states to the next.
+  const int64_t strand_size_;  // Sequences, at most.
 };
 
 }  // namespace cudnn_rnn_tf

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "kernels/cpu/simd_kernels.h"
@@ -12,7 +13,7 @@ namespace {
 // A panel's block of this depth stays in the L2 cache, and the sums it adds to
 // are read and written seldom enough.
 constexpr int64_t kMaxBlockDepth = 512;
-// One thread takes so much at a time.
+// One thread takes so much at a time, or less where there are many threads.
 constexpr int64_t kTaskRows = 48;
 constexpr int64_t kTaskCols = 512;
 // As many rows of a transposed product, copied, find a place in the L2 cache
@@ -22,8 +23,13 @@ constexpr int64_t kCopiedRows = 96;
 // cache.
 constexpr int64_t kPackedDepth = 768;
 constexpr int64_t kMaxPanelCols = 64;
+constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // As many rows of this depth stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
+
+// What it takes to bring a number of a task's rows near, in multiplications.
+constexpr int64_t kCostOfRow = 13;
+constexpr int64_t kCostOfCopiedRow = 30;
 
 // Rows are fetched this many ahead of the one that is copied.
 constexpr int64_t kAhead = 16;
@@ -33,10 +39,42 @@ int64_t BlockDepth(int64_t depth) {
   return CeilDiv(depth, CeilDiv(depth, kMaxBlockDepth));
 }
 
-// So that no tile is left with one or two rows, which would wait for their own
-// sums.
-int64_t TileHeight(int64_t rows) {
-  return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
+// A matrix of sums, dealt out to threads: every part of its rows, which are in
+// tiles, with every part of its panels is a task.
+struct Grid {
+  int64_t row_parts, panel_parts;
+};
+struct GridLimits {
+  int64_t task_rows, task_panels;
+};
+
+// The grid with which the slowest thread is done first. Before a task
+// multiplies, it brings its rows and its columns near, each of their numbers in
+// the time of as many multiplications as given.
+Grid Divide(int64_t tiles, int64_t panels, int64_t panel_cols,
+            const GridLimits& limits, int64_t cost_of_row, int64_t threads) {
+  constexpr int64_t kCostOfCol = 13;
+  const int64_t few_rows = CeilDiv(tiles * kTileRows, limits.task_rows);
+  const int64_t few_panels = CeilDiv(panels, limits.task_panels);
+  Grid best = {few_rows, few_panels};
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const auto try_grid = [&](int64_t row_parts, int64_t panel_parts) {
+    row_parts = std::clamp(row_parts, few_rows, tiles);
+    const int64_t rows = CeilDiv(tiles, row_parts) * kTileRows;
+    const int64_t cols = CeilDiv(panels, panel_parts) * panel_cols;
+    const int64_t cost = CeilDiv(row_parts * panel_parts, threads) *
+                         (rows * cols + rows * cost_of_row + cols * kCostOfCol);
+    if (cost >= least) return;
+    least = cost;
+    best = {row_parts, panel_parts};
+  };
+  for (int64_t parts = few_panels; parts <= panels; parts *= 2) {
+    // So many rounds of all threads, the last one full.
+    const int64_t rounds = CeilDiv(few_rows * parts, threads);
+    try_grid(rounds * threads / parts, parts);
+    try_grid((rounds + 1) * threads / parts, parts);
+  }
+  return best;
 }
 
 // Copies the first n elements of each row.
@@ -176,8 +214,8 @@ void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t col = panel * PackedMatrix<T>::PanelCols();
   const int64_t cols = std::min(PackedMatrix<T>::PanelCols(), b.cols_ - col);
-  const T* init_rows[SimdKernels<T>::kTileRows];
-  T* c_rows[SimdKernels<T>::kTileRows];
+  const T* init_rows[kTileRows];
+  T* c_rows[kTileRows];
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
   for (int64_t r = 0; r < height; ++r) {
     c_rows[r] = c[row + r] + col;
@@ -199,7 +237,7 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
     const int64_t block = std::min(block_depth, b.depth_ - start);
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       for (int64_t row = first_row; row < last_row;) {
-        const T* a_rows[SimdKernels<T>::kTileRows];
+        const T* a_rows[kTileRows];
         const int64_t height = TileHeight(last_row - row);
         for (int64_t r = 0; r < height; ++r) a_rows[r] = a[row + r] + start;
         RunTile(row, height, start, block, panel, a_rows, 1);
@@ -225,15 +263,22 @@ void Product<T>::AddTo(Schedule* schedule) const {
     });
     return;
   }
-  const int64_t task_panels = kTaskCols / PackedMatrix<T>::PanelCols();
-  const int64_t row_tasks = CeilDiv(rows, kTaskRows);
+  const int64_t panel_cols = PackedMatrix<T>::PanelCols();
+  const int64_t tiles = CeilDiv(rows, kTileRows);
+  const Grid grid =
+      Divide(tiles, panels, panel_cols, {kTaskRows, kTaskCols / panel_cols},
+             kCostOfRow, schedule->num_threads());
   // Neighbours, which one thread takes, share their panels.
-  schedule->Add(1, row_tasks * CeilDiv(panels, task_panels),
+  schedule->Add(1, grid.row_parts * grid.panel_parts,
                 [=, product = *this](int64_t, int64_t task) {
-                  const int64_t row = task % row_tasks * kTaskRows;
-                  const int64_t first = task / row_tasks * task_panels;
-                  product.RunRows(row, std::min(row + kTaskRows, product.rows),
-                                  first, std::min(first + task_panels, panels));
+                  const int64_t row_part = task % grid.row_parts;
+                  const int64_t panel_part = task / grid.row_parts;
+                  product.RunRows(row_part * tiles / grid.row_parts * kTileRows,
+                                  std::min((row_part + 1) * tiles /
+                                               grid.row_parts * kTileRows,
+                                           product.rows),
+                                  panel_part * panels / grid.panel_parts,
+                                  (panel_part + 1) * panels / grid.panel_parts);
                 });
 }
 
@@ -245,37 +290,58 @@ int64_t TransposedProducts<T>::AddB(Rows<const T> b, int64_t cols) {
 
 template <typename T>
 void TransposedProducts<T>::AddA(Rows<const T> a, int64_t rows,
-                                 std::vector<Term> terms) {
-  lefts_.push_back({a, rows, std::move(terms)});
+                                 std::vector<Term> terms,
+                                 std::vector<T*> sums) {
+  lefts_.push_back({a, rows, std::move(terms), std::move(sums)});
 }
 
 template <typename T>
-void TransposedProducts<T>::RunRows(const Left& left,
-                                    const std::vector<PackedMatrix<T>>& packed,
-                                    int64_t first_depth, int64_t first_row,
-                                    int64_t last_row) {
-  constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
+int64_t TransposedProducts<T>::NumPanels(const Left& left) const {
+  int64_t panels = 0;
+  for (const Term& term : left.terms) {
+    panels += CeilDiv(rights_[term.b].cols, PackedMatrix<T>::PanelCols());
+  }
+  return panels;
+}
+
+template <typename T>
+void TransposedProducts<T>::Run(const Left& left,
+                                const std::vector<PackedMatrix<T>>& packed,
+                                int64_t first_depth, const Task& task) {
   alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
   const int64_t depth = packed[0].depth();
   const int64_t block_depth = BlockDepth(depth);
+  const int64_t rows = task.last_row - task.first_row;
   for (int64_t start = 0; start < depth; start += block_depth) {
     const int64_t block = std::min(block_depth, depth - start);
-    CopyRows(left.a.From(first_depth + start, first_row), block,
-             last_row - first_row, copied, kCopiedRows);
+    const bool is_first = first_depth + start == 0;
+    CopyRows(left.a.From(first_depth + start, task.first_row), block, rows,
+             copied, kCopiedRows);
+    if (task.first_panel == 0) {
+      for (T* const sums : left.sums) {
+        if (is_first) std::fill_n(sums + task.first_row, rows, T(0));
+        Kernels<T>().add_column_sums(block, rows, copied, kCopiedRows,
+                                     sums + task.first_row);
+      }
+    }
+    int64_t panels_before = 0;
     for (const Term& term : left.terms) {
       Product<T> product;
       product.b = packed[term.b];
       product.c = term.c;
       if (first_depth > 0) product.init = term.c;
-      for (int64_t panel = 0; panel < product.b.panels(); ++panel) {
-        for (int64_t row = first_row; row < last_row; row += kTileRows) {
+      const int64_t panels = product.b.panels();
+      const int64_t first =
+          std::max<int64_t>(0, task.first_panel - panels_before);
+      const int64_t last = std::min(panels, task.last_panel - panels_before);
+      panels_before += panels;
+      for (int64_t panel = first; panel < last; ++panel) {
+        for (int64_t row = 0; row < rows; row += kTileRows) {
           const T* a_rows[kTileRows];
-          const int64_t height = std::min(kTileRows, last_row - row);
-          for (int64_t r = 0; r < height; ++r) {
-            a_rows[r] = copied + row - first_row + r;
-          }
-          product.RunTile(row, height, start, block, panel, a_rows,
-                          kCopiedRows);
+          const int64_t height = std::min(kTileRows, rows - row);
+          for (int64_t r = 0; r < height; ++r) a_rows[r] = copied + row + r;
+          product.RunTile(task.first_row + row, height, start, block, panel,
+                          a_rows, kCopiedRows);
         }
       }
     }
@@ -284,7 +350,6 @@ void TransposedProducts<T>::RunRows(const Left& left,
 
 template <typename T>
 void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
-  constexpr int64_t kTileRows = SimdKernels<T>::kTileRows;
   for (int64_t first = 0; first < depth_; first += kPackedDepth) {
     // The next part is packed in the same place.
     const Arena::Scope scope(arena);
@@ -292,21 +357,34 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
     for (const Right& right : rights_) {
       packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
                           /*bfloat16=*/false, arena);
-      if (arena->only_counts()) continue;
-      packed.back().Pack(right.rows.From(first), schedule);
     }
     if (arena->only_counts()) continue;
-    for (const Left& left : lefts_) {
-      const int64_t tiles = CeilDiv(left.rows, kTileRows);
-      // Every thread gets as much as the others.
-      const int64_t threads = schedule->num_threads();
-      const int64_t tasks =
-          std::min(tiles, CeilDiv(left.rows, threads * kCopiedRows) * threads);
-      schedule->Add(1, tasks, [=](int64_t, int64_t task) {
-        RunRows(left, packed, first, task * tiles / tasks * kTileRows,
-                std::min((task + 1) * tiles / tasks * kTileRows, left.rows));
-      });
-    }
+    schedule->AddTogether([&] {
+      for (size_t i = 0; i < rights_.size(); ++i) {
+        packed[i].Pack(rights_[i].rows.From(first), schedule);
+      }
+    });
+    schedule->AddTogether([&] {
+      for (const Left& left : lefts_) {
+        const int64_t tiles = CeilDiv(left.rows, kTileRows);
+        // With no product, sums alone are a task's.
+        const int64_t panels = std::max<int64_t>(1, NumPanels(left));
+        const Grid grid = Divide(tiles, panels, PackedMatrix<T>::PanelCols(),
+                                 {kCopiedRows, panels}, kCostOfCopiedRow,
+                                 schedule->num_threads());
+        schedule->Add(
+            1, grid.row_parts * grid.panel_parts, [=](int64_t, int64_t chunk) {
+              const int64_t row_part = chunk / grid.panel_parts;
+              const int64_t panel_part = chunk % grid.panel_parts;
+              Run(left, packed, first,
+                  {row_part * tiles / grid.row_parts * kTileRows,
+                   std::min((row_part + 1) * tiles / grid.row_parts * kTileRows,
+                            left.rows),
+                   panel_part * panels / grid.panel_parts,
+                   (panel_part + 1) * panels / grid.panel_parts});
+            });
+      }
+    });
   }
 }
 

@@ -28,6 +28,12 @@ void PrefetchToWrite(T* to, int64_t n) {
   asm volatile("");
 }
 
+// How many of the rows that are left a tile takes: so many that none is left
+// with one or two, which would wait for their own sums.
+inline int64_t TileHeight(int64_t rows) {
+  return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
+}
+
 // The rows of a matrix in memory that the caller owns; row i is number index[i]
 // where there is an index. Strides in elements; 0 repeats one row.
 template <typename T>
@@ -137,8 +143,9 @@ struct Product {
 
 // Products C[rows, cols] = A^T B of matrices A[depth, rows] and B[depth, cols]
 // with a great depth in common: gradients of weights, which are sums over all
-// steps. Every B is packed once, and a part of it at a time; every A, too, is
-// copied once for all of its products.
+// steps. Every B is packed once, and a part of it at a time; what is copied of
+// an A serves all of its products, and the sums of its columns: gradients of
+// biases.
 template <typename T>
 class TransposedProducts {
  public:
@@ -150,7 +157,9 @@ class TransposedProducts {
   explicit TransposedProducts(int64_t depth) : depth_(depth) {}
 
   int64_t AddB(Rows<const T> b, int64_t cols);
-  void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms);
+  // The sums of A's columns go to all of `sums`, [rows] each.
+  void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms,
+            std::vector<T*> sums);
   // Takes memory from the arena; where that only counts, nothing is added.
   void AddTo(Arena* arena, Schedule* schedule) const;
 
@@ -163,10 +172,15 @@ class TransposedProducts {
     Rows<const T> a;
     int64_t rows;
     std::vector<Term> terms;
+    std::vector<T*> sums;
   };
-  static void RunRows(const Left& left,
-                      const std::vector<PackedMatrix<T>>& packed,
-                      int64_t first_depth, int64_t first_row, int64_t last_row);
+  // The rows of a task, and the panels of all terms in turn.
+  struct Task {
+    int64_t first_row, last_row, first_panel, last_panel;
+  };
+  int64_t NumPanels(const Left& left) const;
+  static void Run(const Left& left, const std::vector<PackedMatrix<T>>& packed,
+                  int64_t first_depth, const Task& task);
 
   const int64_t depth_;
   std::vector<Right> rights_;

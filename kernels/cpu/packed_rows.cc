@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/cpu/schedule.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// Enough sequences to reuse each panel of the recurrent weights, few enough to
-// give every core a block.
+// Enough sequences to reuse each panel of the recurrent weights.
 constexpr int64_t kBlockSize = 32;
 
 }  // namespace
@@ -64,11 +64,36 @@ PackedRows::PackedRows(int64_t max_time, int64_t batch_size,
   }
 }
 
+std::vector<PackedRows::Strand> PackedRows::Strands(
+    int64_t strands_of_block) const {
+  std::vector<Strand> strands;
+  for (const Block& block : blocks_) {
+    const int64_t stride = std::min(strands_of_block, block.num_sequences);
+    for (int64_t offset = 0; offset < stride; ++offset) {
+      Strand strand;
+      strand.block = &block;
+      strand.offset = offset;
+      strand.stride = stride;
+      strand.num_sequences = CeilDiv(block.num_sequences - offset, stride);
+      strand.longest = lengths_[block.first_sequence + offset];
+      for (int64_t t = 0; t <= strand.longest; ++t) {
+        strand.first.push_back(static_cast<int64_t>(strand.rows.size()));
+        for (int64_t r = offset; r < block.Active(t); r += stride) {
+          strand.rows.push_back(block.first_row[t] + r);
+        }
+      }
+      strands.push_back(std::move(strand));
+    }
+  }
+  return strands;
+}
+
+// Calls body(strand, t, r) for every row, in the order of the rows.
 template <typename Body>
 void PackedRows::ForEachRow(const Body& body) const {
-  for (const Block& block : blocks_) {
-    for (int64_t t = 0; t < block.longest; ++t) {
-      for (int64_t r = 0; r < block.Active(t); ++r) body(block, t, r);
+  for (const Strand& strand : Strands(1)) {
+    for (int64_t t = 0; t < strand.longest; ++t) {
+      for (int64_t r = 0; r < strand.Active(t); ++r) body(strand, t, r);
     }
   }
 }
@@ -76,8 +101,8 @@ void PackedRows::ForEachRow(const Body& body) const {
 std::vector<int64_t> PackedRows::CallerRows(bool time_major) const {
   std::vector<int64_t> rows;
   rows.reserve(num_rows_);
-  ForEachRow([&](const Block& block, int64_t t, int64_t r) {
-    const int64_t sequence = sequences_[block.first_sequence + r];
+  ForEachRow([&](const Strand& strand, int64_t t, int64_t r) {
+    const int64_t sequence = sequences_[strand.Position(r)];
     rows.push_back(time_major ? t * batch_size_ + sequence
                               : sequence * max_time_ + t);
   });
@@ -87,8 +112,8 @@ std::vector<int64_t> PackedRows::CallerRows(bool time_major) const {
 std::vector<int64_t> PackedRows::PreviousRows(int64_t dir) const {
   std::vector<int64_t> rows;
   rows.reserve(num_rows_);
-  ForEachRow([&](const Block& block, int64_t t, int64_t r) {
-    rows.push_back(PreviousRow(block, t, r, dir));
+  ForEachRow([&](const Strand& strand, int64_t t, int64_t r) {
+    rows.push_back(PreviousRow(strand, t, r, dir));
   });
   return rows;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <memory>
 #include <thread>
 
 namespace cudnn_rnn_tf {
@@ -17,48 +19,111 @@ void Pause() {
 #endif
 }
 
-struct alignas(64) Counter {
-  std::atomic<int64_t> value{0};
-};
-
-// The chunks of all phases that are done, and, for every chunk of a phase, the
-// last phase, counted from 1, in which it was taken.
-class Progress {
+// How far the chunk of one number has come, phase after phase. Each has a line
+// of the cache for itself: a count that all threads increase would go round
+// them one by one, while these are read side by side.
+class alignas(64) ChunkState {
  public:
-  explicit Progress(int64_t most_chunks) : taken_(most_chunks) {}
-
-  // Waits until all chunks before a phase are done. False where the phase is
-  // done as well.
-  bool Await(int64_t chunks_before, int64_t chunks) const {
-    int64_t done = done_.value.load(std::memory_order_acquire);
-    for (int spins = 0; done < chunks_before; ++spins) {
-      if (spins < kSpins) {
-        Pause();
-      } else {
-        std::this_thread::yield();
-      }
-      done = done_.value.load(std::memory_order_acquire);
-    }
-    return done < chunks_before + chunks;
+  // Phases are counted from 1. False where somebody else has the chunk.
+  bool Take(int64_t phase) {
+    int64_t state = state_.load(std::memory_order_relaxed);
+    return state < 2 * phase &&
+           state_.compare_exchange_strong(state, 2 * phase,
+                                          std::memory_order_relaxed);
   }
-  bool Take(int64_t phase, int64_t chunk) {
-    std::atomic<int64_t>& taken = taken_[chunk].value;
-    int64_t last = taken.load(std::memory_order_relaxed);
-    return last < phase && taken.compare_exchange_strong(
-                               last, phase, std::memory_order_relaxed);
+  void Done(int64_t phase) {
+    state_.store(2 * phase + 1, std::memory_order_release);
   }
-  void Done() { done_.value.fetch_add(1, std::memory_order_acq_rel); }
+  bool is_done(int64_t phase) const {
+    return state_.load(std::memory_order_acquire) > 2 * phase;
+  }
 
  private:
-  Counter done_;
-  std::vector<Counter> taken_;
+  std::atomic<int64_t> state_{0};
 };
 
 }  // namespace
 
+// What a schedule's threads know of each other while it runs.
+class Schedule::Execution {
+ public:
+  explicit Execution(const Schedule& schedule) : schedule_(schedule) {
+    size_t chunks = 0;
+    for (const Entry& entry : schedule.entries_) {
+      chunks = std::max(chunks, static_cast<size_t>(entry.chunks));
+      for (const Schedule& lane : entry.lanes) {
+        lanes_.push_back(std::make_unique<Execution>(lane));
+      }
+    }
+    chunks_ = std::vector<ChunkState>(chunks);
+  }
+
+  // Returns when all is done, by this member or others.
+  void Work(int64_t member, int64_t members) {
+    int64_t phase = 0, chunks_before = 0;
+    size_t first_lane = 0;
+    for (const Entry& entry : schedule_.entries_) {
+      for (int64_t repeat = 0; repeat < entry.repeats; ++repeat) {
+        Await(phase, chunks_before);
+        ++phase;
+        const int64_t first = member * entry.chunks / members;
+        for (int64_t i = 0; i < entry.chunks; ++i) {
+          const int64_t chunk = (first + i) % entry.chunks;
+          if (!chunks_[chunk].Take(phase)) continue;
+          entry.body(repeat, chunk);
+          chunks_[chunk].Done(phase);
+        }
+        chunks_before = entry.chunks;
+      }
+      if (entry.lanes.empty()) continue;
+      Await(phase, chunks_before);
+      chunks_before = 0;
+      WorkOnLanes(first_lane, entry.lanes.size(), member, members);
+      first_lane += entry.lanes.size();
+    }
+    Await(phase, chunks_before);
+  }
+
+ private:
+  // Waits until a phase is done. Those before it are, or none of its chunks
+  // would have been taken.
+  void Await(int64_t phase, int64_t chunks) const {
+    int spins = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      while (!chunks_[chunk].is_done(phase)) {
+        if (spins < kSpins) {
+          ++spins;
+          Pause();
+        } else {
+          std::this_thread::yield();
+        }
+      }
+    }
+  }
+
+  // Each member begins with the lane that it shares with its neighbours, and
+  // helps with what is left of the others then.
+  void WorkOnLanes(size_t first_lane, int64_t lanes, int64_t member,
+                   int64_t members) {
+    const int64_t own = member * lanes / members;
+    for (int64_t i = 0; i < lanes; ++i) {
+      const int64_t lane = (own + i) % lanes;
+      const int64_t first = CeilDiv(lane * members, lanes);
+      const int64_t count =
+          std::max<int64_t>(1, CeilDiv((lane + 1) * members, lanes) - first);
+      lanes_[first_lane + lane]->Work(i == 0 ? member - first : count - 1,
+                                      count);
+    }
+  }
+
+  const Schedule& schedule_;
+  std::vector<ChunkState> chunks_;
+  std::vector<std::unique_ptr<Execution>> lanes_;  // Of all entries, in turn.
+};
+
 void Schedule::Add(int64_t repeats, int64_t chunks, Body body) {
   if (!immediate_) {
-    entries_.push_back({repeats, chunks, std::move(body)});
+    entries_.push_back({repeats, chunks, std::move(body), {}});
     return;
   }
   for (int64_t repeat = 0; repeat < repeats; ++repeat) {
@@ -74,35 +139,40 @@ void Schedule::AddRanges(int64_t size, int64_t range,
       });
 }
 
-void Schedule::Run(const Threads& threads) {
-  int64_t most_chunks = 1;
-  for (const Entry& entry : entries_) {
-    most_chunks = std::max(most_chunks, entry.chunks);
-  }
-  const int64_t members = std::min(num_threads_, most_chunks);
-  Progress progress(most_chunks);
-  const auto work = [&](int64_t member) {
-    int64_t phase = 0, chunks_before = 0;
-    for (const Entry& entry : entries_) {
-      const int64_t first = member * entry.chunks / members;
-      for (int64_t repeat = 0; repeat < entry.repeats; ++repeat) {
-        ++phase;
-        if (progress.Await(chunks_before, entry.chunks)) {
-          for (int64_t i = 0; i < entry.chunks; ++i) {
-            const int64_t chunk = (first + i) % entry.chunks;
-            if (!progress.Take(phase, chunk)) continue;
-            entry.body(repeat, chunk);
-            progress.Done();
-          }
-        }
-        chunks_before += entry.chunks;
-      }
+void Schedule::AddLanes(std::vector<Schedule> lanes) {
+  entries_.push_back({0, 0, nullptr, std::move(lanes)});
+}
+
+void Schedule::AddTogether(const std::function<void()>& add) {
+  const auto first = static_cast<int64_t>(entries_.size());
+  add();
+  std::vector<Entry> phases(std::make_move_iterator(entries_.begin() + first),
+                            std::make_move_iterator(entries_.end()));
+  entries_.resize(first);
+  int64_t chunks = 0;
+  for (const Entry& phase : phases) chunks += phase.chunks;
+  if (chunks == 0) return;
+  Add(1, chunks, [phases = std::move(phases)](int64_t repeat, int64_t chunk) {
+    for (const Entry& phase : phases) {
+      if (chunk < phase.chunks) return phase.body(repeat, chunk);
+      chunk -= phase.chunks;
     }
-  };
+  });
+}
+
+void Schedule::Run(const Threads& threads) {
+  int64_t most_members = 1;
+  for (const Entry& entry : entries_) {
+    most_members = std::max(most_members,
+                            entry.lanes.empty() ? entry.chunks : num_threads_);
+  }
+  const int64_t members = std::min(num_threads_, most_members);
+  Execution execution(*this);
   if (members == 1) {
-    work(0);
+    execution.Work(0, 1);
   } else {
-    threads.run(members, work);
+    threads.run(members,
+                [&](int64_t member) { execution.Work(member, members); });
   }
 }
 

@@ -30,8 +30,9 @@ struct Threads {
 //
 // A chunk is run by whichever thread comes first, so a schedule ends even where
 // only the calling thread runs; undisturbed, a thread runs the same chunks of
-// every phase, whose data stay in its cache. The chunks are the same whatever
-// the number of threads, and each writes to its own place, so results are too.
+// every phase, whose data stay in its cache. Each chunk writes to its own
+// place, and computes the same numbers however the work was divided into
+// chunks, so results do not depend on the number of threads.
 class Schedule {
  public:
   using Body = std::function<void(int64_t repeat, int64_t chunk)>;
@@ -51,14 +52,22 @@ class Schedule {
   // Adds a phase of body(first, last) over ranges that cover [0, size).
   void AddRanges(int64_t size, int64_t range,
                  std::function<void(int64_t first, int64_t last)> body);
+  // Adds schedules that need nothing of each other. The threads are dealt out
+  // among them and meet at their ends, not after their phases.
+  void AddLanes(std::vector<Schedule> lanes);
+  // Makes a single phase of the phases that add() adds here.
+  void AddTogether(const std::function<void()>& add);
   void Run(const Threads& threads);
 
  private:
+  class Execution;
   struct Entry {
     int64_t repeats, chunks;
     Body body;
+    std::vector<Schedule> lanes;  // In place of chunks, where there are any.
   };
-  const int64_t num_threads_;
+
+  int64_t num_threads_;
   bool immediate_ = false;
   std::vector<Entry> entries_;
 };

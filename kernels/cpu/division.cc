@@ -1,0 +1,92 @@
+#include "kernels/cpu/division.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/packed_rows.h"
+#include "kernels/cpu/schedule.h"
+#include "kernels/cpu/simd_kernels.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// Bytes that a core gets in a cycle from its own second-level cache, and from
+// the one that all share.
+constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
+// Cycles until threads have met: those for two, and more for each.
+constexpr int64_t kMeeting = 400, kMeetingOfEach = 100;
+
+// Cycles that a thread takes for its part of a strand's step.
+int64_t StepCycles(int64_t sequences, int64_t depth, int64_t panels,
+                   const Core& core) {
+  int64_t per_row = 0;
+  for (int64_t left = sequences; left > 0;) {
+    const int64_t height = TileHeight(left);
+    per_row += std::max(height * core.panel_row_cycles,
+                        core.panel_row_bytes / kOwnBytes);
+    left -= height;
+  }
+  // A quarter of the cache is left to what is not the weights'.
+  const int64_t bytes = depth * panels * core.panel_row_bytes;
+  if (bytes > core.cache_bytes / 4 * 3) {
+    per_row += core.panel_row_bytes / kSharedBytes;
+  }
+  return depth * panels * per_row;
+}
+
+int64_t OwnCacheBytes() {
+  constexpr int64_t kUsual = 1 << 20;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+  static const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? bytes : kUsual;
+#else
+  return kUsual;
+#endif
+}
+
+}  // namespace
+
+Division DivideGroups(const RnnProblem& problem, const Core& core,
+                      int64_t num_threads) {
+  const RnnSpec& spec = problem.spec;
+  const int64_t block = PackedRows::MaxBlockSize(problem.batch_size);
+  const int64_t panels = CeilDiv(spec.num_units, core.panel_cols);
+  const int64_t depth = spec.num_gates() * spec.output_size();
+  Division best;
+  if (num_threads == 1) return best;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int64_t strands = 1; strands <= block; ++strands) {
+    const int64_t lanes =
+        spec.num_dirs() * PackedRows::NumBlocks(problem.batch_size) * strands;
+    const int64_t sharing = std::min(num_threads / lanes, panels);
+    for (int64_t parts = 1; parts <= std::max<int64_t>(1, sharing); ++parts) {
+      int64_t cycles = CeilDiv(lanes * parts, num_threads) *
+                       StepCycles(CeilDiv(block, strands), depth,
+                                  CeilDiv(panels, parts), core);
+      if (parts > 1) cycles += kMeeting + kMeetingOfEach * parts;
+      if (cycles >= least) continue;
+      least = cycles;
+      best = {strands, parts};
+    }
+  }
+  return best;
+}
+
+template <typename T>
+Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
+  const SimdKernels<T>& simd = Kernels<T>();
+  const int64_t cols = PackedMatrix<T>::PanelCols();
+  // Two vectors are multiplied and added in a cycle.
+  const Core core = {OwnCacheBytes(), cols,
+                     static_cast<int64_t>(cols * sizeof(T)),
+                     CeilDiv(simd.panel_vectors, 2)};
+  return DivideGroups(problem, core, num_threads);
+}
+
+template Division DivideGroups<float>(const RnnProblem&, int64_t);
+template Division DivideGroups<double>(const RnnProblem&, int64_t);
+
+}  // namespace cudnn_rnn_tf
