@@ -36,8 +36,8 @@ KINDS = {
         "newest one that was seen before the kill. Its tensors must be those, to the bit, that an "
         "undisturbed run saved at the same step. At the end, the training history must be the same "
         "text. `convert` is killed while it replaces a file, which must then be the whole old file "
-        "or the whole new one. The same holds for programs that write the choice file and the "
-        "kernel code, whose writes take a millisecond each. The programs in Python begin as forks of "
+        "or the whole new one. Programs that write the choice file and the kernel code are killed "
+        "as well; each write takes a millisecond. The programs in Python begin as forks of "
         "a process that has imported TensorFlow.",
     ),
     "disks": (
