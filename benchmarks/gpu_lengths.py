@@ -451,11 +451,11 @@ LEGEND = """\
 * **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
   steps; the type, where tf32 is float32 with TensorFloat-32 allowed.
 * **Numbers without a unit** are milliseconds of a step. The lengths of the sequences are drawn anew
-  for each step, from [T/4, T]. Below about 0.7 of them, a step waits for TensorFlow's own work on
+  for each step, from [T/4, T]. A step of less than about 0.7 ms waits for TensorFlow's own work on
   the host, whose speed differs by up to two times between the columns of a row.
-* **Mask**: the layer is called with a mask; Keras gets the same one, PyTorch packed sequences.
-  **Lengths**: it is called with lengths. **Full**: all sequences have T steps, and neither is
-  given.
+* **Mask**: this package's layer and Keras's are called with the same mask, PyTorch's with packed
+  sequences. **Lengths**: the layer is called with lengths. **Full**: all sequences have T steps,
+  and the layer is called with neither a mask nor lengths.
 * **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
 * **Ratio**: the time of the column to its left over this package's; above 1, this package's kernels
   are faster. Rows that gain the least over Keras come first.
@@ -477,8 +477,8 @@ def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
         _lengths_table(times, training=False).rstrip(),
         "## Training, with another number of steps each time",
         "All sequences of a step are equally long, and each step has another length, from "
-        "[T/2, T]. «Over a full step» is the time of such a step over that of a full one, each "
-        "over its number of time steps.",
+        "[T/2, T]. «Over a full step» is the time that such a step takes for each time step, "
+        "divided by the time that a step of T time steps takes for each.",
         _drawn_table(times).rstrip(),
         f"Written by `python -m benchmarks.gpu_lengths` from runs of {runs}.",
     ]
