@@ -247,7 +247,7 @@ void CheckChoice(unsigned seed) {
   const Drawn drawn = Draw(&random);
   {
     CudnnSession session;
-    Check(session.Open(nullptr, /*memory_limit=*/0).ok(), "a session");
+    Check(session.Open(nullptr, [] { return size_t{0}; }).ok(), "a session");
     CudnnConfiguration* const configuration =
         session.Configuration(drawn.problem, drawn.options);
     const Choice choice =
