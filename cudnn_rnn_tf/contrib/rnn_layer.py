@@ -118,7 +118,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
 
     @property
     def saveable(self) -> CudnnOpaqueParamsSaveable | None:
-        """What saves the variable in contrib's format; None before the layer is built."""
+        """Saves the variable in contrib's format; None before the layer is built."""
         return self._saveable
 
     def state_shape(self, batch_size: Any) -> tuple[list[Any], ...]:

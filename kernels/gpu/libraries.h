@@ -159,8 +159,8 @@ struct GpuLibraries {
   bool has_graphs = false;
 };
 
-// What is loaded once in a process, by any thread. A failure is not remembered:
-// TensorFlow may load cuDNN later, or there may be memory again.
+// Loads something once in a process, by any thread. A failure is not
+// remembered: TensorFlow may load cuDNN later, or there may be memory again.
 class Loading {
  public:
   template <typename Load>

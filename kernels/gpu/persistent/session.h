@@ -1,5 +1,5 @@
-// What the persistent kernels' calls in one stream share: a handle of cuBLAS
-// and the passes that were captured.
+// The persistent kernels' calls in one stream share a handle of cuBLAS and the
+// passes that were captured.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SESSION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SESSION_H_
 
