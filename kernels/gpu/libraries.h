@@ -211,6 +211,13 @@ class RelaxedCaptureMode {
     if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
   } while (false)
 
+// cuBLAS's name of a type that kernels of our own compute in.
+inline cudaDataType_t CudaType(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
+         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
+                                          : CUDA_R_16BF;
+}
+
 // A driver call's outcome; `what` completes "CUDA failed to".
 RnnStatus CudaStatus(CUresult result, const char* what);
 // Likewise a call's of cuBLAS.
