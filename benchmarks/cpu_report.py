@@ -31,33 +31,33 @@ _COLUMNS = {FUSED: "this package", PREDICTOR: f"this package, {PREDICTOR}"}
 COLOURS = {TORCH: "#d95f02", KERAS: "#7570b3", ONNX: "#1b9e77"}
 
 LEGEND = f"""\
-* **Network**: the kind of cell and (L, B, T, I, H, D): layers, batch, steps, input size, units,
-  directions.
+* **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
+  units, directions.
 * **This package** is a Keras layer in a `tf.function`; **{PREDICTOR}** is the layer's inference on
   NumPy arrays, without TensorFlow's call. Keras runs in a `tf.function` as well, PyTorch in
   `torch.inference_mode`, ONNX Runtime with one node per layer and bound inputs and outputs. Each
   library has the same number of threads, and its data in its default layout.
 * **Ratio**: the fastest other library's time over this package's; above 1, this package is faster.
-* **Numbers** are medians over rounds of milliseconds of a call, all in float32 unless it says
-  otherwise; numbers in parentheses are the quartiles over rounds. A training step is the forward
-  pass and the gradients of the inputs and all weights.
-* **Of matmul's rate**: the rate of the network's matrix products over that of `tf.matmul` of two
-  {MATMUL_SIZE}×{MATMUL_SIZE} matrices, timed in the same process in the same rounds.
-* **The call alone** is the time of a `tf.function` that adds two numbers, which is a part of the
-  time of every layer in a `tf.function`.
+* **Numbers** without a unit are milliseconds of a call: the median over rounds and, in
+  parentheses, the quartiles. All are in float32 unless the page says otherwise. A training step is
+  the forward pass and the gradients of the inputs and all weights.
+* **Of matmul's rate**: the rate of the network's matrix products over the rate of `tf.matmul` of
+  two {MATMUL_SIZE}×{MATMUL_SIZE} matrices, timed in the same process and the same rounds.
+* **The call alone** is the time of a `tf.function` that adds two numbers. Every layer in a
+  `tf.function` takes that time as well.
 
 In each round, every library is called a few times, in random order, one after the other. Before
 anything is timed, outputs and gradients of all libraries are compared."""
 
 MEMORY_METHOD = """\
-What one training step adds to the memory of a fresh process at its peak, plus the inputs, the
-weights and the gradient of the outputs, over what is *needed*: the sum of inputs, outputs, weights,
-the gradients of all three, and (G + 2)·T·B·H·L·D numbers that the forward pass leaves for the
-backward pass. The peak is that of the resident set (`VmHWM`, reset by `/proc/self/clear_refs`).
-malloc is told to take blocks of a page and more from the system and to give them back at once, and
-TensorFlow's pool for oneDNN is off, so what counts is in use and not kept for later. The system
-counts pages in steps of 32 per core, so networks that need less than a megabyte are too small to
-tell."""
+The table compares the memory that a training step uses with the memory that it *needs*. Used is the
+peak that one step adds to the memory of a fresh process, plus the inputs, the weights and the
+gradient of the outputs. Needed is the sum of inputs, outputs, weights, the gradients of all three,
+and the (G + 2)·T·B·H·L·D numbers that the forward pass leaves for the backward pass, where G is the
+number of gates. The peak is that of the resident set (`VmHWM`, reset by `/proc/self/clear_refs`).
+malloc takes blocks of a page and more from the system and gives them back at once, and TensorFlow's
+pool for oneDNN is off, so memory that is kept for later does not count. The system counts pages in
+steps of 32 per core, so networks that need less than a megabyte are too small to tell."""
 
 
 WHERE_IT_IS_SLOWER = f"""\
@@ -192,7 +192,7 @@ def _summary(
         question = f"Inference of one sequence, {_NAMES[system]}: bfloat16's speed over float32's"
         add(question, {network: one.median for network, one in spreads.items()})
     if memory:
-        question = "Training: peak memory over what is needed, of a megabyte and more"
+        question = "Training: peak memory over needed memory, where that is a megabyte or more"
         add(question, {network: one.median for network, one in memory.items()}, is_gain=False)
     return rows
 
@@ -217,8 +217,8 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     environment = ", ".join(f"{key} {value}" for key, value in report["environment"].items())
     text = [
         "# Speed on a CPU",
-        "How many times as fast this package is as PyTorch, Keras and ONNX Runtime, on networks "
-        "that gain the least first.",
+        "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime. "
+        "Networks that gain the least come first.",
         "![Speed over each peer's, per network](cpu.svg)",
         LEGEND,
         "## In short",
@@ -276,8 +276,8 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     rows = [{**dict.fromkeys({k: 0 for row in rows for k in row}, ""), **row} for row in rows]
     text += [
         "## Largest differences from this package's numbers",
-        "As parts of the tensor's largest magnitude; «this package» is the same layer with other "
-        "data or types.",
+        "Each number is the largest difference, divided by the tensor's largest magnitude. The "
+        "columns of this package have the same layer with other data or types.",
         _table(rows),
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",

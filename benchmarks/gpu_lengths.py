@@ -1,4 +1,4 @@
-"""Times sequences of different lengths on a GPU, beside Keras and PyTorch.
+"""Times sequences of different lengths and of full length on a GPU, beside Keras and PyTorch.
 
 On the GPU machine, in the root of the repository, for one system after the other:
 
@@ -12,8 +12,9 @@ writes benchmarks/results/gpu_lengths.md and gpu_lengths.svg. The files that the
 made from are in benchmarks/results/gpu_lengths.
 
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
-step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variant "drawn", the
-longest sequence differs: all of a step's sequences are equally long, in [T/2, T]. A training step
+step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variants "full" and
+"cudnn", every sequence has T steps; for "drawn", all of a step's sequences are equally long, but
+each step has another length, in [T/2, T]. A training step
 is a forward and a backward pass, from a given gradient of the outputs to those of inputs and
 weights, which are added to variables. Steps run back to back for about 50 ms, then the device is
 waited for; the median of five such samples counts.
@@ -347,35 +348,33 @@ def _against_keras(times: Times, row: str, variant: str) -> float:
     return theirs / times["cudnn_rnn_tf", row, variant] if theirs else float("inf")
 
 
-def _lengths_table(times: Times, training: bool) -> str:
+def _speed_table(times: Times, training: bool, variant: str) -> str:
+    """All rows of training or of inference, those that gain the least over Keras first."""
     rows = sorted(
         (str(row) for row in ROWS if row.training == training),
-        key=lambda row: _against_keras(times, row, "mask"),
+        key=lambda row: _against_keras(times, row, variant),
     )
-    titles = [
-        *("network", "this package, mask", "this package, lengths", "Keras, mask", "ratio"),
-        *("PyTorch, packed", "ratio", "this package, full", "by cuDNN, full", "ratio"),
-    ]
-    ratios: dict[str, list[float]] = {"Keras": [], "PyTorch": [], "its own use of cuDNN": []}
-    cells = []
+    peers = {"Keras": ("keras", variant), "PyTorch": ("torch", variant)}
+    if variant == "full":
+        titles = ["this package", "Keras", "ratio", "PyTorch", "ratio", "by cuDNN", "ratio"]
+        own_variants = [variant]
+        peers["its own use of cuDNN"] = ("cudnn_rnn_tf", "cudnn")
+    else:
+        titles = ["this package, mask", "this package, lengths"]
+        titles += ["Keras, mask", "ratio", "PyTorch, packed", "ratio"]
+        own_variants = [variant, "lengths"]
+    ratios: dict[str, list[float]] = {name: [] for name in peers}
+    table = []
     for row in rows:
-        mask = times["cudnn_rnn_tf", row, "mask"]
-        full = times["cudnn_rnn_tf", row, "full"]
-        others = {
-            "Keras": (times.get(("keras", row, "mask")), mask),
-            "PyTorch": (times.get(("torch", row, "mask")), mask),
-            "its own use of cuDNN": (times.get(("cudnn_rnn_tf", row, "cudnn")), full),
-        }
-        for name, (theirs, own) in others.items():
-            if theirs:
-                ratios[name].append(theirs / own)
-        keras, torch, cudnn = (
-            [_cell(theirs), _ratio(theirs, own)] for theirs, own in others.values()
-        )
-        lengths = _cell(times.get(("cudnn_rnn_tf", row, "lengths")))
-        name = row.rsplit(", ", 1)[0]
-        cells.append([name, _cell(mask), lengths, *keras, *torch, _cell(full), *cudnn])
-    return _table(titles, cells) + _means(ratios)
+        own = times["cudnn_rnn_tf", row, variant]
+        cells = [_cell(times.get(("cudnn_rnn_tf", row, name))) for name in own_variants]
+        for name, (system, theirs) in peers.items():
+            time = times.get((system, row, theirs))
+            cells += [_cell(time), _ratio(time, own)]
+            if time:
+                ratios[name].append(time / own)
+        table.append([row.rsplit(", ", 1)[0], *cells])
+    return _table(["network", *titles], table) + _means(ratios)
 
 
 def _drawn_table(times: Times) -> str:
@@ -450,12 +449,13 @@ def _read(directory: pathlib.Path) -> tuple[Times, dict[str, dict[str, str]]]:
 LEGEND = """\
 * **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
   steps; the type, where tf32 is float32 with TensorFloat-32 allowed.
-* **Numbers without a unit** are milliseconds of a step. The lengths of the sequences are drawn anew
-  for each step, from [T/4, T]. Below about 0.7 of them, a step waits for TensorFlow's own work on
-  the host, whose speed differs by up to two times between the columns of a row.
-* **Mask**: the layer is called with a mask; Keras gets the same one, PyTorch packed sequences.
-  **Lengths**: it is called with lengths. **Full**: all sequences have T steps, and neither is
-  given.
+* **Numbers without a unit** are milliseconds of a step. A step of less than about 0.7 ms waits for
+  TensorFlow's own work on the host, whose speed differs by up to two times between the columns of a
+  row.
+* **Different lengths** are drawn anew for each step, from [T/4, T]. **Mask**: this package's layer
+  and Keras's are called with the same mask, PyTorch's with packed sequences. **Lengths**: the layer
+  is called with lengths.
+* **Full length**: all sequences have T steps, and the layers get neither a mask nor lengths.
 * **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
 * **Ratio**: the time of the column to its left over this package's; above 1, this package's kernels
   are faster. Rows that gain the least over Keras come first.
@@ -468,17 +468,21 @@ def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
         for system, environment in environments.items()
     )
     parts = [
-        "# Sequences of different lengths on a GPU",
+        "# Sequences of different lengths and of full length on a GPU",
         "![How many times as fast this package is](gpu_lengths.svg)",
         LEGEND,
-        "## Training",
-        _lengths_table(times, training=True).rstrip(),
-        "## Inference",
-        _lengths_table(times, training=False).rstrip(),
+        "## Training, different lengths",
+        _speed_table(times, training=True, variant="mask").rstrip(),
+        "## Training, full length",
+        _speed_table(times, training=True, variant="full").rstrip(),
+        "## Inference, different lengths",
+        _speed_table(times, training=False, variant="mask").rstrip(),
+        "## Inference, full length",
+        _speed_table(times, training=False, variant="full").rstrip(),
         "## Training, with another number of steps each time",
         "All sequences of a step are equally long, and each step has another length, from "
-        "[T/2, T]. «Over a full step» is the time of such a step over that of a full one, each "
-        "over its number of time steps.",
+        "[T/2, T]. «Over a full step» is the time that such a step takes for each time step, "
+        "divided by the time that a step of T time steps takes for each.",
         _drawn_table(times).rstrip(),
         f"Written by `python -m benchmarks.gpu_lengths` from runs of {runs}.",
     ]

@@ -186,17 +186,17 @@ LEGEND = """\
   this package is faster. Keras is compared with batch-major data, its layout, the others with
   time-major data, theirs.
 * **cuDNN** is called from C++, without a framework: kernel by kernel («eager»), or as a replayed
-  CUDA graph («graph»), each with the fastest of its algorithms. In float32 that is the standard one
-  alone: the persistent ones are exact to about 1e-5 only, and this package does not use them there
-  either.
+  CUDA graph («graph»), each with the fastest of cuDNN's algorithms. In float32, only the standard
+  algorithm counts: the persistent ones are exact to about 1e-5 only, and this package does not use
+  them in float32 either.
 * **Algorithm**: the one that this package measured to be the fastest. `resident` is its own, the
   others are cuDNN's.
-* **Memory** is the peak of what TensorFlow's allocator gave out, over Keras's.
+* **Memory** is the peak of what TensorFlow's allocator gave out, divided by Keras's peak.
 * **–** was not measured. Keras has no kernel of cuDNN's in bfloat16.
 
-The rows are from before this package had
-[kernels of its own for training](../../docs/internals/gpu_kernels.md); `algorithm="cudnn"` runs
-what they show. All systems of a row ran on one GPU, one after the other."""
+The rows were measured before this package had
+[kernels of its own for training](../../docs/internals/gpu_kernels.md); `algorithm="cudnn"` still
+runs what they show. All systems of a row ran on one GPU, one after the other."""
 
 
 def _means_by(times: Times) -> list[str]:
@@ -326,16 +326,17 @@ def page(results: Results) -> str:
     versions = "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
     text = [
         "# Sequences of equal length on a GPU",
-        "How many times as fast this package is as Keras, PyTorch and cuDNN that is called from "
-        "C++. Rows that gain the least come first, in both tables of all rows.",
+        "This page says how many times as fast this package is as Keras, as PyTorch, and as a "
+        "C++ program that calls cuDNN. In the tables of all rows, those that gain the least come "
+        "first.",
         "![Sorted ratios](gpu_speed.svg)",
         LEGEND,
         "## In short",
         "\n".join(_summary(times)),
-        "A slower row is one in which the other takes less time. "
+        "In a slower row, the other takes less time than this package. "
         "[Where it gains little, and why](../../docs/internals/cudnn.md#where-it-gains-little).",
         "## By type",
-        "Geometric means of the ratios, and of how many rows.",
+        "The table has geometric means of the ratios and, in parentheses, numbers of rows.",
         "\n".join(_means_by(times)),
         "## Memory",
         _memory_summary(memory),

@@ -6,10 +6,10 @@ On the GPU machine, in the root of the repository:
 
 Each part leaves DIR/<part>.json. Anywhere, from these files:
 
-    python -m benchmarks.gpu_report --render --output=DIR [--report=NAME]
+    python -m benchmarks.gpu_report --render --output=DIR
 
-which writes benchmarks/results/NAME; its sections of parts that DIR lacks stay. Parts: `tests` runs
-the whole test suite with the GPU visible, `tests_of_gpu` what needs a GPU, and
+writes benchmarks/results/gpu_tests.md; its sections of parts that DIR lacks stay. Parts: `tests`
+runs the whole test suite with the GPU visible, `tests_of_gpu` what needs a GPU, and
 `tests_without_replay` what is not pinned to the CPU, without CUDA graphs; `sanitizer` runs a small
 network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persistent kernels;
 `char_lm` trains the example on the GPU; `two_gpus` trains it under MirroredStrategy on two;
@@ -43,11 +43,9 @@ _PARTS = flags.DEFINE_list(
 _MODULES = flags.DEFINE_string(
     "modules", "test_gpu*.py", "A pattern of the test files that `tests_of_gpu` runs."
 )
-_REPORT = flags.DEFINE_string("report", "gpu.md", "The name of the report.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the report instead of running anything.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 PINNED_TO_CPU = ("test_cpu_kernels", "test_ops_reference", "test_packaging", "test_native")
 
 SANITIZED = """
@@ -391,7 +389,7 @@ def _without_noise(output: str) -> str:
 
 
 def _render(directory: pathlib.Path) -> None:
-    report = RESULTS / _REPORT.value
+    report = ROOT / "benchmarks" / "results" / "gpu_tests.md"
     old = report.read_text().rstrip() if report.exists() else ""
     # The heading of a section, what follows it, the next heading …
     pieces = re.split(rf"^## ({'|'.join(PARTS)})$", old, flags=re.MULTILINE)

@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """What the installed command calls: as `main`, with Abseil's flags and logging set up."""
+    """The installed command calls this: as `main`, with Abseil's flags and logging set up."""
     flags.FLAGS.set_default("verbosity", logging.WARNING)
     tf.get_logger().setLevel("WARNING")
     app.run(execute, flags_parser=lambda arguments: parser().parse_args(arguments[1:]))

@@ -19,7 +19,7 @@ from cudnn_rnn_tf.convert.torch_format import to_torch
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What is measured.
+    """The network and data that are measured.
 
     Attributes:
         config: the network, without what `keras.layers` lack: projection, clipping, skip input.

@@ -116,7 +116,7 @@ class RnnConfig:
 
 
 class HasConfig:
-    """What layers and models say of their network alike."""
+    """Gives layers and models alike the properties of their network."""
 
     _config: RnnConfig
 

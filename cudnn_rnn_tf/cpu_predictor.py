@@ -13,7 +13,7 @@ from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 
 class _State(NamedTuple):
-    """What a predictor is made of, which goes to other processes."""
+    """A predictor is made anew from this in another process."""
 
     config: RnnConfig
     params: np.ndarray
@@ -127,7 +127,7 @@ class CpuPredictor:
 
 
 def _hint(layer: Any) -> str:
-    """What to pass in place of a whole model."""
+    """Names the layer to pass in place of a whole model, for an error message."""
     if not isinstance(layer, keras.Model):
         return ""
     found = [i for i, part in enumerate(layer.layers) if isinstance(part, CudnnRNN)]

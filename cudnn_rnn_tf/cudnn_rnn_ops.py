@@ -27,7 +27,7 @@ from cudnn_rnn_tf.op_functions import (  # noqa: F401 - Programs look for the fu
 
 
 class _CudnnRNN(HasConfig):
-    """What the models share; each explains its arguments."""
+    """The models derive from this; each explains its arguments."""
 
     _rnn_mode: str
     # Weights, or biases, of one pseudo-layer.

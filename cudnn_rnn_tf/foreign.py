@@ -1,4 +1,4 @@
-"""What programs for other packages pass to the layers."""
+"""Recognizes what programs for other packages pass to the layers."""
 
 import inspect
 from typing import Any

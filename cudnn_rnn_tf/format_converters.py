@@ -18,7 +18,7 @@ from cudnn_rnn_tf.config import RnnConfig
 
 
 class CudnnParamsFormatConverter:
-    """What the converters of the four modes share.
+    """The converters of the four modes derive from this.
 
     Args:
         num_layers: layers in the stack, L.

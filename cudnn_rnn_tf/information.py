@@ -14,7 +14,7 @@ __version__: str = native.build_info.VERSION
 
 
 def info() -> dict[str, Any]:
-    """What is installed, what it was built with, and which backends are present.
+    """Tells what is installed, what it was built with, and which backends are present.
 
     Returns:
         A dictionary of plain values: versions of this package, Python, TensorFlow and Keras; the

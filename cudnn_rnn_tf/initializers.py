@@ -55,7 +55,7 @@ class AllGates(keras.initializers.Initializer):
         self.initializer = keras.initializers.get(initializer)
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        """What the initializer returns of the shape."""
+        """Returns a tensor of the shape, by the initializer."""
         return self.initializer(shape, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class PerGate(keras.initializers.Initializer):
         self.gates = {name: keras.initializers.get(each) for name, each in gates.items()}
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        """What the default initializer returns of the shape."""
+        """Returns a tensor of the shape, by the default initializer."""
         return self.default(shape, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:

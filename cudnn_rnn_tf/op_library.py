@@ -46,7 +46,7 @@ def _build_command(tensorflow: str) -> str:
 
 
 def _source() -> str:
-    """What to tell pip to install: the folder that this was installed from, or a release."""
+    """Names what pip is to install: the folder that this was installed from, or a release."""
     # From a package index, pip takes wheels first.
     release = f"--no-binary cudnn_rnn_tf cudnn_rnn_tf=={native.build_info.VERSION}"
     try:

@@ -87,7 +87,7 @@ class OpaqueKernel(keras.Variable):
 
 
 class _CheckpointCopy(_compat.Trackable):
-    """What an asynchronous checkpoint writes: canonical tensors, from a copy of the buffer."""
+    """An asynchronous checkpoint writes this: canonical tensors, from a copy of the buffer."""
 
     def __init__(self, config: RnnConfig, params: tf.Variable):
         self._config = config

@@ -1,4 +1,4 @@
-"""What the Keras layers share."""
+"""The base class of the Keras layers."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class _Untracked:
 
 
 class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
-    """What the four layers share. Not for use on its own.
+    """The four layers derive from this, which is not for use on its own.
 
     Args:
         num_layers: layers in the stack, L.
@@ -211,7 +211,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
             )
 
     def _own_config(self) -> dict[str, Any]:
-        """What a subclass adds to the network's configuration."""
+        """A subclass adds this to the network's configuration."""
         return {}
 
     # The configuration.

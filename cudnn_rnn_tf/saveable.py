@@ -132,7 +132,7 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
 
 
 class SavedCell(_compat.AutoTrackable):
-    """What contrib's object-based checkpoints have as a cell: its `kernel` and its `bias`.
+    """A cell as contrib's object-based checkpoints have it: its `kernel` and its `bias`.
 
     They are parts of the buffer.
 
@@ -255,7 +255,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
 
     @functools.cached_property
     def format_converter(self) -> CudnnParamsFormatConverter:
-        """What converts between the buffer and the tensors of a Saver's checkpoint."""
+        """Converts between the buffer and the tensors of a Saver's checkpoint."""
         return self._format_converter_cls(
             self._num_layers,
             self._num_units,
@@ -266,7 +266,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
 
     @functools.cached_property
     def saved_cells(self) -> dict[str, _compat.Trackable]:
-        """What a layer has in contrib's object-based checkpoints, by name.
+        """The objects that a layer has in contrib's object-based checkpoints, by name.
 
         Contrib wrote them of unidirectional networks whose cells have one kernel and one bias; of a
         single cell its parts stand beside it as well.
@@ -310,7 +310,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         tf_bias_names += [f"{prefix}/{each}" for each in self.format_converter._bias_names()]
 
     def slots(self, optimizer: Any) -> dict[str, SaveableObject]:
-        """What an optimizer keeps of the buffer, each saved as the buffer is: gate by gate.
+        """An optimizer's slots of the buffer, each saved as the buffer is: gate by gate.
 
         In a Saver's checkpoint, the names are those that the same optimizer's slots have in a
         program that runs contrib's step-by-step cells: `…_cell/kernel/Adam`.
@@ -412,7 +412,7 @@ def RNNParamsSaveable(  # noqa: N802 - It was a class.
     base_variable_scope: str | None = None,
     name: str = "params_canonical",
 ) -> CudnnOpaqueParamsSaveable:
-    """What saved an op-level model's buffer up to TensorFlow 1.3.
+    """Saves an op-level model's buffer as TensorFlow did up to version 1.3.
 
     In a Saver's checkpoint, a unidirectional network's names begin with the scope and
     `multi_rnn_cell`, as they did. Of the biases, it has and needs those of step-by-step cells only.
@@ -454,7 +454,7 @@ def RNNParamsSaveable(  # noqa: N802 - It was a class.
 
 
 def canonical_var_list(optimizers: Sequence[Any] = ()) -> list[Any]:
-    """What a `tf.compat.v1.train.Saver` is to save for a checkpoint without opaque buffers.
+    """Lists what a `tf.compat.v1.train.Saver` is to save for a checkpoint without opaque buffers.
 
     All that a Saver without `var_list` saves of the current graph, but for the buffers whose
     saveables are in the collection `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, and for the slots

@@ -94,7 +94,7 @@ def dropout_masks(
     seed: tf.Tensor,
     time_major: bool,
 ) -> list[list[tf.Tensor]]:
-    """What the output of each layer but the last was multiplied with in the pass of `outputs`.
+    """The masks with which the pass of `outputs` multiplied each layer's output but the last.
 
     For each direction of the next layer, [T, B, D * P]: cuDNN draws a mask for each of them. A mask
     is a function of the seed, the layer and the sequences' shape, on every device its own one. A
@@ -152,7 +152,7 @@ def dropout_masks(
 def recurrent_dropout_masks(
     config: RnnConfig, batch_size: tf.Tensor | int, seed: tf.Tensor, dtype: tf.DType
 ) -> tf.Tensor:
-    """What recurrent dropout multiplies the states with: for each gate, [L * D, G, B, P].
+    """The masks by which recurrent dropout multiplies the states, each gate: [L * D, G, B, P].
 
     A mask is a function of the seed and of its place in this array. A ReLU network that begins with
     ones and has a layer for each gate, whose recurrent matrix hands on what it reads, shows it.

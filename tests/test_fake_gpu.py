@@ -1,6 +1,7 @@
 """Code for GPUs on drivers and a cuDNN that only note what they are told."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,10 @@ import pytest
 from cxx import CUDNN_BACKEND, ROOT, compiled
 
 REPLAY = ["kernels/gpu/replay.cc", "kernels/gpu/captured_graph.cc", "kernels/gpu/ptx.cc"]
+RESIDENT_KERNEL = [
+    "kernels/gpu/cudnn/resident_kernel.cc",
+    "kernels/gpu/cudnn/resident_source.cc",
+]
 SESSION = [
     *("kernels/gpu/cudnn/session.cc", *REPLAY, "kernels/rnn_backend.cc"),
     *(
@@ -16,7 +21,7 @@ SESSION = [
         "kernels/gpu/cudnn/plan.cc",
     ),
     *("kernels/param_layout.cc", "kernels/rnn_spec.cc", "kernels/gpu/cudnn/resident.cc"),
-    *("kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"),
+    *RESIDENT_KERNEL,
 ]
 
 
@@ -57,19 +62,13 @@ SESSION = [
                     "kernels/param_layout.cc",
                     "kernels/rnn_spec.cc",
                 ),
-                *("kernels/gpu/cudnn/resident.cc", "kernels/gpu/cudnn/resident_kernel.cc"),
-                "kernels/gpu/cudnn/resident_source.cc",
+                *("kernels/gpu/cudnn/resident.cc", *RESIDENT_KERNEL),
             ],
         ),
         (
             "resident_on_fake_gpu",
             100,
             ["kernels/gpu/cudnn/resident.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"],
-        ),
-        (
-            "resident_kernel_on_fake_gpu",
-            500,
-            ["kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"],
         ),
         ("many_shapes_on_fake_driver", 8, SESSION),
         (
@@ -82,10 +81,30 @@ SESSION = [
 )
 @pytest.mark.slow
 def test_program(tmp_path, program, seeds, sources):
-    executable = compiled(tmp_path, program, sources)
+    check_program(compiled(tmp_path, program, sources), seeds)
+
+
+def check_program(executable: pathlib.Path, seeds: int) -> None:
     completed = subprocess.run([executable, str(seeds)], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == f"{seeds} seeds passed\n"
+
+
+# The macros of the kernel's text that are numbers; ITEM_BYTES stands for its type's size.
+MACROS = "ITEM_BYTES NUM_UNITS BATCH GATES UNITS WARPS IN_REGISTERS IN_SHARED AHEAD".split()
+
+
+@pytest.mark.slow
+def test_resident_kernel(tmp_path):
+    """Its text says what the host has to agree with: constants, and a condition on them."""
+    text = (ROOT / RESIDENT_KERNEL[1]).read_text().replace("sizeof(Item)", "ITEM_BYTES")
+    constants = re.findall(r"^constexpr (int k\w+ =[^;]+;)", text, re.MULTILINE)
+    (condition,) = re.findall(r'^static_assert\((.+), ""\);', text, re.MULTILINE)
+    members = [f"int {', '.join(MACROS)};", *(f"const {constant}" for constant in constants)]
+    members.append(f"const bool text_compiles = {condition};")
+    (tmp_path / "kernel_sizes.h").write_text("\n".join(["struct KernelSizes {", *members, "};\n"]))
+    program = "resident_kernel_on_fake_gpu"
+    check_program(compiled(tmp_path, program, RESIDENT_KERNEL, f"-I{tmp_path}"), 500)
 
 
 @pytest.mark.slow
@@ -93,12 +112,8 @@ def test_resident_kernels_compile(tmp_path):
     """CUDA's compiler needs no GPU."""
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    sources = ["kernels/gpu/cudnn/resident_kernel.cc", "kernels/gpu/cudnn/resident_source.cc"]
-    executable = compiled(
-        tmp_path,
-        "compile_resident_kernels",
-        [*sources, "kernels/param_layout.cc", "kernels/rnn_spec.cc"],
-    )
+    sources = [*RESIDENT_KERNEL, "kernels/param_layout.cc", "kernels/rnn_spec.cc"]
+    executable = compiled(tmp_path, "compile_resident_kernels", sources)
     completed = subprocess.run([executable, library], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "23 kernels compiled\n"

@@ -1,4 +1,4 @@
-"""What `tf.layers.Layer` gave to the layers and cells of TensorFlow 1."""
+"""Stands in for `tf.layers.Layer`, the base of TensorFlow 1's layers and cells."""
 
 import collections
 import functools
@@ -76,12 +76,12 @@ class BaseLayer:
 
     @property
     def losses(self) -> list[tf.Tensor]:
-        """What `add_loss` was given. A variable scope's regularizer fills its collection alone."""
+        """The losses of `add_loss`. A variable scope's regularizer fills its collection alone."""
         return [loss() if callable(loss) else loss for loss in self._additions.losses]
 
     @property
     def updates(self) -> list[Any]:
-        """What `add_update` was given."""
+        """The operations that `add_update` was given."""
         return list(self._additions.updates)
 
     def add_loss(self, losses: Any, inputs: Any = None) -> None:

@@ -22,7 +22,7 @@ class LSTMStateTuple(NamedTuple):
 
 
 class _RNNCell(BaseLayer, _compat.Trackable):
-    """What single cells and stacks of them share."""
+    """Single cells and stacks of them derive from this."""
 
     @property
     def state_size(self) -> Any:
@@ -60,7 +60,7 @@ class _RNNCell(BaseLayer, _compat.Trackable):
 
 
 class _Cell(_RNNCell):
-    """What the cells share.
+    """Each of the cells derives from this.
 
     Args:
         num_units: units, H.

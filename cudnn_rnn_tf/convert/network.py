@@ -1,4 +1,4 @@
-"""What the formats share: a network as stacked NumPy arrays, and the layer that holds it."""
+"""All formats go by way of this: a network as stacked NumPy arrays, and the layer that holds it."""
 
 import importlib
 import types

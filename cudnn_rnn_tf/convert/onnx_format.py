@@ -253,7 +253,7 @@ class _Graph:
                 )
 
     def _kind(self, node: Any) -> tuple[Any, ...]:
-        """What the layers of a network have in common."""
+        """The attributes that all layers of a network have in common."""
         attributes = self._attributes(node)
         return node.op_type, *(
             attributes.get(name) for name in ("hidden_size", "direction", "activations")

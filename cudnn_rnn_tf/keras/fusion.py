@@ -150,7 +150,7 @@ def forward(
 
 
 def packing_of(mask: Any, inputs: tf.Tensor) -> Packing | None:
-    """What a layer's mask, or list of masks, means; None for none."""
+    """Finds what a layer's mask, or list of masks, means; None for none."""
     if isinstance(mask, (list, tuple)):
         mask = mask[0]
     return None if mask is None else Packing(tf.convert_to_tensor(mask), inputs)

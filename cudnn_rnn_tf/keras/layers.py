@@ -14,7 +14,7 @@ logger = logging.getLogger("cudnn_rnn_tf")
 
 
 class _FusedLoop(keras.layers.RNN):
-    """What the three have in common: Keras's layer with another loop over the time steps."""
+    """The three layers share this: Keras's layer with another loop over the time steps."""
 
     @property
     def runs_fused(self) -> Fusion:

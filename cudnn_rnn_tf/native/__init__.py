@@ -24,7 +24,7 @@ def op_library_files() -> dict[str, pathlib.Path]:
 
 
 def info() -> dict[str, Any]:
-    """What the compiled code is and which of its instruction sets is in use."""
+    """Tells how the code was compiled and which of its instruction sets is in use."""
     return {
         "built_for_tensorflow": list(op_library_files()),
         "compiler": build_info.COMPILER,

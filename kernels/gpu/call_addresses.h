@@ -1,5 +1,5 @@
-// What a pass reads and writes, by address, so that graphs can be told of other
-// addresses.
+// The addresses that a pass reads and writes: graphs are replayed with those of
+// another call.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CALL_ADDRESSES_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CALL_ADDRESSES_H_
 

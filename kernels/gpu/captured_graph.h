@@ -56,7 +56,8 @@ class GraphNode {
 
  private:
   RnnStatus ReadKernel(Kernels* kernels);
-  // What the node does, with its words. A kernel's is valid during `call`.
+  // These give the node's parameters, with its words in them. A kernel's point
+  // to what lives during `call` only.
   template <typename Call>
   CUresult WithKernel(const Call& call) const;
   CUDA_MEMCPY3D Copy() const;

@@ -42,8 +42,8 @@ GpuBackend::GpuBackend(CudnnResources resources, const CudnnOptions& options)
 
 GpuBackend::~GpuBackend() {
   if (session_ != nullptr) {
-    persistent::SessionPool::Instance().Return(device_, stream(),
-                                               std::move(session_));
+    SessionPool<persistent::Session>::Instance().Return(device_, stream(),
+                                                        std::move(session_));
   }
 }
 
@@ -111,8 +111,8 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
 }
 
 RnnStatus GpuBackend::Run(Pass pass, const CallAddresses& addresses) {
-  CRNN_RETURN_IF_ERROR(
-      persistent::SessionPool::Instance().Take(device_, stream(), &session_));
+  CRNN_RETURN_IF_ERROR(SessionPool<persistent::Session>::Instance().Take(
+      device_, stream(), &session_));
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   // A capture of the caller's gets the kernels themselves, not a graph.
   if (!replays_ ||

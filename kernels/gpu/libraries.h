@@ -159,8 +159,8 @@ struct GpuLibraries {
   bool has_graphs = false;
 };
 
-// What is loaded once in a process, by any thread. A failure is not remembered:
-// TensorFlow may load cuDNN later, or there may be memory again.
+// Loads something once in a process, by any thread. A failure is not
+// remembered: TensorFlow may load cuDNN later, or there may be memory again.
 class Loading {
  public:
   template <typename Load>
@@ -210,6 +210,13 @@ class RelaxedCaptureMode {
     const RnnStatus crnn_rnn_status = (expression);    \
     if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
   } while (false)
+
+// cuBLAS's name of a type that kernels of our own compute in.
+inline cudaDataType_t CudaType(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
+         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
+                                          : CUDA_R_16BF;
+}
 
 // A driver call's outcome; `what` completes "CUDA failed to".
 RnnStatus CudaStatus(CUresult result, const char* what);

@@ -1,5 +1,5 @@
-// What is used of NVRTC, CUDA's compiler at run time, whose own header only
-// TensorFlow 2.21 carries.
+// Declares the part that is used of NVRTC, CUDA's compiler at run time: only
+// TensorFlow 2.21 carries NVRTC's own header.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_NVRTC_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_NVRTC_H_
 

@@ -110,6 +110,7 @@ RnnStatus Network::Prepare(CUstream, const RnnForwardBuffers&) const {
   return {};
 }
 
+RnnStatus Session::Open(CUstream) { return {}; }
 Session::~Session() = default;
 RnnStatus Session::Enqueue(const Network&, Pass, const CallAddresses&) {
   return {};
@@ -118,15 +119,6 @@ RnnStatus Session::EnqueueReplay(const Network&, Pass, const CallAddresses&,
                                  bool, std::string*) {
   return {};
 }
-
-SessionPool& SessionPool::Instance() {
-  static SessionPool pool;
-  return pool;
-}
-RnnStatus SessionPool::Take(int, CUstream, std::unique_ptr<Session>*) {
-  return {};
-}
-void SessionPool::Return(int, CUstream, std::unique_ptr<Session>) {}
 
 RnnStatus EnqueueLengthsOfMask(CUstream, const void*, int, int, bool,
                                int64_t*) {

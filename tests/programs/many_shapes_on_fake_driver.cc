@@ -33,7 +33,7 @@ struct Session {
   int64_t captures = 0, replays = 0;
 
   Session() {
-    Check(session.Open(nullptr, /*memory_limit=*/0).ok(), "a session");
+    Check(session.Open(nullptr, [] { return size_t{0}; }).ok(), "a session");
   }
 
   // Uses a shape as the backend does from its second use on.

@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -153,123 +153,162 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-// A candidate that takes twice as long as another may not be timed to the end,
-// so all take between 1 and 1.9 ms.
-float RandomTime(std::mt19937* random) {
-  return 1 + static_cast<float>((*random)() % 900) / 1000;
+// A choice may be this much slower than another, not more.
+constexpr float kTolerated = 1.1f;
+
+struct Drawn {
+  RnnProblem problem;
+  CudnnOptions options;
+  std::vector<RnnAlgorithm> asked;
+
+  int num_passes() const { return problem.is_training ? 2 : 1; }
+};
+
+Drawn Draw(std::mt19937* random) {
+  const auto chance = [&](int of) { return (*random)() % of == 0; };
+  // Half of the times are close to each other.
+  const unsigned most = chance(2) ? 300 : 4000;
+  const auto time = [&] {
+    return 1 + static_cast<float>((*random)() % most) / 1000;
+  };
+  Drawn drawn;
+  drawn.problem.is_training = chance(2);
+  drawn.options.replay = !chance(4);
+  // Some of the others follow, in any order.
+  drawn.asked = {RnnAlgorithm::kStandard};
+  for (int i = 2; i < kNumCudnnAlgorithms; ++i) {
+    if (!chance(3)) drawn.asked.push_back(static_cast<RnnAlgorithm>(i));
+  }
+  if (chance(3)) drawn.asked.resize(1);
+  std::shuffle(drawn.asked.begin(), drawn.asked.end(), *random);
+  for (FakeAlgorithm& algorithm : algorithms) {
+    algorithm.is_there = !chance(4);
+    for (FakePass& pass : algorithm.passes) {
+      pass = {time(), time(), time(), chance(10), chance(4), kManyBeside};
+      if (chance(3)) {
+        pass.beside = std::array<size_t, 3>{kFewBeside, kTooManyBeside,
+                                            kNoChain}[(*random)() % 3];
+      }
+    }
+  }
+  return drawn;
+}
+
+// Which algorithms can be timed, and what all their passes take.
+std::map<RnnAlgorithm, float> TimesOf(const Drawn& drawn) {
+  std::map<RnnAlgorithm, float> times;
+  for (const RnnAlgorithm algorithm : drawn.asked) {
+    const FakeAlgorithm& fake = algorithms[static_cast<int>(algorithm)];
+    bool works = fake.is_there;
+    float sum = 0;
+    for (int pass = 0; pass < drawn.num_passes(); ++pass) {
+      const FakePass& one = fake.passes[pass];
+      works = works && !(drawn.options.replay && one.graph_fails);
+      sum += drawn.options.replay ? one.graph : one.calls;
+    }
+    if (works) times[algorithm] = sum;
+  }
+  return times;
+}
+
+// It is one that works, and in inference the fastest. In training standard
+// stands back only where another is faster by more than a little, since the
+// others take more memory.
+void CheckAlgorithm(const Drawn& drawn, RnnAlgorithm chosen) {
+  const std::map<RnnAlgorithm, float> times = TimesOf(drawn);
+  Check(times.count(chosen) == 1, "an algorithm that does not work");
+  const float own = times.at(chosen);
+  const bool may_be_slower =
+      drawn.problem.is_training && chosen == RnnAlgorithm::kStandard;
+  for (const auto& [algorithm, sum] : times) {
+    Check(own <= (may_be_slower ? kTolerated : 1.0f) * sum,
+          "an algorithm that is not the fastest");
+    Check(!drawn.problem.is_training || algorithm != RnnAlgorithm::kStandard ||
+              chosen == algorithm || sum > 1.01f * own,
+          "little is gained for the memory");
+  }
+}
+
+// A pass is a chain only where its graph is nearly one, and not where the chain
+// fails or is slower.
+void CheckChain(const FakePass& pass, bool is_chain) {
+  const bool may_be_chain = pass.beside == kManyBeside && !pass.chain_fails;
+  if (is_chain) {
+    Check(may_be_chain, "a chain that does not work, or gains nothing");
+    Check(pass.chain < pass.graph, "a chain that is slower");
+  } else if (may_be_chain) {
+    Check(pass.graph <= kTolerated * pass.chain, "a graph that is slower");
+  }
 }
 
 void CheckChoice(unsigned seed) {
   std::mt19937 random(seed);
-  const auto chance = [&](int of) { return random() % of == 0; };
   now = 0;
-  RnnProblem problem;
-  problem.is_training = chance(2);
-  CudnnOptions options;
-  options.replay = !chance(4);
-  // Some of the others follow, in any order.
-  std::vector<RnnAlgorithm> asked = {RnnAlgorithm::kStandard};
-  for (int i = 2; i < kNumCudnnAlgorithms; ++i) {
-    if (!chance(3)) asked.push_back(static_cast<RnnAlgorithm>(i));
-  }
-  if (chance(3)) asked.resize(1);
-  std::shuffle(asked.begin(), asked.end(), random);
-  for (FakeAlgorithm& algorithm : algorithms) {
-    algorithm.is_there = !chance(4);
-    for (FakePass& pass : algorithm.passes) {
-      do {
-        pass = {RandomTime(&random), RandomTime(&random), RandomTime(&random),
-                chance(10),          chance(4),           kManyBeside};
-        if (chance(3)) {
-          pass.beside = std::array<size_t, 3>{kFewBeside, kTooManyBeside,
-                                              kNoChain}[random() % 3];
-        }
-        // Half of the chains are taken, or left, by little.
-        if (chance(2)) pass.chain = (chance(2) ? 0.98f : 0.995f) * pass.graph;
-      } while (std::abs(pass.chain - pass.graph) < 1e-3f ||
-               std::abs(pass.chain - 0.99f * pass.graph) < 1e-3f);
-    }
-  }
-  const int num_passes = problem.is_training ? 2 : 1;
-  // Half the time, standard is taken, or left, by little.
-  const bool is_close = chance(2);
-  const float factor = chance(2) ? 1.04f : 1.06f;
-  const FakeAlgorithm& other = algorithms[2 + random() % 3];
-  for (int pass = 0; is_close && pass < 2; ++pass) {
-    const FakePass& like = other.passes[pass];
-    FakePass& standard = algorithms[1].passes[pass];
-    standard.calls = factor * like.calls;
-    standard.chain *= factor * like.graph / standard.graph;
-    standard.graph = factor * like.graph;
-  }
-
-  // This is the choice that is expected.
-  int best = -1;
-  float least = 0, of_standard = -1;
-  int num_there = 0;
-  for (const RnnAlgorithm algorithm : asked) {
-    const int i = static_cast<int>(algorithm);
-    if (!algorithms[i].is_there) continue;
-    ++num_there;
-    float sum = 0;
-    bool fails = false;
-    for (int pass = 0; pass < num_passes; ++pass) {
-      const FakePass& fake = algorithms[i].passes[pass];
-      sum += options.replay ? fake.graph : fake.calls;
-      fails = fails || (options.replay && fake.graph_fails);
-    }
-    if (fails) continue;
-    if (i == static_cast<int>(RnnAlgorithm::kStandard)) of_standard = sum;
-    if (best >= 0 && sum >= least) continue;
-    best = i;
-    least = sum;
-  }
-  if (problem.is_training && of_standard >= 0 && of_standard < 1.05f * least) {
-    best = static_cast<int>(RnnAlgorithm::kStandard);
-  }
-  // One alone is timed only to be compared with chains.
-  if (num_there == 1 && best >= 0) {
-    bool may_gain = false;
-    for (int pass = 0; options.replay && pass < num_passes; ++pass) {
-      const FakePass& fake = algorithms[best].passes[pass];
-      may_gain = may_gain || fake.beside == kManyBeside;
-    }
-    if (!may_gain) best = -1;
-  }
-  bool is_chain[2] = {};
-  for (int pass = 0; best >= 0 && options.replay && pass < num_passes; ++pass) {
-    const FakePass& fake = algorithms[best].passes[pass];
-    is_chain[pass] = fake.beside == kManyBeside && !fake.chain_fails &&
-                     fake.chain < 0.99f * fake.graph;
-  }
-
+  const Drawn drawn = Draw(&random);
   {
     CudnnSession session;
-    Check(session.Open(nullptr, /*memory_limit=*/0).ok(), "a session");
+    Check(session.Open(nullptr, [] { return size_t{0}; }).ok(), "a session");
     CudnnConfiguration* const configuration =
-        session.Configuration(problem, options);
+        session.Configuration(drawn.problem, drawn.options);
     const Choice choice =
-        MeasureChoice(&session, configuration, asked, [](size_t bytes) {
+        MeasureChoice(&session, configuration, drawn.asked, [](size_t bytes) {
           return std::shared_ptr<void>(new char[bytes], [](void* memory) {
             delete[] static_cast<char*>(memory);
           });
         });
-    Check(choice.source == (best < 0 ? "rule" : "measured"), "the source");
-    Check(choice.timings.empty() == (best < 0), "timings");
-    Check(static_cast<int>(choice.algorithm) == std::max(best, 1),
-          "the algorithm");
-    Check(choice.forward_is_chain == is_chain[0] &&
-              choice.backward_is_chain == is_chain[1],
-          "graphs and chains");
-    for (int i = 0; best >= 0 && i < kNumCudnnAlgorithms; ++i) {
-      Check((configuration->passes[i] != nullptr) == (i == best),
-            "what is kept");
+    const bool is_measured = choice.source == "measured";
+    Check(is_measured == !choice.timings.empty(), "timings");
+    const bool is_chain[] = {choice.forward_is_chain, choice.backward_is_chain};
+    if (is_measured) {
+      CheckAlgorithm(drawn, choice.algorithm);
+    } else {
+      Check(choice.source == "rule" &&
+                choice.algorithm == RnnAlgorithm::kStandard,
+            "the rule");
     }
-    for (int pass = 0; best >= 0 && options.replay && pass < num_passes;
-         ++pass) {
-      const FakePass& fake = algorithms[best].passes[pass];
-      Replay* const replay =
-          configuration->passes[best]->of(static_cast<Pass>(pass)).replay.get();
+
+    // One algorithm alone is timed only to be compared with its chains.
+    const auto is_there = [](RnnAlgorithm algorithm) {
+      return algorithms[static_cast<int>(algorithm)].is_there;
+    };
+    const auto num_there =
+        std::count_if(drawn.asked.begin(), drawn.asked.end(), is_there);
+    const bool works = !TimesOf(drawn).empty();
+    Check(works || !is_measured, "nothing works, but something was measured");
+    if (num_there > 1) Check(is_measured == works, "some were not measured");
+    if (num_there == 1 && works) {
+      const auto alone =
+          std::find_if(drawn.asked.begin(), drawn.asked.end(), is_there);
+      const auto& passes = algorithms[static_cast<int>(*alone)].passes;
+      const bool may_be_chain = std::any_of(
+          passes, passes + drawn.num_passes(),
+          [](const FakePass& pass) { return pass.beside == kManyBeside; });
+      Check(is_measured == (drawn.options.replay && may_be_chain),
+            "an algorithm without rivals");
+      Check(is_measured == (now > 0), "it was timed for nothing");
+    }
+
+    // The chosen one alone is kept, and its replays are those that were chosen.
+    const int chosen = static_cast<int>(choice.algorithm);
+    for (int i = 0; is_measured && i < kNumCudnnAlgorithms; ++i) {
+      Check((configuration->passes[i] != nullptr) == (i == chosen),
+            "other passes are kept");
+    }
+    const auto& kept = configuration->passes[chosen];
+    Check(works || kept == nullptr ||
+              (kept->forward.replay == nullptr &&
+               kept->backward.replay == nullptr),
+          "replays of what does not work");
+    const int num_replayed =
+        is_measured && drawn.options.replay ? drawn.num_passes() : 0;
+    for (int pass = 0; pass < 2; ++pass) {
+      if (pass >= num_replayed) {
+        Check(!is_chain[pass], "a chain that was not timed");
+        continue;
+      }
+      const FakePass& fake = algorithms[chosen].passes[pass];
+      CheckChain(fake, is_chain[pass]);
+      Replay* const replay = kept->of(static_cast<Pass>(pass)).replay.get();
       Check(replay != nullptr && replay->bytes() == 0, "a replay");
       const double before = now;
       Check(replay->Launch(nullptr, {}).ok(), "a launch");

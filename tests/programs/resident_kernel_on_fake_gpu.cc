@@ -1,6 +1,6 @@
 // Has the resident kernel compiled for random shapes and GPUs by a compiler
-// that only notes its options. Tells, without a GPU, whether the GPUs have what
-// the kernel's text makes of them, what is refused, and what is left of calls
+// that only notes its options. Tells, without a GPU, whether the options suit
+// the kernel's text and the GPU, what is refused, and what is left of calls
 // that fail.
 //
 //   resident_kernel_on_fake_gpu SEEDS
@@ -13,7 +13,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "kernels/gpu/cudnn/resident_kernel.h"
 #include "kernels/gpu/cudnn/resident_source.h"
@@ -23,9 +22,18 @@
 namespace cudnn_rnn_tf {
 namespace {
 
+// The kernel's; a lane loads it at once.
+struct alignas(16) Chunk {
+  char bytes[16];
+};
+
+// KernelSizes, of the macros that the kernel's text is compiled with: the
+// constants of the text, which the test takes from there, so that they are not
+// written again here.
+#include "kernel_sizes.h"
+
 constexpr CUdevice kDevice = 3;
-constexpr int64_t kWarps = 8, kThreads = 32 * kWarps;
-constexpr int64_t kChunkBytes = 16 * kThreads;  // One of each thread.
+constexpr int kRegisters = 255;  // That a thread can have.
 constexpr size_t kCodeBytes = 4096;
 constexpr char kLog[] = "resident.cu(1): error: the fake compiler's";
 // Arguments stand in the order of LaunchKernel(), without spaces.
@@ -54,121 +62,139 @@ std::set<std::multiset<std::string>> loaded_options;
 int num_programs = 0;  // That are not destroyed.
 int num_compilations = 0;
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool IsFloat() { return shape.dtype == RnnDataType::kFloat32; }
 
-// The names are those of the kernel's text.
-struct Sizes {
-  int64_t item = SizeOf(shape.dtype), gates = NumGates(shape.rnn_mode);
-  int64_t units = 0, groups, slices, chunks, rounds;
-  int64_t other_registers;  // A thread's arrays', of 32 bits, beside `held`.
-  int64_t other_bytes;      // Shared memory for all but weights.
-
-  Sizes() {
-    // A block writes whole words, so it has at least so many.
-    do {
-      units += 4 / item;
-    } while (units * device.blocks < shape.num_units);
-    const int64_t rows = gates * units;
-    groups = DivideUp(rows, 8);
-    slices = DivideUp(shape.num_units * item / 64, kWarps);
-    chunks = slices * groups;
-    rounds = DivideUp(units * shape.batch_size * 4, kThreads);
-    const int64_t products =
-        IsFloat() ? groups * shape.batch_size : DivideUp(groups, 2) * 4;
-    other_registers = 4 * slices + 4 * groups + products + 2 * gates * rounds;
-    const int64_t pitch = DivideUp(rows * shape.batch_size, 32) * 32 + 8;
-    other_bytes = 2 * kWarps * pitch * 4 +
-                  (IsFloat() ? kWarps * 2 * shape.batch_size * 4 * 16 : 0);
-  }
-};
-
-// Why there is no kernel, if so.
+// Why no GPU has a kernel for the shape, or this one for none, if so.
 const char* WhyNot() {
-  const int64_t item = SizeOf(shape.dtype);
   if (device.major < 8) return "older than Ampere";
   if (shape.dtype == RnnDataType::kFloat64) return "float64";
-  if (shape.num_units * item % 64 != 0) return "must be a multiple of";
-  if (shape.batch_size > (IsFloat() ? 4 : 8)) return "batch size";
-  const Sizes sizes;
-  // Whose text is long to compile.
-  if (sizes.chunks > 256 || sizes.units * shape.batch_size > 256) {
-    return "too many units";
+  if (shape.num_units * SizeOf(shape.dtype) % 64 != 0) {
+    return "must be a multiple of";
   }
-  if (sizes.other_bytes > device.shared_bytes) return "shared memory";
+  if (shape.batch_size > (IsFloat() ? 4 : 8)) return "batch size";
   return nullptr;
 }
 
-void CheckDivision(const FakeKernel& kernel, int64_t blocks,
-                   int64_t shared_bytes) {
-  const auto number = [&](const std::string& prefix) {
-    const auto at = kernel.options.lower_bound(prefix);
-    const bool is_there =
-        at != kernel.options.end() && at->rfind(prefix, 0) == 0;
-    return is_there ? std::atoll(at->c_str() + prefix.size()) : -1;
+// These are of the kernel that was launched last.
+int64_t in_registers = 0;
+int64_t bytes_beside_weights = 0;  // Of shared memory.
+
+KernelSizes SizesOf(const FakeKernel& kernel) {
+  const auto macro = [&](const std::string& name) {
+    const std::string prefix = "-D" + name + "=";
+    const auto option = kernel.options.lower_bound(prefix);
+    Check(option != kernel.options.end() && option->rfind(prefix, 0) == 0,
+          "no macro " + name);
+    return std::atoi(option->c_str() + prefix.size());
   };
-  const Sizes sizes;
-  const int64_t in_registers = number("-DIN_REGISTERS="),
-                in_shared = number("-DIN_SHARED="), ahead = number("-DAHEAD="),
-                kept = number("-DKEPT=(");
-  std::multiset<std::string> expected = {
-      "--std=c++17", "--gpu-architecture=sm_" + std::to_string(device.major) +
-                         std::to_string(device.minor)};
-  const auto define = [&](const std::string& name, int64_t value) {
-    expected.insert("-D" + name + "=" + std::to_string(value));
-  };
-  define("NUM_UNITS", shape.num_units);
-  define("BATCH", shape.batch_size);
-  define("GATES", sizes.gates);
-  define("UNITS", sizes.units);
-  define("WARPS", kWarps);
-  define("IN_REGISTERS", in_registers);
-  define("IN_SHARED", in_shared);
-  define("AHEAD", ahead);
-  expected.insert("-DKEPT=(" + std::to_string(kept) + "/1000.0f)");
+  return {static_cast<int>(SizeOf(shape.dtype)),
+          macro("NUM_UNITS"),
+          macro("BATCH"),
+          macro("GATES"),
+          macro("UNITS"),
+          macro("WARPS"),
+          macro("IN_REGISTERS"),
+          macro("IN_SHARED"),
+          macro("AHEAD")};
+}
+
+// The registers that a thread's arrays in the kernel's text take.
+int Registers(const KernelSizes& sizes) {
+  const int products =
+      IsFloat() ? sizes.kGroups * sizes.BATCH : (sizes.kGroups + 1) / 2 * 4;
+  const int of_a_cell = 2 * sizes.GATES + 2;
+  return 4 * sizes.IN_REGISTERS + 4 * sizes.kOwnSlices + 4 * sizes.kGroups +
+         products + of_a_cell * sizes.kRounds;
+}
+
+void CheckOptions(const FakeKernel& kernel, const KernelSizes& sizes,
+                  int kept) {
+  Check(sizes.NUM_UNITS == shape.num_units && sizes.BATCH == shape.batch_size &&
+            sizes.GATES == NumGates(shape.rnn_mode),
+        "a kernel for another shape");
   const char* const modes[] = {"LSTM", "GRU", "TANH", "RELU"};
   const char* const types[] = {"", "FLOAT", "FLOAT16", "BFLOAT16"};
-  for (const std::string name : {modes[static_cast<int>(shape.rnn_mode)],
-                                 types[static_cast<int>(shape.dtype)]}) {
-    expected.insert("-DIS_" + name);
-  }
-  Check(kernel.options == expected, "the compiler's options");
+  std::multiset<std::string> others = {
+      "--std=c++17",
+      "--gpu-architecture=sm_" + std::to_string(device.major) +
+          std::to_string(device.minor),
+      "-DKEPT=(" + std::to_string(kept) + "/1000.0f)",
+      std::string("-DIS_") + modes[static_cast<int>(shape.rnn_mode)],
+      std::string("-DIS_") + types[static_cast<int>(shape.dtype)]};
+  constexpr size_t kNumMacros = 8;  // Those of SizesOf().
+  Check(kernel.options.size() == kNumMacros + others.size() &&
+            std::includes(kernel.options.begin(), kernel.options.end(),
+                          others.begin(), others.end()),
+        "the compiler's options");
+}
 
-  // All units have a block and all blocks have units, and run at once.
-  Check(blocks == DivideUp(shape.num_units, sizes.units) &&
-            blocks <= device.blocks,
-        "number of blocks");
-  const int64_t streamed = sizes.chunks - in_registers - in_shared;
-  Check(in_registers >= 0 && in_shared >= 0 && ahead >= 0 && streamed >= 0,
-        "more chunks than there are");
-  const int64_t registers = 4 * in_registers + sizes.other_registers;
-  Check(in_registers == 0 || registers <= 255, "more registers than there are");
-  Check(in_registers == sizes.chunks || registers + 32 * sizes.rounds > 224,
-        "registers are left");
-  Check(shared_bytes == (in_shared + ahead) * kChunkBytes + sizes.other_bytes,
+void CheckDivision(const FakeKernel& kernel, int64_t blocks, int64_t threads,
+                   int64_t shared_bytes) {
+  const KernelSizes sizes = SizesOf(kernel);
+  const auto option = kernel.options.lower_bound("-DKEPT=(");
+  const int kept = std::atoi(option->c_str() + std::strlen("-DKEPT=("));
+  CheckOptions(kernel, sizes, kept);
+
+  // Every unit has one block, every block has units, and all run at once. Words
+  // that are written are of one block's units.
+  Check(blocks * sizes.UNITS >= shape.num_units &&
+            (blocks - 1) * sizes.UNITS < shape.num_units,
+        "units without a block, or blocks without units");
+  Check(blocks <= device.blocks, "blocks that wait for a multiprocessor");
+  Check(sizes.UNITS * sizes.ITEM_BYTES % 4 == 0, "a word of two blocks");
+  Check((sizes.UNITS - 4 / sizes.ITEM_BYTES) * device.blocks < shape.num_units,
+        "more units in a block than there need be");
+  // Loops over both are unrolled.
+  Check(sizes.kChunks <= 512 && sizes.kRounds <= 8, "a text long to compile");
+  Check(threads == sizes.kThreads, "number of threads");
+
+  Check(sizes.IN_REGISTERS >= 0 && sizes.IN_SHARED >= 0 && sizes.AHEAD >= 0 &&
+            sizes.kResident <= sizes.kChunks,
+        "more weights than there are");
+  Check(sizes.text_compiles, "slots that do not come round");
+  const int registers = Registers(sizes);
+  Check(sizes.IN_REGISTERS == 0 || registers <= kRegisters,
+        "more registers than there are");
+  Check(sizes.IN_REGISTERS == sizes.kChunks || registers > kRegisters / 3,
+        "most registers are left");
+
+  // A chunk of each thread's.
+  const int64_t chunk = sizes.kThreads * static_cast<int64_t>(sizeof(Chunk));
+  const int64_t of_sums = 2 * sizes.WARPS * sizes.kPitch * sizeof(float);
+  const int64_t of_stages =
+      IsFloat() ? sizes.WARPS * 2 * sizes.BATCH * 4 * sizeof(Chunk) : 0;
+  in_registers = sizes.IN_REGISTERS;
+  bytes_beside_weights = of_sums + of_stages;
+  Check(shared_bytes ==
+            (sizes.IN_SHARED + sizes.AHEAD) * chunk + bytes_beside_weights,
         "other shared memory than the kernel lays out");
   Check(shared_bytes <= device.shared_bytes, "too much shared memory");
   Check(shared_bytes == kernel.shared_bytes,
         "other shared memory than the kernel may have");
-  const int64_t room = (device.shared_bytes - sizes.other_bytes) / kChunkBytes;
-  // The L2 cache keeps a part of the weights that are streamed.
-  const double of_l2 =
-      static_cast<double>(streamed * kChunkBytes * blocks) / device.l2_bytes;
-  if (ahead > 0) {
-    const double part = of_l2 * kept / 1000;
-    Check(part > 0.5 && part <= 0.7 && kept <= 1000,
-          "another part than the cache may keep");
-    Check(streamed > 0 && streamed % ahead == 0 && ahead >= sizes.groups,
-          "slots that do not come round");
+  if (sizes.kStreamed == 0) return;
+
+  // Weights that have no room are left to the L2 cache, if it can hold them;
+  // else they are fetched ahead, if there is room for as many slots as that
+  // takes, and the cache holds a good part of them.
+  const int64_t room = (device.shared_bytes - bytes_beside_weights) / chunk;
+  const int64_t without_room = sizes.kChunks - sizes.IN_REGISTERS - room;
+  const double streamed = static_cast<double>(sizes.kStreamed * chunk * blocks);
+  if (sizes.AHEAD > 0) {
+    Check(4.0 * without_room * chunk * blocks > device.l2_bytes,
+          "slots for weights that the cache would hold");
+    const double kept_bytes = streamed * kept / 1000;
+    Check(kept_bytes <= device.l2_bytes, "more than the cache holds");
+    Check(kept <= 1000 && 4 * kept_bytes > device.l2_bytes,
+          "little of the cache is used");
   } else {
-    Check(streamed == 0 || in_shared == room, "shared memory is left");
+    Check(sizes.IN_SHARED == room, "shared memory is left");
+    if (streamed <= device.l2_bytes) return;
   }
-  // Slots come round once a step; no others leave room for more chunks.
-  for (int64_t more = ahead > 0 ? in_shared + 1 : 0;
-       (ahead > 0 || of_l2 > 0.7) && more < room; ++more) {
-    const int64_t most = std::min(room - more, 3 * sizes.groups);
-    for (int64_t slots = sizes.groups; slots <= most; ++slots) {
-      Check((streamed + in_shared - more) % slots != 0,
+  // Slots come round once a step. No others leave room for more weights.
+  const int64_t least = sizes.AHEAD > 0 ? sizes.IN_SHARED + 1 : 0;
+  for (int64_t slots = sizes.kGroups; slots <= 2 * sizes.kGroups; ++slots) {
+    for (int64_t in_shared = least; in_shared + slots <= room; ++in_shared) {
+      Check((without_room + room - in_shared) % slots != 0,
             "slots that would be better");
     }
   }
@@ -179,8 +205,7 @@ CUresult LaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y,
                       unsigned threads_z, unsigned shared_bytes, CUstream given,
                       void** pointers) {
   if (Fails("cuLaunchCooperativeKernel")) return CUDA_ERROR_UNKNOWN;
-  Check(blocks_y * blocks_z * threads_y * threads_z == 1 && threads == kThreads,
-        "dimensions");
+  Check(blocks_y * blocks_z * threads_y * threads_z == 1, "dimensions");
   Check(given == stream, "another stream");
   const ResidentArguments& a = arguments;
   for (const CUdeviceptr address :
@@ -192,7 +217,8 @@ CUresult LaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y,
        {a.first, a.steps, a.num_steps, a.stride, a.is_reversed}) {
     Check(*static_cast<int*>(*pointers++) == number, "an argument");
   }
-  CheckDivision(*reinterpret_cast<FakeKernel*>(function), blocks, shared_bytes);
+  CheckDivision(*reinterpret_cast<FakeKernel*>(function), blocks, threads,
+                shared_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -316,31 +342,70 @@ void DrawShape() {
   shape.batch_size = Draw(1, IsFloat() ? 5 : 9);
 }
 
-// Looks at what is launched, or why nothing can be.
-void CheckShape() {
+RnnStatus GetAndLaunch() {
   const int compilations = num_compilations;
-  const char* const why_not = WhyNot();
   ResidentKernel kernel;
   const RnnStatus status = ResidentKernel::Get(shape, &kernel);
   Check(num_programs == 0, "a program is left");
-  if (why_not == nullptr) {
-    Check(status.ok(), status.message);
+  if (status.ok()) {
     Check(kernel.Enqueue(stream, arguments).ok(), "a launch");
   } else {
-    Check(status.code == RnnStatus::Code::kUnimplemented &&
-              Names(status, why_not),
-          std::string("no refusal for ") + why_not);
+    Check(status.code == RnnStatus::Code::kUnimplemented, status.message);
     Check(num_compilations == compilations, "a useless compilation");
   }
+  return status;
+}
+
+void CheckRefused(const char* why) {
+  Check(Names(GetAndLaunch(), why), std::string("no refusal for ") + why);
+}
+
+// Looks at what is launched, or why nothing can be.
+void CheckShape() {
+  if (const char* const why_not = WhyNot()) return CheckRefused(why_not);
+  const FakeDevice drawn_device = device;
+  const ResidentShape drawn_shape = shape;
+  const RnnStatus status = GetAndLaunch();
+  if (status.ok()) {
+    // All that is beside weights fits, but not less.
+    device.shared_bytes = static_cast<int>(bytes_beside_weights);
+    Check(GetAndLaunch().ok(), "a refusal though all fits");
+    --device.shared_bytes;
+    CheckRefused("shared memory");
+    // Fewer sequences leave no less room.
+    device = drawn_device;
+    const int64_t of_all_sequences = in_registers;
+    if (--shape.batch_size > 0) {
+      Check(GetAndLaunch().ok(), "a refusal of fewer sequences");
+      Check(in_registers >= of_all_sequences, "registers for fewer sequences");
+    }
+  } else if (Names(status, "shared memory")) {
+    device.shared_bytes = 1 << 20;
+    Check(GetAndLaunch().ok(), "a refusal though all fits");
+    Check(bytes_beside_weights > drawn_device.shared_bytes,
+          "a refusal for want of shared memory that is there");
+  } else {
+    Check(Names(status, "too many units"), status.message);
+    // More are too many as well, but not if each has a block.
+    shape.num_units *= 2;
+    CheckRefused("too many units");
+    shape = drawn_shape;
+    device.blocks = static_cast<int>(shape.num_units);
+    Check(GetAndLaunch().ok(), "a refusal of units with a block each");
+  }
+  device = drawn_device;
+  shape = drawn_shape;
 }
 
 void CheckFailures(unsigned seed) {
-  // That no kernel is compiled for yet.
+  // A device that no kernel is compiled for yet, and that any fits.
   do {
     DrawShape();
     DrawDevice();
-    device.minor = static_cast<int>(10 + seed);
   } while (WhyNot() != nullptr);
+  device.minor = static_cast<int>(10 + seed);
+  device.blocks = static_cast<int>(shape.num_units);
+  device.shared_bytes = 227 << 10;
   const int compilations = num_compilations;
   ResidentKernel kernel;
   const auto get = [&] { return ResidentKernel::Get(shape, &kernel); };
@@ -391,12 +456,6 @@ void CheckSeed(unsigned seed) {
       DrawDevice();
       CheckShape();
     }
-    if (WhyNot() != nullptr) continue;
-    // All that is beside weights, and less.
-    device.shared_bytes = static_cast<int>(Sizes().other_bytes);
-    CheckShape();
-    --device.shared_bytes;
-    CheckShape();
   }
 }
 

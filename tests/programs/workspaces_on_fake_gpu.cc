@@ -48,10 +48,10 @@ void CheckKept(unsigned seed) {
   std::mt19937 random(seed);
   CudnnSessionPool& pool = CudnnSessionPool::Instance();
   static std::vector<Kept> idle;
-  const auto take = [&](int device, void* stream) {
+  const auto take = [&](int device, CUstream stream) {
     std::unique_ptr<CudnnSession> session;
     const auto limit = [] { return 64 * kMaxKept; };
-    Check(pool.Take(device, stream, limit, &session).ok(), "a session");
+    Check(pool.Take(device, stream, &session, limit).ok(), "a session");
     idle.erase(std::remove_if(idle.begin(), idle.end(),
                               [&](const Kept& one) {
                                 return one.session == session.get();
@@ -59,10 +59,10 @@ void CheckKept(unsigned seed) {
                idle.end());
     return session;
   };
-  const auto give_back = [&](int device, void* stream,
+  const auto give_back = [&](int device, CUstream stream,
                              std::unique_ptr<CudnnSession> session) {
     idle.push_back({device, session.get(), session->workspace_bytes()});
-    pool.Return(device, stream, std::move(session));
+    ReturnSession(device, stream, std::move(session));
     size_t kept = 0;
     for (auto one = idle.rbegin(); one != idle.rend(); ++one) {
       if (one->device != device) continue;
@@ -74,8 +74,8 @@ void CheckKept(unsigned seed) {
   };
   for (int step = 0; step < 300; ++step) {
     const int device = random() % kDevices;
-    void* const stream =
-        reinterpret_cast<void*>(uintptr_t{1} + random() % kStreams);
+    const CUstream stream =
+        reinterpret_cast<CUstream>(uintptr_t{1} + random() % kStreams);
     // Several, as where ops run at once.
     std::vector<std::unique_ptr<CudnnSession>> sessions(1 + random() % 3);
     for (auto& session : sessions) {

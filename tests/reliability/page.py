@@ -14,45 +14,49 @@ KINDS = {
         "Hostile calls",
         "calls",
         "Ops, graphs and the native module are called with sizes, types, attributes and objects "
-        "that nobody would pass, each in a child process (`make fuzz`). A signal, a hang of more "
-        "than a minute or an exception that users are not told to expect would be a failure.",
+        "that nobody would pass. The calls run in child processes (`make fuzz`). A failure is a "
+        "signal, a hang of more than a minute, or an exception that users are not told to expect.",
     ),
     "files": (
         "Damaged files",
         "files",
-        "Bytes of good files are changed, put in, taken out or cut off. `files` are given to "
-        "`python -m cudnn_rnn_tf convert`, which is to convert them, or to say in one line what is "
-        "wrong and to write nothing; `saved` are read by Keras and TensorFlow, and a layer that "
-        "could not be loaded is to be as it was. Formats without checksums, as HDF5, let changed "
-        "numbers pass as numbers. GPU programs keep the choice file and the kernels' code.",
+        "Bytes of good files are changed, inserted, removed or cut off. In the table, `files` are "
+        "given to `python -m cudnn_rnn_tf convert`. It must convert the file, or say in one line "
+        "what is wrong and write nothing. `saved` are models, weights, checkpoints and SavedModels "
+        "that Keras and TensorFlow read; a layer that could not be loaded must stay as it was. "
+        "Formats without checksums, such as HDF5, load with changed numbers. A GPU program keeps "
+        "two kinds of files for the next process: the choice file has the measured choices of "
+        "algorithms, and `kernel code` stands for files of compiled kernels.",
     ),
     "kills": (
         "Kills",
         "kills",
         "`examples/char_lm.py` is killed (SIGKILL) at random moments and while it writes, resumed, "
-        "and killed again. After each kill the newest checkpoint is to be none older than the "
-        "newest that was seen before it, and its tensors those, to the bit, that a run that "
-        "nothing disturbed had saved at that step; at the end the history is to be the same text. "
-        "`convert` is killed while it replaces a file, which is to be the old one or the new one, "
-        "whole; so are processes that keep measured choices and kernels' code, which take a "
-        "millisecond each. Programs begin as forks of a process that has imported TensorFlow.",
+        "and killed again. After each kill, the newest checkpoint must not be older than the "
+        "newest one that was seen before the kill. Its tensors must be those, to the bit, that an "
+        "undisturbed run saved at the same step. At the end, the training history must be the same "
+        "text. `convert` is killed while it replaces a file, which must then be the whole old file "
+        "or the whole new one. Programs that write the choice file and the kernel code are killed "
+        "as well; each write takes a millisecond. The programs in Python begin as forks of "
+        "a process that has imported TensorFlow.",
     ),
     "disks": (
         "Full and read-only disks",
         "programs",
-        "The disks are file systems in memory, of random sizes or mounted read-only, in a mount "
-        "namespace. A program says in one line that it cannot write and leaves what was there; "
-        "training goes on, once there is room, to the end that a run that nothing disturbed has "
-        "come to, to the bit.",
+        "The disks are file systems in memory, of random sizes or mounted read-only. A program "
+        "must say in one line that it cannot write, and leave the files that are there as they "
+        "are. When there is room again, training must go on and end with the same bits as an "
+        "undisturbed run.",
     ),
     "soak": (
         "Soaks",
         "steps",
-        "`tests/reliability/soak.py`: eight threads train and infer with changing shapes and "
-        "lengths and compare with a CPU, in one process and in two at once, while the memory is "
-        "watched: at the least, the last quarter of the time is to need no more than the second, "
-        "but for 5 % and 100 MB. Steps run out of memory, and a small one after each is to be "
-        "right. A program under `keras.callbacks.BackupAndRestore`, and one of two workers under "
+        "In `tests/reliability/soak.py`, eight threads train and infer with changing shapes and "
+        "lengths, in one process and in two at once, and compare their results with those of a "
+        "CPU. The memory is watched: the least that a process needs in the last quarter of the "
+        "time may exceed the least in the second quarter by no more than 5 % and 100 MB. Then "
+        "steps run out of memory, and a small step after each of them must be right. At last, a "
+        "program under `keras.callbacks.BackupAndRestore`, and one of two workers under "
         "`tf.distribute.MultiWorkerMirroredStrategy`, are killed and resumed.",
     ),
 }
@@ -68,11 +72,12 @@ def text(rows: list[dict[str, Any]]) -> str:
         "# What was tried, and what was lost",
         "",
         _wrapped(
-            "Calls are wrong, files are damaged, programs are killed and disks are full: `make "
-            'reliability ARGS="calls --seconds=600"` and its like try it, add a line to '
-            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl) and write this page "
-            "from all of them. A failure is a crash, a hang, an exception of a wrong type, a wrong "
-            "result, a layer that is half restored, or a step that was saved and is lost."
+            "`make reliability` calls the package with wrong arguments, damages its files, kills "
+            "programs that use it, and fills their disks. Each run, such as `make reliability "
+            'ARGS="calls --seconds=600"`, adds a line to '
+            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). This page is written "
+            "from all of these lines. A failure is a crash, a hang, an exception of a wrong type, "
+            "a wrong result, a layer that is half restored, or a step that was saved and is lost."
         ),
         "",
         "| run | how many | failures | hours |",
@@ -88,7 +93,13 @@ def text(rows: list[dict[str, Any]]) -> str:
     for kind, of_kind in kinds.items():
         if of_kind:
             lines += _section(of_kind, *KINDS[kind])
-    lines += ["", "## The runs", "", "Where a commit has a +, there were changes beyond it.", ""]
+    lines += [
+        "",
+        "## The runs",
+        "",
+        "A + after a commit says that files had been changed since that commit.",
+        "",
+    ]
     lines += ["| run | date | commit | machine | minutes |"]
     lines += ["|---|---|---|---|---|"]
     for row in rows:
@@ -99,7 +110,7 @@ def text(rows: list[dict[str, Any]]) -> str:
     versions = collections.Counter(
         ", ".join(f"{name} {version}" for name, version in row["versions"].items()) for row in rows
     )
-    lines += ["", *(f"* {count} with {names}" for names, count in versions.items())]
+    lines += ["", *(f"* Runs with {names}: {count}" for names, count in versions.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -133,7 +144,7 @@ def _memory(part: str, samples: list[dict[str, int]]) -> str:
             if begin < len(samples)
         ]
         texts.append(f"{name} {', '.join(map(str, needs))} MB")
-    return f"memory by quarters, {part}: {'; '.join(texts)}"
+    return f"least memory in each quarter of the time, {part}: {'; '.join(texts)}"
 
 
 def _totals(rows: list[dict[str, Any]]) -> collections.Counter:

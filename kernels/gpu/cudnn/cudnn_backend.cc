@@ -66,17 +66,15 @@ CudnnBackend::CudnnBackend(CudnnResources resources,
 
 CudnnBackend::~CudnnBackend() {
   if (session_ != nullptr) {
-    CudnnSessionPool::Instance().Return(resources_.device, resources_.stream,
-                                        std::move(session_));
+    ReturnSession(resources_.device, stream(), std::move(session_));
   }
 }
 
 RnnStatus CudnnBackend::Configure(const RnnProblem& problem) {
   CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
   if (session_ == nullptr) {
-    CRNN_RETURN_IF_ERROR(
-        CudnnSessionPool::Instance().Take(resources_.device, resources_.stream,
-                                          resources_.memory_limit, &session_));
+    CRNN_RETURN_IF_ERROR(CudnnSessionPool::Instance().Take(
+        resources_.device, stream(), &session_, resources_.memory_limit));
   }
   configuration_ = session_->Configuration(problem, options_);
   is_capturing_ = StreamIsCapturing();

@@ -19,12 +19,6 @@ constexpr int64_t kBlasParts = 4;
 constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
 constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
 
-cudaDataType_t CudaType(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
-         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
-                                          : CUDA_R_16BF;
-}
-
 RnnStatus Unsupported(const char* what) {
   return {RnnStatus::Code::kUnimplemented,
           std::string("the algorithm resident cannot run ") + what};

@@ -136,7 +136,7 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
       division->in_shared = in_shared;
       division->ahead = ahead;
     }
-    division->kept = std::min(1.0, l2_bytes / streamed_bytes());
+    division->kept = l2_bytes / streamed_bytes();
   }
   division->shared_bytes =
       (division->in_shared + division->ahead) * kThreads * kChunkBytes +

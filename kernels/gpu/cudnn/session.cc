@@ -87,14 +87,13 @@ void CudnnConfiguration::DropReplays() {
   }
 }
 
-RnnStatus CudnnSession::Open(void* stream, size_t memory_limit) {
+RnnStatus CudnnSession::Open(CUstream stream,
+                             const std::function<size_t()>& memory_limit) {
   const RnnProblem none;
   CRNN_RETURN_IF_CUDNN_ERROR(handle_.Create(), none);
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Gpu().cudnn.cudnnSetStream(handle_.get(),
-                                 static_cast<cudaStream_t>(stream)),
-      none);
-  handles_ = {handle_.get(), static_cast<CUstream>(stream), /*blas=*/nullptr};
+  CRNN_RETURN_IF_CUDNN_ERROR(Gpu().cudnn.cudnnSetStream(handle_.get(), stream),
+                             none);
+  handles_ = {handle_.get(), stream, /*blas=*/nullptr};
   CUdevice device;
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
@@ -103,7 +102,7 @@ RnnStatus CudnnSession::Open(void* stream, size_t memory_limit) {
       CudaStatus(Gpu().cuda.cuDeviceGetName(name, sizeof(name), device),
                  "name the device"));
   gpu_ = name;
-  max_kept_bytes_ = memory_limit / kKeptPart;
+  max_kept_bytes_ = memory_limit() / kKeptPart;
   return {};
 }
 
@@ -247,45 +246,16 @@ bool CudnnSession::MakeRoomForReplay() {
   return Replay::TotalBytes() < kMaxReplayBytes || own < kOwnReplayBytes;
 }
 
-CudnnSessionPool& CudnnSessionPool::Instance() {
-  // Never destroyed: at exit the CUDA context may be gone before it.
-  alignas(CudnnSessionPool) static char storage[sizeof(CudnnSessionPool)];
-  static CudnnSessionPool* const pool = ::new (storage) CudnnSessionPool;
-  return *pool;
-}
-
-RnnStatus CudnnSessionPool::Take(int device, void* stream,
-                                 const std::function<size_t()>& memory_limit,
-                                 std::unique_ptr<CudnnSession>* session) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t i = idle_.size(); i-- > 0;) {
-      if (idle_[i].device == device && idle_[i].stream == stream) {
-        *session = std::move(idle_[i].session);
-        idle_.erase(idle_.begin() + i);
-        return {};
-      }
-    }
-  }
-  auto opened = std::make_unique<CudnnSession>();
-  CRNN_RETURN_IF_ERROR(opened->Open(stream, memory_limit()));
-  *session = std::move(opened);
-  return {};
-}
-
-void CudnnSessionPool::Return(int device, void* stream,
-                              std::unique_ptr<CudnnSession> session) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  idle_.push_back({device, stream, std::move(session)});
+void ReturnSession(int device, CUstream stream,
+                   std::unique_ptr<CudnnSession> session) {
   size_t kept = 0;
-  for (auto idle = idle_.rbegin(); idle != idle_.rend(); ++idle) {
-    if (idle->device != device) continue;
-    kept += idle->session->workspace_bytes();
-    if (kept > idle->session->max_kept_bytes()) {
-      kept -= idle->session->workspace_bytes();
-      idle->session->DropWorkspace();
-    }
-  }
+  CudnnSessionPool::Instance().Return(
+      device, stream, std::move(session), [&kept](CudnnSession* idle) {
+        if (kept + idle->workspace_bytes() > idle->max_kept_bytes()) {
+          idle->DropWorkspace();
+        }
+        kept += idle->workspace_bytes();
+      });
 }
 
 }  // namespace cudnn_rnn_tf

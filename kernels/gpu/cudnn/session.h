@@ -1,4 +1,4 @@
-// cuDNN handles with what was made for them, and the pool that lends them.
+// cuDNN handles with what was made for them.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_SESSION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_SESSION_H_
 
@@ -6,15 +6,14 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "kernels/gpu/cudnn/choice.h"
 #include "kernels/gpu/cudnn/enqueue_pass.h"
 #include "kernels/gpu/replay.h"
+#include "kernels/gpu/session_pool.h"
 
 namespace cudnn_rnn_tf {
 
@@ -51,8 +50,9 @@ struct CudnnConfiguration {
 // Used by one thread at a time, for one stream of one device.
 class CudnnSession {
  public:
-  // Workspaces that are kept take at most a 64th of the memory that there is.
-  RnnStatus Open(void* stream, size_t memory_limit);
+  // Workspaces that are kept take at most a 64th of the memory that there is,
+  // for which `memory_limit` is asked.
+  RnnStatus Open(CUstream stream, const std::function<size_t()>& memory_limit);
   ~CudnnSession();
 
   const CudnnHandles& handles() const { return handles_; }
@@ -102,28 +102,12 @@ class CudnnSession {
   size_t workspace_bytes_ = 0, max_kept_bytes_ = 0;
 };
 
-// Lends each caller a session of its own for a device and stream, so that no
-// lock is held while work is enqueued. The sessions of a device that were used
+using CudnnSessionPool = SessionPool<CudnnSession>;
+
+// Returns a session to the pool. The idle sessions of a device that were used
 // last keep their workspaces.
-class CudnnSessionPool {
- public:
-  static CudnnSessionPool& Instance();
-
-  RnnStatus Take(int device, void* stream,
-                 const std::function<size_t()>& memory_limit,
-                 std::unique_ptr<CudnnSession>* session);
-  void Return(int device, void* stream, std::unique_ptr<CudnnSession> session);
-
- private:
-  struct Idle {
-    int device;
-    void* stream;
-    std::unique_ptr<CudnnSession> session;
-  };
-
-  std::mutex mutex_;
-  std::vector<Idle> idle_;
-};
+void ReturnSession(int device, CUstream stream,
+                   std::unique_ptr<CudnnSession> session);
 
 }  // namespace cudnn_rnn_tf
 

@@ -1,5 +1,6 @@
-// What the host hands to the persistent kernels, and how both lay out a block's
-// memory. The device's compiler reads this file too, so it includes nothing.
+// The host hands these arguments to the persistent kernels, and both lay out a
+// block's memory by the functions here. The device's compiler reads this file
+// too, so it includes nothing.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ARGUMENTS_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ARGUMENTS_H_
 

@@ -28,8 +28,8 @@ struct CellInputs {
   float c, c_before;
 };
 
-// What a cell's gradients are multiples of. They are linear in the gradients of
-// its h and c, so that all but a few products come before these are known.
+// A cell's gradients are these factors times the gradients of its h and c, so
+// that all but a few products can be made before the latter are known.
 struct Factors {
 #if defined(IS_LSTM)
   float h_to_c, input, forget, candidate, output, c_to_c;

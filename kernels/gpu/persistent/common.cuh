@@ -1,4 +1,4 @@
-// What the forward and the backward kernel share.
+// The forward and the backward kernel share this file.
 //
 // Who compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS, WARPS,
 // SPLITS, ROW_TILES, RESIDENT_PAIRS and IS_STACK, the fields of a Shape; one of

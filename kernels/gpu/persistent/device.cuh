@@ -1,5 +1,5 @@
-// What the persistent kernels ask of a GPU of compute capability 9.0 or newer,
-// as functions. Tests define them for a CPU instead.
+// Functions by which the persistent kernels use a GPU of compute capability 9.0
+// or newer. Tests define them for a CPU instead.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 

@@ -69,8 +69,9 @@ class Kernel {
   struct Grid {
     int teams, dirs;
   };
-  // What one launch may run: all of it, but of teams that wait for each other
-  // elsewhere than in a cluster, no more than the GPU runs at the same time.
+  // One launch may run all teams, unless they wait for each other elsewhere
+  // than in a cluster: then it may run no more than the GPU runs at the same
+  // time.
   Grid MostAtOnce(int teams, int num_dirs) const;
   size_t RingBytes(const Grid& grid) const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,

@@ -22,12 +22,6 @@ constexpr int kMaxDirs = 2;
 // what they take one after the other.
 constexpr double kStackGain = 0.8;
 
-cudaDataType_t CudaType(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
-         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
-                                          : CUDA_R_16BF;
-}
-
 RnnStatus Unsupported(const char* what) {
   return {RnnStatus::Code::kUnimplemented,
           std::string("the algorithm persistent cannot run ") + what};

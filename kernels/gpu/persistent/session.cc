@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <new>
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -105,37 +104,6 @@ RnnStatus Session::Capture(const Network& network, Pass pass,
         return network.Enqueue(pass, {blas_.get(), capture_stream_}, moved);
       },
       replay);
-}
-
-SessionPool& SessionPool::Instance() {
-  // Never destroyed: at exit the CUDA context may be gone before it.
-  alignas(SessionPool) static char storage[sizeof(SessionPool)];
-  static SessionPool* const pool = ::new (storage) SessionPool;
-  return *pool;
-}
-
-RnnStatus SessionPool::Take(int device, CUstream stream,
-                            std::unique_ptr<Session>* session) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t i = idle_.size(); i-- > 0;) {
-      if (idle_[i].device == device && idle_[i].stream == stream) {
-        *session = std::move(idle_[i].session);
-        idle_.erase(idle_.begin() + static_cast<std::ptrdiff_t>(i));
-        return {};
-      }
-    }
-  }
-  auto opened = std::make_unique<Session>();
-  CRNN_RETURN_IF_ERROR(opened->Open(stream));
-  *session = std::move(opened);
-  return {};
-}
-
-void SessionPool::Return(int device, CUstream stream,
-                         std::unique_ptr<Session> session) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  idle_.push_back({device, stream, std::move(session)});
 }
 
 }  // namespace persistent

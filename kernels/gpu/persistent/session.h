@@ -1,19 +1,18 @@
-// What the persistent kernels' calls in one stream share: a handle of cuBLAS
-// and the passes that were captured.
+// The persistent kernels' calls in one stream share a handle of cuBLAS and the
+// passes that were captured.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SESSION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SESSION_H_
 
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "kernels/gpu/descriptors.h"
 #include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/replay.h"
+#include "kernels/gpu/session_pool.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -55,27 +54,6 @@ class Session {
   std::list<Entry> passes_;
   bool has_forgotten_ = false;  // Some of them, for want of room.
   std::unordered_map<std::string, std::list<Entry>::iterator> index_;
-};
-
-// Lends each caller a session of its own for a device and stream, so that no
-// lock is held while work is enqueued.
-class SessionPool {
- public:
-  static SessionPool& Instance();
-
-  RnnStatus Take(int device, CUstream stream,
-                 std::unique_ptr<Session>* session);
-  void Return(int device, CUstream stream, std::unique_ptr<Session> session);
-
- private:
-  struct Idle {
-    int device;
-    CUstream stream;
-    std::unique_ptr<Session> session;
-  };
-
-  std::mutex mutex_;
-  std::vector<Idle> idle_;
 };
 
 }  // namespace persistent

@@ -1,0 +1,73 @@
+// The pool of what calls in one stream share.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_SESSION_POOL_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_SESSION_POOL_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "kernels/gpu/libraries.h"
+
+namespace cudnn_rnn_tf {
+
+// Lends each caller a session of its own for a device and stream, so that no
+// lock is held while work is enqueued.
+template <typename Session>
+class SessionPool {
+ public:
+  static SessionPool& Instance() {
+    // Never destroyed: at exit the CUDA context may be gone before it.
+    alignas(SessionPool) static char storage[sizeof(SessionPool)];
+    static SessionPool* const pool = ::new (storage) SessionPool;
+    return *pool;
+  }
+
+  // Where no session is idle, one is opened; `arguments` are for that.
+  template <typename... Arguments>
+  RnnStatus Take(int device, CUstream stream, std::unique_ptr<Session>* session,
+                 const Arguments&... arguments) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (size_t i = idle_.size(); i-- > 0;) {
+        if (idle_[i].device == device && idle_[i].stream == stream) {
+          *session = std::move(idle_[i].session);
+          idle_.erase(idle_.begin() + static_cast<std::ptrdiff_t>(i));
+          return {};
+        }
+      }
+    }
+    auto opened = std::make_unique<Session>();
+    CRNN_RETURN_IF_ERROR(opened->Open(stream, arguments...));
+    *session = std::move(opened);
+    return {};
+  }
+
+  // Shows the device's idle sessions to `visit`, those that were used last
+  // first.
+  void Return(
+      int device, CUstream stream, std::unique_ptr<Session> session,
+      const std::function<void(Session*)>& visit = [](Session*) {}) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back({device, stream, std::move(session)});
+    for (auto idle = idle_.rbegin(); idle != idle_.rend(); ++idle) {
+      if (idle->device == device) visit(idle->session.get());
+    }
+  }
+
+ private:
+  struct Idle {
+    int device;
+    CUstream stream;
+    std::unique_ptr<Session> session;
+  };
+
+  std::mutex mutex_;
+  std::vector<Idle> idle_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_SESSION_POOL_H_
