@@ -7,8 +7,15 @@ opaque buffer and converts between the two. Nothing here imports TensorFlow.
 import pathlib
 from typing import Any
 
-from cudnn_rnn_tf.native import _native, build_info
-from cudnn_rnn_tf.native._native import ParamLayout
+try:
+    from cudnn_rnn_tf.native import _native, build_info
+    from cudnn_rnn_tf.native._native import ParamLayout
+except ImportError as error:
+    raise ImportError(
+        f"{pathlib.Path(__file__).parent} has no compiled modules for this Python; if it is in the "
+        "package's source, which Python imports where it is the current folder, change to another "
+        "folder or install the package with `pip install -e .`"
+    ) from error
 
 __all__ = ["ParamLayout", "build_info", "info", "op_library_files"]
 
