@@ -308,15 +308,20 @@ def check_states(
             f"expected {len(shapes)} initial states for {config.rnn_mode!r}, but received "
             f"{len(states)}"
         )
+    # Keras's own layers have no dimension of layers in their states.
+    first = "layers * directions, batch" if time_major else "batch, layers * directions"
     for argument, state, shape in zip(("initial h", "initial c"), states, shapes, strict=False):
-        check_shape(argument, state, shape)
+        check_shape(argument, state, shape, f" ([{first}, size])")
 
 
-def check_shape(argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...]) -> None:
+def check_shape(
+    argument: str, tensor: tf.Tensor, shape: tuple[int | None, ...], meaning: str = ""
+) -> None:
     """Raises ValueError, naming the argument, if a static shape cannot be `shape`."""
     if not tf.TensorShape(shape).is_compatible_with(tensor.shape):
         raise ValueError(
-            f"expected {argument} of shape {tuple(shape)}, but received {tuple(tensor.shape)}"
+            f"expected {argument} of shape {tuple(shape)}{meaning}, but received "
+            f"{tuple(tensor.shape)}"
         )
 
 

@@ -214,7 +214,13 @@ def states(*shapes):
     [
         ("lstm", {}, states((2, 1, 3)), "expected 2 initial states for 'lstm', but received 1"),
         ("gru", {}, states((2, 1, 3), (2, 1, 3)), "expected 1 initial states.*received 2"),
-        ("gru", {}, states((2, 3)), r"initial h of shape \(2, 1, 3\), but received \(2, 3\)"),
+        (
+            "gru",
+            {},
+            states((2, 3)),
+            r"initial h of shape \(2, 1, 3\) \(\[batch, layers \* directions, size\]\), "
+            r"but received \(2, 3\)",
+        ),
         ("gru", {}, states((3, 1, 3)), r"initial h of shape \(2, 1, 3\).*\(3, 1, 3\)"),
         ("gru", {}, states((2, 1, 4)), r"initial h of shape \(2, 1, 3\).*\(2, 1, 4\)"),
         ("lstm", {}, states((2, 1, 3), (2, 2, 3)), r"initial c of shape.*\(2, 2, 3\)"),
@@ -228,7 +234,8 @@ def states(*shapes):
             "gru",
             {"time_major": True},
             states((4, 1, 3)),
-            r"initial h of shape \(1, 4, 3\).*\(4, 1, 3\)",
+            r"initial h of shape \(1, 4, 3\) \(\[layers \* directions, batch, size\]\), "
+            r"but received \(4, 1, 3\)",
         ),
     ],
 )
