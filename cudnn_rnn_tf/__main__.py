@@ -64,6 +64,7 @@ def _export(options: argparse.Namespace) -> None:
         return
     if options.name is not None:
         raise ValueError("--name is for ONNX: a SavedModel has the whole model")
+    portable.check_directory_name("TARGET", options.target)
     model = _load(options.source)
     if options.fused:
         if pathlib.Path(options.target).exists():

@@ -38,8 +38,9 @@ def export_portable(
     Raises:
         TypeError: if `model` is no Keras layer.
         ValueError: if it is not built, or it is another layer than this package's without an input
-            signature, or fused ops come into the SavedModel by a way that cannot be changed, such
-            as a `tf.function` that was traced before.
+            signature, or `path` ends as a file of another format does (.keras, .h5, .tflite), or
+            fused ops come into the SavedModel by a way that cannot be changed, such as a
+            `tf.function` that was traced before.
         FileExistsError: if `path` exists.
     """
     if not isinstance(model, keras.layers.Layer):
@@ -47,6 +48,7 @@ def export_portable(
     if not model.built:
         raise ValueError(f"expected {model.name!r} to be built, so that it has weights to export")
     path = os.fspath(path)
+    check_directory_name("path", path)
     if tf.io.gfile.exists(path):
         raise FileExistsError(f"{path!r} exists already")
     try:
@@ -65,6 +67,15 @@ def export_portable(
         if tf.io.gfile.exists(path):
             tf.io.gfile.rmtree(path)
         raise
+
+
+def check_directory_name(argument: str, path: str) -> None:
+    """Raises ValueError, naming the argument, for the name of a file of another format."""
+    if path.endswith((".keras", ".h5", ".tflite")):
+        raise ValueError(
+            f"expected {argument} to name the directory that is written, a SavedModel, but "
+            f"received {path!r}, which names a file of another format"
+        )
 
 
 def _export_layer(

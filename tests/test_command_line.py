@@ -193,6 +193,10 @@ def test_export(capsys, model, file, tmp_path):
     assert status == 0 and "lstm, 2 layers" in out
     for wrong in (["other.onnx", "--fused"], ["other", "--name=ours"]):
         assert run(capsys, "export", file, tmp_path / wrong[0], *wrong[1:])[0] == 1
+    for options in ([], ["--fused"]):
+        status, _, err = run(capsys, "export", file, tmp_path / "m.keras", *options)
+        assert status == 1 and "expected TARGET to name the directory" in err
+        assert not (tmp_path / "m.keras").exists()
     status, _, err = run(capsys, "export", tmp_path / "m.onnx", tmp_path / "other")
     assert status == 1 and "cannot load" in err and err.count("\n") == 1
 

@@ -321,6 +321,9 @@ def test_wrong_arguments(tmp_path):
         crnn.export_portable(make("gru"), tmp_path / "m")
     with pytest.raises(FileExistsError, match="exists already"):
         crnn.export_portable(layer, tmp_path)
+    for name in ("m.keras", "m.h5", "m.tflite"):
+        with pytest.raises(ValueError, match=f"expected path to name the directory .*{name}"):
+            crnn.export_portable(layer, tmp_path / name)
     dense = keras.layers.Dense(2)
     dense.build((None, 3))
     with pytest.raises(ValueError, match="input_signature for layer"):
