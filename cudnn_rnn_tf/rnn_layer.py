@@ -328,6 +328,16 @@ class CudnnRNN(HasConfig, ChecksKeywords, keras.layers.Layer):
         kernel = self._built_kernel()
         kernel.assign(kernel.params_from({**named, **weights}))
 
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        if len(weights) != len(self.weights):
+            raise ValueError(
+                f"expected {len(self.weights)} weights for layer {self.name!r}, as its "
+                f"get_weights() has, but received {len(weights)}: "
+                "cudnn_rnn_tf.convert.from_keras makes a layer of one of Keras's, and "
+                "assign_named_weights takes matrices and biases by name"
+            )
+        super().set_weights(weights)
+
     # Building.
 
     def build(self, input_shape: Sequence[int | None]) -> None:

@@ -164,6 +164,20 @@ def test_bad_canonical_tensors():
         layer.params_to_canonical(tf.zeros([4]))
 
 
+@pytest.mark.parametrize("rnn_mode, keras_class", [("lstm", "LSTM"), ("gru", "GRU")])
+def test_weights_of_a_layer_of_keras(rnn_mode, keras_class):
+    source = getattr(keras.layers, keras_class)(3)
+    source.build((None, None, 5))
+    layer = make(rnn_mode, name="net")
+    layer.build((None, None, 5))
+    before = layer.get_weights()
+    with pytest.raises(ValueError, match="1 weights for layer 'net'.*received 3.*from_keras"):
+        layer.set_weights(source.get_weights())
+    np.testing.assert_array_equal(layer.get_weights(), before)
+    layer.set_weights([2 * before[0]])
+    np.testing.assert_array_equal(layer.get_weights()[0], 2 * before[0])
+
+
 # Calls, eager and in a graph.
 
 
