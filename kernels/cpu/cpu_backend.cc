@@ -160,8 +160,14 @@ class Adapter {
 // woken, and every further one takes as much.
 int64_t WorthThreads(const RnnProblem& problem, int64_t count, bool at_hand) {
   const double worth_one = at_hand ? 3.75e5 : 2.5e6;
+  const RnnSpec& spec = problem.spec;
+  const double fan_ins =
+      spec.layer_input_size(0) +
+      static_cast<double>(spec.num_layers - 1) * spec.layer_output_size() +
+      static_cast<double>(spec.num_layers) * spec.output_size();
   const double flops = 2.0 * problem.max_time * problem.batch_size *
-                       ParamLayout(problem.spec).size();
+                       spec.num_dirs() * spec.num_gates() * spec.num_units *
+                       fan_ins;
   return std::clamp<int64_t>(static_cast<int64_t>(flops / worth_one), 1, count);
 }
 

@@ -76,6 +76,8 @@ std::vector<PackedRows::Strand> PackedRows::Strands(
       strand.stride = stride;
       strand.num_sequences = CeilDiv(block.num_sequences - offset, stride);
       strand.longest = lengths_[block.first_sequence + offset];
+      strand.first.reserve(strand.longest + 1);
+      strand.rows.reserve(strand.longest * strand.num_sequences);
       for (int64_t t = 0; t <= strand.longest; ++t) {
         strand.first.push_back(static_cast<int64_t>(strand.rows.size()));
         for (int64_t r = offset; r < block.Active(t); r += stride) {
@@ -88,12 +90,13 @@ std::vector<PackedRows::Strand> PackedRows::Strands(
   return strands;
 }
 
-// Calls body(strand, t, r) for every row, in the order of the rows.
+// Calls body(position, t) for every row, in the order of the rows.
 template <typename Body>
 void PackedRows::ForEachRow(const Body& body) const {
-  for (const Strand& strand : Strands(1)) {
-    for (int64_t t = 0; t < strand.longest; ++t) {
-      for (int64_t r = 0; r < strand.Active(t); ++r) body(strand, t, r);
+  for (const Block& block : blocks_) {
+    for (int64_t t = 0; t < block.longest; ++t) {
+      const int64_t active = block.Active(t);
+      for (int64_t r = 0; r < active; ++r) body(block.first_sequence + r, t);
     }
   }
 }
@@ -101,8 +104,8 @@ void PackedRows::ForEachRow(const Body& body) const {
 std::vector<int64_t> PackedRows::CallerRows(bool time_major) const {
   std::vector<int64_t> rows;
   rows.reserve(num_rows_);
-  ForEachRow([&](const Strand& strand, int64_t t, int64_t r) {
-    const int64_t sequence = sequences_[strand.Position(r)];
+  ForEachRow([&](int64_t position, int64_t t) {
+    const int64_t sequence = sequences_[position];
     rows.push_back(time_major ? t * batch_size_ + sequence
                               : sequence * max_time_ + t);
   });
@@ -110,11 +113,14 @@ std::vector<int64_t> PackedRows::CallerRows(bool time_major) const {
 }
 
 std::vector<int64_t> PackedRows::PreviousRows(int64_t dir) const {
-  std::vector<int64_t> rows;
-  rows.reserve(num_rows_);
-  ForEachRow([&](const Strand& strand, int64_t t, int64_t r) {
-    rows.push_back(PreviousRow(strand, t, r, dir));
-  });
+  std::vector<int64_t> rows(num_rows_);
+  for (const Strand& strand : Strands(1)) {
+    for (int64_t t = 0; t < strand.longest; ++t) {
+      for (int64_t r = 0; r < strand.Active(t); ++r) {
+        rows[strand.Row(t, r)] = PreviousRow(strand, t, r, dir);
+      }
+    }
+  }
   return rows;
 }
 
