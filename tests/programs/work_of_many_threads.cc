@@ -118,6 +118,8 @@ void CheckStrands(std::mt19937* random) {
   const int64_t most = PackedRows::MaxBlockSize(batch);
   std::vector<int> seen(rows.num_rows()), positions(batch);
   for (const auto& strand : rows.Strands((*random)() % most + 1)) {
+    Check(strand.longest == 0 || strand.Active(strand.longest - 1) > 0,
+          "a step of no sequence", strand.longest);
     for (int64_t r = 0; r < strand.num_sequences; ++r) {
       const int64_t position = strand.Position(r);
       Check(++positions[position] == 1, "a sequence is in two strands", r);
