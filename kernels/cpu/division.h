@@ -16,7 +16,7 @@ struct Division {
   int64_t parts = 1;    // Of a strand's units, in whole panels.
 };
 
-// What a processor's core does in a cycle, and what it keeps.
+// The properties of a processor's core that decide how long a step takes.
 struct Core {
   int64_t cache_bytes;       // Of its own, second-level.
   int64_t panel_cols;        // Columns of a panel.
@@ -28,7 +28,7 @@ struct Core {
 // for a step, by an estimate.
 Division DivideGroups(const RnnProblem& problem, const Core& core,
                       int64_t num_threads);
-// On this machine.
+// The same for the cores of this machine.
 template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads);
 

@@ -27,7 +27,8 @@ constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // As many rows of this depth stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
 
-// What it takes to bring a number of a task's rows near, in multiplications.
+// The time in which a number of a task's rows is brought near, counted in
+// multiplications.
 constexpr int64_t kCostOfRow = 13;
 constexpr int64_t kCostOfCopiedRow = 30;
 

@@ -62,7 +62,8 @@ class PackedRows {
   PackedRows(int64_t max_time, int64_t batch_size,
              const int32_t* sequence_lengths);
 
-  // Of each block as many strands, or as many as it has sequences.
+  // Splits each block into so many strands, or into one for each sequence if it
+  // has fewer.
   std::vector<Strand> Strands(int64_t strands_of_block) const;
 
   // Rows of steps; those of the initial states follow.

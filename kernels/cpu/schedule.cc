@@ -44,7 +44,7 @@ class alignas(64) ChunkState {
 
 }  // namespace
 
-// What a schedule's threads know of each other while it runs.
+// The state that a schedule's threads share while it runs.
 class Schedule::Execution {
  public:
   explicit Execution(const Schedule& schedule) : schedule_(schedule) {
