@@ -326,6 +326,7 @@ RnnStatus CpuBackend::BufferSizes(const RnnProblem& problem,
   sizes->forward_workspace = 0;
   // A later call may find the threads at hand, or not.
   for (const bool at_hand : {false, true}) {
+    if (at_hand && !threads_.are_at_hand) continue;
     const int64_t num_threads = WorthThreads(problem, threads_.count, at_hand);
     Dispatch(problem.dtype, [&](auto storage, auto compute) {
       RunForward<decltype(storage), decltype(compute)>(

@@ -18,8 +18,9 @@ template <typename T>
 struct CpuNetwork<T>::ForwardLayer {
   int64_t index = 0;
   Rows<const T> input;  // Dropout applied.
-  // The rows of `input`, if it has an index, that are a strand's.
-  std::vector<std::vector<int64_t>> input_rows;
+  // By strand, its rows, and those of `input`, which differ if that has an
+  // index.
+  std::vector<std::vector<int64_t>> rows, input_rows;
   // Outputs go to the next layer or the backward pass, and to the caller.
   Rows<T> outputs[2];
   int num_outputs = 0;
@@ -210,15 +211,14 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
   const int64_t t = std::min(group.Time(first_step), group.Time(last_step - 1));
   const int64_t first = strand.first[t];
   const int64_t num_rows = strand.first[t + last_step - first_step] - first;
-  const int64_t* const rows = strand.rows.data() + first;
+  const int64_t index = group.strand - strands_.data();
+  const int64_t* const rows = layer.rows[index].data() + first;
   const Rows<T> gates = problem_.is_training
                             ? Rows<T>{layer.kept[group.dir].gates, gates_, rows}
                             : Rows<T>{layer.scratch[group_index].gates, gates_};
   Rows<const T> input = layer.input;
   input.index =
-      input.index == nullptr
-          ? rows
-          : layer.input_rows[group.strand - strands_.data()].data() + first;
+      input.index == nullptr ? rows : layer.input_rows[index].data() + first;
   if (spec_.has_input_weights(layer.index)) {
     Product<T> product;
     product.rows = num_rows;
@@ -443,14 +443,11 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
     if (index + 1 == spec_.num_layers) {
       layer->outputs[layer->num_outputs++] = call.output;
     }
-    if (layer->input.index != nullptr) {
-      for (const Strand& strand : strands_) {
-        auto& rows = layer->input_rows.emplace_back();
-        rows.reserve(strand.rows.size());
-        for (const int64_t row : strand.rows) {
-          rows.push_back(layer->input.index[row]);
-        }
-      }
+    for (const Strand& strand : strands_) {
+      layer->rows.push_back(strand.Rows());
+      if (layer->input.index == nullptr) continue;
+      auto& input_rows = layer->input_rows.emplace_back(layer->rows.back());
+      for (int64_t& row : input_rows) row = layer->input.index[row];
     }
     AddGroups(
         [this, &call, layer](int64_t group_index, Schedule* schedule) {

@@ -77,17 +77,24 @@ std::vector<PackedRows::Strand> PackedRows::Strands(
       strand.num_sequences = CeilDiv(block.num_sequences - offset, stride);
       strand.longest = lengths_[block.first_sequence + offset];
       strand.first.reserve(strand.longest + 1);
-      strand.rows.reserve(strand.longest * strand.num_sequences);
+      int64_t rows = 0;
       for (int64_t t = 0; t <= strand.longest; ++t) {
-        strand.first.push_back(static_cast<int64_t>(strand.rows.size()));
-        for (int64_t r = offset; r < block.Active(t); r += stride) {
-          strand.rows.push_back(block.first_row[t] + r);
-        }
+        strand.first.push_back(rows);
+        rows += CeilDiv(std::max<int64_t>(0, block.Active(t) - offset), stride);
       }
       strands.push_back(std::move(strand));
     }
   }
   return strands;
+}
+
+std::vector<int64_t> PackedRows::Strand::Rows() const {
+  std::vector<int64_t> rows;
+  rows.reserve(first.back());
+  for (int64_t t = 0; t < longest; ++t) {
+    for (int64_t r = 0; r < Active(t); ++r) rows.push_back(Row(t, r));
+  }
+  return rows;
 }
 
 // Calls body(position, t) for every row, in the order of the rows.

@@ -40,9 +40,8 @@ class PackedRows {
     int64_t offset = 0, stride = 1;
     int64_t num_sequences = 0;
     int64_t longest = 0;
-    // Its rows, ordered by time, then sequence, and where among them a step's
-    // begin, [longest + 1].
-    std::vector<int64_t> rows;
+    // Where among its rows, ordered by time, then sequence, a step's begin,
+    // [longest + 1].
     std::vector<int64_t> first;
 
     // How many of its sequences, the first ones, have a step t.
@@ -56,6 +55,8 @@ class PackedRows {
     int64_t Position(int64_t r) const {
       return block->first_sequence + offset + r * stride;
     }
+    // All its rows.
+    std::vector<int64_t> Rows() const;
   };
 
   // sequence_lengths may be null: all sequences have max_time steps.

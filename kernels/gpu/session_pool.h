@@ -25,7 +25,7 @@ class SessionPool {
     return *pool;
   }
 
-  // Where no session is idle, one is opened; `arguments` are for that.
+  // Opens a session, with `arguments`, if none is idle.
   template <typename... Arguments>
   RnnStatus Take(int device, CUstream stream, std::unique_ptr<Session>* session,
                  const Arguments&... arguments) {

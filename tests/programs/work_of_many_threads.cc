@@ -120,6 +120,7 @@ void CheckStrands(std::mt19937* random) {
   for (const auto& strand : rows.Strands((*random)() % most + 1)) {
     Check(strand.longest == 0 || strand.Active(strand.longest - 1) > 0,
           "a step of no sequence", strand.longest);
+    const std::vector<int64_t> strand_rows = strand.Rows();
     for (int64_t r = 0; r < strand.num_sequences; ++r) {
       const int64_t position = strand.Position(r);
       Check(++positions[position] == 1, "a sequence is in two strands", r);
@@ -128,7 +129,7 @@ void CheckStrands(std::mt19937* random) {
         Check(has_step == (r < strand.Active(t)), "an active sequence", r);
         if (!has_step) continue;
         const int64_t row = strand.Row(t, r);
-        Check(strand.rows[strand.first[t] + r] == row, "a strand's row", row);
+        Check(strand_rows[strand.first[t] + r] == row, "a strand's row", row);
         Check(++seen[row] == 1, "a row is in two strands", row);
       }
     }
@@ -153,7 +154,7 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   Check(division.parts == 1 || lanes * division.parts <= threads,
         "more parts than threads", threads);
   if (threads == 1) Check(lanes == PackedRows::NumBlocks(batch), "one", batch);
-  // Where the work can be split evenly, nobody is idle.
+  // No thread is idle if the work can be split evenly.
   if (batch % 4 == 0 && panels % 4 == 0 && threads <= 16 &&
       batch * panels >= 16 * threads && (threads & (threads - 1)) == 0) {
     Check(lanes * division.parts >= threads, "an idle thread", batch);

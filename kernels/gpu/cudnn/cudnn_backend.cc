@@ -256,7 +256,7 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
 }
 
 RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
-  // Where there are sequence lengths, cuDNN's kernels depend on them.
+  // cuDNN chooses its kernels by the sequence lengths, if there are any.
   if (options_.replay && Replay::Fits(addresses) &&
       !configuration_->problem.has_sequence_lengths) {
     bool done = false;
