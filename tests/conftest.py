@@ -49,8 +49,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Co
     is_worker = hasattr(config, "workerinput")
     if (path := config.option.record_versions) and exitstatus == 0 and not is_worker:
         count = len(terminalreporter.getreports("passed"))
-        but = ", but for slow ones" if config.option.markexpr == "not slow" else ""
-        tested_versions.record(path, f"{count:,} tests{but}")
+        which = " (all but the slow ones)" if config.option.markexpr == "not slow" else ""
+        tested_versions.record(path, f"{count:,} tests{which}")
     left_out = []
     if count := config.stash.get(DESELECTED, 0):
         what = "tests"
