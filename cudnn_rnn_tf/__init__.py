@@ -40,8 +40,8 @@ else:
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
     from cudnn_rnn_tf.cpu_predictor import CpuPredictor
-    from cudnn_rnn_tf.information import __version__, info
     from cudnn_rnn_tf.initializers import AllGates, PerGate, TorchUniform
+    from cudnn_rnn_tf.installation_info import __version__, info
     from cudnn_rnn_tf.keras import accelerate
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.op_library import op_library_path

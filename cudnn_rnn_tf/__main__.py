@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import app, flags, logging
 from absl.flags import argparse_flags
 
-from cudnn_rnn_tf import bench, convert, information, inspection, portable
+from cudnn_rnn_tf import bench, convert, file_inspection, installation_info, portable
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.files import write_whole
@@ -23,7 +23,7 @@ _EXPECTED = (ImportError, OSError, TypeError, ValueError)
 
 
 def _info(options: argparse.Namespace) -> None:
-    info = information.info()
+    info = installation_info.info()
     if options.json:
         print(json.dumps(info, indent=2))
         return
@@ -41,10 +41,10 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    found = inspection.inspect_file(options.file)
+    found = file_inspection.inspect_file(options.file)
     if not found:
         raise ValueError(f"{options.file} holds no recurrent network that is known here")
-    rows = [tuple(name.replace("_", " ") for name in inspection.Network._fields)]
+    rows = [tuple(name.replace("_", " ") for name in file_inspection.Network._fields)]
     rows += [tuple("?" if value is None else str(value) for value in row) for row in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -148,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
         prog="cudnn-rnn-tf", description="Fused recurrent networks for TensorFlow and Keras."
     )
     result.add_argument(
-        "--version", action="version", version=f"cudnn_rnn_tf {information.__version__}"
+        "--version", action="version", version=f"cudnn_rnn_tf {installation_info.__version__}"
     )
     # Abseil's flags stand before the command.
     commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)

@@ -4,14 +4,19 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A program with the compiler of kernels also has the files that the compiler may include.
+COMPILER = ["kernels/gpu/compiler.cc", "kernels/gpu/compiled_code_cache.cc"]
 # The cuDNN backend with what it stands on.
 CUDNN_BACKEND = [
     *sorted((ROOT / "kernels" / "gpu" / "cudnn").glob("*.cc")),
+    *sorted((ROOT / "kernels" / "gpu" / "resident").glob("*.cc")),
+    *COMPILER,
     *(
         f"kernels/gpu/{name}.cc"
         for name in ("call_addresses", "captured_graph", "libraries", "ptx", "replay")
@@ -34,12 +39,23 @@ def include_folders() -> list[pathlib.Path]:
     pytest.skip("there are no headers of CUDA and cuDNN")
 
 
+def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
+    """The device's sources, as the build's own script embeds them."""
+    gpu = ROOT / "kernels" / "gpu"
+    embedded = directory / "embedded_sources.cc"
+    files = [gpu / "persistent" / "arguments.h", *gpu.glob("*/*.cu"), *gpu.glob("*/*.cuh")]
+    subprocess.run([sys.executable, gpu / "embed_sources.py", embedded, *files], check=True)
+    return embedded
+
+
 def compiled(
     directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
 ) -> pathlib.Path:
     """The executable of a program in tests/programs and of sources."""
     if not shutil.which("g++"):
         pytest.skip("there is no g++ to compile the program with")
+    if COMPILER[0] in sources:
+        sources = [*sources, embedded_sources(directory)]
     subprocess.run(
         [
             *("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),

@@ -13,9 +13,9 @@ import tensorflow as tf
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, contrib, convert, inspection
+from cudnn_rnn_tf import __main__, contrib, convert, file_inspection
 
-Network = inspection.Network
+Network = file_inspection.Network
 
 
 def run(capsys, *arguments) -> tuple[int, str, str]:
@@ -90,7 +90,7 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(crnn.information, "info", interrupt)
+    monkeypatch.setattr(crnn.installation_info, "info", interrupt)
     assert run(capsys, "info")[0] == 130
 
 
@@ -98,7 +98,7 @@ def test_interrupted(capsys, monkeypatch):
 
 
 def test_keras_files(capsys, file):
-    assert inspection.inspect_file(file) == [
+    assert file_inspection.inspect_file(file) == [
         Network("ours", "CudnnLSTM", "lstm", 2, "bidirectional", 5, 4, "float32"),
         Network("both", "Bidirectional of GRU", "gru", 1, "bidirectional", 8, 3, "float32"),
         Network("inner/plain", "SimpleRNN", "rnn_tanh", 1, "unidirectional", 6, 7, "float32"),
@@ -112,10 +112,10 @@ def test_keras_files(capsys, file):
 
 def test_saved_models(model, tmp_path):
     model.export(tmp_path / "exported", verbose=False)
-    (found,) = inspection.inspect_file(tmp_path / "exported")
+    (found,) = file_inspection.inspect_file(tmp_path / "exported")
     assert found[1:] == ("CudnnRnnTf>Forward", "lstm", 2, "bidirectional", None, 4, "float32")
     crnn.export_portable(model, tmp_path / "portable")
-    assert inspection.inspect_file(tmp_path / "portable") == []
+    assert file_inspection.inspect_file(tmp_path / "portable") == []
 
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
@@ -126,7 +126,7 @@ def test_checkpoints(rnn_mode, direction, tmp_path):
     mode = "rnn" if rnn_mode == "rnn_tanh" else rnn_mode
     expected = ("cudnn_rnn_tf", mode, 2, direction, 5, 3, "float32")
     for path in (prefix, f"{prefix}.index", tmp_path):
-        (found,) = inspection.inspect_file(path)
+        (found,) = file_inspection.inspect_file(path)
         assert found[1:] == expected
         assert found.name.startswith("layer/")
 
@@ -140,7 +140,7 @@ def test_contribs_checkpoints(kind, direction, tmp_path):
         saver = tf.compat.v1.train.Saver()
         session.run(tf.compat.v1.global_variables_initializer())
         prefix = saver.save(session, str(tmp_path / "model.ckpt"))
-    (found,) = inspection.inspect_file(prefix)
+    (found,) = file_inspection.inspect_file(prefix)
     mode = {"CudnnLSTM": "lstm", "CudnnGRU": "gru", "CudnnRNNRelu": "rnn"}[kind]
     assert found[1:] == ("tf.contrib.cudnn_rnn", mode, 2, direction, 5, 3, "float32")
     assert "speech" in found.name
@@ -156,13 +156,13 @@ def test_torch_and_onnx(tmp_path):
         }
     )
     torch.save(modules.state_dict(), tmp_path / "m.pt")
-    assert inspection.inspect_file(tmp_path / "m.pt") == [
+    assert file_inspection.inspect_file(tmp_path / "m.pt") == [
         Network("a", "torch.nn", "lstm", 2, "bidirectional", 5, 4, "float32"),
         Network("b", "torch.nn", "gru", 1, "unidirectional", 5, 4, "bfloat16"),
     ]
     layer = randomize(make("gru", 2, 3, direction="bidirectional"), (None, None, 4))
     onnx.save(convert.to_onnx(layer), str(tmp_path / "m.onnx"))
-    (found,) = inspection.inspect_file(tmp_path / "m.onnx")
+    (found,) = file_inspection.inspect_file(tmp_path / "m.onnx")
     assert found[1:] == ("ONNX", "gru", 2, "bidirectional", 4, 3, "float32")
 
 

@@ -3,16 +3,12 @@
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
-from cxx import CUDNN_BACKEND, ROOT, compiled
+from cxx import COMPILER, CUDNN_BACKEND, ROOT, compiled
 
 REPLAY = ["kernels/gpu/replay.cc", "kernels/gpu/captured_graph.cc", "kernels/gpu/ptx.cc"]
-RESIDENT_KERNEL = [
-    "kernels/gpu/cudnn/resident_kernel.cc",
-    "kernels/gpu/cudnn/resident_source.cc",
-]
+RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
 SESSION = [
     *("kernels/gpu/cudnn/session.cc", *REPLAY, "kernels/rnn_backend.cc"),
     *(
@@ -20,7 +16,7 @@ SESSION = [
         "kernels/gpu/cudnn/transpose.cc",
         "kernels/gpu/cudnn/plan.cc",
     ),
-    *("kernels/param_layout.cc", "kernels/rnn_spec.cc", "kernels/gpu/cudnn/resident.cc"),
+    *("kernels/param_layout.cc", "kernels/rnn_spec.cc", "kernels/gpu/resident/network.cc"),
     *RESIDENT_KERNEL,
 ]
 
@@ -33,13 +29,17 @@ SESSION = [
             25,
             REPLAY,
         ),
-        ("choices_in_a_file", 20, ["kernels/gpu/cudnn/choice.cc"]),
+        ("choices_in_a_file", 20, ["kernels/gpu/cudnn/algorithm_choice.cc"]),
         (
             "backend_on_fake_gpu",
             100,
             [
                 *("kernels/gpu/cudnn/cudnn_backend.cc", "kernels/gpu/cudnn/session.cc"),
-                *("kernels/gpu/cudnn/choice.cc", "kernels/gpu/call_addresses.cc", *REPLAY),
+                *(
+                    "kernels/gpu/cudnn/algorithm_choice.cc",
+                    "kernels/gpu/call_addresses.cc",
+                    *REPLAY,
+                ),
                 *("kernels/rnn_backend.cc", "kernels/gpu/gpu_backend.cc"),
             ],
         ),
@@ -62,13 +62,13 @@ SESSION = [
                     "kernels/param_layout.cc",
                     "kernels/rnn_spec.cc",
                 ),
-                *("kernels/gpu/cudnn/resident.cc", *RESIDENT_KERNEL),
+                *("kernels/gpu/resident/network.cc", *RESIDENT_KERNEL),
             ],
         ),
         (
             "resident_on_fake_gpu",
             100,
-            ["kernels/gpu/cudnn/resident.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"],
+            ["kernels/gpu/resident/network.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"],
         ),
         ("many_shapes_on_fake_driver", 8, SESSION),
         (
@@ -97,7 +97,11 @@ MACROS = "ITEM_BYTES NUM_UNITS BATCH GATES UNITS WARPS IN_REGISTERS IN_SHARED AH
 @pytest.mark.slow
 def test_resident_kernel(tmp_path):
     """Its text says what the host has to agree with: constants, and a condition on them."""
-    text = (ROOT / RESIDENT_KERNEL[1]).read_text().replace("sizeof(Item)", "ITEM_BYTES")
+    text = (
+        (ROOT / "kernels/gpu/resident/resident.cu")
+        .read_text()
+        .replace("sizeof(Item)", "ITEM_BYTES")
+    )
     constants = re.findall(r"^constexpr (int k\w+ =[^;]+;)", text, re.MULTILINE)
     (condition,) = re.findall(r'^static_assert\((.+), ""\);', text, re.MULTILINE)
     members = [f"int {', '.join(MACROS)};", *(f"const {constant}" for constant in constants)]
@@ -121,29 +125,20 @@ def test_resident_kernels_compile(tmp_path):
 
 @pytest.mark.slow
 def test_persistent_kernels_compile(tmp_path):
-    """CUDA's compiler needs no GPU; the build's own script embeds the sources."""
+    """CUDA's compiler needs no GPU."""
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    folder = ROOT / "kernels" / "gpu" / "persistent"
-    embedded = tmp_path / "embedded_sources.cc"
-    device_files = [path for path in folder.iterdir() if path.suffix in (".cu", ".cuh")]
-    subprocess.run(
-        [
-            *(sys.executable, ROOT / "kernels" / "gpu" / "embed_sources.py", embedded),
-            *(folder / "arguments.h", *device_files),
-        ],
-        check=True,
-    )
-    sources = ["kernels/gpu/compiler.cc", "kernels/gpu/code_files.cc", embedded]
-    sources += ["kernels/gpu/persistent/division.cc"]
+    sources = [*COMPILER, "kernels/gpu/persistent/division.cc"]
     executable = compiled(tmp_path, "compile_persistent_kernels", sources)
     completed = subprocess.run([executable, library], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "37 kernels compiled\n"
 
 
-def test_code_in_files(tmp_path):
-    executable = compiled(tmp_path, "code_in_files", ["kernels/gpu/code_files.cc"])
+def test_compiled_code_in_files(tmp_path):
+    executable = compiled(
+        tmp_path, "compiled_code_in_files", ["kernels/gpu/compiled_code_cache.cc"]
+    )
     completed = subprocess.run([executable, tmp_path], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "files hold what they should\n"

@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "kernels/gpu/code_files.h"
+#include "kernels/gpu/compiled_code_cache.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -68,7 +68,7 @@ struct Libraries {
   using Name = std::pair<std::string, std::vector<std::string>>;
   std::mutex mutex;
   std::map<Name, CUlibrary> compiled;
-  const CodeFiles files = CodeFiles::OfUser();
+  const CompiledCodeCache files = CompiledCodeCache::OfUser();
 
   static Libraries& Instance() {
     alignas(Libraries) static char storage[sizeof(Libraries)];

@@ -19,8 +19,8 @@
 #include <random>
 #include <string>
 
-#include "kernels/gpu/code_files.h"
-#include "kernels/gpu/cudnn/choice.h"
+#include "kernels/gpu/compiled_code_cache.h"
+#include "kernels/gpu/cudnn/algorithm_choice.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -92,7 +92,7 @@ void WriteAll(Random* random) {
   for (int i = 0; i < kNumNames; ++i) {
     Choices::Instance().Decide(NameOf(i), RandomChoice(random));
   }
-  CodeFiles(CodeFolder()).Write(kKey, CodeOf((*random)()));
+  CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf((*random)()));
 }
 
 // Whatever was stored once is there, whole, in its old form or its new one.
@@ -103,7 +103,8 @@ void CheckAll() {
     Check(choice.timings.find(" ms") != std::string::npos, "a whole choice");
   }
   std::string code;
-  Check(CodeFiles(CodeFolder()).Read(kKey, &code) && IsWhole(code), "the code");
+  Check(CompiledCodeCache(CodeFolder()).Read(kKey, &code) && IsWhole(code),
+        "the code");
 }
 
 // Files that were being written. They are removed.
@@ -125,7 +126,7 @@ void Kill(Random* random) {
     Random other(seed);
     while (true) {
       if (is_code) {
-        CodeFiles(CodeFolder()).Write(kKey, CodeOf(other()));
+        CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf(other()));
       } else {
         Choices::Instance().Decide(NameOf(other() % kNumNames),
                                    RandomChoice(&other));
@@ -178,11 +179,11 @@ void ReadDamaged(Random* random) {
     const std::string before = Content(file);
     Damage(file, random);
     std::string code;
-    const bool is_read = CodeFiles(CodeFolder()).Read(kKey, &code);
+    const bool is_read = CompiledCodeCache(CodeFolder()).Read(kKey, &code);
     Check(is_read == (Content(file) == before), "whether damaged code is read");
     ++counts[kCode][is_read ? "not changed" : "refused"];
-    CodeFiles(CodeFolder()).Write(kKey, CodeOf((*random)()));
-    Check(CodeFiles(CodeFolder()).Read(kKey, &code) && IsWhole(code),
+    CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf((*random)()));
+    Check(CompiledCodeCache(CodeFolder()).Read(kKey, &code) && IsWhole(code),
           "code that is written anew");
     return;
   }
@@ -221,9 +222,9 @@ void WriteInVain(Random* random) {
   InAnotherProcess([&] {
     Random other(seed);
     WriteAll(&other);
-    CodeFiles(CodeFolder()).Write("another key", CodeOf(other()));
+    CompiledCodeCache(CodeFolder()).Write("another key", CodeOf(other()));
     std::string code;
-    if (CodeFiles(CodeFolder()).Read("another key", &code)) {
+    if (CompiledCodeCache(CodeFolder()).Read("another key", &code)) {
       Check(IsWhole(code), "what is read of another key");
     }
   });

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gpu/cudnn/choice.h"
+#include "kernels/gpu/cudnn/algorithm_choice.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

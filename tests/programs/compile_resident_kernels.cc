@@ -5,10 +5,11 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
-#include "kernels/gpu/cudnn/resident_kernel.h"
+#include "kernels/gpu/resident/kernel.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -114,6 +115,7 @@ int CompileAll() {
 }  // namespace cudnn_rnn_tf
 
 int main(int, char** argv) {
+  setenv("CUDNN_RNN_TF_KERNEL_CACHE", "", /*overwrite=*/1);  // Keeps no files.
   cudnn_rnn_tf::nvrtc_name = argv[1];
   cudnn_rnn_tf::has_resident_libraries = true;
   return cudnn_rnn_tf::CompileAll();

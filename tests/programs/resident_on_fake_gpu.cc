@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/gpu/cudnn/resident.h"
+#include "kernels/gpu/resident/network.h"
 #include "kernels/param_layout.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
@@ -121,7 +121,7 @@ void Step(const Numbers& inputs, const double* weights, const double* bias,
   }
 }
 
-// Does what resident_kernel.h says of the kernel.
+// Does what resident/kernel.h says of the kernel.
 void RunKernel(const ResidentArguments& a) {
   const RnnSpec& spec = problem.spec;
   const int64_t units = spec.num_units, batch = problem.batch_size,
@@ -221,7 +221,7 @@ cublasStatus_t Multiply(cublasHandle_t handle, cublasOperation_t trans_a,
 
 }  // namespace
 
-// In place of resident_kernel.cc.
+// In place of resident/kernel.cc.
 
 RnnStatus ResidentKernel::Get(const ResidentShape& wanted,
                               ResidentKernel* kernel) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gpu/cudnn/resident.h"
 #include "kernels/gpu/descriptors.h"
+#include "kernels/gpu/resident/network.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {

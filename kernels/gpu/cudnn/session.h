@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "kernels/gpu/cudnn/choice.h"
+#include "kernels/gpu/cudnn/algorithm_choice.h"
 #include "kernels/gpu/cudnn/enqueue_pass.h"
 #include "kernels/gpu/replay.h"
 #include "kernels/gpu/session_pool.h"

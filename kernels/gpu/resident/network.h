@@ -1,11 +1,11 @@
 // A network in inference by our own kernel and cuBLAS, without cuDNN.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_RESIDENT_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_RESIDENT_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_NETWORK_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_NETWORK_H_
 
 #include <cstddef>
 #include <memory>
 
-#include "kernels/gpu/cudnn/resident_kernel.h"
+#include "kernels/gpu/resident/kernel.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -55,4 +55,4 @@ class ResidentNetwork {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_RESIDENT_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_NETWORK_H_

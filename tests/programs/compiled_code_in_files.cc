@@ -1,6 +1,6 @@
 // Machine code in files: what is written is read, and nothing else is.
 //
-//   code_in_files FOLDER
+//   compiled_code_in_files FOLDER
 #include <sys/stat.h>
 
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "kernels/gpu/code_files.h"
+#include "kernels/gpu/compiled_code_cache.h"
 
 namespace {
 
@@ -32,7 +32,7 @@ std::string OnlyFileIn(const std::string& folder) {
 
 int main(int, char** argv) {
   const std::string folder = std::string(argv[1]) + "/a/b";
-  const cudnn_rnn_tf::CodeFiles files(folder);
+  const cudnn_rnn_tf::CompiledCodeCache files(folder);
   const std::string key = "a\nkey", code("co\0de\n", 6);
   std::string read;
   Check(!files.Read(key, &read), "nothing is there");
@@ -64,9 +64,9 @@ int main(int, char** argv) {
     Check(!files.Read(key, &read), "a file that was cut off");
     files.Write(key, code);
   }
-  cudnn_rnn_tf::CodeFiles("").Write(key, code);
-  Check(!cudnn_rnn_tf::CodeFiles("").Read(key, &read), "no folder");
-  cudnn_rnn_tf::CodeFiles("/proc/none").Write(key, code);
+  cudnn_rnn_tf::CompiledCodeCache("").Write(key, code);
+  Check(!cudnn_rnn_tf::CompiledCodeCache("").Read(key, &read), "no folder");
+  cudnn_rnn_tf::CompiledCodeCache("/proc/none").Write(key, code);
   std::printf("files hold what they should\n");
   return 0;
 }

@@ -1,4 +1,4 @@
-#include "kernels/gpu/cudnn/resident.h"
+#include "kernels/gpu/resident/network.h"
 
 #include <algorithm>
 #include <string>

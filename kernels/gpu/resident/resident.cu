@@ -1,14 +1,13 @@
-#include "kernels/gpu/cudnn/resident_source.h"
-
-namespace cudnn_rnn_tf {
-
+// All steps of a layer in inference, with the recurrent weights in registers
+// and shared memory. kernel.cc compiles and launches it.
+//
 // Macros, all set by who compiles: NUM_UNITS, BATCH, GATES; UNITS, of a block;
 // WARPS; the chunks of weights that a lane has in registers (IN_REGISTERS) and
 // in shared memory (IN_SHARED), and how many it fetches ahead of what has no
 // room there (AHEAD); KEPT, the part of those that should stay in the L2 cache;
 // one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; one of IS_LSTM, IS_GRU, IS_TANH
 // and IS_RELU.
-const char kResidentSource[] = R"cuda(
+
 #if defined(IS_FLOAT)
 using Item = float;
 #else
@@ -224,8 +223,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int cell = cell_at(round);
     if (!exists(cell)) continue;
     const int b = cell / UNITS, unit = first_unit + cell % UNITS;
-    h_of[round] = ToFloat(first == 0 ? first_h[b * NUM_UNITS + unit]
-                                     : outputs_at(first - 1)[b * stride + unit]);
+    h_of[round] =
+        ToFloat(first == 0 ? first_h[b * NUM_UNITS + unit]
+                           : outputs_at(first - 1)[b * stride + unit]);
 #if defined(IS_LSTM)
     c_of[round] =
         ToFloat((first == 0 ? first_c : last_c)[b * NUM_UNITS + unit]);
@@ -426,9 +426,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float value;
 #if defined(IS_GRU)
       const float reset = Sigmoid(gate_at(0)), update = Sigmoid(gate_at(1));
-      const float candidate =
-          tanhf(inputs[round][2] + bias[round][2] +
-                reset * (of_gate[2] + inner_bias[round]));
+      const float candidate = tanhf(inputs[round][2] + bias[round][2] +
+                                    reset * (of_gate[2] + inner_bias[round]));
       value = (1.0f - update) * candidate + update * h_of[round];
 #elif defined(IS_LSTM)
       const float input = Sigmoid(gate_at(0)), forget = Sigmoid(gate_at(1));
@@ -465,6 +464,3 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
   }
 }
-)cuda";
-
-}  // namespace cudnn_rnn_tf

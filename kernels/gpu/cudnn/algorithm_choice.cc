@@ -1,4 +1,4 @@
-#include "kernels/gpu/cudnn/choice.h"
+#include "kernels/gpu/cudnn/algorithm_choice.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -20,7 +20,7 @@ import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import (
     cells,
     cudnn_rnn_ops,
-    information,
+    installation_info,
     layers,
     native,
     op_library,
@@ -95,7 +95,7 @@ def own_documentation(thing: object) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "module", [crnn, cells, cudnn_rnn_ops, information, layers, native, op_library, saveable]
+    "module", [crnn, cells, cudnn_rnn_ops, installation_info, layers, native, op_library, saveable]
 )
 def test_public_things_are_documented(module):
     assert module.__doc__

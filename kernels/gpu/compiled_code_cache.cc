@@ -1,4 +1,4 @@
-#include "kernels/gpu/code_files.h"
+#include "kernels/gpu/compiled_code_cache.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,24 +56,24 @@ std::string Header(const std::string& key, const std::string& code) {
 
 }  // namespace
 
-CodeFiles CodeFiles::OfUser() {
+CompiledCodeCache CompiledCodeCache::OfUser() {
   if (const char* const folder = std::getenv("CUDNN_RNN_TF_KERNEL_CACHE")) {
-    return CodeFiles(folder);
+    return CompiledCodeCache(folder);
   }
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache != '\0') {
-    return CodeFiles(std::string(cache) + "/cudnn_rnn_tf");
+    return CompiledCodeCache(std::string(cache) + "/cudnn_rnn_tf");
   }
   const char* const home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return CodeFiles("");
-  return CodeFiles(std::string(home) + "/.cache/cudnn_rnn_tf");
+  if (home == nullptr || *home == '\0') return CompiledCodeCache("");
+  return CompiledCodeCache(std::string(home) + "/.cache/cudnn_rnn_tf");
 }
 
-std::string CodeFiles::FileOf(const std::string& key) const {
+std::string CompiledCodeCache::FileOf(const std::string& key) const {
   return folder_ + "/kernel_" + Hex(Hash(key));
 }
 
-bool CodeFiles::Read(const std::string& key, std::string* code) const {
+bool CompiledCodeCache::Read(const std::string& key, std::string* code) const {
   if (folder_.empty()) return false;
   const std::string file = FileOf(key);
   if (!BelongsToUser(folder_) || !BelongsToUser(file)) return false;
@@ -91,7 +91,8 @@ bool CodeFiles::Read(const std::string& key, std::string* code) const {
   return Header(key, *code) + *code == text;
 }
 
-void CodeFiles::Write(const std::string& key, const std::string& code) const {
+void CompiledCodeCache::Write(const std::string& key,
+                              const std::string& code) const {
   if (folder_.empty() || !MakeFolder(folder_)) return;
   const std::string file = FileOf(key);
   // Readers see the whole file or none. Processes of several machines may write

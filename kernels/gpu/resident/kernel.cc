@@ -1,16 +1,12 @@
-#include "kernels/gpu/cudnn/resident_kernel.h"
+#include "kernels/gpu/resident/kernel.h"
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "kernels/gpu/cudnn/resident_source.h"
+#include "kernels/gpu/compiler.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -29,7 +25,7 @@ constexpr int64_t kRegisters = 255, kOtherRegisters = 20,
 constexpr double kKeptPart = 0.6;
 
 struct Device {
-  int major, minor, blocks, shared_bytes, l2_bytes;
+  int major, blocks, shared_bytes, l2_bytes;
 };
 
 RnnStatus CurrentDevice(CUdevice* id, Device* device) {
@@ -37,7 +33,6 @@ RnnStatus CurrentDevice(CUdevice* id, Device* device) {
       CudaStatus(Gpu().cuda.cuCtxGetDevice(id), "name the device"));
   for (const auto& [attribute, value] :
        {std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &device->major),
-        std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &device->minor),
         std::pair(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->blocks),
         std::pair(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                   &device->shared_bytes),
@@ -164,12 +159,10 @@ const char* ModeMacro(RnnMode mode) {
   return "IS_RELU";
 }
 
-std::vector<std::string> Options(const ResidentShape& shape,
-                                 const Device& device,
-                                 const Division& division) {
-  std::vector<std::string> options = {
-      "--std=c++17", "--gpu-architecture=sm_" + std::to_string(device.major) +
-                         std::to_string(device.minor)};
+std::vector<std::string> Macros(const ResidentShape& shape,
+                                const Division& division) {
+  std::vector<std::string> macros = {TypeMacro(shape.dtype),
+                                     ModeMacro(shape.rnn_mode)};
   for (const auto& [name, value] :
        {std::pair("NUM_UNITS", shape.num_units),
         std::pair("BATCH", shape.batch_size),
@@ -178,91 +171,13 @@ std::vector<std::string> Options(const ResidentShape& shape,
         std::pair("IN_REGISTERS", division.in_registers),
         std::pair("IN_SHARED", division.in_shared),
         std::pair("AHEAD", division.ahead)}) {
-    options.push_back(std::string("-D") + name + "=" + std::to_string(value));
+    macros.push_back(std::string(name) + "=" + std::to_string(value));
   }
   // Whole numbers alone are written, since the locale decides how others look.
-  options.push_back("-DKEPT=(" +
-                    std::to_string(std::lround(1000 * division.kept)) +
-                    "/1000.0f)");
-  for (const char* const macro :
-       {TypeMacro(shape.dtype), ModeMacro(shape.rnn_mode)}) {
-    options.push_back(std::string("-D") + macro);
-  }
-  return options;
-}
-
-RnnStatus NvrtcStatus(nvrtcResult result, const std::string& what) {
-  if (result == NVRTC_SUCCESS) return {};
-  return {RnnStatus::Code::kUnimplemented,
-          "NVRTC failed to " + what + ": " +
-              Gpu().nvrtc.nvrtcGetErrorString(result)};
-}
-
-// The machine code.
-RnnStatus Compile(const std::vector<std::string>& options, std::string* code) {
-  const NvrtcLibrary& nvrtc = Gpu().nvrtc;
-  nvrtcProgram program = nullptr;
-  CRNN_RETURN_IF_ERROR(
-      NvrtcStatus(nvrtc.nvrtcCreateProgram(&program, kResidentSource,
-                                           "resident.cu", 0, nullptr, nullptr),
-                  "make a program"));
-  const auto destroy = [&](nvrtcProgram* made) {
-    nvrtc.nvrtcDestroyProgram(made);
-  };
-  const std::unique_ptr<nvrtcProgram, decltype(destroy)> owner(&program,
-                                                               destroy);
-  std::vector<const char*> texts;
-  for (const std::string& option : options) texts.push_back(option.c_str());
-  const nvrtcResult compiled = nvrtc.nvrtcCompileProgram(
-      program, static_cast<int>(texts.size()), texts.data());
-  if (compiled != NVRTC_SUCCESS) {
-    size_t size = 0;
-    std::string log;
-    if (nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS) {
-      log.resize(size);
-      nvrtc.nvrtcGetProgramLog(program, log.data());
-      log = log.c_str();  // Its size counts a NUL.
-    }
-    return NvrtcStatus(compiled, "compile a kernel (" + log + ")");
-  }
-  size_t size = 0;
-  CRNN_RETURN_IF_ERROR(
-      NvrtcStatus(nvrtc.nvrtcGetCUBINSize(program, &size), "size a kernel"));
-  code->resize(size);
-  return NvrtcStatus(nvrtc.nvrtcGetCUBIN(program, code->data()),
-                     "hand out a kernel");
-}
-
-RnnStatus Load(const std::string& code, CUkernel* kernel) {
-  CUlibrary library;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuLibraryLoadData(&library, code.data(), nullptr,
-                                              nullptr, 0, nullptr, nullptr, 0),
-                 "load a kernel"));
-  return CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, library, "resident"),
-                    "find a kernel");
-}
-
-// Finds a kernel by its options. Like all kernels it is never unloaded, since
-// graphs may hold it.
-RnnStatus CompiledOnce(const std::vector<std::string>& options,
-                       CUkernel* kernel) {
-  using Kernels = std::map<std::vector<std::string>, CUkernel>;
-  static std::mutex mutex;
-  // Never destroyed: threads may run until the process ends.
-  alignas(Kernels) static char storage[sizeof(Kernels)];
-  static Kernels* const kernels = ::new (storage) Kernels;
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto known = kernels->find(options);
-  if (known != kernels->end()) {
-    *kernel = known->second;
-    return {};
-  }
-  std::string code;
-  CRNN_RETURN_IF_ERROR(Compile(options, &code));
-  CRNN_RETURN_IF_ERROR(Load(code, kernel));
-  kernels->emplace(options, *kernel);
-  return {};
+  macros.push_back("KEPT=(" +
+                   std::to_string(std::lround(1000 * division.kept)) +
+                   "/1000.0f)");
+  return macros;
 }
 
 }  // namespace
@@ -274,9 +189,8 @@ RnnStatus ResidentKernel::Get(const ResidentShape& shape,
   Division division;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&id, &device));
   CRNN_RETURN_IF_ERROR(Divide(shape, device, &division));
-  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
-  CRNN_RETURN_IF_ERROR(
-      CompiledOnce(Options(shape, device, division), &kernel->kernel_));
+  CRNN_RETURN_IF_ERROR(CompileKernel(
+      "resident.cu", "resident", Macros(shape, division), &kernel->kernel_));
   kernel->blocks_ = static_cast<unsigned int>(division.blocks);
   kernel->shared_bytes_ = static_cast<unsigned int>(division.shared_bytes);
   return CudaStatus(

@@ -1,7 +1,7 @@
 // How each configuration runs: chosen once, remembered in the process and,
 // where a file is named for it, beyond.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -75,4 +75,4 @@ class Choices {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CHOICE_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_

@@ -1,6 +1,6 @@
 // Machine code in files of the user's.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CODE_FILES_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CODE_FILES_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_COMPILED_CODE_CACHE_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_COMPILED_CODE_CACHE_H_
 
 #include <string>
 
@@ -9,12 +9,12 @@ namespace cudnn_rnn_tf {
 // Each file holds a key and what belongs to it. Reading finds nothing in a file
 // that is incomplete, damaged, of another key, or not the user's alone to
 // write. Failures to write are no errors: the next process compiles again.
-class CodeFiles {
+class CompiledCodeCache {
  public:
   // An empty folder keeps nothing.
-  explicit CodeFiles(std::string folder) : folder_(std::move(folder)) {}
+  explicit CompiledCodeCache(std::string folder) : folder_(std::move(folder)) {}
   // The folder that the environment names.
-  static CodeFiles OfUser();
+  static CompiledCodeCache OfUser();
 
   bool Read(const std::string& key, std::string* code) const;
   void Write(const std::string& key, const std::string& code) const;
@@ -27,4 +27,4 @@ class CodeFiles {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CODE_FILES_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_COMPILED_CODE_CACHE_H_

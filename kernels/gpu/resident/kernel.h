@@ -1,7 +1,7 @@
 // A kernel of our own: all steps of a recurrent layer, with its weights
 // resident in the GPU's registers and shared memory.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_RESIDENT_KERNEL_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_RESIDENT_KERNEL_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_KERNEL_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_KERNEL_H_
 
 #include "kernels/gpu/libraries.h"
 
@@ -48,4 +48,4 @@ class ResidentKernel {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_RESIDENT_KERNEL_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_KERNEL_H_

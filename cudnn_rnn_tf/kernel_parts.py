@@ -1,0 +1,209 @@
+"""Initializers, regularizers and constraints of the matrices and biases in an opaque buffer."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from cudnn_rnn_tf import ops, pseudo_layers
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.initializers import AllGates, PerGate
+
+
+def stacked_parts(
+    config: RnnConfig, params: tf.Tensor
+) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
+    """The buffer as Keras's layers would hold it.
+
+    Returns:
+        Per pseudo-layer: the input kernels [fan_in, G * H] and the recurrent kernels [P, G * H]
+        (and projections [H, P]), and per pseudo-layer and side the biases [G * H].
+    """
+    layers = pseudo_layers.cut(config, params)
+    kernels = [tf.transpose(layer.kernel) for layer in layers if layer.kernel is not None]
+    recurrent_kernels = [
+        tf.transpose(part)
+        for layer in layers
+        for part in (layer.recurrent_kernel, layer.projection)
+        if part is not None
+    ]
+    biases = [
+        part for layer in layers for part in (layer.bias, layer.recurrent_bias) if part is not None
+    ]
+    return kernels, recurrent_kernels, biases
+
+
+def params_from_stacked(
+    config: RnnConfig,
+    kernels: Sequence[tf.Tensor],
+    recurrent_kernels: Sequence[tf.Tensor],
+    biases: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """The inverse of `stacked_parts`."""
+    of_inputs, of_states, of_biases = iter(kernels), iter(recurrent_kernels), iter(biases)
+
+    def taken(shape: Any, tensors: Iterator[tf.Tensor]) -> tf.Tensor | None:
+        return None if shape is None else next(tensors)
+
+    def transposed(shape: Any, tensors: Iterator[tf.Tensor]) -> tf.Tensor | None:
+        return None if shape is None else tf.transpose(next(tensors))
+
+    layers = [
+        pseudo_layers.PseudoLayer(
+            kernel=transposed(shapes.kernel, of_inputs),
+            recurrent_kernel=transposed(shapes.recurrent_kernel, of_states),
+            projection=transposed(shapes.projection, of_states),
+            bias=taken(shapes.bias, of_biases),
+            recurrent_bias=taken(shapes.recurrent_bias, of_biases),
+        )
+        for shapes in pseudo_layers.shapes(config)
+    ]
+    return pseudo_layers.join(config, layers)
+
+
+def make_initializer(
+    config: RnnConfig,
+    kernel_initializer: Callable[..., tf.Tensor],
+    recurrent_initializer: Callable[..., tf.Tensor],
+    bias_initializer: Callable[..., tf.Tensor],
+) -> Callable[..., tf.Tensor]:
+    """An initializer of the buffer that fills each canonical tensor on its own.
+
+    A kernel's initializer is called with Keras's shape, [fan_in, num_units]; in `AllGates`, once
+    for a side of a pseudo-layer, with [fan_in, G * num_units]. Every tensor has its own random
+    numbers: an initializer with a seed is used with that seed plus the tensor's place.
+
+    Raises:
+        ValueError: if a `PerGate` names a gate that the network does not have.
+    """
+    gates = _gates(config)
+    for initializer in (kernel_initializer, recurrent_initializer, bias_initializer):
+        _check_gates(config, initializer)
+
+    def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
+        canonical: list[tf.Tensor] = []
+        # Holds the matrices drawn for all gates of a side, by the place of the first one.
+        drawn: dict[int, list[tf.Tensor]] = {}
+        for index, (name, part_shape) in enumerate(
+            zip(config.canonical_names, config.canonical_shapes, strict=True)
+        ):
+            if len(part_shape) == 1:
+                initializer = bias_initializer
+            elif name.endswith(("recurrent_kernel", "projection_kernel")):
+                initializer = recurrent_initializer
+            else:
+                initializer = kernel_initializer
+            initializer = _of_gate(config, initializer, name)
+            if isinstance(initializer, AllGates) and "projection" not in name:
+                position = gates.index(_gate_of(name))
+                first = index - position
+                if first not in drawn:
+                    *rows, columns = part_shape[::-1]
+                    whole_shape = (*rows, len(gates) * columns)
+                    whole = with_own_seed(initializer.initializer, first)(whole_shape, dtype=dtype)
+                    whole = tf.convert_to_tensor(whole, dtype=dtype)
+                    drawn[first] = tf.split(whole, len(gates), axis=-1)
+                value = drawn[first][position]
+            else:
+                value = with_own_seed(initializer, index)(part_shape[::-1], dtype=dtype)
+            canonical.append(tf.transpose(tf.convert_to_tensor(value, dtype=dtype)))
+        num_weights = len(config.layout.weight_shapes)
+        return ops.canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
+
+    return initialize
+
+
+def _gate_of(name: str) -> str:
+    """The gate of a canonical tensor's name; "" where there are no gates."""
+    gate = name.split("_", 3)[3]  # Behind "layer_0_forward_".
+    return re.sub("_?(recurrent_|projection_)?(kernel|bias)$", "", gate)
+
+
+def _gates(config: RnnConfig) -> list[str]:
+    """The names of the gates, in cuDNN's order; "" alone for plain RNNs."""
+    names = config.layout.weight_names
+    return list(dict.fromkeys(_gate_of(name) for name in names if "projection" not in name))
+
+
+def _check_gates(config: RnnConfig, initializer: Any) -> None:
+    known = [gate for gate in _gates(config) if gate]
+    for gate in initializer.gates if isinstance(initializer, PerGate) else ():
+        if gate not in known:
+            names = f"one of {', '.join(known)}" if known else "none, as it has no gates"
+            raise ValueError(
+                f"expected the gates of PerGate for {config.rnn_mode!r} to be {names}, but "
+                f"received {gate!r}"
+            )
+
+
+def _of_gate(config: RnnConfig, initializer: Any, name: str) -> Any:
+    """The initializer of one canonical tensor."""
+    if not isinstance(initializer, PerGate):
+        return initializer
+    if name.endswith("recurrent_bias") and config.bias_mode == "double":
+        return initializer.default
+    return initializer.gates.get(_gate_of(name), initializer.default)
+
+
+def with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., Any]:
+    # With an integer seed, or none, a Keras initializer returns the same numbers whenever it is
+    # called with the same shape; with a seed generator it does not.
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    config = initializer.get_config()
+    if not isinstance(config.get("seed", ""), (int, type(None))):
+        return initializer
+    if config["seed"] is not None:
+        config["seed"] += index
+    return type(initializer).from_config(config)
+
+
+def make_regularizer(
+    config: RnnConfig,
+    kernel_regularizer: Callable | None,
+    recurrent_regularizer: Callable | None,
+    bias_regularizer: Callable | None,
+) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """A regularizer of the buffer that applies Keras's to its parts; None for none."""
+    functions = (kernel_regularizer, recurrent_regularizer, bias_regularizer)
+    if not any(functions):
+        return None
+
+    def regularize(params: tf.Tensor) -> tf.Tensor:
+        params = tf.convert_to_tensor(params)
+        terms = [
+            function(part)
+            for function, parts in zip(functions, stacked_parts(config, params), strict=True)
+            if function
+            for part in parts
+        ]
+        return tf.add_n(terms) if terms else tf.zeros([], params.dtype)
+
+    return regularize
+
+
+def make_constraint(
+    config: RnnConfig,
+    kernel_constraint: Callable | None,
+    recurrent_constraint: Callable | None,
+    bias_constraint: Callable | None,
+) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """A constraint of the buffer that applies Keras's to its parts; None for none."""
+    functions = (kernel_constraint, recurrent_constraint, bias_constraint)
+    if not any(functions):
+        return None
+
+    def constrain(params: tf.Tensor) -> tf.Tensor:
+        return params_from_stacked(
+            config,
+            *(
+                [tf.convert_to_tensor(function(part)) for part in parts] if function else parts
+                for function, parts in zip(
+                    functions, stacked_parts(config, tf.convert_to_tensor(params)), strict=True
+                )
+            ),
+        )
+
+    return constrain
