@@ -27,10 +27,8 @@ pytestmark = [
 
 # Of the largest magnitude in a tensor. cuDNN sums in another order than the reference.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
-# cuDNN rounds the states of every step to the half type, hence root mean squares of the errors: of
-# outputs and states, of gradients, and of gradients where a ReLU or a clip may see a rounded number
-# on the other side of its kink.
-RMS_TOLERANCE = {"float16": (2e-3, 1e-2, 1e-1), "bfloat16": (1.6e-2, 8e-2, 5e-1)}
+# cuDNN rounds the states of every step to the half type.
+RMS_TOLERANCE = random_configs.RMS_TOLERANCE
 
 
 def without_dropout(case: random_configs.Case) -> random_configs.Case:
@@ -51,34 +49,17 @@ def run_on(device: str, case: random_configs.Case, data: random_configs.Data):
         return random_configs.run_ops(case, data)
 
 
-def rms_errors(results, expected) -> dict[str, float]:
-    def error(name: str, value: np.ndarray) -> float:
-        reference = expected.named()[name]
-        scale = np.linalg.norm(reference.ravel()) or 1.0
-        return float(np.linalg.norm((value.astype(np.float64) - reference).ravel()) / scale)
-
-    return {name: error(name, value) for name, value in results.named().items() if value.size}
-
-
 @pytest.mark.parametrize("dtype", [*TOLERANCE, *RMS_TOLERANCE])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_agrees_with_reference_and_cpu(case, dtype):
     data, expected = random_configs.draw_smooth_data(case, dtype)
     results = run_on("GPU:0", case, data)
     if dtype in TOLERANCE:
-        errors = random_configs.errors(results, expected, dtype)
-        tolerance = TOLERANCE[dtype]
         on_cpu = run_on("CPU:0", case, data)
         against_cpu = random_configs.errors(results, type(expected)(*on_cpu), dtype)
-        assert all(error <= 2 * tolerance for error in against_cpu.values()), against_cpu
-    else:
-        errors = rms_errors(results, expected)
-        of_outputs, smooth, kinked = RMS_TOLERANCE[dtype]
-        has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0
-        gradients = {name: errors.pop(name) for name in list(errors) if name.startswith("d_")}
-        assert max(gradients.values()) <= (kinked if has_kinks else smooth), gradients
-        tolerance = of_outputs
-    assert all(error <= tolerance for error in errors.values()), errors
+        assert all(error <= 2 * TOLERANCE[dtype] for error in against_cpu.values()), against_cpu
+    rounds_factors = dtype in RMS_TOLERANCE
+    assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
 
 
 def test_runs_on_the_gpu():

@@ -144,7 +144,7 @@ def test_agrees_with_the_reference(case, dtype):
 
 def check(results: random_configs.Results, case: random_configs.Case, data, dtype: str) -> None:
     _, expected = random_configs.run_reference(case, data)
-    errors = test_gpu.rms_errors(results, expected)
+    errors = random_configs.rms_errors(results, expected)
     of_outputs, smooth, kinked = TOLERANCE[dtype]
     gradients = {name: errors.pop(name) for name in list(errors) if name.startswith("d_")}
     assert all(error <= of_outputs for error in errors.values()), errors

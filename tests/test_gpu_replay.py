@@ -51,7 +51,7 @@ def errors_in(results, expected, case, dtype, algorithm="auto") -> dict[str, flo
     of_gradients = kinked if has_kinks else smooth
     return {
         name: error
-        for name, error in test_gpu.rms_errors(results, expected).items()
+        for name, error in random_configs.rms_errors(results, expected).items()
         if not error <= (of_gradients if name.startswith("d_") else of_outputs)
     }
 

@@ -49,7 +49,12 @@ def test_info():
 
 def test_processor_has_the_instruction_set_in_use():
     info = crnn.info()
-    needed = {"baseline": (), "avx2": ("avx2", "fma"), "avx512": ("avx512f", "avx512dq")}
+    needed = {
+        "baseline": (),
+        "avx2": ("avx2", "fma"),
+        "avx512": ("avx512f", "avx512dq"),
+        "avx512bf16": ("avx512f", "avx512dq", "avx512bf16"),
+    }
     assert all(info["cpu_features"][feature] for feature in needed[info["cpu_isa"]])
 
 

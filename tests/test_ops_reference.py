@@ -52,8 +52,15 @@ def test_cases_cover_all_attributes():
 @pytest.mark.parametrize("case", random_configs.mostly_slow(CASES + RECURRENT_CASES), ids=str)
 def test_agrees_with_reference(case, dtype):
     data, expected = random_configs.draw_smooth_data(case, dtype)
-    errors = random_configs.errors(random_configs.run_ops(case, data), expected, dtype)
-    assert all(error <= random_configs.TOLERANCE[dtype] for error in errors.values()), errors
+    results = random_configs.run_ops(case, data)
+    rounds_factors = random_configs.cpu_rounds_factors(dtype)
+    assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_whole_numbers_are_exact(dtype):
+    for index in range(12):
+        assert not random_configs.inexact_whole_numbers(index, dtype)
 
 
 @pytest.mark.parametrize("case", PADDED_CASES[:60], ids=str)

@@ -51,6 +51,7 @@ py::dict CpuFeatures() {
   features["fma"] = __builtin_cpu_supports("fma") != 0;
   features["avx512f"] = __builtin_cpu_supports("avx512f") != 0;
   features["avx512dq"] = __builtin_cpu_supports("avx512dq") != 0;
+  features["avx512bf16"] = __builtin_cpu_supports("avx512bf16") != 0;
 #endif
   return features;
 }

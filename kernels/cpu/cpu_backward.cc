@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/simd_kernels.h"
@@ -27,6 +28,9 @@ struct CpuNetwork<T>::BackwardLayer {
     // [strand, h_stride].
     T* masks;
     T* masked_dh;
+    // What `segments` have of a step, by turns, where products read bfloat16:
+    // [strand, dz_stride].
+    uint16_t* rounded_dz[2];
   };
 
   int64_t index = 0;
@@ -36,6 +40,7 @@ struct CpuNetwork<T>::BackwardLayer {
   T* output = nullptr;            // [N + B, D * P]
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
   std::vector<Segment> segments[2];
+  int64_t dz_stride = 0;
   T* masked[2] = {};              // With recurrent dropout, [N, num_gates * P].
   PackedMatrix<T> projection[2];  // [P, H]
   // Projection: the gradient of the projected output and what was projected,
@@ -88,6 +93,12 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       scratch.masks = TakeMasks(arena);
       scratch.masked_dh = arena->Take<T>(strand_size_ * h_stride_);
     }
+    if (MultipliesBfloat16()) {
+      layer->dz_stride = RowStride(gates_);
+      for (uint16_t*& rounded : scratch.rounded_dz) {
+        rounded = arena->Take<uint16_t>(strand_size_ * layer->dz_stride);
+      }
+    }
   }
 }
 
@@ -96,7 +107,7 @@ void CpuNetwork<T>::PackWeights(Stored<T> params, Arena* arena,
                                 BackwardLayer* layer,
                                 Schedule* schedule) const {
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    const PackedMatrix<T> packed(depth, cols, KeepsBfloat16(), arena);
+    const PackedMatrix<T> packed(depth, cols, StepsMultiplyBfloat16(), arena);
     if (!arena->only_counts()) packed.Pack(params.From(offset), schedule);
     return packed;
   };
@@ -169,6 +180,9 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     bool is_there = spec_.is_gru();
     for (const auto& segment : layer.segments[group.dir]) {
       product.a = StepRows(segment.dz.data, segment.dz.stride, strand, t);
+      if (const uint16_t* const rounded = scratch.rounded_dz[(step - 1) % 2]) {
+        product.rounded_a = {rounded + segment.first, layer.dz_stride};
+      }
       product.b = segment.weights;
       if (scratch.masks == nullptr) {
         if (is_there) product.init = product.c;
@@ -297,6 +311,20 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
         simd.rnn_relu_backward(n, row_gates, row_dy);
         break;
     }
+    if constexpr (std::is_same_v<T, float>) {
+      uint16_t* const rounded = scratch.rounded_dz[step % 2];
+      if (rounded == nullptr) continue;
+      for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+        const bool is_candidate = spec_.is_gru() && gate == 2;
+        const float* const dz = is_candidate
+                                    ? kept.candidate + row * units_ + unit
+                                    : row_gates + gate * units_;
+        const int64_t first = r * layer.dz_stride + gate * units_ + unit;
+        Simd().conversions.to_bfloat16(n, dz, rounded + first);
+      }
+      // A pair may reach behind the last gate.
+      rounded[r * layer.dz_stride + gates_] = 0;
+    }
   }
 }
 
@@ -346,7 +374,7 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     if (dir > 0) product.init = dx;
     // The next product packs in the same place.
     const Arena::Scope scope(arena);
-    product.b = PackedMatrix<T>(gates_, fan_in, /*bfloat16=*/false, arena);
+    product.b = PackedMatrix<T>(gates_, fan_in, MultipliesBfloat16(), arena);
     if (arena->only_counts()) return;
     product.b.Pack(params.From(offsets.input_weights), schedule);
     product.AddTo(schedule);
@@ -368,7 +396,8 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
                                     Schedule* schedule) const {
   using Term = typename TransposedProducts<T>::Term;
   TransposedProducts<T> products(
-      arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows());
+      arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows(),
+      MultipliesBfloat16());
   const int64_t fan_in = spec_.layer_input_size(layer.index);
   const bool has_input_weights = spec_.has_input_weights(layer.index);
   const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;

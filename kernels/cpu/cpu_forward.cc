@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/simd_kernels.h"
@@ -35,10 +36,11 @@ struct CpuNetwork<T>::ForwardLayer {
     // them.
     T* masks;
     T* masked[2];
-    T* c;            // [strand, H]
-    T* unprojected;  // [strand, H]
-    T* gates;        // Inference: of a chunk, [chunk rows, num_gates * H].
-    T* candidate;    // Inference: [strand, H].
+    uint16_t* rounded[2];  // The states in bfloat16, where products read that.
+    T* c;                  // [strand, H]
+    T* unprojected;        // [strand, H]
+    T* gates;      // Inference: of a chunk, [chunk rows, num_gates * H].
+    T* candidate;  // Inference: [strand, H].
   };
   std::vector<Scratch> scratch;  // One for each group.
 };
@@ -61,6 +63,9 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       scratch.masks = TakeMasks(arena);
       scratch.masked[0] = TakeMasks(arena);
       scratch.masked[1] = TakeMasks(arena);
+    } else if (MultipliesBfloat16()) {
+      scratch.rounded[0] = arena->Take<uint16_t>(strand_size_ * h_stride_);
+      scratch.rounded[1] = arena->Take<uint16_t>(strand_size_ * h_stride_);
     }
     if (spec_.is_lstm()) scratch.c = arena->Take<T>(strand_size_ * units_);
     if (spec_.num_proj > 0) {
@@ -93,16 +98,16 @@ CpuForwardWeights<T> CpuNetwork<T>::PackForward(int64_t layer, Stored<T> params,
         layout_.pseudo_layer(layer * dirs_ + dir);
     if (offsets.input_weights >= 0) {
       weights.input[dir] = pack(spec_.layer_input_size(layer), gates_,
-                                /*bfloat16=*/false, offsets.input_weights);
+                                MultipliesBfloat16(), offsets.input_weights);
     }
     for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
       weights.recurrent[dir][gate] =
-          pack(out_, units_, KeepsBfloat16(),
+          pack(out_, units_, StepsMultiplyBfloat16(),
                offsets.recurrent_weights + gate * units_ * out_);
     }
     if (spec_.num_proj > 0) {
       weights.projection[dir] =
-          pack(units_, out_, KeepsBfloat16(), offsets.projection);
+          pack(units_, out_, StepsMultiplyBfloat16(), offsets.projection);
     }
     weights.bias[dir] = arena->Take<T>(gates_);
     weights.candidate_bias[dir] = arena->Take<T>(units_);
@@ -138,16 +143,24 @@ void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
   }
 }
 
-// For each gate, from n numbers of a sequence's state what the gate reads in
-// the steps of this parity.
+// From n numbers of a sequence's state, what products read in the steps of this
+// parity.
 template <typename T>
-void CpuNetwork<T>::MaskState(const ForwardLayer& layer, int64_t group_index,
-                              int64_t parity, int64_t r, int64_t first,
-                              int64_t n) const {
+void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
+                                 int64_t parity, int64_t r, int64_t first,
+                                 int64_t n) const {
   const auto& scratch = layer.scratch[group_index];
-  if (scratch.masks == nullptr) return;
   const int64_t begin = r * h_stride_ + first;
   const T* const h = scratch.h[parity] + begin;
+  if constexpr (std::is_same_v<T, float>) {
+    if (scratch.rounded[parity] != nullptr) {
+      uint16_t* const to = scratch.rounded[parity] + begin;
+      Simd().conversions.to_bfloat16(n, h, to);
+      // A pair may reach behind the state.
+      if (first + n == out_) to[n] = 0;
+    }
+  }
+  if (scratch.masks == nullptr) return;
   for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
     const T* const mask = OfGate(scratch.masks, gate) + begin;
     T* const to = OfGate(scratch.masked[parity], gate) + begin;
@@ -169,7 +182,7 @@ void CpuNetwork<T>::BeginForward(const CpuForwardCall<T>& call,
     const T* const h = call.input_h + state * out_;
     for (const int64_t parity : {0, 1}) {
       std::copy_n(h, out_, scratch.h[parity] + r * h_stride_);
-      MaskState(layer, group_index, parity, r, 0, out_);
+      PrepareState(layer, group_index, parity, r, 0, out_);
     }
     if (problem_.is_training) {
       std::copy_n(h, out_, layer.outputs[0][row] + group.dir * out_);
@@ -298,6 +311,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
     Product<T> product;
     product.rows = active;
     product.a = {h, h_stride_};
+    product.rounded_a = {scratch.rounded[step % 2], h_stride_};
     for (int64_t j = 0; j < spec_.num_gates(); ++j) {
       const int64_t gate = from_the_end ? spec_.num_gates() - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
@@ -343,7 +357,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
           break;
       }
       if (spec_.num_proj > 0) continue;
-      MaskState(layer, group_index, (step + 1) % 2, r, unit, n);
+      PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
       for (int i = 0; i < layer.num_outputs; ++i) {
         std::copy_n(row_h, n, layer.outputs[i][row] + group.dir * out_ + unit);
       }
@@ -370,7 +384,7 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   const int64_t last =
       std::min(panels.last * PackedMatrix<T>::PanelCols(), out_);
   for (int64_t r = 0; r < product.rows; ++r) {
-    MaskState(layer, group_index, (step + 1) % 2, r, first, last - first);
+    PrepareState(layer, group_index, (step + 1) % 2, r, first, last - first);
     for (int i = 0; i < layer.num_outputs; ++i) {
       T* const to = layer.outputs[i][group.strand->Row(t, r)];
       std::copy(next_h + r * h_stride_ + first, next_h + r * h_stride_ + last,

@@ -14,6 +14,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/packed_rows.h"
 #include "kernels/cpu/schedule.h"
+#include "kernels/cpu/simd_kernels.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
 
@@ -180,11 +181,17 @@ class CpuNetwork {
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
-  // With so few sequences a panel is read once per step, and fewer bytes are
-  // read sooner.
-  bool KeepsBfloat16() const {
+  // Whether products round their factors to bfloat16: where the processor
+  // multiplies these faster, and in the steps of so few sequences that a panel
+  // is read once per step, since fewer bytes are read sooner.
+  bool MultipliesBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
-           PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
+           Simd().multiplies_bfloat16();
+  }
+  bool StepsMultiplyBfloat16() const {
+    return problem_.dtype == RnnDataType::kBfloat16 &&
+           (Simd().multiplies_bfloat16() ||
+            PackedRows::MaxBlockSize(problem_.batch_size) <= 4);
   }
 
   struct ForwardLayer;
@@ -197,8 +204,8 @@ class CpuNetwork {
                     int64_t group_index, Schedule* schedule) const;
   void BeginForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
                     int64_t group_index) const;
-  void MaskState(const ForwardLayer& layer, int64_t group_index, int64_t parity,
-                 int64_t r, int64_t first, int64_t n) const;
+  void PrepareState(const ForwardLayer& layer, int64_t group_index,
+                    int64_t parity, int64_t r, int64_t first, int64_t n) const;
   void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
                      int64_t first_step, int64_t last_step,
                      Schedule* schedule) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/simd_kernels.h"
@@ -34,11 +35,6 @@ constexpr int64_t kCostOfCopiedRow = 30;
 
 // Rows are fetched this many ahead of the one that is copied.
 constexpr int64_t kAhead = 16;
-
-// Blocks are as deep as each other, or nearly.
-int64_t BlockDepth(int64_t depth) {
-  return CeilDiv(depth, CeilDiv(depth, kMaxBlockDepth));
-}
 
 // A matrix of sums, dealt out to threads: every part of its rows, which are in
 // tiles, with every part of its panels is a task.
@@ -78,6 +74,19 @@ Grid Divide(int64_t tiles, int64_t panels, int64_t panel_cols,
   return best;
 }
 
+// From rows [depth, stride] to pairs of rows [depth / 2, stride] of bfloat16
+// numbers, n of each row; zeros make up for a last row.
+void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
+                   BfloatPair* to) {
+  constexpr int64_t kMaxRow = std::max(kMaxPanelCols, kCopiedRows);
+  static constexpr float kZeros[kMaxRow] = {};
+  for (int64_t i = 0; i < depth; i += 2) {
+    const float* const even = from + i * stride;
+    const float* const odd = i + 1 < depth ? even + stride : kZeros;
+    Simd().conversions.to_bfloat16_pairs(n, even, odd, to + i / 2 * stride);
+  }
+}
+
 // Copies the first n elements of each row.
 template <typename T>
 void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
@@ -88,13 +97,33 @@ void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
   }
 }
 
+// Calls run_tiles for rows of A that are rounded first, kCachedRows at most. It
+// is not inlined, since it takes much of the stack.
+template <typename RunTiles>
+[[gnu::noinline]] void RunRounded(Rows<const float> a, int64_t first_row,
+                                  int64_t last_row, int64_t start,
+                                  int64_t block, const RunTiles& run_tiles) {
+  alignas(64) uint16_t rounded[kCachedRows * kMaxBlockDepth];
+  const auto at = [&](int64_t row) {
+    return rounded + (row - first_row) * kMaxBlockDepth;
+  };
+  for (int64_t row = first_row; row < last_row; ++row) {
+    Simd().conversions.to_bfloat16(block, a[row] + start, at(row));
+    if (block % 2 == 1) at(row)[block] = 0;
+  }
+  run_tiles(start, block, [&](int64_t row) {
+    return reinterpret_cast<const BfloatPair*>(at(row));
+  });
+}
+
 }  // namespace
 
 template <typename T>
 PackedMatrix<T>::PackedMatrix(int64_t depth, int64_t cols, bool bfloat16,
                               Arena* arena)
     : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
-  const int64_t size = depth * PaddedCols();
+  const int64_t size =
+      (bfloat16 ? CeilDiv(depth, 2) * 2 : depth) * PaddedCols();
   data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
                    : arena->Take<T>(size);
 }
@@ -106,8 +135,14 @@ int64_t PackedMatrix<T>::PanelCols() {
 
 template <typename T>
 int64_t PackedMatrix<T>::PaddedCols() const {
-  const int64_t width = Kernels<T>().vector_cols * (bfloat16_ ? 2 : 1);
+  const int64_t width = Kernels<T>().vector_cols;
   return CeilDiv(cols_, width) * width;
+}
+
+template <typename T>
+int64_t PackedMatrix<T>::BlockDepth() const {
+  const int64_t depth = CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth));
+  return bfloat16_ ? CeilDiv(depth, 2) * 2 : depth;
 }
 
 template <typename T>
@@ -117,7 +152,8 @@ int64_t PackedMatrix<T>::panels() const {
 
 template <typename T>
 const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
-  const int64_t block = std::min(BlockDepth(depth_), depth_ - start);
+  int64_t block = std::min(BlockDepth(), depth_ - start);
+  if (bfloat16_) block = CeilDiv(block, 2) * 2;
   const int64_t offset = start * PaddedCols() + panel * block * PanelCols();
   return bfloat16_ ? static_cast<const void*>(
                          static_cast<const uint16_t*>(data_) + offset)
@@ -126,7 +162,7 @@ const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
 
 template <typename T>
 int64_t PackedMatrix<T>::NumTasks() const {
-  return CeilDiv(depth_, BlockDepth(depth_)) * panels();
+  return CeilDiv(depth_, BlockDepth()) * panels();
 }
 
 // fill(start, block, col, cols, to, width): the part of B with those rows and
@@ -134,8 +170,8 @@ int64_t PackedMatrix<T>::NumTasks() const {
 template <typename T>
 template <typename Fill>
 void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
-  const int64_t start = task / panels() * BlockDepth(depth_);
-  const int64_t block = std::min(BlockDepth(depth_), depth_ - start);
+  const int64_t start = task / panels() * BlockDepth();
+  const int64_t block = std::min(BlockDepth(), depth_ - start);
   const int64_t panel = task % panels();
   const int64_t col = panel * PanelCols();
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
@@ -145,15 +181,10 @@ void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
   T* const to = bfloat16_ ? staged : static_cast<T*>(panel_data);
   if (cols < width) std::fill_n(to, block * width, T(0));
   fill(start, block, col, cols, to, width);
-  if (!bfloat16_) return;
-  const int64_t vector = Kernels<T>().vector_cols;
-  uint32_t* words = static_cast<uint32_t*>(panel_data);
-  for (int64_t i = 0; i < block * width; i += 2 * vector) {
-    for (int64_t j = 0; j < vector; ++j) {
-      uint32_t low, high;
-      std::memcpy(&low, staged + i + j, sizeof(low));
-      std::memcpy(&high, staged + i + vector + j, sizeof(high));
-      *words++ = low >> 16 | high;
+  if constexpr (std::is_same_v<T, float>) {
+    if (bfloat16_) {
+      RoundRowPairs(staged, block, width, width,
+                    static_cast<BfloatPair*>(panel_data));
     }
   }
 }
@@ -209,9 +240,10 @@ void PackedMatrix<T>::PackTransposed(Stored<T> b_transposed,
 }
 
 template <typename T>
+template <typename Factor>
 void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
-                         int64_t block, int64_t panel, const T* const* a_rows,
-                         int64_t a_stride) const {
+                         int64_t block, int64_t panel,
+                         const Factor* const* a_rows, int64_t a_stride) const {
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t col = panel * PackedMatrix<T>::PanelCols();
   const int64_t cols = std::min(PackedMatrix<T>::PanelCols(), b.cols_ - col);
@@ -222,28 +254,51 @@ void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
     c_rows[r] = c[row + r] + col;
     if (before.data != nullptr) init_rows[r] = before[row + r] + col;
   }
-  const auto& kernels = b.bfloat16_ ? simd.bfloat16_tile : simd.tile;
-  int64_t vectors = CeilDiv(cols, simd.vector_cols);
-  if (b.bfloat16_) vectors = CeilDiv(vectors, 2) * 2;
-  kernels[height][vectors](block, a_rows, a_stride, b.Panel(start, panel),
-                           before.data == nullptr ? nullptr : init_rows, c_rows,
-                           cols);
+  const int64_t vectors = CeilDiv(cols, simd.vector_cols);
+  const T* const* const inits = before.data == nullptr ? nullptr : init_rows;
+  const void* const panel_data = b.Panel(start, panel);
+  if constexpr (!std::is_same_v<Factor, T>) {
+    const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
+    simd.bfloat16_pair_tile[height][vectors](
+        CeilDiv(block, 2), a_rows, a_stride, pairs, inits, c_rows, cols);
+  } else if (b.bfloat16_) {
+    const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
+    simd.bfloat16_tile[height][vectors](block, a_rows, a_stride, pairs, inits,
+                                        c_rows, cols);
+  } else {
+    const auto* const numbers = static_cast<const T*>(panel_data);
+    simd.tile[height][vectors](block, a_rows, a_stride, numbers, inits, c_rows,
+                               cols);
+  }
 }
 
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
-  const int64_t block_depth = BlockDepth(b.depth_);
-  for (int64_t start = 0; start < b.depth_; start += block_depth) {
-    const int64_t block = std::min(block_depth, b.depth_ - start);
+  // Calls run(start, block, a_row), a_row(row) being where the row's part in a
+  // block of depth begins.
+  const auto run_tiles = [&](int64_t start, int64_t block, const auto& a_row) {
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       for (int64_t row = first_row; row < last_row;) {
-        const T* a_rows[kTileRows];
+        decltype(a_row(row)) a_rows[kTileRows];
         const int64_t height = TileHeight(last_row - row);
-        for (int64_t r = 0; r < height; ++r) a_rows[r] = a[row + r] + start;
+        for (int64_t r = 0; r < height; ++r) a_rows[r] = a_row(row + r);
         RunTile(row, height, start, block, panel, a_rows, 1);
         row += height;
       }
+    }
+  };
+  const int64_t block_depth = b.BlockDepth();
+  for (int64_t start = 0; start < b.depth_; start += block_depth) {
+    const int64_t block = std::min(block_depth, b.depth_ - start);
+    if (!b.bfloat16_ || !Simd().multiplies_bfloat16()) {
+      run_tiles(start, block, [&](int64_t row) { return a[row] + start; });
+    } else if (rounded_a.data != nullptr) {
+      run_tiles(start, block, [&](int64_t row) {
+        return reinterpret_cast<const BfloatPair*>(rounded_a[row] + start);
+      });
+    } else if constexpr (std::is_same_v<T, float>) {
+      RunRounded(a, first_row, last_row, start, block, run_tiles);
     }
   }
 }
@@ -310,8 +365,10 @@ void TransposedProducts<T>::Run(const Left& left,
                                 const std::vector<PackedMatrix<T>>& packed,
                                 int64_t first_depth, const Task& task) {
   alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
+  alignas(64) BfloatPair pairs[kCopiedRows * kMaxBlockDepth / 2];
   const int64_t depth = packed[0].depth();
-  const int64_t block_depth = BlockDepth(depth);
+  const int64_t block_depth = packed[0].BlockDepth();
+  const bool bfloat16 = packed[0].bfloat16_;
   const int64_t rows = task.last_row - task.first_row;
   for (int64_t start = 0; start < depth; start += block_depth) {
     const int64_t block = std::min(block_depth, depth - start);
@@ -324,6 +381,9 @@ void TransposedProducts<T>::Run(const Left& left,
         Kernels<T>().add_column_sums(block, rows, copied, kCopiedRows,
                                      sums + task.first_row);
       }
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      if (bfloat16) RoundRowPairs(copied, block, rows, kCopiedRows, pairs);
     }
     int64_t panels_before = 0;
     for (const Term& term : left.terms) {
@@ -338,11 +398,18 @@ void TransposedProducts<T>::Run(const Left& left,
       panels_before += panels;
       for (int64_t panel = first; panel < last; ++panel) {
         for (int64_t row = 0; row < rows; row += kTileRows) {
-          const T* a_rows[kTileRows];
           const int64_t height = std::min(kTileRows, rows - row);
-          for (int64_t r = 0; r < height; ++r) a_rows[r] = copied + row + r;
-          product.RunTile(task.first_row + row, height, start, block, panel,
-                          a_rows, kCopiedRows);
+          const auto run = [&](const auto* first) {
+            decltype(first) a_rows[kTileRows];
+            for (int64_t r = 0; r < height; ++r) a_rows[r] = first + row + r;
+            product.RunTile(task.first_row + row, height, start, block, panel,
+                            a_rows, kCopiedRows);
+          };
+          if (bfloat16) {
+            run(pairs);
+          } else {
+            run(copied);
+          }
         }
       }
     }
@@ -357,7 +424,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
     std::vector<PackedMatrix<T>> packed;
     for (const Right& right : rights_) {
       packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
-                          /*bfloat16=*/false, arena);
+                          bfloat16_, arena);
     }
     if (arena->only_counts()) continue;
     schedule->AddTogether([&] {

@@ -80,8 +80,9 @@ template <typename T>
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  // Takes its memory from the arena. With `bfloat16`, elements are kept as
-  // bfloat16 numbers, which they must be.
+  // Takes its memory from the arena. With `bfloat16`, elements are rounded to
+  // bfloat16 numbers and so, where the processor multiplies such numbers, are
+  // those that products multiply them with.
   PackedMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
 
   int64_t depth() const { return depth_; }
@@ -106,6 +107,8 @@ class PackedMatrix {
   void PackPanels(const Fill& fill, Schedule* schedule) const;
   int64_t NumTasks() const;
   int64_t PaddedCols() const;
+  // Blocks are as deep as each other, or nearly; pairs are in one block.
+  int64_t BlockDepth() const;
 
   int64_t depth_ = 0;
   int64_t cols_ = 0;
@@ -114,6 +117,8 @@ class PackedMatrix {
 
   template <typename U>
   friend struct Product;
+  template <typename U>
+  friend class TransposedProducts;
 };
 
 // C[rows, cols] = init + A[rows, depth] B. `init` may be null (zeros) or C.
@@ -123,6 +128,9 @@ template <typename T>
 struct Product {
   int64_t rows = 0;
   Rows<const T> a;
+  // A in bfloat16 where the caller has it, for a B that is; it is read in place
+  // of `a`, to an even depth, with anything finite behind an odd one.
+  Rows<const uint16_t> rounded_a;
   PackedMatrix<T> b;
   Rows<const T> init;
   Rows<T> c;
@@ -134,8 +142,11 @@ struct Product {
  private:
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
+  // A's factors are T, or pairs of bfloat16 numbers.
+  template <typename Factor>
   void RunTile(int64_t row, int64_t height, int64_t start, int64_t block,
-               int64_t panel, const T* const* a_rows, int64_t a_stride) const;
+               int64_t panel, const Factor* const* a_rows,
+               int64_t a_stride) const;
 
   template <typename U>
   friend class TransposedProducts;
@@ -154,7 +165,9 @@ class TransposedProducts {
     Rows<T> c;
   };
 
-  explicit TransposedProducts(int64_t depth) : depth_(depth) {}
+  // With `bfloat16`, factors are rounded to bfloat16 numbers.
+  TransposedProducts(int64_t depth, bool bfloat16)
+      : depth_(depth), bfloat16_(bfloat16) {}
 
   int64_t AddB(Rows<const T> b, int64_t cols);
   // The sums of A's columns go to all of `sums`, [rows] each.
@@ -183,6 +196,7 @@ class TransposedProducts {
                   int64_t first_depth, const Task& task);
 
   const int64_t depth_;
+  const bool bfloat16_;
   std::vector<Right> rights_;
   std::vector<Left> lefts_;
 };

@@ -15,6 +15,9 @@ const SimdTable& Table();
 namespace avx512 {
 const SimdTable& Table();
 }
+namespace avx512bf16 {
+const SimdTable& Table();
+}
 #endif
 
 namespace {
@@ -24,16 +27,18 @@ const SimdTable* Choose() {
     const char* name;
     const SimdTable& (*table)();
   };
-  Candidate candidates[3] = {};
+  Candidate candidates[4] = {};
   int count = 0;
 #ifdef CRNN_SIMD_X86
   __builtin_cpu_init();
   const bool has_avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx2 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512dq")) {
-    candidates[count++] = {"avx512", avx512::Table};
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                          __builtin_cpu_supports("avx512dq");
+  if (has_avx512 && __builtin_cpu_supports("avx512bf16")) {
+    candidates[count++] = {"avx512bf16", avx512bf16::Table};
   }
+  if (has_avx512) candidates[count++] = {"avx512", avx512::Table};
   if (has_avx2) candidates[count++] = {"avx2", avx2::Table};
 #endif
   candidates[count++] = {"baseline", baseline::Table};

@@ -4,6 +4,10 @@
 
 #include <type_traits>
 
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
 #include "kernels/cpu/simd_math.h"
 
 namespace cudnn_rnn_tf {
@@ -14,34 +18,53 @@ namespace {
 // of AVX2 and SSE: sums, a row of the panel, and one factor of the rows.
 constexpr int kPanelVectors = CRNN_SIMD_BYTES == 64 ? 4 : 2;
 
-// Loads a row of a panel and returns the next one.
-template <int vectors, typename T>
-inline const T* LoadRow(const T* row, Vector<T>* b) {
-#pragma GCC unroll 4
-  for (int v = 0; v < vectors; ++v) b[v] = Whole<T>::Load(row + v * kWidth<T>);
-  return row + vectors * kWidth<T>;
+template <typename T>
+inline Vector<T> LoadFactors(const T* from) {
+  return Whole<T>::Load(from);
 }
-// Bfloat16 numbers, each the upper half of a float; a word has one of a vector
-// in its lower half and one of the next vector in its upper half.
-template <int vectors>
-inline const uint32_t* LoadRow(const uint32_t* row, Floats* b) {
-#pragma GCC unroll 4
-  for (int v = 0; v < vectors; v += 2) {
-    const Words words = *reinterpret_cast<const Words*>(row);
-    b[v] = (Floats)(words << 16);
-    b[v + 1] = (Floats)(words & 0xffff0000u);
-    row += kWidth<float>;
-  }
-  return row;
+inline Words LoadFactors(const BfloatPair* from) {
+  return *reinterpret_cast<const Words*>(from);
 }
 
-template <typename T, typename Panel, int rows, int vectors>
-void Tile(int64_t depth, const T* const* a, int64_t a_stride,
-          const void* panel_start, const T* const* init, T* const* c,
-          int64_t cols) {
-  const Panel* panel = static_cast<const Panel*>(panel_start);
+// What a row of a panel is multiplied with: A's number k, or its numbers k and
+// k + 1 where the panel has pairs that A has not.
+template <typename Panel, typename A>
+struct Factor {
+  A number;
+  Factor(const A* a, int64_t) : number(*a) {}
+};
+template <>
+struct Factor<BfloatPair, float> {
+  float even, odd = 0.0f;
+  explicit Factor(const float* a) : even(*a) {}
+  Factor(const float* a, int64_t stride) : even(*a), odd(a[stride]) {}
+};
+
+// sum + x * b.
+template <typename T>
+inline Vector<T> AddProduct(Vector<T> sum, Factor<T, T> x, Vector<T> b) {
+  return sum + x.number * b;
+}
+inline Floats AddProduct(Floats sum, Factor<BfloatPair, float> x, Words b) {
+  // A bfloat16 number is the upper half of a float.
+  sum += x.even * (Floats)(b << 16);
+  return sum + x.odd * (Floats)(b & 0xffff0000u);
+}
+#ifdef __AVX512BF16__
+inline Floats AddProduct(Floats sum, Factor<BfloatPair, BfloatPair> x,
+                         Words b) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x.number, sizeof(bits));
+  const Words pairs = Words{} + bits;
+  return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pairs, (__m512bh)b);
+}
+#endif
+
+template <typename T, typename A, typename Panel, int rows, int vectors>
+void Tile(int64_t depth, const A* const* a, int64_t a_stride,
+          const Panel* panel, const T* const* init, T* const* c, int64_t cols) {
   Vector<T> sum[rows][vectors] = {};
-  const T* row[rows];
+  const A* row[rows];
   // The places for the sums are fetched while these are computed.
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
@@ -51,17 +74,30 @@ void Tile(int64_t depth, const T* const* a, int64_t a_stride,
       __builtin_prefetch(c[r] + v * kWidth<T>, /*for writing*/ 1);
     }
   }
-  int64_t offset = 0;
-  for (int64_t k = 0; k < depth; ++k) {
-    Vector<T> b[vectors];
-    panel = LoadRow<vectors>(panel, b);
+  const auto add_row = [&](const auto& factor) __attribute__((always_inline)) {
+    decltype(LoadFactors(panel)) b[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) b[v] = LoadFactors(panel + v * kWidth<T>);
+    panel += vectors * kWidth<T>;
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-      const T x = row[r][offset];
+      const auto x = factor(r);
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) sum[r][v] += x * b[v];
+      for (int v = 0; v < vectors; ++v) {
+        sum[r][v] = AddProduct(sum[r][v], x, b[v]);
+      }
     }
-    offset += a_stride;
+  };
+  constexpr int64_t kNumbers = std::is_same<A, Panel>::value ? 1 : 2;
+  int64_t offset = 0;
+  for (int64_t k = 0; k + kNumbers <= depth; k += kNumbers) {
+    add_row([&](int r) { return Factor<Panel, A>(row[r] + offset, a_stride); });
+    offset += kNumbers * a_stride;
+  }
+  if constexpr (kNumbers == 2) {
+    if (depth % 2 == 1) {
+      add_row([&](int r) { return Factor<Panel, A>(row[r] + offset); });
+    }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
@@ -322,33 +358,52 @@ void ToHalves(int64_t n, const float* from, uint16_t* to) {
   Rest<uint16_t>{rest}.Store(to + j, convert(Rest<float>{rest}.Load(from + j)));
 }
 
-template <typename T, typename Panel, int rows>
-void SetTiles(typename SimdKernels<T>::TileKernels& tiles) {
-  constexpr bool kPairs = !std::is_same<T, Panel>::value;
-  if constexpr (!kPairs) tiles[rows][1] = Tile<T, Panel, rows, 1>;
-  tiles[rows][2] = Tile<T, Panel, rows, 2>;
+void ToBfloat16Pairs(int64_t n, const float* even, const float* odd,
+                     BfloatPair* to) {
+  const auto pairs = [](Floats first, Floats second) {
+    return RoundToBfloat16(first) | RoundToBfloat16(second) << 16;
+  };
+  int64_t j = 0;
+  for (; j + kWidth<float> <= n; j += kWidth<float>) {
+    *reinterpret_cast<Words*>(to + j) =
+        pairs(Whole<float>::Load(even + j), Whole<float>::Load(odd + j));
+  }
+  if (j == n) return;
+  const Rest<float> rest = {n - j};
+  const Words words = pairs(rest.Load(even + j), rest.Load(odd + j));
+  __builtin_memcpy(to + j, &words, rest.count * sizeof(BfloatPair));
+}
+
+template <int rows, typename T, typename A, typename Panel>
+void SetTiles(typename SimdKernels<T>::template Tiles<A, Panel>& tiles) {
+  tiles[rows][1] = Tile<T, A, Panel, rows, 1>;
+  tiles[rows][2] = Tile<T, A, Panel, rows, 2>;
   if constexpr (kPanelVectors > 2) {
-    if constexpr (!kPairs) tiles[rows][3] = Tile<T, Panel, rows, 3>;
-    tiles[rows][4] = Tile<T, Panel, rows, 4>;
+    tiles[rows][3] = Tile<T, A, Panel, rows, 3>;
+    tiles[rows][4] = Tile<T, A, Panel, rows, 4>;
   }
 }
 
-template <typename T, typename Panel>
-void SetAllTiles(typename SimdKernels<T>::TileKernels& tiles) {
-  SetTiles<T, Panel, 1>(tiles);
-  SetTiles<T, Panel, 2>(tiles);
-  SetTiles<T, Panel, 3>(tiles);
-  SetTiles<T, Panel, 4>(tiles);
-  SetTiles<T, Panel, 5>(tiles);
-  SetTiles<T, Panel, 6>(tiles);
+template <typename T, typename A, typename Panel>
+void SetAllTiles(typename SimdKernels<T>::template Tiles<A, Panel>& tiles) {
+  SetTiles<1, T, A, Panel>(tiles);
+  SetTiles<2, T, A, Panel>(tiles);
+  SetTiles<3, T, A, Panel>(tiles);
+  SetTiles<4, T, A, Panel>(tiles);
+  SetTiles<5, T, A, Panel>(tiles);
+  SetTiles<6, T, A, Panel>(tiles);
 }
 
 template <typename T>
 SimdKernels<T> MakeKernels() {
   SimdKernels<T> kernels = {};
-  SetAllTiles<T, T>(kernels.tile);
-  if constexpr (sizeof(T) == sizeof(float)) {
-    SetAllTiles<T, uint32_t>(kernels.bfloat16_tile);
+  SetAllTiles<T, T, T>(kernels.tile);
+  if constexpr (std::is_same<T, float>::value) {
+#ifdef __AVX512BF16__
+    SetAllTiles<T, BfloatPair, BfloatPair>(kernels.bfloat16_pair_tile);
+#else
+    SetAllTiles<T, T, BfloatPair>(kernels.bfloat16_tile);
+#endif
   }
   kernels.vector_cols = kWidth<T>;
   kernels.panel_vectors = kPanelVectors;
@@ -379,7 +434,7 @@ const SimdTable& Table() {
       MakeKernels<double>(),
       {SigmoidArray, TanhArray},
       {FromHalves<FromFloat16>, ToHalves<ToFloat16>, FromHalves<FromBfloat16>,
-       ToHalves<ToBfloat16>}};
+       ToHalves<ToBfloat16>, ToBfloat16Pairs}};
   return table;
 }
 

@@ -6,6 +6,11 @@
 
 namespace cudnn_rnn_tf {
 
+// Two bfloat16 numbers that follow each other.
+struct BfloatPair {
+  uint16_t even, odd;
+};
+
 // Plain pointers and numbers only: simd_kernels.cc is compiled with several
 // instruction sets, and an inline function of any other header would be emitted
 // for all of them under one name.
@@ -18,16 +23,20 @@ struct SimdKernels {
   // c[r][0:cols] = init[r][0:cols] + sum over k of a[r][k * a_stride] *
   // panel[k], where a row of the panel has as many whole vectors as cols needs;
   // beyond cols it holds zeros. init may be null (zeros) and may be c.
-  using TileKernel = void (*)(int64_t depth, const T* const* a,
-                              int64_t a_stride, const void* panel,
+  template <typename A, typename Panel>
+  using TileKernel = void (*)(int64_t depth, const A* const* a,
+                              int64_t a_stride, const Panel* panel,
                               const T* const* init, T* const* c, int64_t cols);
   // Indices are the numbers of rows and of vectors in the panel, from 1 on.
-  using TileKernels = TileKernel[kTileRows + 1][kMaxVectors + 1];
-  TileKernels tile;
-  // The same for a panel of bfloat16 numbers; float only. Its vectors come in
-  // pairs: the 32-bit word i has element i of the first in its lower half and
-  // that of the second in its upper half.
-  TileKernels bfloat16_tile;
+  template <typename A, typename Panel>
+  using Tiles = TileKernel<A, Panel>[kTileRows + 1][kMaxVectors + 1];
+  Tiles<T, T> tile;
+  // For T = float, panels may hold bfloat16 numbers: a pair is of two rows of
+  // the panel that follow each other, the last of which may hold zeros.
+  Tiles<T, BfloatPair> bfloat16_tile;
+  // So may A, whose pairs are along its rows; the depth counts pairs. One of
+  // the two is null: A is rounded where the processor multiplies pairs.
+  Tiles<BfloatPair, BfloatPair> bfloat16_pair_tile;
   int64_t vector_cols;
   int64_t panel_vectors;
 
@@ -75,6 +84,9 @@ struct SimdConversions {
   void (*to_float16)(int64_t n, const float* from, uint16_t* to);
   void (*from_bfloat16)(int64_t n, const uint16_t* from, float* to);
   void (*to_bfloat16)(int64_t n, const float* from, uint16_t* to);
+  // to[i] = the pair of even[i] and odd[i], rounded.
+  void (*to_bfloat16_pairs)(int64_t n, const float* even, const float* odd,
+                            BfloatPair* to);
 };
 
 struct SimdTable {
@@ -83,11 +95,16 @@ struct SimdTable {
   SimdKernels<double> float64;
   SimdFunctions functions;
   SimdConversions conversions;
+
+  // Whether the processor multiplies bfloat16 numbers, and faster than floats.
+  bool multiplies_bfloat16() const {
+    return float32.bfloat16_pair_tile[1][1] != nullptr;
+  }
 };
 
 // The table for the best instruction set this processor has, or the one that
-// the environment variable CUDNN_RNN_TF_CPU_ISA names ("baseline", "avx2" or
-// "avx512"); a name the processor cannot run is ignored.
+// the environment variable CUDNN_RNN_TF_CPU_ISA names ("baseline", "avx2",
+// "avx512" or "avx512bf16"); a name the processor cannot run is ignored.
 const SimdTable& Simd();
 
 template <typename T>

@@ -168,12 +168,14 @@ inline Floats FromBfloat16(Halves half) {
   return (Floats)(__builtin_convertvector(half, Words) << 16);
 }
 
-inline Halves ToBfloat16(Floats x) {
+inline Words RoundToBfloat16(Floats x) {
   const Words bits = (Words)x;
   const Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   const Words nan = (bits >> 16 & 0x8000) | 0x7fc0;
-  const Words half = (bits & 0x7fffffff) > (255u << 23) ? nan : rounded;
-  return __builtin_convertvector(half, Halves);
+  return (bits & 0x7fffffff) > (255u << 23) ? nan : rounded;
+}
+inline Halves ToBfloat16(Floats x) {
+  return __builtin_convertvector(RoundToBfloat16(x), Halves);
 }
 
 }  // namespace
