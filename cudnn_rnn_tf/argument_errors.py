@@ -67,12 +67,12 @@ def check_tensors(*values: Any) -> None:
     """
     if _compat.is_in_call_of_tf_keras():
         raise TypeError(
-            "expected a model of Keras 3, of which this package's layers are, but was called in a "
-            f"layer or model of tf_keras: {_USE_KERAS}"
+            "this package's layers are Keras 3 layers, but one was called in a layer or model of "
+            f"tf_keras: {_USE_KERAS}"
         )
     for value in tf.nest.flatten(values):
         if type(value).__module__.partition(".")[0] == "tf_keras":
             raise TypeError(
-                "expected tensors of Keras 3, of which this package's layers are, but received "
+                "this package's layers are Keras 3 layers and need Keras 3 tensors, but received "
                 f"{type(value).__name__} of tf_keras: {_USE_KERAS}"
             )
