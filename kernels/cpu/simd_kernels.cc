@@ -4,10 +4,6 @@
 
 #include <type_traits>
 
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
-
 #include "kernels/cpu/simd_math.h"
 
 namespace cudnn_rnn_tf {

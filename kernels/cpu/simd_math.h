@@ -3,6 +3,10 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #include <cstdint>
 
 namespace cudnn_rnn_tf {
@@ -132,9 +136,18 @@ inline Doubles Tanh(Doubles x) {
   return x;
 }
 
-// The half types by arithmetic on bits, which does not depend on whether the
-// thread's denormal floats are taken for zeros.
+// The half types are converted by arithmetic on bits or, with AVX-512, by its
+// instructions for float16. Neither depends on whether the thread's denormal
+// floats are taken for zeros.
 
+#ifdef __AVX512F__
+inline Floats FromFloat16(Halves half) {
+  return (Floats)_mm512_cvtph_ps((__m256i)half);
+}
+inline Halves ToFloat16(Floats x) {
+  return (Halves)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+}
+#else
 // Numbers of both signs alike: with its exponent shifted into place, a number
 // is 2^-112 of what it should be; one without an exponent is a multiple of
 // 2^-24, had by a sum in which no denormal takes part.
@@ -163,6 +176,7 @@ inline Halves ToFloat16(Floats x) {
   half = magnitude > (255u << 23) ? Words{} + 0x7e00 : half;
   return __builtin_convertvector(half | (bits >> 16 & 0x8000), Halves);
 }
+#endif
 
 inline Floats FromBfloat16(Halves half) {
   return (Floats)(__builtin_convertvector(half, Words) << 16);
