@@ -452,9 +452,9 @@ LEGEND = """\
 * **Numbers without a unit** are milliseconds of a step. Steps that take less than about 0.7 ms may
   be limited by TensorFlow's work on the host rather than by the GPU; that work took up to twice as
   long in one column of a row as in another.
-* **Different lengths** are drawn for each step, from [T/4, T]. **Mask**: this package's layer and
-  Keras's are called with the same mask; PyTorch gets packed sequences. **Lengths**: this package's
-  layer is called with lengths instead of a mask.
+* **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
+  **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
+  sequences. **Lengths**: this package's layer is called with lengths instead of a mask.
 * **Full length**: all sequences have T steps, and the layers get neither a mask nor lengths.
 * **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
 * **Ratio**: the time of the column to its left over this package's time, with a mask if there are
@@ -482,8 +482,9 @@ def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
         _speed_table(times, training=False, variant="full").rstrip(),
         "## Training, with a different sequence length in each training step",
         "All sequences of a training step are equally long, and each training step has another "
-        "length, from [T/2, T]. “Over a full step”: this package's training time per time step "
-        "here, over its training time per time step in “Training, full length”.",
+        "length, from [T/2, T]; eight lengths take turns. “Over a full step”: this package's "
+        "training time per time step here, over its training time per time step in “Training, "
+        "full length”.",
         _drawn_table(times).rstrip(),
         f"Written by `python -m benchmarks.gpu_lengths` from runs of {runs}.",
     ]
