@@ -34,14 +34,14 @@ LEGEND = f"""\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
   units, directions.
 * **This package** is a Keras layer in a `tf.function`; **{PREDICTOR}** is the layer's inference on
-  NumPy arrays, without TensorFlow's call. Keras runs in a `tf.function` as well, PyTorch in
-  `torch.inference_mode`, ONNX Runtime with one node per layer and bound inputs and outputs. Each
-  library has the same number of threads, and its data in its default layout.
+  NumPy arrays, without TensorFlow's call. Keras runs in a `tf.function` as well. In inference,
+  PyTorch runs in `torch.inference_mode`, and ONNX Runtime runs one node per layer with bound inputs
+  and outputs. Each library has the same number of threads, and its data in its default layout.
 * **Ratio**: the fastest other library's time over this package's; above 1, this package is faster.
 * **Numbers** without a unit are milliseconds of a call: the median over rounds and, in
-  parentheses, the quartiles. All are in float32 unless the page says otherwise. A training step is
-  the forward pass and the gradients of the inputs and all weights.
-* **Of matmul's rate**: the rate of the network's matrix products over the rate of `tf.matmul` of
+  parentheses, the quartiles. Networks are in float32 unless the page says otherwise. A training
+  step is the forward pass and the gradients of the inputs and all weights.
+* **Of matmul's rate**: the rate of the network's matrix products, divided by that of `tf.matmul` of
   two {MATMUL_SIZE}×{MATMUL_SIZE} matrices, timed in the same process and the same rounds.
 * **The call alone** is the time of a `tf.function` that adds two numbers. Every layer in a
   `tf.function` takes that time as well.
@@ -50,20 +50,25 @@ In each round, every library is called a few times, in random order, one after t
 anything is timed, outputs and gradients of all libraries are compared."""
 
 MEMORY_METHOD = """\
-The table compares the memory that a training step uses with the memory that it *needs*. Used is the
-peak that one step adds to the memory of a fresh process, plus the inputs, the weights and the
-gradient of the outputs. Needed is the sum of inputs, outputs, weights, the gradients of all three,
-and the (G + 2)·T·B·H·L·D numbers that the forward pass leaves for the backward pass, where G is the
-number of gates. The peak is that of the resident set (`VmHWM`, reset by `/proc/self/clear_refs`).
-malloc takes blocks of a page and more from the system and gives them back at once, and TensorFlow's
-pool for oneDNN is off, so memory that is kept for later does not count. The system counts pages in
-steps of 32 per core, so networks that need less than a megabyte are too small to tell."""
+The table compares the memory that a training step uses with the memory that it needs. The memory
+*used* is the peak that one step adds to the memory of a process that has run three steps, plus the
+inputs, the weights and the gradient of the outputs. The memory *needed* is a reference amount that
+is computed in the same way for all libraries and kinds of cells. It is the sum of inputs, outputs,
+weights, the gradients of all three, and (G + 2)·T·B·H·L·D numbers that stay from the forward pass
+for the backward pass, where G is the number of gates. This package's plain RNN keeps fewer numbers,
+so its ratio can be below 1.
+
+The peak is that of the resident set (`VmHWM`, reset by `/proc/self/clear_refs`). malloc is set
+(`MALLOC_MMAP_THRESHOLD_`) to take blocks of a page or more from the system and to give them back at
+once, and TensorFlow's pool for oneDNN is off, so memory that is kept for later does not count. The
+kernel updates its page count only in batches of 32 pages per core, so results below a megabyte are
+not reliable."""
 
 
 WHERE_IT_IS_SLOWER = f"""\
 A layer in a `tf.function` is slower than others where the call alone takes a large part of the
-time, that is, with one short sequence. It also packs its weights anew in every call, which shows
-with small batches ([what to know for
+time, that is, with one short sequence. It also packs its weights in every call, which shows with
+small batches ([what to know for
 speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does without both."""
 
 
@@ -192,7 +197,9 @@ def _summary(
         question = f"Inference of one sequence, {_NAMES[system]}: bfloat16's speed over float32's"
         add(question, {network: one.median for network, one in spreads.items()})
     if memory:
-        question = "Training: peak memory over needed memory, where that is a megabyte or more"
+        question = (
+            "Training: peak memory over needed memory, for networks that need a megabyte or more"
+        )
         add(question, {network: one.median for network, one in memory.items()}, is_gain=False)
     return rows
 
@@ -218,7 +225,7 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     text = [
         "# Speed on a CPU",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime. "
-        "Networks that gain the least come first.",
+        "In the tables of times and of memory, the networks that gain the least come first.",
         "![Speed over each peer's, per network](cpu.svg)",
         LEGEND,
         "## In short",
@@ -277,7 +284,8 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     text += [
         "## Largest differences from this package's numbers",
         "Each number is the largest difference, divided by the tensor's largest magnitude. The "
-        "columns of this package have the same layer with other data or types.",
+        "columns of this package show the same layer and inputs in time-major layout, in bfloat16, "
+        "or run by CpuPredictor.",
         _table(rows),
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",

@@ -449,16 +449,17 @@ def _read(directory: pathlib.Path) -> tuple[Times, dict[str, dict[str, str]]]:
 LEGEND = """\
 * **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
   steps; the type, where tf32 is float32 with TensorFloat-32 allowed.
-* **Numbers without a unit** are milliseconds of a step. A step of less than about 0.7 ms waits for
-  TensorFlow's own work on the host, whose speed differs by up to two times between the columns of a
-  row.
-* **Different lengths** are drawn anew for each step, from [T/4, T]. **Mask**: this package's layer
-  and Keras's are called with the same mask, PyTorch's with packed sequences. **Lengths**: the layer
-  is called with lengths.
+* **Numbers without a unit** are milliseconds of a step. Steps that take less than about 0.7 ms may
+  be limited by TensorFlow's work on the host rather than by the GPU; that work took up to twice as
+  long in one column of a row as in another.
+* **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
+  **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
+  sequences. **Lengths**: this package's layer is called with lengths instead of a mask.
 * **Full length**: all sequences have T steps, and the layers get neither a mask nor lengths.
 * **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
-* **Ratio**: the time of the column to its left over this package's; above 1, this package's kernels
-  are faster. Rows that gain the least over Keras come first.
+* **Ratio**: the time of the column to its left over this package's time, with a mask if there are
+  different lengths; above 1, this package's kernels are faster. Rows that gain the least over Keras
+  come first.
 * **–** was not measured. Keras has no kernel of cuDNN's in bfloat16."""
 
 
@@ -479,10 +480,11 @@ def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
         _speed_table(times, training=False, variant="mask").rstrip(),
         "## Inference, full length",
         _speed_table(times, training=False, variant="full").rstrip(),
-        "## Training, with another number of steps each time",
-        "All sequences of a step are equally long, and each step has another length, from "
-        "[T/2, T]. «Over a full step» is the time that such a step takes for each time step, "
-        "divided by the time that a step of T time steps takes for each.",
+        "## Training, with a different sequence length in each training step",
+        "All sequences of a training step are equally long, and each training step has another "
+        "length, from [T/2, T]; eight lengths take turns. “Over a full step”: this package's "
+        "training time per time step here, over its training time per time step in “Training, "
+        "full length”.",
         _drawn_table(times).rstrip(),
         f"Written by `python -m benchmarks.gpu_lengths` from runs of {runs}.",
     ]

@@ -133,7 +133,8 @@ def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, f
 def _summary(times: Times) -> list[str]:
     """For each question and peer, how many times as fast this package is."""
     lines = [
-        "| | against | networks and types | geometric mean | the slowest row | slower rows |",
+        "| | against | networks and types | geometric mean | the smallest ratio, in "
+        "| slower rows |",
         "|---|---|---|---|---|---|",
     ]
     for part in PARTS:
@@ -143,7 +144,7 @@ def _summary(times: Times) -> list[str]:
                 continue
             slowest = min(ratios, key=lambda key: ratios[key])
             lines.append(
-                f"| {part} | {title}{' (rows over 0.2 ms)' if least else ''} | {len(ratios)} | "
+                f"| {part} | {title} | {len(ratios)} | "
                 f"{statistics.geometric_mean(ratios.values()):.2f} | {ratios[slowest]:.2f}, "
                 f"{slowest.rpartition(', ')[0]} | {sum(x < 1 for x in ratios.values())} |"
             )
@@ -181,22 +182,25 @@ LEGEND = """\
   steps. The networks and lengths are those of DeepBench and some more.
 * **Type**: tf32 is float32 where TensorFloat-32 is allowed.
 * **Numbers without a unit** are milliseconds of a step; in training, that is a forward and a
-  backward pass.
+  backward pass. TensorFlow runs several short steps (8 to 64) in one `tf.function` call.
 * **Ratio**: the time of the column to its left over this package's in the same layout; above 1,
-  this package is faster. Keras is compared with batch-major data, its layout, the others with
-  time-major data, theirs.
-* **cuDNN** is called from C++, without a framework: kernel by kernel («eager»), or as a replayed
-  CUDA graph («graph»), each with the fastest of cuDNN's algorithms. In float32, only the standard
-  algorithm counts: the persistent ones are exact to about 1e-5 only, and this package does not use
-  them in float32 either.
-* **Algorithm**: the one that this package measured to be the fastest. `resident` is its own, the
-  others are cuDNN's.
+  this package is faster. Keras is compared with batch-major data, which is its layout; PyTorch and
+  cuDNN are compared with time-major data, which is theirs.
+* **cuDNN** is called from C++, without a framework: kernel by kernel (“eager”), or as a replayed
+  CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32, only the
+  standard algorithm counts: the persistent ones are exact to about 1e-5 only, and this package does
+  not use them in float32 either. In the first two tables, only rows where cuDNN's graph takes more
+  than 0.2 ms are compared with the graph.
+* **Algorithm**: the one that this package chose by measuring
+  ([how](../../docs/internals/cudnn.md#choice)). In inference, that is the fastest; in training,
+  `standard` is taken if it needs less than 5 % longer than the fastest. `resident` is this
+  package's own, the others are cuDNN's.
 * **Memory** is the peak of what TensorFlow's allocator gave out, divided by Keras's peak.
 * **–** was not measured. Keras has no kernel of cuDNN's in bfloat16.
 
 The rows were measured before this package had
-[kernels of its own for training](../../docs/internals/gpu_kernels.md); `algorithm="cudnn"` still
-runs what they show. All systems of a row ran on one GPU, one after the other."""
+[persistent kernels](../../docs/internals/gpu_kernels.md). With `algorithm="cudnn"`, networks still
+run as they did then. All systems of a row ran on one GPU, one after the other."""
 
 
 def _means_by(times: Times) -> list[str]:
@@ -327,16 +331,16 @@ def page(results: Results) -> str:
     text = [
         "# Sequences of equal length on a GPU",
         "This page says how many times as fast this package is as Keras, as PyTorch, and as a "
-        "C++ program that calls cuDNN. In the tables of all rows, those that gain the least come "
-        "first.",
+        "C++ program that calls cuDNN. In the tables of all rows, the rows that gain the least "
+        "come first.",
         "![Sorted ratios](gpu_speed.svg)",
         LEGEND,
         "## In short",
         "\n".join(_summary(times)),
-        "In a slower row, the other takes less time than this package. "
+        "Slower rows are those in which the other takes less time than this package. "
         "[Where it gains little, and why](../../docs/internals/cudnn.md#where-it-gains-little).",
         "## By type",
-        "The table has geometric means of the ratios and, in parentheses, numbers of rows.",
+        "The table has geometric means of the ratios and, in parentheses, the numbers of rows.",
         "\n".join(_means_by(times)),
         "## Memory",
         _memory_summary(memory),

@@ -16,6 +16,7 @@ network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persiste
 `graph_speed` measures what makes CUDA graphs slower; `dropout` measures what the masks cost.
 """
 
+import collections
 import concurrent.futures
 import json
 import os
@@ -363,11 +364,11 @@ ABOUT = {
     "tests_without_replay": "the tests that use the GPU, without CUDA graphs",
     "tests_of_gpu": "the tests that need a GPU",
     "sanitizer": "small networks by cuDNN, under NVIDIA's compute-sanitizer",
-    "sanitizer_persistent": "small networks by this package's kernels, under it",
-    "char_lm": "the example that trains a language model",
-    "two_gpus": "the same example on two GPUs",
+    "sanitizer_persistent": "small networks by this package's kernels, under compute-sanitizer",
+    "char_lm": "`examples/char_lm.py`, which trains a language model",
+    "two_gpus": "`char_lm` on two GPUs",
     "graph_speed": "what makes CUDA graphs slower",
-    "dropout": "what a training step takes with dropout and without",
+    "dropout": "the time of a training step with dropout and without",
 }
 
 
@@ -401,7 +402,7 @@ def _render(directory: pathlib.Path) -> None:
         sections[path.stem] = _section(path.stem, json.loads(path.read_text()))
     text = [
         "# Tests of the package on a GPU",
-        "What ran on the machines that each section names, and what came of it:",
+        "Each section names a machine and says what ran on it, and with what result:",
         "\n".join(f"* [{name}](#{name}): {ABOUT[name]}" for name in sorted(sections)),
     ]
     for name, section in sorted(sections.items()):
@@ -410,9 +411,20 @@ def _render(directory: pathlib.Path) -> None:
     report.write_text("\n\n".join(text) + "\n")
 
 
+def _named(environment: dict[str, str]) -> str:
+    """The machine and the versions, with GPUs of one kind counted: `"A, 1; A, 1"` are two A."""
+    gpus = environment["GPU"].split("; ")
+    kinds = [
+        " × ".join([str(n)] * (n > 1) + [kind]) for kind, n in collections.Counter(gpus).items()
+    ]
+    return ", ".join(
+        f"{key} {value}" for key, value in {**environment, "GPU": "; ".join(kinds)}.items()
+    )
+
+
 def _section(name: str, part: dict[str, Any]) -> str:
     environment, result = part["environment"], part["result"]
-    text = [", ".join(f"{key} {value}" for key, value in environment.items())]
+    text = [_named(environment)]
     if name.startswith("tests"):
         rows = [
             {"module": module, **counts} for module, counts in sorted(result["modules"].items())
@@ -438,23 +450,23 @@ def _section(name: str, part: dict[str, Any]) -> str:
         text += [_table(rows)]
         if name == "sanitizer":
             text += [
-                "An uninitialised read that is gone when cuDNN's workspace and reserve space are "
-                "filled beforehand is one that cuDNN makes of its own scratch memory."
+                "If a report disappears once cuDNN's workspace and reserve space are filled, the "
+                "uninitialised read was cuDNN reading its own scratch memory."
             ]
     elif name == "graph_speed" and "forks" in result:
         text += [
-            f"What an empty kernel in a graph of {result['kernels']} takes, in one process, "
-            "after each of these in turn:",
+            f"Microseconds per kernel in a graph of {result['kernels']} empty kernels, measured in "
+            "one process after each of these in turn:",
             _table(
                 [
                     {"after": row["after"], "µs per kernel": row["per_kernel"]}
                     for row in result["microseconds"]
                 ]
             ),
-            f"What a node takes in graphs of {result['steps']} steps of two empty kernels, "
-            "with and without forks (a side branch of one kernel every "
-            f"{result['fork_every']} steps) and filling {result['filled_bytes']} bytes at the "
-            "start of each step:",
+            f"Microseconds per node in graphs of {result['steps']} steps. A step is two empty "
+            f"kernels, in some graphs preceded by a fill of {result['filled_bytes']} bytes; in "
+            f"graphs with forks, one step in {result['fork_every']} has a side branch of one "
+            "kernel.",
             _table(
                 [
                     {

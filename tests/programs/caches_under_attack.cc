@@ -181,7 +181,7 @@ void ReadDamaged(Random* random) {
     std::string code;
     const bool is_read = CompiledCodeCache(CodeFolder()).Read(kKey, &code);
     Check(is_read == (Content(file) == before), "whether damaged code is read");
-    ++counts[kCode][is_read ? "not changed" : "refused"];
+    ++counts[kCode][is_read ? "damage left the same bytes; read" : "refused"];
     CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf((*random)()));
     Check(CompiledCodeCache(CodeFolder()).Read(kKey, &code) && IsWhole(code),
           "code that is written anew");
@@ -206,8 +206,8 @@ void ReadDamaged(Random* random) {
   Check(read(pipe_ends[0], &found, 1) == 1, "an answer");
   close(pipe_ends[0]);
   close(pipe_ends[1]);
-  ++counts[kChoices]
-          [found == kNumNames ? "all lines are choices" : "lines left out"];
+  ++counts[kChoices][found == kNumNames ? "all choices were still read"
+                                        : "damaged lines were ignored"];
   const unsigned seed = (*random)();
   InAnotherProcess([&] {
     Random other(seed);
@@ -229,8 +229,8 @@ void WriteInVain(Random* random) {
     }
   });
   InAnotherProcess(CheckAll);
-  ++counts[kChoices]["what was stored stays"];
-  ++counts[kCode]["what was stored stays"];
+  ++counts[kChoices]["earlier contents kept"];
+  ++counts[kCode]["earlier contents kept"];
 }
 
 void Print() {

@@ -127,7 +127,7 @@ def _train_on_full(
     process = runs.start(work, log)
     assert process.wait() == 0, f"it does not go on from step {step}:\n{process.printed()}"
     runs.check_finished(work)
-    return "said so in one line, then went on to the same end"
+    return "reported in one line that it could not write; later went on to the same end"
 
 
 def _convert_on_full(disk: Disk, directory: pathlib.Path, kilobytes: int, suffix: str) -> str:
@@ -141,7 +141,7 @@ def _convert_on_full(disk: Disk, directory: pathlib.Path, kilobytes: int, suffix
     _check_one_line(process, r"python -m cudnn_rnn_tf convert: error: .*")
     left = [path for path in disk.path.iterdir() if path != source]
     assert not left, f"{left} is left on a full disk"
-    return "said so in one line, left nothing"
+    return "reported in one line that it could not write; left no file"
 
 
 def _train_on_read_only(runs: training.Training, disk: Disk, directory: pathlib.Path) -> str:
@@ -158,7 +158,7 @@ def _train_on_read_only(runs: training.Training, disk: Disk, directory: pathlib.
     process = runs.start(disk.path / "work", directory / "work.log")
     assert process.wait() == 0, process.printed()
     runs.check_finished(disk.path / "work")
-    return "said so in one line, then went on to the same end"
+    return "reported in one line that it could not write; later went on to the same end"
 
 
 def _convert_on_read_only(disk: Disk, directory: pathlib.Path) -> str:
@@ -169,7 +169,7 @@ def _convert_on_read_only(disk: Disk, directory: pathlib.Path) -> str:
     _check_one_line(process, r"python -m cudnn_rnn_tf convert: error: .*")
     # It can be read all the same.
     assert _convert(source, directory / "elsewhere.pt", directory).wait() == 0
-    return "said so in one line; what is there can be converted to elsewhere"
+    return "reported in one line that it could not write; the file converts to another disk"
 
 
 def _attack_caches(disk: Disk, directory: pathlib.Path, count: int, seed: int) -> dict[str, Any]:

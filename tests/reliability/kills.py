@@ -74,7 +74,9 @@ def kill_training(
         elif process.wait() != 0:
             raise AssertionError(f"a resumed run failed:\n{process.printed()}")
         runs.check_finished(work)
-        seen["training runs that were killed, resumed and equal to the bit"] += kills_of_run > 0
+        seen["training runs that were killed and resumed and ended equal to the bit"] += (
+            kills_of_run > 0
+        )
         seen["most kills of one training run"] = max(
             kills_of_run, seen["most kills of one training run"]
         )
@@ -139,7 +141,9 @@ def kill_conversions(
             ends["inside a write" if partial else "between writes"] += 1
             for path in partial:
                 shutil.rmtree(path)
-    seen["conversions that were killed and left the old file or the new, whole"] += ends.total()
+    seen["conversions that were killed and left the whole old file or the whole new one"] += (
+        ends.total()
+    )
 
 
 def _convert(source: pathlib.Path, target: pathlib.Path, log: pathlib.Path) -> forks.Fork:

@@ -20,13 +20,14 @@ KINDS = {
     "files": (
         "Damaged files",
         "files",
-        "Bytes of good files are changed, inserted, removed or cut off. In the table, `files` are "
-        "given to `python -m cudnn_rnn_tf convert`. It must convert the file, or say in one line "
-        "what is wrong and write nothing. `saved` are models, weights, checkpoints and SavedModels "
-        "that Keras and TensorFlow read; a layer that could not be loaded must stay as it was. "
-        "Formats without checksums, such as HDF5, load with changed numbers. A GPU program keeps "
-        "two kinds of files for the next process: the choice file has the measured choices of "
-        "algorithms, and `kernel code` stands for files of compiled kernels.",
+        "Bytes of good files are changed, inserted, removed or cut off. Rows `files` are files "
+        "given to `python -m cudnn_rnn_tf convert`, which must convert the file, or say in one "
+        "line what is wrong and write nothing. Rows `saved` stand for models, weights, checkpoints "
+        "and SavedModels that Keras and TensorFlow read; a layer that could not be loaded must "
+        "stay as it was. Files without checksums, such as HDF5, may load with changed numbers; "
+        "that is not counted as a failure. A GPU program keeps two kinds of files for the next "
+        "process: the choice file has the measured choices of algorithms, and `kernel code` stands "
+        "for files of compiled kernels.",
     ),
     "kills": (
         "Kills",
@@ -35,31 +36,70 @@ KINDS = {
         "and killed again. After each kill, the newest checkpoint must not be older than the "
         "newest one that was seen before the kill. Its tensors must be those, to the bit, that an "
         "undisturbed run saved at the same step. At the end, the training history must be the same "
-        "text. `convert` is killed while it replaces a file, which must then be the whole old file "
-        "or the whole new one. Programs that write the choice file and the kernel code are killed "
-        "as well; each write takes a millisecond. The programs in Python begin as forks of "
-        "a process that has imported TensorFlow.",
+        "text. `convert` is killed while it replaces a file; afterwards, the file must be the "
+        "whole old file or the whole new one. Programs that write the choice file and the kernel "
+        "code are killed as well; a write lasts about a millisecond, so few kills fall inside one. "
+        "To save start-up time, the programs in Python begin as forks of a process that has "
+        "imported TensorFlow.",
     ),
     "disks": (
         "Full and read-only disks",
         "programs",
-        "The disks are file systems in memory, of random sizes or mounted read-only. A program "
-        "must say in one line that it cannot write, and leave the files that are there as they "
-        "are. When there is room again, training must go on and end with the same bits as an "
-        "undisturbed run.",
+        "The disks are file systems in memory, of random sizes or mounted read-only. `convert` and "
+        "the training program must say in one line that they cannot write, and every program must "
+        "leave the files that are there as they are. When there is room again, training must go on "
+        "and end with the same bits as an undisturbed run.",
     ),
     "soak": (
         "Soaks",
-        "steps",
+        "steps or kills",
         "In `tests/reliability/soak.py`, eight threads train and infer with changing shapes and "
-        "lengths, in one process and in two at once, and compare their results with those of a "
-        "CPU. The memory is watched: the least that a process needs in the last quarter of the "
-        "time may exceed the least in the second quarter by no more than 5 % and 100 MB. Then "
-        "steps run out of memory, and a small step after each of them must be right. At last, a "
-        "program under `keras.callbacks.BackupAndRestore`, and one of two workers under "
+        "lengths, in one process and then in two at once, and compare with results computed alone "
+        "on a CPU (in runs without a GPU, the same CPU). The memory is watched: the least that a "
+        "process needs in the last quarter of the time may exceed the least in the second quarter "
+        "by no more than 5 % and 100 MB. Then steps grow until memory runs out; after each "
+        "failure, a small step must still give the right result. Finally, a program under "
+        "`keras.callbacks.BackupAndRestore`, and one of two workers under "
         "`tf.distribute.MultiWorkerMirroredStrategy`, are killed and resumed.",
     ),
 }
+# Earlier runs have left these words; the page says the same more clearly.
+CLEARER = {
+    "all lines are choices": "all choices were still read",
+    "as on a CPU": "as computed alone on a CPU",
+    "conversions that were killed and left the old file or the new, whole": (
+        "conversions that were killed and left the whole old file or the whole new one"
+    ),
+    "finite": "the loss is finite",
+    "lines left out": "damaged lines were ignored",
+    "no memory backward, then a small step was right": (
+        "out of memory in the backward pass, then a small step was right"
+    ),
+    "no memory forward, then a small step was right": (
+        "out of memory in the forward pass, then a small step was right"
+    ),
+    "not changed": "damage left the same bytes; read",
+    "resumed, in the end equal to the bit": "resumed; the final weights are equal to the bit",
+    "said so in one line, left nothing": (
+        "reported in one line that it could not write; left no file"
+    ),
+    "said so in one line, then went on to the same end": (
+        "reported in one line that it could not write; later went on to the same end"
+    ),
+    "said so in one line; what is there can be converted to elsewhere": (
+        "reported in one line that it could not write; the file converts to another disk"
+    ),
+    "training runs that were killed, resumed and equal to the bit": (
+        "training runs that were killed and resumed and ended equal to the bit"
+    ),
+    "what was stored stays": "earlier contents kept",
+    "CPU:0": "a CPU, whose name was not recorded",
+}
+PROCESSES = {
+    "threads": ["in one process"],
+    "processes": ["in the first of two processes", "in the second"],
+}
+MEMORY = {"host": "resident set (RSS)", "gpu": "GPU memory"}
 
 
 def write(path: pathlib.Path = PAGE) -> None:
@@ -78,6 +118,7 @@ def text(rows: list[dict[str, Any]]) -> str:
             "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). This page is written "
             "from all of these lines. A failure is a crash, a hang, an exception of a wrong type, "
             "a wrong result, a layer that is half restored, or a step that was saved and is lost."
+            + ("" if _used_a_gpu(rows) else " All runs so far were on CPUs.")
         ),
         "",
         "| run | how many | failures | hours |",
@@ -97,20 +138,21 @@ def text(rows: list[dict[str, Any]]) -> str:
         "",
         "## The runs",
         "",
-        "A + after a commit says that files had been changed since that commit.",
+        "A + after a commit means that files had been changed since that commit.",
         "",
     ]
     lines += ["| run | date | commit | machine | minutes |"]
     lines += ["|---|---|---|---|---|"]
     for row in rows:
         lines.append(
-            f"| {row['run']} | {row['date']} | {row['commit']} | {row['machine']} "
+            f"| {row['run']} | {row['date']} | {row['commit']} | {_clearer(row['machine'])} "
             f"| {row['seconds'] / 60:.0f} |"
         )
     versions = collections.Counter(
         ", ".join(f"{name} {version}" for name, version in row["versions"].items()) for row in rows
     )
-    lines += ["", *(f"* Runs with {names}: {count}" for names, count in versions.items())]
+    which = f"All {len(rows)} runs" if len(versions) == 1 else "{} of the runs"
+    lines += ["", *(f"* {which.format(n)} used {names}." for names, n in versions.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -122,9 +164,8 @@ def _section(rows: list[dict[str, Any]], title: str, unit: str, about: str) -> l
         lines.append(f"| {group} | {end} | {count:,} |")
     notes = []
     for row in rows:
-        notes += [f"{what}: {count:,}" for what, count in row.get("seen", {}).items()]
-        for part, processes in row.get("memory", {}).items():
-            notes += [f"{_memory(part, samples)} ({row['machine']})" for samples in processes]
+        notes += [f"{_clearer(what)}: {count:,}" for what, count in row.get("seen", {}).items()]
+        notes += _memory(row.get("memory", {}), row["commit"])
         notes += [f"Failed at {row['commit']}: {failure}" for failure in row["failures"]]
     return lines + [""] * bool(notes) + [f"* {note}" for note in notes]
 
@@ -133,18 +174,38 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def _memory(part: str, samples: list[dict[str, int]]) -> str:
-    """The least that a process needed in each quarter of its time."""
-    quarter = max(1, len(samples) // 4)
-    texts = []
-    for name in samples[0]:
-        needs = [
-            min(sample[name] for sample in samples[begin : begin + quarter])
-            for begin in range(0, 4 * quarter, quarter)
-            if begin < len(samples)
-        ]
-        texts.append(f"{name} {', '.join(map(str, needs))} MB")
-    return f"least memory in each quarter of the time, {part}: {'; '.join(texts)}"
+def _clearer(words: str) -> str:
+    return CLEARER.get(words, words)
+
+
+def _used_a_gpu(rows: list[dict[str, Any]]) -> bool:
+    samples = (
+        sample
+        for row in rows
+        for processes in row.get("memory", {}).values()
+        for of_process in processes
+        for sample in of_process
+    )
+    return any("gpu" in sample for sample in samples)
+
+
+def _memory(memory: dict[str, list[list[dict[str, int]]]], commit: str) -> list[str]:
+    """The least that the processes of a run needed in each quarter of their time."""
+    texts = collections.defaultdict(list)
+    for part, processes in memory.items():
+        for where, samples in zip(PROCESSES[part], processes, strict=True):
+            quarter = max(1, len(samples) // 4)
+            for name in samples[0]:
+                needs = [
+                    min(sample[name] for sample in samples[begin : begin + quarter])
+                    for begin in range(0, 4 * quarter, quarter)
+                    if begin < len(samples)
+                ]
+                texts[name].append(f"{where} {', '.join(map(str, needs))}")
+    return [
+        f"least {MEMORY[name]} in each quarter of the time, in MB: {'; '.join(found)} (at {commit})"
+        for name, found in texts.items()
+    ]
 
 
 def _totals(rows: list[dict[str, Any]]) -> collections.Counter:
@@ -153,7 +214,7 @@ def _totals(rows: list[dict[str, Any]]) -> collections.Counter:
     for row in rows:
         for group, ends in row["counts"].items():
             for end, count in ends.items():
-                totals[group, end] += count
+                totals[group, _clearer(end)] += count
     return totals
 
 

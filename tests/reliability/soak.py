@@ -157,7 +157,7 @@ def _compare(what: str, kills: int, folders: Sequence[pathlib.Path]) -> dict[str
         len({array.tobytes() for array in arrays}) == 1 for arrays in zip(*weights, strict=True)
     ]
     failures = [] if all(same) else [f"{same.count(False)} of {len(same)} weights differ"]
-    ends = {"resumed, in the end equal to the bit": kills * all(same)}
+    ends = {"resumed; the final weights are equal to the bit": kills * all(same)}
     return {"counts": {what: ends}, "failures": failures}
 
 

@@ -137,9 +137,9 @@ def work_in_threads(seconds: float, seed: int) -> dict[str, Any]:
         while time.monotonic() < end:
             case, kind = cases[own.integers(len(cases))], own.integers(3)
             what, done = (
-                ("inference", "as on a CPU"),
-                ("gradients", "as on a CPU"),
-                ("training steps", "finite"),
+                ("inference", "as computed alone on a CPU"),
+                ("gradients", "as computed alone on a CPU"),
+                ("training steps", "the loss is finite"),
             )[kind]
             try:
                 trainers[index].step() if kind == 2 else case.check(with_gradients=bool(kind))
@@ -217,7 +217,7 @@ def run_out_of_memory() -> dict[str, Any]:
                     step.run(60, batch)
                     ends["worked"] += 1
                 except tf.errors.ResourceExhaustedError:
-                    ends[f"no memory {step.at}, then a small step was right"] += 1
+                    ends[f"out of memory {step.at}, then a small step was right"] += 1
                     found = step.run(4, 8)
                     if not all(map(np.allclose, found, of_small, [1e-2] * 2, [1e-3] * 2)):
                         failures.append(f"after {batch} sequences a small step is wrong")
@@ -236,7 +236,7 @@ class _Step:
 
     def run(self, times: int, batch: int) -> list[np.ndarray]:
         """The loss and its gradient, of data that are all ones."""
-        self.at = "for the data"
+        self.at = "while the data were made"
         with tf.device(DEVICE):
             params = tf.constant(self._params, self.dtype)
             inputs = tf.ones([times, batch, self._config.input_size], self.dtype)
@@ -244,12 +244,12 @@ class _Step:
             states = [tf.zeros(shape, self.dtype) for shape in shapes]
             with tf.GradientTape() as tape:
                 tape.watch(params)
-                self.at = "forward"
+                self.at = "in the forward pass"
                 outputs, _ = ops.forward(
                     self._config, inputs, states, params, algorithm=self._algorithm
                 )
                 total = tf.reduce_mean(tf.cast(outputs, tf.float32) ** 2)
-            self.at = "backward"
+            self.at = "in the backward pass"
             gradient = tape.gradient(total, params)
             return [result.numpy().astype(np.float32) for result in (total, gradient)]
 
