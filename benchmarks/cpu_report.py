@@ -34,7 +34,7 @@ LEGEND = f"""\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
   units, directions.
 * **This package** is a Keras layer in a `tf.function`; **{PREDICTOR}** is the layer's inference on
-  NumPy arrays, without TensorFlow's call. Keras runs in a `tf.function` as well. In inference,
+  NumPy arrays, without the overhead of calling TensorFlow. Keras runs in a `tf.function` as well. In inference,
   PyTorch runs in `torch.inference_mode`, and ONNX Runtime runs one node per layer with bound inputs
   and outputs. Each library has the same number of threads, and its data in its default layout.
 * **Ratio**: the fastest other library's time over this package's; above 1, this package is faster.
@@ -69,7 +69,8 @@ WHERE_IT_IS_SLOWER = f"""\
 A layer in a `tf.function` is slower than others where the call alone takes a large part of the
 time, that is, with one short sequence. It also packs its weights in every call, which shows with
 small batches ([what to know for
-speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does without both."""
+speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` needs no such call, and
+packs its weights once."""
 
 
 class Spread(NamedTuple):
