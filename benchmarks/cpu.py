@@ -10,38 +10,18 @@ left out and named. `--render` writes the last two from the first again.
 
 import contextlib
 import dataclasses
-import datetime
-import importlib.util
 import json
 import os
 import pathlib
-import platform
-import random
 import re
-import subprocess
-import time
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from absl import app, flags
 
-from benchmarks import cpu_report
+from benchmarks import cpu_report, cpu_timing
 from benchmarks.cpu_models import NETWORKS, Network
-from benchmarks.cpu_worker import (
-    BFLOAT16,
-    COMPILED_CODE,
-    EXACT_MALLOC,
-    FUSED,
-    KERAS,
-    ONNX,
-    PEERS,
-    PREDICTOR,
-    PREDICTOR_BFLOAT16,
-    TIME_MAJOR,
-    TORCH,
-    Worker,
-)
+from benchmarks.cpu_timing import IN_HALF_TYPES
+from benchmarks.cpu_worker import COMPILED_CODE, EXACT_MALLOC, FUSED, ONNX, PREDICTOR, Worker
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -56,95 +36,6 @@ _THREADS = flags.DEFINE_integer(
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Rounds per network.", lower_bound=1)
 _QUICK = flags.DEFINE_bool("quick", False, "3 rounds of a few calls: to see that all works.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the report of the cpu.json that is there.")
-
-# Parts of the largest magnitude in a tensor. Float32 rounds at 6e-8; a weight's gradient adds up
-# T * B products, and steps and layers amplify what differs before them.
-TOLERANCE = {"outputs": 1e-5, "gradient": 1e-4}
-BFLOAT16_TOLERANCE = 0.05  # Ten roundings of 2^-8: inputs and weights lose theirs at the start.
-
-# One library's share of a round: this long, within these numbers of calls.
-BLOCK_SECONDS, QUICK_BLOCK_SECONDS = 0.3, 0.05
-CALLS = (3, 300)
-# So long the last library's threads take to fall asleep.
-PAUSE_SECONDS = 0.03
-
-_AT_BATCH_1 = (BFLOAT16, PREDICTOR_BFLOAT16)
-_INFERENCE_ONLY = (ONNX, PREDICTOR, *_AT_BATCH_1)
-_SHORT_NAMES = {"torch": TORCH, "keras": KERAS, "onnxruntime": ONNX}
-
-
-def check_results(
-    network: Network, results: Mapping[str, Mapping[str, np.ndarray]]
-) -> dict[str, float]:
-    """Compares what the libraries computed with what `cudnn_rnn_tf` did.
-
-    Returns:
-        The largest difference per library, as a part of the tensor's largest magnitude.
-
-    Raises:
-        ValueError: if a tensor's shape differs or its difference exceeds the tolerance.
-    """
-    differences = {}
-    for library, tensors in results.items():
-        if library == FUSED:
-            continue
-        largest = 0.0
-        for name, tensor in tensors.items():
-            if library in _AT_BATCH_1 and name != "outputs":
-                continue
-            expected = results[FUSED][name]
-            if tensor.shape != expected.shape:
-                raise ValueError(
-                    f"{network}: {name} of {library} has shape {tensor.shape}, but of {FUSED} "
-                    f"{expected.shape}"
-                )
-            difference = float(np.abs(tensor - expected).max() / np.abs(expected).max())
-            tolerance = TOLERANCE["gradient" if name.startswith("gradient") else "outputs"]
-            tolerance = BFLOAT16_TOLERANCE if library in _AT_BATCH_1 else tolerance
-            if not difference <= tolerance:  # NaN is a difference, too.
-                raise ValueError(
-                    f"{network}: {name} of {library} and of {FUSED} differ by {difference:.2g} of "
-                    f"the largest magnitude, which is more than {tolerance:.2g}; nothing was timed"
-                )
-            largest = max(largest, difference)
-        differences[library] = largest
-    return differences
-
-
-def time_network(
-    network: Network, workers: Mapping[str, Worker], rounds: int, block_seconds: float
-) -> dict[str, Any]:
-    """Checks and times one network.
-
-    Returns:
-        `differences`, as of `check_results`, and `seconds`, by what was timed and by library the
-        median call of each round.
-    """
-    used = {
-        library: worker
-        for library, worker in workers.items()
-        if library not in _AT_BATCH_1 or network.batch_size == 1
-    }
-    for worker in used.values():
-        worker.send("load", network, True)
-    results = {library: worker.receive() for library, worker in used.items()}
-    differences = check_results(network, results)
-    used[FUSED].ask("load_yardsticks")
-    jobs = [("inference", library) for library in used]
-    jobs += [("training", library) for library in used if library not in _INFERENCE_ONLY]
-    jobs += [("matmul", FUSED), ("tf.function", FUSED)]
-
-    calls = {}
-    for what, library in jobs:
-        seconds = used[library].ask("time", what, CALLS[0])
-        calls[what, library] = min(max(round(block_seconds / seconds), CALLS[0]), CALLS[1])
-    samples: dict[str, dict[str, list[float]]] = {what: {} for what, _ in jobs}
-    for _ in range(rounds):
-        for what, library in random.sample(jobs, len(jobs)):
-            time.sleep(PAUSE_SECONDS)
-            seconds = used[library].ask("time", what, calls[what, library])
-            samples[what].setdefault(library, []).append(seconds)
-    return {"differences": differences, "seconds": samples}
 
 
 def measure_memory(network: Network, library: str, threads: int, steps: int) -> dict[str, Any]:
@@ -163,46 +54,19 @@ def measure_memory(network: Network, library: str, threads: int, steps: int) -> 
         }
 
 
-def _environment() -> dict[str, str]:
-    def git(*command: str) -> str:
-        process = subprocess.run(
-            ["git", *command], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        return process.stdout.strip() if process.returncode == 0 else "unknown"
-
-    changes = git("status", "--porcelain", "--", ".", ":!benchmarks/results")
-    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": git("rev-parse", "--short=12", "HEAD") + (" with local changes" * bool(changes)),
-        "processor": model.group(1) if model else platform.machine(),
-        "cores": str(os.cpu_count()),
-        "threads of each library": str(_THREADS.value),
-        "load average before": f"{os.getloadavg()[0]:.2f}",
-        "Python": platform.python_version(),
-    }
-
-
 def run(file: pathlib.Path) -> None:
     """Runs the benchmark as the flags say; the file has all finished networks at any time."""
-    unknown = set(_PEERS.value) - set(_SHORT_NAMES)
-    if unknown:
-        raise app.UsageError(
-            f"expected --peers among {', '.join(_SHORT_NAMES)}, but received "
-            f"{', '.join(sorted(unknown))}"
-        )
     networks = [network for network in NETWORKS if re.search(_SHAPES.value, str(network))]
     if not networks:
         raise app.UsageError(
             f"expected --shapes to match one of {'; '.join(map(str, NETWORKS))}, but received "
             f"{_SHAPES.value!r}"
         )
-    peers = [_SHORT_NAMES[name] for name in _PEERS.value]
-    missing = [peer for peer in peers if not all(map(importlib.util.find_spec, PEERS[peer]))]
-    peers = [peer for peer in peers if peer not in missing]
+    peers, missing = cpu_timing.find_peers(_PEERS.value)
     rounds = 3 if _QUICK.value else _ROUNDS.value
-    block_seconds = QUICK_BLOCK_SECONDS if _QUICK.value else BLOCK_SECONDS
-    environment = _environment()
+    block_seconds = cpu_timing.block_seconds(_QUICK.value)
+    environment = cpu_timing.environment()
+    environment["threads of each library"] = str(_THREADS.value)
     report: dict[str, Any] = {
         "environment": environment,
         "rounds": rounds,
@@ -213,10 +77,7 @@ def run(file: pathlib.Path) -> None:
     with contextlib.ExitStack() as stack:
         workers = {
             library: stack.enter_context(Worker(library, _THREADS.value))
-            for library in (
-                *(FUSED, TIME_MAJOR, BFLOAT16, PREDICTOR, PREDICTOR_BFLOAT16),
-                *peers,
-            )
+            for library in (FUSED, PREDICTOR, *IN_HALF_TYPES, *peers)
         }
         # The library may be built again while this runs; then the numbers are not of one build.
         builds = set()
@@ -225,7 +86,7 @@ def run(file: pathlib.Path) -> None:
             builds |= {versions.pop(COMPILED_CODE)} if COMPILED_CODE in versions else set()
             environment.update(versions)
         for network in networks:
-            result = time_network(network, workers, rounds, block_seconds)
+            result = cpu_timing.time_network(network, workers, rounds, block_seconds)
             result["memory"] = {}
             for library in [FUSED, *(peer for peer in peers if peer != ONNX)]:
                 memory = measure_memory(network, library, _THREADS.value, rounds)

@@ -93,6 +93,7 @@ NETWORKS = (
     Network("lstm", 1, 1, 25, 64, 64, 1),
     Network("lstm", 2, 8, 400, 80, 320, 2),
     Network("gru", 3, 16, 100, 512, 512, 1),
+    Network("gru", 2, 24, 60, 96, 320, 1),
 )
 
 
@@ -133,8 +134,8 @@ class Model:
     results: Callable[[], dict[str, np.ndarray]]
 
 
-def _batch_major(sequences: np.ndarray, time_major: bool) -> np.ndarray:
-    return sequences.swapaxes(0, 1) if time_major else sequences
+def _time_and_batch_swapped(sequences: np.ndarray) -> np.ndarray:
+    return sequences.swapaxes(0, 1)
 
 
 def _named_gradients(d_inputs: np.ndarray, d_weights: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -151,7 +152,6 @@ def _named_gradients(d_inputs: np.ndarray, d_weights: Sequence[np.ndarray]) -> d
 def _tensorflow_model(
     layers: Sequence[Any],
     data: Data,
-    time_major: bool,
     to_weights: Callable[[list[Any]], list[np.ndarray]],
 ) -> Model:
     """A stack of Keras layers inside `tf.function`.
@@ -159,14 +159,13 @@ def _tensorflow_model(
     Args:
         layers: the layers, built and with their weights.
         data: inputs and upstream gradient.
-        time_major: the layers' data layout.
         to_weights: brings the gradients of all trainable variables into the shared form.
     """
     import tensorflow as tf
 
     dtype = layers[0].compute_dtype
-    inputs = tf.cast(_batch_major(data.inputs, time_major), dtype)
-    upstream = tf.cast(_batch_major(data.upstream, time_major), dtype)
+    inputs = tf.cast(data.inputs, dtype)
+    upstream = tf.cast(data.upstream, dtype)
     variables = [variable.value for layer in layers for variable in layer.trainable_variables]
 
     @tf.function(autograph=False)
@@ -188,7 +187,7 @@ def _tensorflow_model(
         outputs, (d_inputs, *d_variables) = train(inputs, upstream)
 
         def array(sequences: tf.Tensor) -> np.ndarray:
-            return _batch_major(tf.cast(sequences, "float32").numpy(), time_major)
+            return tf.cast(sequences, "float32").numpy()
 
         return {
             "outputs": array(infer(inputs)),
@@ -207,7 +206,7 @@ def _set_tensorflow_threads(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
-def _fused_layer(network: Network, data: Data, dtype: str, time_major: bool) -> Any:
+def _fused_layer(network: Network, data: Data, dtype: str) -> Any:
     """One layer of `cudnn_rnn_tf` for the whole stack."""
     import cudnn_rnn_tf as crnn
 
@@ -221,7 +220,6 @@ def _fused_layer(network: Network, data: Data, dtype: str, time_major: bool) -> 
         network.num_layers,
         network.num_units,
         direction="bidirectional" if network.num_dirs == 2 else "unidirectional",
-        time_major=time_major,
         dtype=dtype,
     )
     layer.build((None, None, network.input_size))
@@ -231,15 +229,13 @@ def _fused_layer(network: Network, data: Data, dtype: str, time_major: bool) -> 
     return layer
 
 
-def fused_model(
-    network: Network, threads: int, dtype: str = "float32", time_major: bool = False
-) -> Model:
+def fused_model(network: Network, threads: int, dtype: str = "float32") -> Model:
     """`cudnn_rnn_tf`'s layer."""
     _set_tensorflow_threads(threads)
     import tensorflow as tf
 
     data, gates, parts = draw(network), network.num_gates, len(network.weight_shapes) // 2
-    layer = _fused_layer(network, data, dtype, time_major)
+    layer = _fused_layer(network, data, dtype)
 
     def to_weights(gradients: list[Any]) -> list[np.ndarray]:
         stacks = [
@@ -255,7 +251,7 @@ def fused_model(
         ]
         return [tf.cast(tensor, "float32").numpy() for tensor in ordered]
 
-    return _tensorflow_model([layer], data, time_major, to_weights)
+    return _tensorflow_model([layer], data, to_weights)
 
 
 def predictor_model(network: Network, threads: int, dtype: str = "float32") -> Model:
@@ -265,7 +261,7 @@ def predictor_model(network: Network, threads: int, dtype: str = "float32") -> M
     import cudnn_rnn_tf as crnn
 
     data = draw(network)
-    predictor = crnn.CpuPredictor(_fused_layer(network, data, dtype, False), threads)
+    predictor = crnn.CpuPredictor(_fused_layer(network, data, dtype), threads)
     inputs = tf.cast(data.inputs, dtype).numpy()
     return Model(
         {"inference": lambda: predictor(inputs)},
@@ -315,7 +311,7 @@ def keras_model(network: Network, threads: int) -> Model:
             weights += [permute(part) for part in (kernel.T, recurrent.T, *biases)]
         return weights
 
-    return _tensorflow_model(layers, data, False, to_weights)
+    return _tensorflow_model(layers, data, to_weights)
 
 
 def torch_model(network: Network, threads: int) -> Model:
@@ -350,10 +346,11 @@ def torch_model(network: Network, threads: int) -> Model:
     def results() -> dict[str, np.ndarray]:
         outputs, (d_inputs, *d_weights) = train()
         return {
-            "outputs": _batch_major(infer().numpy(), True),
-            "outputs in training": _batch_major(outputs.detach().numpy(), True),
+            "outputs": _time_and_batch_swapped(infer().numpy()),
+            "outputs in training": _time_and_batch_swapped(outputs.detach().numpy()),
             **_named_gradients(
-                _batch_major(d_inputs.numpy(), True), [gradient.numpy() for gradient in d_weights]
+                _time_and_batch_swapped(d_inputs.numpy()),
+                [gradient.numpy() for gradient in d_weights],
             ),
         }
 
@@ -370,9 +367,9 @@ def onnxruntime_model(network: Network, threads: int) -> Model:
     session = onnxruntime.InferenceSession(
         _onnx_network(network, data).SerializeToString(), options, ["CPUExecutionProvider"]
     )
-    inputs = np.ascontiguousarray(_batch_major(data.inputs, True))
+    inputs = np.ascontiguousarray(_time_and_batch_swapped(data.inputs))
     outputs = onnxruntime.OrtValue.ortvalue_from_numpy(
-        np.zeros(_batch_major(data.upstream, True).shape, np.float32)
+        np.zeros(_time_and_batch_swapped(data.upstream).shape, np.float32)
     )
     binding = session.io_binding()
     binding.bind_ortvalue_input("inputs", onnxruntime.OrtValue.ortvalue_from_numpy(inputs))
@@ -383,7 +380,7 @@ def onnxruntime_model(network: Network, threads: int) -> Model:
 
     def results() -> dict[str, np.ndarray]:
         infer()
-        return {"outputs": _batch_major(outputs.numpy(), True)}
+        return {"outputs": _time_and_batch_swapped(outputs.numpy())}
 
     return Model({"inference": infer}, results)
 

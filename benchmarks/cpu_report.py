@@ -10,22 +10,20 @@ from typing import Any, NamedTuple
 
 from benchmarks.cpu_models import Network
 from benchmarks.cpu_worker import (
-    BFLOAT16,
     FUSED,
+    HALF_TYPES,
     KERAS,
     MATMUL_SIZE,
     ONNX,
     PREDICTOR,
-    PREDICTOR_BFLOAT16,
-    TIME_MAJOR,
     TORCH,
+    in_half_type,
 )
 
 TITLES = {"training": "Training", "inference": "Inference"}
 SMALLEST_MEMORY = 1e6
 # This package is compared with its peers by the layer and, in inference, by the predictor.
 SYSTEMS = (FUSED, PREDICTOR)
-_BFLOAT16 = {FUSED: BFLOAT16, PREDICTOR: PREDICTOR_BFLOAT16}
 _NAMES = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
 _COLUMNS = {FUSED: "this package", PREDICTOR: f"this package, {PREDICTOR}"}
 COLOURS = {TORCH: "#d95f02", KERAS: "#7570b3", ONNX: "#1b9e77"}
@@ -34,9 +32,10 @@ LEGEND = f"""\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
   units, directions.
 * **This package** is a Keras layer in a `tf.function`; **{PREDICTOR}** is the layer's inference on
-  NumPy arrays, without the overhead of calling TensorFlow. Keras runs in a `tf.function` as well. In inference,
-  PyTorch runs in `torch.inference_mode`, and ONNX Runtime runs one node per layer with bound inputs
-  and outputs. Each library has the same number of threads, and its data in its default layout.
+  NumPy arrays, without the overhead of calling TensorFlow. Keras runs in a `tf.function` as well.
+  In inference, PyTorch runs in `torch.inference_mode`, and ONNX Runtime runs one node per layer
+  with bound inputs and outputs. Each library has the same number of threads, and its data in its
+  default layout.
 * **Ratio**: the fastest other library's time over this package's; above 1, this package is faster.
 * **Numbers** without a unit are milliseconds of a call: the median over rounds and, in
   parentheses, the quartiles. Networks are in float32 unless the page says otherwise. A training
@@ -130,7 +129,8 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(statistics.mean(map(math.log, values)))
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A table in Markdown; the first row has all columns."""
     columns = list(rows[0])
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
@@ -152,7 +152,6 @@ def _timing_row(timing: Timing, report: dict[str, Any]) -> dict[str, Any]:
         row[peer] = "not installed"
     row["of matmul's rate"] = f"{timing.share:.0%}"
     row["the call alone"] = f"{timing.call:.2g}"
-    row["this package, time-major"] = timing.milliseconds(TIME_MAJOR)
     return row
 
 
@@ -165,7 +164,6 @@ def _slowest_first(timings: Sequence[Timing]) -> list[Timing]:
 
 def _summary(
     timings: dict[str, list[Timing]],
-    bfloat16: dict[str, dict[str, Spread]],
     memory: dict[str, Spread],
 ) -> list[dict[str, str]]:
     """A row per question: the mean over all networks, and the network that gains the least."""
@@ -194,9 +192,15 @@ def _summary(
             if ratios:
                 question = f"{TITLES[what]}, {_NAMES[system]}: speed over the fastest other's"
                 add(question, ratios)
-    for system, spreads in bfloat16.items():
-        question = f"Inference of one sequence, {_NAMES[system]}: bfloat16's speed over float32's"
-        add(question, {network: one.median for network, one in spreads.items()})
+            for dtype in HALF_TYPES:
+                stored = in_half_type(system, dtype)
+                ratios = {
+                    str(timing.network): timing.speed_against(system, stored).median
+                    for timing in of_networks
+                    if stored in timing.seconds
+                }
+                if ratios:
+                    add(f"{TITLES[what]}, {_NAMES[system]}: {dtype}'s speed over float32's", ratios)
     if memory:
         question = (
             "Training: peak memory over needed memory, for networks that need a megabyte or more"
@@ -205,15 +209,34 @@ def _summary(
     return rows
 
 
+def _half_type_rows(timings: dict[str, list[Timing]]) -> list[dict[str, Any]]:
+    """A row per network, part and system, the least gain of bfloat16's first."""
+    rows = [
+        {
+            "network": timing.network,
+            "what": f"{TITLES[what]}, {_NAMES[system]}",
+            "float32": timing.milliseconds(system),
+            **{
+                column: value
+                for dtype in HALF_TYPES
+                for stored in [in_half_type(system, dtype)]
+                for column, value in (
+                    (dtype, timing.milliseconds(stored)),
+                    (f"ratio, {dtype}", f"{timing.speed_against(system, stored):.2f}"),
+                )
+            },
+        }
+        for what, of_networks in timings.items()
+        for timing in of_networks
+        for system in SYSTEMS
+        if in_half_type(system, HALF_TYPES[0]) in timing.seconds
+    ]
+    return sorted(rows, key=lambda row: float(row["ratio, bfloat16"].split()[0]))
+
+
 def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     results = {str(Network(**result["network"])): result for result in report["networks"]}
     needed = {name: Network(**result["network"]).needed_bytes for name, result in results.items()}
-    bfloat16: dict[str, dict[str, Spread]] = {}
-    for timing in timings["inference"]:
-        for system, stored in _BFLOAT16.items():
-            if stored in timing.seconds:
-                speed = timing.speed_against(system, stored)
-                bfloat16.setdefault(system, {})[str(timing.network)] = speed
     memory = {
         name: {
             library: spread([used / needed[name] for used in values])
@@ -230,31 +253,17 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         "![Speed over each peer's, per network](cpu.svg)",
         LEGEND,
         "## In short",
-        _table(_summary(timings, bfloat16, large)),
+        table(_summary(timings, large)),
         WHERE_IT_IS_SLOWER,
     ]
     for what, of_networks in timings.items():
         text += [f"## {TITLES[what]}"]
-        text += [_table([_timing_row(timing, report) for timing in _slowest_first(of_networks)])]
-    if bfloat16:
-        rows = [
-            {
-                "network": timing.network,
-                "this package": _NAMES[system],
-                "float32": timing.milliseconds(system),
-                "bfloat16": timing.milliseconds(_BFLOAT16[system]),
-                "ratio": f"{ratios[str(timing.network)]:.2f}",
-            }
-            for timing in timings["inference"]
-            for system, ratios in bfloat16.items()
-            if str(timing.network) in ratios
-        ]
-        rows.sort(key=lambda row: row["ratio"])
-        text += [
-            "## bfloat16 weights, inference of one sequence",
-            "The ratio is bfloat16's speed over float32's.",
-            _table(rows),
-        ]
+        text += [table([_timing_row(timing, report) for timing in _slowest_first(of_networks)])]
+    text += [
+        "## Half types",
+        "The ratio is the speed in the half type over that in float32.",
+        table(_half_type_rows(timings)),
+    ]
     rows = [
         {
             "network": name,
@@ -270,7 +279,7 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         }
         for name, of in sorted(memory.items(), key=lambda item: -item[1][FUSED].median)
     ]
-    text += ["## Memory of a training step", MEMORY_METHOD, _table(rows)]
+    text += ["## Memory of a training step", MEMORY_METHOD, table(rows)]
     rows = [
         {
             "network": name,
@@ -285,9 +294,9 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     text += [
         "## Largest differences from this package's numbers",
         "Each number is the largest difference, divided by the tensor's largest magnitude. The "
-        "columns of this package show the same layer and inputs in time-major layout, in bfloat16, "
-        "or run by CpuPredictor.",
-        _table(rows),
+        "columns of this package show the same layer and inputs in half types, or run by "
+        "CpuPredictor.",
+        table(rows),
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",
     ]

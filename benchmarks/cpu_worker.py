@@ -7,6 +7,7 @@ computes at a time: the others wait, asleep, for their next request.
 """
 
 import contextlib
+import functools
 import gc
 import hashlib
 import importlib.metadata
@@ -26,18 +27,27 @@ import numpy as np
 from benchmarks import cpu_models
 
 FUSED = "cudnn_rnn_tf"
-TIME_MAJOR = "cudnn_rnn_tf, time-major"
-BFLOAT16 = "cudnn_rnn_tf, bfloat16"
 PREDICTOR = "CpuPredictor"
-PREDICTOR_BFLOAT16 = "CpuPredictor, bfloat16"
+HALF_TYPES = ("float16", "bfloat16")
 TORCH, KERAS, ONNX = "torch.nn", "keras.layers", "ONNX Runtime"
+
+
+def in_half_type(system: str, dtype: str) -> str:
+    """The name of one of this package's systems in a half type."""
+    return f"{system}, {dtype}"
+
 
 MODELS: dict[str, Callable[[cpu_models.Network, int], cpu_models.Model]] = {
     FUSED: cpu_models.fused_model,
-    TIME_MAJOR: lambda *args: cpu_models.fused_model(*args, time_major=True),
-    BFLOAT16: lambda *args: cpu_models.fused_model(*args, dtype="bfloat16"),
     PREDICTOR: cpu_models.predictor_model,
-    PREDICTOR_BFLOAT16: lambda *args: cpu_models.predictor_model(*args, dtype="bfloat16"),
+    **{
+        in_half_type(system, dtype): functools.partial(model, dtype=dtype)
+        for system, model in (
+            (FUSED, cpu_models.fused_model),
+            (PREDICTOR, cpu_models.predictor_model),
+        )
+        for dtype in HALF_TYPES
+    },
     TORCH: cpu_models.torch_model,
     KERAS: cpu_models.keras_model,
     ONNX: cpu_models.onnxruntime_model,

@@ -1,0 +1,256 @@
+"""Times the CPU backend beside other libraries with several numbers of threads.
+
+    python -m benchmarks.cpu_threads [--threads=1,2,4,8,16] [--quick] [--shapes=REGEX]
+
+It leaves cpu_threads.json (every round's median), cpu_threads.md and cpu_threads.svg in --output.
+`--render` writes the last two from the first again. The other flags are those of benchmarks.cpu.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks import cpu_timing
+from benchmarks.cpu_models import NETWORKS, Network
+from benchmarks.cpu_report import COLOURS, TITLES, geometric_mean, table
+from benchmarks.cpu_worker import FUSED, PREDICTOR, Worker
+
+_OUTPUT = flags.DEFINE_string(
+    "output", str(cpu_timing.ROOT / "benchmarks" / "results"), "Where to write."
+)
+_SHAPES = flags.DEFINE_string("shapes", "", "A regular expression: the networks to run.")
+_PEERS = flags.DEFINE_list("peers", ["torch", "keras", "onnxruntime"], "Whom to compare with.")
+_THREADS = flags.DEFINE_list(
+    "threads",
+    [str(2**power) for power in range(8) if 2**power <= len(os.sched_getaffinity(0))],
+    "The numbers of threads of each library.",
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds per network.", lower_bound=1)
+_QUICK = flags.DEFINE_bool("quick", False, "3 rounds of a few calls: to see that all works.")
+_RENDER = flags.DEFINE_bool("render", False, "Write the page of the cpu_threads.json there is.")
+
+MATMUL = "tf.matmul"
+
+LEGEND = """\
+* **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
+  units, directions. All are in float32.
+* **Ratio**: the time of the fastest other library, with the same number of threads, over this
+  package's; above 1, this package is faster. Networks that gain the least come first.
+* **Scaling**: the time with one thread over the time with so many. `tf.matmul` multiplies two
+  2048×2048 matrices: it shows what the machine's cores gain together.
+* **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
+  NumPy arrays. A layer's inference is left out where a call takes less than a millisecond with one
+  thread, because TensorFlow's own work then decides how long it takes."""
+
+
+def run(file: pathlib.Path) -> None:
+    """Runs the benchmark as the flags say; the file has all finished networks at any time."""
+    counts = sorted({int(count) for count in _THREADS.value})
+    networks = [network for network in NETWORKS if re.search(_SHAPES.value, str(network))]
+    peers, missing = cpu_timing.find_peers(_PEERS.value)
+    rounds = 3 if _QUICK.value else _ROUNDS.value
+    environment = cpu_timing.environment()
+    runs: list[dict[str, Any]] = []
+    report = {
+        "environment": environment,
+        "rounds": rounds,
+        "peers": peers,
+        "not installed": missing,
+        "runs": runs,
+    }
+    for threads in counts:
+        with contextlib.ExitStack() as stack:
+            workers = {
+                library: stack.enter_context(Worker(library, threads))
+                for library in (FUSED, PREDICTOR, *peers)
+            }
+            for worker in workers.values():
+                environment.update(worker.ask("versions"))
+            for network in networks:
+                seconds = cpu_timing.time_network(
+                    network, workers, rounds, cpu_timing.block_seconds(_QUICK.value)
+                )["seconds"]
+                name = dataclasses.asdict(network)
+                runs.append({"threads": threads, "network": name, "seconds": seconds})
+                file.write_text(json.dumps(report, indent=1) + "\n")
+                print(threads, network, flush=True)
+
+
+class Times:
+    """The median times of all runs, in seconds."""
+
+    def __init__(self, report: dict[str, Any]):
+        self.peers: list[str] = report["peers"]
+        self.counts = sorted({run["threads"] for run in report["runs"]})
+        self._medians: dict[tuple[str, str, str, int], float] = {}
+        for one in report["runs"]:
+            network = str(Network(**one["network"]))
+            for what, of_libraries in one["seconds"].items():
+                for library, seconds in of_libraries.items():
+                    key = (network, what, library, one["threads"])
+                    self._medians[key] = statistics.median(seconds)
+        # Only what ran with every number of threads can be compared.
+        networks = dict.fromkeys(network for network, *_ in self._medians)
+        self.networks = [
+            network
+            for network in networks
+            if all((network, "inference", FUSED, count) in self._medians for count in self.counts)
+        ]
+
+    def of(self, network: str, what: str, library: str, threads: int) -> float | None:
+        return self._medians.get((network, what, library, threads))
+
+    def ratio(self, network: str, what: str, system: str, threads: int) -> float | None:
+        """The fastest peer's time over this package's."""
+        times = [self.of(network, what, peer, threads) for peer in self.peers]
+        others = [time for time in times if time is not None]
+        own = self.of(network, what, system, threads)
+        return min(others) / own if others and own is not None else None
+
+    def scaling(self, network: str, what: str, library: str, threads: int) -> float | None:
+        least, many = (self.of(network, what, library, n) for n in (self.counts[0], threads))
+        return least / many if least is not None and many is not None else None
+
+    def counted(self, what: str, system: str) -> list[str]:
+        """The networks that a table of this part and system has."""
+        if (what, system) != ("inference", FUSED):
+            return self.networks
+        return [
+            network
+            for network in self.networks
+            if (self.of(network, what, FUSED, self.counts[0]) or 0) >= 1e-3
+        ]
+
+
+Value = Callable[[str, str, str, int], float | None]
+
+
+def _means(times: Times, what: str, system: str, value: Value) -> list[float | None]:
+    """The geometric means over the networks, one for each number of threads."""
+    means = []
+    for count in times.counts:
+        values = [value(network, what, system, count) for network in times.counted(what, system)]
+        known = [one for one in values if one is not None]
+        means.append(geometric_mean(known) if known else None)
+    return means
+
+
+def _cells(values: Sequence[float | None], counts: Sequence[int]) -> dict[str, str]:
+    return {
+        f"{count} thread{'s' * (count > 1)}": "–" if value is None else f"{value:.2f}"
+        for count, value in zip(counts, values, strict=True)
+    }
+
+
+def _rows(times: Times, what: str, system: str, value: Value) -> list[dict[str, str]]:
+    rows = []
+    for network in times.counted(what, system):
+        values = [value(network, what, system, count) for count in times.counts]
+        rows.append((min(one or 0.0 for one in values), network, values))
+    means = _means(times, what, system, value)
+    return [
+        *({"network": name, **_cells(values, times.counts)} for _, name, values in sorted(rows)),
+        {"network": "geometric mean", **_cells(means, times.counts)},
+    ]
+
+
+def page(report: dict[str, Any]) -> str:
+    """The text of cpu_threads.md, from what cpu_threads.json holds."""
+    times = Times(report)
+    environment = ", ".join(f"{key} {value}" for key, value in report["environment"].items())
+    text = [
+        "# Speed on a CPU over threads",
+        "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime "
+        "with several numbers of threads, and how much each gains by more of them.",
+        "![Speed over the number of threads](cpu_threads.svg)",
+        LEGEND,
+    ]
+    parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
+    names = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
+    for what, system in parts:
+        text += [
+            f"## {TITLES[what]}, {names[system]}: ratio",
+            table(_rows(times, what, system, times.ratio)),
+        ]
+    text += ["## Scaling", "The numbers are geometric means over the networks."]
+    rows = [
+        {
+            "what": f"{TITLES[what]}, {names.get(library, library)}",
+            **_cells(_means(times, what, library, times.scaling), times.counts),
+        }
+        for what in TITLES
+        for library in (FUSED, PREDICTOR, *times.peers)
+        if times.of(times.networks[0], what, library, times.counts[0]) is not None
+    ]
+    of_matmul = [times.scaling(times.networks[0], "matmul", FUSED, n) for n in times.counts]
+    rows.append({"what": f"`{MATMUL}`", **_cells(of_matmul, times.counts)})
+    text += [
+        table(rows),
+        "Written by `python -m benchmarks.cpu_threads` from [cpu_threads.json](cpu_threads.json): "
+        f"{environment}; {report['rounds']} rounds.",
+    ]
+    return "\n\n".join(text) + "\n"
+
+
+def _plot(report: dict[str, Any], path: pathlib.Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot, ticker
+
+    pyplot.rcParams.update({"svg.hashsalt": "cpu_threads", "font.size": 9})
+    times = Times(report)
+
+    def speed(network: str, what: str, library: str, threads: int) -> float | None:
+        slowest = times.of(network, what, FUSED, times.counts[0])
+        time = times.of(network, what, library, threads)
+        return slowest / time if slowest is not None and time is not None else None
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(8, 3.8), layout="constrained")
+    lines = {FUSED: ("this package", "black", "o"), PREDICTOR: (PREDICTOR, "black", "D")}
+    lines |= {peer: (peer, COLOURS[peer], "s") for peer in times.peers}
+    for panel, what in zip(panels, TITLES, strict=True):
+        for library, (label, colour, marker) in lines.items():
+            means = _means(times, what, library, speed)
+            if None in means:
+                continue
+            face = "white" if library == PREDICTOR else colour
+            style = {"marker": marker, "markersize": 5, "markerfacecolor": face}
+            panel.plot(times.counts, means, color=colour, label=label, **style)
+        panel.set_title(TITLES[what])
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log", base=2)
+        panel.set_xticks(times.counts)
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        panel.grid(color="#dddddd")
+        panel.set_xlabel("threads")
+    panels[0].set_ylabel("speed, over this package's\nlayer with the fewest threads")
+    handles, labels = panels[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main(_: list[str]) -> None:
+    directory = pathlib.Path(_OUTPUT.value)
+    data = directory / "cpu_threads.json"
+    if not _RENDER.value:
+        directory.mkdir(parents=True, exist_ok=True)
+        run(data)
+    report = json.loads(data.read_text())
+    (directory / "cpu_threads.md").write_text(page(report))
+    _plot(report, directory / "cpu_threads.svg")
+    print(directory / "cpu_threads.md")
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,158 @@
+"""How the CPU benchmarks compare and time libraries, and what describes their runs."""
+
+import datetime
+import importlib.util
+import itertools
+import os
+import pathlib
+import platform
+import random
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import app
+
+from benchmarks.cpu_models import Network
+from benchmarks.cpu_worker import (
+    FUSED,
+    HALF_TYPES,
+    KERAS,
+    ONNX,
+    PEERS,
+    PREDICTOR,
+    TORCH,
+    Worker,
+    in_half_type,
+)
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Parts of the largest magnitude in a tensor. Float32 rounds at 6e-8; a weight's gradient adds up
+# T * B products, and steps and layers amplify what differs before them.
+TOLERANCE = {"outputs": 1e-5, "gradient": 1e-4}
+HALF_TYPES_TOLERANCE = 0.05  # Ten of bfloat16's roundings; inputs and weights lose theirs first.
+
+# One library's share of a round: this long, within these numbers of calls.
+BLOCK_SECONDS, QUICK_BLOCK_SECONDS = 0.3, 0.05
+CALLS = (3, 300)
+# So long the last library's threads take to fall asleep.
+PAUSE_SECONDS = 0.03
+
+IN_HALF_TYPES = [in_half_type(*both) for both in itertools.product((FUSED, PREDICTOR), HALF_TYPES)]
+_INFERENCE_ONLY = (ONNX, PREDICTOR, *(in_half_type(PREDICTOR, dtype) for dtype in HALF_TYPES))
+_SHORT_NAMES = {"torch": TORCH, "keras": KERAS, "onnxruntime": ONNX}
+
+
+def find_peers(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The libraries of these flags that are installed, and those that are not.
+
+    Raises:
+        app.UsageError: if a name is unknown.
+    """
+    unknown = set(names) - set(_SHORT_NAMES)
+    if unknown:
+        raise app.UsageError(
+            f"expected --peers among {', '.join(_SHORT_NAMES)}, but received "
+            f"{', '.join(sorted(unknown))}"
+        )
+    peers = [_SHORT_NAMES[name] for name in names]
+    missing = [peer for peer in peers if not all(map(importlib.util.find_spec, PEERS[peer]))]
+    return [peer for peer in peers if peer not in missing], missing
+
+
+def block_seconds(is_quick: bool) -> float:
+    return QUICK_BLOCK_SECONDS if is_quick else BLOCK_SECONDS
+
+
+def check_results(
+    network: Network, results: Mapping[str, Mapping[str, np.ndarray]]
+) -> dict[str, float]:
+    """Compares what the libraries computed with what `cudnn_rnn_tf` did.
+
+    Returns:
+        The largest difference per library, as a part of the tensor's largest magnitude.
+
+    Raises:
+        ValueError: if a tensor's shape differs or its difference exceeds the tolerance.
+    """
+    differences = {}
+    for library, tensors in results.items():
+        if library == FUSED:
+            continue
+        largest = 0.0
+        for name, tensor in tensors.items():
+            if library in IN_HALF_TYPES and name != "outputs":
+                continue
+            expected = results[FUSED][name]
+            if tensor.shape != expected.shape:
+                raise ValueError(
+                    f"{network}: {name} of {library} has shape {tensor.shape}, but of {FUSED} "
+                    f"{expected.shape}"
+                )
+            difference = float(np.abs(tensor - expected).max() / np.abs(expected).max())
+            tolerance = TOLERANCE["gradient" if name.startswith("gradient") else "outputs"]
+            tolerance = HALF_TYPES_TOLERANCE if library in IN_HALF_TYPES else tolerance
+            if not difference <= tolerance:  # NaN is a difference, too.
+                raise ValueError(
+                    f"{network}: {name} of {library} and of {FUSED} differ by {difference:.2g} of "
+                    f"the largest magnitude, which is more than {tolerance:.2g}; nothing was timed"
+                )
+            largest = max(largest, difference)
+        differences[library] = largest
+    return differences
+
+
+def time_network(
+    network: Network, workers: Mapping[str, Worker], rounds: int, block_seconds: float
+) -> dict[str, Any]:
+    """Checks and times one network.
+
+    Returns:
+        `differences`, as of `check_results`, and `seconds`, by what was timed and by library the
+        median call of each round.
+    """
+    for worker in workers.values():
+        worker.send("load", network, True)
+    results = {library: worker.receive() for library, worker in workers.items()}
+    differences = check_results(network, results)
+    workers[FUSED].ask("load_yardsticks")
+    jobs = [("inference", library) for library in workers]
+    jobs += [("training", library) for library in workers if library not in _INFERENCE_ONLY]
+    jobs += [("matmul", FUSED), ("tf.function", FUSED)]
+
+    calls = {}
+    for what, library in jobs:
+        seconds = workers[library].ask("time", what, CALLS[0])
+        calls[what, library] = min(max(round(block_seconds / seconds), CALLS[0]), CALLS[1])
+    samples: dict[str, dict[str, list[float]]] = {what: {} for what, _ in jobs}
+    for _ in range(rounds):
+        for what, library in random.sample(jobs, len(jobs)):
+            time.sleep(PAUSE_SECONDS)
+            seconds = workers[library].ask("time", what, calls[what, library])
+            samples[what].setdefault(library, []).append(seconds)
+    return {"differences": differences, "seconds": samples}
+
+
+def environment() -> dict[str, str]:
+    """What describes a run, but for the libraries' versions."""
+
+    def git(*command: str) -> str:
+        process = subprocess.run(
+            ["git", *command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return process.stdout.strip() if process.returncode == 0 else "unknown"
+
+    changes = git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": git("rev-parse", "--short=12", "HEAD") + (" with local changes" * bool(changes)),
+        "processor": model.group(1) if model else platform.machine(),
+        "cores": str(os.cpu_count()),
+        "load average before": f"{os.getloadavg()[0]:.2f}",
+        "Python": platform.python_version(),
+    }
