@@ -29,7 +29,22 @@ class Adapter {
     }
   }
 
-  // Sequences of rows of n numbers. Padding is never read.
+  // Sequences of rows of n numbers, which are converted where they are read or
+  // written, or at once. Padding is never read.
+  CallerRows<Compute> Sequence(const void* tensor, int64_t n) {
+    CallerRows<Compute> rows = {const_cast<void*>(tensor), n,
+                                caller_rows_.data()};
+    if constexpr (!kInPlace) {
+      rows.read = [](const void* data, int64_t first, int64_t n, Compute* to) {
+        Convert(static_cast<const Storage*>(data) + first, to, n);
+      };
+      rows.write = [](const Compute* from, int64_t n, void* data,
+                      int64_t first) {
+        Convert(from, static_cast<Storage*>(data) + first, n);
+      };
+    }
+    return rows;
+  }
   Rows<const Compute> ImportSequence(const void* tensor, int64_t n) {
     if constexpr (kInPlace) {
       return {static_cast<const Compute*>(tensor), n, caller_rows_.data()};
@@ -48,12 +63,16 @@ class Adapter {
     return {arena_->Take<Compute>(max_rows() * n), n};
   }
   void ExportSequence(Rows<const Compute> from, int64_t n, void* tensor) {
-    Storage* const to = static_cast<Storage*>(tensor);
     if constexpr (!kInPlace) {
+      Storage* const to = static_cast<Storage*>(tensor);
       ForEachRow([=](int64_t row, int64_t caller_row) {
         Convert(from[row], to + caller_row * n, n);
       });
     }
+    FillPadding(n, tensor);
+  }
+  void FillPadding(int64_t n, void* tensor) {
+    Storage* const to = static_cast<Storage*>(tensor);
     if (rows_.num_rows() == max_rows()) return;
     const int64_t time = problem_.max_time, batch = problem_.batch_size;
     const auto zero_padding = [=](int64_t first, int64_t last) {
@@ -187,12 +206,11 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   const CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuForwardCall<Compute> call = {};
-  call.input = adapter.ImportSequence(buffers.input, spec.input_size);
+  call.input = adapter.Sequence(buffers.input, spec.input_size);
   call.input_h = adapter.ImportStates(buffers.input_h, spec.output_size());
   call.params = StoredParams<Storage, Compute>(buffers.params);
   if (packed != nullptr) call.packed = packed->layers<Compute>();
-  call.output =
-      adapter.SequenceResult(buffers.output, spec.layer_output_size());
+  call.output = adapter.Sequence(buffers.output, spec.layer_output_size());
   call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
   if (spec.is_lstm()) {
     call.input_c = adapter.ImportStates(buffers.input_c, spec.num_units);
@@ -205,7 +223,7 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
     sizes->reserve_space = reserve_arena.used();
     return;
   }
-  adapter.ExportSequence(call.output, spec.layer_output_size(), buffers.output);
+  adapter.FillPadding(spec.layer_output_size(), buffers.output);
   adapter.ExportStates(call.output_h, spec.output_size(), buffers.output_h);
   if (spec.is_lstm()) {
     adapter.ExportStates(call.output_c, spec.num_units, buffers.output_c);

@@ -19,12 +19,16 @@ template <typename T>
 struct CpuNetwork<T>::ForwardLayer {
   int64_t index = 0;
   Rows<const T> input;  // Dropout applied.
-  // By strand, its rows, and those of `input`, which differ if that has an
+  // In place of `input`, what has to be converted.
+  const CallerRows<T>* caller_input = nullptr;
+  // By strand, its rows, and those of the input, which differ if that has an
   // index.
   std::vector<std::vector<int64_t>> rows, input_rows;
   // Outputs go to the next layer or the backward pass, and to the caller.
   Rows<T> outputs[2];
   int num_outputs = 0;
+  // In place of the latter, what has to be converted.
+  const CallerRows<T>* caller_output = nullptr;
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
 
   int64_t chunk_steps = 0;
@@ -39,6 +43,7 @@ struct CpuNetwork<T>::ForwardLayer {
     uint16_t* rounded[2];  // The states in bfloat16, where products read that.
     T* c;                  // [strand, H]
     T* unprojected;        // [strand, H]
+    T* input;              // Of a chunk, if converted, [chunk rows, I].
     T* gates;      // Inference: of a chunk, [chunk rows, num_gates * H].
     T* candidate;  // Inference: [strand, H].
   };
@@ -70,6 +75,10 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     if (spec_.is_lstm()) scratch.c = arena->Take<T>(strand_size_ * units_);
     if (spec_.num_proj > 0) {
       scratch.unprojected = arena->Take<T>(strand_size_ * units_);
+    }
+    if (layer->caller_input != nullptr && !MultipliesCallersInput()) {
+      scratch.input =
+          arena->Take<T>(layer->chunk_steps * strand_size_ * spec_.input_size);
     }
     if (!problem_.is_training) {
       scratch.gates =
@@ -229,13 +238,31 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
   const Rows<T> gates = problem_.is_training
                             ? Rows<T>{layer.kept[group.dir].gates, gates_, rows}
                             : Rows<T>{layer.scratch[group_index].gates, gates_};
-  Rows<const T> input = layer.input;
-  input.index =
-      input.index == nullptr ? rows : layer.input_rows[index].data() + first;
+  const int64_t* const input_rows =
+      layer.input_rows.empty() ? rows : layer.input_rows[index].data() + first;
+  Rows<const T> input = {layer.input.data, layer.input.stride, input_rows};
+  Rows<const uint16_t> rounded_input;
+  if (const CallerRows<T>* const caller = layer.caller_input) {
+    if (MultipliesCallersInput()) {
+      rounded_input = {static_cast<const uint16_t*>(caller->data),
+                       caller->stride, input_rows};
+    } else {
+      T* const converted = layer.scratch[group_index].input;
+      const int64_t n = spec_.input_size;
+      schedule->AddRanges(num_rows, 16, [=](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          caller->read(caller->data, input_rows[row] * caller->stride, n,
+                       converted + row * n);
+        }
+      });
+      input = {converted, n};
+    }
+  }
   if (spec_.has_input_weights(layer.index)) {
     Product<T> product;
     product.rows = num_rows;
     product.a = input;
+    product.rounded_a = rounded_input;
     product.b = layer.weights.input[group.dir];
     product.init = {layer.weights.bias[group.dir], 0};
     product.c = gates;
@@ -250,6 +277,18 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
       }
     }
   });
+}
+
+// Writes n numbers of a row's outputs wherever they go.
+template <typename T>
+void CpuNetwork<T>::WriteOutput(const ForwardLayer& layer, int64_t row,
+                                int64_t col, int64_t n, const T* from) const {
+  for (int i = 0; i < layer.num_outputs; ++i) {
+    std::copy_n(from, n, layer.outputs[i][row] + col);
+  }
+  if (const CallerRows<T>* const caller = layer.caller_output) {
+    caller->write(from, n, caller->data, caller->First(row) + col);
+  }
 }
 
 // The places that a step will write n units of one sequence to. They are a few
@@ -358,9 +397,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
       }
       if (spec_.num_proj > 0) continue;
       PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
-      for (int i = 0; i < layer.num_outputs; ++i) {
-        std::copy_n(row_h, n, layer.outputs[i][row] + group.dir * out_ + unit);
-      }
+      WriteOutput(layer, row, group.dir * out_ + unit, n, row_h);
     }
   }
 }
@@ -385,11 +422,8 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
       std::min(panels.last * PackedMatrix<T>::PanelCols(), out_);
   for (int64_t r = 0; r < product.rows; ++r) {
     PrepareState(layer, group_index, (step + 1) % 2, r, first, last - first);
-    for (int i = 0; i < layer.num_outputs; ++i) {
-      T* const to = layer.outputs[i][group.strand->Row(t, r)];
-      std::copy(next_h + r * h_stride_ + first, next_h + r * h_stride_ + last,
-                to + group.dir * out_ + first);
-    }
+    WriteOutput(layer, group.strand->Row(t, r), group.dir * out_ + first,
+                last - first, next_h + r * h_stride_ + first);
   }
 }
 
@@ -430,7 +464,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
       has_dropout(spec_.num_layers - 1)
           ? arena->Take<T>(problem_.max_time * batch_ * layer_out_)
           : nullptr;
-  Rows<const T> input = call.input;
+  Rows<const T> input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // One layer's working memory is the next one's.
     const Arena::Scope scope(arena);
@@ -442,10 +476,13 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
         layer->weights = PackForward(index, call.params, arena, schedule);
       });
     }
+    if (index == 0 && !call.input.in_place()) {
+      layer->caller_input = &call.input;
+    }
     LayOut(index, reserve, arena, layer.get());
     if (arena->only_counts()) continue;
 
-    layer->input = input;
+    layer->input = index == 0 ? call.input.InPlace() : input;
     if (has_dropout(index)) {
       DropOut(index, input.data, dropped, schedule);
       layer->input = {dropped, layer_out_};
@@ -455,7 +492,11 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
                                               layer_out_};
     }
     if (index + 1 == spec_.num_layers) {
-      layer->outputs[layer->num_outputs++] = call.output;
+      if (call.output.in_place()) {
+        layer->outputs[layer->num_outputs++] = call.output.InPlace();
+      } else {
+        layer->caller_output = &call.output;
+      }
     }
     for (const Strand& strand : strands_) {
       layer->rows.push_back(strand.Rows());

@@ -58,16 +58,33 @@ struct CpuForwardWeights {
   T* candidate_bias[2] = {};        // GRU: recurrent, [H].
 };
 
+// Rows of a caller's tensor, of T or of a half type.
+template <typename T>
+struct CallerRows {
+  void* data = nullptr;
+  int64_t stride = 0;
+  const int64_t* index = nullptr;
+  // Numbers [first, first + n) of a half type; null where the tensor is of T.
+  void (*read)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
+  void (*write)(const T* from, int64_t n, void* data, int64_t first) = nullptr;
+
+  bool in_place() const { return read == nullptr; }
+  Rows<T> InPlace() const { return {static_cast<T*>(data), stride, index}; }
+  int64_t First(int64_t row) const {
+    return (index == nullptr ? row : index[row]) * stride;
+  }
+};
+
 template <typename T>
 struct CpuForwardCall {
-  Rows<const T> input;  // [N, I]
+  CallerRows<T> input;  // [N, I]
   const T* input_h;     // [L * D, B, P]
   const T* input_c;     // [L * D, B, H]
   Stored<T> params;
   // Every layer's weights, where they are packed already; the parameters are
   // not read then.
   const CpuForwardWeights<T>* packed;
-  Rows<T> output;  // [N, D * P]
+  CallerRows<T> output;  // [N, D * P]
   T* output_h;
   T* output_c;
 };
@@ -188,6 +205,12 @@ class CpuNetwork {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            Simd().multiplies_bfloat16();
   }
+  // The inputs of the first layer are factors as the caller has them, unless a
+  // pair would reach into the next row.
+  bool MultipliesCallersInput() const {
+    return MultipliesBfloat16() && spec_.has_input_weights(0) &&
+           spec_.input_size % 2 == 0;
+  }
   bool StepsMultiplyBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            (Simd().multiplies_bfloat16() ||
@@ -209,6 +232,8 @@ class CpuNetwork {
   void ForwardInputs(const ForwardLayer& layer, int64_t group_index,
                      int64_t first_step, int64_t last_step,
                      Schedule* schedule) const;
+  void WriteOutput(const ForwardLayer& layer, int64_t row, int64_t col,
+                   int64_t n, const T* from) const;
   void PrefetchPlaces(const ForwardLayer& layer, const Group& group,
                       int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
