@@ -28,8 +28,8 @@ struct CpuNetwork<T>::BackwardLayer {
     // [strand, h_stride].
     T* masks;
     T* masked_dh;
-    // What `segments` have of a step, by turns, where products read bfloat16:
-    // [strand, dz_stride].
+    // If products read bfloat16: the rows of `segments` of a step and of the
+    // step before, by turns, [strand, dz_stride].
     uint16_t* rounded_dz[2];
   };
 
@@ -323,7 +323,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
         Simd().conversions.to_bfloat16(n, dz, rounded + first);
       }
       // A pair may reach behind the last gate.
-      rounded[r * layer.dz_stride + gates_] = 0;
+      if (unit + n == units_) rounded[r * layer.dz_stride + gates_] = 0;
     }
   }
 }

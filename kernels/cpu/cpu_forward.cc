@@ -19,7 +19,7 @@ template <typename T>
 struct CpuNetwork<T>::ForwardLayer {
   int64_t index = 0;
   Rows<const T> input;  // Dropout applied.
-  // In place of `input`, what has to be converted.
+  // The caller's input, in place of `input`, if it is of a half type.
   const CallerRows<T>* caller_input = nullptr;
   // By strand, its rows, and those of the input, which differ if that has an
   // index.
@@ -27,7 +27,7 @@ struct CpuNetwork<T>::ForwardLayer {
   // Outputs go to the next layer or the backward pass, and to the caller.
   Rows<T> outputs[2];
   int num_outputs = 0;
-  // In place of the latter, what has to be converted.
+  // The caller's output, if it is of a half type.
   const CallerRows<T>* caller_output = nullptr;
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
 
@@ -40,7 +40,7 @@ struct CpuNetwork<T>::ForwardLayer {
     // them.
     T* masks;
     T* masked[2];
-    uint16_t* rounded[2];  // The states in bfloat16, where products read that.
+    uint16_t* rounded[2];  // If products read bfloat16: the states in it.
     T* c;                  // [strand, H]
     T* unprojected;        // [strand, H]
     T* input;              // Of a chunk, if converted, [chunk rows, I].
@@ -152,8 +152,8 @@ void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
   }
 }
 
-// From n numbers of a sequence's state, what products read in the steps of this
-// parity.
+// Brings n numbers of a sequence's state into the form in which the products of
+// the steps of this parity read them: masked, or rounded.
 template <typename T>
 void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
                                  int64_t parity, int64_t r, int64_t first,
