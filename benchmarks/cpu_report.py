@@ -203,7 +203,8 @@ def _summary(
                     add(f"{TITLES[what]}, {_NAMES[system]}: {dtype}'s speed over float32's", ratios)
     if memory:
         question = (
-            "Training: peak memory over needed memory, for networks that need a megabyte or more"
+            "Training: peak memory over needed memory ([both explained below]"
+            "(#memory-of-a-training-step)), for networks that need a megabyte or more"
         )
         add(question, {network: one.median for network, one in memory.items()}, is_gain=False)
     return rows
@@ -250,7 +251,7 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         "# Speed on a CPU",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime. "
         "In the tables of times and of memory, the networks that gain the least come first.",
-        "![Speed over each peer's, per network](cpu.svg)",
+        "![How many times as fast as each other library, per network](cpu.svg)",
         LEGEND,
         "## In short",
         table(_summary(timings, large)),

@@ -335,7 +335,7 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 def _means(ratios: dict[str, list[float]]) -> str:
     found = [
         f"{statistics.geometric_mean(values):.2f} times as fast as {name} "
-        f"(the least {min(values):.2f})"
+        f"(at least {min(values):.2f})"
         for name, values in ratios.items()
         if values
     ]
@@ -447,19 +447,20 @@ def _read(directory: pathlib.Path) -> tuple[Times, dict[str, dict[str, str]]]:
 
 
 LEGEND = """\
-* **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
-  steps; the type, where tf32 is float32 with TensorFloat-32 allowed.
-* **Numbers without a unit** are milliseconds of a step. Steps that take less than about 0.7 ms may
-  be limited by TensorFlow's work on the host rather than by the GPU; that work took up to twice as
-  long in one column of a row as in another.
+* **Network**: the kind of cell and its number of units; `L×` before the units means a stack of L
+  layers; then B sequences and T steps; then the type, where tf32 is float32 with TensorFloat-32
+  allowed.
+* **Numbers without a unit** are milliseconds of a step. Below about 0.7 ms, a step may take as long
+  as TensorFlow's work on the host. In one row, this work took up to twice as long in one column as
+  in another.
 * **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
   **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
   sequences. **Lengths**: this package's layer is called with lengths instead of a mask.
 * **Full length**: all sequences have T steps, and the layers get neither a mask nor lengths.
 * **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
-* **Ratio**: the time of the column to its left over this package's time, with a mask if there are
-  different lengths; above 1, this package's kernels are faster. Rows that gain the least over Keras
-  come first.
+* **Ratio**: the time in the column to its left, divided by this package's time (if lengths differ,
+  its time with a mask); above 1, this package's kernels are faster. Rows that gain the least over
+  Keras come first.
 * **–** was not measured. Keras has no kernel of cuDNN's in bfloat16."""
 
 
@@ -481,10 +482,9 @@ def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
         "## Inference, full length",
         _speed_table(times, training=False, variant="full").rstrip(),
         "## Training, with a different sequence length in each training step",
-        "All sequences of a training step are equally long, and each training step has another "
-        "length, from [T/2, T]; eight lengths take turns. “Over a full step”: this package's "
-        "training time per time step here, over its training time per time step in “Training, "
-        "full length”.",
+        "All sequences of a training step have the same length, which changes from step to step; "
+        "eight lengths from [T/2, T] take turns. The last column is this package's time per time "
+        "step here, divided by that in “Training, full length”.",
         _drawn_table(times).rstrip(),
         f"Written by `python -m benchmarks.gpu_lengths` from runs of {runs}.",
     ]

@@ -133,7 +133,7 @@ def _ratios(times: Times, system: str, layout: str, least: float) -> dict[str, f
 def _summary(times: Times) -> list[str]:
     """For each question and peer, how many times as fast this package is."""
     lines = [
-        "| | against | networks and types | geometric mean | the smallest ratio, in "
+        "| | against | networks and types | geometric mean | smallest ratio, and its row "
         "| slower rows |",
         "|---|---|---|---|---|---|",
     ]
@@ -178,8 +178,9 @@ def _memory_summary(memory: Memory) -> str:
 
 
 LEGEND = """\
-* **Network**: the kind of cell and the units, `L×` of them for a stack of L layers; B sequences, T
-  steps. The networks and lengths are those of DeepBench and some more.
+* **Network**: the kind of cell and its number of units; `L×` before the units means a stack of L
+  layers; then B sequences and T steps. The networks and lengths are those of DeepBench and some
+  more.
 * **Type**: tf32 is float32 where TensorFloat-32 is allowed.
 * **Numbers without a unit** are milliseconds of a step; in training, that is a forward and a
   backward pass. TensorFlow runs several short steps (8 to 64) in one `tf.function` call.
@@ -188,9 +189,9 @@ LEGEND = """\
   cuDNN are compared with time-major data, which is theirs.
 * **cuDNN** is called from C++, without a framework: kernel by kernel (“eager”), or as a replayed
   CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32, only the
-  standard algorithm counts: the persistent ones are exact to about 1e-5 only, and this package does
-  not use them in float32 either. In the first two tables, only rows where cuDNN's graph takes more
-  than 0.2 ms are compared with the graph.
+  standard algorithm counts: cuDNN's persistent ones are exact to about 1e-5 only, and this package
+  does not use them in float32 either. In the first two tables, only rows where cuDNN's graph takes
+  more than 0.2 ms are compared with the graph.
 * **Algorithm**: the one that this package chose by measuring
   ([how](../../docs/internals/cudnn.md#choice)). In inference, that is the fastest; in training,
   `standard` is taken if it needs less than 5 % longer than the fastest. `resident` is this
@@ -337,8 +338,9 @@ def page(results: Results) -> str:
         LEGEND,
         "## In short",
         "\n".join(_summary(times)),
-        "Slower rows are those in which the other takes less time than this package. "
-        "[Where it gains little, and why](../../docs/internals/cudnn.md#where-it-gains-little).",
+        "Slower rows are those in which the other system takes less time than this package. "
+        "[Where it gains little, and why](../../docs/internals/cudnn.md#where-it-gains-little) "
+        "gives the reasons.",
         "## By type",
         "The table has geometric means of the ratios and, in parentheses, the numbers of rows.",
         "\n".join(_means_by(times)),

@@ -169,7 +169,10 @@ def _convert_on_read_only(disk: Disk, directory: pathlib.Path) -> str:
     _check_one_line(process, r"python -m cudnn_rnn_tf convert: error: .*")
     # It can be read all the same.
     assert _convert(source, directory / "elsewhere.pt", directory).wait() == 0
-    return "reported in one line that it could not write; the file converts to another disk"
+    return (
+        "reported in one line that it could not write; the file on the read-only disk could be "
+        "converted to another disk"
+    )
 
 
 def _attack_caches(disk: Disk, directory: pathlib.Path, count: int, seed: int) -> dict[str, Any]:

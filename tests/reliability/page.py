@@ -35,17 +35,18 @@ KINDS = {
         "`examples/char_lm.py` is killed (SIGKILL) at random moments and while it writes, resumed, "
         "and killed again. After each kill, the newest checkpoint must not be older than the "
         "newest one that was seen before the kill. Its tensors must be those, to the bit, that an "
-        "undisturbed run saved at the same step. At the end, the training history must be the same "
-        "text. `convert` is killed while it replaces a file; afterwards, the file must be the "
-        "whole old file or the whole new one. Programs that write the choice file and the kernel "
-        "code are killed as well; a write lasts about a millisecond, so few kills fall inside one. "
+        "undisturbed run saved at the same step. At the end, the file of the training history must "
+        "be the same as that of an undisturbed run. `convert` is killed while it replaces a file; "
+        "afterwards, the file must be the whole old file or the whole new one. Programs that write "
+        "the choice file and the kernel code are killed as well; a write lasts about a millisecond, so few kills fall inside one. "
         "To save start-up time, the programs in Python begin as forks of a process that has "
         "imported TensorFlow.",
     ),
     "disks": (
         "Full and read-only disks",
         "programs",
-        "The disks are file systems in memory, of random sizes or mounted read-only. `convert` and "
+        "The disks are file systems in memory, of random sizes or mounted read-only; on some of "
+        "those of random size, there was enough room. `convert` and "
         "the training program must say in one line that they cannot write, and every program must "
         "leave the files that are there as they are. When there is room again, training must go on "
         "and end with the same bits as an undisturbed run.",
@@ -54,13 +55,15 @@ KINDS = {
         "Soaks",
         "steps or kills",
         "In `tests/reliability/soak.py`, eight threads train and infer with changing shapes and "
-        "lengths, in one process and then in two at once, and compare with results computed alone "
-        "on a CPU (in runs without a GPU, the same CPU). The memory is watched: the least that a "
+        "lengths, first in one process, then in two at the same time. Their results are compared "
+        "with those of the same network computed alone on a CPU (in runs without a GPU, on the "
+        "same CPU). The memory is watched: the least that a "
         "process needs in the last quarter of the time may exceed the least in the second quarter "
         "by no more than 5 % and 100 MB. Then steps grow until memory runs out; after each "
-        "failure, a small step must still give the right result. Finally, a program under "
-        "`keras.callbacks.BackupAndRestore`, and one of two workers under "
-        "`tf.distribute.MultiWorkerMirroredStrategy`, are killed and resumed.",
+        "failure, a small step must still give the right result. Finally, two kinds of "
+        "programs are killed and resumed: one that trains under "
+        "`keras.callbacks.BackupAndRestore`, and one of the two workers of a program under "
+        "`tf.distribute.MultiWorkerMirroredStrategy`.",
     ),
 }
 # Earlier runs have left these words; the page says the same more clearly.
@@ -78,7 +81,7 @@ CLEARER = {
     "no memory forward, then a small step was right": (
         "out of memory in the forward pass, then a small step was right"
     ),
-    "not changed": "damage left the same bytes; read",
+    "not changed": "the damage left the same bytes, which were read",
     "resumed, in the end equal to the bit": "resumed; the final weights are equal to the bit",
     "said so in one line, left nothing": (
         "reported in one line that it could not write; left no file"
@@ -87,10 +90,11 @@ CLEARER = {
         "reported in one line that it could not write; later went on to the same end"
     ),
     "said so in one line; what is there can be converted to elsewhere": (
-        "reported in one line that it could not write; the file converts to another disk"
+        "reported in one line that it could not write; the file on the read-only disk could be "
+        "converted to another disk"
     ),
     "training runs that were killed, resumed and equal to the bit": (
-        "training runs that were killed and resumed and ended equal to the bit"
+        "training runs that were killed, resumed, and ended with the bits of an undisturbed run"
     ),
     "what was stored stays": "earlier contents kept",
     "CPU:0": "a CPU, whose name was not recorded",
