@@ -38,7 +38,8 @@ KINDS = {
         "undisturbed run saved at the same step. At the end, the file of the training history must "
         "be the same as that of an undisturbed run. `convert` is killed while it replaces a file; "
         "afterwards, the file must be the whole old file or the whole new one. Programs that write "
-        "the choice file and the kernel code are killed as well; a write lasts about a millisecond, so few kills fall inside one. "
+        "the choice file and the kernel code are killed as well; a write lasts about a "
+        "millisecond, so few kills fall inside one. "
         "To save start-up time, the programs in Python begin as forks of a process that has "
         "imported TensorFlow.",
     ),
