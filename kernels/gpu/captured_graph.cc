@@ -99,7 +99,7 @@ bool IsSame(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
 
 // Only copies within device memory can be replayed, since other memory may be
 // gone at the next launch. If a copy does not name the type of its memory, the
-// driver is asked by the address.
+// driver is asked about the address.
 bool IsOfDevice(CUmemorytype type, CUdeviceptr address) {
   unsigned int found = type;
   if (type == CU_MEMORYTYPE_UNIFIED &&

@@ -76,7 +76,7 @@ class GraphNode {
   std::vector<CUdeviceptr> words_;
   std::vector<size_t> arguments_;              // The word at which each begins.
   size_t block_bytes_ = 0;                     // 0 unless they are one block.
-  std::vector<CUlaunchAttribute> attributes_;  // Of a kernel's launch.
+  std::vector<CUlaunchAttribute> attributes_;  // A kernel launch's attributes.
 };
 
 // Used by one thread at a time.

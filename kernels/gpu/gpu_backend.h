@@ -18,12 +18,11 @@ namespace cudnn_rnn_tf {
 // The problem's algorithm decides which of them runs:
 //   algorithm            runs
 //   persistent           the persistent kernels; it is an error if they cannot
-//   auto                 the persistent kernels, if they can run the problem
-//   and
-//                        are not likely to be slower than the cuDNN backend.
-//                        That backend runs large layers of large batches, and
-//                        inference of a few sequences of full length, for which
-//                        `resident` is among the algorithms that it measures
+//   auto                 the persistent kernels, if they can run the problem,
+//                        unless the cuDNN backend is likely to be faster. It is
+//                        for large layers of large batches, and for inference
+//                        of a few sequences of full length, for which it
+//                        measures `resident` among other algorithms
 //   all others           the cuDNN backend
 class GpuBackend : public RnnBackend {
  public:

@@ -160,7 +160,7 @@ RnnStatus LoadNvrtc(GpuLibraries* libraries) {
   return Missing(missing, WithoutKernels);
 }
 
-// Runs `load` on the process's libraries, unless it has succeeded before.
+// Runs `load` on the process's libraries, unless that has succeeded before.
 RnnStatus LoadOnce(Loading* loading, RnnStatus (*load)(GpuLibraries*)) {
   return loading->Once([load] { return load(Loaded()); });
 }

@@ -160,9 +160,9 @@ struct GpuLibraries {
   bool has_graphs = false;
 };
 
-// Runs a loading function until it has succeeded once in the process, by any
-// thread. A failure is not remembered: TensorFlow may load cuDNN later, or
-// memory may become free.
+// Runs a loading function until it has succeeded once in the process. Any
+// thread may call this. A failure is not remembered: TensorFlow may load cuDNN
+// later, or memory may become free.
 class Loading {
  public:
   template <typename Load>

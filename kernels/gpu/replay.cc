@@ -13,22 +13,22 @@ constexpr CUdeviceptr kAlignment = Arena::kAlign;
 // The host and device memory that a node of an executable graph takes, measured
 // and rounded up.
 constexpr size_t kBytesPerNode = 16 << 10;
-// A pass is captured anew at most so often. Some kernels' arguments have gaps
-// with old contents of the stack, which can make two captures differ, but
-// rarely the next two.
+// Capturing a pass is tried at most this many times. Some kernels' arguments
+// have gaps with old contents of the stack, which can make two captures differ,
+// but rarely the next two.
 constexpr int kAttempts = 3;
 constexpr size_t kMaxInstances = 64;
-// So many missed calls are remembered. A loop over more calls gets no more
-// instances than a pass may always have.
+// At most this many missed calls are remembered. A loop over more calls gets no
+// more instances than a pass may always have.
 constexpr size_t kMaxMissed = 256;
-// The instances of one pass, and those of all passes, take at most so many
+// The instances of one pass, and those of all passes, take at most this many
 // bytes. Regardless of these limits, a pass may have two instances, or as many
 // as fit kOwnInstanceBytes, and it gets them at once, even for a call that
 // comes for the first time.
 constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
 constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
 constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
-// A graph with at most so many nodes gets an instance for each set of
+// A graph with at most this many nodes gets an instance for each set of
 // addresses.
 constexpr size_t kFewNodes = 32;
 constexpr int64_t kMaxWait = int64_t{1} << 20;

@@ -138,8 +138,9 @@ struct PassReplay {
   int64_t uses = 0;  // Counted by the caller.
   std::unique_ptr<Replay> replay;
   bool cannot_replay = false;
-  // After a failure that may be temporary, such as lack of memory, so many uses
-  // go by without a replay. Each further failure doubles the wait.
+  // After a failure that may be temporary, such as lack of memory,
+  // `uses_to_wait` uses go by without a replay. Each further failure doubles
+  // the wait.
   int64_t uses_to_wait = 0, next_wait = 64;
 
   // Tells whether this use may be a replay. It must be asked once for each use.

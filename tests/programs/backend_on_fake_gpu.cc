@@ -29,7 +29,7 @@ size_t last_run;  // An algorithm's number.
 // Earlier work in the stream has failed; somebody is capturing the stream.
 bool has_failed = false, is_captured = false;
 bool has_memory = true, refuses_graphs = false;
-int fills_to_come = 0;  // So many succeed before one fails.
+int fills_to_come = 0;  // This many succeed before one fails.
 // Counts of passes that were launched call by call and as graphs, of
 // allocations, and of instantiations.
 int num_direct, num_launched, num_allocated, num_instantiated;
@@ -287,7 +287,7 @@ void CheckRecurrentDropout() {
   }
 }
 
-// Of so many uses that fail to make a replay, only a few may attempt it.
+// If no replay can be made, only kFewAttempts of kManyUses uses may try it.
 constexpr int kManyUses = 1000, kFewAttempts = 5;
 
 void CheckReplays(unsigned seed) {

@@ -22,9 +22,9 @@ struct FakeNode {
   bool refuses = false;  // Setting it in the graph fails.
   // A kernel's grid, or the width of a fill or copy.
   unsigned grid = 1;
-  unsigned element_size = 1, value = 0, height = 1;  // Of a fill.
+  unsigned element_size = 1, value = 0, height = 1;  // For fills.
   bool is_cooperative = false;
-  bool says_whose_memory = true;  // Of a copy.
+  bool says_whose_memory = true;  // For copies.
   bool fills = false;             // A kernel that fills memory.
   std::vector<Bytes> arguments;
   CUdeviceptr destination = 0, source = 0;

@@ -147,7 +147,7 @@ struct FakeExec {
   std::vector<Node> nodes;
   FakeEdges edges;
 
-  inline static int count = 0;  // Of those not destroyed.
+  inline static int count = 0;  // Graphs that are not destroyed.
 
   explicit FakeExec(const FakeGraph<Node>& graph) : edges(graph.edges) {
     for (const std::unique_ptr<Node>& node : graph.nodes) {

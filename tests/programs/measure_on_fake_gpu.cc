@@ -20,9 +20,8 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr size_t kNodes = 60;
-// One node among so many is a node beside the chain, for which no other waits.
-// The graphs have many of these, a few, or too many; kNoChain is no chain at
-// all.
+// One node among this many is beside the chain, for which no other waits. The
+// graphs have many of these, a few, or too many; kNoChain is no chain at all.
 constexpr size_t kManyBeside = 6, kFewBeside = 15, kTooManyBeside = 3,
                  kNoChain = 0;
 

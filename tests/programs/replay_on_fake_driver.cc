@@ -389,8 +389,8 @@ void CheckLayers(unsigned seed) {
   Launch(pass, layers[0], replay.get());
 }
 
-// Changes a node of the given type in one of so many captures, and checks that
-// the pass is then refused.
+// Changes a node of the given type in every capture whose number is a multiple
+// of `of_captures`, and checks that the pass is then refused.
 void CheckRefused(const Pass& pass, const char* what, CUgraphNodeType type,
                   const std::function<void(FakeNode*)>& change,
                   int of_captures = 2) {

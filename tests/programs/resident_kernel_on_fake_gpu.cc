@@ -88,7 +88,7 @@ const char* WhyNot() {
 
 // These describe the kernel that was launched last.
 int64_t in_registers = 0;
-int64_t bytes_beside_weights = 0;  // Of shared memory.
+int64_t bytes_beside_weights = 0;  // In shared memory.
 
 KernelSizes SizesOf(const FakeKernel& kernel) {
   const auto macro = [&](const std::string& name) {

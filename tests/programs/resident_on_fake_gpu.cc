@@ -62,7 +62,8 @@ unsigned char* blas_workspace;
 CUstream stream_of_blas;
 cublasStatus_t failure_of_cublas;
 
-// Checks that so many bytes lie within one of the buffers, and returns them.
+// Checks that `bytes` bytes from `begin` on lie within one of the buffers, and
+// returns their address.
 unsigned char* Within(Buffers buffers, CUdeviceptr begin, int64_t bytes) {
   for (const Buffer* const buffer : buffers) {
     if (begin < buffer->begin) continue;

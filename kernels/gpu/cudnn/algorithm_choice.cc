@@ -11,8 +11,8 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// After so many new names, the entries that hold no measurement are dropped, so
-// that a program whose configurations never end does not grow for ever.
+// After this many new names, the entries that hold no measurement are dropped,
+// so that a program whose configurations never end does not grow for ever.
 constexpr size_t kMaxNewNames = 4096;
 
 // Tells whether this process or another one measured the choice.

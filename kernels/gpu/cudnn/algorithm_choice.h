@@ -36,7 +36,7 @@ class Choices {
 
   enum class State {
     kUndecided,     // Seen for the first time, or being measured elsewhere.
-    kToBeMeasured,  // By the caller, who then calls Decide.
+    kToBeMeasured,  // The caller measures it and then calls Decide.
     kDecided
   };
   // Finds the configuration's choice. Returns false if it is not decided.

@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBudget(500);
-// To try a pass as a chain may take so much time in addition.
+// Trying a pass as a chain may take this much additional time.
 constexpr std::chrono::milliseconds kChainBudget(125);
 // A chain is taken if its time is less than this part of its graph's.
 constexpr float kChainGains = 0.99f;
@@ -24,7 +24,7 @@ constexpr float kChainGains = 0.99f;
 // for the backward pass, so it is not worth it unless they are this much
 // faster.
 constexpr float kWorthItsMemory = 1.05f;
-// A candidate runs for so long before the first sample, so that kernels are
+// A candidate runs for this long before the first sample, so that kernels are
 // loaded and clocks are up.
 constexpr std::chrono::milliseconds kWarmUp(10);
 constexpr int kSamples = 4;

@@ -98,13 +98,13 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
   return CUDNN_RNN_ALGO_STANDARD;
 }
 
-// A pass runs in halves only if each has so many steps. The workspace of
+// A pass runs in halves only if each half has this many steps. The workspace of
 // cuDNN's persistent algorithms grows with the number of steps, five times as
 // fast as standard's: for long sequences it is the largest buffer of training.
 // In halves, that part of it is half as large. On an H200, a step then takes up
 // to 5 % longer in halves of this length.
 constexpr int64_t kStepsOfHalf = 50;
-// It runs in halves only if its workspace is more than so many times as large
+// It runs in halves only if its workspace is more than this many times as large
 // as standard's. Otherwise there is little to save.
 constexpr double kWorthHalving = 1.5;
 

@@ -17,10 +17,10 @@ constexpr size_t kMaxConfigurations = 256;
 // session may have kOwnReplayBytes in any case.
 constexpr size_t kMaxReplayBytes = size_t{512} << 20;
 constexpr size_t kOwnReplayBytes = size_t{64} << 20;
-// A configuration has fallen out of use when so many times the mean interval
-// between its uses has gone by without one. Intervals are counted in uses of
-// all configurations. For a configuration that was used once, the interval is
-// assumed.
+// A configuration has fallen out of use when kIntervalsUnused times the mean
+// interval between its uses has gone by without one. Intervals are counted in
+// uses of all configurations. For a configuration that was used once, the
+// interval is assumed.
 constexpr int64_t kIntervalsUnused = 8;
 constexpr int64_t kMinInterval = 8;
 constexpr int64_t kAssumedInterval = 64;

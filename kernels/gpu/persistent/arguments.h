@@ -26,7 +26,7 @@ struct Shape {
   int units;           // H, of the layer.
   int items;           // Numbers in a word.
   int team;            // Blocks in a team.
-  int is_cluster;      // Whether a team is a cluster.
+  int is_cluster;      // 1 if a team is a cluster.
   int block_units;     // A multiple of chunk_units().
   int warps;           // In a block.
   int splits;          // Parts of the forward sums, each by different warps.
@@ -157,7 +157,7 @@ struct Shape {
     return team * rows() * block_units * item_bytes();
   }
 
-  // Teams that are no clusters send through memory, with places for so many
+  // Teams that are no clusters send through memory, with places for this many
   // steps. In the forward pass, a step's h is for all blocks; in the backward
   // pass, each block receives data of its own.
   static constexpr int kForwardRing = 32, kBackwardRing = 2;
@@ -225,7 +225,7 @@ struct ForwardDirection {
 };
 
 struct ForwardArguments {
-  // A stack has at most so many layers.
+  // A stack has at most this many layers.
   static constexpr int kMaxLayers = 8;
 
   Part part;

@@ -9,14 +9,15 @@ namespace persistent {
 namespace {
 
 constexpr int kRegisters = 65536, kMaxThreadRegisters = 255;
-// The driver keeps so much shared memory of each block for itself.
+// The driver keeps this many bytes of each block's shared memory for itself.
 constexpr int kReservedBytes = 1024;
 // A larger team must promise to be this many times as fast as a smaller one.
 // Batches of nearly all sizes then have the same shape, which is compiled once.
 constexpr double kGain = 1.05;
 // Teams smaller than this gain nothing unless they are clusters.
 constexpr int kLeastTeam = 8;
-// A thread of a stack has at most so many loads from the layer below under way.
+// A thread of a stack has at most this many loads from the layer below under
+// way.
 constexpr int kMostChunks = 4;
 
 int DivideUp(int a, int b) { return (a + b - 1) / b; }

@@ -395,7 +395,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       // Receives all of h, [kRows, all units].
       constexpr int kOfRow = kShape.all_units() / kLanes;
       constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
-      // Beside the weights, the registers have room for so many chunks.
+      // Beside the weights, the registers have room for this many chunks.
       constexpr int kMost = kItems == 1 ? 4 : 8;
       constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
       const char* const place = ring.PlaceOf(step - 1);

@@ -53,8 +53,7 @@ RnnStatus Limits(GpuLimits* limits) {
                    &limits->shared_bytes);
 }
 
-// The persistent kernels that the process has used, and texts that describe
-// them.
+// The persistent kernels that the process has used, and a text for each.
 class UsedKernels {
  public:
   static UsedKernels& Instance() {

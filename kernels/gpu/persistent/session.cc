@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMaxPasses = 1024;
 // All replays of the process take at most this.
 constexpr size_t kMaxReplayBytes = size_t{512} << 20;
-// A pass is captured at this use. To capture it takes as long as to enqueue it
-// some times. So if there are more passes than room for them, and they push
+// A pass is captured at this use. Capturing takes as long as enqueuing the pass
+// several times. So if there are more passes than room for them, and they push
 // each other out, a pass must have been used more often.
 constexpr int64_t kCapturedUse = 2, kCapturedUseOfMany = 16;
 

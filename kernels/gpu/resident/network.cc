@@ -9,9 +9,9 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A product's results take at most so many bytes, which limits the steps of one
-// launch of the kernel. Each launch loads the weights anew, which takes as long
-// as a few steps.
+// A product's results take at most this many bytes, which limits the steps of
+// one launch of the kernel. Each launch loads the weights anew, which takes as
+// long as a few steps.
 constexpr int64_t kProjectedBytes = int64_t{32} << 20;
 // cuBLAS sums products of few results in parts. Its workspace has room for
 // kBlasParts parts, but no more than kMaxBlasBytes and no less than

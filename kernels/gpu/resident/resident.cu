@@ -314,8 +314,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if defined(IS_FLOAT)
     float products[kGroups][BATCH] = {};
 #else
-    // mma decides their places: rows g and g + 8 of a tile of 16 rows, for the
-    // sequences 2 t and 2 t + 1.
+    // mma decides the order of the sums: rows g and g + 8 of a tile of 16 rows,
+    // for the sequences 2 t and 2 t + 1.
     constexpr int kTiles = (kGroups + 1) / 2;
     float products[kTiles][4] = {};
 #endif
