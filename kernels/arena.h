@@ -25,10 +25,12 @@ class Arena {
     used_ = taken_ > used_ ? taken_ : used_;
     return only_counts() ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
-  // Bytes that the buffer must have.
+  // The number of bytes that the buffer must have: the most that was taken at
+  // one time.
   size_t used() const { return used_; }
 
-  // Gives back, at its end, what was taken during its life.
+  // At the end of a Scope, the pieces taken during its lifetime can be handed
+  // out again.
   class Scope {
    public:
     explicit Scope(Arena* arena) : arena_(arena), taken_(arena->taken_) {}
@@ -41,7 +43,8 @@ class Arena {
     const size_t taken_;
   };
 
-  // Every piece begins at a multiple of this from the buffer's beginning.
+  // Every piece begins at a multiple of this many bytes from the buffer's
+  // beginning.
   static constexpr size_t kAlign = 256;
 
  private:
@@ -50,15 +53,17 @@ class Arena {
   size_t used_ = 0;
 };
 
-// A buffer for an arena, on the heap.
+// A heap buffer for an arena.
 class ArenaMemory {
  public:
   void* data() const { return data_.get(); }
   size_t size() const { return size_; }
-  // Grows to at least this size, and loses what is there.
+  // Makes the buffer at least this large. If it has to grow, its contents are
+  // lost.
   void Grow(size_t bytes) {
     if (bytes <= size_) return;
-    // Large blocks begin where a large page may.
+    // Large buffers are aligned to huge pages, so that the operating system can
+    // back them with such pages.
     const size_t align = bytes < kLargePage ? Arena::kAlign : kLargePage;
     data_.reset();
     size_ = 0;

@@ -1,4 +1,4 @@
-// Kernels whose exceptions end in a status.
+// Wraps an OpKernel so that exceptions in Compute become a status.
 #ifndef CUDNN_RNN_TF_KERNELS_NO_THROW_H_
 #define CUDNN_RNN_TF_KERNELS_NO_THROW_H_
 
@@ -7,8 +7,9 @@
 
 namespace cudnn_rnn_tf {
 
-// `Op`, for TensorFlow to call. Constructors see to their exceptions
-// themselves, since what derives from them cannot.
+// An `Op` whose Compute returns exceptions to TensorFlow as a status. The
+// constructors of `Op` must handle their own exceptions, since a derived class
+// cannot stop those of its base.
 template <typename Op>
 class NoThrow final : public Op {
  public:

@@ -9,11 +9,12 @@
 
 namespace cudnn_rnn_tf {
 
-// Stand for the device in a kernel's template parameter.
+// Tags that name a kernel's device in its template argument.
 struct CpuDevice {};
 struct GpuDevice {};
 
-// The device's backend, over the resources of this call.
+// Makes the device's backend for one call, on the threads or the stream of that
+// call.
 template <typename Device>
 std::unique_ptr<RnnBackend> MakeBackend(tensorflow::OpKernelContext* context);
 template <>
@@ -25,12 +26,13 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
 
 absl::Status ToTensorFlow(const RnnStatus& status);
 
-// Memory of the op's device. Where there is none, `status` says so.
+// Allocates memory on the op's device. If that fails, returns null and puts the
+// reason into `status`.
 std::shared_ptr<void> AllocateTemp(
     tensorflow::OpKernelContext* context, size_t bytes,
     const tensorflow::AllocationAttributes& attributes, absl::Status* status);
 
-// `tensor`'s memory, whatever its type.
+// The address of a tensor's data, whatever the element type.
 inline void* DataOf(const tensorflow::Tensor& tensor) { return tensor.data(); }
 
 }  // namespace cudnn_rnn_tf

@@ -1,4 +1,5 @@
-// Apart from op_backend.cc, since it needs TensorFlow's stream executor.
+// This file is separate from op_backend.cc since it needs TensorFlow's stream
+// executor.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -54,8 +55,8 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
   resources.is_profiled = [] { return tsl::profiler::TraceMe::Active(); };
   resources.allocate = [context](size_t bytes) {
     tensorflow::AllocationAttributes attributes;
-    // Whoever wants this memory can do without it, so that there is no need to
-    // wait or to log a failure.
+    // The callers can do without this memory, so the allocator need neither
+    // wait nor log a failure.
     attributes.retry_on_failure = false;
     absl::Status status;
     return AllocateTemp(context, bytes, attributes, &status);
@@ -69,16 +70,18 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
     VLOG(1) << "cudnn_rnn_tf: " << text;
   };
   auto backend = std::make_unique<GpuBackend>(std::move(resources), options);
-  // TensorFlow then loads its cuDNN, from where it knows to look; apart from
-  // captures, as all that happens while there is a backend.
+  // AsDnn makes TensorFlow load its own cuDNN, so that the backend finds the
+  // same one. The loading may call CUDA functions that end the captures of
+  // other threads; while a backend lives, its RelaxedCaptureMode prevents that,
+  // so the backend is made first.
   stream->parent()->AsDnn();
   return backend;
 }
 
 }  // namespace cudnn_rnn_tf
 
-// crnn.info() reads this: one line per decided configuration. The text is valid
-// until the thread calls it again.
+// Returns one line per decided configuration, for crnn.info(). The text is
+// valid until the same thread calls this function again.
 extern "C" __attribute__((visibility("default"))) const char*
 cudnn_rnn_tf_gpu_choices() {
   static thread_local std::string text;
@@ -86,7 +89,8 @@ cudnn_rnn_tf_gpu_choices() {
   return text.c_str();
 }
 
-// One line per persistent kernel, likewise.
+// Returns one line per persistent kernel that the process has used. The text is
+// valid until the same thread calls this function again.
 extern "C" __attribute__((visibility("default"))) const char*
 cudnn_rnn_tf_gpu_kernels() {
   static thread_local std::string text;

@@ -1,5 +1,5 @@
-// Where the tensors of a network stand in the opaque buffer of its parameters,
-// and what they are called in checkpoints.
+// The positions of a network's tensors in the opaque buffer of its parameters,
+// and the tensors' names in checkpoints.
 #ifndef CUDNN_RNN_TF_KERNELS_PARAM_LAYOUT_H_
 #define CUDNN_RNN_TF_KERNELS_PARAM_LAYOUT_H_
 
@@ -15,24 +15,27 @@ namespace cudnn_rnn_tf {
 struct ParamBlock {
   int64_t layer = 0;
   int64_t dir = 0;
-  // cuDNN's number of the linear map: input side from 0, recurrent side from
-  // num_gates, the projection 2 * num_gates.
+  // cuDNN's number for the matrix or bias. The input side has 0 to num_gates -
+  // 1, the recurrent side num_gates to 2 * num_gates - 1, and the projection 2
+  // * num_gates.
   int64_t linear_layer_id = 0;
-  int64_t offset = 0;  // Counts elements.
+  int64_t offset = 0;  // In elements.
   int64_t rows = 0;
   int64_t cols = 0;  // 1 for a bias.
   bool is_bias = false;
   RnnMode rnn_mode = RnnMode::kLstm;
 
   int64_t size() const { return rows * cols; }
-  // "layer_0_forward_input_gate_kernel" and the like: the name of the canonical
-  // tensor in checkpoints, which would escape dots and slashes.
+  // The canonical tensor's name in checkpoints, such as
+  // "layer_0_forward_input_gate_kernel". It has no dots or slashes, since
+  // checkpoints would escape them.
   std::string Name() const;
 };
 
-// Where every canonical tensor stands in the opaque buffer: all matrices,
-// pseudo-layer by pseudo-layer and linear-layer id by linear-layer id, each
-// row-major [num_units, fan_in]; then all biases in the same order.
+// Lists every canonical tensor with its position in the opaque buffer. All
+// matrices come first, ordered by pseudo-layer and then by linear-layer id,
+// each row-major: [num_units, fan_in], or [num_proj, num_units] for a
+// projection. All biases follow in the same order.
 //
 // Requires spec.Problem() to be empty.
 class ParamLayout {
@@ -44,9 +47,10 @@ class ParamLayout {
   // Number of elements in the opaque buffer.
   int64_t size() const { return size_; }
 
-  // Offsets of a pseudo-layer's stacked maps. The gates of one side are
-  // neighbours, so they form one [num_gates * num_units, fan_in] matrix and one
-  // [num_gates * num_units] bias; -1 where the configuration has none.
+  // Offsets of a pseudo-layer's parameters, in elements. The gates of one side
+  // are adjacent, so together they form one [num_gates * num_units, fan_in]
+  // matrix and one [num_gates * num_units] bias. An offset is -1 if the
+  // configuration lacks that parameter.
   struct PseudoLayer {
     int64_t input_weights = -1;
     int64_t recurrent_weights = -1;

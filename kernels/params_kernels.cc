@@ -47,7 +47,8 @@ class ParamsOp : public OpKernel {
   std::unique_ptr<ParamLayout> layout_;
 };
 
-// The conversions, whose lists must be as long as the layout's.
+// The base of the two conversions, which checks that the op has as many weights
+// and biases as the layout.
 class ConversionOp : public ParamsOp {
  public:
   explicit ConversionOp(OpKernelConstruction* context) : ParamsOp(context) {

@@ -1,5 +1,5 @@
-// Reading a configuration from an op's attributes, for shape functions and
-// kernels alike.
+// Functions that read a configuration from an op's attributes. Shape functions
+// and kernels share them.
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 
@@ -19,10 +19,9 @@ absl::Status InvalidArgument(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-// Returns what `body` returns, or a status if it throws. TensorFlow's
-// frames are not made to be unwound: an exception that crosses them leaves
-// locks held, or ends the process. So every shape function and every kernel is
-// called by way of this.
+// Returns what `body` returns, or a status if it throws. An exception must not
+// pass through TensorFlow's own functions: it would leave locks held or end the
+// process. So every shape function and every kernel is called by way of this.
 template <typename Body>
 absl::Status WithoutExceptions(const Body& body) {
   try {
@@ -45,7 +44,8 @@ absl::Status ReadEnum(Context* context, const char* attr,
   return absl::OkStatus();
 }
 
-// The attributes that every op has; input_size stays as it is.
+// Reads the attributes that all ops on networks have. This leaves input_size
+// unchanged, which is an attribute of some ops only.
 template <typename Context>
 absl::Status ReadSpec(Context* context, RnnSpec* spec) {
   TF_RETURN_IF_ERROR(
@@ -61,7 +61,7 @@ absl::Status ReadSpec(Context* context, RnnSpec* spec) {
   return context->GetAttr("num_proj", &spec->num_proj);
 }
 
-// Those that Forward and Backward have besides.
+// Reads the attributes that Forward and Backward have in addition.
 template <typename Context>
 absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
                           bool* has_sequence_lengths) {

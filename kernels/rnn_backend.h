@@ -1,4 +1,4 @@
-// The interface of a backend: the OpKernels know no more of one.
+// The interface of a backend, which is all that the OpKernels know of it.
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_BACKEND_H_
 
@@ -30,16 +30,18 @@ struct RnnStatus {
 };
 
 enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
-// Bytes of a number.
+// The size of one number in bytes.
 inline size_t SizeOf(RnnDataType dtype) {
   return dtype == RnnDataType::kFloat64   ? 8
          : dtype == RnnDataType::kFloat32 ? 4
                                           : 2;
 }
 
-// On GPUs: cuDNN's algorithms and our own, `resident` for inference with a few
-// sequences and `persistent`; `cudnn` leaves the choice among cuDNN's to the
-// backend, `auto` all choices. Other backends have one way.
+// The ways to run a network on a GPU; other backends have one way only.
+// `standard` and the `persist_static` ones are algorithms of cuDNN. `resident`,
+// for inference with a few sequences, and `persistent` are kernels of this
+// package. `auto` lets the backend choose among all of these, `cudnn` among
+// those of cuDNN.
 enum class RnnAlgorithm {
   kAuto,
   kStandard,
@@ -50,12 +52,12 @@ enum class RnnAlgorithm {
   kCudnn
 };
 inline constexpr int kNumRnnAlgorithms = 7;
-// The first of them are those that the cuDNN backend chooses among.
+// The cuDNN backend runs only algorithms whose numbers are below this.
 inline constexpr int kNumCudnnAlgorithms = 5;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
     "auto",     "standard",   "persist_static", "persist_static_small_h",
     "resident", "persistent", "cudnn"};
-// False where `name` names no algorithm.
+// Returns false if no algorithm has this name.
 inline bool ParseRnnAlgorithm(std::string_view name, RnnAlgorithm* algorithm) {
   for (int i = 0; i < kNumRnnAlgorithms; ++i) {
     if (name == kRnnAlgorithmNames[i]) {
@@ -74,21 +76,23 @@ struct RnnProblem {
   int64_t batch_size = 0;
   bool time_major = true;
   bool has_sequence_lengths = false;
-  // Training runs dropout and leaves a reserve space for a backward pass.
+  // In training, dropout is active, and the forward pass leaves a reserve space
+  // for a backward pass.
   bool is_training = true;
   RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
-  // Whether parameters and initial states begin at multiples of kAlignment
-  // bytes, as nearly all tensors do. Varies from call to call.
+  // True if the parameters and the initial hidden states begin at multiples of
+  // kAlignment bytes, as nearly all tensors do. It may differ from call to
+  // call.
   bool is_aligned = true;
   static constexpr size_t kAlignment = 16;
 };
 
-// Bytes that tell problems apart; `is_aligned`, which varies from call to call,
-// is no part of them.
+// A key that tells problems apart. It leaves out `is_aligned`, which varies
+// from call to call.
 std::string KeyOf(const RnnProblem& problem);
 
-// Which steps of the sequences are to be read: bool [batch_size, max_time], or
-// [max_time, batch_size] time-major.
+// A mask of the steps to be read: bool [batch_size, max_time], or [max_time,
+// batch_size] if it is time-major.
 struct RnnMask {
   const bool* values = nullptr;
   int64_t max_time = 0;
@@ -96,34 +100,35 @@ struct RnnMask {
   bool time_major = true;
 };
 
-// Bytes of the buffers whose size a backend decides.
+// The sizes in bytes of the buffers that a backend asks for.
 struct RnnBufferSizes {
   size_t reserve_space = 0;  // 0 in inference.
   size_t forward_workspace = 0;
   size_t backward_workspace = 0;
-  // Whether a backward pass uses the reserve space up, so that a caller who
-  // wants to run another one must hand it a copy.
+  // True if a backward pass overwrites the reserve space. A caller who may need
+  // it again must pass a copy.
   bool backward_consumes_reserve = false;
 };
 
-// Sequences' lengths, [B], each in [0, T], in the host's memory or the
-// device's; none where all sequences fill T.
+// The sequences' lengths, [B], each in [0, T]. They are in host memory or in
+// device memory; both pointers are null if all sequences fill T.
 struct RnnLengths {
   const int32_t* on_host = nullptr;
   const int64_t* on_device = nullptr;
 };
 
-// Tensors in the problem's data type unless said otherwise. With T time steps,
-// B batch, I input size, P output size, H units, L layers, D directions:
-// sequences are [T, B, n] time-major, [B, T, n] batch-major; states are
-// [L * D, B, n] and [B, L * D, n].
+// Addresses of tensors, in the problem's data type unless said otherwise. T is
+// the number of time steps, B the batch size, I the input size, P the output
+// size, H the number of units, L the number of layers and D the number of
+// directions. Time-major sequences are [T, B, n] and states [L * D, B, n];
+// batch-major sequences are [B, T, n] and states [B, L * D, n].
 struct RnnForwardBuffers {
   const void* input = nullptr;    // n = I
   const void* input_h = nullptr;  // n = P
   const void* input_c = nullptr;  // n = H; LSTM only.
   const void* params = nullptr;
   RnnLengths sequence_lengths;
-  // Dropout masks are a pure function of these two.
+  // Dropout masks are a pure function of these two numbers.
   uint64_t seed[2] = {0, 0};
 
   void* output = nullptr;    // n = D * P
@@ -153,51 +158,56 @@ struct RnnBackwardBuffers {
   void* workspace = nullptr;
 };
 
-// The device's memory, which other work in the order of the device's may use
-// once the last holder lets go of it; null where there is none to be had.
+// Allocates device memory, or returns null if there is none. Once the last
+// holder releases the memory, it may be used by work that is enqueued later.
 using AllocateMemory = std::function<std::shared_ptr<void>(size_t bytes)>;
 
-// A backend is made for one call, over the device resources of that call. The
-// sizes of its buffers are asked for before it runs.
+// A backend is made for one call and uses the device resources of that call.
+// Callers ask for the sizes of the buffers before they run a pass.
 class RnnBackend {
  public:
   virtual ~RnnBackend() = default;
 
-  // For a problem with sequence lengths: checks them, as far as they can be
-  // known without waiting for the device, and leaves them where the passes want
-  // them. Where all sequences fill the time, the problem has none from then on.
-  // `reserve_space` is what a forward pass has left, in bytes; 0 before one.
+  // Checks the lengths of a problem that has sequence lengths, and puts them
+  // where the passes read them. A backend may leave lengths in device memory
+  // unchecked, so that the host need not wait for the device. If all sequences
+  // are found to fill the time, the problem has no lengths from then on.
+  // `reserve_space` is the size in bytes of what a forward pass has left, and 0
+  // before a forward pass.
   virtual RnnStatus ReadSequenceLengths(size_t /*reserve_space*/,
                                         RnnProblem* problem,
                                         RnnLengths* lengths) {
     return CheckSequenceLengths(problem, lengths);
   }
-  // Sizes of a forward pass's buffers.
+  // Computes the sizes of a forward pass's buffers.
   virtual RnnStatus BufferSizes(const RnnProblem& problem,
                                 RnnBufferSizes* sizes) = 0;
-  // At how many bytes past a multiple of kOutputPeriod the output best begins;
-  // 0 also where one place is as good as another.
+  // A pass is fastest if the output begins this many bytes past a multiple of
+  // kOutputPeriod. This is 0 also if the place makes no difference.
   virtual size_t OutputOffset(const RnnProblem& /*problem*/) const { return 0; }
   static constexpr size_t kOutputPeriod = 1024;
-  // The number of bytes that the forward pass left may tell how it ran; `sizes`
-  // says how many there should be.
+  // Computes the sizes of a backward pass's buffers. `reserve_space` is the
+  // size in bytes of what the forward pass left, which may tell the algorithm
+  // it used; `sizes->reserve_space` is the size it should have.
   virtual RnnStatus BackwardBufferSizes(const RnnProblem& problem,
                                         size_t reserve_space,
                                         RnnBufferSizes* sizes) = 0;
-  // The workspace of a pass: `allocate`'s, or what a backend has kept of that.
+  // Returns a workspace for a pass, either new memory from `allocate` or memory
+  // that the backend has kept.
   virtual std::shared_ptr<void> Workspace(size_t bytes,
                                           const AllocateMemory& allocate) {
     return allocate(bytes);
   }
-  // Called with every large buffer that was allocated for a call to write to.
+  // The caller passes every large buffer that it has allocated for a pass to
+  // write to.
   virtual void Prepare(void* /*buffer*/, size_t /*bytes*/) {}
   virtual RnnStatus Forward(const RnnProblem& problem,
                             const RnnForwardBuffers& buffers) = 0;
   virtual RnnStatus Backward(const RnnProblem& problem,
                              const RnnBackwardBuffers& buffers) = 0;
-  // [B], the sequences' lengths. In a mask, true values must all be at a
-  // sequence's beginning; where that is not known without waiting for the
-  // device, a sequence for which it does not hold has the length -1.
+  // Computes the sequences' lengths, [B]. In a mask, true values must all be at
+  // a sequence's beginning. If they are not, the call fails or, where the host
+  // does not wait for the device, that sequence gets the length -1.
   virtual RnnStatus LengthsOfMask(const RnnMask& mask, int64_t* lengths) {
     const int64_t wrong = ReadMask(mask, lengths);
     if (wrong < 0) return {};
@@ -205,15 +215,17 @@ class RnnBackend {
             "in sequence " + std::to_string(wrong) +
                 ", a true value follows a false one"};
   }
-  // Copies within the device's memory, in the order of its work.
+  // Copies within the device's memory, in order with the other work that is
+  // enqueued there.
   virtual RnnStatus Copy(const void* from, void* to, size_t bytes) = 0;
   virtual RnnStatus SetZero(void* to, size_t bytes) = 0;
 
  protected:
-  // The same for lengths in host memory.
+  // ReadSequenceLengths for lengths in host memory.
   static RnnStatus CheckSequenceLengths(RnnProblem* problem,
                                         RnnLengths* lengths);
-  // LengthsOfMask for host memory: the first sequence of length -1, or -1.
+  // LengthsOfMask for host memory. Returns the first sequence whose length is
+  // -1, or -1 if there is none.
   static int64_t ReadMask(const RnnMask& mask, int64_t* lengths);
 };
 

@@ -50,7 +50,7 @@ absl::Status CheckShape(const char* name, const Tensor& tensor,
 template <typename Device>
 constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 
-// Forward and Backward share the attributes and the checked inputs.
+// The base of Forward and Backward, which share most attributes and inputs.
 class RnnOp : public OpKernel {
  public:
   explicit RnnOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -66,7 +66,7 @@ class RnnOp : public OpKernel {
     RnnProblem problem;
     TensorShape output_shape, h_shape, c_shape;
     RnnLengths sequence_lengths;
-    std::vector<int32_t> host_lengths;  // A copy of those that came as int64.
+    std::vector<int32_t> host_lengths;  // A copy of lengths passed as int64.
     uint64_t seed[2];
 
     bool empty() const {
@@ -74,7 +74,8 @@ class RnnOp : public OpKernel {
     }
   };
 
-  // `is_gpu`: 64-bit lengths are in the device's memory.
+  // Reads and checks the inputs. `is_gpu` says that lengths of type int64 are
+  // in device memory.
   absl::Status ReadRun(OpKernelContext* context, bool is_gpu, Run* run) const {
     const Tensor& input = context->input(0);
     if (input.dims() != 3) {
@@ -103,8 +104,9 @@ class RnnOp : public OpKernel {
 
     const RnnSpec& spec = problem.spec;
     const int64_t b = problem.batch_size;
-    // A pass may keep what goes into the gates of every step. As long as a
-    // memory could hold that many numbers, no size below overflows.
+    // A pass may keep the inputs of the gates for every step. Networks for
+    // which that is more than any memory holds are refused, so that no size
+    // below overflows.
     const double steps = static_cast<double>(problem.max_time) * b;
     if (steps * spec.num_pseudo_layers() *
             (spec.num_gates() * spec.num_units + spec.input_size) >
@@ -132,7 +134,8 @@ class RnnOp : public OpKernel {
     const absl::Status params_fit = CheckShape(
         "params", context->input(3), TensorShape({ParamsSize(problem.spec)}));
     if (!params_fit.ok()) {
-      // Whoever calls a SavedModel knows its inputs, not its params.
+      // The caller of a SavedModel knows its inputs but not its params, so the
+      // message names the input size too.
       return InvalidArgument(params_fit.message(),
                              ": the network was not made for inputs of size ",
                              spec.input_size, " in the last dimension");
@@ -198,7 +201,8 @@ class RnnOp : public OpKernel {
   }
 
  private:
-  // Laying parameters out takes microseconds; a network's input size stays.
+  // The size is kept from call to call, since computing a layout takes
+  // microseconds and the input size of a network rarely changes.
   int64_t ParamsSize(const RnnSpec& spec) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (spec.input_size != known_input_size_) {
@@ -258,7 +262,7 @@ class ForwardOp : public RnnOp {
     const Tensor& input_h = context->input(1);
     const Tensor& input_c = context->input(2);
     if (run.empty()) {
-      // No step runs: the states pass through.
+      // No step runs, so the states pass through unchanged.
       OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
                                   DataOf(input_h), DataOf(*output_h),
                                   input_h.TotalBytes())));
@@ -290,7 +294,8 @@ class ForwardOp : public RnnOp {
   }
 
  private:
-  // It is a part of a larger tensor if the backend wants that.
+  // If the backend wants the output at an offset, the output is a slice of a
+  // larger tensor.
   static absl::Status AllocateOutput(OpKernelContext* context, const Run& run,
                                      const RnnBackend& backend,
                                      Tensor** output) {
@@ -388,9 +393,9 @@ class BackwardOp : public RnnOp {
     buffers.output_backprop = DataOf(context->input(9));
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);
-    Tensor consumable;  // Another reference would prevent its being forwarded.
+    Tensor consumable;  // A second reference would prevent forwarding.
     if (sizes.backward_consumes_reserve) {
-      // Where nobody else holds the reserve space, this is the same buffer.
+      // If nobody else holds the reserve space, this forwards its buffer.
       OP_REQUIRES_OK(context,
                      context->forward_input_or_allocate_temp(
                          {12}, tensorflow::DT_UINT8, reserve_space.shape(),
@@ -414,7 +419,8 @@ class BackwardOp : public RnnOp {
   }
 };
 
-// Lengths of 32 bits are in host memory, where TensorFlow keeps such numbers.
+// TensorFlow keeps int32 tensors in host memory even on GPUs, so lengths of
+// that type are read from there.
 #define CRNN_REGISTER_LENGTHS(T, Lengths)                             \
   REGISTER_KERNEL_BUILDER(Lengths(Name("CudnnRnnTf>Forward")          \
                                       .Device(tensorflow::DEVICE_GPU) \

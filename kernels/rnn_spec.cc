@@ -50,8 +50,9 @@ std::string Text(double value) {
              : text;
 }
 
-// `value`, also where the processor flushes denormal numbers, as TensorFlow has
-// it do: then comparisons and conversions of floats take them for 0.
+// Returns the exact value even if the processor flushes denormal numbers, as
+// TensorFlow makes it do. In that mode, comparisons and conversions of floats
+// take denormal numbers for 0.
 double Exact(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -93,8 +94,9 @@ std::string CellClipProblem(double cell_clip) {
   if (cell_clip == 0.0 || (cell_clip >= kSmallest && cell_clip <= kLargest)) {
     return "";
   }
-  // Processors that flush what lies between 0 and the smallest normal number
-  // would take it for no clipping in one place and for a bound in another.
+  // A denormal bound is refused: on processors that flush denormal numbers, one
+  // place would take it for 0, which means no clipping, and another for a
+  // bound.
   return "cell_clip must be 0 (no clipping) or a positive finite number, at "
          "least " +
          Text(kSmallest) + ", the smallest normal float32, but received " +
@@ -153,7 +155,7 @@ std::string RnnSpec::Problem() const {
     return "cell_clip is for rnn_mode 'lstm' only, but received " +
            Text(cell_clip) + " with rnn_mode '" + RnnModeName(rnn_mode) + "'";
   }
-  // Doubles cannot overflow here, and nobody has 10^15 numbers.
+  // Doubles cannot overflow here, and no machine has memory for 10^15 numbers.
   const double fan_in = static_cast<double>(input_size) +
                         2.0 * static_cast<double>(num_units) + 4.0;
   if (2.0 * num_layers * num_gates() * num_units * 2.0 * fan_in > 1e15) {

@@ -1,4 +1,4 @@
-// The configuration of a recurrent network and the layout of its parameters.
+// The configuration of a recurrent network.
 //
 // Everything here is plain C++: the TensorFlow ops, the backends and the Python
 // helper module share it.
@@ -17,8 +17,8 @@ enum class InputMode { kLinear, kSkip };
 enum class Direction { kUnidirectional, kBidirectional };
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
 
-// Each returns false where `name` names no value; the names are those of the
-// ops' attributes.
+// Each returns false if `name` is not the name of a value. The names are those
+// of the ops' attributes.
 bool ParseRnnMode(std::string_view name, RnnMode* mode);
 bool ParseInputMode(std::string_view name, InputMode* mode);
 bool ParseDirection(std::string_view name, Direction* direction);
@@ -51,8 +51,8 @@ struct RnnSpec {
   int64_t num_pseudo_layers() const { return num_layers * num_dirs(); }
   // The numbers that one pseudo-layer emits per time step.
   int64_t output_size() const { return num_proj > 0 ? num_proj : num_units; }
-  // The numbers that one layer, all its directions together, emits per time
-  // step.
+  // The numbers that one layer emits per time step, in all its directions
+  // together.
   int64_t layer_output_size() const { return num_dirs() * output_size(); }
   int64_t layer_input_size(int64_t layer) const {
     return layer == 0 ? input_size : layer_output_size();
@@ -69,20 +69,20 @@ struct RnnSpec {
            bias_mode == BiasMode::kDouble;
   }
 
-  // Says what is wrong with the configuration, or nothing. `input_size` is
-  // checked as well. Where nothing is wrong, sizes are so small that no
-  // product of those of one layer overflows, and laying the parameters out
-  // takes memory that every machine has.
+  // Returns what is wrong with the configuration, including `input_size`, or an
+  // empty string. In a valid configuration, no product of one layer's sizes
+  // overflows, and a ParamLayout fits into the memory of any machine.
   std::string Problem() const;
 
-  // A dropout mask's counter has 16 bits for its layer.
+  // The random counter of a dropout mask has 16 bits for the layer.
   static constexpr int64_t kMaxLayers = int64_t{1} << 16;
-  // The bound of every other size, since libraries count in 32 bits.
+  // This bounds every other size, since libraries such as cuDNN take 32-bit
+  // sizes.
   static constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;
 };
 
-// Says what is wrong with a clipping bound, or nothing. It is asked of
-// numbers that are to become `RnnSpec::cell_clip` before they are rounded.
+// Returns what is wrong with a clipping bound, or an empty string. Callers
+// check a bound before they round it to `RnnSpec::cell_clip`.
 std::string CellClipProblem(double cell_clip);
 
 }  // namespace cudnn_rnn_tf

@@ -1,19 +1,21 @@
 // Hides the differences between the versions of TensorFlow that this package is
-// built for. Nothing else here depends on a version.
+// built for. No other file depends on the version.
 #ifndef CUDNN_RNN_TF_KERNELS_TENSORFLOW_VERSIONS_H_
 #define CUDNN_RNN_TF_KERNELS_TENSORFLOW_VERSIONS_H_
 
 #include "tensorflow/core/platform/threadpool.h"
 
-// The build defines CRNN_TENSORFLOW_VERSION: 2021 for TensorFlow 2.21.
+// The build defines CRNN_TENSORFLOW_VERSION, for example as 2021 for TensorFlow
+// 2.21.
 #ifndef CRNN_TENSORFLOW_VERSION
 #error "CRNN_TENSORFLOW_VERSION is not defined"
 #endif
 
 #if CRNN_TENSORFLOW_VERSION < 2020
-// In this file, the stream executor of TensorFlow 2.19 includes headers of LLVM
-// that its package lacks, for a class that is only named in declarations. So
-// this is to be included before the stream executor.
+// TensorFlow 2.19's tma_metadata.h includes headers of LLVM that TensorFlow's
+// package lacks, although only declarations name its class. Defining that
+// header's guard and the class here replaces it, so this file must be included
+// before the stream executor.
 #define XLA_STREAM_EXECUTOR_GPU_TMA_METADATA_H_
 namespace stream_executor::gpu {
 class TmaDescriptor {};
@@ -22,7 +24,7 @@ class TmaDescriptor {};
 
 namespace cudnn_rnn_tf {
 
-// With these parameters, `ParallelFor` shares out members one by one.
+// With these parameters, `ParallelFor` hands out members one by one.
 inline tensorflow::thread::ThreadPool::SchedulingParams OneByOne() {
   using tensorflow::thread::ThreadPool;
 #if CRNN_TENSORFLOW_VERSION < 2020

@@ -1,4 +1,5 @@
-// CudnnRnnTf>LengthsFromMask: what a mask says of sequences.
+// Registers CudnnRnnTf>LengthsFromMask, which turns a mask into sequence
+// lengths.
 #include "absl/strings/str_cat.h"
 #include "ops/shape_function.h"
 #include "tensorflow/core/framework/common_shape_fns.h"

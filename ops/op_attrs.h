@@ -1,5 +1,5 @@
-// The attributes that describe a network, the same in every op. An op is a file
-// format: attributes are only ever added, with defaults.
+// The attributes that describe a network, which the ops share. Saved graphs
+// hold ops, so attributes may only be added, and only with defaults.
 #ifndef CUDNN_RNN_TF_OPS_OP_ATTRS_H_
 #define CUDNN_RNN_TF_OPS_OP_ATTRS_H_
 

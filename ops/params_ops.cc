@@ -1,5 +1,6 @@
-// CudnnRnnTf>ParamsSize, CanonicalToParams and ParamsToCanonical: the opaque
-// buffer and the separate tensors it holds.
+// Registers CudnnRnnTf>ParamsSize, CanonicalToParams and ParamsToCanonical,
+// which convert between the opaque buffer of parameters and the tensors it
+// holds.
 #include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "ops/op_attrs.h"

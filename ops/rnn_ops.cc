@@ -1,4 +1,5 @@
-// CudnnRnnTf>Forward and Backward: a whole recurrent network in one op.
+// Registers CudnnRnnTf>Forward and Backward, each of which runs a whole
+// recurrent network.
 #include <utility>
 
 #include "kernels/param_layout.h"
@@ -16,7 +17,7 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// The inputs that both ops begin with.
+// The indices of the inputs that both ops begin with.
 enum Input { kInput, kInputH, kInputC, kParams, kSequenceLengths, kSeed };
 
 struct RunShapes {
@@ -60,8 +61,9 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   shapes->time = c->Dim(shapes->input, time_major ? 0 : 1);
   shapes->batch = c->Dim(shapes->input, time_major ? 1 : 0);
   const DimensionHandle input_size = c->Dim(shapes->input, 2);
-  // First, since the shapes expected below follow from the configuration.
-  // An unknown input size is replaced by one that fits all.
+  // The configuration is checked first, since the shapes expected below follow
+  // from it. An unknown input size is replaced by num_units, which is valid in
+  // every configuration.
   const bool is_known = c->ValueKnown(input_size);
   spec.input_size = is_known ? c->Value(input_size) : spec.num_units;
   TF_RETURN_IF_ERROR(CheckSpec(spec));

@@ -1,4 +1,4 @@
-// Shape functions whose exceptions end in a status.
+// Wraps shape functions so that their exceptions become a status.
 #ifndef CUDNN_RNN_TF_OPS_SHAPE_FUNCTION_H_
 #define CUDNN_RNN_TF_OPS_SHAPE_FUNCTION_H_
 
@@ -7,7 +7,8 @@
 
 namespace cudnn_rnn_tf {
 
-// `function`, for TensorFlow to call.
+// Calls `function` and returns its exceptions as a status. This is what is
+// registered with TensorFlow.
 template <
     absl::Status (*function)(tensorflow::shape_inference::InferenceContext*)>
 absl::Status NoThrow(tensorflow::shape_inference::InferenceContext* context) {

@@ -1,4 +1,4 @@
-// The parameter layout as Python sees it.
+// The class behind cudnn_rnn_tf.native.ParamLayout.
 #ifndef CUDNN_RNN_TF_NATIVE_LAYOUT_BINDING_H_
 #define CUDNN_RNN_TF_NATIVE_LAYOUT_BINDING_H_
 
@@ -68,9 +68,9 @@ inline std::string Text(const py::handle& value) {
   return py::cast<std::string>(py::str(value));
 }
 
-// The array, if it holds numbers: their bytes can be copied, those of a pointer
-// to a Python object cannot. Kinds beyond NumPy's own, such as bfloat16, have
-// the number 2.
+// Returns the array if it holds numbers, and throws otherwise: the bytes of
+// numbers can be copied, those of pointers to Python objects cannot. Types that
+// are not NumPy's own, such as bfloat16, have the number 2 in `isbuiltin`.
 inline const py::array& Numbers(const std::string& argument,
                                 const py::array& array) {
   const py::dtype dtype = array.dtype();
@@ -83,12 +83,12 @@ inline const py::array& Numbers(const std::string& argument,
   return array;
 }
 
-// NumPy's flags of an array whose numbers stand one after the other, each where
-// numbers of its size may stand.
+// NumPy's flags of an array that is contiguous in C order and aligned.
 inline constexpr int kDense =
     py::array::c_style | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
 
-// Such an array, of NumPy's own class, with the numbers of another.
+// Returns the array if it is such an array of NumPy's own class, or a copy that
+// is.
 inline py::array Dense(const py::array& array) {
   return py::module_::import("numpy").attr("require")(array, py::none(), "CAE");
 }
@@ -156,7 +156,8 @@ class Layout {
     return params;
   }
 
-  // A buffer of the layout's size, dense.
+  // Returns `params` as a dense array, or throws if it does not have the
+  // layout's size.
   py::array DenseParams(const py::array& params) const {
     if (params.ndim() != 1 || params.shape(0) != size()) {
       throw py::value_error("expected params of shape (" +

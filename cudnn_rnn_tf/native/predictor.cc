@@ -10,11 +10,11 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Gives the interpreter to other threads for its life. py::gil_scoped_release
-// does so, too, but ends the process where a daemon thread comes back while the
-// interpreter shuts down: Python before 3.14 then unwinds the thread's stack,
-// and a destructor cannot be unwound. Such a thread stays here until the
-// process ends, as it does in later versions.
+// Releases Python's interpreter lock for its lifetime. py::gil_scoped_release
+// does so too, but it ends the process if a daemon thread asks for the lock
+// while the interpreter shuts down: Python before 3.14 then unwinds the
+// thread's stack, and a destructor must not throw. Here such a thread waits
+// until the process ends, as it does in later versions of Python.
 class OtherThreadsRun {
  public:
   OtherThreadsRun() : state_(PyEval_SaveThread()) {}
@@ -49,7 +49,8 @@ RnnDataType DataTypeOf(const py::dtype& dtype) {
       name);
 }
 
-// `names` says the dimensions, sizes that may be any by a letter.
+// `shape` has -1 for a dimension of any size, for which the error message shows
+// the letter in `names`.
 void CheckShape(const std::string& argument, const py::array& array,
                 const std::vector<py::ssize_t>& shape,
                 const std::vector<const char*>& names) {
@@ -68,7 +69,8 @@ void CheckShape(const std::string& argument, const py::array& array,
                         "), but received " + Text(array.attr("shape")));
 }
 
-// Copied: another thread may write to the array while the call runs.
+// The lengths are copied, since another thread may write to the array while the
+// call runs.
 std::vector<int32_t> ReadLengths(const py::object& value,
                                  py::ssize_t batch_size, py::ssize_t max_time) {
   py::array array = py::array::ensure(value);
@@ -123,8 +125,8 @@ py::array Predictor::ToDense(const char* argument,
     return array;
   }
   const bool is_number = std::strchr("fiub", dtype.kind()) != nullptr;
-  // Numbers beyond NumPy's own, such as bfloat16's, say themselves what they
-  // can become.
+  // Types that are not NumPy's own, such as bfloat16, tell NumPy what they can
+  // be converted to.
   if (!is_number && !dtype.equal(dtype_) &&
       !py::cast<bool>(
           py::module_::import("numpy").attr("can_cast")(dtype, dtype_))) {
@@ -198,7 +200,8 @@ py::tuple Predictor::Call(const py::object& inputs,
     after.emplace_back(dtype_, StateShape(batch_size, spec.num_units));
   }
   if (before.empty()) {
-    // A state is read before it is written, so zeros may stand in its place.
+    // The initial states are zeros. They may share memory with the final
+    // states, since a state is read before it is written.
     for (py::array& state : after) {
       std::memset(state.mutable_data(), 0, state.nbytes());
     }

@@ -1,4 +1,4 @@
-// The CPU predictor as Python sees it.
+// The class behind cudnn_rnn_tf.CpuPredictor.
 #ifndef CUDNN_RNN_TF_NATIVE_PREDICTOR_H_
 #define CUDNN_RNN_TF_NATIVE_PREDICTOR_H_
 
@@ -15,20 +15,21 @@ namespace cudnn_rnn_tf {
 
 class Predictor {
  public:
-  // The parameters' dtype is that of all arrays.
+  // All arrays that go in and come out have the dtype of `params`.
   Predictor(const Layout& layout, const py::array& params, bool time_major,
             bool go_backwards, int64_t num_threads);
 
-  // (outputs, states) of array-likes; the last two may be None.
+  // Takes array-likes, of which the last two may be None, and returns (outputs,
+  // states).
   py::tuple Call(const py::object& inputs, const py::object& initial_state,
                  const py::object& sequence_lengths);
 
  private:
-  // Sizes in the order of the argument's layout; -1 fits any.
+  // The sizes of an array's dimensions; -1 stands for any size.
   using Shape = std::vector<py::ssize_t>;
 
   Shape StateShape(py::ssize_t batch_size, py::ssize_t size) const;
-  // `value` as a dense array of the predictor's dtype.
+  // Returns `value` as a dense array of the predictor's dtype.
   py::array ToDense(const char* argument, const py::object& value) const;
   std::vector<py::array> ReadStates(const py::object& initial_state,
                                     py::ssize_t batch_size) const;

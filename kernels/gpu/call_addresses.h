@@ -1,5 +1,5 @@
-// The addresses that a pass reads and writes: graphs are replayed with those of
-// another call.
+// The addresses that a pass reads and writes. They are collected here so that a
+// captured graph can be replayed with the addresses of another call.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CALL_ADDRESSES_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CALL_ADDRESSES_H_
 
@@ -12,7 +12,7 @@ namespace cudnn_rnn_tf {
 
 enum class Pass { kForward, kBackward };
 
-// In the problem's layout. A pass uses a part of these.
+// The buffers of a call, in the problem's layout. Each pass uses some of them.
 enum CallBuffer {
   kInput,
   kInputH,
@@ -34,7 +34,7 @@ enum CallBuffer {
   kNumCallBuffers
 };
 
-// 0 for a buffer that a pass does not use.
+// The address is 0 for a buffer that the pass does not use.
 using CallAddresses = std::array<CUdeviceptr, kNumCallBuffers>;
 
 CallAddresses AddressesOf(const RnnProblem& problem,

@@ -11,12 +11,13 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A graph with more nodes than so many times those on its longest path gains
-// more from what runs at the same time than its forks and joins cost; with
-// fewer nodes beside that path, they cost nothing to speak of.
+// A graph may be faster as a chain if it has at least kManyBeside nodes beside
+// its longest path and at most kNearlyChain times as many nodes as that path.
+// With fewer nodes beside the path, forks and joins cost next to nothing; with
+// more, nodes that run at the same time gain more than forks and joins cost.
 constexpr double kNearlyChain = 1.25;
 constexpr size_t kManyBeside = 8;
-// The driver fills more at once faster.
+// The driver's own fills are faster for more bytes than this.
 constexpr size_t kMostFilledByKernel = 64 << 10;
 constexpr unsigned int kFillThreads = 256, kFillLanes = 32;
 
@@ -26,7 +27,8 @@ constexpr char kChangeGraph[] = "change a graph";
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
-// The driver tells no number of arguments: it refuses the one after the last.
+// The driver does not tell how many arguments a kernel has, but it refuses the
+// index after the last.
 RnnStatus ArgumentSizes(const CUDA_KERNEL_NODE_PARAMS& kernel,
                         GraphNode::Kernels* kernels,
                         const std::vector<size_t>** argument_sizes) {
@@ -57,7 +59,7 @@ bool IsSet(const CUlaunchAttribute& attribute) {
   }
 }
 
-// Both are set.
+// Compares two attributes for which IsSet is true.
 bool IsSame(const CUlaunchAttribute& a, const CUlaunchAttribute& b) {
   if (a.id != b.id) return false;
   const auto &first = a.value.clusterDim, &second = b.value.clusterDim;
@@ -72,7 +74,8 @@ bool IsSame(const CUlaunchAttribute& a, const CUlaunchAttribute& b) {
   }
 }
 
-// Beyond an element, the driver tells whatever the caller's number had.
+// The driver returns the value as its caller gave it, so the bits beyond an
+// element are ignored.
 bool IsSame(const CUDA_MEMSET_NODE_PARAMS& a,
             const CUDA_MEMSET_NODE_PARAMS& b) {
   const uint64_t element = (uint64_t{1} << (8 * a.elementSize)) - 1;
@@ -81,7 +84,7 @@ bool IsSame(const CUDA_MEMSET_NODE_PARAMS& a,
          (a.value & element) == (b.value & element);
 }
 
-// Pitches are nothing but where there are several rows.
+// Pitches and heights matter only if there are several rows.
 bool IsSame(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
   const bool has_rows = a.Height > 1 || a.Depth > 1;
   return a.WidthInBytes == b.WidthInBytes && a.Height == b.Height &&
@@ -94,8 +97,9 @@ bool IsSame(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
            a.srcHeight == b.srcHeight && a.dstHeight == b.dstHeight));
 }
 
-// Other memory may be gone at the next launch. Where a copy does not say which
-// it is, the address does.
+// Only copies within device memory can be replayed, since other memory may be
+// gone at the next launch. If a copy does not name the type of its memory, the
+// driver is asked about the address.
 bool IsOfDevice(CUmemorytype type, CUdeviceptr address) {
   unsigned int found = type;
   if (type == CU_MEMORYTYPE_UNIFIED &&
@@ -106,7 +110,7 @@ bool IsOfDevice(CUmemorytype type, CUdeviceptr address) {
   return found == CU_MEMORYTYPE_DEVICE;
 }
 
-// Stores `value` to `count` words, a thread to each.
+// A kernel that stores `value` to `count` words, one for each thread.
 constexpr char kFillName[] = "fill";
 constexpr char kFillText[] = R"(.visible .entry fill(
     .param .u64 to, .param .u32 count, .param .u32 value)
@@ -132,7 +136,7 @@ END:
 }
 )";
 
-// Null where the driver will not have it.
+// Returns null if the driver cannot load the kernel.
 CUkernel FillKernel() {
   static const CUkernel kernel = [] {
     CUkernel loaded = nullptr;
@@ -194,7 +198,7 @@ RnnStatus GraphNode::Read(CUgraphNode handle, Kernels* kernels,
 RnnStatus GraphNode::ReadKernel(Kernels* kernels) {
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphKernelNodeGetParams(handle_, &kernel_), kReadNode));
-  // A kernel may not run without these.
+  // A kernel may fail without these attributes, so launches must repeat them.
   for (const CUlaunchAttributeID id :
        {CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
         CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE}) {
@@ -202,7 +206,7 @@ RnnStatus GraphNode::ReadKernel(Kernels* kernels) {
     attribute.id = id;
     const CUresult result =
         Cuda().cuGraphKernelNodeGetAttribute(handle_, id, &attribute.value);
-    // A GPU without clusters may not know of theirs.
+    // A GPU without clusters may not know the attributes of clusters.
     const bool may_fail = id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     if (result != CUDA_SUCCESS && may_fail) continue;
     CRNN_RETURN_IF_ERROR(CudaStatus(result, kReadNode));
@@ -255,7 +259,7 @@ bool GraphNode::IsLike(const GraphNode& other) const {
 
 template <typename Call>
 CUresult GraphNode::WithKernel(const Call& call) const {
-  // The driver takes pointers to what it does not change.
+  // The driver takes pointers to non-const data, but does not change the data.
   auto* const words = const_cast<CUdeviceptr*>(words_.data());
   size_t block_bytes = block_bytes_;
   std::vector<void*> arguments(arguments_.size());
@@ -315,7 +319,7 @@ void GraphNode::FillByKernel(CUgraph graph) {
       bytes > kMostFilledByKernel || FillKernel() == nullptr) {
     return;
   }
-  // A word of elements.
+  // The value of an element is repeated to fill a word.
   const uint32_t value =
       fill_.elementSize == 1   ? 0x01010101 * (fill_.value & 0xFF)
       : fill_.elementSize == 2 ? 0x00010001 * (fill_.value & 0xFFFF)
@@ -375,8 +379,8 @@ RnnStatus CapturedGraph::Capture(CUstream stream,
                                  GraphNode::Kernels* kernels,
                                  CapturedGraph* graph) {
   if (!Gpu().has_graphs) return NotReplayable("the CUDA driver is too old");
-  // Relaxed: cuDNN may load kernels and allocate meanwhile, and what other
-  // threads do is no business of this capture.
+  // The mode is relaxed, since cuDNN may load kernels and allocate memory
+  // during the capture, and calls of other threads must not end it.
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
       "begin a capture"));
@@ -488,7 +492,8 @@ RnnStatus CapturedGraph::FillByKernels() {
     node.FillByKernel(get());
     if (node.handle() != before) replaced.emplace(before, node.handle());
   }
-  // A node takes its edges along when it goes.
+  // Destroying a node removes its edges too, so the edges are first added again
+  // for the new nodes.
   Edges added;
   for (size_t i = 0; i < edges_.from.size(); ++i) {
     const auto from = replaced.find(edges_.from[i]);

@@ -16,39 +16,43 @@
 
 namespace cudnn_rnn_tf {
 
-// Why no graph can stand for a pass.
+// Returns a status that says why a pass cannot be replayed as a graph.
 RnnStatus NotReplayable(const std::string& why);
 
-// A kernel, a copy or a fill of device memory, or nothing, and what it is
-// called with. Valid as long as its graph.
+// One node of a graph with its parameters: a kernel, a copy or a fill of device
+// memory, or an empty node. It is valid as long as its graph.
 class GraphNode {
  public:
-  // By kernel, the sizes of its arguments.
+  // The sizes in bytes of the arguments of each kernel.
   using Kernels =
       std::map<std::pair<CUfunction, CUkernel>, std::vector<size_t>>;
 
-  // Fails where the node is of another kind.
+  // Fails if the node is of another kind.
   static RnnStatus Read(CUgraphNode handle, Kernels* kernels, GraphNode* node);
 
   CUgraphNode handle() const { return handle_; }
 
-  // A kernel's arguments, in one block or each from a word of its own on; a
-  // copy's source and destination; a fill's destination, as a kernel too.
+  // The words that may hold addresses. A kernel has its arguments here, either
+  // as one block or each beginning at a word of its own; a copy has its source
+  // and its destination; a fill has its destination, which stays the first word
+  // when the fill becomes a kernel.
   const std::vector<CUdeviceptr>& words() const { return words_; }
   void set_word(size_t index, CUdeviceptr word) { words_[index] = word; }
 
-  // Whether the other does the same over words that may differ: runs the same
-  // kernel over the same grid with as many words and the attributes that it may
-  // not run without, or copies or fills as much in the same way.
+  // Tells whether the other node does the same over words that may differ: it
+  // runs the same kernel over the same grid, with as many words and with the
+  // attributes that a kernel may fail without, or it copies or fills as much in
+  // the same way.
   bool IsLike(const GraphNode& other) const;
 
   // Writes the words into the graph's node or, unless null, into that of
   // `exec`.
   RnnStatus Write(CUgraphExec exec, CUcontext context) const;
 
-  // Adds a node to the graph that does what a small fill does by a kernel of
-  // ours, and waits for none; from then on this is that node. Changes nothing
-  // where this is no small fill, or the driver will not have the node.
+  // Replaces a small fill: adds a node to the graph that does the same with a
+  // kernel of ours and that waits for no other node. From then on this object
+  // is that node. Nothing changes if this is no small fill or if the driver
+  // refuses the node.
   void FillByKernel(CUgraph graph);
 
   // Enqueues the node's work as if there were no graph.
@@ -56,8 +60,8 @@ class GraphNode {
 
  private:
   RnnStatus ReadKernel(Kernels* kernels);
-  // These give the node's parameters, with its words in them. A kernel's point
-  // to what lives during `call` only.
+  // These give the node's parameters with its current words. Those of a kernel
+  // point to memory that lives only during `call`.
   template <typename Call>
   CUresult WithKernel(const Call& call) const;
   CUDA_MEMCPY3D Copy() const;
@@ -65,14 +69,14 @@ class GraphNode {
 
   CUgraphNode handle_ = nullptr;
   CUgraphNodeType type_ = CU_GRAPH_NODE_TYPE_EMPTY;
-  // By type.
+  // The type decides which of these is used.
   CUDA_KERNEL_NODE_PARAMS kernel_ = {};
   CUDA_MEMCPY3D copy_ = {};
   CUDA_MEMSET_NODE_PARAMS fill_ = {};
   std::vector<CUdeviceptr> words_;
   std::vector<size_t> arguments_;              // The word at which each begins.
-  size_t block_bytes_ = 0;                     // 0: not in one block.
-  std::vector<CUlaunchAttribute> attributes_;  // Of a kernel's launch.
+  size_t block_bytes_ = 0;                     // 0 unless they are one block.
+  std::vector<CUlaunchAttribute> attributes_;  // A kernel launch's attributes.
 };
 
 // Used by one thread at a time.
@@ -87,24 +91,25 @@ class CapturedGraph {
   std::vector<GraphNode>& nodes() { return nodes_; }
   const std::vector<GraphNode>& nodes() const { return nodes_; }
 
-  // Whether each node comes after those that it waits for. The driver lists
-  // nodes as they were captured, but does not promise that.
+  // Tells whether each node comes after those that it waits for. The driver
+  // lists nodes in the order of their capture, but does not promise that.
   bool is_in_order() const { return longest_path_ > 0; }
   // Tells whether the nodes wait for each other as those of the other graph do.
   bool HasEdgesOf(const CapturedGraph& other) const;
-  // Whether it is in order and so nearly a chain that it may be faster as one.
+  // Tells whether the graph is in order and so nearly a chain that it may be
+  // faster as one.
   bool is_nearly_chain() const;
-  // Makes each node wait for the one before it. Only if they are in order.
+  // Makes each node wait for the one before it. The nodes must be in order.
   RnnStatus MakeChain();
 
-  // Lets kernels of ours fill memory where that is not large. On an H200, in
-  // graphs of empty kernels that take 0.5 µs, a memset takes 2 µs, and where
-  // there are forks as well, all nodes do. cuDNN's matrix products in float32
-  // and TF32 bring one for each step, of some bytes.
+  // Replaces small fills by kernels of ours. On an H200, in graphs of empty
+  // kernels that take 0.5 µs each, a memset takes 2 µs, and if the graph has
+  // forks as well, every node takes 2 µs. cuDNN's matrix products in float32
+  // and TF32 contain a memset of a few bytes for each step.
   RnnStatus FillByKernels();
 
-  // Enqueues the nodes' work one after the other. Only if they are in order.
-  // After a failure, `has_begun` says whether some is enqueued.
+  // Enqueues the nodes' work one after the other. The nodes must be in order.
+  // After a failure, `has_begun` says whether some of the work was enqueued.
   RnnStatus LaunchNodes(CUstream stream, bool* has_begun) const;
 
  private:
@@ -112,7 +117,7 @@ class CapturedGraph {
     void operator()(CUgraph graph) const { Gpu().cuda.cuGraphDestroy(graph); }
   };
 
-  // Which nodes wait for which.
+  // The node to[i] waits for the node from[i].
   struct Edges {
     std::vector<CUgraphNode> from, to;
     std::vector<CUgraphEdgeData> data;
@@ -120,7 +125,8 @@ class CapturedGraph {
 
   RnnStatus ReadNodes(GraphNode::Kernels* kernels);
   RnnStatus ReadEdges();
-  // From which node to which and of which kind, by the nodes' places, sorted.
+  // The edges in sorted order. Each is {from, to, from_port, to_port, type},
+  // with nodes named by their places in nodes_.
   std::vector<std::array<size_t, 5>> EdgesByPlace() const;
 
   std::unique_ptr<CUgraph_st, Destroy> graph_;

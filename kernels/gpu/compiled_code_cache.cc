@@ -31,7 +31,7 @@ std::string Hex(uint64_t number) {
   return text;
 }
 
-// Makes the folder and those above it.
+// Makes the folder and those above it, and returns whether it exists.
 bool MakeFolder(const std::string& folder) {
   for (size_t at = 1; at <= folder.size(); ++at) {
     if (at < folder.size() && folder[at] != '/') continue;
@@ -41,14 +41,15 @@ bool MakeFolder(const std::string& folder) {
   return stat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// Code from a file that somebody else may write would run as this user.
+// The cache trusts no file that other users may write, since the code would run
+// as this user.
 bool BelongsToUser(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0 && status.st_uid == geteuid() &&
          (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// A file begins with this; the code follows.
+// The beginning of a file, which the code follows.
 std::string Header(const std::string& key, const std::string& code) {
   return kMagic + std::to_string(key.size()) + ' ' +
          std::to_string(code.size()) + ' ' + Hex(Hash(code)) + '\n' + key;
@@ -80,7 +81,7 @@ bool CompiledCodeCache::Read(const std::string& key, std::string* code) const {
   std::ifstream stream(file, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(stream)),
                          std::istreambuf_iterator<char>());
-  // The header of an empty code is at most as long as any other's.
+  // No header is shorter than the header of an empty code.
   const size_t least = Header(key, "").size();
   if (!stream || text.size() < least) return false;
   const size_t of_line = text.find('\n', sizeof(kMagic) - 1);
@@ -95,15 +96,16 @@ void CompiledCodeCache::Write(const std::string& key,
                               const std::string& code) const {
   if (folder_.empty() || !MakeFolder(folder_)) return;
   const std::string file = FileOf(key);
-  // Readers see the whole file or none. Processes of several machines may write
-  // at the same time.
+  // The file is renamed once it is complete, so that readers see all of it or
+  // none. Its first name is random, since processes on several machines may
+  // write at the same time.
   const std::string written =
       file + '.' + std::to_string(std::random_device()());
   {
     std::ofstream stream(written, std::ios::binary);
     chmod(written.c_str(), S_IRUSR | S_IWUSR);
     stream << Header(key, code) << code;
-    stream.close();  // Only then is it known that all is written.
+    stream.close();  // This may be the first to report a failure.
     if (!stream) {
       std::remove(written.c_str());
       return;

@@ -1,4 +1,4 @@
-// Machine code in files of the user's.
+// A cache of machine code in files of the user.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_COMPILED_CODE_CACHE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_COMPILED_CODE_CACHE_H_
 
@@ -6,14 +6,15 @@
 
 namespace cudnn_rnn_tf {
 
-// Each file holds a key and what belongs to it. Reading finds nothing in a file
-// that is incomplete, damaged, of another key, or not the user's alone to
+// Each file holds a key and the code that belongs to it. Reading ignores a file
+// that is incomplete, damaged, or of another key, and one that other users may
 // write. Failures to write are no errors: the next process compiles again.
 class CompiledCodeCache {
  public:
-  // An empty folder keeps nothing.
+  // With an empty folder, the cache keeps nothing.
   explicit CompiledCodeCache(std::string folder) : folder_(std::move(folder)) {}
-  // The folder that the environment names.
+  // Returns a cache in the folder that the environment names; see
+  // CompileKernel.
   static CompiledCodeCache OfUser();
 
   bool Read(const std::string& key, std::string* code) const;

@@ -18,7 +18,7 @@ RnnStatus NvrtcStatus(nvrtcResult result, const std::string& what) {
               Gpu().nvrtc.nvrtcGetErrorString(result)};
 }
 
-// "sm_90" and the like.
+// Names the architecture of the current context's device, such as "sm_90".
 RnnStatus Architecture(std::string* name) {
   CUdevice device;
   CRNN_RETURN_IF_ERROR(
@@ -43,7 +43,8 @@ RnnStatus Load(const std::string& code, CUlibrary* library) {
       "load a kernel");
 }
 
-// All that decides the machine code.
+// Returns a key of everything that the machine code depends on: the compiler's
+// version, the options and the sources.
 std::string KeyOf(const std::string& file,
                   const std::vector<std::string>& options) {
   int major = 0, minor = 0;
@@ -54,7 +55,7 @@ std::string KeyOf(const std::string& file,
   key += '\n' + file + '\n';
   for (const SourceFile& embedded : EmbeddedSources()) {
     const size_t dot = embedded.name.rfind('.');
-    // Other kernels' files have no part in it.
+    // The code does not depend on the files of other kernels.
     if (embedded.name == file || embedded.name.substr(dot) != ".cu") {
       key += embedded.text;
     }
@@ -62,8 +63,8 @@ std::string KeyOf(const std::string& file,
   return key;
 }
 
-// A process's compiled files, by their names and options. Never destroyed:
-// threads may run until the process ends.
+// The files that this process has compiled, by name and options. The object is
+// never destroyed, since threads may run until the process ends.
 struct Libraries {
   using Name = std::pair<std::string, std::vector<std::string>>;
   std::mutex mutex;
@@ -77,7 +78,8 @@ struct Libraries {
   }
 };
 
-// Other threads may compile at the same time, at worst the same.
+// The lock is not held while a file is compiled, so threads may compile at the
+// same time, at worst the same file.
 RnnStatus CompileLibrary(const std::string& file,
                          const std::vector<std::string>& options,
                          CUlibrary* library) {
@@ -109,7 +111,7 @@ RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
                       std::string* code) {
   const NvrtcLibrary& nvrtc = Gpu().nvrtc;
-  // All embedded files are what it may include.
+  // The source may include any embedded file.
   std::vector<const char*> names, texts, option_texts;
   const char* source = nullptr;
   for (const SourceFile& embedded : EmbeddedSources()) {
@@ -142,7 +144,7 @@ RnnStatus CompileCode(const std::string& file,
     if (nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS) {
       log.resize(size);
       nvrtc.nvrtcGetProgramLog(program, log.data());
-      log = log.c_str();  // Its size counts a NUL.
+      log = log.c_str();  // The size counts a NUL.
     }
     return NvrtcStatus(compiled, "compile " + file + " (" + log + ")");
   }

@@ -1,4 +1,5 @@
-// CUDA's compiler at run time: kernels of our own for the GPU at hand.
+// Compiles kernels of our own for the GPU at hand, with CUDA's compiler at run
+// time.
 //
 // Machine code is kept in the process and in files, so that a kernel is
 // compiled once for each version of its source, of the compiler and of the GPU.
@@ -19,20 +20,21 @@ struct SourceFile {
 // The files under kernels/gpu that the build puts into the library.
 const std::vector<SourceFile>& EmbeddedSources();
 
-// The kernel `entry` of the embedded file `file`, compiled with `macros` ("A",
-// "B=1") for the current context's device. Kernels belong to no context and are
-// never unloaded, since graphs may hold them.
+// Gets the kernel `entry` of the embedded file `file`, compiled with `macros`
+// ("A", "B=1") for the current context's device. Kernels belong to no context
+// and are never unloaded, since graphs may hold them.
 //
-// Says why where the compiler is missing or fails. The folder of files is
-// $CUDNN_RNN_TF_KERNEL_CACHE, else cudnn_rnn_tf in $XDG_CACHE_HOME or
-// ~/.cache; an empty variable means that nothing is kept. Files that are
-// damaged, or that others may write, are ignored and replaced.
+// If the compiler is missing or fails, the status says why. Machine code is
+// kept in files in the folder $CUDNN_RNN_TF_KERNEL_CACHE or, if that is not
+// set, in the folder cudnn_rnn_tf of $XDG_CACHE_HOME or of ~/.cache. No files
+// are kept if $CUDNN_RNN_TF_KERNEL_CACHE is empty. Files that are damaged, or
+// that others may write, are ignored and replaced.
 RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CUkernel* kernel);
 
-// The machine code of the embedded file for these options of the compiler,
-// which must have been loaded. It needs no GPU.
+// Compiles the embedded file with these options of the compiler, whose library
+// must have been loaded. This needs no GPU.
 RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
                       std::string* code);

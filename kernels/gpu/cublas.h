@@ -1,5 +1,5 @@
-// This is all that is used of cuBLAS. Its own header wants others of CUDA's
-// that TensorFlow does not carry.
+// Declares the part of cuBLAS that is used. cuBLAS's own header includes
+// headers of CUDA that TensorFlow's package does not contain.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUBLAS_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUBLAS_H_
 
@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-// Names, numbers and types are cuBLAS's, of its versions 12 and 13.
+// Names, numbers and types are those of cuBLAS 12 and 13.
 extern "C" {
 
 typedef struct cublasContext* cublasHandle_t;

@@ -1,4 +1,4 @@
-// Objects of cuDNN and cuBLAS as owning types.
+// Types that own objects of cuDNN and cuBLAS.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_DESCRIPTORS_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_DESCRIPTORS_H_
 

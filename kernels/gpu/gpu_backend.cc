@@ -10,11 +10,11 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Whether the cuDNN backend is likely to be faster than the persistent kernels,
-// which take about `cycles` for a step of a layer. Its products are of whole
-// batches, so that large ones cost it less, and it has kernels for one or two
-// sequences; sequences of different lengths cost it far more. Measured on an
-// H200, as the model of the cycles was.
+// Tells whether the cuDNN backend is likely to be faster than the persistent
+// kernels, which take about `cycles` for a step of a layer. cuDNN multiplies
+// whole batches at once, so large batches cost it less, and it has kernels for
+// one or two sequences. Sequences of different lengths cost it far more. The
+// limits were measured on an H200, as was the model of the cycles.
 bool IsForCudnn(const RnnProblem& problem, double cycles) {
   const bool is_float = problem.dtype == RnnDataType::kFloat32;
   const int passes = problem.is_training ? 2 : 1;
@@ -25,8 +25,8 @@ bool IsForCudnn(const RnnProblem& problem, double cycles) {
   return cycles > passes * (is_float ? 30e3 : 18e3);
 }
 
-// The size of a reserve space tells a backward pass what left it: it is a
-// multiple of this and the algorithm's number.
+// The size of a reserve space is a multiple of this plus the algorithm's
+// number, which tells a backward pass what algorithm left it.
 constexpr size_t kReserveMultiple = Arena::kAlign;
 
 }  // namespace
@@ -49,8 +49,9 @@ GpuBackend::~GpuBackend() {
 
 RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   if (problem.is_training && problem.spec.recurrent_dropout > 0.0f) {
-    // Neither cuDNN nor the persistent kernels multiply each gate's share by
-    // states of its own.
+    // With recurrent dropout, each gate's recurrent matrix reads h through a
+    // mask of its own. cuDNN and the persistent kernels multiply all gates'
+    // matrices by the same h.
     return {RnnStatus::Code::kUnimplemented,
             "recurrent_dropout is implemented on CPUs only; on a GPU use "
             "keras.layers or cudnn_rnn_tf.keras, or run the op on the CPU"};
@@ -91,7 +92,7 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
   }
   CRNN_RETURN_IF_ERROR(Choose(*problem, reserve_space));
   if (network_) return {};
-  // cuDNN describes the data by lengths in host memory.
+  // cuDNN needs the lengths in host memory to describe the data.
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   std::vector<int64_t> copied(problem->batch_size);
   CRNN_RETURN_IF_ERROR(CudaStatus(
@@ -101,7 +102,7 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
       "copy sequence lengths"));
   CRNN_RETURN_IF_ERROR(CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),
                                   "wait for sequence lengths"));
-  // A length that does not fit 32 bits is out of range all the more.
+  // A length that does not fit 32 bits is clamped and then found out of range.
   for (const int64_t length : copied) {
     host_lengths_.push_back(static_cast<int32_t>(
         std::clamp<int64_t>(length, -1, std::numeric_limits<int32_t>::max())));
@@ -114,7 +115,8 @@ RnnStatus GpuBackend::Run(Pass pass, const CallAddresses& addresses) {
   CRNN_RETURN_IF_ERROR(SessionPool<persistent::Session>::Instance().Take(
       device_, stream(), &session_));
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  // A capture of the caller's gets the kernels themselves, not a graph.
+  // If the caller is capturing the stream, its capture gets the kernels
+  // themselves, not a graph.
   if (!replays_ ||
       Gpu().cuda.cuStreamIsCapturing(stream(), &capture) != CUDA_SUCCESS ||
       capture != CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -182,7 +184,7 @@ RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int64_t* lengths) {
       static_cast<int>(mask.max_time), mask.time_major, lengths);
   if (status.ok()) return {};
   log_(status.message);
-  // There is no compiler: the host reads the mask.
+  // Without CUDA's compiler, the host reads the mask.
   const size_t count = static_cast<size_t>(mask.max_time * mask.batch_size);
   const auto values = std::make_unique<bool[]>(count);
   std::vector<int64_t> found(mask.batch_size);

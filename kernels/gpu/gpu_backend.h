@@ -12,17 +12,17 @@
 
 namespace cudnn_rnn_tf {
 
-// Runs a network on a GPU: by the persistent kernels or by cuDNN. Used by one
-// thread.
+// Runs a network on a GPU, with the persistent kernels or with cuDNN. Used by
+// one thread.
 //
-// Which of them runs what:
+// The problem's algorithm decides which of them runs:
 //   algorithm            runs
-//   persistent           the persistent kernels, or an error says why not
-//   auto                 the persistent kernels where they can and are not
-//                        likely to be slower: the cuDNN backend has inference
-//                        of a few sequences of full length, for which
-//                        `resident` is among its measured choices, and large
-//                        layers of large batches
+//   persistent           the persistent kernels; it is an error if they cannot
+//   auto                 the persistent kernels, if they can run the problem,
+//                        unless the cuDNN backend is likely to be faster. It is
+//                        for large layers of large batches, and for inference
+//                        of a few sequences of full length, for which it
+//                        measures `resident` among other algorithms
 //   all others           the cuDNN backend
 class GpuBackend : public RnnBackend {
  public:
@@ -47,8 +47,8 @@ class GpuBackend : public RnnBackend {
   RnnStatus SetZero(void* to, size_t bytes) override;
 
  private:
-  // Decides, once for the call, whether the persistent kernels run, and has
-  // them compiled.
+  // Decides once for the call whether the persistent kernels run, and compiles
+  // them if they do.
   RnnStatus Choose(const RnnProblem& problem, size_t reserve_space);
   // Runs a pass of the persistent kernels.
   RnnStatus Run(Pass pass, const CallAddresses& addresses);
@@ -62,7 +62,7 @@ class GpuBackend : public RnnBackend {
   const std::function<void(const std::string&)> log_;
   CudnnBackend cudnn_;
   bool has_chosen_ = false;
-  std::optional<persistent::Network> network_;    // Where they run.
+  std::optional<persistent::Network> network_;    // Empty if cuDNN runs.
   std::unique_ptr<persistent::Session> session_;  // Lent for the call.
   std::vector<int32_t> host_lengths_;
 };

@@ -10,7 +10,7 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr char kCudaName[] = "libcuda.so.1";
-// cudnnRNNSetClip_v9 and the last error's text came with version 9.0.
+// Version 9.0 introduced cudnnRNNSetClip_v9 and cudnnGetLastErrorString.
 constexpr size_t kOldestCudnn = 90000;
 
 RnnStatus Unavailable(const std::string& why) {
@@ -19,7 +19,7 @@ RnnStatus Unavailable(const std::string& why) {
 }
 
 void* Open(const char* name, std::string* error) {
-  // Never closed: its code may run until the process ends.
+  // The library is never closed, since its code may run until the process ends.
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) *error = dlerror();
   return library;
@@ -53,7 +53,8 @@ RnnStatus LoadCuda(GpuLibraries* libraries) {
 #define CRNN_FIND(name) \
   Find(cuda, kCudaName, CRNN_TEXT(name), &libraries->cuda.name, &missing);
   CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_FIND)
-  // An older driver runs everything but graphs.
+  // A driver that lacks some of these functions can still run cuDNN, but
+  // neither graphs nor the persistent kernels.
   libraries->has_graphs = missing.empty();
   missing.clear();
   CRNN_CUDA_FUNCTIONS(CRNN_FIND)
@@ -64,7 +65,7 @@ RnnStatus LoadCuda(GpuLibraries* libraries) {
 
 RnnStatus LoadCudnn(GpuLibraries* libraries) {
   std::string error, missing;
-  // For a cuDNN other than TensorFlow's.
+  // The variable names a cuDNN other than TensorFlow's.
   const char* const chosen = std::getenv("CUDNN_RNN_TF_CUDNN_LIBRARY");
   const char* const name = chosen != nullptr ? chosen : "libcudnn.so.9";
   void* const cudnn = Open(name, &error);
@@ -93,8 +94,8 @@ GpuLibraries* Loaded() {
   return &libraries;
 }
 
-// The folder of the pip packages, where cuDNN has come from one: it is in
-// nvidia/cudnn/lib there.
+// Returns the folder `nvidia` among the pip packages if cuDNN was loaded from
+// nvidia/cudnn/lib there, and an empty string if cuDNN was not loaded.
 std::string FolderOfPackages() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion), &info) ==
@@ -115,8 +116,9 @@ RnnStatus WithoutKernels(const std::string& why) {
           "the package's own kernels need cuBLAS and NVRTC: " + why};
 }
 
-// The first that there is: as the process or the system has it, or beside cuDNN
-// among pip's packages.
+// Opens the first library that can be found. Each is looked for by its name, as
+// the process or the system has it, and then next to cuDNN among the pip
+// packages.
 RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
                     void** library) {
   const std::string folder = FolderOfPackages();
@@ -158,7 +160,7 @@ RnnStatus LoadNvrtc(GpuLibraries* libraries) {
   return Missing(missing, WithoutKernels);
 }
 
-// Into its part of what is loaded.
+// Runs `load` on the process's libraries, unless that has succeeded before.
 RnnStatus LoadOnce(Loading* loading, RnnStatus (*load)(GpuLibraries*)) {
   return loading->Once([load] { return load(Loaded()); });
 }

@@ -1,5 +1,5 @@
-// cuDNN, the CUDA driver, cuBLAS and the CUDA compiler, loaded at run time:
-// building needs none of them, and a machine without them uses the CPU.
+// Loads cuDNN, the CUDA driver, cuBLAS and the CUDA compiler at run time.
+// Building needs none of them, and a machine without them uses the CPU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_LIBRARIES_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_LIBRARIES_H_
 
@@ -45,7 +45,8 @@ namespace cudnn_rnn_tf {
   F(cudnnRNNBackwardData_v8)       \
   F(cudnnRNNBackwardWeights_v8)
 
-// cuda.h's macros give these names the versions that the driver exports.
+// Macros of cuda.h replace these names by the versioned ones that the driver
+// exports.
 #define CRNN_CUDA_FUNCTIONS(F) \
   F(cuCtxGetCurrent)           \
   F(cuCtxGetDevice)            \
@@ -79,7 +80,7 @@ namespace cudnn_rnn_tf {
   F(cuStreamSynchronize)       \
   F(cuThreadExchangeStreamCaptureMode)
 
-// The newest of these came with CUDA 12.4's driver.
+// Drivers older than that of CUDA 12.4 lack some of these.
 #define CRNN_CUDA_GRAPH_FUNCTIONS(F) \
   F(cuStreamBeginCapture)            \
   F(cuStreamEndCapture)              \
@@ -155,12 +156,13 @@ struct GpuLibraries {
   CudaDriver cuda;
   CublasLibrary cublas;
   NvrtcLibrary nvrtc;
-  // Whether the driver has all functions for graphs.
+  // True if the driver has all of CRNN_CUDA_GRAPH_FUNCTIONS.
   bool has_graphs = false;
 };
 
-// Loads something once in a process, by any thread. A failure is not
-// remembered: TensorFlow may load cuDNN later, or there may be memory again.
+// Runs a loading function until it has succeeded once in the process. Any
+// thread may call this. A failure is not remembered: TensorFlow may load cuDNN
+// later, or memory may become free.
 class Loading {
  public:
   template <typename Load>
@@ -178,20 +180,22 @@ class Loading {
   std::atomic<bool> loaded_ = false;
 };
 
-// Each loads what is not loaded already, or says why it cannot be had: the
-// driver alone, or both libraries. TensorFlow should have loaded its cuDNN
-// before, so that this finds the same one.
+// LoadCudaDriver loads the driver and LoadGpuLibraries the driver and cuDNN,
+// unless they are loaded already; a failure says why. TensorFlow should have
+// loaded its cuDNN before, so that this finds the same one.
 RnnStatus LoadCudaDriver();
 RnnStatus LoadGpuLibraries();
-// cuBLAS and the compiler, which our own kernels want, after these.
+// Loads cuBLAS and the compiler, which our own kernels need. This finds them
+// among the pip packages only after LoadGpuLibraries has succeeded.
 RnnStatus LoadKernelLibraries();
 
-// The libraries that were loaded with success.
+// Returns the libraries. Only those that were loaded may be called.
 const GpuLibraries& Gpu();
 
-// While somebody captures the work of a stream, CUDA refuses calls that it
-// cannot capture, as to allocate memory, and gives the capture up, whatever
-// they are for. While one of these lives, its thread's calls are let through.
+// While anybody captures the work of a stream, CUDA refuses calls that a
+// capture cannot contain, such as those that allocate memory, and ends the
+// capture, whatever the calls are for. While an object of this class lives, the
+// calls of its thread are let through.
 class RelaxedCaptureMode {
  public:
   RelaxedCaptureMode() { Exchange(); }
@@ -211,16 +215,18 @@ class RelaxedCaptureMode {
     if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
   } while (false)
 
-// cuBLAS's name of a type that kernels of our own compute in.
+// Returns CUDA's name of a type that our own kernels compute with, which
+// float64 is not.
 inline cudaDataType_t CudaType(RnnDataType dtype) {
   return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
          : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
                                           : CUDA_R_16BF;
 }
 
-// A driver call's outcome; `what` completes "CUDA failed to".
+// Converts a driver call's result to a status; `what` completes "CUDA failed
+// to".
 RnnStatus CudaStatus(CUresult result, const char* what);
-// Likewise a call's of cuBLAS.
+// Converts the result of a call of cuBLAS; `what` completes "cuBLAS failed to".
 inline RnnStatus CublasStatus(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
   return {status == CUBLAS_STATUS_ALLOC_FAILED

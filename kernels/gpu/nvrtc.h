@@ -1,11 +1,12 @@
-// Declares the part that is used of NVRTC, CUDA's compiler at run time: only
-// TensorFlow 2.21 carries NVRTC's own header.
+// Declares the part of NVRTC that is used, CUDA's compiler at run time. Of the
+// TensorFlow packages that this builds against, only 2.21 contains NVRTC's own
+// header.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_NVRTC_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_NVRTC_H_
 
 #include <cstddef>
 
-// Names, numbers and types are NVRTC's, of its versions 12 and 13.
+// Names, numbers and types are those of NVRTC 12 and 13.
 extern "C" {
 
 typedef struct _nvrtcProgram* nvrtcProgram;

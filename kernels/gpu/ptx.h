@@ -1,5 +1,5 @@
-// Kernels of our own, written in PTX, which the driver compiles: building needs
-// no toolkit.
+// Loads kernels of our own that are written in PTX. The driver compiles them,
+// so building needs no CUDA toolkit.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PTX_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PTX_H_
 
@@ -9,9 +9,9 @@
 
 namespace cudnn_rnn_tf {
 
-// A kernel by its name and its PTX, from `.visible .entry` on. It is of any
-// context, and never unloaded, since graphs may hold it: to be called once for
-// each.
+// Loads the kernel `name` from `entry`, its PTX text from `.visible .entry` on.
+// A kernel belongs to no context and is never unloaded, since graphs may hold
+// it, so this should be called once for each kernel.
 RnnStatus LoadPtx(const std::string& name, const std::string& entry,
                   CUkernel* kernel);
 

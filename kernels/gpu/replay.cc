@@ -10,36 +10,40 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr CUdeviceptr kAlignment = Arena::kAlign;
-// A node takes this, in host and device memory together, as measured and
-// rounded up.
+// The host and device memory that a node of an executable graph takes, measured
+// and rounded up.
 constexpr size_t kBytesPerNode = 16 << 10;
-// Some kernels' arguments have gaps that hold what the stack held before, which
-// the next captures do not see again.
+// Capturing a pass is tried at most this many times. Some kernels' arguments
+// have gaps with old contents of the stack, which can make two captures differ,
+// but rarely the next two.
 constexpr int kAttempts = 3;
 constexpr size_t kMaxInstances = 64;
-// A loop over more calls makes do with what a pass may always have.
+// At most this many missed calls are remembered. A loop over more calls gets no
+// more instances than a pass may always have.
 constexpr size_t kMaxMissed = 256;
-// The instances of one pass and of all passes take at most this. A pass may in
-// any case have two instances, or more if they have few nodes, and have them at
-// once, before a call comes again.
+// The instances of one pass, and those of all passes, take at most this many
+// bytes. Regardless of these limits, a pass may have two instances, or as many
+// as fit kOwnInstanceBytes, and it gets them at once, even for a call that
+// comes for the first time.
 constexpr size_t kMaxInstanceBytes = size_t{128} << 20;
 constexpr size_t kMaxInstanceBytesOfAll = size_t{256} << 20;
 constexpr size_t kOwnInstanceBytes = size_t{1} << 20;
-// So few nodes are worth an instance for each set of addresses.
+// A graph with at most this many nodes gets an instance for each set of
+// addresses.
 constexpr size_t kFewNodes = 32;
 constexpr int64_t kMaxWait = int64_t{1} << 20;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
-// By how much the second capture moves a buffer. The difference of two odd
-// multiples is no odd multiple, so that a difference of two addresses is not
-// taken for an address.
+// The distance by which the second capture moves a buffer. It is an odd
+// multiple of kAlignment, and the difference of two odd multiples is an even
+// one, so the difference of two addresses is not taken for an address.
 CUdeviceptr MoveOf(int buffer) {
   return (2 * static_cast<CUdeviceptr>(buffer) + 1) * kAlignment;
 }
 static_assert(2 * (2 * kNumCallBuffers * kAlignment) <= Replay::kRegionSlack);
 
-// The buffers that stand elsewhere, a bit for each.
+// The buffers whose addresses differ, one bit for each.
 uint32_t Changed(const CallAddresses& before, const CallAddresses& now) {
   uint32_t changed = 0;
   for (int i = 0; i < kNumCallBuffers; ++i) {
@@ -90,7 +94,8 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
   CallAddresses addresses = {}, distances = {}, moved_addresses = {};
   for (int i = 0; i < kNumCallBuffers; ++i) {
     if (!used[i]) continue;
-    // No two begin at one place, where a pass might run as if in place.
+    // No two buffers begin at the same place, since a pass might then run
+    // differently, as if in place.
     addresses[i] = region + 2 * i * kAlignment;
     distances[i] = MoveOf(i);
     moved_addresses[i] = addresses[i] + distances[i];
@@ -161,7 +166,7 @@ RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses,
   Instance* instance = InstanceFor(addresses, may_instantiate);
   if (instance == nullptr) {
     const RnnStatus status = Instantiate(addresses);
-    // As without memory for more of them.
+    // If there was no memory for another instance, an existing one is used.
     if (instances_.empty()) return status;
     instance = &instances_.back();
   }
@@ -187,9 +192,10 @@ Replay::Instance* Replay::InstanceFor(const CallAddresses& addresses,
   if (same != instances_.end()) return &*same;
   const bool was_missed = NoteMiss(addresses);
   if (may_instantiate && HasRoom(was_missed)) return nullptr;
-  // Addresses seen once share the newest instance. In a loop over more
-  // addresses than there is room for, the least recently used one would always
-  // be the next to be wanted, so any of them makes room.
+  // Addresses seen for the first time share the newest instance. Others take
+  // over a random one: in a loop over more addresses than there is room for,
+  // the least recently used instance would always be the one that is needed
+  // next.
   return was_missed ? &instances_[random_() % instances_.size()]
                     : &instances_.back();
 }
@@ -217,8 +223,9 @@ size_t Replay::BytesOfInstance() const {
 }
 
 RnnStatus Replay::Instantiate(const CallAddresses& addresses) {
-  // Seen for networks with projections: the driver refuses in the graph what it
-  // takes in the executable graph.
+  // The driver was seen to refuse changes of a graph that it accepts for the
+  // executable graph, in networks with projections. Such changes are made again
+  // after the instantiation.
   std::vector<const GraphNode*> refused;
   for (PatchedNode& patched : patched_) {
     Patch(addresses, &patched);

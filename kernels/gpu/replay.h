@@ -15,13 +15,13 @@
 
 namespace cudnn_rnn_tf {
 
-// Which words of a graph's nodes hold addresses is learned, not known: the pass
-// is captured twice, the second time with every buffer's address moved by a
-// distance of its own, and the words that moved along are what a launch over
-// other buffers writes anew. A pass is refused whose captures differ otherwise:
-// in kernels, in how they are launched, in what is copied or filled, or in what
-// waits for what. What is not compared are attributes of launches that a kernel
-// runs without.
+// A replay finds out which words of a graph's nodes hold addresses: it captures
+// the pass twice, the second time with every buffer's address moved by a
+// distance of its own. The words that moved along hold addresses, which a
+// launch over other buffers overwrites. A pass is refused if its captures
+// differ in any other way: in kernels, in how they are launched, in what is
+// copied or filled, or in which nodes wait for which. Launch attributes that a
+// kernel can run without are not compared.
 //
 // Used by one thread at a time, in one stream.
 class Replay {
@@ -29,15 +29,17 @@ class Replay {
   // Enqueues the pass in the stream that is captured.
   using Enqueue = std::function<RnnStatus(const CallAddresses&)>;
 
-  // Whether a graph can stand for work on these buffers. Kernels are chosen by
-  // alignment as well; TensorFlow's allocator aligns to 256 bytes.
+  // Tells whether a pass over these addresses can be replayed. They must be
+  // multiples of 256 bytes, as TensorFlow's allocator gives them out, since the
+  // choice of kernels depends on alignment.
   static bool Fits(const CallAddresses& addresses);
 
   // Captures a pass in `stream`, or says why it cannot be replayed. Nothing
   // runs and no memory is touched, but the driver wants addresses of memory:
   // `region` stands for every buffer in `used`, and has the size of the largest
-  // of them and kRegionSlack bytes. As a chain, which only nodes in order
-  // become, no two of its kernels run at the same time.
+  // of them and kRegionSlack bytes more. With `as_chain`, no two kernels of the
+  // graph run at the same time; a graph whose nodes are not in order stays as
+  // it is.
   static RnnStatus Capture(CUstream stream, CUdeviceptr region,
                            const std::array<bool, kNumCallBuffers>& used,
                            bool as_chain, const Enqueue& enqueue,
@@ -47,25 +49,26 @@ class Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
-  // Enqueues the pass over `addresses`, which must fit. After a failure, which
-  // leaves nothing enqueued, the replay is of no use any more, but the pass may
-  // be captured again. Only one that
-  // was launched before can be without making a graph.
+  // Enqueues the pass over `addresses`, which must fit. A failure leaves
+  // nothing enqueued; the replay must not be used again after it, but the pass
+  // may be captured again. `may_instantiate` may be false only if the replay
+  // was launched before.
   RnnStatus Launch(CUstream stream, const CallAddresses& addresses,
                    bool may_instantiate = true);
   bool was_launched() const { return !instances_.empty(); }
 
-  // Whether it may be faster as a chain.
+  // Tells whether the pass may be faster as a chain.
   bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
 
-  // Frees what was made for launches so far; addresses to come are others.
+  // Frees the instances made so far, for a caller whose next launches have
+  // other addresses.
   void Forget();
 
-  // About what it takes in host and device memory, and what all of the process
-  // take.
+  // Estimates of the host and device memory, in bytes, that the instances of
+  // this replay take, and those of all replays of the process.
   size_t bytes() const { return bytes_; }
   static size_t TotalBytes();
-  // How often the process has launched one.
+  // The number of launches of all replays of the process.
   static int64_t TotalLaunches();
 
  private:
@@ -76,7 +79,7 @@ class Replay {
   };
   using Exec = std::unique_ptr<CUgraphExec_st, DestroyExec>;
 
-  // An address in a node: that of a buffer, at a fixed distance.
+  // A word of a node that holds the address of `buffer` plus `distance`.
   struct PatchedWord {
     size_t word;  // Index into the node's words.
     CallBuffer buffer;
@@ -85,7 +88,7 @@ class Replay {
   struct PatchedNode {
     GraphNode* node;
     std::vector<PatchedWord> patches;
-    uint32_t buffers;  // A bit for each that the patches name.
+    uint32_t buffers;  // A bit for each buffer in `patches`.
   };
   struct Instance {
     Exec exec;
@@ -93,32 +96,36 @@ class Replay {
   };
 
   Replay() = default;
-  // Learns from a graph over addresses that are `distances` from these.
+  // Finds the words that hold addresses. graph_ was captured over `addresses`,
+  // and `moved` over addresses that are `distances` from these.
   RnnStatus FindPatches(const CapturedGraph& moved,
                         const CallAddresses& addresses,
                         const CallAddresses& distances);
   static void Patch(const CallAddresses& addresses, PatchedNode* patched);
-  // Whether two calls share an instance.
+  // Tells whether two calls share an instance.
   bool AreOfOneInstance(const CallAddresses& a, const CallAddresses& b) const;
-  // The instance to rewrite for `addresses`; null for a new one.
+  // Returns the instance to rewrite for `addresses`, or null if a new one
+  // should be made.
   Instance* InstanceFor(const CallAddresses& addresses, bool may_instantiate);
-  // Notes a call without an instance. Whether it is one that was noted lately.
+  // Notes a call without an instance. Returns whether it was among the last
+  // kMaxMissed calls that were noted.
   bool NoteMiss(const CallAddresses& addresses);
   bool HasRoom(bool was_missed) const;
   size_t BytesOfInstance() const;
-  // Makes a new instance over `addresses`, the last.
+  // Appends a new instance over `addresses`.
   RnnStatus Instantiate(const CallAddresses& addresses);
-  // Rewrites an instance where the addresses differ.
+  // Rewrites the instance's nodes whose addresses differ.
   RnnStatus Move(const CallAddresses& addresses, Instance* instance);
 
-  // Its nodes name those of the executable graphs.
+  // The driver finds the nodes of the executable graphs by this graph's nodes.
   CapturedGraph graph_;
   std::vector<PatchedNode> patched_;
-  // Layers of one configuration share a pass, and a layer may be called at
-  // several places of a program. So each pair of parameters and output has an
-  // executable graph of its own, while there is room; other buffers move
-  // seldom. With the launch after it, rewriting takes the CPU about 1.5 µs for
-  // each node, instantiating 4 µs.
+  // The executable graphs. While there is room, each pair of parameters and
+  // output has one of its own, since layers of one configuration share a pass,
+  // and a program may call a layer in several places; other buffers rarely
+  // move. A small graph has one for each set of all addresses. To rewrite and
+  // launch an instance takes the CPU about 1.5 µs for each node, to make and
+  // launch one 4 µs.
   std::vector<Instance> instances_;
   std::deque<CallAddresses> missed_;
   std::minstd_rand random_;
@@ -126,18 +133,19 @@ class Replay {
   size_t bytes_ = 0;
 };
 
-// A pass that is replayed as soon and as long as it can be.
+// A pass that is replayed whenever it can be.
 struct PassReplay {
   int64_t uses = 0;  // Counted by the caller.
   std::unique_ptr<Replay> replay;
   bool cannot_replay = false;
-  // After a failure that may pass, as for want of memory, so many uses go by
-  // without a replay, and after each further one twice as many.
+  // After a failure that may be temporary, such as lack of memory,
+  // `uses_to_wait` uses go by without a replay. Each further failure doubles
+  // the wait.
   int64_t uses_to_wait = 0, next_wait = 64;
 
-  // Whether this use may be a replay. To be asked once for each.
+  // Tells whether this use may be a replay. It must be asked once for each use.
   bool IsDue();
-  // Launches the replay, which `capture` makes where there is none. A failure
+  // Launches the replay, which `capture` makes if there is none. A failure
   // leaves nothing enqueued.
   RnnStatus Launch(
       CUstream stream, const CallAddresses& addresses, bool may_instantiate,

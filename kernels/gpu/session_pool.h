@@ -1,4 +1,4 @@
-// The pool of what calls in one stream share.
+// A pool of sessions. A session holds what calls in one stream share.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_SESSION_POOL_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_SESSION_POOL_H_
 
@@ -19,13 +19,14 @@ template <typename Session>
 class SessionPool {
  public:
   static SessionPool& Instance() {
-    // Never destroyed: at exit the CUDA context may be gone before it.
+    // The pool is never destroyed, since at exit the CUDA context may be gone.
     alignas(SessionPool) static char storage[sizeof(SessionPool)];
     static SessionPool* const pool = ::new (storage) SessionPool;
     return *pool;
   }
 
-  // Opens a session, with `arguments`, if none is idle.
+  // Lends an idle session, or opens a new one with `arguments` if there is
+  // none.
   template <typename... Arguments>
   RnnStatus Take(int device, CUstream stream, std::unique_ptr<Session>* session,
                  const Arguments&... arguments) {
@@ -45,8 +46,8 @@ class SessionPool {
     return {};
   }
 
-  // Shows the device's idle sessions to `visit`, those that were used last
-  // first.
+  // Takes a session back, and then calls `visit` with each idle session of the
+  // device, the most recently used first.
   void Return(
       int device, CUstream stream, std::unique_ptr<Session> session,
       const std::function<void(Session*)>& visit = [](Session*) {}) {

@@ -1,6 +1,5 @@
-// Runs the backend on a GPU that is none, with an algorithm that was chosen or
-// pinned, or with graphs, and fails. Tells, without a GPU, what runs from then
-// on.
+// Runs the backend on a fake GPU, with a chosen or pinned algorithm or with
+// graphs, and lets it fail. Checks, without a GPU, what runs from then on.
 //
 //   backend_on_fake_gpu SEEDS
 #include <array>
@@ -18,7 +17,7 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A fill of memory, two of which are a pass.
+// A node that fills memory. A pass has two.
 struct FakeNode {
   size_t index = 0;
 };
@@ -26,13 +25,13 @@ using Graph = FakeGraph<FakeNode>;
 using Exec = FakeExec<FakeNode>;
 
 RnnAlgorithm measured, broken;
-size_t last_run;  // The algorithm's number.
-// These say that what the stream ran before has failed, or somebody captures.
+size_t last_run;  // An algorithm's number.
+// Earlier work in the stream has failed; somebody is capturing the stream.
 bool has_failed = false, is_captured = false;
 bool has_memory = true, refuses_graphs = false;
-int fills_to_come = 0;  // Before one is refused.
-// How often a pass was launched call by call or as a graph, and what it asked
-// for.
+int fills_to_come = 0;  // This many succeed before one fails.
+// Counts of passes that were launched call by call and as graphs, of
+// allocations, and of instantiations.
 int num_direct, num_launched, num_allocated, num_instantiated;
 
 }  // namespace
@@ -40,8 +39,8 @@ int num_direct, num_launched, num_allocated, num_instantiated;
 RnnStatus LoadCudaDriver() { return {}; }
 RnnStatus LoadGpuLibraries() { return {}; }
 
-// In place of plan.cc and calls.cc: an algorithm's number is its plans'
-// workspace.
+// The functions from here on take the place of plan.cc and enqueue_pass.cc. The
+// workspace size of a plan is its algorithm's number.
 
 std::string Describe(const RnnProblem& problem) {
   return std::to_string(problem.batch_size) + " sequences";
@@ -87,7 +86,7 @@ RnnStatus EnqueuePass(Pass, const CudnnHandles&, CudnnPlan* plan,
   return {};
 }
 
-// In place of measure.cc.
+// This takes the place of measure.cc.
 Choice MeasureChoice(CudnnSession*, CudnnConfiguration*,
                      const std::vector<RnnAlgorithm>&, const AllocateMemory&) {
   Choice choice;
@@ -96,7 +95,7 @@ Choice MeasureChoice(CudnnSession*, CudnnConfiguration*,
   return choice;
 }
 
-// These kernels take the place of persistent/ and run no problem.
+// This takes the place of persistent/, with kernels that run no problem.
 namespace persistent {
 
 RnnStatus Network::Plan(const RnnProblem&, bool, double*) {
@@ -152,7 +151,7 @@ GpuLibraries FakeLibraries() {
                                        CUDA_MEMSET_NODE_PARAMS* params) {
     *params = {};
     params->elementSize = params->width = 1;
-    params->height = 2;  // No kernel fills such memory.
+    params->height = 2;  // Our own kernel does not fill this.
     return CUDA_SUCCESS;
   };
   cuda.cuMemsetD2D8Async = [](CUdeviceptr, size_t, unsigned char, size_t,
@@ -207,20 +206,22 @@ RnnStatus Run(const RnnProblem& problem, int stream, bool replay = false) {
 void CheckFailures(unsigned seed) {
   generator.seed(seed);
   RnnProblem problem;
-  problem.batch_size = 1 + seed;  // A configuration of its own.
+  problem.batch_size = 1 + seed;  // Makes a configuration of its own.
   problem.is_training = Draw(0, 1) == 1;
-  // The algorithm resident does not train.
+  // The algorithm resident does not train, so training draws among the others.
   const int most = kNumCudnnAlgorithms - (problem.is_training ? 2 : 1);
   const bool is_pinned = Draw(0, 2) == 0;
   measured = static_cast<RnnAlgorithm>(Draw(1, most));
   if (is_pinned) problem.algorithm = measured;
   const int stream = Draw(0, 2);
-  // The first use only counts, and may fail; the second measures.
+  // The first use is only counted, and runs standard unless pinned; the second
+  // measures.
   broken = RnnAlgorithm::kStandard;
   const RnnAlgorithm first = is_pinned ? measured : broken;
   Check(Run(problem, stream).ok() == (first != broken), "the first use");
   broken = RnnAlgorithm::kAuto;  // No algorithm is broken.
-  // All of them share the choice, and each comes to know it.
+  // All these configurations and sessions share the choice, and each takes it
+  // over.
   const auto run_all = [&](const std::string& what, RnnAlgorithm expected) {
     for (const int64_t max_time : {0, 1}) {
       for (const int any : {stream, stream + 1}) {
@@ -259,13 +260,13 @@ void CheckFailures(unsigned seed) {
   run_all("after a failure", is_given_up ? RnnAlgorithm::kStandard : measured);
 }
 
-// Whatever the algorithm, a GPU refuses it in training, and says so.
+// With any algorithm, a GPU refuses recurrent dropout in training, and says so.
 void CheckRecurrentDropout() {
   broken = RnnAlgorithm::kAuto;
   for (int algorithm = 0; algorithm < kNumRnnAlgorithms; ++algorithm) {
     for (const bool is_training : {false, true}) {
       RnnProblem problem;
-      problem.batch_size = 3000000;  // A configuration of its own.
+      problem.batch_size = 3000000;  // Makes a configuration of its own.
       problem.spec.recurrent_dropout = 0.5f;
       problem.algorithm = static_cast<RnnAlgorithm>(algorithm);
       problem.is_training = is_training;
@@ -286,12 +287,12 @@ void CheckRecurrentDropout() {
   }
 }
 
-// Counts how many of so many uses ask for what they do not get.
+// If no replay can be made, only kFewAttempts of kManyUses uses may try it.
 constexpr int kManyUses = 1000, kFewAttempts = 5;
 
 void CheckReplays(unsigned seed) {
   RnnProblem problem;
-  problem.batch_size = 1000000 + seed;  // A configuration of its own.
+  problem.batch_size = 1000000 + seed;  // Makes a configuration of its own.
   problem.algorithm = RnnAlgorithm::kStandard;
   problem.is_training = false;
   broken = RnnAlgorithm::kAuto;
@@ -301,11 +302,11 @@ void CheckReplays(unsigned seed) {
       Check(Run(problem, 0, /*replay=*/true).ok(), "a use");
     }
   };
-  // The nodes of a first use are launched.
+  // A first use launches the nodes of its capture.
   fills_to_come = static_cast<int>(seed % 3);
   num_direct = 0;
   const bool is_done = Run(problem, 0, /*replay=*/true).ok();
-  // A pass of which a part runs is not begun again.
+  // A pass is not begun again once a part of it was enqueued.
   Check(is_done == (seed % 3 != 1), "a launch of nodes");
   Check(num_direct == (seed % 3 == 0), "the pass instead of its nodes");
 

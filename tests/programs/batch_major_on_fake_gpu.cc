@@ -1,8 +1,8 @@
-// Runs random networks' passes on a GPU that is none: its memory is the host's,
-// its threads run one after the other, and its cuDNN only looks at what it is
-// given and writes numbers of its own. Tells, without a GPU, whether cuDNN
-// finds every array in its order and callers in theirs, and of sequences that
-// run in halves each half its steps, its states and what it left in reserve.
+// Runs random networks' passes on a fake GPU: its memory is the host's, its
+// threads run one after the other, and its cuDNN only checks its inputs and
+// writes known numbers. Checks, without a GPU, that cuDNN finds every array in
+// its own order and callers in theirs. If sequences run in halves, it also
+// checks that each half gets its steps, its states and its reserve space.
 //
 //   batch_major_on_fake_gpu SEEDS
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr size_t kReserveBytes = 100;
-// The fake cuDNN is told these, or knows them.
+// The fake cuDNN knows or is told the following.
 const RnnProblem* problem = nullptr;
 std::unique_ptr<ParamLayout> layout;
 int made_descriptors = 0, num_descriptors = 0;
@@ -35,14 +35,14 @@ std::map<cudnnRNNDescriptor_t, cudnnRNNAlgo_t> algorithm_of;
 std::map<cudnnRNNDataDescriptor_t, int> steps_of;
 // Bytes of workspace for each step.
 size_t standard_bytes = 0, persistent_bytes = 0;
-// The next part begins here, or ends here in a backward pass.
+// The step at which the next part begins or, in a backward pass, ends.
 int64_t next_step = 0;
 const void* params = nullptr;
 int bias_dims[3], matrix_dims[3];
 int num_exchanges = 0;
 bool loads_kernels = false;
 
-// The number of an array at [row, batch, place].
+// The number that an array has at [row, batch, place].
 uint64_t Number(CallBuffer buffer, int64_t row, int64_t batch, int64_t place) {
   uint64_t number = 1 + buffer;
   for (const int64_t next : {row, batch, place}) {
@@ -149,7 +149,7 @@ size_t WorkspaceBytes(cudnnRNNDescriptor_t network, int steps) {
                       : persistent_bytes);
 }
 
-// Every call does this with its workspace.
+// Overwrites a call's workspace, as every call of cuDNN may do.
 void Overwrite(cudnnRNNDescriptor_t network, cudnnRNNDataDescriptor_t x,
                size_t workspace_bytes, void* workspace) {
   Check(workspace_bytes >= WorkspaceBytes(network, steps_of.at(x)),
@@ -169,7 +169,7 @@ Steps StepsBefore(cudnnRNNDataDescriptor_t x, cudnnRNNDataDescriptor_t y) {
   return {next_step, steps_of.at(x)};
 }
 
-// Each thread of the kernel does this.
+// Does what the kernel's threads do, one after the other.
 CUresult RunKernel(CUfunction kernel, unsigned blocks, unsigned, unsigned,
                    unsigned lanes, unsigned rows_per_block, unsigned, unsigned,
                    CUstream, void** arguments, void**) {
@@ -308,7 +308,8 @@ GpuLibraries FakeLibraries() {
         find(layout->biases(), bias_dims, bias);
         return CUDNN_STATUS_SUCCESS;
       };
-  // A plan makes the matrix's descriptor before the bias's.
+  // The plan creates the matrix's descriptor before the bias's, so the latter
+  // is the last that was made.
   cudnn.cudnnGetTensorNdDescriptor = [](cudnnTensorDescriptor_t descriptor, int,
                                         cudnnDataType_t*, int*, int* dims,
                                         int*) {
@@ -425,7 +426,8 @@ class Memory {
   std::array<size_t, kNumCallBuffers> guard_bytes_ = {};
 };
 
-// A backward pass begins with what a forward pass left in `reserve`.
+// Runs a pass over `given` buffers and checks the `asked` ones. A forward pass
+// leaves its reserve space in `reserve`, with which a backward pass begins.
 void CheckPass(Pass pass, CudnnPlan* plan, const std::vector<CallBuffer>& given,
                const std::vector<CallBuffer>& asked,
                std::vector<char>* reserve) {
@@ -490,7 +492,7 @@ void CheckNetwork(unsigned seed) {
     drawn.spec.num_proj = draw(1, drawn.spec.num_units - 1);
   }
   drawn.dtype = static_cast<RnnDataType>(draw(0, 3));
-  // From 100 on, sequences may run in halves.
+  // Sequences of 100 steps or more may run in halves.
   drawn.max_time = draw(0, 1) == 1 ? draw(98, 105) : draw(1, 6);
   if (draw(0, 3) > 0) {
     drawn.spec.input_size = 16 << draw(0, 3);

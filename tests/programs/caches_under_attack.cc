@@ -1,6 +1,6 @@
-// The files that keep measured choices and machine code, when a process that
-// writes them is killed, when they are damaged, and when nothing can be
-// written. Prints, as JSON, how often what came of it.
+// Attacks the files that keep measured choices and machine code: kills a
+// process that writes them, damages them, or lets writing fail. Prints, as
+// JSON, how often each outcome occurred.
 //
 //   caches_under_attack FOLDER kills COUNT SEED
 //   caches_under_attack FOLDER damage COUNT SEED
@@ -36,7 +36,7 @@ constexpr char kChoices[] = "choice file", kCode[] = "kernel code";
 constexpr char kKey[] = "a key";
 
 std::string folder;
-// How often each end came, by what it was of.
+// The number of times that each outcome occurred, for each kind of file.
 std::map<std::string, std::map<std::string, int>> counts;
 
 std::string ChoiceFile() { return folder + "/choices"; }
@@ -56,7 +56,7 @@ Choice RandomChoice(Random* random) {
   return choice;
 }
 
-// Code that tells whether it is whole.
+// Returns code that begins with its seed, so that IsWhole can compute it again.
 std::string CodeOf(unsigned seed) {
   Random random(seed);
   std::string code = std::to_string(seed) + '\n';
@@ -95,7 +95,8 @@ void WriteAll(Random* random) {
   CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf((*random)()));
 }
 
-// Whatever was stored once is there, whole, in its old form or its new one.
+// Everything that was stored once must be there and whole, in its old form or
+// its new one.
 void CheckAll() {
   Choice choice;
   for (int i = 0; i < kNumNames; ++i) {
@@ -107,7 +108,7 @@ void CheckAll() {
         "the code");
 }
 
-// Files that were being written. They are removed.
+// Removes files whose writing was interrupted, and returns their number.
 int RemovePartial(const std::string& in, const std::string& whole) {
   int removed = 0;
   for (const auto& entry : std::filesystem::directory_iterator(in)) {
@@ -170,8 +171,8 @@ void Damage(const std::string& file, Random* random) {
   std::ofstream(file, std::ios::binary) << content;
 }
 
-// A damaged file is not read, or as the line that it now holds; it is then
-// written anew.
+// Damaged code must not be read, and of a damaged choice file only lines that
+// are choices. Either file must then be replaced.
 void ReadDamaged(Random* random) {
   if ((*random)() % 2 == 0) {
     const std::string file =
@@ -216,7 +217,7 @@ void ReadDamaged(Random* random) {
   InAnotherProcess(CheckAll);
 }
 
-// Where nothing or too little can be written, what was there stays.
+// If nothing or too little can be written, the earlier contents must stay.
 void WriteInVain(Random* random) {
   const unsigned seed = (*random)();
   InAnotherProcess([&] {

@@ -1,7 +1,8 @@
-// Runs networks on a GPU while the caller captures CUDA graphs: of the stream
-// that the networks run in, whose passes then become a part of the caller's
-// graph, or of a stream of its own, in this thread or another one, which must
-// stay valid. Tells whether results are what they are without captures.
+// Runs networks on a GPU while the caller captures CUDA graphs. The caller
+// captures the stream in which the networks run, whose passes then become a
+// part of its graph, or another stream, in this thread or in another one, and
+// that capture must stay valid. Checks that results are the same as without
+// captures.
 //
 //   captured_by_others_on_gpu DEVICE
 #include <dlfcn.h>
@@ -55,14 +56,14 @@ CUstream NewStream() {
   return stream;
 }
 
-// Device memory that is there before anything is captured, as a framework's
-// is.
+// Device memory that is allocated before anything is captured, as a framework's
+// memory is.
 class Memory {
  public:
   static constexpr size_t kBytes = size_t{512} << 20;
 
   Memory() { CUDA(cuMemAlloc, &next_, kBytes); }
-  // Given back once nobody holds it.
+  // The memory can be lent again once nobody holds it.
   std::shared_ptr<void> Lend(size_t bytes) {
     const auto large_enough = free_.lower_bound(bytes);
     std::pair<size_t, CUdeviceptr> block = {bytes, 0};
@@ -148,7 +149,7 @@ class Network {
     Check(backend.Backward(problem_, buffers));
   }
 
-  // The last step has left this, which is then overwritten.
+  // Returns what the last step has left, and then overwrites it.
   std::vector<Bytes> Results() {
     CUDA(cuStreamSynchronize, stream_);
     std::vector<Bytes> results;
@@ -180,7 +181,7 @@ class Network {
     return reinterpret_cast<CUdeviceptr>(held_.back().get());
   }
 
-  // Bytes that are small numbers in each type, and differ.
+  // Makes different small numbers, whatever the type.
   CUdeviceptr NewInput(size_t count) {
     Bytes bytes(count * SizeOf(problem_.dtype));
     const size_t item = SizeOf(problem_.dtype);
@@ -227,8 +228,9 @@ class Network {
   CUdeviceptr reserve_space_ = 0;
 };
 
-// The caller captures the stream at the network's first use, at its second,
-// where others are measured and captured, or once it is being replayed.
+// The caller captures the stream at the network's first use, at the second, at
+// which a pass is otherwise measured and captured, or later, when it is already
+// replayed.
 void CheckPartOfACapture(CUstream stream, Memory* memory) {
   const CudaDriver& cuda = Gpu().cuda;
   int64_t batch_size = 0;
@@ -240,7 +242,7 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
                         ", after " + std::to_string(uses_before) +
                         " uses, algorithm " +
                         kRnnAlgorithmNames[static_cast<int>(algorithm)];
-        batch_size += 2;  // A configuration of its own.
+        batch_size += 2;  // Makes a configuration of its own.
         Network network(RnnMode::kLstm, RnnDataType::kFloat32, algorithm,
                         batch_size, stream, memory);
         for (int i = 0; i < uses_before; ++i) network.Run();
@@ -264,7 +266,7 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
           results.push_back(network.Results());
         }
         Check(Replay::TotalLaunches() > launches, "nothing is replayed");
-        // The algorithm that was measured may differ from the first use's.
+        // The measured algorithm may differ from that of the first use.
         if (algorithm == RnnAlgorithm::kStandard) {
           for (const auto& result : results) {
             Check(result == results[0], "another result");
@@ -278,8 +280,8 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
   }
 }
 
-// The caller's capture of a stream of its own, of which the networks are no
-// part, is open around all of their uses, and of those of their streams.
+// The caller captures a stream that no network uses. This capture is open
+// during all uses of the networks and of their streams.
 void CheckApartFromACapture(Memory* memory) {
   const CudaDriver& cuda = Gpu().cuda;
   const CUstream others = NewStream();
@@ -296,7 +298,7 @@ void CheckApartFromACapture(Memory* memory) {
                                                 : "another thread's") +
                         ", mode " + std::to_string(mode) + ", " +
                         std::to_string(SizeOf(dtype)) + " bytes a number";
-        // In float16 choices are measured.
+        // The networks in float16 measure their algorithms.
         const RnnAlgorithm algorithm = dtype == RnnDataType::kFloat16
                                            ? RnnAlgorithm::kAuto
                                            : RnnAlgorithm::kStandard;

@@ -1,5 +1,5 @@
-// Stores random choices in a file and reads them, each in a process of its own,
-// as the choices of a process are.
+// Stores random choices in a file and reads them. Each time this is done in a
+// process of its own, since a process has one object for its choices.
 //
 //   choices_in_a_file SEEDS
 #include <sys/resource.h>
@@ -29,7 +29,8 @@ std::vector<Choice> RandomChoices(unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Choice> choices(1 + random() % 20);
   for (Choice& choice : choices) {
-    // The first is no algorithm, but the wish to choose one.
+    // The first value is kAuto, which is not an algorithm but asks for a
+    // choice.
     choice.algorithm =
         static_cast<RnnAlgorithm>(1 + random() % (kNumCudnnAlgorithms - 1));
     choice.source = random() % 4 == 0 ? "rule" : "measured";
@@ -73,7 +74,7 @@ class File {
 
 void CheckFile(unsigned seed) {
   const File file;
-  // Other versions may have written these lines, or no version.
+  // These lines are not choices; other versions may have written some of them.
   std::ofstream(file.name())
       << "other\tstandard\tstandard 1 ms\n"
       << "other\tstandard\treplay\teager\tstandard 1 ms\n"
@@ -101,7 +102,8 @@ void CheckFile(unsigned seed) {
       Check(found.timings == choices[i].timings, "the timings");
     }
     Check(!Choices::Instance().Find("other", &found), "no choice is read");
-    // The algorithm is not the choice's: a later choice may have replaced it.
+    // A choice is not given up if another algorithm failed, since a later
+    // choice may have replaced that one.
     Choices::Instance().GiveUp(NameOf(0), RnnAlgorithm::kAuto);
     Check(Choices::Instance().num_given_up() == 0, "none is given up");
     Choices::Instance().GiveUp(NameOf(0), choices[0].algorithm);

@@ -1,4 +1,4 @@
-// Compiles persistent kernels by the real compiler, which needs no GPU.
+// Compiles persistent kernels with the real compiler, which needs no GPU.
 //
 //   compile_persistent_kernels NVRTC_LIBRARY
 #include <dlfcn.h>
@@ -61,7 +61,7 @@ int CompileAll() {
     for (const auto& [type, items] :
          {std::pair("FLOAT", 1), {"FLOAT16", 2}, {"BFLOAT16", 2}}) {
       for (const bool is_backward : {false, true}) {
-        // Odd sizes take the paths of unaligned words, large ones the ring.
+        // Odd sizes use the code for unaligned words, and large ones the rings.
         const int units = compiled % 3 == 0   ? 128
                           : compiled % 3 == 1 ? 75
                                               : 900;

@@ -1,4 +1,4 @@
-// Compiles resident kernels by the real compiler, which needs no GPU, for
+// Compiles resident kernels with the real compiler, which needs no GPU, for
 // devices of several generations.
 //
 //   compile_resident_kernels NVRTC_LIBRARY
@@ -80,7 +80,8 @@ int CompileAll() {
       {9, 0, 132, 227 << 10, 50 << 20},  // H200
       {12, 0, 170, 99 << 10, 96 << 20},  // RTX 5090
   };
-  // With weights on the chip alone, some in the L2 cache, and in memory.
+  // Some shapes have all weights on the chip, some have a part of them in the
+  // L2 cache, and some in memory.
   constexpr ResidentShape kShapes[] = {
       {RnnMode::kLstm, RnnDataType::kFloat32, 96, 3},
       {RnnMode::kGru, RnnDataType::kFloat32, 2816, 1},
@@ -99,7 +100,7 @@ int CompileAll() {
                       RnnModeName(shape.rnn_mode);
       ResidentKernel kernel;
       const RnnStatus status = ResidentKernel::Get(shape, &kernel);
-      // A smaller GPU has no room for all.
+      // A smaller GPU has no room for some shapes.
       const bool is_too_large =
           status.message.find("too many units") != std::string::npos;
       Check(status.ok() || is_too_large, status.message);

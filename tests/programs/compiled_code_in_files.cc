@@ -1,4 +1,4 @@
-// Machine code in files: what is written is read, and nothing else is.
+// Checks machine code in files: what was written is read, and nothing else is.
 //
 //   compiled_code_in_files FOLDER
 #include <sys/stat.h>

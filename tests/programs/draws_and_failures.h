@@ -1,4 +1,5 @@
-// Programs leave numbers to chance, and have calls fail by chance or in turn.
+// Helpers for programs that draw random numbers and let calls fail, by chance
+// or one after the other.
 #ifndef CUDNN_RNN_TF_TESTS_PROGRAMS_DRAWS_AND_FAILURES_H_
 #define CUDNN_RNN_TF_TESTS_PROGRAMS_DRAWS_AND_FAILURES_H_
 
@@ -17,18 +18,21 @@ inline int64_t Draw(int64_t least, int64_t most) {
   return least + static_cast<int64_t>(generator() % (most - least + 1));
 }
 
-// Fake calls since an attempt began, which of them fails, and what that was.
+// The number of fake calls since an attempt began, the number of the call that
+// is to fail, and the name of the one that did.
 inline int num_calls = 0, failing_call = -1;
 inline std::string failed_call;
 
-// A fake call asks first whether it is to fail.
+// Counts a fake call, and returns whether it is to fail. Each fake call asks
+// this first.
 inline bool Fails(const char* call) {
   if (num_calls++ != failing_call) return false;
   failed_call = call;
   return true;
 }
 
-// Attempts with one call after the other failing, then with none.
+// Makes one attempt for each call that can fail, in which that call fails, and
+// then one in which none does.
 inline void FailEachCall(
     const std::function<RnnStatus()>& attempt,
     const std::function<void(const RnnStatus&)>& check_failure) {

@@ -1,10 +1,10 @@
-// The persistent kernels' device on a CPU: in place of
-// kernels/gpu/persistent/device.cuh, whose include guard it has, with functions
-// of the same names.
+// The persistent kernels' device on a CPU. This file takes the place of
+// kernels/gpu/persistent/device.cuh: it has that file's include guard, and
+// functions of the same names.
 //
-// Each thread of a team is a coroutine. Where threads wait for each other,
-// as in products of warps, they give way to others, in a random order. Memory
-// is plain memory, so AddressSanitizer sees every access out of bounds. Floats
+// Each thread of a team is a coroutine. Where threads wait for each other, as
+// in products of warps, they give way to others, in a random order. Memory is
+// plain memory, so AddressSanitizer sees every access out of bounds. Floats
 // stay floats where the tensor cores would round them to TF32.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
@@ -101,7 +101,8 @@ inline Chunk LoadChunk(const void* from) {
 inline float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 inline float Tanh(float x) { return std::tanh(x); }
 
-// The teams of a launch, each of `blocks` blocks: one, or all of a stack.
+// The teams of a launch, each of `blocks` blocks. There is one, unless the
+// launch runs a stack.
 class FakeTeam {
  public:
   struct Thread {
@@ -111,7 +112,8 @@ class FakeTeam {
     std::unique_ptr<char[]> stack;
     bool is_done = false;
   };
-  // Threads that wait for each other: the last to arrive lets all go on.
+  // A place where threads wait for each other. The last to arrive lets all go
+  // on.
   struct Meeting {
     int arrived = 0;
     int64_t generation = 0;
@@ -142,7 +144,7 @@ class FakeTeam {
         of_team_(teams.x * teams.y),
         of_block_(teams.x * teams.y * blocks) {
     for (size_t i = 0; i < of_block_.size(); ++i) {
-      // Exactly as large as was asked for, and full of NaN.
+      // The memory is exactly as large as was asked for, and full of NaN.
       void* memory = std::aligned_alloc(128, (shared_bytes + 127) / 128 * 128);
       std::memset(memory, 0xFF, shared_bytes);
       shared_.push_back({static_cast<char*>(memory), std::free});
@@ -174,8 +176,8 @@ class FakeTeam {
     int64_t idle_rounds = 0;
     for (size_t left = all_.size(); left > 0;) {
       const int64_t before = events_;
-      // Whole warps in a random order, as a scheduler might have them, and some
-      // not at all, so that blocks are not equally fast.
+      // Whole warps run in a random order, as a scheduler might choose it. Some
+      // do not run in a round, so that blocks are not equally fast.
       std::vector<int> order(warps_.size());
       for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
       std::shuffle(order.begin(), order.end(), random_);
@@ -202,7 +204,7 @@ class FakeTeam {
 
   void GiveWay() { swapcontext(&running_->context, &scheduler_); }
 
-  // `last` is run by whoever arrives last.
+  // The thread that arrives last runs `last`.
   template <typename Last>
   void Meet(Meeting* meeting, int members, const Last& last) {
     const int64_t generation = meeting->generation;
@@ -223,7 +225,7 @@ class FakeTeam {
   int threads() const { return threads_; }
   int team_threads() const { return threads_ * team_blocks_; }
   char* shared() { return shared_[running_->rank].get(); }
-  // The rank in the launch of a peer in the team.
+  // Returns the rank in the launch of a peer in the team.
   int RankOf(int peer) const {
     if (peer < 0 || peer >= team_blocks_) {
       std::fprintf(stderr, "there is no block %d in the team\n", peer);

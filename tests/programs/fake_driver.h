@@ -1,5 +1,5 @@
-// A driver that is none: its graphs are lists of nodes, and a launch notes what
-// the nodes hold.
+// A fake driver. Its graphs are lists of nodes, and a launch notes what the
+// nodes hold.
 #ifndef CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_DRIVER_H_
 #define CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_DRIVER_H_
 
@@ -19,16 +19,16 @@ using Bytes = std::vector<unsigned char>;
 struct FakeNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   size_t index = 0;      // Its place in its graph.
-  bool refuses = false;  // It cannot be set in the graph.
+  bool refuses = false;  // Setting it in the graph fails.
   // A kernel's grid, or the width of a fill or copy.
   unsigned grid = 1;
-  unsigned element_size = 1, value = 0, height = 1;  // A fill.
+  unsigned element_size = 1, value = 0, height = 1;  // For fills.
   bool is_cooperative = false;
-  bool says_whose_memory = true;  // A copy.
-  bool fills = false;             // A kernel that does.
+  bool says_whose_memory = true;  // For copies.
+  bool fills = false;             // A kernel that fills memory.
   std::vector<Bytes> arguments;
   CUdeviceptr destination = 0, source = 0;
-  std::vector<void*> pointers;  // What the driver hands out.
+  std::vector<void*> pointers;  // The driver hands these out.
 
   bool operator==(const FakeNode& other) const {
     return type == other.type && grid == other.grid && fills == other.fills &&
@@ -44,11 +44,11 @@ using Exec = FakeExec<FakeNode>;
 // These addresses lie in the host's memory.
 inline constexpr CUdeviceptr kPinned = 256, kPageable = 512;
 
-inline std::vector<FakeNode> launched;  // Those that do something.
+inline std::vector<FakeNode> launched;  // Nodes that do something.
 inline FakeEdges launched_edges;
 inline long num_instantiated = 0, num_rewritten = 0;
 inline bool refuses_rewriting = false, refuses_instantiating = false,
-            refuses_kernels = false;  // As nodes that are added.
+            refuses_kernels = false;  // As nodes that are added to a graph.
 
 inline FakeNode* Node(CUgraphNode node) { return Graph::NodeOf(node); }
 
@@ -148,7 +148,7 @@ GpuLibraries FakeLibraries() {
     params->width = Node(node)->grid;
     params->height = Node(node)->height;
     params->elementSize = Node(node)->element_size;
-    // Beyond an element, whatever the caller's number had.
+    // The bits beyond an element may have any value, as in the caller's number.
     static unsigned others = 0;
     params->value = Node(node)->value;
     if (params->elementSize < sizeof(params->value)) {
@@ -201,7 +201,7 @@ GpuLibraries FakeLibraries() {
     if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    // Nobody has told the driver of this memory.
+    // The driver does not know this memory.
     if (address == kPageable) return CUDA_ERROR_INVALID_VALUE;
     *static_cast<unsigned*>(data) =
         address == kPinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;

@@ -12,10 +12,10 @@
 
 namespace cudnn_rnn_tf {
 
-// Each program defines its own.
+// Each program defines this function.
 GpuLibraries FakeLibraries();
 
-// Fills in what a session wants to know.
+// Returns libraries with the functions that opening a session calls.
 inline GpuLibraries LibrariesOfSession() {
   GpuLibraries libraries;
   libraries.has_graphs = true;
@@ -26,7 +26,7 @@ inline GpuLibraries LibrariesOfSession() {
   cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
                               unsigned, CUlibraryOption*, void**,
                               unsigned) { return CUDA_SUCCESS; };
-  // Kernels are their names, which stay.
+  // A kernel is represented by its name, which stays in memory.
   cuda.cuLibraryGetKernel = [](CUkernel* kernel, CUlibrary, const char* name) {
     static std::set<std::string> names;
     *kernel = reinterpret_cast<CUkernel>(
@@ -42,7 +42,7 @@ inline GpuLibraries LibrariesOfSession() {
   return libraries;
 }
 
-// All graphs have so many nodes, which are empty.
+// Adds graph functions for which every graph has kNodes empty nodes.
 template <size_t kNodes>
 void AddEmptyGraphs(CudaDriver* cuda) {
   cuda->cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
@@ -64,7 +64,7 @@ void AddEmptyGraphs(CudaDriver* cuda) {
   };
   cuda->cuGraphInstantiate = [](CUgraphExec* exec, CUgraph,
                                 unsigned long long) {
-    *exec = reinterpret_cast<CUgraphExec>(exec);  // Any that is not null.
+    *exec = reinterpret_cast<CUgraphExec>(exec);  // Anything but null.
     return CUDA_SUCCESS;
   };
   cuda->cuGraphExecDestroy = [](CUgraphExec) { return CUDA_SUCCESS; };
@@ -79,7 +79,7 @@ inline void Check(bool holds, const std::string& what) {
   std::exit(1);
 }
 
-// Checks as many seeds as the program's argument says.
+// Runs `check` for as many seeds as the program's argument says.
 inline int RunSeeds(int argc, char** argv,
                     const std::function<void(unsigned)>& check) {
   const int seeds = argc > 1 ? std::atoi(argv[1]) : 1;
@@ -91,13 +91,13 @@ inline int RunSeeds(int argc, char** argv,
   return 0;
 }
 
-// In place of kernels/gpu/libraries.cc.
+// The functions from here on take the place of kernels/gpu/libraries.cc.
 const GpuLibraries& Gpu() {
   static const GpuLibraries libraries = FakeLibraries();
   return libraries;
 }
 
-// Whether a program fakes cuBLAS and the compiler as well.
+// True in a program that fakes cuBLAS and the compiler as well.
 inline bool has_resident_libraries = false;
 
 RnnStatus LoadKernelLibraries() {

@@ -20,16 +20,18 @@ inline FakeEdges ChainOf(size_t num_nodes) {
   return edges;
 }
 
-// Its nodes have an `index`, their place in the graph.
+// A graph whose nodes have an `index`, their place in the graph.
 template <typename Node>
 struct FakeGraph {
   std::vector<std::unique_ptr<Node>> nodes;
   FakeEdges edges;
-  // Nodes that were added, and those that were destroyed. When there are as
-  // many, the added take the others' places, in order.
+  // Nodes that were added, and those that were destroyed. Once there are as
+  // many of both, the added ones take the places of the destroyed ones, in
+  // order.
   std::vector<std::unique_ptr<Node>> added, destroyed;
 
-  // Being captured; added to the last time; read the last time; not destroyed.
+  // The graph that is being captured, the one that was last added to, the one
+  // that was last read, and the number of graphs that are not destroyed.
   inline static FakeGraph* capturing = nullptr;
   inline static FakeGraph* last_added_to = nullptr;
   inline static const FakeGraph* last_read = nullptr;
@@ -81,10 +83,11 @@ struct FakeGraph {
     destroyed.clear();
   }
 
-  // These capture, read and change graphs, but for their nodes.
+  // Adds the driver's functions that capture, read and change graphs, except
+  // those that read or change nodes.
   static void AddTo(CudaDriver* cuda) {
     cuda->cuStreamBeginCapture = [](CUstream, CUstreamCaptureMode) {
-      capturing = new FakeGraph;  // The driver's, until it is destroyed.
+      capturing = new FakeGraph;  // The driver's until cuGraphDestroy.
       return CUDA_SUCCESS;
     };
     cuda->cuStreamEndCapture = [](CUstream, CUgraph* graph) {
@@ -138,13 +141,13 @@ struct FakeGraph {
   }
 };
 
-// Such graphs are made into a copy of their nodes and edges.
+// An executable graph, which copies a graph's nodes and edges.
 template <typename Node>
 struct FakeExec {
   std::vector<Node> nodes;
   FakeEdges edges;
 
-  inline static int count = 0;  // Those that are not destroyed.
+  inline static int count = 0;  // Graphs that are not destroyed.
 
   explicit FakeExec(const FakeGraph<Node>& graph) : edges(graph.edges) {
     for (const std::unique_ptr<Node>& node : graph.nodes) {

@@ -1,5 +1,5 @@
-// Uses many shapes in one session, on a driver whose graphs are numbers of
-// empty nodes. Tells, without a GPU, which of them are captured, and how often.
+// Uses many shapes in one session, on a fake driver whose graphs have only
+// empty nodes. Checks, without a GPU, which shapes are captured, and how often.
 //
 //   many_shapes_on_fake_driver SEEDS
 #include <cstdio>
@@ -14,7 +14,7 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// 6.4 MB each, so that 80 fit.
+// A replay takes 6.4 MB, so 80 of them fit.
 constexpr size_t kNodes = 400;
 constexpr size_t kFit = 80;
 
@@ -59,7 +59,7 @@ struct Session {
   }
 };
 
-// Shapes that come again, but more of them than fit, are not captured in turn.
+// Shapes that come again are not captured in turn if there are more than fit.
 void CheckCycle(unsigned seed) {
   std::mt19937 random(seed);
   Session session;
@@ -75,7 +75,7 @@ void CheckCycle(unsigned seed) {
 }
 
 // Shapes that replace others for good are captured soon, however long the
-// session has run before. No two sets of shapes fit at once.
+// session has run before. No two sets of shapes fit at the same time.
 void CheckChange(unsigned seed) {
   std::mt19937 random(seed);
   Session session;

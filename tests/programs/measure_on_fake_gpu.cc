@@ -1,5 +1,5 @@
-// Measures random choices on a GPU that is none: its clock is set forward by
-// what a launch is said to take. Tells, without a GPU, what is chosen.
+// Measures random choices on a fake GPU, whose clock a launch sets forward by
+// the time that it is to take. Checks, without a GPU, what is chosen.
 //
 //   measure_on_fake_gpu SEEDS
 #include <algorithm>
@@ -20,12 +20,13 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr size_t kNodes = 60;
-// A graph has one node that none waits for among so many: many beside the
-// chain, a few, too many, or no chain at all.
+// One node among this many is beside the chain, for which no other waits. The
+// graphs have many of these, a few, or too many; kNoChain is no chain at all.
 constexpr size_t kManyBeside = 6, kFewBeside = 15, kTooManyBeside = 3,
                  kNoChain = 0;
 
-// A pass takes so many milliseconds, and some ways do not work.
+// The milliseconds that a pass takes in each way to run it, and the ways that
+// do not work.
 struct FakePass {
   float calls, graph, chain;
   bool graph_fails, chain_fails;
@@ -49,8 +50,9 @@ bool IsChain(const Exec& exec) { return exec.edges == ChainOf(kNodes); }
 
 }  // namespace
 
-// In place of plan.cc and calls.cc: an algorithm's number is its plans'
-// workspace, and a pass is nodes that do nothing.
+// The functions from here on take the place of plan.cc and enqueue_pass.cc. The
+// workspace size of a plan is its algorithm's number, and the nodes of a pass
+// do nothing.
 
 std::string Describe(const RnnProblem&) { return "a problem"; }
 
@@ -89,8 +91,9 @@ RnnStatus EnqueuePass(Pass pass, const CudnnHandles&, CudnnPlan* plan,
   for (size_t i = 0; i < kNodes; ++i) {
     graph->nodes.push_back(std::make_unique<FakeNode>(FakeNode{i, &fake}));
     if (i == 0) continue;
-    // All wait for the first, or each for the one before, but for those for
-    // which none waits.
+    // Without a chain, all nodes wait for the first. Otherwise each waits for
+    // the one before it, or for the one before that if the former is beside the
+    // chain.
     size_t before = 0;
     if (fake.beside != kNoChain) {
       before = i > 1 && (i - 1) % fake.beside == 0 ? i - 2 : i - 1;
@@ -153,7 +156,7 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-// A choice may be this much slower than another, not more.
+// A choice may be at most this many times as slow as another.
 constexpr float kTolerated = 1.1f;
 
 struct Drawn {
@@ -166,7 +169,7 @@ struct Drawn {
 
 Drawn Draw(std::mt19937* random) {
   const auto chance = [&](int of) { return (*random)() % of == 0; };
-  // Half of the times are close to each other.
+  // In half of the draws, the times are close to each other.
   const unsigned most = chance(2) ? 300 : 4000;
   const auto time = [&] {
     return 1 + static_cast<float>((*random)() % most) / 1000;
@@ -174,7 +177,7 @@ Drawn Draw(std::mt19937* random) {
   Drawn drawn;
   drawn.problem.is_training = chance(2);
   drawn.options.replay = !chance(4);
-  // Some of the others follow, in any order.
+  // Some of the other algorithms are added, in any order.
   drawn.asked = {RnnAlgorithm::kStandard};
   for (int i = 2; i < kNumCudnnAlgorithms; ++i) {
     if (!chance(3)) drawn.asked.push_back(static_cast<RnnAlgorithm>(i));
@@ -194,7 +197,7 @@ Drawn Draw(std::mt19937* random) {
   return drawn;
 }
 
-// Which algorithms can be timed, and what all their passes take.
+// The algorithms that can be timed, and the times of all their passes together.
 std::map<RnnAlgorithm, float> TimesOf(const Drawn& drawn) {
   std::map<RnnAlgorithm, float> times;
   for (const RnnAlgorithm algorithm : drawn.asked) {
@@ -211,8 +214,8 @@ std::map<RnnAlgorithm, float> TimesOf(const Drawn& drawn) {
   return times;
 }
 
-// It is one that works, and in inference the fastest. In training standard
-// stands back only where another is faster by more than a little, since the
+// The chosen algorithm must work and, in inference, be the fastest. In training
+// it is standard unless another is faster by more than a little, since the
 // others take more memory.
 void CheckAlgorithm(const Drawn& drawn, RnnAlgorithm chosen) {
   const std::map<RnnAlgorithm, float> times = TimesOf(drawn);
@@ -229,8 +232,8 @@ void CheckAlgorithm(const Drawn& drawn, RnnAlgorithm chosen) {
   }
 }
 
-// A pass is a chain only where its graph is nearly one, and not where the chain
-// fails or is slower.
+// A pass is a chain only if its graph is nearly one, and only if the chain
+// works and is faster.
 void CheckChain(const FakePass& pass, bool is_chain) {
   const bool may_be_chain = pass.beside == kManyBeside && !pass.chain_fails;
   if (is_chain) {
@@ -267,7 +270,7 @@ void CheckChoice(unsigned seed) {
             "the rule");
     }
 
-    // One algorithm alone is timed only to be compared with its chains.
+    // A single algorithm is timed only to be compared with its chains.
     const auto is_there = [](RnnAlgorithm algorithm) {
       return algorithms[static_cast<int>(algorithm)].is_there;
     };
@@ -288,7 +291,7 @@ void CheckChoice(unsigned seed) {
       Check(is_measured == (now > 0), "it was timed for nothing");
     }
 
-    // The chosen one alone is kept, and its replays are those that were chosen.
+    // Only the chosen algorithm is kept, with replays of the chosen kind.
     const int chosen = static_cast<int>(choice.algorithm);
     for (int i = 0; is_measured && i < kNumCudnnAlgorithms; ++i) {
       Check((configuration->passes[i] != nullptr) == (i == chosen),

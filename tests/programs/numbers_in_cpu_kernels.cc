@@ -1,5 +1,6 @@
-// Arithmetic of the CPU kernels that must hold for all numbers. Compiled with
-// UndefinedBehaviorSanitizer, which ends the program.
+// Checks arithmetic of the CPU kernels that must hold for all numbers. The
+// program is compiled with UndefinedBehaviorSanitizer, which ends it on a
+// failure.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,7 @@ int main() {
     Check(stride >= size && stride < size + 48, "the stride", size);
     Check((stride & (stride - 1)) != 0, "a power of two as the stride", size);
   }
-  // Every 4099th float, NaNs of both signs among them.
+  // The loop takes every 4099th float, with NaNs of both signs among them.
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 4099) {
     const uint32_t word = static_cast<uint32_t>(bits);
     float x;

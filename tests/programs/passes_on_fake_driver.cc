@@ -1,6 +1,6 @@
 // Enqueues passes of many shapes in one session of the persistent kernels, on a
-// driver whose graphs are numbers of empty nodes. Tells, without a GPU, which
-// of them are captured, how often, and what becomes of failures.
+// fake driver whose graphs have only empty nodes. Checks, without a GPU, which
+// passes are captured, how often, and what happens after failures.
 //
 //   passes_on_fake_driver SEEDS
 #include <random>
@@ -41,7 +41,7 @@ GpuLibraries FakeLibraries() {
   return libraries;
 }
 
-// In place of kernels/gpu/persistent/network.cc.
+// This takes the place of kernels/gpu/persistent/network.cc.
 namespace persistent {
 
 RnnStatus Network::Create(const RnnProblem& problem, bool, Network* network) {
@@ -68,7 +68,7 @@ struct Passes {
     captures_fail = launches_fail = false;
   }
 
-  // Enqueues a pass; a graph is captured by two passes.
+  // Enqueues a pass once. To make a graph, the pass is captured twice.
   void Use(int64_t time, Pass pass = Pass::kForward, bool may_make = true) {
     RnnProblem problem;
     problem.max_time = time;
@@ -119,7 +119,8 @@ void CheckManyShapes(unsigned seed) {
     passes.Use(seed % 2 == 0 ? i % shapes : random() % shapes);
   }
   Check(num_captures < 2 * 1100 + uses / 10, "captured in turn");
-  // A pass that is used often after that is captured.
+  // A pass that is used often after that is captured, though there is little
+  // room.
   const int64_t launches = num_launches;
   for (int i = 0; i < 100; ++i) passes.Use(-1);
   Check(num_launches - launches > 80, "never captured");

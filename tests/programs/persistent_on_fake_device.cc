@@ -1,5 +1,6 @@
-// The persistent kernels as functions that Python calls: a library for one
-// shape, given by the kernels' macros and by KERNEL, the kernel's file.
+// The persistent kernels as functions that Python calls. This is a library for
+// one shape, which the kernels' macros give, and for one kernel, whose file the
+// macro KERNEL names.
 #include "tests/programs/fake_device.h"
 
 #include KERNEL
@@ -16,8 +17,8 @@ constexpr int kSharedBytes = kShape.backward_shared_bytes();
 constexpr int kRingBytes = kShape.backward_ring_bytes();
 #endif
 
-// Team by team, each in a launch of its own; of a stack, whose layers stand for
-// directions, all at the same time.
+// Runs each team in a launch of its own. If the shape is a stack, whose layers
+// take the place of directions, all teams run at the same time.
 extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   const int teams = (given->sequences.batch + kRows - 1) / kRows;
 #if IS_STACK

@@ -1,6 +1,7 @@
-// Calls a predictor from many threads at once: every result must be that of a
-// thread alone, and the memory that is kept that of so many calls. Built with
-// ThreadSanitizer, it shows races in the pool, the schedule and the predictor.
+// Calls a predictor from many threads at once. Every result must be the same as
+// in a single thread, and no more memory may be kept than so many calls use
+// at once. Built with ThreadSanitizer, the program shows races in the pool, the
+// schedule and the predictor.
 //
 //   predictor_in_many_threads THREADS CALLS
 #include <malloc.h>
@@ -70,7 +71,7 @@ int main(int argc, char** argv) {
   CpuPredictor predictor(network.spec, RnnDataType::kFloat32,
                          network.params.data(), {true, false, 2});
   // Calls begin at the same time, so that they collide at the predictor's list
-  // of workspaces, and end at different ones.
+  // of workspaces, but they have different lengths and end at different times.
   std::vector<std::vector<float>> expected;
   for (int thread = 0; thread < num_threads; ++thread) {
     expected.push_back(Call(network, 1 + thread * 5 % kMaxTime, &predictor));
@@ -90,7 +91,7 @@ int main(int argc, char** argv) {
   }
   for (std::thread& thread : threads) thread.join();
   const size_t after = mallinfo2().uordblks;
-  // A workspace of this network has up to 130 KB.
+  // A workspace of this network takes up to 130 KB.
   const size_t allowed = num_threads * (size_t{160} << 10);
   std::printf("%d calls from %d threads: %d wrong, %zu bytes kept\n",
               num_threads * calls, num_threads, wrong.load(), after - before);

@@ -1,5 +1,6 @@
-// Replays random passes on a driver that is none. Tells, without a GPU, whether
-// each launch runs over the addresses it was given, and what that costs.
+// Replays random passes on a fake driver. Checks, without a GPU, that each
+// launch runs over the addresses it was given, and how much is rewritten or
+// made for it.
 //
 //   replay_on_fake_driver SEEDS
 #include <algorithm>
@@ -23,8 +24,8 @@ namespace {
 
 using Random = std::mt19937;
 
-// A pass of random nodes: kernels with numbers, addresses and structures of
-// both, fills and copies.
+// A pass of random nodes. Its kernels take numbers, addresses, and structures
+// with both; other nodes fill or copy.
 struct Pass {
   unsigned seed;
   int num_nodes, num_buffers;
@@ -51,7 +52,7 @@ struct Pass {
               random() % 2 == 0 ? 0 : random() >> (32 - 8 * node->element_size);
           node->height = random() % 5 == 0 ? 2 : 1;
           if (random() % 9 == 0) node->grid = 0;
-          // Most are words, some are large.
+          // Many fills are of whole words, and some of them are large.
           if (random() % 2 == 0) {
             node->grid *= random() % 3 == 0 ? 1 << (10 + random() % 4) : 4;
           }
@@ -89,7 +90,8 @@ struct Pass {
       }
       Graph::capturing->nodes.push_back(std::move(node));
       if (i == 0) continue;
-      // Every tenth node waits for the one before, and none for it.
+      // In nearly a chain, every tenth node waits for the one before, and no
+      // node waits for it.
       const int before = i % 10 == 1 && i > 1 ? i - 2 : i - 1;
       Graph::capturing->edges.emplace_back(
           is_nearly_chain ? before : random() % i, i);
@@ -108,7 +110,8 @@ std::unique_ptr<Replay> Capture(const Pass& pass, bool as_chain = false) {
   return replay;
 }
 
-// A fill as a kernel does it; what none can do stays what it is.
+// Returns the kernel that does a fill. If no kernel can do it, returns the fill
+// itself.
 FakeNode FilledByKernel(const FakeNode& fill) {
   const unsigned bytes = fill.grid * fill.element_size;
   if (fill.type != CU_GRAPH_NODE_TYPE_MEMSET || fill.height > 1 || bytes == 0 ||
@@ -126,8 +129,8 @@ FakeNode FilledByKernel(const FakeNode& fill) {
   return kernel;
 }
 
-// Runs `launch` and checks that it enqueues what the pass is over `addresses`,
-// in graphs with kernels that fill.
+// Checks that `launch` enqueues the nodes of the pass over `addresses`. In
+// graphs, kernels take the place of small fills.
 void CheckLaunch(const Pass& pass, const CallAddresses& addresses,
                  bool is_graph, const std::function<RnnStatus()>& launch) {
   Graph graph;
@@ -174,8 +177,8 @@ CallAddresses RandomAddresses(Random* random) {
   return addresses;
 }
 
-// Sets that come again, sets that are nearly others, and ones that never come
-// again.
+// The addresses are sets that come again, sets that differ from others in one
+// buffer only, and sets that come once.
 void CheckAddresses(unsigned seed) {
   Random random(seed);
   const Pass pass = {seed, 1 + static_cast<int>(random() % 200),
@@ -207,7 +210,8 @@ void CheckAddresses(unsigned seed) {
         "something is left");
 }
 
-// A pass that runs once is launched node by node, over its own addresses.
+// The nodes of a pass that runs once are launched one by one, over the pass's
+// own addresses.
 void CheckOnce(unsigned seed) {
   Random random(seed);
   const Pass pass = {seed, 100, kNumCallBuffers};
@@ -242,8 +246,8 @@ void CheckNearlyChains(unsigned seed) {
   Check(!Capture(pass, /*as_chain=*/true)->is_nearly_chain(), "a chain is one");
 }
 
-// Fails unless nothing is made or rewritten in the second half of a loop over
-// random sets of addresses.
+// Loops over random sets of addresses. In the second half, nothing may be made
+// or rewritten.
 void CheckSettles(const Pass& pass, size_t num_sets, int rounds,
                   const char* failure, Random* random, Replay* replay) {
   std::vector<CallAddresses> sets(num_sets);
@@ -262,9 +266,9 @@ void CheckLoop(unsigned seed) {
                Capture(pass).get());
 }
 
-// Loops settle even where others have filled all the memory there is: one of
-// few nodes over several sets, and one of many nodes over two, after addresses
-// that do not come again.
+// Loops must settle even if other replays have taken all the memory there is.
+// One loop has few nodes and several sets; another has many nodes and two sets,
+// and comes after addresses that do not come again.
 void CheckLoopsBesideOthers(unsigned seed) {
   Random random(seed);
   std::vector<std::unique_ptr<Replay>> others;
@@ -290,8 +294,8 @@ void CheckLoopsBesideOthers(unsigned seed) {
         "more than two instances");
 }
 
-// Addresses that never come again take a few instances, not one each, and leave
-// room for loops of others.
+// Addresses that never come again must share a few instances, and leave room
+// for the loops of others.
 void CheckNoLoop(unsigned seed) {
   Random random(seed);
   const Pass pass = {seed, 600, kNumCallBuffers};
@@ -306,7 +310,7 @@ void CheckNoLoop(unsigned seed) {
                Capture(pass).get());
 }
 
-// However many addresses come again, what they take has bounds.
+// The memory of instances has bounds, however many addresses come again.
 void CheckBounds(unsigned seed) {
   Random random(seed);
   const Pass small = {seed, 10, kNumCallBuffers};
@@ -331,8 +335,8 @@ void CheckBounds(unsigned seed) {
   Check(Replay::TotalBytes() <= size_t{256 + 2 * 7} << 20, "too many of all");
 }
 
-// Sets that differ in one buffer have an instance each where that is a layer's
-// own, or the pass has few nodes.
+// Two sets that differ in one buffer have an instance each if that buffer tells
+// layers apart or the pass has few nodes.
 void CheckOneBuffer(unsigned seed) {
   Random random(seed);
   const auto num_made = [&](int num_nodes, CallBuffer buffer) {
@@ -353,7 +357,7 @@ void CheckOneBuffer(unsigned seed) {
 }
 
 // Two layers that share a pass have a graph each, in which only nodes that name
-// what has moved are rewritten; or one, where no more can be made.
+// a moved buffer are rewritten. If no more graphs can be made, they share one.
 void CheckLayers(unsigned seed) {
   Random random(seed);
   const Pass pass = {seed, 100, kNumCallBuffers};
@@ -385,8 +389,8 @@ void CheckLayers(unsigned seed) {
   Launch(pass, layers[0], replay.get());
 }
 
-// Fails unless a pass is refused in which one of so many captures has a node of
-// the type changed.
+// Changes a node of the given type in every capture whose number is a multiple
+// of `of_captures`, and checks that the pass is then refused.
 void CheckRefused(const Pass& pass, const char* what, CUgraphNodeType type,
                   const std::function<void(FakeNode*)>& change,
                   int of_captures = 2) {
@@ -413,7 +417,7 @@ void CheckRefused(const Pass& pass, const char* what, CUgraphNodeType type,
 
 void CheckRefusals() {
   const Pass pass = {1, 50, kNumCallBuffers};
-  // Captures may differ in these, by the type of a node.
+  // The nodes in which captures are made to differ.
   const auto kernel = CU_GRAPH_NODE_TYPE_KERNEL,
              fill = CU_GRAPH_NODE_TYPE_MEMSET, copy = CU_GRAPH_NODE_TYPE_MEMCPY;
   CheckRefused(pass, "a grid", kernel, [](FakeNode* node) { ++node->grid; });
@@ -444,7 +448,7 @@ void CheckRefusals() {
   Check(!replay->Launch(nullptr, RandomAddresses(&random)).ok(),
         "a launch although nodes were not set");
   refuses_rewriting = false;
-  // Then memsets stay what they are.
+  // If kernels are refused, memsets stay memsets.
   refuses_kernels = true;
   replay = Capture(pass);
   const CallAddresses addresses = RandomAddresses(&random);

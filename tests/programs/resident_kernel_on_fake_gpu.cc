@@ -1,7 +1,7 @@
-// Has the resident kernel compiled for random shapes and GPUs by a compiler
-// that only notes its options. Tells, without a GPU, whether the options suit
-// the kernel's text and the GPU, what is refused, and what is left of calls
-// that fail.
+// Gets the resident kernel for random shapes and GPUs, with a fake compiler
+// that only notes its options. Checks, without a GPU, that the options suit the
+// kernel's text and the GPU, what is refused, and what remains after calls that
+// fail.
 //
 //   resident_kernel_on_fake_gpu SEEDS
 #include <algorithm>
@@ -22,21 +22,22 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The kernel's; a lane loads it at once.
+// The kernel's own type, which a lane loads at once.
 struct alignas(16) Chunk {
   char bytes[16];
 };
 
-// KernelSizes, of the macros that the kernel's text is compiled with: the
-// constants of the text, which the test takes from there, so that they are not
-// written again here.
+// This file defines KernelSizes. It computes, from the macros that the kernel
+// is compiled with, the constants of the kernel's text; the test copies their
+// definitions from there, so they are not written again here.
 #include "kernel_sizes.h"
 
 constexpr CUdevice kDevice = 3;
-constexpr int kRegisters = 255;  // That a thread can have.
+constexpr int kRegisters = 255;  // The most of a thread.
 constexpr size_t kCodeBytes = 4096;
 constexpr char kLog[] = "resident.cu(1): error: the fake compiler's";
-// Arguments stand in the order of LaunchKernel(), without spaces.
+// The kernel's parameters without spaces, in the order in which LaunchKernel
+// reads the arguments.
 constexpr char kParameters[] =
     "resident(constItem*weights,constItem*input_bias,constItem*recurrent_bias,"
     "constfloat*projected,constItem*first_h,constItem*first_c,Item*output,"
@@ -52,14 +53,15 @@ const ResidentArguments arguments = {1, 2, 3,  4,  5,  6,  7,
                                      8, 9, 10, 11, 12, 13, 14};
 const CUstream stream = reinterpret_cast<CUstream>(uintptr_t{15});
 
-// From its program to its launches. Machine code begins with its address.
+// A kernel from its program to its launches. The machine code begins with the
+// address of this.
 struct FakeKernel {
   std::multiset<std::string> options;
-  int shared_bytes = -1;  // That it may be launched with.
+  int shared_bytes = -1;  // The bytes that are allowed.
 };
 std::deque<FakeKernel> kernels;
 std::set<std::multiset<std::string>> loaded_options;
-int num_programs = 0;  // That are not destroyed.
+int num_programs = 0;  // Programs that are not destroyed.
 int num_compilations = 0;
 
 const std::string& Source() {
@@ -72,7 +74,8 @@ const std::string& Source() {
 
 bool IsFloat() { return shape.dtype == RnnDataType::kFloat32; }
 
-// Why no GPU has a kernel for the shape, or this one for none, if so.
+// Returns why no GPU, or not this one, has a kernel for the shape; null if
+// nothing speaks against it.
 const char* WhyNot() {
   if (device.major < 8) return "older than Ampere";
   if (shape.dtype == RnnDataType::kFloat64) return "float64";
@@ -83,9 +86,9 @@ const char* WhyNot() {
   return nullptr;
 }
 
-// These are of the kernel that was launched last.
+// These describe the kernel that was launched last.
 int64_t in_registers = 0;
-int64_t bytes_beside_weights = 0;  // Of shared memory.
+int64_t bytes_beside_weights = 0;  // In shared memory.
 
 KernelSizes SizesOf(const FakeKernel& kernel) {
   const auto macro = [&](const std::string& name) {
@@ -129,7 +132,7 @@ void CheckOptions(const FakeKernel& kernel, const KernelSizes& sizes,
       "-DKEPT=(" + std::to_string(kept) + "/1000.0f)",
       std::string("-DIS_") + modes[static_cast<int>(shape.rnn_mode)],
       std::string("-DIS_") + types[static_cast<int>(shape.dtype)]};
-  constexpr size_t kNumMacros = 8;  // Those of SizesOf().
+  constexpr size_t kNumMacros = 8;  // The macros that SizesOf() reads.
   Check(kernel.options.size() == kNumMacros + others.size() &&
             std::includes(kernel.options.begin(), kernel.options.end(),
                           others.begin(), others.end()),
@@ -143,8 +146,8 @@ void CheckDivision(const FakeKernel& kernel, int64_t blocks, int64_t threads,
   const int kept = std::atoi(option->c_str() + std::strlen("-DKEPT=("));
   CheckOptions(kernel, sizes, kept);
 
-  // Every unit has one block, every block has units, and all run at once. Words
-  // that are written are of one block's units.
+  // Every unit has one block, every block has units, and all blocks run at
+  // once. A word that is written holds units of one block.
   Check(blocks * sizes.UNITS >= shape.num_units &&
             (blocks - 1) * sizes.UNITS < shape.num_units,
         "units without a block, or blocks without units");
@@ -152,7 +155,7 @@ void CheckDivision(const FakeKernel& kernel, int64_t blocks, int64_t threads,
   Check(sizes.UNITS * sizes.ITEM_BYTES % 4 == 0, "a word of two blocks");
   Check((sizes.UNITS - 4 / sizes.ITEM_BYTES) * device.blocks < shape.num_units,
         "more units in a block than there need be");
-  // Loops over both are unrolled.
+  // Loops over chunks and over rounds are unrolled.
   Check(sizes.kChunks <= 512 && sizes.kRounds <= 8, "a text long to compile");
   Check(threads == sizes.kThreads, "number of threads");
 
@@ -166,7 +169,7 @@ void CheckDivision(const FakeKernel& kernel, int64_t blocks, int64_t threads,
   Check(sizes.IN_REGISTERS == sizes.kChunks || registers > kRegisters / 3,
         "most registers are left");
 
-  // A chunk of each thread's.
+  // The bytes of one chunk for each thread.
   const int64_t chunk = sizes.kThreads * static_cast<int64_t>(sizeof(Chunk));
   const int64_t of_sums = 2 * sizes.WARPS * sizes.kPitch * sizeof(float);
   const int64_t of_stages =
@@ -181,9 +184,9 @@ void CheckDivision(const FakeKernel& kernel, int64_t blocks, int64_t threads,
         "other shared memory than the kernel may have");
   if (sizes.kStreamed == 0) return;
 
-  // Weights that have no room are left to the L2 cache, if it can hold them;
-  // else they are fetched ahead, if there is room for as many slots as that
-  // takes, and the cache holds a good part of them.
+  // Weights without room are left to the L2 cache if it can hold them.
+  // Otherwise they are fetched ahead, if there is room for as many slots as
+  // that takes, and the cache holds a good part of them.
   const int64_t room = (device.shared_bytes - bytes_beside_weights) / chunk;
   const int64_t without_room = sizes.kChunks - sizes.IN_REGISTERS - room;
   const double streamed = static_cast<double>(sizes.kStreamed * chunk * blocks);
@@ -198,7 +201,8 @@ void CheckDivision(const FakeKernel& kernel, int64_t blocks, int64_t threads,
     Check(sizes.IN_SHARED == room, "shared memory is left");
     if (streamed <= device.l2_bytes) return;
   }
-  // Slots come round once a step. No others leave room for more weights.
+  // The number of slots divides the number of streamed chunks. No other number
+  // of slots leaves room for more weights.
   const int64_t least = sizes.AHEAD > 0 ? sizes.IN_SHARED + 1 : 0;
   for (int64_t slots = sizes.kGroups; slots <= 2 * sizes.kGroups; ++slots) {
     for (int64_t in_shared = least; in_shared + slots <= room; ++in_shared) {
@@ -320,7 +324,7 @@ GpuLibraries FakeLibraries() {
   };
   nvrtc.nvrtcGetErrorString = [](nvrtcResult) { return "an error of NVRTC's"; };
   nvrtc.nvrtcGetProgramLogSize = [](nvrtcProgram, size_t* size) {
-    *size = sizeof(kLog);  // With the NUL.
+    *size = sizeof(kLog);  // This counts the NUL.
     return NVRTC_SUCCESS;
   };
   nvrtc.nvrtcGetProgramLog = [](nvrtcProgram, char* log) {
@@ -369,19 +373,20 @@ void CheckRefused(const char* why) {
   Check(Names(GetAndLaunch(), why), std::string("no refusal for ") + why);
 }
 
-// Looks at what is launched, or why nothing can be.
+// Checks what is launched, or why nothing can be.
 void CheckShape() {
   if (const char* const why_not = WhyNot()) return CheckRefused(why_not);
   const FakeDevice drawn_device = device;
   const ResidentShape drawn_shape = shape;
   const RnnStatus status = GetAndLaunch();
   if (status.ok()) {
-    // All that is beside weights fits, but not less.
+    // There is just enough shared memory for everything but weights, and then a
+    // byte too little.
     device.shared_bytes = static_cast<int>(bytes_beside_weights);
     Check(GetAndLaunch().ok(), "a refusal though all fits");
     --device.shared_bytes;
     CheckRefused("shared memory");
-    // Fewer sequences leave no less room.
+    // With fewer sequences, there is no less room for weights.
     device = drawn_device;
     const int64_t of_all_sequences = in_registers;
     if (--shape.batch_size > 0) {
@@ -395,7 +400,8 @@ void CheckShape() {
           "a refusal for want of shared memory that is there");
   } else {
     Check(Names(status, "too many units"), status.message);
-    // More are too many as well, but not if each has a block.
+    // Twice as many units are too many as well, but not if each unit has a
+    // block.
     shape.num_units *= 2;
     CheckRefused("too many units");
     shape = drawn_shape;
@@ -407,7 +413,7 @@ void CheckShape() {
 }
 
 void CheckFailures(unsigned seed) {
-  // A device that no kernel is compiled for yet, and that any fits.
+  // The device fits any kernel, and no kernel is compiled for it yet.
   do {
     DrawShape();
     DrawDevice();
@@ -435,8 +441,9 @@ void CheckFailures(unsigned seed) {
           "a log that is not told");
     Check(!Names(status, std::string(1, '\0')), "a NUL in a message");
   });
-  // Another device of the kind has its own attributes. Four calls failed on the
-  // way to machine code, which the fifth compilation led to.
+  // Another device of the same kind has attributes of its own. Four of the
+  // calls that failed came between a compilation and the loading of its code,
+  // so only the fifth compilation led to a kernel.
   kernels.back().shared_bytes = -1;
   Check(get().ok() && num_compilations == compilations + 5,
         "number of compilations");
@@ -460,7 +467,8 @@ void CheckSeed(unsigned seed) {
     DrawShape();
     being_checked = seed_checked + ", shape " + std::to_string(i) + ": " +
                     std::to_string(shape.num_units) + " units";
-    // A kernel that is compiled for one device is not used on another.
+    // The second device must not get the kernel that was compiled for the
+    // first.
     for (int j = 0; j < 2; ++j) {
       DrawDevice();
       CheckShape();

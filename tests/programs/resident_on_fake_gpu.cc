@@ -1,7 +1,7 @@
-// Runs random networks by the algorithm resident on a GPU that is none: its
-// memory is the host's, and the host computes in place of cuBLAS and of our
-// kernel. Tells, without a GPU, whether both find what they rely on, and each
-// network's layers, directions, steps and states are put together.
+// Runs random networks with the algorithm resident on a fake GPU: its memory is
+// the host's, and the host computes in place of cuBLAS and of our kernel.
+// Checks, without a GPU, that both find what they rely on, and that each
+// network's layers, directions, steps and states are put together correctly.
 //
 //   resident_on_fake_gpu SEEDS
 #include <algorithm>
@@ -23,9 +23,10 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Networks whose products of all steps are more run in parts.
+// A network runs in parts if the products of all its steps take more than this.
 constexpr int64_t kBytesOfPart = int64_t{32} << 20;
-// The least that cuBLAS's documentation wants, and as much as is enough.
+// The least workspace that cuBLAS's documentation asks for, and one that is
+// enough for all products.
 constexpr int64_t kMinBlasBytes = 16 << 10, kMaxBlasBytes = 4 << 20;
 
 using Numbers = std::vector<double>;
@@ -35,7 +36,8 @@ struct Buffer {
   int64_t bytes = 0;
   std::vector<unsigned char> memory;
 
-  // Some bytes past a multiple of 256; none has no address.
+  // Places the buffer `offset` bytes past a multiple of 256. Without bytes, it
+  // has no address.
   void Place(int64_t size, int64_t offset) {
     memory.assign(size + 512, 0xDD);
     const auto all = reinterpret_cast<CUdeviceptr>(memory.data());
@@ -47,20 +49,21 @@ using Buffers = std::initializer_list<const Buffer*>;
 
 // The problem that is run, and its buffers.
 RnnProblem problem;
-int64_t item;  // Bytes of a number of the problem's type.
+int64_t item;  // The bytes of a number of the problem's type.
 bool allow_tf32;
 Buffer params, input, input_h, input_c, output, output_h, output_c, workspace;
 const CUstream stream = reinterpret_cast<CUstream>(uintptr_t{1});
 const cublasHandle_t blas = reinterpret_cast<cublasHandle_t>(uintptr_t{2});
 const CUkernel compiled = reinterpret_cast<CUkernel>(uintptr_t{3});
 
-// The fakes are told these.
+// The fake functions note these.
 int64_t num_launches, blas_bytes;
 unsigned char* blas_workspace;
 CUstream stream_of_blas;
 cublasStatus_t failure_of_cublas;
 
-// So many bytes lie within one of the buffers.
+// Checks that `bytes` bytes from `begin` on lie within one of the buffers, and
+// returns their address.
 unsigned char* Within(Buffers buffers, CUdeviceptr begin, int64_t bytes) {
   for (const Buffer* const buffer : buffers) {
     if (begin < buffer->begin) continue;
@@ -71,8 +74,8 @@ unsigned char* Within(Buffers buffers, CUdeviceptr begin, int64_t bytes) {
   return nullptr;
 }
 
-// To a network both half types are two bytes, so that here they are alike: the
-// upper ones of a float, which are its last in memory.
+// The network does not look at numbers, so one half type stands for both here:
+// it has the upper two bytes of a float, which are its last in memory.
 double Load(const unsigned char* array, int64_t i) {
   float number = 0;
   std::memcpy(reinterpret_cast<char*>(&number) + 4 - item, array + i * item,
@@ -95,9 +98,10 @@ void StoreAll(Buffers buffers, CUdeviceptr address, const Numbers& numbers) {
   for (size_t i = 0; i < numbers.size(); ++i) Store(array, i, numbers[i]);
 }
 
-// One step in one direction, after the input side of its gates, [B, G * H].
-// States, [B, H], become the next ones. In place of a cell's equations, which
-// are the kernel's alone, one that tells gates, their sides and states apart.
+// Computes one step in one direction, from the input side of its gates, [B, G *
+// H]. The states, [B, H], become the next ones. A cell's equations are the
+// kernel's alone; in their place stands one that tells gates, their sides and
+// states apart.
 void Step(const Numbers& inputs, const double* weights, const double* bias,
           double* h, double* c) {
   const RnnSpec& spec = problem.spec;
@@ -121,7 +125,7 @@ void Step(const Numbers& inputs, const double* weights, const double* bias,
   }
 }
 
-// Does what resident/kernel.h says of the kernel.
+// Does what resident/kernel.h says that the kernel does.
 void RunKernel(const ResidentArguments& a) {
   const RnnSpec& spec = problem.spec;
   const int64_t units = spec.num_units, batch = problem.batch_size,
@@ -136,7 +140,8 @@ void RunKernel(const ResidentArguments& a) {
     const int64_t time = a.is_reversed ? a.num_steps - 1 - step : step;
     return outputs + (time * batch + b) * a.stride * item;
   };
-  // Blocks wait for what is absent, and go on with what is not.
+  // Blocks wait for numbers that are absent, and go on with others, so exactly
+  // the outputs of steps to come must be absent.
   for (int64_t i = 0; i < a.num_steps * states; ++i) {
     const int64_t step = i / states;
     const double number = Load(row_at(step, i / units % batch), i % units);
@@ -173,7 +178,8 @@ void RunKernel(const ResidentArguments& a) {
   if (spec.is_lstm()) StoreAll({&output_c}, a.last_c, c);
 }
 
-// Matrices are stored by columns, and the first one is transposed.
+// Multiplies as cuBLAS does. Matrices are stored by columns, and the first one
+// is transposed.
 cublasStatus_t Multiply(cublasHandle_t handle, cublasOperation_t trans_a,
                         cublasOperation_t trans_b, int64_t m, int64_t n,
                         int64_t k, const void* alpha, const void* a,
@@ -198,7 +204,7 @@ cublasStatus_t Multiply(cublasHandle_t handle, cublasOperation_t trans_a,
                                                 : CUBLAS_COMPUTE_32F),
         "how a product is computed");
   Check(handle == blas && stream_of_blas == stream, "another stream");
-  // Which has room for a few parts of each sum.
+  // The workspace must have room for a few parts of each sum.
   Check(blas_workspace != nullptr &&
             blas_bytes >= std::min(2 * m * n * 4, kMaxBlasBytes),
         "a product without its workspace");
@@ -221,7 +227,7 @@ cublasStatus_t Multiply(cublasHandle_t handle, cublasOperation_t trans_a,
 
 }  // namespace
 
-// In place of resident/kernel.cc.
+// The functions from here on take the place of resident/kernel.cc.
 
 RnnStatus ResidentKernel::Get(const ResidentShape& wanted,
                               ResidentKernel* kernel) {
@@ -259,7 +265,7 @@ GpuLibraries FakeLibraries() {
   cublas.cublasGetStatusString = [](cublasStatus_t) {
     return "an error of cuBLAS's";
   };
-  // Which takes the workspace away.
+  // In cuBLAS, setting the stream takes the workspace away.
   cublas.cublasSetStream_v2 = [](cublasHandle_t handle, cudaStream_t given) {
     if (Fails("cublasSetStream_v2")) return failure_of_cublas;
     Check(handle == blas, "another handle");
@@ -283,8 +289,8 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-// In double precision, but for outputs, which are numbers of the network's
-// type. States become the last ones.
+// Computes in double precision, except for outputs, which are rounded to the
+// network's type. The states become the last ones.
 Numbers RunReference(const Numbers& parameters, Numbers inputs, double* h,
                      double* c) {
   const RnnSpec& spec = problem.spec;
@@ -327,7 +333,7 @@ Numbers RunReference(const Numbers& parameters, Numbers inputs, double* h,
   return inputs;
 }
 
-// Bytes of a step's products.
+// The bytes of one step's products.
 int64_t BytesOfStep() {
   return problem.batch_size * problem.spec.num_gates() *
          problem.spec.num_units * 4;
@@ -344,12 +350,14 @@ void DrawProblem(bool in_parts) {
   spec.rnn_mode = static_cast<RnnMode>(Draw(0, 3));
   spec.bias_mode = static_cast<BiasMode>(Draw(0, 3));
   spec.direction = static_cast<Direction>(Draw(0, 1));
-  // Both directions' outputs begin at multiples of 16 bytes.
+  // With these sizes, the outputs of both directions begin at multiples of 16
+  // bytes.
   spec.num_units = 16 / item * Draw(1, 4);
   spec.num_layers = Draw(1, 4);
   spec.input_size = Draw(1, 40);
   if (!in_parts) return;
-  // The network is as cheap as can be, with all that a part hands to the next.
+  // The network is as cheap as possible, but has everything that one part hands
+  // to the next.
   problem.batch_size = 64;
   spec.rnn_mode = RnnMode::kLstm;
   spec.direction = Direction::kBidirectional;

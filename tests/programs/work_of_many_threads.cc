@@ -1,5 +1,5 @@
-// What the division of a call among threads must keep to, for any number of
-// them: here on one thread, several, and fewer than were asked for.
+// Checks the rules for dividing a call among threads. They must hold for any
+// number of threads, so there are one, several, and fewer than were asked for.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -26,7 +26,7 @@ void Check(bool holds, const char* what, int64_t number) {
   std::exit(1);
 }
 
-// Threads that really start, which may be fewer than the members.
+// Starts real threads, of which there may be fewer than members.
 cudnn_rnn_tf::Threads StartThreads(int64_t count, int64_t started) {
   return {count, [=](int64_t members, const auto& body) {
             std::vector<std::thread> threads;
@@ -38,8 +38,9 @@ cudnn_rnn_tf::Threads StartThreads(int64_t count, int64_t started) {
           }};
 }
 
-// Each chunk runs once, and after all chunks of the phases before it; lanes
-// know nothing of each other, and what follows them waits for all.
+// Checks that each chunk runs once, and after all chunks of the phases before
+// it. Lanes are independent of each other; phases that follow lanes wait for
+// all of them.
 class Observer {
  public:
   explicit Observer(int64_t lanes) : phases_(lanes) {}
@@ -109,7 +110,7 @@ void CheckSchedule(std::mt19937* random, int64_t threads, int64_t started) {
   around.CheckAll();
 }
 
-// Every row is in one strand, at the place that the strand says.
+// Every row must be in exactly one strand, at the place that the strand says.
 void CheckStrands(std::mt19937* random) {
   const int64_t batch = (*random)() % 100 + 1, time = (*random)() % 9 + 1;
   std::vector<int32_t> lengths(batch);
@@ -143,18 +144,19 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   problem.spec.input_size = units;
   problem.max_time = 10;
   problem.batch_size = batch;
-  // 64 columns of 4 bytes; two vectors of 16 are multiplied in a cycle.
+  // A panel has 64 columns of 4 bytes. Two vectors of 16 are multiplied in a
+  // cycle.
   const cudnn_rnn_tf::Core core = {int64_t{2} << 20, 64, 256, 2};
   const Division division = DivideGroups(problem, core, threads);
   const int64_t panels = (units + 63) / 64;
   const int64_t lanes = PackedRows::NumBlocks(batch) * division.strands;
   Check(division.strands >= 1 && division.strands <= batch, "strands", batch);
   Check(division.parts >= 1 && division.parts <= panels, "parts", units);
-  // Threads that wait for each other must all be there at the same time.
+  // Threads that wait for each other must all run at the same time.
   Check(division.parts == 1 || lanes * division.parts <= threads,
         "more parts than threads", threads);
   if (threads == 1) Check(lanes == PackedRows::NumBlocks(batch), "one", batch);
-  // No thread is idle if the work can be split evenly.
+  // If the work can be split evenly, no thread may be idle.
   if (batch % 4 == 0 && panels % 4 == 0 && threads <= 16 &&
       batch * panels >= 16 * threads && (threads & (threads - 1)) == 0) {
     Check(lanes * division.parts >= threads, "an idle thread", batch);

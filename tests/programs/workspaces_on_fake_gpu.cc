@@ -1,5 +1,5 @@
-// Takes random workspaces of the sessions of two devices. Tells, without a GPU,
-// whether they stay where they are, and how much of them is kept.
+// Takes random workspaces of the sessions of two devices. Checks, without a
+// GPU, that they stay in their places, and how much of them is kept.
 //
 //   workspaces_on_fake_gpu SEEDS
 #include <algorithm>
@@ -20,7 +20,7 @@ GpuLibraries FakeLibraries() { return LibrariesOfSession(); }
 
 namespace {
 
-// Idle sessions keep so much of each device, whose memory is 64 times as much.
+// The most that idle sessions of a device keep, which is a 64th of its memory.
 constexpr size_t kMaxKept = size_t{1} << 30;
 constexpr int kDevices = 2, kStreams = 3;
 
@@ -37,7 +37,7 @@ AllocateMemory AllocatorOf(int device, bool succeeds) {
   };
 }
 
-// Idle sessions keep these, those that have been idle the longest first.
+// A workspace that an idle session keeps. The longest idle comes first.
 struct Kept {
   int device;
   CudnnSession* session;
@@ -76,7 +76,7 @@ void CheckKept(unsigned seed) {
     const int device = random() % kDevices;
     const CUstream stream =
         reinterpret_cast<CUstream>(uintptr_t{1} + random() % kStreams);
-    // Several, as where ops run at once.
+    // Several sessions are taken at once, as by ops that run at the same time.
     std::vector<std::unique_ptr<CudnnSession>> sessions(1 + random() % 3);
     for (auto& session : sessions) {
       session = take(device, stream);

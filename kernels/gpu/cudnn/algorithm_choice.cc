@@ -11,11 +11,11 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// After so many new names, those go that stand for no measurement: a program
-// whose configurations never end does not grow for ever.
+// After this many new names, the entries that hold no measurement are dropped,
+// so that a program whose configurations never end does not grow for ever.
 constexpr size_t kMaxNewNames = 4096;
 
-// Tells whether this process or another one measured it.
+// Tells whether this process or another one measured the choice.
 bool IsMeasured(const Choice& choice) {
   return choice.source == "measured" || choice.source == "stored";
 }
@@ -32,7 +32,8 @@ bool ParseIsChain(const std::string& text, bool* is_chain) {
   return *is_chain || text == kGraph;
 }
 
-// False for a line that is no choice, as another version might write.
+// Returns false if the line is not a choice. Another version of this package
+// may have written it.
 bool ParseLine(const std::string& line, std::string* configuration,
                Choice* choice) {
   std::istringstream stream(line);
@@ -63,7 +64,8 @@ std::string Choice::Text() const {
 }
 
 Choices& Choices::Instance() {
-  // Never destroyed: threads may run until the process ends.
+  // The object is never destroyed, since threads may run until the process
+  // ends.
   alignas(Choices) static char storage[sizeof(Choices)];
   static Choices* const choices = ::new (storage) Choices;
   return *choices;
@@ -148,19 +150,20 @@ void Choices::Load() {
     Choice choice;
     if (!ParseLine(line, &configuration, &choice)) continue;
     Entry& entry = entries_[configuration];
-    // The process's own measurements stay.
+    // The process's own choices stay.
     if (entry.state != State::kUndecided) continue;
     entry.state = State::kDecided;
     entry.choice = choice;
   }
 }
 
-// Keeps what other processes have stored meanwhile, and replaces the file as a
-// whole, so that readers see the old one or the new one.
+// Keeps what other processes have stored in the meantime. The file is replaced
+// as a whole, so that readers see the old one or the new one.
 void Choices::Store() {
   if (file_.empty()) return;
   Load();
-  // Processes of several machines or containers may write at the same time.
+  // The name is random, since processes on several machines or in several
+  // containers may write at the same time.
   const std::string written =
       file_ + '.' + std::to_string(std::random_device()());
   {
@@ -170,7 +173,7 @@ void Choices::Store() {
         stream << configuration << '\t' << entry.choice.Text() << '\n';
       }
     }
-    stream.close();  // Only then is it known that all is written.
+    stream.close();  // This may be the first to report a failure.
     if (!stream) {
       std::remove(written.c_str());
       return;

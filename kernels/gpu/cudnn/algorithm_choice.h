@@ -1,5 +1,5 @@
-// How each configuration runs: chosen once, remembered in the process and,
-// where a file is named for it, beyond.
+// The choice of how each configuration runs. It is made once and remembered in
+// the process and, if a file is named for that, beyond it.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_
 
@@ -19,12 +19,13 @@ struct Choice {
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
   // A pass may be replayed as a chain instead of the graph that was captured.
   bool forward_is_chain = false, backward_is_chain = false;
-  // "rule", "pinned", "measured" or "stored".
+  // The way the choice was made: "rule", "pinned", "measured" or "stored".
   std::string source = "rule";
   // The measured times, in words.
   std::string timings;
 
-  // "algorithm\tforward\tbackward\ttimings", a pass being "graph" or "chain".
+  // Returns "algorithm\tforward\tbackward\ttimings"; a pass is "graph" or
+  // "chain".
   std::string Text() const;
 };
 
@@ -35,22 +36,25 @@ class Choices {
 
   enum class State {
     kUndecided,     // Seen for the first time, or being measured elsewhere.
-    kToBeMeasured,  // By the caller, who then calls Decide.
+    kToBeMeasured,  // The caller measures it and then calls Decide.
     kDecided
   };
-  // Says whether the configuration is decided.
+  // Finds the configuration's choice. Returns false if it is not decided.
   bool Find(const std::string& configuration, Choice* choice);
-  // Does the same and counts a use of the configuration.
+  // Does the same as Find, and counts a use of the configuration.
   State FindAndCount(const std::string& configuration, Choice* choice);
-  // Stores a choice that was measured; one that takes its place is not stored.
+  // Sets the configuration's choice. The file holds only choices that were
+  // measured.
   void Decide(const std::string& configuration, const Choice& choice);
-  // Has `standard` run from now on, if the configuration's choice is still the
-  // algorithm that failed.
+  // Makes `standard` run from now on, if the configuration's choice is still
+  // the algorithm that failed.
   void GiveUp(const std::string& configuration, RnnAlgorithm failed);
-  // How many were given up. What was found before the last may be out of date.
+  // The number of choices that were given up. A choice that was found when it
+  // was smaller may be out of date.
   int64_t num_given_up() const { return num_given_up_; }
 
-  // A line "configuration\tsource\t<Choice::Text>" for each that is decided.
+  // Returns a line "configuration\tsource\t<Choice::Text>" for each
+  // configuration that is decided.
   std::string Text();
 
  private:

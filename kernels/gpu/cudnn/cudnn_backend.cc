@@ -8,8 +8,9 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The reserve space is a multiple of this and the algorithm's number, so that
-// its size tells a backward pass what left it, wherever the tensor has been.
+// The size of a reserve space is a multiple of this plus the algorithm's
+// number, so that it tells a backward pass what left it, wherever the tensor
+// has been.
 constexpr size_t kReserveMultiple = Arena::kAlign;
 
 size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
@@ -17,15 +18,16 @@ size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
          static_cast<size_t>(algorithm);
 }
 
-// Numbers of such bytes are NaN, in every type.
+// A number of such bytes is NaN in every type.
 constexpr unsigned char kNanByte = 0xFF;
 
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
-// One 64-bit seed from two: the finalizer of splitmix64 (Steele et al., "Fast
-// splittable pseudorandom number generators", 2014) between additions.
+// Mixes two 64-bit seeds into one: each is added and then goes through the
+// finalizer of splitmix64 (Steele et al., "Fast splittable pseudorandom number
+// generators", 2014).
 uint64_t MixSeeds(const uint64_t seed[2]) {
   auto mix = [](uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -35,7 +37,7 @@ uint64_t MixSeeds(const uint64_t seed[2]) {
   return mix(mix(seed[0] + 0x9E3779B97F4A7C15u) + seed[1]);
 }
 
-// This says where everything stands in a call's workspace.
+// The parts of a call's workspace.
 struct WorkspaceLayout {
   void* calls;
   void* dropout_states;
@@ -60,7 +62,7 @@ struct WorkspaceLayout {
 CudnnBackend::CudnnBackend(CudnnResources resources,
                            const CudnnOptions& options)
     : resources_(std::move(resources)), options_(options) {
-  // The first call says so if there is none.
+  // If there is no driver, the first call returns that error.
   if (LoadCudaDriver().ok()) apart_.emplace();
 }
 
@@ -87,8 +89,8 @@ bool CudnnBackend::StreamIsCapturing() const {
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// A kernel's failure, anybody's, makes all that comes after it fail. To ask
-// would end a capture.
+// After a kernel has failed, whoever launched it, all later work fails too.
+// During a capture, the query itself would end the capture.
 bool CudnnBackend::StreamWorks() const {
   if (is_capturing_) return false;
   const CUresult result = Gpu().cuda.cuStreamQuery(stream());
@@ -108,7 +110,8 @@ void CudnnBackend::FindChoice() {
   configuration_->choice = found;
 }
 
-// The fastest for many networks comes first: against it, others are given up.
+// The algorithm that is fastest for many networks comes first, so that
+// measuring gives up slower ones early.
 std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
     const RnnProblem& problem) const {
   std::vector<RnnAlgorithm> algorithms;
@@ -116,8 +119,9 @@ std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
     algorithms.push_back(RnnAlgorithm::kResident);
   }
   algorithms.push_back(RnnAlgorithm::kStandard);
-  // In float32, the persistent kernels' functions are exact to about 1e-5 only.
-  // That is more than TF32 has, but less than was asked for without it.
+  // In float32, cuDNN's persistent kernels compute sigmoid and tanh to about
+  // 1e-5 only. That is more exact than TF32, but less than was asked for
+  // without it.
   if (problem.dtype != RnnDataType::kFloat32 || options_.allow_tf32) {
     algorithms.push_back(RnnAlgorithm::kPersistStatic);
     algorithms.push_back(RnnAlgorithm::kPersistStaticSmallH);
@@ -180,7 +184,7 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   const bool is_pinned = choice.source == "pinned";
   if (choice.algorithm == RnnAlgorithm::kResident && !problem.is_aligned &&
       !is_pinned) {
-    // This call alone runs standard.
+    // Only this call runs standard; the choice stays.
     CRNN_RETURN_IF_ERROR(
         session_->Passes(configuration_, RnnAlgorithm::kStandard, &passes_));
     sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
@@ -189,8 +193,8 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   RnnStatus status =
       session_->Passes(configuration_, choice.algorithm, &passes_);
   if (!status.ok() && !is_pinned) {
-    // Stored by another version, or for another GPU of that name; or there is
-    // no memory left for another of cuBLAS's handles.
+    // The choice may come from another version or from another GPU of that
+    // name, or there is no memory left for a handle of cuBLAS.
     choice = Choice();
     status = session_->Passes(configuration_, choice.algorithm, &passes_);
   }
@@ -202,9 +206,9 @@ RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
   return {};
 }
 
-// The persistent kernels read in each step what the last one wrote of the
-// output. On an H200, passes of float16 over one sequence take up to 6 % less
-// time where rows of 1024 bytes begin in the middle of 1024 (LSTM 512, T 100:
+// In each step, cuDNN's persistent kernels read the output of the step before.
+// On an H200, passes of float16 over one sequence take up to 6 % less time if
+// rows of 1024 bytes begin 512 bytes past a multiple of 1024 (LSTM 512, T 100:
 // 113 µs instead of 120), and none was seen to take more.
 size_t CudnnBackend::OutputOffset(const RnnProblem& problem) const {
   const bool gains = problem.dtype == RnnDataType::kFloat16 &&
@@ -219,7 +223,7 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
   if (!IsDecided()) FindChoice();
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
   const size_t number = reserve_space % kReserveMultiple;
-  // The algorithm resident leaves none.
+  // The algorithm resident, which is for inference, leaves no reserve space.
   if (number > 0 && number < static_cast<size_t>(RnnAlgorithm::kResident)) {
     algorithm = static_cast<RnnAlgorithm>(number);
   }
@@ -230,9 +234,9 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
   return {};
 }
 
-// Nearly all nodes of a replay name the workspace, so that to rewrite them
-// costs less where it stands still. What is allocated while the stream is being
-// captured may belong to that capture.
+// Nearly all nodes of a replay hold addresses in the workspace, so fewer are
+// rewritten if it stays in its place. Memory that is allocated while the stream
+// is being captured may belong to that capture, so it is not kept.
 std::shared_ptr<void> CudnnBackend::Workspace(size_t bytes,
                                               const AllocateMemory& allocate) {
   const bool keeps = options_.replay && Gpu().has_graphs && !is_capturing_;
@@ -247,16 +251,17 @@ RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
       configuration_->passes[static_cast<int>(choice.algorithm)].get();
   if (passes_ == chosen && choice.source != "pinned" &&
       choice.algorithm != RnnAlgorithm::kStandard && StreamWorks()) {
-    // A process that had more of the GPU may have stored the choice. From the
-    // next call on, standard runs for any configuration and session that shares
-    // the choice.
+    // The choice may have been stored by a process that had more of the GPU.
+    // From the next call on, standard runs for any configuration and session
+    // that shares the choice.
     Choices::Instance().GiveUp(configuration_->name, choice.algorithm);
   }
   return status;
 }
 
 RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
-  // cuDNN chooses its kernels by the sequence lengths, if there are any.
+  // cuDNN chooses its kernels by the sequence lengths, so a pass with lengths
+  // cannot be replayed.
   if (options_.replay && Replay::Fits(addresses) &&
       !configuration_->problem.has_sequence_lengths) {
     bool done = false;
@@ -266,13 +271,15 @@ RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
   return EnqueuePass(pass, session_->handles(), passes_->plan.get(), addresses);
 }
 
-// On an H200, what cuDNN enqueues itself, in streams of its own too, makes
-// every kernel of every graph 0.18 µs slower until the process ends. So the
-// first use is captured as well, and its nodes are launched once. Not where
-// there is no room for more replays: then that would be every use's price.
+// On an H200, work that cuDNN enqueues itself, partly in streams of its own,
+// makes every kernel of every graph 0.18 µs slower until the process ends. So
+// the first use is captured as well, and its nodes are launched one by one,
+// once. If there is no room for more replays, cuDNN enqueues the pass, since
+// otherwise every use would have to be captured.
 RnnStatus CudnnBackend::TryReplay(PassReplay* run, Pass pass,
                                   const CallAddresses& addresses, bool* done) {
-  // A capture of the caller's gets cuDNN's kernels themselves, not a graph.
+  // If the caller is capturing the stream, its capture gets cuDNN's kernels
+  // themselves, not a graph.
   if (is_capturing_ || !run->IsDue()) return {};
   CudnnPlan* const plan = passes_->plan.get();
   const bool may_make = !resources_.is_profiled();
@@ -280,7 +287,8 @@ RnnStatus CudnnBackend::TryReplay(PassReplay* run, Pass pass,
   if (run->replay == nullptr ? !was_used || !may_make
                              : !may_make && !run->replay->was_launched()) {
     CapturedGraph graph;
-    // The next use finds out whether it ever can be captured.
+    // If this fails, the next use finds out whether the pass can be captured at
+    // all.
     if (!session_->Capture(plan, pass, addresses, &graph).ok()) return {};
     bool has_begun;
     const RnnStatus status = graph.LaunchNodes(stream(), &has_begun);
@@ -328,8 +336,9 @@ RnnStatus CudnnBackend::Fill(void* to, unsigned char byte, size_t bytes) {
       "fill device memory");
 }
 
-// A sequence of length 0 ends in the state it began with; cuDNN makes that
-// zero. Between tensors in the caller's layout.
+// A sequence of length 0 ends in the state it began with, but cuDNN makes its
+// last state zero, so the state is copied. Both tensors are in the caller's
+// layout. Gradients of states are treated alike.
 RnnStatus CudnnBackend::CopyStatesOfEmptySequences(const RnnProblem& problem,
                                                    const int32_t* lengths,
                                                    int64_t size,

@@ -11,15 +11,15 @@
 
 namespace cudnn_rnn_tf {
 
-// A call uses this of its device, whose context must be current.
+// The resources that a call uses of its device, whose context must be current.
 struct CudnnResources {
   int device = 0;
   void* stream = nullptr;
-  // This says whether a profiler looks on. When it stops, graphs that were made
-  // meanwhile may crash, since CUPTI breaks them, so none are made.
+  // Tells whether a profiler is active. No graphs are made while it is: CUPTI
+  // breaks them, and they may crash when it stops.
   std::function<bool()> is_profiled;
   AllocateMemory allocate;
-  // How many bytes that has in all; 0 where it is not known.
+  // Returns the bytes that `allocate` has in all, or 0 if that is not known.
   std::function<size_t()> memory_limit;
   // Writes a line to TensorFlow's log at verbosity 1.
   std::function<void(const std::string&)> log;
@@ -47,18 +47,22 @@ class CudnnBackend : public RnnBackend {
 
  private:
   RnnStatus Configure(const RnnProblem& problem);
-  // The choice is among these.
+  // Returns the algorithms to choose among, in the order in which they are
+  // measured.
   std::vector<RnnAlgorithm> AlgorithmsFor(const RnnProblem& problem) const;
   void Decide();
   size_t WorkspaceBytes(Pass pass) const;
   bool StreamIsCapturing() const;
-  // Tells whether nothing that was enqueued before has failed.
+  // Tells whether the stream is known to work: nothing that was enqueued before
+  // has failed.
   bool StreamWorks() const;
-  // Tells whether the configuration's choice is known and not given up since.
+  // Tells whether the configuration's choice is known. It counts as unknown
+  // once any choice was given up since.
   bool IsDecided() const;
-  // Takes a choice that others have made, if there is one.
+  // Takes over the choice for this configuration that is known in the process,
+  // if there is one.
   void FindChoice();
-  // Gives a choice up that fails.
+  // Enqueues a pass. If that fails, gives the configuration's choice up.
   RnnStatus Run(Pass pass, const CallAddresses& addresses);
   RnnStatus Enqueue(Pass pass, const CallAddresses& addresses);
   RnnStatus TryReplay(PassReplay* run, Pass pass,
@@ -74,11 +78,11 @@ class CudnnBackend : public RnnBackend {
 
   const CudnnResources resources_;
   const CudnnOptions options_;
-  // Both for the time of this call; the session is lent by a pool.
+  // These two live as long as the call. A pool lends the session.
   std::optional<RelaxedCaptureMode> apart_;
   std::unique_ptr<CudnnSession> session_;
-  // Known once the sizes are.
-  // This is true while someone else is capturing our stream.
+  // These are known once the sizes were asked for. The first is true while
+  // someone else is capturing our stream.
   bool is_capturing_ = false;
   CudnnConfiguration* configuration_ = nullptr;
   PlannedPasses* passes_ = nullptr;

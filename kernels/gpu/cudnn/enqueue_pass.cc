@@ -50,12 +50,12 @@ struct States {
 };
 
 // The buffers of a pass as cuDNN sees them: the caller's own, or copies in the
-// workspace where the caller's order is another one. Between two parts, states
-// are in the reserve space, behind the parts' own, since a backward pass wants
-// them too, and the gradients of states in the workspace.
+// workspace if the caller's order is another one. Between two parts, the states
+// are in the reserve space, after the parts' own reserves, since a backward
+// pass reads them too. The gradients of these states are in the workspace.
 class CudnnBuffers {
  public:
-  // Without addresses it only lays out.
+  // Without addresses, this only computes the layout.
   CudnnBuffers(const CudnnPlan& plan, Pass pass, const CallAddresses& addresses)
       : problem_(plan.problem()),
         callers_(addresses),
@@ -75,7 +75,8 @@ class CudnnBuffers {
             kInputCBackprop}) {
         Place(buffer);
       }
-      // Brought after the gradient has been returned from there.
+      // The input's copy uses the memory of its gradient's copy, after the
+      // gradient has been copied to the caller.
       if (IsTransposed(kInput)) addresses_[kInput] = addresses_[kInputBackprop];
     }
     const size_t num_parts = plan.parts().size();
@@ -97,7 +98,7 @@ class CudnnBuffers {
   void* at(CallBuffer buffer) const {
     return reinterpret_cast<void*>(addresses_[buffer]);
   }
-  // The part's first step of a sequence is here.
+  // Returns the address of the part's first step in a buffer of sequences.
   void* at(CallBuffer buffer, const CudnnPart& part) const {
     const int64_t row_bytes = RowBytes(ShapeOf(problem_, buffer));
     return reinterpret_cast<void*>(
@@ -109,17 +110,17 @@ class CudnnBuffers {
             addresses_[kOutputC], addresses_[kWorkspace]};
   }
   void* reserve(size_t part) const { return reserves_[part]; }
-  // Before the part `i`, so that those after it are `i + 1`.
+  // Returns the states before the part `i`; those after it are states(i + 1).
   const States& states(size_t i) const { return states_[i]; }
   const States& gradients(size_t i) const { return gradients_[i]; }
-  // From the caller's order.
+  // Copies a buffer from the caller's order if that is another one.
   RnnStatus CopyIn(CUstream stream, CallBuffer buffer) const {
     if (!IsTransposed(buffer)) return {};
     const Shape shape = ShapeOf(problem_, buffer);
     return EnqueueTranspose(stream, callers_[buffer], addresses_[buffer],
                             problem_.batch_size, shape.rows, RowBytes(shape));
   }
-  // Into the caller's order.
+  // Copies a buffer into the caller's order if that is another one.
   RnnStatus CopyOut(CUstream stream, CallBuffer buffer) const {
     if (!IsTransposed(buffer)) return {};
     const Shape shape = ShapeOf(problem_, buffer);
@@ -128,7 +129,7 @@ class CudnnBuffers {
   }
 
  private:
-  // One sequence, or one row, is the same in both orders.
+  // If there is one sequence or one row only, both orders are the same.
   bool IsTransposed(CallBuffer buffer) const {
     return !problem_.time_major && problem_.batch_size > 1 &&
            ShapeOf(problem_, buffer).rows > 1 && BytesOf(problem_, buffer) > 0;

@@ -15,15 +15,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBudget(500);
-// Each pass may take so much longer as a chain.
+// Trying a pass as a chain may take this much additional time.
 constexpr std::chrono::milliseconds kChainBudget(125);
-// A chain is taken if it needs at most this part of what its graph takes.
+// A chain is taken if its time is less than this part of its graph's.
 constexpr float kChainGains = 0.99f;
-// The persistent algorithms' workspace is larger than standard's, often several
-// times. In training it comes on top of all that is kept for the backward pass:
-// where they are not this much faster, they are not worth it.
+// The workspace of cuDNN's persistent algorithms is larger than standard's,
+// often several times. In training it comes on top of everything that is kept
+// for the backward pass, so it is not worth it unless they are this much
+// faster.
 constexpr float kWorthItsMemory = 1.05f;
-// Before the first sample, so that kernels are loaded and clocks are up.
+// A candidate runs for this long before the first sample, so that kernels are
+// loaded and clocks are up.
 constexpr std::chrono::milliseconds kWarmUp(10);
 constexpr int kSamples = 4;
 // A candidate this many times slower than the best is not looked at further.
@@ -57,7 +59,7 @@ class Event {
   CUevent event_ = nullptr;
 };
 
-// The least milliseconds of a pass that were seen.
+// The least time of a pass that was measured, in milliseconds.
 struct PassTime {
   float least = kNever;
   bool is_chain = false;
@@ -68,7 +70,7 @@ struct Times {
   float sum() const { return forward.least + backward.least; }
 };
 
-// One algorithm over scratch memory.
+// Runs one algorithm over scratch memory.
 class Candidate {
  public:
   Candidate(CudnnSession* session, PlannedPasses* passes)
@@ -78,11 +80,11 @@ class Candidate {
 
   // Lays out every buffer in scratch memory and fills it with small numbers.
   RnnStatus Prepare(const AllocateMemory& allocate);
-  // Captures its passes, which are replayed from then on.
+  // Captures the algorithm's passes, which are replayed from then on.
   RnnStatus Capture();
-  // Runs its passes once and notes their times.
+  // Runs the algorithm's passes once and notes their times.
   RnnStatus Sample(Times* times);
-  // Makes a pass that was captured a chain where that is faster.
+  // Turns a captured pass into a chain if that is faster.
   void TryChain(Pass pass, PassTime* time);
 
  private:
@@ -118,7 +120,8 @@ RnnStatus Candidate::Prepare(const AllocateMemory& allocate) {
   for (int i = 0; i < kNumCallBuffers; ++i) {
     addresses_[i] = sizes[i] > 0 ? base + addresses_[i] : 0;
   }
-  // About 0.01 in float32 and bfloat16, 0.07 in float16.
+  // These bytes make numbers of about 0.01 in float32 and bfloat16, and of
+  // about 0.07 in float16.
   const bool half = passes_.plan->problem().dtype == RnnDataType::kFloat16;
   const CudnnHandles& handles = session_.handles();
   CRNN_RETURN_IF_ERROR(CudaStatus(
@@ -164,7 +167,8 @@ void Candidate::TryChain(Pass pass, PassTime* time) {
   }
   const Clock::time_point deadline = Clock::now() + kChainBudget;
   PassTime of_graph, of_chain;
-  // In turn; the first time, each is instantiated.
+  // The two are sampled by turns. There are at least two rounds, since the
+  // first instantiates the graphs.
   for (int i = 0; i < 2 || (i <= kSamples && Clock::now() < deadline); ++i) {
     if (!SamplePass(pass, replay.get(), &of_graph).ok() ||
         !SamplePass(pass, chain.get(), &of_chain).ok()) {
@@ -177,8 +181,8 @@ void Candidate::TryChain(Pass pass, PassTime* time) {
   }
 }
 
-// Each pass starts on an idle device, so that what it costs the CPU to launch
-// is not hidden behind the pass before.
+// Each pass starts on an idle device, so that the time in which the CPU
+// launches it is not hidden behind the pass before.
 RnnStatus Candidate::SamplePass(Pass pass, Replay* replay, PassTime* time) {
   const CUstream stream = session_.handles().stream;
   CRNN_RETURN_IF_ERROR(begin_.Record(stream));
@@ -195,7 +199,8 @@ bool MayGainAsChain(const PassReplay& pass) {
   return pass.replay != nullptr && pass.replay->is_nearly_chain();
 }
 
-// An algorithm without rivals is timed only to be compared with chains.
+// Captures and times one algorithm. One that is alone is timed only if a chain
+// may be faster, to be compared with it.
 RnnStatus Measure(CudnnSession* session, PlannedPasses* passes, bool replays,
                   bool is_alone, const AllocateMemory& allocate,
                   float best_so_far, Clock::time_point deadline, Times* times) {
@@ -220,8 +225,8 @@ RnnStatus Measure(CudnnSession* session, PlannedPasses* passes, bool replays,
   return {};
 }
 
-// Tries the passes of a measured algorithm as chains. Where that fails, graphs
-// stay graphs.
+// Tries the passes of a measured algorithm as chains. Where that fails, the
+// pass stays a graph.
 void TryChains(CudnnSession* session, PlannedPasses* passes,
                const AllocateMemory& allocate, Times* times) {
   const bool forward = MayGainAsChain(passes->forward);
@@ -259,7 +264,8 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
   Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
   for (const auto& [algorithm, passes] : candidates) {
-    // Only so is the chosen one known not to be slower than standard.
+    // Standard is always timed, so that the chosen algorithm is known not to be
+    // slower.
     if (algorithm != RnnAlgorithm::kStandard && Clock::now() > deadline) {
       continue;
     }
@@ -296,7 +302,7 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
     std::unique_ptr<PlannedPasses>& passes = configuration->passes[i];
     if (i != static_cast<int>(choice.algorithm)) passes.reset();
     if (passes == nullptr) continue;
-    // The scratch memory is gone.
+    // The scratch memory is freed, so graphs over its addresses are of no use.
     for (const auto* const pass : {&passes->forward, &passes->backward}) {
       if (pass->replay != nullptr) pass->replay->Forget();
     }

@@ -98,20 +98,23 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
   return CUDNN_RNN_ALGO_STANDARD;
 }
 
-// The persistent algorithms' workspace grows with the steps, by five times what
-// standard's grows by: for long sequences it is the largest buffer of training.
-// In halves that part of it is half as large and, on an H200, a step takes up
-// to 5 % longer where each half has so many steps.
+// A pass runs in halves only if each half has this many steps. The workspace of
+// cuDNN's persistent algorithms grows with the number of steps, five times as
+// fast as standard's: for long sequences it is the largest buffer of training.
+// In halves, that part of it is half as large. On an H200, a step then takes up
+// to 5 % longer in halves of this length.
 constexpr int64_t kStepsOfHalf = 50;
-// Where standard's workspace is nearly as large, there is little to save.
-constexpr double kWorthHalving = 1.5;  // Times standard's.
+// It runs in halves only if its workspace is more than this many times as large
+// as standard's. Otherwise there is little to save.
+constexpr double kWorthHalving = 1.5;
 
-// How many steps all parts but the last of `count` have.
+// Returns the number of steps of all of `count` parts but the last, which may
+// have fewer.
 int64_t StepsOfPart(int64_t max_time, int64_t count) {
   return (max_time + count - 1) / count;
 }
 
-// "cudnnRNNForward" of "Gpu().cudnn.cudnnRNNForward(…)".
+// Returns "cudnnRNNForward" for "Gpu().cudnn.cudnnRNNForward(…)".
 std::string FunctionName(const std::string& call) {
   size_t begin = call.find("cudnn");
   while (begin != std::string::npos && !std::isupper(call[begin + 5])) {
@@ -121,7 +124,7 @@ std::string FunctionName(const std::string& call) {
   return call.substr(begin, call.find('(', begin) - begin);
 }
 
-// Stands for device memory where cuDNN only computes with the address.
+// Stands for device memory in calls of cuDNN that only compute with addresses.
 void* UnreadAddress() { return reinterpret_cast<void*>(uintptr_t{1} << 20); }
 
 }  // namespace
@@ -216,7 +219,7 @@ RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
 RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
                                   int64_t num_steps, int64_t vector_size,
                                   const int32_t* lengths) {
-  // Padded outputs are set to this; the bytes are zero in every type.
+  // cuDNN sets padded outputs to this, whose bytes are zero in every type.
   double padding = 0.0;
   std::vector<int> full;
   if (lengths == nullptr) {
@@ -259,7 +262,7 @@ RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
   return DescribePart(&parts_.front(), lengths);
 }
 
-// The first part is the longest, for which the sizes are asked.
+// The first part is the longest, so cuDNN is asked for the sizes of that.
 RnnStatus CudnnPlan::DivideTime(cudnnHandle_t handle, int64_t count) {
   parts_.clear();
   const int64_t longest = StepsOfPart(problem_.max_time, count);
@@ -294,7 +297,8 @@ bool CudnnPlan::MayRunInHalves(RnnAlgorithm algorithm) const {
       problem_.max_time < 2 * kStepsOfHalf) {
     return false;
   }
-  // The second half is to stand where kernels for aligned data can take it.
+  // The second half must begin at addresses for which kernels for aligned data
+  // can run.
   const int64_t first_steps =
       StepsOfPart(problem_.max_time, 2) * problem_.batch_size;
   const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
@@ -337,7 +341,7 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
     }
   }
   if (spec.num_proj == spec.num_units) {
-    // It would take the equal size to mean that there is no projection.
+    // cuDNN would take equal sizes to mean that there is no projection.
     return {RnnStatus::Code::kUnimplemented,
             "cuDNN projects to fewer units than there are only; num_proj equal "
             "to num_units runs on the CPU (tf.device('CPU')), but received " +
@@ -352,8 +356,8 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
         problem_);
   }
   if (drops) {
-    // The rate decides the sizes below; the states are set before each run, and
-    // until then this address is only noted.
+    // The sizes below depend on the rate. The states are set before each run;
+    // until then, cuDNN only notes this address.
     CRNN_RETURN_IF_ERROR(AttachDropout(handle, UnreadAddress()));
   } else {
     CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnSetDropoutDescriptor(
@@ -377,7 +381,8 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
     }
   }
   if (options.algorithm == RnnAlgorithm::kResident) {
-    // It takes the parameters as they are, and memory of its own.
+    // The resident network takes the parameters as they are, and asks for a
+    // workspace of its own.
     weight_space_size_ = ParamLayout(spec).size() * SizeOf(problem_.dtype);
     CRNN_RETURN_IF_ERROR(
         ResidentNetwork::Create(problem_, options.allow_tf32, &resident_));

@@ -15,30 +15,32 @@ namespace cudnn_rnn_tf {
 
 // Besides the problem, these decide how cuDNN computes.
 struct CudnnOptions {
-  // A plan runs this. The problem's own wish may leave the choice open.
+  // The algorithm that a plan runs. The one in the problem may leave the choice
+  // open.
   RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
   bool allow_tf32 = true;
   // The algorithm is chosen by rule, not by measuring.
   bool deterministic = false;
   // Passes may be replayed as CUDA graphs.
   bool replay = true;
-  // Tests have the parameters copied as if cuDNN's layout were another one.
+  // For tests: parameters are copied as if cuDNN's layout were another one.
   bool force_repack = false;
-  // Tests have cuDNN's scratch memory filled with NaN first.
+  // For tests: cuDNN's scratch memory is filled with NaN first.
   bool poison_scratch = false;
 };
 
-// A piece of the parameters that stands elsewhere in cuDNN's buffer; in bytes.
+// A piece of the parameters, with its offsets in the opaque buffer and in
+// cuDNN's buffer, in bytes.
 struct RepackedBlock {
   size_t offset;
   size_t cudnn_offset;
   size_t size;
 };
 
-// The problem in words.
+// Describes the problem in words.
 std::string Describe(const RnnProblem& problem);
 
-// A failed cuDNN call as a status, with cuDNN's own account of it.
+// Returns a failed cuDNN call as a status, with cuDNN's own account of it.
 RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
                        const RnnProblem& problem);
 
@@ -50,7 +52,8 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
     }                                                   \
   } while (false)
 
-// Consecutive steps of time, described for calls that compute them alone.
+// Some consecutive time steps, with descriptors for calls that compute just
+// these.
 struct CudnnPart {
   int64_t first_step, num_steps;
   RnnDataDescriptor input, output;
@@ -66,27 +69,29 @@ class CudnnPlan {
 
   // Describes the data anew, for a problem with sequence lengths.
   RnnStatus SetSequenceLengths(const int32_t* lengths);
-  // Begins the sequence of random numbers of `seed`; `states` is device memory
-  // of dropout_states_size() bytes, written in the handle's stream.
+  // Starts the random numbers of dropout from `seed`. `states` is device memory
+  // of dropout_states_size() bytes, which is written in the handle's stream.
   RnnStatus SeedDropout(cudnnHandle_t handle, void* states, uint64_t seed);
-  // Describes dropout for a backward pass, which takes the masks from the
-  // reserve space and leaves `states` alone.
+  // Describes dropout with `states` as they are. A forward pass needs
+  // SeedDropout before. A backward pass takes the masks from the reserve space
+  // and leaves `states` alone.
   RnnStatus AttachDropout(cudnnHandle_t handle, void* states);
 
   const RnnProblem& problem() const { return problem_; }
   bool uses_dropout() const { return dropout_states_size_ > 0; }
   size_t dropout_states_size() const { return dropout_states_size_; }
-  // The whole sequences, or their halves: what the first leaves as its states,
-  // the second begins with.
+  // The whole sequences, or their halves, of which the second begins with the
+  // states that the first leaves.
   const std::vector<CudnnPart>& parts() const { return parts_; }
   // Bytes that the calls of one part need.
   size_t workspace_size() const { return workspace_size_; }
   size_t reserve_size() const { return reserve_size_; }
   size_t weight_space_size() const { return weight_space_size_; }
-  // Empty where cuDNN's layout is the opaque buffer's.
+  // This is empty if cuDNN's layout is the opaque buffer's.
   const std::vector<RepackedBlock>& repacked() const { return repacked_; }
 
-  // This network runs instead of cuDNN, if it was asked for.
+  // The network that runs instead of cuDNN; null unless the algorithm is
+  // resident.
   const ResidentNetwork* resident() const { return resident_.get(); }
 
   cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
@@ -98,7 +103,7 @@ class CudnnPlan {
   RnnStatus Build(cudnnHandle_t handle, const CudnnOptions& options);
   RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
                             RnnDescriptor* descriptor);
-  // Lengths are full where they are null.
+  // Sequences are full if `lengths` is null.
   RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t num_steps,
                          int64_t vector_size, const int32_t* lengths);
   RnnStatus DescribePart(CudnnPart* part, const int32_t* lengths);

@@ -10,16 +10,17 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A configuration is a few descriptors in host memory, apart from its replays;
-// changing shapes make new ones.
+// Every new shape makes a new configuration. Apart from its replays, it is a
+// few descriptors in host memory.
 constexpr size_t kMaxConfigurations = 256;
-// All replays of the process take at most this, beyond what each session may
-// have anyway.
+// All replays of the process take at most kMaxReplayBytes, except that each
+// session may have kOwnReplayBytes in any case.
 constexpr size_t kMaxReplayBytes = size_t{512} << 20;
 constexpr size_t kOwnReplayBytes = size_t{64} << 20;
-// A configuration has fallen out of use when so many times the mean interval
-// between its uses has gone by without one. Intervals count uses of all
-// configurations; of one that was used once, the interval is assumed.
+// A configuration has fallen out of use when kIntervalsUnused times the mean
+// interval between its uses has gone by without one. Intervals are counted in
+// uses of all configurations. For a configuration that was used once, the
+// interval is assumed.
 constexpr int64_t kIntervalsUnused = 8;
 constexpr int64_t kMinInterval = 8;
 constexpr int64_t kAssumedInterval = 64;
@@ -33,14 +34,16 @@ std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
   return key;
 }
 
-// The configurations that share a choice: all sizes of time up to the same
-// power of two, since a step of one costs about what a step of another does.
+// Returns the name under which configurations share a choice. The time is
+// rounded up to a power of two, since a step of one such configuration costs
+// about what a step of another does.
 std::string NameOf(const std::string& gpu, RnnProblem problem,
                    const CudnnOptions& options) {
   int64_t rounded = 1;
   while (rounded < problem.max_time) rounded *= 2;
   problem.max_time = rounded;
-  // Another version of this package may have faster kernels, or others.
+  // The version is in the name, since another version of this package may have
+  // faster kernels, or others.
   std::string name = gpu + ", cudnn_rnn_tf " + kVersion + ", cuDNN " +
                      std::to_string(Gpu().cudnn.cudnnGetVersion()) + ": " +
                      Describe(problem);
@@ -113,7 +116,7 @@ CudnnSession::~CudnnSession() {
 std::shared_ptr<void> CudnnSession::Workspace(size_t bytes,
                                               const AllocateMemory& allocate) {
   if (bytes > workspace_bytes_) {
-    DropWorkspace();  // Its memory may be a part of what is wanted.
+    DropWorkspace();  // The new one may reuse its memory.
     workspace_ = allocate(bytes);
     if (workspace_ != nullptr) workspace_bytes_ = bytes;
   }
@@ -198,8 +201,8 @@ CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
   return configuration;
 }
 
-// The least recently used of those that have no replays, if there is one; not
-// the latest.
+// Drops the least recently used configuration without replays or, if all have
+// replays, the least recently used one. The latest is never dropped.
 void CudnnSession::DropOneConfiguration() {
   auto dropped = std::prev(configurations_.end());
   for (auto entry = dropped; entry != configurations_.begin(); --entry) {

@@ -1,4 +1,4 @@
-// cuDNN handles with what was made for them.
+// Handles of cuDNN, and the plans and graphs that were made with them.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_SESSION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_SESSION_H_
 
@@ -27,7 +27,7 @@ struct PlannedPasses {
   }
 };
 
-// A problem with what is known of it.
+// A problem with its choice and its plans.
 struct CudnnConfiguration {
   RnnProblem problem;
   CudnnOptions options;
@@ -35,12 +35,12 @@ struct CudnnConfiguration {
   bool decided = false;
   // How many choices had been given up when this one was decided.
   int64_t num_given_up = 0;
-  // Its name among the choices.
+  // The configuration's name among the choices.
   std::string name;
   // One for each algorithm, made when it is first needed.
   std::array<std::unique_ptr<PlannedPasses>, kNumCudnnAlgorithms> passes;
-  // How often it was used; the first time and the last, by number among the
-  // uses of all in its session.
+  // The number of the configuration's uses, and its first and last use, which
+  // are counted among the uses of all configurations of the session.
   int64_t uses = 0, first_use = 0, last_use = 0;
 
   size_t ReplayBytes() const;
@@ -50,35 +50,37 @@ struct CudnnConfiguration {
 // Used by one thread at a time, for one stream of one device.
 class CudnnSession {
  public:
-  // Workspaces that are kept take at most a 64th of the memory that there is,
-  // for which `memory_limit` is asked.
+  // `memory_limit` returns the size of the device's memory. Workspaces that are
+  // kept take at most a 64th of that.
   RnnStatus Open(CUstream stream, const std::function<size_t()>& memory_limit);
   ~CudnnSession();
 
   const CudnnHandles& handles() const { return handles_; }
 
-  // Memory that stays in its place from pass to pass, until one needs more.
+  // Returns memory that stays in its place from pass to pass, until one needs
+  // more.
   std::shared_ptr<void> Workspace(size_t bytes, const AllocateMemory& allocate);
   size_t workspace_bytes() const { return workspace_bytes_; }
   void DropWorkspace();
   size_t max_kept_bytes() const { return max_kept_bytes_; }
 
-  // Captures a pass over `addresses`, for its nodes to be launched.
+  // Captures a pass over `addresses`, so that its nodes can be launched.
   RnnStatus Capture(CudnnPlan* plan, Pass pass, const CallAddresses& addresses,
                     CapturedGraph* graph);
-  // Captures a pass to be replayed. `region` is scratch memory, of the largest
-  // buffer's size and Replay::kRegionSlack bytes.
+  // Captures a pass to be replayed. `region` is scratch memory of the largest
+  // buffer's size and Replay::kRegionSlack bytes more.
   RnnStatus CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
                           bool as_chain, std::unique_ptr<Replay>* replay);
 
-  // Valid until the next call.
+  // The result is valid until the next call.
   CudnnConfiguration* Configuration(const RnnProblem& problem,
                                     const CudnnOptions& options);
   RnnStatus Passes(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
                    PlannedPasses** passes);
-  // Says whether one more pass may be captured. Once all of the process take
-  // too much memory, those that have fallen out of use are dropped; not others,
-  // since shapes that push each other out would be captured anew at every use.
+  // Tells whether one more pass may be captured. If all replays of the process
+  // take too much memory, those that have fallen out of use are dropped. Others
+  // stay, since shapes that push each other out would be captured anew at every
+  // use.
   bool MakeRoomForReplay();
 
  private:
@@ -104,8 +106,8 @@ class CudnnSession {
 
 using CudnnSessionPool = SessionPool<CudnnSession>;
 
-// Returns a session to the pool. The idle sessions of a device that were used
-// last keep their workspaces.
+// Returns a session to the pool. Of the idle sessions of a device, those that
+// were used last keep their workspaces, up to max_kept_bytes() in all.
 void ReturnSession(int device, CUstream stream,
                    std::unique_ptr<CudnnSession> session);
 

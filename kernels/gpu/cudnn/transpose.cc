@@ -12,7 +12,8 @@ namespace {
 constexpr unsigned int kLanes = 32;
 constexpr unsigned int kRowsPerBlock = 8;
 
-// A thread copies this at a time; PTX has a name for it.
+// The unit in which a thread copies, with its name in PTX and the registers
+// that hold it.
 struct Item {
   int bytes;
   const char* type;
@@ -28,7 +29,8 @@ std::string KernelName(const Item& item) {
   return "transpose_" + std::to_string(item.bytes);
 }
 
-// A row of threads copies a row of items.
+// Returns the PTX of the kernel, in which a row of threads copies a row of
+// items.
 std::string KernelText(const Item& item) {
   const std::string address =
       "  mad.lo.u64 %address, %place, " + std::to_string(item.bytes) + ", %";
@@ -107,7 +109,8 @@ RnnStatus EnqueueTranspose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
     ++chosen;
   }
   const int64_t items_in_row = row_bytes / kItems[chosen].bytes;
-  // Threads beyond the last row or item must not come round to the first.
+  // The numbers of threads beyond the last row or item must not overflow, or
+  // these threads would copy the first ones again.
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max() - kLanes;
   if (outer > kMost / inner || items_in_row > kMost) {
     return {

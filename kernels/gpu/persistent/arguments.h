@@ -13,11 +13,11 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// How a layer is divided among the blocks of a team. Each team runs some of the
+// The division of a layer among the blocks of teams. Each team runs some of the
 // sequences with all of the recurrent weights; each of its blocks has the
-// gates' rows of `block_units` units. The blocks of a team that is a cluster
-// store to each other's shared memory; a team that is none, which may be larger
-// and leaves no multiprocessor idle, exchanges through the L2 cache.
+// gates' rows of `block_units` units. If a team is a cluster, its blocks store
+// to each other's shared memory. Any other team exchanges through the L2 cache;
+// it may be larger, and leaves no multiprocessor idle.
 //
 // Numbers are handled in words of 32 bits: two of a half type, or one float.
 // The tensor cores multiply tiles of 16 rows by steps of 8 words; a lane loads
@@ -26,17 +26,18 @@ struct Shape {
   int units;           // H, of the layer.
   int items;           // Numbers in a word.
   int team;            // Blocks in a team.
-  int is_cluster;      // Whether a team is a cluster.
+  int is_cluster;      // 1 if a team is a cluster.
   int block_units;     // A multiple of chunk_units().
   int warps;           // In a block.
-  int splits;          // Parts of the forward sums, each of other warps.
+  int splits;          // Parts of the forward sums, each by different warps.
   int row_tiles;       // Groups of 8 sequences in a team.
-  int resident_pairs;  // Held in registers; shared memory has the others.
-  // Whether a launch runs all layers of a stack at the same time, forward, each
-  // of them some steps behind the one below: teams are clusters.
+  int resident_pairs;  // Pairs in registers; shared memory has the others.
+  // 1 if one launch of the forward kernel runs all layers of a stack at the
+  // same time, each of them some steps behind the one below. Teams are clusters
+  // then.
   int is_stack;
 
-  // 16 bytes of them go from block to block at once.
+  // The units of a chunk: 16 bytes, which go from block to block at once.
   CRNN_HOST_DEVICE constexpr int chunk_units() const { return 4 * items; }
   CRNN_HOST_DEVICE constexpr int rows() const { return 8 * row_tiles; }
   CRNN_HOST_DEVICE constexpr int item_bytes() const { return 4 / items; }
@@ -49,15 +50,15 @@ struct Shape {
   CRNN_HOST_DEVICE static constexpr int Pitch(int pairs) {
     return (pairs / 2 * 2 + 1) * 64;
   }
-  // Independent sums of each of a warp's tiles, so that there are enough of
-  // them to hide the latency of the tensor cores.
+  // The independent sums of each of a warp's tiles. There are enough of them to
+  // hide the latency of the tensor cores.
   CRNN_HOST_DEVICE constexpr int Chains(int tiles) const {
     return (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
   }
   // Two barriers and, in a stack, a cluster's ticket stand before everything
   // else in shared memory.
   static constexpr int kBarrierBytes = 128;
-  // One operand of two steps for all lanes of a warp.
+  // The bytes of one operand of a pair, for all lanes of a warp.
   static constexpr int kChunkBytes = 32 * 16;
 
   // The forward pass multiplies a block's rows of the weights, four for each
@@ -79,8 +80,8 @@ struct Shape {
   CRNN_HOST_DEVICE constexpr int forward_h_bytes() const {
     return copies() * rows() * forward_pitch();
   }
-  // Sums of the products for one sequence, as floats. With this pitch, the
-  // stores of a warp go to different banks.
+  // The floats from the sums for one sequence to those for the next. With this
+  // pitch, the stores of a warp go to different banks.
   CRNN_HOST_DEVICE constexpr int forward_sums_pitch() const {
     return 4 * block_units + 4;
   }
@@ -92,28 +93,30 @@ struct Shape {
            (forward_warp_pairs() - resident_pairs) * warps *
                forward_warp_tiles() * 2 * kChunkBytes;
   }
-  // In a stack, a thread fetches so many chunks of a step of the layer below.
+  // The chunks of a step of the layer below that a thread of a stack fetches.
   CRNN_HOST_DEVICE constexpr int forward_thread_chunks() const {
     return (rows() * all_units() / chunk_units() + 32 * warps - 1) /
            (32 * warps);
   }
-  // A block receives so many bytes in a step.
+  // The bytes that a block receives in a step.
   CRNN_HOST_DEVICE constexpr int forward_step_bytes() const {
     return rows() * all_units() * item_bytes();
   }
 
-  // Each layer of a stack has a stage, and each but the lowest one before it,
-  // which multiplies the output of the layer below by the input weights.
+  // Each layer of a stack has a stage. Each but the lowest has another stage
+  // before it, which multiplies the output of the layer below by the input
+  // weights.
   CRNN_HOST_DEVICE constexpr int Stages(int layers) const {
     return is_stack ? 2 * layers - 1 : 1;
   }
 
-  // The backward pass multiplies the transposed rows by their gradients.
+  // The backward pass multiplies the transposed rows of the weights by the
+  // gradients of the gates.
   CRNN_HOST_DEVICE constexpr int backward_pairs() const {
     return block_units / chunk_units();
   }
-  // A group of tiles, one for each number in a word, gives a lane 16 bytes of
-  // units that follow each other.
+  // A group has one tile for each number in a word. It gives a lane the sums of
+  // consecutive units, 16 bytes of them.
   CRNN_HOST_DEVICE constexpr int backward_groups() const {
     return (all_units() + 16 * items - 1) / (16 * items);
   }
@@ -123,14 +126,14 @@ struct Shape {
   CRNN_HOST_DEVICE constexpr int backward_warp_tiles() const {
     return backward_warp_groups() * items;
   }
-  // A cluster's peers store partial sums to slots, one for each sender; of one
-  // sequence, they take so many numbers.
+  // A cluster's peers store partial sums to slots, one for each sender. This is
+  // how many numbers one sequence takes in a slot.
   CRNN_HOST_DEVICE constexpr int backward_slot_pitch() const {
     return block_units + chunk_units();
   }
-  // In other teams threads fetch the partial sums of some senders each and add
-  // them, so that shared memory has no more than one slot of floats for each
-  // group of threads that has all of a block's units and sequences.
+  // In other teams, threads fetch the partial sums of some senders each and add
+  // them. A group of threads that has all of a block's units and sequences is
+  // an adder, and shared memory has one slot of floats for each adder.
   CRNN_HOST_DEVICE constexpr int backward_sender_chunks() const {
     return rows() * block_units / chunk_units();
   }
@@ -154,9 +157,9 @@ struct Shape {
     return team * rows() * block_units * item_bytes();
   }
 
-  // Teams that are no clusters have places in memory for what blocks send in so
-  // many steps: forward, each step's h is for all blocks; backward, each block
-  // gets something else.
+  // Teams that are no clusters send through memory, with places for this many
+  // steps. In the forward pass, a step's h is for all blocks; in the backward
+  // pass, each block receives data of its own.
   static constexpr int kForwardRing = 32, kBackwardRing = 2;
   CRNN_HOST_DEVICE constexpr int forward_ring_bytes() const {
     return kForwardRing * forward_step_bytes();
@@ -166,16 +169,17 @@ struct Shape {
   }
 };
 
-// A launch runs this part of a layer, where one cannot run all of it.
+// The part of a layer that a launch runs, if one launch cannot run all of it.
 struct Part {
   int first_team, first_direction;
-  // Memory full of ones: a ring of each of its directions and teams; of a
-  // stack, a counter; null for other clusters.
+  // Memory in which all bits are set before the launch. It has a ring for each
+  // of the launch's directions and teams or, in a stack, a counter. Other
+  // clusters do not use it.
   void* ring;
 };
 
-// The batch. A sequence's step `t` is row t * time_stride + b * batch_stride of
-// every buffer of steps.
+// The sequences of the batch. Step `t` of sequence `b` is row t * time_stride +
+// b * batch_stride of every buffer of steps.
 struct Sequences {
   // [batch], each in [0, steps], or -1 for one that was out of range; null
   // where all sequences fill the steps.
@@ -186,26 +190,28 @@ struct Sequences {
   int time_stride, batch_stride;
 };
 
-// Lengths that the host knows, as a kernel's argument, of which there may be
-// four kilobytes: that is copied when the kernel is enqueued, so that the
-// host's memory need not last.
+// Lengths that the host knows, as an argument of a kernel. An argument is
+// copied when the kernel is enqueued, so the host's memory may be freed then.
+// It may have at most four kilobytes.
 struct HostLengths {
   static constexpr int kMax = 960;
   int of[kMax];
 };
 
-// One direction of a layer. S is the number of slots that a unit has in
-// `gates`: 4 (a GRU's: reset, update, candidate and the candidate's recurrent
-// side) or, in plain RNNs, 1. Rows of `output` and its gradient are
-// `output_stride` numbers apart, those of states `state_stride`.
+// One direction of a layer. A unit has S slots in `gates`. A plain RNN has 1
+// slot and an LSTM 4, one for each gate; a GRU has 4, for the reset gate, the
+// update gate, the candidate, and the candidate's recurrent side. Rows of
+// `output` and its gradient are `output_stride` numbers apart, those of states
+// `state_stride`.
 struct ForwardDirection {
   const void* recurrent_weights;  // [G * H, H].
   const void* input_bias;         // [G * H], or null.
   const void* recurrent_bias;     // [G * H], or null.
-  // [rows, S * H]: the input side's products, which training replaces by the
-  // gates' values. In a stack, those of upper layers come from other clusters:
-  // from [G * H, H] weights and the output of the layer below, [rows, H]. What
-  // is not there yet, of either, is full of ones.
+  // [rows, S * H], the products of the input side, which training replaces by
+  // the gates' values. In a stack, other clusters compute the products of upper
+  // layers from `input_weights`, [G * H, H], and `input`, the output of the
+  // layer below, [rows, H]. All bits set mark a number in `gates` or `input`
+  // that is not there yet.
   void* gates;
   const void* input_weights;
   const void* input;
@@ -219,21 +225,22 @@ struct ForwardDirection {
 };
 
 struct ForwardArguments {
-  // A stack has at most so many layers.
+  // A stack has at most this many layers.
   static constexpr int kMaxLayers = 8;
 
   Part part;
   Sequences sequences;
   long long output_stride, state_stride;
-  // A layer's, of which the second runs backwards, or one for each layer of a
-  // stack, the lowest first.
+  // The directions of a layer, of which the second runs backwards; or one
+  // direction for each layer of a stack, the lowest layer first.
   ForwardDirection direction[kMaxLayers];
 };
 
 struct BackwardDirection {
   const void* recurrent_weights;
-  // [rows, S * H]: the gates' values, replaced by the gradients of what goes
-  // into them; a GRU's fourth slot by the candidate's recurrent side's.
+  // [rows, S * H], the gates' values. The kernel replaces them by the gradients
+  // of the gates' inputs, and a GRU's fourth slot by the gradient of the
+  // candidate's recurrent side.
   void* gates;
   const float* cells;
   const void* previous_h;
@@ -243,7 +250,8 @@ struct BackwardDirection {
   const void* last_c_backprop;
   void* first_h_backprop;
   void* first_c_backprop;
-  // [teams * Shape::rows(), S * H]: the gradients' sums over a sequence.
+  // [teams * Shape::rows(), S * H], the sums of these gradients over each
+  // sequence.
   float* bias_sums;
 };
 

@@ -1,7 +1,7 @@
 // The small kernels around the persistent ones.
 //
-// Who compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16. Rows are
-// steps of sequences, as in Sequences.
+// Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16. Rows
+// are steps of sequences, as in Sequences.
 #include "arguments.h"
 #include "device.cuh"
 
@@ -66,8 +66,9 @@ extern "C" __global__ void store_seed(unsigned long long seed0,
   to[1] = seed1;
 }
 
-// The order from the longest sequence to the shortest, and the lengths with -1
-// for those out of range. A thread has one sequence; blocks have 256 threads.
+// Computes the order from the longest sequence to the shortest, and the
+// lengths, with -1 for those out of range. A thread has one sequence; blocks
+// have 256 threads.
 extern "C" __global__ void order_sequences(const long long* given, int batch,
                                            int steps, int* lengths,
                                            int* order) {
@@ -120,9 +121,9 @@ extern "C" __global__ void apply_dropout(Sequences all, Index count, int width,
   }
 }
 
-// Without input matrices, every gate's input is the input itself: from
-// `inputs`, [rows, units], to the first `gates` of the `slots` of each unit in
-// [rows, slots, units].
+// Spreads the inputs of a layer without input matrices, in which every gate's
+// input is the input itself. `inputs`, [rows, units], go to the first `gates`
+// of the `slots` of each unit in `to`, [rows, slots, units].
 extern "C" __global__ void spread_inputs(Index count, int units, int gates,
                                          int slots, const Item* inputs,
                                          Item* to) {
@@ -134,7 +135,7 @@ extern "C" __global__ void spread_inputs(Index count, int units, int gates,
   }
 }
 
-// The gradient of that, over one direction or two.
+// Computes the gradient of spread_inputs, summed over one direction or two.
 extern "C" __global__ void gather_inputs(Index count, int units, int gates,
                                          int slots, const Item* of_forward,
                                          const Item* of_backward, Item* to) {
@@ -149,7 +150,8 @@ extern "C" __global__ void gather_inputs(Index count, int units, int gates,
   }
 }
 
-// Copies [rows, width] with zeros past the sequences' ends, whatever is there.
+// Copies [rows, width] but writes zeros past the sequences' ends, where `from`
+// may hold anything.
 extern "C" __global__ void copy_without_padding(Sequences all, Index count,
                                                 int width, const Item* from,
                                                 Item* to) {
@@ -159,9 +161,9 @@ extern "C" __global__ void copy_without_padding(Sequences all, Index count,
   }
 }
 
-// The gradients of a direction's biases from the sums over sequences,
-// [rows, slots * units]. `recurrent_slot` is the slot of the last gate's
-// recurrent side. Blocks have 32 x 8 threads.
+// Computes the gradients of a direction's biases from the sums over sequences,
+// [rows, slots * units], with a row for each sequence. `recurrent_slot` is the
+// slot of the last gate's recurrent side. Blocks have 32 x 8 threads.
 extern "C" __global__ void sum_biases(const float* sums, int rows, int units,
                                       int gates, int slots, int recurrent_slot,
                                       Item* input_bias, Item* recurrent_bias) {
@@ -189,9 +191,9 @@ extern "C" __global__ void sum_biases(const float* sums, int rows, int units,
   }
 }
 
-// The lengths of sequences that a mask tells, [batch] from bool
-// [batch, steps] or [steps, batch] as `all` has its rows; -1 where the true
-// values are not all at the beginning. A warp has one sequence.
+// Computes the lengths of sequences, [batch], from a mask: bool [batch, steps]
+// or [steps, batch], as the strides of `all` say. The length is -1 if a
+// sequence's true values are not all at its beginning. A warp has one sequence.
 extern "C" __global__ void lengths_of_mask(Sequences all,
                                            const unsigned char* mask,
                                            long long* lengths) {

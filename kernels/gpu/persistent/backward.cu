@@ -1,13 +1,14 @@
-// All steps of a recurrent layer, backward, with the recurrent weights in the
-// registers and the shared memory of teams of blocks.
+// A kernel that runs all steps of a recurrent layer backward, with the
+// recurrent weights in the registers and the shared memory of teams of blocks.
 //
-// A block has the gates' rows of its units, as in the forward pass. In a step
-// its threads first compute the gradients of its cells' gates, which go to
-// memory, for the products that follow this kernel, and to shared memory. Its
-// warps multiply these by the transposed rows: a partial gradient of h for all
-// units, which goes to the units' owners in the type of the data, each sender's
-// to a place of its own. The owners add the parts in an order that does not
-// depend on who was first.
+// A block has the gates' rows of its units, as in the forward pass. In a step,
+// its threads first compute the gradients of its cells' gates. These go to
+// memory, for the matrix products that follow this kernel, and to shared
+// memory. The block's warps multiply them by the transposed rows, which gives a
+// partial gradient of h for all units. The parts go to the units' owners, in
+// the type of the data, and each sender has a place of its own there. The
+// owners add the parts in a fixed order, so that the result does not depend on
+// which part came first.
 #include "exchange.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
@@ -21,7 +22,7 @@ constexpr int kSlotPitch = kShape.backward_slot_pitch();
 constexpr int kAdders = kShape.backward_adders();
 constexpr int kChains = kShape.Chains(kTiles);
 
-// A cell's step reads these.
+// The numbers that a cell's step reads.
 struct CellInputs {
   Item gates[kSlots];
   Item h_before, output_backprop;
@@ -64,10 +65,10 @@ struct Factors {
 #endif
   }
 
-  // The gradients of what goes into the gates, in the order of the slots. `dh`
-  // is the gradient of the cell's h; `carry_h` is left what goes to the h
-  // before without passing a gate, and `carry_c`, the gradient of c, becomes
-  // that of the c before.
+  // Computes the gradients of the gates' inputs, in the order of the slots.
+  // `dh` is the gradient of the cell's h. `carry_h` is set to the gradient that
+  // goes to the previous h without passing a gate. `carry_c`, the gradient of
+  // c, is replaced by that of the previous c.
   __device__ void Apply(float dh, float* carry_h, float* carry_c,
                         float* gradients) const {
     *carry_h = 0.0f;
@@ -103,12 +104,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int g = lane / 4, t = lane % 4, is_odd = g % 2, quad = g / 2;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
-  // A cluster's: [2][TEAM][kRows][kSlotPitch]. Another team's:
-  // [kAdders][kRows][BLOCK_UNITS], as floats.
+  // In a cluster, this is [2][TEAM][kRows][kSlotPitch]. In another team, it is
+  // [kAdders][kRows][BLOCK_UNITS] floats.
   Item* const parts =
       reinterpret_cast<Item*>(SharedMemory() + Shape::kBarrierBytes);
   float* const sums_of_parts = reinterpret_cast<float*>(parts);
-  // [2][kRows], each row the block's gradients, unit by unit and slot by slot.
+  // [2][kRows], where a row has the block's gradients by unit and then by slot.
   char* const gradients =
       reinterpret_cast<char*>(parts) + kShape.backward_slots_bytes();
   Chunk* const shared_weights =
@@ -119,8 +120,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                            half) *
                           32];
   };
-  // The rows of a group's tiles are dealt so that a pair of lanes, with rows g
-  // and g + 8 each, has units that follow each other: four of each tile.
+  // The rows of a group's tiles are dealt so that a pair of lanes, each with
+  // the rows g and g + 8, has consecutive units, four of each tile.
   const auto first_unit_of = [&](int group) {
     return ((warp * kGroups + group) * 4 + quad) * kShape.chunk_units();
   };
@@ -240,10 +241,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     SynchronizeCluster();
   }
 
-  // One turn more than there are steps adds up the first states' gradients.
+  // One turn more than there are steps adds up the gradients of the first
+  // states.
   for (int turn = 0; turn <= steps; ++turn) {
     const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
-    // All that does not depend on what peers send comes before the wait.
+    // Work that does not depend on what peers send comes before the wait.
     Factors factors[kRounds];
     float output_backprop[kRounds], of_slots[kRounds][kSlots];
 #pragma unroll
@@ -258,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         ArmBarrier(barriers + current, kShape.backward_step_bytes());
       }
     } else if (turn > 0) {
-      // Thread by thread, the same chunk of some senders, in their order.
+      // Each thread adds the same chunk of some senders, in the senders' order.
       constexpr int kChunks = kShape.backward_sender_chunks();
       constexpr int kSenders = (TEAM + kAdders - 1) / kAdders;
       constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
@@ -297,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             }
           }
         }
-        // The chunks of a sender follow each other, row by row.
+        // The chunks of a sender are in order, row by row.
 #pragma unroll
         for (int i = 0; i < kShape.chunk_units(); i += 2) {
           StorePair(sums_of_parts + at * kShape.chunk_units() + i, sums[i],
@@ -335,8 +337,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         factors[round].Apply(dh + output_backprop[round], &carry_h[round],
                              &carry_c[round], of_slots[round]);
       }
-      // A GRU's candidate has no part in the recurrent product with its input
-      // side, but with the fourth slot.
+      // In the recurrent product, a GRU's candidate takes the gradient of its
+      // recurrent side, which is in the fourth slot.
       float operands[kProductSlots] = {};
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
@@ -430,7 +432,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
-    // Only memory waits for these stores, so they come last.
+    // No block waits for these stores, so they come last.
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (step >= length[round]) continue;
@@ -462,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);
 #endif
   }
-  // Past a sequence's end, nothing has a gradient.
+  // Steps past a sequence's end have no gradient.
   for (int row = 0; row < kRows; ++row) {
     const Sequence sequence(sequences, first_row + row);
     if (sequence.b < 0) continue;
@@ -479,6 +481,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       gates[(to * kSlots + slot) * NUM_UNITS + unit] = FromFloat(0.0f);
     }
   }
-  // A peer's memory must outlive the stores to it.
+  // A block's shared memory must outlive its peers' stores to it.
   if (IS_CLUSTER) SynchronizeCluster();
 }

@@ -1,9 +1,9 @@
 // The forward and the backward kernel share this file.
 //
-// Who compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS, WARPS,
-// SPLITS, ROW_TILES, RESIDENT_PAIRS and IS_STACK, the fields of a Shape; one of
-// IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH and
-// IS_RELU.
+// Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
+// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS and IS_STACK, the fields of a Shape;
+// one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU,
+// IS_TANH and IS_RELU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -21,12 +21,13 @@ constexpr int kGates = 3, kSlots = 4;
 #else
 constexpr int kGates = 1, kSlots = 1;
 #endif
-// A unit has four rows in the products, one for each slot; rows that have no
-// gate are zero.
+// A unit has four rows in the products, one for each slot. Rows without a gate
+// are zero.
 constexpr int kProductSlots = 4;
 
-// Where a gate's two sides are kept apart, the slot of the other one: a GRU's
-// reset gate acts between the sides of the candidate.
+// The slot of a gate's other side. A GRU's candidate keeps its input side and
+// its recurrent side in two slots, since the reset gate multiplies the latter
+// alone; other gates have one slot for both.
 CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
   return kGates == 3 && gate == 2 ? 3 : gate;
 }
@@ -35,9 +36,9 @@ constexpr int kItems = sizeof(Word) / sizeof(Item);
 constexpr Shape kShape = {NUM_UNITS,      kItems,  TEAM,   IS_CLUSTER,
                           BLOCK_UNITS,    WARPS,   SPLITS, ROW_TILES,
                           RESIDENT_PAIRS, IS_STACK};
-// The order in which a warp takes the pairs: those in shared memory are spread
-// among those in registers, so that the loads of one have the products of
-// another to hide behind.
+// The pair that a warp takes at a position. Pairs in shared memory are spread
+// among those in registers, so that the products of one pair hide the loads of
+// another.
 struct PairAt {
   int pair;
   bool is_shared;
@@ -54,8 +55,8 @@ struct PairAt {
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();
 
-// A block's cells, one of each unit and sequence, are dealt to its threads so
-// that those of a warp are units that follow each other.
+// A block's cells, one for each unit and sequence, are dealt to its threads so
+// that the threads of a warp have consecutive units.
 constexpr int kCells = BLOCK_UNITS * kRows;
 constexpr int kRounds = (kCells + kThreads - 1) / kThreads;
 
@@ -71,9 +72,9 @@ struct Cell {
   }
 };
 
-// The sequence of a row of a team, and where its steps are.
+// The sequence in a row of a team, and the places of its steps.
 struct Sequence {
-  int b = -1;  // -1: there is none.
+  int b = -1;  // -1 if there is none.
   int length = 0;
   bool is_invalid = false;
 
@@ -86,12 +87,13 @@ struct Sequence {
       is_invalid = true;
     }
   }
-  // As if there were none.
+  // Makes this a row without a sequence.
   __device__ void Clear() {
     b = -1;
     length = 0;
   }
-  // The row of the buffers at a step in the order of reading.
+  // The row of a step in the buffers. Steps are counted in the order of
+  // reading.
   __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {
     const int time = is_reversed ? length - 1 - step : step;
     return time * all.time_stride + b * all.batch_stride;

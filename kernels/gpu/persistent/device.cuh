@@ -1,5 +1,5 @@
-// Functions by which the persistent kernels use a GPU of compute capability 9.0
-// or newer. Tests define them for a CPU instead.
+// The functions with which the persistent kernels use a GPU of compute
+// capability 9.0 or newer. Tests define the same functions for a CPU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 
@@ -49,7 +49,8 @@ static __device__ Item FromFloat(float value) {
 #endif
 }
 
-// A word of one float, or of two numbers of a half type, the first below.
+// Packs one float, or two numbers of a half type, into a word; the first number
+// has the low bits.
 static __device__ Word ToWord(const float* values) {
 #if defined(IS_FLOAT)
   return __float_as_uint(values[0]);
@@ -75,8 +76,8 @@ static __device__ void FromWord(Word word, float* values) {
 #endif
 }
 
-// The word as the tensor cores take it: they cut off what TF32 lacks of a
-// float, so that is rounded first.
+// Returns the word as the tensor cores should get it. They cut off the bits of
+// a float that TF32 lacks, so the float is rounded to TF32 first.
 static __device__ Word ToOperand(Word word) {
 #if defined(IS_FLOAT)
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(__uint_as_float(word)));
@@ -84,10 +85,11 @@ static __device__ Word ToOperand(Word word) {
   return word;
 }
 
-// sums += a * b for a tile of 16 rows, a step of 8 words and 8 columns. Lane
-// 4 g + t has of `a` the rows g (words 0 and 2) and g + 8 (words 1 and 3), of
-// `b` the column g, and of the sums the columns 2 t and 2 t + 1 of row g, then
-// of row g + 8. It has the words t and t + 4 of the step.
+// Computes sums += a * b for a tile of 16 rows, a step of 8 words and 8
+// columns. Lane 4 g + t has the words t and t + 4 of the step. Of `a`, it has
+// the rows g (words a0 and a2) and g + 8 (words a1 and a3); of `b`, the column
+// g; of the sums, the columns 2 t and 2 t + 1 of row g, then those of row g +
+// 8.
 static __device__ void MultiplyAdd(float* sums, Word a0, Word a1, Word a2,
                                    Word a3, Word b0, Word b1) {
 #if defined(IS_FLOAT)
@@ -116,7 +118,8 @@ static __device__ void StorePair(float* to, float first, float second) {
   *reinterpret_cast<float2*>(to) = make_float2(first, second);
 }
 
-// To about 1e-6; where results are rounded to eight bits, to 5e-4.
+// These functions are exact to about 1e-6, and to 5e-4 in bfloat16, in which
+// results are rounded to eight bits.
 #if defined(IS_BFLOAT16)
 static __device__ float Tanh(float x) {
   float y;
@@ -174,7 +177,8 @@ static __device__ void ArmBarrier(Barrier* barrier, int bytes) {
                : "memory");
 }
 
-// Waits for the end of a phase; phases have the parities 0, 1, 0, ...
+// Waits for the end of the phase with this parity. The phases have the parities
+// 0, 1, 0, ...
 static __device__ void WaitForBarrier(const Barrier* barrier, int parity) {
   Word is_done;
   do {
@@ -188,7 +192,8 @@ static __device__ void WaitForBarrier(const Barrier* barrier, int parity) {
   } while (!is_done);
 }
 
-// Where the shared memory of a block of the cluster begins, for StoreToPeer.
+// The beginning of the shared memory of a block of the cluster, for StoreToPeer
+// and LoadOfPeer.
 using PeerMemory = Word;
 static __device__ PeerMemory MemoryOfPeer(int peer) {
   PeerMemory memory;
@@ -198,8 +203,8 @@ static __device__ PeerMemory MemoryOfPeer(int peer) {
   return memory;
 }
 
-// Stores to where `to` is in the peer's shared memory, and counts the bytes off
-// its barrier.
+// Stores to the place in the peer's shared memory that `to` is in this block's,
+// and counts the bytes off the peer's barrier.
 static __device__ void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
                                    const Chunk& chunk) {
   const Word own = SharedAddress(SharedMemory());
@@ -226,8 +231,8 @@ static __device__ Word CountUp(void* word) {
   return atomicAdd(static_cast<Word*>(word), 1u);
 }
 
-// Stores 16 bytes as a whole to memory that blocks on other multiprocessors
-// read while this one runs, and loads them so.
+// These store and load 16 bytes as a whole. The memory is shared with blocks
+// that run on other multiprocessors at the same time.
 static __device__ void StoreForOthers(void* to, const Chunk& chunk) {
   asm volatile(
       "{.reg .b64 a, b; .reg .b128 c; mov.b64 a, {%1, %2}; mov.b64 b, {%3, %4};"
@@ -247,7 +252,7 @@ static __device__ Chunk LoadOfOthers(const void* from) {
       : "memory");
   return chunk;
 }
-// The same for one number.
+// These do the same for one number.
 static __device__ void StoreForOthers(Item* to, Item item) {
 #if defined(IS_FLOAT)
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(item)
@@ -270,8 +275,8 @@ static __device__ Item LoadOfOthers(const Item* from) {
                : "memory");
   return item;
 }
-// Whoever sees what this thread stores from here on, and has a fence of its own
-// after that, also sees what was stored before.
+// If another thread sees a store that this one makes after the fence, and then
+// has a fence of its own, it also sees what this one stored before.
 static __device__ void FenceForOthers() {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }

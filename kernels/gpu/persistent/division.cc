@@ -9,14 +9,15 @@ namespace persistent {
 namespace {
 
 constexpr int kRegisters = 65536, kMaxThreadRegisters = 255;
-// The driver keeps so much shared memory of each block for itself.
+// The driver keeps this many bytes of each block's shared memory for itself.
 constexpr int kReservedBytes = 1024;
-// A larger team must promise this much more than a smaller one, so that
-// batches of nearly all sizes have the same shape, which is compiled once.
+// A larger team must promise to be this many times as fast as a smaller one.
+// Batches of nearly all sizes then have the same shape, which is compiled once.
 constexpr double kGain = 1.05;
-// Smaller teams that are no clusters would gain nothing.
+// Teams smaller than this gain nothing unless they are clusters.
 constexpr int kLeastTeam = 8;
-// A stack's thread keeps no more chunks of the layer below on their way.
+// A thread of a stack has at most this many loads from the layer below under
+// way.
 constexpr int kMostChunks = 4;
 
 int DivideUp(int a, int b) { return (a + b - 1) / b; }
@@ -25,8 +26,8 @@ int RegistersOfThread(int warps) {
   return std::min(kMaxThreadRegisters, kRegisters / (warps * 32) / 8 * 8);
 }
 
-// Teams that run at the same time: clusters of four blocks and more leave some
-// multiprocessors of each group of the chip idle.
+// The number of teams that run at the same time. Clusters of four blocks and
+// more leave some multiprocessors of each group of the chip idle.
 int TeamsAtOnce(const GpuLimits& gpu, const Shape& shape) {
   const bool uses_all = !shape.is_cluster || shape.team < 4;
   const int usable = uses_all          ? gpu.multiprocessors
@@ -35,11 +36,12 @@ int TeamsAtOnce(const GpuLimits& gpu, const Shape& shape) {
   return std::max(1, usable / shape.team);
 }
 
-// A shape has these properties in a pass.
+// The properties of a shape in one pass.
 struct Pass {
   int tiles, pairs;  // A warp's share.
-  int useful_warps;  // More would have no tiles.
-  // A thread's, besides weights, about as compilers report them.
+  int useful_warps;  // The warps that have tiles.
+  // The registers of a thread besides those for weights, about as compilers
+  // report them.
   int registers;
   double wait;  // Cycles until a block has what its peers send in a step.
 };
@@ -48,7 +50,7 @@ int Rounds(const Shape& shape) {
   return DivideUp(shape.block_units * shape.rows(), 32 * shape.warps);
 }
 
-// A thread has so many sums, each in a register.
+// The number of a thread's sums, each of which takes a register.
 int Sums(const Shape& shape, int tiles) {
   return 4 * shape.Chains(tiles) * tiles * shape.row_tiles;
 }
@@ -74,7 +76,7 @@ Pass BackwardPass(const Shape& shape) {
                            : 1850.0 + 0.12 * shape.backward_step_bytes()};
 }
 
-// Cycles of a step of the whole batch.
+// Estimates the cycles of a step of the whole batch.
 double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
               const Pass& pass, int shared_bytes) {
   const double products = DivideUp(shape.warps, 4) * 2.0 * pass.pairs *
@@ -83,9 +85,10 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
       4.0 * shape.warps *
       (pass.pairs * shape.row_tiles +
        (pass.pairs - shape.resident_pairs) * pass.tiles * 2);
-  // Stages look whether each number of their inputs is there.
+  // The stages of a stack check whether each number of their inputs is there.
   const double looks = shape.is_stack ? 300.0 * Rounds(shape) - 150.0 : 0.0;
-  // Blocks that share a multiprocessor wait at the same time, but not work.
+  // Blocks that share a multiprocessor wait at the same time, but work one
+  // after the other.
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
                       120.0 * DivideUp(shape.warps, 4) + 8.0 * products +
                       shared_reads + looks;
@@ -133,7 +136,7 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
           shape.block_units =
               DivideUp(DivideUp(shape.units, team), chunk_units) * chunk_units;
           if (!is_cluster) {
-            // Without blocks that have no units.
+            // The team has no blocks that would be without units.
             shape.team = DivideUp(shape.units, shape.block_units);
             if (shape.team < kLeastTeam || shape.team > gpu.multiprocessors) {
               continue;

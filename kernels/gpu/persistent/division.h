@@ -1,5 +1,5 @@
-// How a layer is divided among teams of blocks: which shape of a kernel runs
-// it.
+// Divides a layer among teams of blocks, which chooses the shape of the kernel
+// that runs it.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DIVISION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DIVISION_H_
 
@@ -17,7 +17,8 @@ struct Layer {
   int items;  // Numbers in a word of 32 bits: 1 of float32, 2 of a half type.
   int num_dirs;
   int batch_size;
-  // So many layers run at the same time, each above the one before; forward.
+  // The number of layers, each above the one before, that run at the same time
+  // in the forward pass.
   int num_layers = 1;
 };
 
@@ -27,23 +28,26 @@ struct GpuLimits {
   int shared_bytes;
 };
 
-// A way to run a layer or a stack, and what a model of its time, which was
-// fitted to an H200, says a step of the whole batch takes in cycles.
+// A way to run a layer or a stack, and an estimate of the cycles that a step of
+// the whole batch takes. The estimate comes from a model that was fitted to an
+// H200.
 struct Division {
   Shape shape;
   double cycles;
 };
 
-// All that fit. None where the weights fit no team.
+// Returns all divisions that fit the GPU. There are none if no team has room
+// for the weights.
 std::vector<Division> ForwardDivisions(const Layer& layer,
                                        const GpuLimits& gpu);
 std::vector<Division> BackwardDivisions(const Layer& layer,
                                         const GpuLimits& gpu);
 
-// The one to run; false where there is none.
+// Chooses the division to run. Returns false if there are none.
 bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen);
 
-// These are defined, besides the layer's mode and type, to compile a kernel.
+// Returns the macros that a kernel is compiled with, besides those of the
+// layer's mode and type.
 std::vector<std::string> ShapeMacros(const Shape& shape);
 
 }  // namespace persistent

@@ -1,19 +1,20 @@
-// How the blocks of a team that is no cluster exchange: through memory, which
-// the L2 cache holds. Chunks are stored and loaded as a whole, and each tells
-// by its words whether it is the one that is waited for, so that there are no
-// flags and no second trips. Places are used again, in rings.
+// The exchange between the blocks of a team that is no cluster. It goes through
+// memory, which the L2 cache holds. Chunks are stored and loaded as a whole,
+// and a chunk's words tell whether it is the one that is waited for, so there
+// are no flags, which would take a second trip. Places are used again, in
+// rings.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_
 
 #include "common.cuh"
 
-// A poll takes about half a microsecond, so this is some seconds: blocks of a
-// team run at the same time, or something is wrong.
+// A poll takes about half a microsecond, so this is some seconds. The blocks of
+// a team run at the same time, so a longer wait means that something is wrong.
 constexpr int kMaxPolls = 1 << 24;
 
-// Waits for the chunks at `from`, as far as that is not null. `is_there` says
-// whether a loaded one is what is waited for. All loads of a round are on their
-// way before the first of them is looked at.
+// Waits for the chunks at those of `from` that are not null. `is_there` tells
+// whether a loaded chunk is the one that is waited for. All loads of a round
+// are under way before the first result is looked at.
 template <int kCount, typename IsThere>
 static __device__ void Receive(const char* const (&from)[kCount],
                                const IsThere& is_there,
@@ -37,21 +38,22 @@ static __device__ void Receive(const char* const (&from)[kCount],
   }
 }
 
-// The team's ring begins here.
+// Returns the address of the team's ring.
 static __device__ char* RingOfTeam(const Part& part, long long bytes) {
   const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
   return static_cast<char*>(part.ring) + team * bytes;
 }
 
-// States of h, [kRows, all units] for each step. Before and after them, places
-// are full of ones: no arithmetic and no conversion gives such a word.
+// Sends h, [kRows, all units] for each step. All bits set mark a place as
+// empty: no arithmetic and no conversion gives such a word.
 //
-// Two steps after a state its sender clears the place: it has received by then
-// what all blocks sent after they had read it. That a place was cleared must be
-// seen by whoever polls it for the next state, much later. So each thread has a
-// fence in every kFenceSteps-th step: one of the sender's comes after the
-// clearing and before a state that the receiver reads before one of its own,
-// all of them before the ring has gone round.
+// The sender of a state clears its place two steps later. By then, it has
+// received data that each block sent after it had read the state. A receiver
+// must see that the place is empty before it polls it for the next state, after
+// the ring has gone round. To make sure of that, each thread has a fence in
+// every kFenceSteps-th step. The sender clears the place, has a fence, and then
+// sends a state; a receiver reads that state and then has a fence of its own.
+// All of this happens before the ring has gone round.
 class ForwardRing {
  public:
   __device__ explicit ForwardRing(const Part& part)
@@ -81,18 +83,18 @@ class ForwardRing {
   char* first_;
 };
 
-// Parts of gradients, [TEAM, TEAM, kRows, BLOCK_UNITS] for each turn, by owner
-// and by sender. The lowest bit of a chunk, the least significant one of its
-// first number, tells which of two turns with the same place it is of: bits are
-// the numbers of times that the ring has gone round. Nobody sends a turn's
-// parts before it has those of the turn before from all blocks, who then have
-// read the parts that are overwritten.
+// Sends parts of gradients, [TEAM, TEAM, kRows, BLOCK_UNITS] for each turn, by
+// owner and by sender. The lowest bit of a chunk, which is the least
+// significant one of its first number, tells two turns with the same place
+// apart: it is the parity of the number of times that the ring has gone round.
+// A block sends a turn's parts only after it has received those of the turn
+// before from all blocks, which then have read the parts that are overwritten.
 class BackwardRing {
  public:
   __device__ explicit BackwardRing(const Part& part)
       : first_(RingOfTeam(part, kShape.backward_ring_bytes())) {}
 
-  // The parts that the block `owner` gets begin here.
+  // Returns the address of the parts that the block `owner` receives.
   __device__ char* PlaceOf(int turn, int owner) const {
     return first_ + (turn % Shape::kBackwardRing * TEAM + owner) *
                         kShape.backward_step_bytes();

@@ -1,19 +1,19 @@
-// All steps of a recurrent layer, forward, with the recurrent weights in the
-// registers and the shared memory of teams of blocks.
+// A kernel that runs all steps of a recurrent layer forward, with the recurrent
+// weights in the registers and the shared memory of teams of blocks.
 //
 // A block's warps multiply its rows of the weights by h; the sums go through
 // shared memory to its threads, which compute the cells. A cell's new state
 // goes to every block of the team, 16 bytes of one sequence at a time: in a
 // cluster by asynchronous stores, which a barrier at the receiver counts, in
 // other teams through memory. There is no other barrier between blocks in the
-// loop: nobody begins a step before all warps of all blocks have sent the last
-// one's states, so nobody still reads the copy of h that the step's stores
-// overwrite, or the sums of the last step.
+// loop. None is needed, since a block begins a step only after all warps of all
+// blocks have sent the states of the step before: then nobody still reads the
+// copy of h that the step's stores overwrite, or the sums of the step before.
 //
 // In a stack, all layers run at the same time, and other clusters multiply the
 // output of the layer below by the input weights, in the same way.
 //
-// Who compiles also defines IS_TRAINING or not.
+// Whoever compiles also defines IS_TRAINING if it is for training.
 #include "stack.cuh"
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
@@ -24,11 +24,12 @@ constexpr int kTiles = kShape.forward_warp_tiles();
 constexpr int kPitch = kShape.forward_pitch();
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
 constexpr int kChains = kShape.Chains(kTiles);
-// How many steps ahead the input side's products are loaded: a step may be
-// shorter than a load from memory takes.
+// The number of steps by which the products of the input side are loaded ahead,
+// since a step may be shorter than a load from memory takes.
 constexpr int kAhead = 2;
 
-// Four words of a row of the weights; what is past the last column is zero.
+// Loads four words of a row of the weights. Words past the last column are
+// zero.
 static __device__ Chunk LoadOperands(const Item* row, int column) {
   Chunk chunk = {};
   const bool is_aligned = NUM_UNITS * sizeof(Item) % 16 == 0 &&
@@ -49,7 +50,8 @@ static __device__ Chunk LoadOperands(const Item* row, int column) {
   return chunk;
 }
 
-// The 16 bytes of h that a lane and its neighbours have one number of each.
+// Collects 16 bytes of h, of which a lane and its neighbours have one number
+// each.
 static __device__ Chunk Gather(float h, int lane) {
   constexpr int kLanes = kShape.chunk_units();
   const float pair[2] = {h, ShuffleXor(h, 1)};
@@ -62,9 +64,9 @@ static __device__ Chunk Gather(float h, int lane) {
   return chunk;
 }
 
-// A cell's step: `sums` are the recurrent products, `inputs` what is added to
-// them, a GRU's candidate's on the recurrent side and, fourth, on the input
-// side; `gates` are what a backward pass wants.
+// Computes a cell's step. `inputs` are added to `sums`, the recurrent products;
+// those of a GRU's candidate are on the recurrent side in slot 2 and on the
+// input side in slot 3. `gates` are set to what a backward pass reads.
 static __device__ void ComputeCell(const float* sums, const float* inputs,
                                    float* h, float* c, float* gates) {
 #if defined(IS_LSTM)
@@ -83,7 +85,7 @@ static __device__ void ComputeCell(const float* sums, const float* inputs,
 #elif defined(IS_TANH)
   *h = gates[0] = Tanh(sums[0] + inputs[0]);
 #else
-  // A comparison that NaN passes.
+  // The comparison is false for NaN, which therefore stays NaN.
   const float sum = sums[0] + inputs[0];
   *h = gates[0] = sum < 0.0f ? 0.0f : sum;
 #endif
@@ -110,13 +112,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const ForwardRing ring(all.part);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
-  // The warp's tiles, and the first of its pairs.
+  // The first of the warp's tiles, and the first of its pairs.
   const int first_tile = warp / SPLITS * kTiles;
   const int split = warp % SPLITS, first_pair = split * kPairs;
 
   Barrier* const barriers = reinterpret_cast<Barrier*>(SharedMemory());
   char* const states = SharedMemory() + Shape::kBarrierBytes;
-  // [SPLITS][kRows], each row the sums unit by unit and slot by slot.
+  // [SPLITS][kRows], where a row has the sums by unit and then by slot.
   float* const sums_of_block =
       reinterpret_cast<float*>(states + kShape.forward_h_bytes());
   Chunk* const shared_weights =
@@ -161,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
   }
 
-  // The states before the first step; what stands for no unit stays zero.
+  // The states before the first step. Places that stand for no unit stay zero.
   for (int i = thread; i < kShape.forward_h_bytes() / 16; i += kThreads) {
     reinterpret_cast<Chunk*>(states)[i] = {};
   }
@@ -218,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   }
-  // The first row's sequence is the longest.
+  // Sequences are ordered by their lengths, so the first row's is the longest.
   const int steps = Sequence(sequences, first_row).length;
   const int row_step =
       is_reversed ? -sequences.time_stride : sequences.time_stride;
@@ -240,8 +242,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   };
-  // The sums of this block's rows of the weights times the numbers in shared
-  // memory, and those of a thread's cell.
+  // `multiply` multiplies this block's rows of the weights by numbers in shared
+  // memory, and `read_sums` reads the sums for a thread's cell.
   const auto multiply = [&](const char* numbers) {
     float sums[ROW_TILES][kTiles][kChains][4] = {};
 #pragma unroll
@@ -336,14 +338,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
-    // Peers read the ticket.
+    // Peers may still read the ticket in this block's shared memory.
     SynchronizeCluster();
     return;
   }
 #endif
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
-  // The lanes that have the same 16 bytes share the peers.
+  // The lanes that have the same 16 bytes divide the peers among themselves.
   constexpr int kLanes = kShape.chunk_units();
   constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
   PeerMemory peers[kPeers];
@@ -361,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   for (int step = 0; step < steps; ++step) {
     const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
-    // All that does not depend on what peers send comes before the wait.
+    // Work that does not depend on what peers send comes before the wait.
     float added[kRounds][kSlots];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -390,10 +392,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         ArmBarrier(barriers + current, kShape.forward_step_bytes());
       }
     } else if (step > 0) {
-      // All of h, [kRows, all units].
+      // Receives all of h, [kRows, all units].
       constexpr int kOfRow = kShape.all_units() / kLanes;
       constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
-      // The weights leave registers for so many chunks.
+      // Beside the weights, the registers have room for this many chunks.
       constexpr int kMost = kItems == 1 ? 4 : 8;
       constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
       const char* const place = ring.PlaceOf(step - 1);
@@ -436,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         c[round] = new_c;
       }
       if (step + 1 < steps) {
-        // All lanes take part, those without a cell too.
+        // All lanes take part in the shuffles, those without a cell too.
         const Chunk chunk = Gather(h[round], lane);
         const int chunk_of_row = (rank * BLOCK_UNITS + cell.unit) / kLanes;
         if (IS_CLUSTER) {
@@ -458,7 +460,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     }
     if (!IS_CLUSTER) ForwardRing::EndStep(step);
-    // Only memory waits for these stores, so they come last.
+    // No block of the team waits for these stores, so they come last.
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       if (step >= length[round]) continue;
@@ -493,8 +495,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);
 #endif
   }
-  // Past a sequence's end, outputs are zero. One whose length was out of range
-  // has no other steps, and shows it.
+  // Past a sequence's end, outputs are zero. A sequence whose length was out of
+  // range has no steps, so all its outputs are set here, to NaN.
   for (int row = 0; row < kRows; ++row) {
     const Sequence sequence(sequences, first_row + row);
     if (sequence.b < 0) continue;
@@ -514,6 +516,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
     }
   }
-  // A peer's memory must outlive the stores to it.
+  // A block's shared memory must outlive its peers' stores to it.
   if (IS_CLUSTER) SynchronizeCluster();
 }

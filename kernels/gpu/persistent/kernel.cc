@@ -53,19 +53,20 @@ RnnStatus Limits(GpuLimits* limits) {
                    &limits->shared_bytes);
 }
 
-// Those that were used, by a description of each.
+// The persistent kernels that the process has used, and a text for each.
 class UsedKernels {
  public:
   static UsedKernels& Instance() {
-    // Never destroyed: threads may run until the process ends.
+    // The object is never destroyed, since threads may run until the process
+    // ends.
     alignas(UsedKernels) static char storage[sizeof(UsedKernels)];
     static UsedKernels* const used = ::new (storage) UsedKernels;
     return *used;
   }
 
   using Key = std::tuple<int, int, bool, bool, int, int, int, int, int>;
-  // How a layer is divided and, once there was an attempt to compile that, what
-  // became of it; a failure is not tried again.
+  // The division of a layer and, once it was compiled, the kernel or the
+  // failure. A failure is not tried again.
   struct Known {
     RnnStatus status;
     Division division = {};
@@ -97,7 +98,8 @@ class UsedKernels {
   }
   void Add(const Key& key, const Known& known) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Batches of ever new sizes share kernels, but not these entries.
+    // A program whose batch sizes keep changing makes ever more of these
+    // entries, though they share kernels.
     if (kernels_.size() >= kMaxKnown) kernels_.clear();
     kernels_[key] = known;
   }
@@ -191,14 +193,14 @@ RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
   for (const auto& [attribute, value] :
        {std::pair(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                   static_cast<int>(config.sharedMemBytes)),
-        // Clusters of 16 blocks.
+        // Clusters of 16 blocks are larger than what CUDA calls portable.
         std::pair(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)}) {
     CRNN_RETURN_IF_ERROR(
         CudaStatus(Gpu().cuda.cuKernelSetAttribute(attribute, value,
                                                    kernel->kernel_, device),
                    "set a kernel's attributes"));
   }
-  // A team may never run where only a part of the GPU can be used.
+  // If only a part of the GPU can be used, it may have no room for a team.
   int clusters = 0;
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Gpu().cuda.cuOccupancyMaxActiveClusters(
@@ -213,7 +215,8 @@ RnnStatus Kernel::Compile(const KernelChoice& choice, const Shape& shape,
 
 namespace {
 
-// Tells what is known of a kernel, at least how it is divided.
+// Finds what is known of a kernel. If nothing is known, decides how the layer
+// is divided.
 RnnStatus FindOrPlan(const KernelChoice& choice, const UsedKernels::Key& key,
                      UsedKernels::Known* known) {
   if (!UsedKernels::Instance().Find(key, known)) {
@@ -333,7 +336,7 @@ RnnStatus Kernel::EnqueueParts(CUstream stream, int teams, int num_dirs,
             "clear a ring"));
       }
       if (!shape_.is_cluster) {
-        // The driver sees to it that all blocks run at the same time.
+        // The driver then makes sure that all blocks run at the same time.
         attribute = {};
         attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
         attribute.value.cooperative = 1;
@@ -360,7 +363,8 @@ RnnStatus Launch(CUkernel kernel, CUstream stream, int64_t blocks,
                     "launch a kernel");
 }
 
-// One thread for each number, as far as there are threads.
+// Launches one thread for each number, up to a limit; beyond it, threads take
+// several numbers each.
 RnnStatus LaunchOver(CUkernel kernel, CUstream stream, int64_t count,
                      void** parameters) {
   const int64_t blocks =
@@ -373,7 +377,7 @@ RnnStatus LaunchOver(CUkernel kernel, CUstream stream, int64_t count,
 
 RnnStatus Auxiliary::Get(RnnDataType dtype, Auxiliary* kernels) {
   using Known = std::map<std::pair<CUdevice, RnnDataType>, Auxiliary>;
-  // Never destroyed: threads may run until the process ends.
+  // The map is never destroyed, since threads may run until the process ends.
   alignas(Known) static char storage[sizeof(Known)];
   static Known* const known = ::new (storage) Known;
   static std::mutex mutex;

@@ -1,4 +1,4 @@
-// The persistent kernels and the small ones around them, compiled.
+// Compiles and launches the persistent kernels and the small ones around them.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 
@@ -15,11 +15,12 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// The persistent kernels ask for compute capability 9.0, since clusters and
-// their memory came with it.
+// Says why if the device cannot run the persistent kernels. They need compute
+// capability 9.0, which introduced clusters and their memory, and a driver that
+// has all functions for graphs.
 RnnStatus CheckDevice();
 
-// These decide which persistent kernel runs.
+// These properties decide which persistent kernel runs.
 struct KernelChoice {
   RnnMode rnn_mode;
   RnnDataType dtype;
@@ -28,36 +29,38 @@ struct KernelChoice {
   int num_units;
   int num_dirs;
   int batch_size;
-  int num_layers;  // 1, or those of a stack, which run at the same time.
+  int num_layers;  // 1, or the layers of a stack, which run at once.
 };
 
-// One direction of a pass through a layer, in both directions of the layer, or
-// through a stack of layers.
+// A kernel that runs a pass, forward or backward, through all directions of a
+// layer or, forward only, through a stack of layers.
 class Kernel {
  public:
-  // The ways to divide the layer on the current context's device; an error
-  // where there is none. Compiles nothing.
+  // Finds the ways to divide the layer on the current context's device. It is
+  // an error if there is none. Compiles nothing.
   static RnnStatus Divide(const KernelChoice& choice,
                           std::vector<Division>* divisions);
-  // About how many cycles a step of the whole batch, and stack, takes, or why
-  // the kernel cannot be had. Compiles nothing.
+  // Estimates the cycles that a step takes, for the whole batch and in a stack
+  // for all layers. The status says why if the kernel cannot be had. Compiles
+  // nothing.
   static RnnStatus Plan(const KernelChoice& choice, double* cycles);
-  // Compiles, unless that was done before. A failure is remembered.
+  // Gets the kernel, and compiles it unless that was done before. A failure is
+  // remembered.
   static RnnStatus Get(const KernelChoice& choice, Kernel* kernel);
-  // The same for two kernels, at the same time, of which `kernel` becomes the
-  // first.
+  // Gets the kernels of both choices, which are compiled at the same time, and
+  // sets `kernel` to that of `choice`. Fails if either fails.
   static RnnStatus GetBoth(const KernelChoice& choice,
                            const KernelChoice& other, Kernel* kernel);
-  // The same for a shape that need not be the one to be chosen.
+  // Compiles a kernel for a shape that need not be the one that Get chooses.
   static RnnStatus Compile(const KernelChoice& choice, const Shape& shape,
                            Kernel* kernel);
 
   const Shape& shape() const { return shape_; }
-  // The memory that its teams need to exchange in. `num_dirs` is the number of
-  // stages where it runs a stack.
+  // The bytes of the memory through which the kernel's teams exchange.
+  // `num_dirs` is the number of stages if the kernel runs a stack.
   size_t ring_bytes(int teams, int num_dirs) const;
-  // `arguments` are ForwardArguments or BackwardArguments, as the kernel's; it
-  // sets their part.
+  // Enqueues the kernel. `arguments` are ForwardArguments or BackwardArguments,
+  // whichever the kernel takes; this sets their part.
   template <typename Arguments>
   RnnStatus Enqueue(CUstream stream, int teams, int num_dirs, void* ring,
                     Arguments* arguments) const {
@@ -69,14 +72,14 @@ class Kernel {
   struct Grid {
     int teams, dirs;
   };
-  // One launch may run all teams, unless they wait for each other elsewhere
-  // than in a cluster: then it may run no more than the GPU runs at the same
-  // time.
+  // The most teams and directions that one launch may run. There is no limit
+  // for clusters. Blocks of other teams wait for each other, so one launch may
+  // run no more of them than the GPU runs at the same time.
   Grid MostAtOnce(int teams, int num_dirs) const;
   size_t RingBytes(const Grid& grid) const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
-  // `part` belongs to the arguments.
+  // `part` is a member of `arguments`.
   RnnStatus EnqueueParts(CUstream stream, int teams, int num_dirs, void* ring,
                          Part* part, void* arguments) const;
 
@@ -86,14 +89,15 @@ class Kernel {
   int teams_at_once_ = 0;
 };
 
-// See auxiliary.cu for what they do. Counts are numbers, not bytes.
+// The small kernels, which auxiliary.cu describes. Counts are in numbers, not
+// bytes.
 class Auxiliary {
  public:
   static RnnStatus Get(RnnDataType dtype, Auxiliary* kernels);
 
   RnnStatus StoreLengths(CUstream stream, const int32_t* lengths, int count,
                          int64_t* to) const;
-  // `to` is the device's memory, as the seed that dropout is given.
+  // `to` is in device memory, as is the seed that ApplyDropout takes.
   RnnStatus StoreSeed(CUstream stream, const uint64_t seed[2],
                       uint64_t* to) const;
   RnnStatus OrderSequences(CUstream stream, const int64_t* given, int batch,
@@ -117,12 +121,13 @@ class Auxiliary {
   CUkernel lengths_, seed_, order_, dropout_, spread_, gather_, copy_, biases_;
 };
 
-// [batch] lengths from a mask, bool [batch, steps] or, time-major, [steps,
-// batch]; -1 for a sequence whose true values are not all at its beginning.
+// Enqueues the computation of lengths, [batch], from a mask, bool [batch,
+// steps] or, time-major, [steps, batch]. The length is -1 for a sequence whose
+// true values are not all at its beginning.
 RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
                                int steps, bool time_major, int64_t* lengths);
 
-// A line for each persistent kernel that this process has used.
+// Returns a line for each persistent kernel that this process has used.
 std::string KernelsText();
 
 }  // namespace persistent

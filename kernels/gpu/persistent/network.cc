@@ -14,8 +14,8 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-// Enough for cuBLAS to divide the long sums of weights' gradients among all
-// multiprocessors.
+// This is enough for cuBLAS to divide the long sums of weights' gradients among
+// all multiprocessors.
 constexpr size_t kBlasBytes = size_t{8} << 20;
 constexpr int kMaxDirs = 2;
 // Layers that run at the same time must promise to take less than this share of
@@ -62,7 +62,7 @@ RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
 
 }  // namespace
 
-// Training keeps this for the backward pass, layer by layer.
+// The layout of the reserve space, which training keeps for the backward pass.
 struct Network::Reserve {
   struct Layer {
     std::array<char*, kMaxDirs> gates = {}, previous_h = {};
@@ -102,8 +102,8 @@ struct Network::Reserve {
   }
 };
 
-// In inference, layers that do not run at the same time take turns in the same
-// memory.
+// The layout of a forward pass's workspace. In inference, layers that do not
+// run at the same time take turns in the same memory.
 struct Network::ForwardWorkspace {
   void* blas;
   void* ring;
@@ -141,9 +141,9 @@ struct Network::BackwardWorkspace {
   void* blas;
   void* ring;
   std::array<float*, kMaxDirs> bias_sums = {};
-  // Gradients of layers' outputs, of two layers by turns.
+  // The gradients of layers' outputs; layers use the two by turns.
   std::array<char*, 2> gradients = {};
-  char* input = nullptr;  // The network's, without what is in its padding.
+  char* input = nullptr;  // The network's input, with zeros in its padding.
 
   BackwardWorkspace(const Network& network, Arena* arena) {
     const RnnSpec& spec = network.spec_;
@@ -169,7 +169,8 @@ RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
   const RnnSpec& spec = problem.spec;
   *choice = ChoiceOf(problem, is_backward);
   CRNN_RETURN_IF_ERROR(Kernel::Plan(*choice, cycles));
-  // Between layers, dropout and other directions take what is whole.
+  // Dropout and a second direction need all steps of the layer below at once,
+  // so networks that have either do not run as a stack.
   if (is_backward || spec.num_layers == 1 ||
       spec.num_layers > ForwardArguments::kMaxLayers || spec.num_dirs() > 1 ||
       UsesDropout(problem)) {
@@ -193,7 +194,7 @@ RnnStatus Network::Plan(const RnnProblem& problem, bool allow_tf32,
   KernelChoice choice;
   CRNN_RETURN_IF_ERROR(ChooseKernel(problem, false, &choice, cycles));
   if (!problem.is_training) return {};
-  // A pass that could not go back need not begin.
+  // A forward pass in training is of no use if its backward pass cannot run.
   double backward = 0.0;
   CRNN_RETURN_IF_ERROR(ChooseKernel(problem, true, &choice, &backward));
   *cycles += backward;
@@ -302,9 +303,9 @@ RnnStatus Network::Dropout(CUstream stream, const Sequences& sequences,
       static_cast<int>(layer), seed, spec_.dropout, values);
 }
 
-// c = a * b, row-major, [m, k] by [k, n], or added to it; a transposed operand
-// is stored the other way round. cuBLAS, which is column-major, sees the
-// transposes of all three.
+// Computes c = a * b, row-major, [m, k] by [k, n]; with `adds`, it is added to
+// c. A transposed operand is stored the other way round. cuBLAS, which is
+// column-major, sees the transposes of all three.
 RnnStatus Network::Multiply(const Handles& handles, bool transposes_a,
                             bool transposes_b, int64_t m, int64_t n, int64_t k,
                             const void* a, int64_t lda, const void* b,
@@ -442,8 +443,8 @@ RnnStatus Network::Forward(const Handles& handles,
   return {};
 }
 
-// The gradients of a pseudo-layer's matrices. A GRU's candidate has its
-// recurrent side's gradient in the slot past the gates.
+// Computes the gradients of a pseudo-layer's matrices. The gradient of the
+// recurrent side of a GRU's candidate is in the slot after the gates.
 RnnStatus Network::BackwardWeights(const Handles& handles,
                                    const ParamLayout::PseudoLayer& at,
                                    int64_t input_size, const void* layer_input,

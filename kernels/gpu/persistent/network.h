@@ -1,5 +1,6 @@
-// A network's passes by the persistent kernels: the products around them, the
-// memory between them, and their order.
+// Runs a network's passes with the persistent kernels. A network adds the
+// matrix products around these kernels, the memory between them, and their
+// order.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_
 
@@ -15,35 +16,41 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// Where a pass is enqueued. The pass sets the handle's stream and workspace.
+// The handles that a pass is enqueued with. The pass sets the stream and the
+// workspace of `blas`.
 struct Handles {
   cublasHandle_t blas;
   CUstream stream;
 };
 
-// Made for one call: all that is costly is kept by the kernels.
+// A network is made for one call. That costs little, since compiled kernels are
+// kept in the process.
 class Network {
  public:
-  // About how many cycles a step of a layer takes, in training forward and
-  // backward together. kUnimplemented says why the kernels do not run the
-  // problem on the current context's device. Compiles nothing.
+  // Estimates the cycles that a step of a layer takes, in training forward and
+  // backward together. A status of kUnimplemented says why the kernels do not
+  // run the problem on the current context's device. Compiles nothing.
   static RnnStatus Plan(const RnnProblem& problem, bool allow_tf32,
                         double* cycles);
 
   // Compiles the kernels of a forward pass or, with `is_backward`, of a
-  // backward pass, if they are not there already. For a problem with a plan.
+  // backward pass, unless that was done before. In training, a forward pass
+  // compiles those of its backward pass too. Plan must have succeeded for the
+  // problem.
   static RnnStatus Create(const RnnProblem& problem, bool is_backward,
                           Network* network);
 
-  // Sizes in bytes; workspaces have room for Replay::Capture.
+  // Sizes in bytes. Those of the workspaces include Replay::kRegionSlack.
   size_t reserve_size() const;
   size_t forward_workspace_size() const;
   size_t backward_workspace_size() const;
 
-  // Enqueues what a forward pass begins with: sequences' lengths and seeds
-  // change from call to call, and the host may know them.
+  // Enqueues the beginning of a forward pass: it stores sequence lengths and
+  // seeds, which change from call to call and may be in host memory, so this
+  // part cannot be replayed.
   RnnStatus Prepare(CUstream stream, const RnnForwardBuffers& buffers) const;
-  // Enqueues the rest, which depends on nothing but addresses.
+  // Enqueues the rest of the pass. It depends on addresses alone, so it can be
+  // replayed.
   RnnStatus Enqueue(Pass pass, const Handles& handles,
                     const CallAddresses& addresses) const;
 
@@ -59,18 +66,20 @@ class Network {
   RnnStatus Backward(const Handles& handles,
                      const CallAddresses& addresses) const;
 
-  // The kernel that runs a pass, and about how many cycles it takes for a step
-  // of a layer.
+  // Chooses the kernel that runs a pass, and estimates the cycles that it takes
+  // for a step of a layer.
   static RnnStatus ChooseKernel(const RnnProblem& problem, bool is_backward,
                                 KernelChoice* choice, double* cycles);
-  // Directions of a layer, or stages of a stack, that run at the same time.
+  // The number of directions of a layer, or stages of a stack, that run at the
+  // same time.
   int AtOnce() const;
-  // Numbers of a step of all sequences, of `width` each.
+  // The bytes of a buffer with `width` numbers for each step of each sequence.
   size_t StepsBytes(int64_t width) const;
-  // The kernel's teams exchange in memory of this size.
+  // The bytes of the memory through which the kernel's teams exchange.
   size_t RingBytes() const;
   Sequences SequencesOf(const int* lengths, const int* order) const;
-  // The bits of all steps, of `width` numbers each.
+  // Sets all bits of a buffer with `width` numbers for each step of each
+  // sequence.
   RnnStatus SetToOnes(const Handles& handles, void* steps, int64_t width) const;
   RnnStatus Dropout(CUstream stream, const Sequences& sequences, int64_t layer,
                     const uint64_t* seed, void* values) const;
@@ -85,9 +94,11 @@ class Network {
                             void* params_backprop) const;
   const void* At(const void* base, int64_t items) const;
   void* At(void* base, int64_t items) const;
-  // A parameter's address; null for one that there is not.
+  // Returns a parameter's address, or null if its offset says that there is
+  // none.
   const void* Param(const void* params, int64_t offset) const;
-  // Where a pseudo-layer's states begin, and how far sequences are apart.
+  // The first number of a pseudo-layer's states, and the numbers from one
+  // sequence's state to the next one's.
   int64_t StateOffset(int64_t pseudo_layer) const;
   int64_t StateStride() const;
 

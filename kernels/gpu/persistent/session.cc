@@ -8,13 +8,13 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-// Changing shapes make new ones.
+// Every new shape makes a new entry.
 constexpr size_t kMaxPasses = 1024;
 // All replays of the process take at most this.
 constexpr size_t kMaxReplayBytes = size_t{512} << 20;
-// A pass is captured at this use. To capture it takes as long as to enqueue it
-// some times, so where there are more passes than room, and they push each
-// other out, it must have been wanted more often.
+// A pass is captured at this use. Capturing takes as long as enqueuing the pass
+// several times. So if there are more passes than room for them, and they push
+// each other out, a pass must have been used more often.
 constexpr int64_t kCapturedUse = 2, kCapturedUseOfMany = 16;
 
 }  // namespace
@@ -86,7 +86,8 @@ bool Session::MakeRoom() {
   return Replay::TotalBytes() < kMaxReplayBytes;
 }
 
-// Nothing runs, so that the call's own workspace can stand for all memory.
+// Nothing runs during a capture, so the call's own workspace can stand for all
+// memory.
 RnnStatus Session::Capture(const Network& network, Pass pass,
                            const CallAddresses& addresses,
                            std::unique_ptr<Replay>* replay) {

@@ -1,5 +1,5 @@
-// The persistent kernels' calls in one stream share a handle of cuBLAS and the
-// passes that were captured.
+// The calls of the persistent kernels in one stream share a session, which has
+// a handle of cuBLAS and the passes that were captured.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SESSION_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SESSION_H_
 
@@ -26,14 +26,13 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Enqueues a pass, after Network::Prepare.
+  // Enqueues a pass. A forward pass needs Network::Prepare before.
   RnnStatus Enqueue(const Network& network, Pass pass,
                     const CallAddresses& addresses);
-  // The same by a replay, if passes like it have been enqueued before. Small
-  // networks take the host longer to enqueue, kernel by kernel, than the GPU to
-  // run.
-  // `may_make` says whether graphs may be made, not only launched; `why` is
-  // left the reason for which there is none, if that is new.
+  // Enqueues a pass as a replay, if passes like it have been enqueued before,
+  // and otherwise like Enqueue. Small networks take the host longer to enqueue,
+  // kernel by kernel, than the GPU to run. `may_make` says whether graphs may
+  // be made, not only launched. If a replay fails, `why` is set to the reason.
   RnnStatus EnqueueReplay(const Network& network, Pass pass,
                           const CallAddresses& addresses, bool may_make,
                           std::string* why);
@@ -42,7 +41,8 @@ class Session {
   using Entry = std::pair<std::string, PassReplay>;
 
   PassReplay* Find(const RnnProblem& problem, Pass pass);
-  // Tells whether one more pass may be captured.
+  // Tells whether one more pass may be captured, and drops old replays if there
+  // are too many.
   bool MakeRoom();
   RnnStatus Capture(const Network& network, Pass pass,
                     const CallAddresses& addresses,
@@ -50,9 +50,9 @@ class Session {
 
   CublasHandle blas_;
   CUstream stream_ = nullptr, capture_stream_ = nullptr;
-  // The most recently used first.
+  // The passes, the most recently used first.
   std::list<Entry> passes_;
-  bool has_forgotten_ = false;  // Some of them, for want of room.
+  bool has_forgotten_ = false;  // True once a pass was dropped.
   std::unordered_map<std::string, std::list<Entry>::iterator> index_;
 };
 

@@ -1,18 +1,20 @@
-// How the layers of a stack follow each other in one launch. Each cluster has
-// some of the sequences in one stage: a layer's recurrence, or the products of
-// an upper layer's input weights with the output of the layer below. Stages
-// fetch the steps of the one before as they appear in memory, which was full of
-// ones: no arithmetic and no conversion gives such a number.
+// The exchange between the layers of a stack, which run in one launch. Each
+// cluster has some of the sequences in one stage: a layer's recurrence, or the
+// products of an upper layer's input weights with the output of the layer
+// below. A stage fetches the steps of the stage before it as they appear in
+// memory. All bits set mark a number that is not there yet: no arithmetic and
+// no conversion gives such a number.
 //
-// They wait for earlier stages alone, and tickets see to it that these have
-// begun, so that nobody waits for what cannot run.
+// A stage waits for earlier stages alone. A cluster takes its stage by a
+// ticket, so that clusters of earlier stages have always begun before it, and
+// no cluster waits for one that cannot run.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STACK_CUH_
 
 #include "exchange.cuh"
 
-// The number of clusters that have begun before this one. The counter is full
-// of ones at first.
+// Returns the number of clusters that have begun before this one. All bits of
+// the counter are set at first, which stands for -1.
 static __device__ int TakeTicket(void* counter) {
   Word* const ticket =
       reinterpret_cast<Word*>(SharedMemory() + 2 * sizeof(Barrier));
@@ -31,7 +33,7 @@ static __device__ bool IsThere(Item item) {
 #endif
 }
 
-// Whether all numbers of a chunk are there, which are stored one by one.
+// Tells whether all numbers of a chunk are there. They are stored one by one.
 static __device__ bool AreThere(const Chunk& chunk) {
   bool are_there = true;
 #pragma unroll
@@ -46,7 +48,8 @@ static __device__ bool AreThere(const Chunk& chunk) {
   return are_there;
 }
 
-// Waits for a number at `from`, of which `item` was there before.
+// Waits for the number at `from`. `item` is the result of an earlier load,
+// which may have been too early.
 static __device__ void Receive(const Item* from, Item* item) {
   for (int polls = 0; !IsThere(*item); ++polls) {
     if (polls > kMaxPolls) Abort();
@@ -54,7 +57,7 @@ static __device__ void Receive(const Item* from, Item* item) {
   }
 }
 
-// A thread's share of the steps of the layer below.
+// A thread's share of the layer below's steps.
 class LayerBelow {
  public:
   __device__ LayerBelow(const void* output, const Sequences& sequences,
@@ -74,7 +77,7 @@ class LayerBelow {
     }
   }
 
-  // Asks for a step, which may not be there yet. A sequence that has ended has
+  // Loads a step, which may not be there yet. A sequence that has ended gets
   // zeros.
   __device__ void Load(int step) {
 #pragma unroll
@@ -83,7 +86,7 @@ class LayerBelow {
       if (step < length_[i]) ahead_[i] = LoadOfOthers(At(i, step));
     }
   }
-  // Waits for the step that was asked for last and stores it to `to`, rows of
+  // Waits for the step that was loaded last, and stores it to `to`, the rows of
   // states in shared memory.
   __device__ void Store(int step, char* to) {
     const char* missing[kCount];

@@ -12,16 +12,20 @@ namespace cudnn_rnn_tf {
 namespace {
 
 constexpr int64_t kWarps = 8, kThreads = 32 * kWarps;
-// mma's columns; of float32, whose sums the lanes have in registers.
+// The tensor cores' instruction mma takes eight sequences, one for each column.
+// In float32, a lane holds the sums of all sequences in registers, which have
+// room for four.
 constexpr int64_t kMaxBatch = 8, kMaxBatchOfFloat32 = 4;
 constexpr int64_t kChunkBytes = 16, kSliceBytes = 64;
-// Beyond these the text, whose loops are unrolled, is long to compile.
+// A kernel beyond these limits takes long to compile, since its loops are
+// unrolled.
 constexpr int64_t kMaxChunks = 256, kMaxRounds = 4;
-// A thread's, of which it needs some for itself: with these, the compiler moves
-// next to nothing to memory.
+// A thread has kRegisters. It needs kOtherRegisters and, for each round,
+// kRegistersOfRound for other things than weights: with these numbers, the
+// compiler moves next to nothing to memory.
 constexpr int64_t kRegisters = 255, kOtherRegisters = 20,
                   kRegistersOfRound = 32;
-// Streamed weights may count on this part of the L2 cache.
+// Streamed weights are assumed to get this part of the L2 cache.
 constexpr double kKeptPart = 0.6;
 
 struct Device {
@@ -51,7 +55,8 @@ RnnStatus NotResident(const std::string& why) {
           "the algorithm resident cannot run this: " + why};
 }
 
-// This says where the weights are, in the words of the kernel's text.
+// The division of the weights among blocks and kinds of memory. The macros of
+// resident.cu with these names say more.
 struct Division {
   int64_t units, blocks;
   int64_t in_registers, in_shared, ahead;
@@ -77,7 +82,8 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
   }
   const int64_t gates = NumGates(shape.rnn_mode);
   int64_t units = DivideUp(shape.num_units, device.blocks);
-  // A word that is written is of whole units.
+  // A block writes words of two numbers of a half type, so it has whole pairs
+  // of units.
   if (!is_float) units += units % 2;
   const int64_t rows = gates * units, groups = DivideUp(rows, 8);
   const int64_t slices = DivideUp(shape.num_units * item / kSliceBytes, kWarps);
@@ -115,9 +121,10 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
     return static_cast<double>(streamed() * kThreads * kChunkBytes *
                                division->blocks);
   };
-  // Data that stay in the L2 cache come soon enough when they are wanted.
-  // Fetching ahead takes shared memory, if there is enough; its slots come
-  // round once a step.
+  // Weights that stay in the L2 cache are loaded when they are needed, which is
+  // soon enough. Others are fetched ahead, to slots in shared memory if there
+  // is enough of it. The number of streamed chunks is then a multiple of the
+  // number of slots, so that a chunk has the same slot in every step.
   if (streamed_bytes() > l2_bytes) {
     const int64_t chunks_of_shared = chunks - division->in_registers;
     int64_t most_in_shared = -1;
@@ -173,7 +180,8 @@ std::vector<std::string> Macros(const ResidentShape& shape,
         std::pair("AHEAD", division.ahead)}) {
     macros.push_back(std::string(name) + "=" + std::to_string(value));
   }
-  // Whole numbers alone are written, since the locale decides how others look.
+  // The fraction is written with whole numbers, since the locale decides how a
+  // decimal point looks.
   macros.push_back("KEPT=(" +
                    std::to_string(std::lround(1000 * division.kept)) +
                    "/1000.0f)");
@@ -207,7 +215,8 @@ RnnStatus ResidentKernel::Enqueue(CUstream stream,
       &a.weights, &a.input_bias, &a.recurrent_bias, &a.projected,  &a.first_h,
       &a.first_c, &a.output,     &a.last_h,         &a.last_c,     &a.first,
       &a.steps,   &a.num_steps,  &a.stride,         &a.is_reversed};
-  // Its blocks wait for each other, so that all must run at once.
+  // The kernel's blocks wait for each other, so all must run at the same time;
+  // a cooperative launch guarantees that.
   return CudaStatus(Gpu().cuda.cuLaunchCooperativeKernel(
                         reinterpret_cast<CUfunction>(kernel_), blocks_, 1, 1,
                         kThreads, 1, 1, shared_bytes_, stream, pointers),

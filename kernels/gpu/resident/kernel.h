@@ -7,36 +7,41 @@
 
 namespace cudnn_rnn_tf {
 
-// The kernel is compiled for this.
+// The kernel is compiled for these sizes and types.
 struct ResidentShape {
   RnnMode rnn_mode;
   RnnDataType dtype;
   int64_t num_units, batch_size;
 };
 
-// One layer in one direction, some of its steps. Device memory; the type is the
-// shape's unless said otherwise, H are the units, B is the batch, G the gates.
+// The arguments of a launch, which runs some steps of one layer in one
+// direction. Addresses are of device memory and of the shape's type unless said
+// otherwise. H is the number of units, B the batch size and G the number of
+// gates.
 struct ResidentArguments {
-  CUdeviceptr weights;                     // [G * H, H], at multiples of 16.
+  CUdeviceptr weights;                     // [G * H, H], aligned to 16 bytes.
   CUdeviceptr input_bias, recurrent_bias;  // [G * H]; 0 for none.
   CUdeviceptr projected;                   // float, [steps, B, G * H].
-  CUdeviceptr first_h, first_c;            // [B, H], h at multiples of 16.
-  // [num_steps, B, stride], of which the first H of each row are written. What
-  // is not written yet has all bits set; at multiples of 16.
+  CUdeviceptr first_h, first_c;            // [B, H]; h aligned to 16 bytes.
+  // [num_steps, B, stride], aligned to 16 bytes, of which the first H numbers
+  // of each row are written. All bits of an output must be set until it is
+  // written, since blocks poll for it.
   CUdeviceptr output;
   CUdeviceptr last_h, last_c;  // [B, H].
-  // Which steps in the order of reading, of how many; those from 1 on go on
-  // from what is in `output` and `last_c`.
+  // The launch runs `steps` of `num_steps` steps, from `first` on in the order
+  // of reading. Unless `first` is 0, it continues from the states in `output`
+  // and `last_c`.
   int first, steps, num_steps;
   int stride;
-  int is_reversed;  // 1: from the last step of time to the first.
+  int is_reversed;  // 1 if steps run backwards in time.
 };
 
-// Compiled for the current context's device.
+// The kernel, compiled for the current context's device.
 class ResidentKernel {
  public:
-  // Compiles, unless that was done before in the process, which takes a tenth
-  // of a second to two. Says why where there is none for the shape or device.
+  // Compiles the kernel unless the process has done so before, which takes 0.1
+  // to 2 seconds. The status says why if the kernel cannot run the shape on the
+  // device.
   static RnnStatus Get(const ResidentShape& shape, ResidentKernel* kernel);
 
   RnnStatus Enqueue(CUstream stream, const ResidentArguments& arguments) const;

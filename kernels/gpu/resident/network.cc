@@ -9,12 +9,13 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A product's results take at most this, which bounds the steps at once.
-// Between two such parts the weights are loaded anew, as long as a few steps
-// take.
+// A product's results take at most this many bytes, which limits the steps of
+// one launch of the kernel. Each launch loads the weights anew, which takes as
+// long as a few steps.
 constexpr int64_t kProjectedBytes = int64_t{32} << 20;
-// cuBLAS sums products of few results in parts. It gets memory for so many
-// parts, at most this much, and at least what its documentation calls enough.
+// cuBLAS sums products of few results in parts. Its workspace has room for
+// kBlasParts parts, but no more than kMaxBlasBytes and no less than
+// kMinBlasBytes, which its documentation calls enough.
 constexpr int64_t kBlasParts = 4;
 constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
 constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
@@ -40,7 +41,8 @@ struct ResidentNetwork::Workspace {
   size_t blas_bytes;
   void* blas;
   float* projected;
-  // One layer's outputs, while another's are where the last one's will be.
+  // The layers write by turns to this and to the network's output, so that the
+  // last layer writes to the latter.
   char* outputs = nullptr;
 
   Workspace(const ResidentNetwork& network, Arena* arena) {
@@ -88,8 +90,8 @@ size_t ResidentNetwork::workspace_size() const {
   return arena.used();
 }
 
-// In cuBLAS's order, column-major: the weights, [input_size, G * H] there, are
-// transposed.
+// cuBLAS is column-major: it sees the weights as [input_size, G * H], so they
+// are transposed.
 RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const Buffers& buffers,
                                    int64_t pseudo_layer, CUdeviceptr inputs,
                                    int64_t input_size, int64_t first,

@@ -1,4 +1,4 @@
-// A network in inference by our own kernel and cuBLAS, without cuDNN.
+// Runs a network in inference with our own kernel and cuBLAS, without cuDNN.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_NETWORK_H_
 
@@ -10,19 +10,22 @@
 
 namespace cudnn_rnn_tf {
 
-// Thread-compatible. Each layer's input side is one matrix product for as many
-// steps as have room in the workspace, then the kernel runs these steps.
+// For each layer, one matrix product computes the input side of as many steps
+// as the workspace has room for, and then the kernel runs these steps.
+// Thread-compatible.
 class ResidentNetwork {
  public:
-  // Device memory: what cudnnRNNForward takes, in time-major order.
+  // Addresses of device memory. They are those that cudnnRNNForward takes, in
+  // time-major order.
   struct Buffers {
     CUdeviceptr params, input, input_h, input_c;
     CUdeviceptr output, output_h, output_c;
-    CUdeviceptr workspace;  // At a multiple of Arena::kAlign.
+    CUdeviceptr workspace;  // Aligned to Arena::kAlign.
   };
 
-  // Says why where there is no kernel for the problem. The float32 products
-  // follow `allow_tf32` on the input side; the recurrent side is exact.
+  // The status says why if the kernel cannot run the problem. In float32,
+  // `allow_tf32` decides how the input side is multiplied; the recurrent side
+  // is always multiplied in full float32.
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
                           std::unique_ptr<ResidentNetwork>* network);
 
@@ -31,13 +34,14 @@ class ResidentNetwork {
                     const Buffers& buffers) const;
 
  private:
-  // Its parts; only laid out without an address.
+  // The parts of the workspace. Without an address, they are only laid out.
   struct Workspace;
 
   ResidentNetwork(const RnnProblem& problem, bool allow_tf32)
       : problem_(problem), layout_(problem.spec), allow_tf32_(allow_tf32) {}
   int64_t StepsAtOnce() const;
-  // `steps` steps of time from `first`, [steps * B, G * H].
+  // Computes the input side of `steps` time steps from `first` on. `projected`
+  // is [steps * B, G * H].
   RnnStatus Project(cublasHandle_t blas, const Buffers& buffers,
                     int64_t pseudo_layer, CUdeviceptr inputs,
                     int64_t input_size, int64_t first, int64_t steps,

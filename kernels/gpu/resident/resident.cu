@@ -1,21 +1,26 @@
-// All steps of a layer in inference, with the recurrent weights in registers
-// and shared memory. kernel.cc compiles and launches it.
+// A kernel that runs steps of a layer in inference, with the recurrent weights
+// in registers and shared memory. kernel.cc compiles and launches it.
 //
-// Macros, all set by who compiles: NUM_UNITS, BATCH, GATES; UNITS, of a block;
-// WARPS; the chunks of weights that a lane has in registers (IN_REGISTERS) and
-// in shared memory (IN_SHARED), and how many it fetches ahead of what has no
-// room there (AHEAD); KEPT, the part of those that should stay in the L2 cache;
-// one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; one of IS_LSTM, IS_GRU, IS_TANH
-// and IS_RELU.
+// Whoever compiles it sets these macros:
+//   NUM_UNITS, BATCH, GATES  the sizes of the layer
+//   UNITS, WARPS             those of a block
+//   IN_REGISTERS, IN_SHARED  the chunks of weights that a lane has in registers
+//                            and in shared memory
+//   AHEAD                    how many of the chunks that have no room there a
+//                            lane fetches ahead; 0 if it fetches none ahead
+//   KEPT                     the part of the chunks without room that should
+//                            stay in the L2 cache
+//   IS_FLOAT, IS_FLOAT16 or IS_BFLOAT16
+//   IS_LSTM, IS_GRU, IS_TANH or IS_RELU
 
 #if defined(IS_FLOAT)
 using Item = float;
 #else
-using Item = unsigned short;  // Its bits.
+using Item = unsigned short;  // A half type's bits.
 #endif
 using Word = unsigned int;
 
-// One lane loads this at once.
+// A lane loads one chunk at once.
 struct alignas(16) Chunk {
   Word word[4];
 };
@@ -24,23 +29,25 @@ constexpr int kThreads = 32 * WARPS;
 // The block's rows of the weights, gate by gate, in groups of 8.
 constexpr int kRows = GATES * UNITS;
 constexpr int kGroups = (kRows + 7) / 8;
-// Columns are dealt out to the warps in slices of 64 bytes. Of a slice and a
-// group, lane 4 g + t has a chunk: the quarter t of row g.
+// Columns are dealt out to the warps in slices of 64 bytes. Lane 4 g + t has
+// one chunk of each slice and group: the quarter t of row g.
 constexpr int kItemsOfChunk = sizeof(Chunk) / sizeof(Item);
 constexpr int kItemsOfSlice = 4 * kItemsOfChunk;
 constexpr int kSlices = NUM_UNITS / kItemsOfSlice;
 constexpr int kOwnSlices = (kSlices + WARPS - 1) / WARPS;
 constexpr int kChunks = kOwnSlices * kGroups;
-// A lane's chunks in their order: in registers, in shared memory, streamed.
+// A lane's chunks come in this order: those in registers, those in shared
+// memory, and those that are streamed.
 constexpr int kResident = IN_REGISTERS + IN_SHARED;
 constexpr int kStreamed = kChunks > kResident ? kChunks - kResident : 0;
 constexpr int kSlots = AHEAD > 0 ? AHEAD : 1;
 static_assert(AHEAD == 0 || (kStreamed % kSlots == 0 && AHEAD >= kGroups), "");
-// A cell, of one unit and sequence, is computed by neighbouring lanes.
+// Neighbouring lanes compute a cell, which is one unit of one sequence.
 constexpr int kLanesOfCell = 4;
 constexpr int kCells = UNITS * BATCH;
 constexpr int kRounds = (kCells * kLanesOfCell + kThreads - 1) / kThreads;
-// The pitch of one warp's sums has the lanes of a cell read from other banks.
+// With this pitch of one warp's sums, the lanes of a cell read from different
+// banks.
 constexpr int kPitch = (kRows * BATCH + 31) / 32 * 32 + 8;
 
 constexpr Word kAbsent = 0xFFFFFFFF;
@@ -57,7 +64,8 @@ static __device__ float ToFloat(Item item) {
 #endif
 }
 
-// Never with all bits set: conversions to the half types make NaN 0x7FFF.
+// Never returns a number with all bits set, which marks an output as absent. In
+// float32, NaN is replaced here; conversions to the half types make it 0x7FFF.
 static __device__ Item FromFloat(float value) {
 #if defined(IS_FLOAT)
   return isnan(value) ? __uint_as_float(0x7FC00000) : value;
@@ -74,7 +82,8 @@ static __device__ Item FromFloat(float value) {
 
 static __device__ Chunk LoadWeights(const char* from) {
   Chunk chunk;
-  // Volatile, or it would be taken out of the loop over steps.
+  // Without `volatile`, the compiler would move the load out of the loop over
+  // steps.
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
                  "=r"(chunk.word[3])
@@ -91,7 +100,7 @@ static __device__ void FetchWeights(Chunk* to, const char* from,
       : "memory");
 }
 
-// Loads what other blocks are writing. Each word is read whole.
+// Loads outputs that other blocks may be writing. Each word is read as a whole.
 static __device__ Chunk LoadOutputs(const Item* from) {
   Chunk chunk;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -114,7 +123,7 @@ static __device__ bool IsAbsent(const Chunk& chunk) {
 
 static __device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// Over the lanes of a cell.
+// Sums over the lanes of a cell.
 static __device__ float Sum(float value) {
   value += __shfl_xor_sync(~0u, value, 1);
   return value + __shfl_xor_sync(~0u, value, 2);
@@ -130,11 +139,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   Chunk* const held_in_shared = shared + thread;
   Chunk* const slots = held_in_shared + IN_SHARED * kThreads;  // [AHEAD]
-  // [2][WARPS][kPitch], for the steps by turns.
+  // [2][WARPS][kPitch]; the steps use the halves by turns.
   float* const sums_of_warps =
       reinterpret_cast<float*>(shared + (IN_SHARED + AHEAD) * kThreads);
 #if defined(IS_FLOAT)
-  // A warp stages by turns: [2][BATCH][4].
+  // [2][BATCH][4] for each warp, whose slices use the halves by turns.
   Chunk* const staged =
       reinterpret_cast<Chunk*>(sums_of_warps + 2 * WARPS * kPitch) +
       warp * 2 * BATCH * 4;
@@ -145,12 +154,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if !defined(IS_FLOAT)
     if (kSlices % WARPS == 0) return true;
 #endif
-    // In float32 a branch even where it is always taken: it keeps the compiler
-    // from loading the weights of several slices early, for want of registers.
+    // In float32 there is a branch even if it is always taken. Without it, the
+    // compiler loads the weights of several slices early and runs out of
+    // registers.
     return warp + i * WARPS < kSlices;
   };
 
-  // Rows that do not exist are others again, whose sums nobody reads.
+  // Rows that do not exist stand for other rows, and nobody reads their sums.
   Word row_offset[kGroups];  // In bytes.
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
@@ -182,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
 
   unsigned long long policy = 0;
-  // The streamed chunk `n`, into its slot, if the warp has its slice.
+  // Fetches the streamed chunk `n` into its slot, if the warp has its slice.
   const auto fetch = [&](int n) {
     const int slice = (kResident + n) / kGroups;
     const int group = (kResident + n) % kGroups;
@@ -201,7 +211,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int n = 0; n < AHEAD; ++n) fetch(n);
   }
 
-  // Its cells' states, and what is added to their products.
+  // The states of the thread's cells, and the biases that are added to their
+  // products.
   float h_of[kRounds], bias[kRounds][GATES];
 #if defined(IS_LSTM)
   float c_of[kRounds];
@@ -239,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           recurrent_bias == nullptr ? 0.0f : ToFloat(recurrent_bias[at]);
       bias[round][gate] = of_input + of_recurrent;
 #if defined(IS_GRU)
-      // The reset gate acts on the recurrent side alone.
+      // The reset gate multiplies the recurrent side alone, with its bias.
       if (gate == 2) {
         bias[round][gate] = of_input;
         inner_bias[round] = of_recurrent;
@@ -251,7 +262,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   for (int s = 0; s < steps; ++s) {
     const int step = first + s;
-    // The input side waits for no other block.
+    // The input side depends on no other block, so it is loaded before the
+    // wait.
     float inputs[kRounds][GATES];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -268,8 +280,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       }
     }
 
-    // h of the step before: of sequence g, the lane's quarter of the warp's
-    // slices. Where another block has not written yet, again.
+    // The lane loads h of the step before: for sequence g, its quarter of the
+    // warp's slices. It loads again what another block has not written yet.
     const Item* const h = step == 0 ? first_h : outputs_at(step - 1);
     const Item* const own_h = h + g * (step == 0 ? NUM_UNITS : stride) +
                               warp * kItemsOfSlice + t * kItemsOfChunk;
@@ -297,13 +309,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     } while (waits);
     __syncwarp();
 
-    // The warp's part of the products, by its slices.
+    // The warp sums the products of its slices of the columns.
     float* const sums = sums_of_warps + (s % 2 * WARPS + warp) * kPitch;
 #if defined(IS_FLOAT)
     float products[kGroups][BATCH] = {};
 #else
-    // They are where mma has them: rows g and g + 8 of a tile of 16, of the
-    // sequences 2 t and 2 t + 1.
+    // mma decides the order of the sums: rows g and g + 8 of a tile of 16 rows,
+    // for the sequences 2 t and 2 t + 1.
     constexpr int kTiles = (kGroups + 1) / 2;
     float products[kTiles][4] = {};
 #endif
@@ -326,7 +338,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                                  : LoadWeights(weights_at(i, group));
         }
 #if defined(IS_FLOAT)
-        // A lane needs its quarter of every sequence.
+        // A lane needs its quarter of every sequence, and has loaded that of
+        // one.
         Chunk* const stage = staged + i % 2 * BATCH * 4;
         if (g < BATCH) stage[g * 4 + t] = of_h[i];
         __syncwarp();
@@ -344,9 +357,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           }
         }
 #else
-        // Which of 32 columns mma takes for which does not matter, as long as
-        // weights and h have the same order: words 0 and 1 of each quarter,
-        // then words 2 and 3.
+        // The order of the slice's 32 columns in mma does not matter, as long
+        // as weights and h have the same order. The first mma takes words 0 and
+        // 1 of each quarter, the second words 2 and 3.
         w[kGroups] = {};
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
@@ -445,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if defined(IS_FLOAT)
       if (writes) StoreOutputs(to, __float_as_uint(item));
 #else
-      // A word is of two neighbouring units.
+      // A word holds two neighbouring units.
       const Word next = __shfl_down_sync(~0u, item, kLanesOfCell);
       if (writes && own % 2 == 0) StoreOutputs(to, item | next << 16);
 #endif
