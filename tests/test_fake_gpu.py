@@ -1,5 +1,6 @@
 """Code for GPUs on drivers and a cuDNN that only note what they are told."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -133,6 +134,45 @@ def test_persistent_kernels_compile(tmp_path):
     completed = subprocess.run([executable, library], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "37 kernels compiled\n"
+
+
+STUBS = {
+    "cudnn": "nvidia/cudnn/lib/libcudnn.so.9",
+    "cublas": "nvidia/cublas/lib/libcublas.so.12",
+    "nvrtc": "nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+    "cuda": "driver/libcuda.so.1",
+}
+
+
+def make_stub(folder: pathlib.Path, library: str) -> pathlib.Path:
+    """A library in which all functions of a table in libraries.h do nothing."""
+    header = (ROOT / "kernels" / "gpu" / "libraries.h").read_text()
+    (table,) = re.findall(rf"define CRNN_{library.upper()}_FUNCTIONS\(F\)((?:.*\\\n)+.*\n)", header)
+    names = re.findall(r"F\((\w+)\)", table)
+    # The driver exports some under the names of newer versions.
+    versions = ["", "_v2", "_v3"] if library == "cuda" else [""]
+    functions = [
+        f"long {name}{version}(void) {{ return 91900; }}" for name in names for version in versions
+    ]
+    source = folder / f"{library}.c"
+    source.write_text("\n".join(functions))
+    path = folder / STUBS[library]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = ("-shared", "-fPIC", f"-Wl,-soname,{path.name}")
+    subprocess.run(["gcc", *options, source, "-o", path], check=True)
+    return path
+
+
+@pytest.mark.parametrize("loaded", [("cudnn", "cublas"), ("cudnn",), ("cublas",)])
+def test_libraries_among_pips_packages(tmp_path, loaded):
+    """TensorFlow loads some of pip's libraries by their paths; the others lie beside them."""
+    sources = ["kernels/gpu/libraries.cc"]
+    executable = compiled(tmp_path, "libraries_in_packages", sources)
+    stubs = {library: make_stub(tmp_path, library) for library in STUBS}
+    environment = os.environ | {"LD_LIBRARY_PATH": str(stubs["cuda"].parent)}
+    command = [executable, *(stubs[library] for library in loaded)]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert completed.stdout == "loaded\n", completed.stdout + completed.stderr
 
 
 def test_compiled_code_in_files(tmp_path):

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -94,21 +95,23 @@ GpuLibraries* Loaded() {
   return &libraries;
 }
 
-// Returns the folder `nvidia` among the pip packages if cuDNN was loaded from
-// nvidia/cudnn/lib there, and an empty string if cuDNN was not loaded.
-std::string FolderOfPackages() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion), &info) ==
-          0 ||
-      info.dli_fname == nullptr) {
-    return "";
+// Returns the folder `nvidia` among the pip packages, for each of cuDNN and
+// cuBLAS that was loaded from a package there, such as nvidia/cudnn/lib.
+std::vector<std::string> FoldersOfPackages() {
+  std::vector<std::string> folders;
+  for (void* const function :
+       {reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion),
+        reinterpret_cast<void*>(Loaded()->cublas.cublasCreate_v2)}) {
+    Dl_info info;
+    if (dladdr(function, &info) == 0 || info.dli_fname == nullptr) continue;
+    std::string folder = info.dli_fname;
+    for (int i = 0; i < 3 && !folder.empty(); ++i) {
+      const size_t slash = folder.rfind('/');
+      folder.resize(slash == std::string::npos ? 0 : slash);
+    }
+    if (!folder.empty()) folders.push_back(folder);
   }
-  std::string folder = info.dli_fname;
-  for (int i = 0; i < 3 && !folder.empty(); ++i) {
-    const size_t slash = folder.rfind('/');
-    folder.resize(slash == std::string::npos ? 0 : slash);
-  }
-  return folder;
+  return folders;
 }
 
 RnnStatus WithoutKernels(const std::string& why) {
@@ -117,18 +120,18 @@ RnnStatus WithoutKernels(const std::string& why) {
 }
 
 // Opens the first library that can be found. Each is looked for by its name, as
-// the process or the system has it, and then next to cuDNN among the pip
-// packages.
+// the process or the system has it, and then among the pip packages.
 RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
                     void** library) {
-  const std::string folder = FolderOfPackages();
+  const std::vector<std::string> folders = FoldersOfPackages();
   std::string error;
   for (const std::string path : in_packages) {
     *library = Open(path.substr(path.rfind('/') + 1).c_str(), &error);
     if (*library != nullptr) return {};
-    if (folder.empty()) continue;
-    *library = Open((folder + '/' + path).c_str(), &error);
-    if (*library != nullptr) return {};
+    for (const std::string& folder : folders) {
+      *library = Open((folder + '/' + path).c_str(), &error);
+      if (*library != nullptr) return {};
+    }
   }
   return WithoutKernels(
       "one was looked for among the libraries TensorFlow has loaded, where the "
@@ -180,6 +183,9 @@ RnnStatus LoadGpuLibraries() {
 
 RnnStatus LoadKernelLibraries() {
   static Loading cublas, nvrtc;
+  // TensorFlow does not load NVRTC. Where its cuDNN lies, pip's other packages
+  // lie as well; without cuDNN, the dynamic linker may still find them.
+  LoadGpuLibraries();
   CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
   return LoadOnce(&nvrtc, LoadNvrtc);
 }

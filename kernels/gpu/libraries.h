@@ -185,8 +185,7 @@ class Loading {
 // loaded its cuDNN before, so that this finds the same one.
 RnnStatus LoadCudaDriver();
 RnnStatus LoadGpuLibraries();
-// Loads cuBLAS and the compiler, which our own kernels need. This finds them
-// among the pip packages only after LoadGpuLibraries has succeeded.
+// Loads cuBLAS and the compiler, which our own kernels need.
 RnnStatus LoadKernelLibraries();
 
 // Returns the libraries. Only those that were loaded may be called.
