@@ -392,7 +392,7 @@ def _drawn_table(times: Times) -> str:
             ratios.append(keras / own)
         name = str(row).rsplit(", ", 1)[0]
         cells.append([name, _cell(own), _cell(keras), _ratio(keras, own), f"{of_full:.2f}"])
-    titles = ["network", "this package", "Keras", "ratio", "over a full step"]
+    titles = ["network", "this package", "Keras", "ratio", "per time step, over full length"]
     return _table(titles, cells) + _means({"Keras": ratios})
 
 
@@ -451,8 +451,8 @@ LEGEND = """\
   layers; then B sequences and T steps; then the type, where tf32 is float32 with TensorFloat-32
   allowed.
 * **Numbers without a unit** are milliseconds of a step. Below about 0.7 ms, a step may take as long
-  as TensorFlow's work on the host. In one row, this work took up to twice as long in one column as
-  in another.
+  as TensorFlow's work on the host. The time of this work varied: within a row, it was up to twice
+  as long in one column as in another.
 * **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
   **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
   sequences. **Lengths**: this package's layer is called with lengths instead of a mask.

@@ -190,8 +190,8 @@ LEGEND = """\
 * **cuDNN** is called from C++, without a framework: kernel by kernel (“eager”), or as a replayed
   CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32, only the
   standard algorithm counts: cuDNN's persistent ones are exact to about 1e-5 only, and this package
-  does not use them in float32 either. In the first two tables, only rows where cuDNN's graph takes
-  more than 0.2 ms are compared with the graph.
+  does not use them in float32 either. The first two tables leave rows out of the comparison with
+  cuDNN's graph if the graph takes 0.2 ms or less.
 * **Algorithm**: the one that this package chose by measuring
   ([how](../../docs/internals/cudnn.md#choice)). In inference, that is the fastest; in training,
   `standard` is taken if it needs less than 5 % longer than the fastest. `resident` is this

@@ -447,7 +447,11 @@ def _section(name: str, part: dict[str, Any]) -> str:
             }
             for tool, one in result.items()
         ]
-        text += [_table(rows)]
+        text += [
+            "The last column has the kernels that the sanitizer's reports name. A run that did not "
+            "get to its end has no summary.",
+            _table(rows),
+        ]
         if name == "sanitizer":
             text += [
                 "If a report disappears once cuDNN's workspace and reserve space are filled, the "

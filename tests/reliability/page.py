@@ -32,8 +32,8 @@ KINDS = {
     "kills": (
         "Kills",
         "kills",
-        "`examples/char_lm.py` is killed (SIGKILL) at random moments and while it writes, resumed, "
-        "and killed again. After each kill, the newest checkpoint must not be older than the "
+        "`examples/char_lm.py` is killed (SIGKILL), resumed and killed again, at random moments "
+        "and while it writes. After each kill, the newest checkpoint must not be older than the "
         "newest one that was seen before the kill. Its tensors must be those, to the bit, that an "
         "undisturbed run saved at the same step. At the end, the file of the training history must "
         "be the same as that of an undisturbed run. `convert` is killed while it replaces a file; "
@@ -60,7 +60,7 @@ KINDS = {
         "with those of the same network computed alone on a CPU (in runs without a GPU, on the "
         "same CPU). The memory is watched: the least that a "
         "process needs in the last quarter of the time may exceed the least in the second quarter "
-        "by no more than 5 % and 100 MB. Then steps grow until memory runs out; after each "
+        "by no more than 5 % plus 100 MB. Then steps grow until memory runs out; after each "
         "failure, a small step must still give the right result. Finally, two kinds of "
         "programs are killed and resumed: one that trains under "
         "`keras.callbacks.BackupAndRestore`, and one of the two workers of a program under "
