@@ -47,7 +47,8 @@ class LengthsFromMaskOp : public OpKernel {
           "expected the mask of " + owner_ +
           " to be padded on the right (in each sequence all true "
           "values before all false ones; pad_sequences makes it so with "
-          "padding=\"post\"), but " +
+          "padding=\"post\", and the layers of cudnn_rnn_tf.keras take any "
+          "mask), but " +
           status.message;
     }
     OP_REQUIRES_OK(context, ToTensorFlow(status));

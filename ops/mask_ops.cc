@@ -32,12 +32,12 @@ REGISTER_OP("CudnnRnnTf>LengthsFromMask")
     .Doc(R"doc(
 Counts the steps of sequences that are padded on the right.
 
-A GPU is not waited for: there, a sequence that is padded otherwise has the
-length -1, which Forward answers with NaN.
+On a CPU, a sequence that is padded otherwise is an error. On a GPU, it has the
+length -1, for which Forward gives NaN, so that the host need not wait.
 
-mask: Which steps are to be read, [batch, time]; time-major, [time, batch].
+mask: True for each step to read, [batch, time]; time-major, [time, batch].
 sequence_lengths: [batch].
-owner: Whose mask it is, for the error message.
+owner: The name of the layer that has the mask, for the error message.
 )doc");
 
 }  // namespace cudnn_rnn_tf

@@ -156,37 +156,38 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.
 
-In the shapes, P is num_proj where it is set, else num_units; L is num_layers; D
-is 2 for a bidirectional network, else 1. Shapes are given time-major; with
-time_major false the first two dimensions of each are exchanged.
+In the shapes, P is num_proj if it is set, else num_units; L is num_layers; D is
+2 for a bidirectional network, else 1. Shapes are given time-major; if time_major
+is false, the first two dimensions of each are exchanged.
 
 input: [time, batch, input_size].
 input_h: The initial hidden states, [L * D, batch, P].
 input_c: An LSTM's initial cell states, [L * D, batch, num_units]; else empty, [0].
 params: The opaque parameter buffer, [params_size].
-sequence_lengths: [batch], each in [0, time], with has_sequence_lengths; else
-  empty, [0], and every sequence fills all time steps. A GPU reads int32 in host
-  memory, int64 in its own; of the latter, one out of range makes its sequence's
-  outputs NaN. Outputs past a sequence's
-  end are zero and its final state is the state at its end.
-seed: [2]. With dropout or recurrent_dropout, the masks are a function of these
-  two integers.
+sequence_lengths: [batch], each in [0, time], if has_sequence_lengths; else
+  empty, [0], and every sequence has all time steps. Outputs past a sequence's
+  end are zero, and its final state is the state at its end. On a GPU, int32
+  lengths are read from host memory and int64 lengths from the GPU's memory; an
+  int64 length that is out of range makes its sequence's outputs NaN.
+seed: [2]. The masks of dropout and recurrent_dropout depend on these two
+  integers alone.
 output: The last layer's outputs, [time, batch, D * P].
 output_h: The final hidden states, shaped as input_h.
 output_c: The final cell states, shaped as input_c.
-reserve_space: What Backward needs, where is_training is set; else empty, [0].
+reserve_space: If is_training, data that Backward reads; else empty, [0].
 dropout: The rate at which outputs of all layers but the last are dropped, in
   training only.
 cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
-  a step reads them: before the forget gate and before tanh; output_c holds the
-  last ones before that. 0: no clipping.
+  a step reads them: before the forget gate and before tanh. output_c holds the
+  last ones unclipped. With 0, nothing is clipped.
 recurrent_dropout: The rate at which numbers of the hidden states are dropped
-  where the recurrent matrices read them, in training only. Each gate of each
+  before the recurrent matrices multiply them, in training only. Each gate of each
   pseudo-layer has a mask of its own, [batch, P], which stays the same in all
   steps. Not implemented on GPUs.
-algorithm: On a GPU, which of cuDNN's algorithms to use; cudnn: the fastest of
-  these; persistent or resident: our own, the latter for inference alone; auto:
-  the fastest of all.
+algorithm: What runs the network on a GPU. persistent and resident are kernels of
+  this package, the latter for inference only; cudnn is the fastest of cuDNN's
+  algorithms and resident; standard, persist_static and persist_static_small_h
+  are cuDNN's; auto is the fastest of all. A CPU ignores it.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")
@@ -210,10 +211,10 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS
     .SetShapeFn(NoThrow<BackwardShape>)
     .Doc(R"doc(
-Computes the gradients of Forward, run with is_training, by its inputs.
+Computes the gradients of a Forward with is_training, with respect to its inputs.
 
-The inputs and attributes are those of that Forward, its outputs, and the
-gradients of output, output_h and output_c.
+It takes the inputs, outputs and attributes of that Forward, and the gradients
+with respect to output, output_h and output_c.
 )doc");
 
 }  // namespace cudnn_rnn_tf
