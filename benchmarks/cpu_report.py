@@ -351,7 +351,7 @@ def _plot(timings: dict[str, list[Timing]], path: pathlib.Path) -> None:
         panel.set_xlabel("how many times as fast this package is")
     panels[0].set_yticks(range(len(networks)), networks)
     panels[0].set_ylim(len(networks) - 0.5, -0.5)
-    handles, labels = panels[0].get_legend_handles_labels()
+    handles, labels = panels[1].get_legend_handles_labels()  # Inference has all of them.
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle("Right of 1×: faster than the peer. Bars: interquartile range over rounds.")
