@@ -79,7 +79,7 @@ def run(file: pathlib.Path) -> None:
             library: stack.enter_context(Worker(library, _THREADS.value))
             for library in (FUSED, PREDICTOR, *IN_HALF_TYPES, *peers)
         }
-        # The library may be built again while this runs; then the numbers are not of one build.
+        # If the library is built again while this runs, the numbers come from more than one build.
         builds = set()
         for worker in workers.values():
             versions = worker.ask("versions")

@@ -242,7 +242,7 @@ def fused_model(network: Network, threads: int, dtype: str = "float32") -> Model
             [tf.concat(tensors[i : i + gates], 0) for i in range(0, len(tensors), gates)]
             for tensors in layer.params_to_canonical(gradients[0])
         ]
-        # Two matrices and two biases of a pseudo-layer take turns.
+        # The shared form has two matrices and then two biases of each pseudo-layer.
         ordered = [
             tensor
             for index in range(0, parts, 2)
@@ -280,7 +280,7 @@ def keras_model(network: Network, threads: int) -> Model:
         "gru": keras.layers.GRU,
         "rnn_tanh": keras.layers.SimpleRNN,
     }[network.rnn_mode]
-    # Keras has the GRU's gates in the order z r h; the permutation is its own inverse.
+    # Keras has a GRU's gates in the order z r h; the permutation is its own inverse.
     order = (1, 0, 2) if network.rnn_mode == "gru" else range(network.num_gates)
 
     def permute(weight: np.ndarray) -> np.ndarray:
@@ -296,7 +296,7 @@ def keras_model(network: Network, threads: int) -> Model:
         permuted = [permute(w) for w in data.weights[index * per_layer : (index + 1) * per_layer]]
         values = []
         for kernel, recurrent, bias, recurrent_bias in zip(*[iter(permuted)] * 4, strict=True):
-            # Keras has two bias sets in its GRU only.
+            # Only Keras's GRU has two bias sets.
             both = [bias, recurrent_bias]
             values += [kernel.T, recurrent.T, np.stack(both) if network.rnn_mode == "gru" else None]
             values[-1] = sum(both) if values[-1] is None else values[-1]
@@ -443,7 +443,8 @@ def _onnx_network(network: Network, data: Data) -> Any:
         ],
         initializers,
     )
-    # The first versions that have these operators as used here, and that any runtime reads.
+    # These are the oldest versions with these operators as they are used here, which any runtime
+    # reads.
     return onnx.helper.make_model(
         graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 14)]
     )

@@ -22,7 +22,7 @@ from benchmarks.cpu_worker import (
 
 TITLES = {"training": "Training", "inference": "Inference"}
 SMALLEST_MEMORY = 1e6
-# This package is compared with its peers by the layer and, in inference, by the predictor.
+# The two ways to run this package; the predictor is for inference only.
 SYSTEMS = (FUSED, PREDICTOR)
 _NAMES = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
 _COLUMNS = {FUSED: "this package", PREDICTOR: f"this package, {PREDICTOR}"}

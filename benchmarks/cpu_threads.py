@@ -97,7 +97,7 @@ class Times:
                 for library, seconds in of_libraries.items():
                     key = (network, what, library, one["threads"])
                     self._medians[key] = statistics.median(seconds)
-        # Only what ran with every number of threads can be compared.
+        # Networks can be compared only if they ran with every number of threads.
         networks = dict.fromkeys(network for network, *_ in self._medians)
         self.networks = [
             network

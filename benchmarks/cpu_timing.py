@@ -31,15 +31,16 @@ from benchmarks.cpu_worker import (
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Parts of the largest magnitude in a tensor. Float32 rounds at 6e-8; a weight's gradient adds up
-# T * B products, and steps and layers amplify what differs before them.
+# The largest accepted differences, as parts of the largest magnitude in a tensor. Float32 rounds at
+# 6e-8; a weight's gradient adds up T * B products, and steps and layers amplify earlier
+# differences.
 TOLERANCE = {"outputs": 1e-5, "gradient": 1e-4}
-HALF_TYPES_TOLERANCE = 0.05  # Ten of bfloat16's roundings; inputs and weights lose theirs first.
+HALF_TYPES_TOLERANCE = 0.05  # This is ten times bfloat16's rounding error.
 
-# One library's share of a round: this long, within these numbers of calls.
+# In a round, a library is timed for this long, within these numbers of calls.
 BLOCK_SECONDS, QUICK_BLOCK_SECONDS = 0.3, 0.05
 CALLS = (3, 300)
-# So long the last library's threads take to fall asleep.
+# The threads of the library before take this long to fall asleep.
 PAUSE_SECONDS = 0.03
 
 IN_HALF_TYPES = [in_half_type(*both) for both in itertools.product((FUSED, PREDICTOR), HALF_TYPES)]
@@ -96,7 +97,7 @@ def check_results(
             difference = float(np.abs(tensor - expected).max() / np.abs(expected).max())
             tolerance = TOLERANCE["gradient" if name.startswith("gradient") else "outputs"]
             tolerance = HALF_TYPES_TOLERANCE if library in IN_HALF_TYPES else tolerance
-            if not difference <= tolerance:  # NaN is a difference, too.
+            if not difference <= tolerance:  # This also rejects NaN.
                 raise ValueError(
                     f"{network}: {name} of {library} and of {FUSED} differ by {difference:.2g} of "
                     f"the largest magnitude, which is more than {tolerance:.2g}; nothing was timed"

@@ -57,12 +57,13 @@ PEERS = {TORCH: ["torch"], KERAS: ["keras"], ONNX: ["onnxruntime", "onnx"]}
 
 MATMUL_SIZE = 2048
 
-# The version of this name is a fingerprint of the compiled code.
+# The key of the versions under which a fingerprint of the compiled code is reported.
 COMPILED_CODE = "compiled code, SHA-256"
 
-# Blocks of a page and more come from the system and return to it at once, so that the resident set
-# is what is in use. By default malloc, and before it the pool that TensorFlow has for oneDNN, keep
-# what is freed, and a step that finds there what the last one left would seem to need nothing.
+# With these settings, blocks of a page or more come from the system and are returned to it at once,
+# so that the resident set is the memory in use. By default, malloc and the pool that TensorFlow has
+# for oneDNN keep freed memory. A step that reuses what the last one left would then seem to need
+# nothing.
 EXACT_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "4096",
     "MALLOC_MMAP_MAX_": "1000000",
@@ -90,7 +91,8 @@ class Worker:
         self._process = context.Process(
             target=_serve, args=(connection, library, threads), daemon=True
         )
-        # A spawned process has its parent's environment, and malloc reads it before Python runs.
+        # The spawned process inherits the environment, which must be set now because malloc reads
+        # it before Python runs.
         environment = {
             "CUDA_VISIBLE_DEVICES": "-1",
             "KERAS_BACKEND": "tensorflow",
@@ -110,7 +112,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._connection.close()  # The worker reads to the end.
+        self._connection.close()  # The worker sees this and ends.
         self._process.join(10)
         if self._process.is_alive():
             self._process.terminate()
@@ -143,7 +145,7 @@ class Worker:
 
 def _serve(connection: Connection, library: str, threads: int) -> None:
     server = _Server(library, threads)
-    # The end of the connection is the end of the benchmark, whatever became of it.
+    # When the connection ends, for whatever reason, the worker ends too.
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             request, *args = connection.recv()
@@ -172,7 +174,8 @@ class _Server:
 
         ops = pathlib.Path(crnn.op_library_path())
         code = ops.read_bytes() + pathlib.Path(crnn.native._native.__file__).read_bytes()
-        # Not crnn.info(): it starts TensorFlow, whose threads are to be set first.
+        # crnn.info() must not be used here: it starts TensorFlow, whose number of threads must be
+        # set first.
         info = crnn.native.info()
         return {
             "cudnn_rnn_tf": crnn.__version__,
@@ -208,7 +211,7 @@ class _Server:
     def time(self, what: str, calls: int) -> float:
         """The median time of some calls, in seconds."""
         call = self._calls[what]
-        call()  # Wakes the threads and fetches what others have driven out of the caches.
+        call()  # This wakes the threads and fills the caches again.
         times = []
         for _ in range(calls):
             start = time.perf_counter()
@@ -225,7 +228,7 @@ class _Server:
         for _ in range(steps):
             gc.collect()
             with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")  # The peak is what is resident now.
+                file.write("5")  # This resets the peak to what is resident now.
             before = _peak_resident_bytes()
             train()
             peaks.append(_peak_resident_bytes() - before)

@@ -62,19 +62,20 @@ WARM_UP_SECONDS = 0.2
 WARM_UP_STEPS = 16
 SAMPLE_SECONDS = 0.05
 SAMPLES = 5
-# Short steps are sampled more often, since the CPU's other work disturbs them.
+# Short steps are sampled more often, since other work of the CPU disturbs them.
 SHORT_STEP_SECONDS = 1e-4
 SAMPLES_OF_SHORT_STEPS = 25
 STEPS_PER_CALL = 8
-# Floating-point operations: a step of more, half a millisecond or more, is a call of its own.
+# A step with more floating-point operations than this takes half a millisecond or more, and is a
+# call of its own.
 LONG_STEP = 2e11
-# A call takes as many short steps as last about a millisecond, so that calls do not wait for the
-# CPU: a layer's work for one time step lasts a microsecond or more.
+# A call runs as many short steps as last about a millisecond, so that the GPU does not wait for the
+# CPU. Each layer takes a microsecond or more per time step.
 CALL_MICROSECONDS = 1000
 MAX_STEPS_PER_CALL = 64
 MEMORY_STEPS = 8
 MEMORY_LIMIT_MB = 12 << 10
-MEMORY_PROCESSES = 6  # A device's.
+MEMORY_PROCESSES = 6  # On each device.
 
 Result = dict[str, Any]
 
@@ -90,7 +91,7 @@ def sample(run: Callable[[int], None], multiple: int = 1) -> list[float]:
         run(count)
         return (time.perf_counter() - start) / count
 
-    # The first uses choose, capture and compile.
+    # The first runs choose algorithms, capture graphs and compile.
     deadline = time.perf_counter() + WARM_UP_SECONDS
     warm_up_steps = max(WARM_UP_STEPS, 2 * multiple)
     run(warm_up_steps)
@@ -112,7 +113,7 @@ def _tensorflow_results(
     """Times a network; `call(inputs, states, training)` returns outputs and new states."""
     import tensorflow as tf
 
-    # Networks of earlier rows hold one another in cycles.
+    # Networks of earlier rows are in reference cycles, which only this frees.
     gc.collect()
     held = tf.config.experimental.get_memory_info("GPU:0")["current"]
     dtype = tf.as_dtype(row.dtype)
@@ -135,9 +136,10 @@ def _tensorflow_results(
             tape.watch(inputs)
             outputs, new_states = call(inputs, states, True)
         gradients = tape.gradient(outputs, [inputs, *weights()], output_gradients=d_outputs)
-        # Without somebody to take them, gradients are not computed. A step begins when the last
-        # one's have been taken, as it does where they change the weights. To keep them costs no
-        # time; to add them, no memory beyond the step's.
+        # Gradients are computed only if something reads them, so they are assigned to variables. A
+        # step begins when the last one's gradients have been assigned, as if they changed the
+        # weights. Assigning costs no time when time is measured; adding needs no memory beyond the
+        # step's when memory is.
         taken = [
             (taker.assign_add if _MEMORY.value else taker.assign)(gradient, read_value=False)
             for taker, gradient in zip(takers, gradients, strict=True)
@@ -146,7 +148,7 @@ def _tensorflow_results(
             return [tf.identity(state) for state in new_states]
 
     def runner(steps: int) -> Callable[[int], None]:
-        # Inference is traced once and inlined; calls of a function that assigns are not.
+        # Inference is traced once and inlined. Functions that assign variables are not inlined.
         step = train if row.training else tf.function(infer)
 
         @tf.function
@@ -159,7 +161,7 @@ def _tensorflow_results(
             states = list(first_states)
             for _ in range(count // steps):
                 states = several(states)
-            # `numpy()` would wait up to milliseconds longer than the device works.
+            # Calling `numpy()` would wait up to milliseconds longer than the device works.
             tf.test.experimental.sync_devices()
 
         return run
@@ -284,9 +286,9 @@ def _memory_of(task: tuple[list[str], int, gpu_rows.Row]) -> tuple[gpu_rows.Row,
 def _run_memory(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result]]:
     """Measures the rows, each in a process of its own, several at a time."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cudnn_rnn_tf", "keras"])  # One import serves all processes.
+    context.set_forkserver_preload(["cudnn_rnn_tf", "keras"])  # These are imported only once.
     num_gpus = len(_command("nvidia-smi", "-L").splitlines())
-    random.Random(0).shuffle(rows)  # Rows of one kind take long, of another no time.
+    random.Random(0).shuffle(rows)  # This mixes slow rows with fast ones.
     with contextlib.ExitStack() as stack:
         results = []
         for gpu in range(num_gpus):
@@ -391,7 +393,7 @@ def _run_bare(rows: list[gpu_rows.Row]) -> Iterator[tuple[gpu_rows.Row, Result]]
                 result = json.loads(line)
                 yield rows[result.pop("id")], {"layout": "time-major", **result}
         finally:
-            # Where nobody wants more, it stops early.
+            # If no more results are wanted, the process is stopped early.
             process.terminate()
 
 

@@ -41,8 +41,8 @@ flags.register_validator(
     _TYPES, lambda names: set(names) <= set(gpu_rows.TYPES), f"must be of {gpu_rows.TYPES}"
 )
 flags.register_validator(_PARTS, lambda names: set(names) <= set(PARTS), f"must be of {PARTS}")
-MODES = ("GRU", "LSTM")  # What takes longest first.
-NEAR = 0.03  # Above an aim.
+MODES = ("GRU", "LSTM")  # The slowest mode comes first.
+NEAR = 0.03  # Rows are near an aim up to this far above it.
 
 
 def rows_of(type_: str, mode: str, what: str) -> str:

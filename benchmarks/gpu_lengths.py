@@ -41,7 +41,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", requi
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DRAWS = 8  # So many lists of lengths take turns.
+DRAWS = 8  # The number of lists of lengths, which take turns.
 WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 5
 
 

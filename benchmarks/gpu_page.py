@@ -25,29 +25,29 @@ _INPUT = flags.DEFINE_string("input", None, "Directory that runs have left, or t
 _NEAR = flags.DEFINE_float("near", None, "Print the rows this near an aim, or below it.")
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-# A comparison's title, whose time is divided by this package's in which layout, and from how many
-# milliseconds on rows count. In between are the aims for the geometric mean and for every row,
-# which --near reads.
+# By a comparison's title: the peer whose time is divided by this package's, the layout of this
+# package's data, the aims for the geometric mean and for every row, which --near reads, and the
+# least milliseconds of a row that counts.
 COMPARISONS = {
     "Keras": ("keras", "batch-major", 2.0, 1.0, 0.0),
     "PyTorch": ("torch", "time-major", 1.6, 0.97, 0.0),
     "cuDNN, eager": ("bare eager", "time-major", 1.2, 0.95, 0.0),
     "cuDNN, graph": ("bare graph", "time-major", None, 0.93, 0.2),
 }
-# Those of them that every row shows, in the order of its columns.
+# The peers that every row shows, in the order of its columns.
 PEERS = [comparison[:2] for comparison in COMPARISONS.values()]
 PARTS = ("training", "inference")
 LONG = 375  # Steps.
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
-# The GPUs and versions that were seen, by name.
+# The GPUs and versions that results came from, by name.
 Environment = dict[str, list[str]]
-# "environments" by commit; "rows": each with "ms" and "commits" by system, or layout for ours,
-# "bytes" by system, and "choices" by layout.
+# "environments" has an environment by commit. "rows" has, by row, "ms" and "commits" by system (by
+# layout for this package), "bytes" by system, and "choices" by layout.
 Results = dict[str, Any]
 Times = dict[str, dict[str, float]]
-# Bytes by row and system.
+# Maps rows and systems to bytes.
 Memory = dict[str, dict[str, int]]
-# Choices by row and layout.
+# Maps rows and layouts to choices.
 Choices = dict[str, dict[str, dict[str, str]]]
 
 
@@ -61,7 +61,7 @@ def _read(directory: pathlib.Path) -> Results:
             result = json.loads(line)
             if "environment" in result:
                 commit = result["environment"]["commit"]
-                # Several GPUs have a line each.
+                # If there are several GPUs, each has a line.
                 lines = {name: value.splitlines() for name, value in result["environment"].items()}
                 environments[commit] = _join(environments.get(commit, {}), lines)
                 continue
@@ -80,7 +80,7 @@ def _read(directory: pathlib.Path) -> Results:
             row["commits"][system] = commit
             samples[key, system, result.get("algorithm", "")] += result["ms"]
     for (key, system, _), milliseconds in samples.items():
-        # Bare cuDNN counts with the fastest of its algorithms.
+        # The time of bare cuDNN is that of its fastest algorithm.
         best = rows[key]["ms"].get(system, math.inf)
         rows[key]["ms"][system] = round(min(best, statistics.median(milliseconds)), 6)
     return {"environments": environments, "rows": rows}

@@ -37,7 +37,7 @@ from absl import app, flags
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the parts' results.", required=True)
 _SANITIZER_SECONDS = flags.DEFINE_integer("sanitizer_seconds", 300, "A tool may take so long.")
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-# `dropout` comes last: from then on this process holds the GPU's memory.
+# `dropout` comes last, because from then on this process holds the GPU's memory.
 _PARTS = flags.DEFINE_list(
     "parts", ["tests", "sanitizer", "char_lm", "graph_speed", "dropout"], "What to run."
 )
@@ -73,7 +73,7 @@ print("done on", y.device)
 """
 
 
-# Long sequences, which run in halves.
+# This runs sequences that are so long that they are run in halves.
 SANITIZED_HALVES = """
 import tensorflow as tf
 from cudnn_rnn_tf import ops
@@ -91,7 +91,8 @@ print("done on", y.device)
 """
 
 
-# The kernel that keeps weights on the chip; last, one that fetches some of them at each step.
+# This runs the kernel that keeps weights on the chip. The last network is one whose kernel fetches
+# some weights at each step.
 SANITIZED_RESIDENT = """
 import tensorflow as tf
 from cudnn_rnn_tf import ops
@@ -109,7 +110,8 @@ print("done on", y.device)
 """
 
 
-# A layer whose teams are clusters, and one whose teams are not, in which rings go round.
+# This runs one layer whose teams are clusters, and one whose teams are not, so that data go round
+# in rings.
 SANITIZED_PERSISTENT = """
 import tensorflow as tf
 from cudnn_rnn_tf import ops
@@ -133,7 +135,7 @@ print("done on", y.device)
 """
 
 
-# PyTorch uses the same cuDNN, which shows whose findings are cuDNN's.
+# PyTorch uses the same cuDNN, so what the tools find in both is cuDNN's.
 TORCH = """
 import torch
 net = torch.nn.LSTM(10, 24, num_layers=2, bidirectional=True, dropout=0.2).cuda()
@@ -185,7 +187,7 @@ def _environment() -> dict[str, str]:
 def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         junit = os.path.join(directory, "junit.xml")
-        # Several processes share the GPU.
+        # Several processes run tests on the GPU at the same time.
         processes = str(3 * len(os.sched_getaffinity(0)) // 4)
         code, output = _run(
             [
@@ -193,7 +195,7 @@ def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
                 *(f"--junitxml={junit}", *arguments),
             ],
             TF_FORCE_GPU_ALLOW_GROWTH="true",
-            # Without these, each process has a thread for each core, and so have its peers.
+            # By default, each process would have a thread for each core.
             TF_NUM_INTRAOP_THREADS="2",
             TF_NUM_INTEROP_THREADS="2",
             OMP_NUM_THREADS="2",
@@ -221,7 +223,7 @@ def _tests(*arguments: str, **environment: str) -> dict[str, Any]:
 
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# A run's name stands for compute-sanitizer's tool, a program, its argument and its environment.
+# Maps a run's name to compute-sanitizer's tool, a program, its argument and its environment.
 Sanitized = dict[str, tuple[str, str, str, dict[str, str]]]
 SANITIZED_BY_CUDNN: Sanitized = {
     "memcheck, full sequences": ("memcheck", SANITIZED, "full", {}),
@@ -229,7 +231,7 @@ SANITIZED_BY_CUDNN: Sanitized = {
     "memcheck, halves of long sequences": ("memcheck", SANITIZED_HALVES, "", {}),
     **{f"{tool}, resident weights": (tool, SANITIZED_RESIDENT, "", {}) for tool in TOOLS},
     "initcheck": ("initcheck", SANITIZED, "padded", {}),
-    # Tells reads of cuDNN's scratch from reads of anything else.
+    # This tells reads of cuDNN's scratch memory from other reads.
     "initcheck, cuDNN's scratch memory filled with NaN first": (
         *("initcheck", SANITIZED, "padded"),
         {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
@@ -248,7 +250,8 @@ def _sanitizer(runs: Sanitized) -> dict[str, Any]:
         code, output = _run(
             [
                 *("compute-sanitizer", "--tool", tool, "--error-exitcode", "3"),
-                # The driver tells how many arguments a kernel has only by refusing one more.
+                # The errors are expected: the only way to learn how many arguments a kernel has is
+                # to pass one more, which the driver refuses.
                 *(["--report-api-errors", "no"] if tool == "memcheck" else []),
                 *(sys.executable, "-c", program, argument),
             ],
@@ -358,7 +361,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-# Says what each part ran.
+# Maps each part to a text that says what it ran.
 ABOUT = {
     "tests": "all tests, with the GPU visible",
     "tests_without_replay": "the tests that use the GPU, without CUDA graphs",
@@ -392,7 +395,7 @@ def _without_noise(output: str) -> str:
 def _render(directory: pathlib.Path) -> None:
     report = ROOT / "benchmarks" / "results" / "gpu_tests.md"
     old = report.read_text().rstrip() if report.exists() else ""
-    # The heading of a section, what follows it, the next heading …
+    # The pieces are a section's heading, its text, the next heading, and so on.
     pieces = re.split(rf"^## ({'|'.join(PARTS)})$", old, flags=re.MULTILINE)
     sections = {
         name: text.partition("\n\nWritten by")[0].strip()
@@ -432,7 +435,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
         total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
         text += [_table([*rows, {"module": "**all**", **total}])]
         notes = [note.partition("\n")[0].replace("#x1B[1m", "") for note in result["notes"]]
-        # Paths say nothing of the project's but where it was.
+        # Absolute paths only say where the project was.
         notes = [
             re.sub(r"(?:(?<=-I)|(?<![\w.]))/[\w.-]+(/[\w.-]+)+", r"…\1", note) for note in notes
         ]

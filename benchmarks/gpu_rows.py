@@ -47,7 +47,7 @@ class Row:
         return f"{self.network}, {self.type}, {'training' if self.training else 'inference'}"
 
 
-# mode, layers, units, batch, time, directions.
+# Each tuple is mode, layers, units, batch, time, directions.
 _OWN = [
     ("lstm", 1, 256, 64, 200, 1),
     ("lstm", 2, 512, 64, 200, 1),
@@ -59,7 +59,7 @@ _OWN = [
     ("lstm", 2, 512, 64, 200, 2),
 ]
 
-# Units, batch and time of DeepBench's tables `training_set` and `inference_server_set`
+# Tuples of units, batch and time, from DeepBench's tables `training_set` and `inference_server_set`
 # (baidu-research/DeepBench, code/kernels/rnn_problems.h).
 _DEEPBENCH_TRAINING = {
     "lstm": [(units, batch, 25) for units in (512, 1024, 2048, 4096) for batch in (16, 32, 64, 128)]

@@ -26,7 +26,7 @@ FORK_EVERY = 32
 FILLED_BYTES = 192
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the driver may load the kernel meanwhile.
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED lets the driver load the kernel during a capture.
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 _PTX = b""".version 7.0
@@ -83,9 +83,9 @@ _ARGUMENTS: dict[str, list[Any]] = {
 def _load() -> ctypes.CDLL:
     try:
         return ctypes.CDLL("libcuda.so.1")
-    except OSError:  # Containers get it mounted here, not always on the loader's path.
+    except OSError:  # Containers mount it here, which the loader may not search.
         directory = "/usr/local/nvidia/lib64"
-    # The driver looks for its compiler by name, and takes one that is loaded already.
+    # The driver looks for its compiler by name, and uses one that is loaded already.
     with contextlib.suppress(OSError):
         ctypes.CDLL(f"{directory}/libnvidia-ptxjitcompiler.so.1")
     return ctypes.CDLL(f"{directory}/libcuda.so.1")
@@ -248,7 +248,7 @@ def _capture_steps(
                     device.wait(stream, join, side)
                 device.wait(side, fork, stream)
                 device.launch(side)
-        if forked:  # A capture ends only where all its streams have come together.
+        if forked:  # A capture can end only when all its streams have joined.
             device.wait(stream, join, side)
 
     return device.capture(stream, enqueue)
@@ -260,7 +260,7 @@ def measure_forks() -> list[dict[str, Any]]:
     stream = device.stream()
     filled = device.allocate(FILLED_BYTES)
     rows = []
-    # Chains first, in case graphs with forks leave something behind.
+    # Chains come first, in case graphs with forks affect what runs after them.
     for name, forked, fill in (
         ("chain", False, None),
         ("chain with memsets", False, device.fill),
@@ -282,7 +282,7 @@ def main(_: list[str]) -> None:
     if _FORKS.value:
         print(json.dumps(measure_forks()))
         return
-    # This runs in a process of its own, which ends before this one has a context.
+    # The forks are measured in a process of their own, which ends before this one has a context.
     forks = subprocess.run(
         [sys.executable, "-m", "benchmarks.graph_speed", "--forks"],
         stdout=subprocess.PIPE,

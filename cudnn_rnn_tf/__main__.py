@@ -18,7 +18,7 @@ from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.files import write_whole
 from cudnn_rnn_tf.keras import accelerate
 
-# A user's mistake, a damaged file or a full disk raises one of these.
+# A user's mistake, a damaged file or a full disk raises one of these errors.
 _EXPECTED = (ImportError, OSError, TypeError, ValueError)
 
 
@@ -94,7 +94,7 @@ def _load(path: str, **options: Any) -> keras.Model:
     try:
         return keras.saving.load_model(path, **{"compile": False, **options})
     except Exception as error:
-        # Keras lets a file decide what it raises, on many lines.
+        # Keras can raise any exception for a damaged file, with a message of many lines.
         raise ValueError(f"cannot load {path}: {network.reason(error)}") from error
 
 
@@ -136,21 +136,21 @@ def _count(text: str) -> int:
 
 
 class _CommandParser(argparse_flags.ArgumentParser):
-    """A command's parser, which leaves Abseil's flags to the one before it."""
+    """The parser of one command. The main parser handles Abseil's flags."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(inherited_absl_flags=None, **kwargs)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line; what it parses has the function to `run`."""
+    """Returns the parser of the command line. Its result has the function to call as `run`."""
     result = argparse_flags.ArgumentParser(
         prog="cudnn-rnn-tf", description="Fused recurrent networks for TensorFlow and Keras."
     )
     result.add_argument(
         "--version", action="version", version=f"cudnn_rnn_tf {installation_info.__version__}"
     )
-    # Abseil's flags stand before the command.
+    # Abseil's flags come before the command.
     commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
 
     def command(
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """The installed command calls this: as `main`, with Abseil's flags and logging set up."""
+    """Runs the installed command: does what `main` does, and sets up Abseil's flags and logging."""
     flags.FLAGS.set_default("verbosity", logging.WARNING)
     tf.get_logger().setLevel("WARNING")
     app.run(execute, flags_parser=lambda arguments: parser().parse_args(arguments[1:]))

@@ -1,8 +1,8 @@
 """The private names of TensorFlow and Keras that this package needs, each with its reason.
 
-All that has no public name is reached through this module. A private method of theirs that a class
-of this package overrides or calls stands in `EXTENSION_POINTS`. `tests/test_compat.py` fails, and
-says which name, where a new version of TensorFlow or Keras has one of them no more.
+The package uses private names through this module only. If a class of this package overrides or
+calls a private method of theirs, that method is listed in `EXTENSION_POINTS`. If a new version of
+TensorFlow or Keras lacks one of the names, `tests/test_compat.py` fails and says which.
 """
 
 import sys
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-# A SavedModel is parsed without being loaded, so that nothing in it runs. TensorFlow's protocol
-# buffers are in every wheel, but only some of them have public names.
+# SavedModels are parsed without loading them, so that nothing in them runs. Every TensorFlow wheel
+# has the protocol buffers, but only some of them have public names.
 from tensorflow.core.protobuf import saved_model_pb2
 
-# `tf.compat.v1.train.Saver` takes custom objects of this class alone.
+# `tf.compat.v1.train.Saver` takes custom objects only if they are of this class.
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
 __all__ = [
@@ -31,8 +31,9 @@ __all__ = [
     "set_keras_mask",
 ]
 
-# Object-based checkpoints and SavedModels find what they save through these. The public `tf.Module`
-# is one, too, but has attributes that clash with those of Keras's and contrib's layers.
+# Object-based checkpoints and SavedModels find the objects to save through these classes. The
+# public `tf.Module` is such a class too, but its attributes clash with those of Keras's and
+# contrib's layers.
 Trackable = tf.__internal__.tracking.Trackable
 AutoTrackable = tf.__internal__.tracking.AutoTrackable
 
@@ -95,27 +96,27 @@ EXTENSION_POINTS = (
 
 
 def keras_mask(tensor: Any) -> Any:
-    """The mask that Keras keeps on a tensor, or None."""
+    """Returns the mask that Keras keeps on a tensor, or None."""
     return getattr(tensor, "_keras_mask", None)
 
 
 def set_keras_mask(tensor: Any, mask: Any) -> None:
-    """Has layers and losses that take the tensor see the mask.
+    """Sets the mask that layers and losses see when they take the tensor.
 
-    The public way, `Layer.compute_mask`, is not told of lengths that a layer was called with.
+    `Layer.compute_mask`, the public way, does not get the lengths that a layer was called with.
     """
     tensor._keras_mask = mask
 
 
 def is_reference(variable: Any) -> bool:
-    """Whether this is a reference variable of TensorFlow 1, which no public name tells."""
+    """Returns whether this is a TensorFlow 1 reference variable, which no public name tells."""
     return variable.dtype._is_ref_dtype
 
 
 def is_in_call_of_tf_keras() -> bool:
-    """Whether a layer or model of `tf_keras`, the old Keras, is being called.
+    """Returns whether a layer or model of `tf_keras`, the old Keras, is being called.
 
-    Its tensors are TensorFlow's, so nothing public tells such a call.
+    Its tensors are plain TensorFlow tensors, so no public name tells such a call.
     """
     utils = sys.modules.get("tf_keras.src.engine.base_layer_utils")
     return utils is not None and utils.call_context().in_call

@@ -14,7 +14,7 @@ _USE_KERAS = (
     "make the model with `import keras`, or unset the environment variable TF_USE_LEGACY_KERAS, "
     "which makes tf.keras mean tf_keras"
 )
-# Says what to write in place of an argument of Keras's or PyTorch's layers.
+# Maps arguments of Keras's or PyTorch's layers to what to write in their place.
 _INSTEAD = {
     "units": "write num_layers=1, num_units=…",
     "hidden_size": "write num_units=…",
@@ -39,10 +39,11 @@ _INSTEAD = {
 
 
 class ChecksKeywords:
-    """Layers that say what to write in place of an argument of Keras's or PyTorch's."""
+    """A layer that says what to write in place of an argument of Keras's or PyTorch's layers."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # Before `__init__`, of which Python would say first that num_units is missing.
+        # This is done before `__init__` is called, because Python would first complain that
+        # num_units is missing.
         for keyword in kwargs.keys() & _INSTEAD.keys():
             if keyword not in inspect.signature(cls.__init__).parameters:
                 raise TypeError(f"{cls.__name__} has no argument {keyword!r}: {_INSTEAD[keyword]}")
@@ -62,8 +63,8 @@ class ChecksKeywords:
 def check_tensors(*values: Any) -> None:
     """Raises TypeError for a symbolic tensor of `tf_keras`, and in a call of its layers.
 
-    It would make a lambda layer of what happens here, and tracks no weights of a layer that is none
-    of its own: either way they never train.
+    `tf_keras` would turn the operations on such a tensor into a lambda layer, and in a call of its
+    own layers it does not track weights of other layers. Either way, the weights would never train.
     """
     if _compat.is_in_call_of_tf_keras():
         raise TypeError(

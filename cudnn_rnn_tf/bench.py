@@ -1,4 +1,4 @@
-"""How fast one network is on this machine: this package beside Keras and PyTorch."""
+"""Measures one network on this machine with this package, Keras and PyTorch."""
 
 import dataclasses
 import importlib.util
@@ -47,14 +47,14 @@ class Workload:
 
     @property
     def lengths(self) -> np.ndarray | None:
-        """int32 [B]; None for full sequences."""
+        """The sequences' lengths, int32 [B]; None for full sequences."""
         if self.shortest is None:
             return None
         return np.linspace(self.steps, self.shortest, self.batch_size).round().astype(np.int32)
 
 
 class Row(NamedTuple):
-    """Medians in milliseconds; None where the library does not run it, for `problem`'s reason."""
+    """Medians in milliseconds; None if the library cannot run it, and `problem` says why."""
 
     library: str
     inference: float | None
@@ -88,7 +88,7 @@ def bench(workload: Workload, seconds: float) -> Iterator[Row]:
             infer, train = make(layer, workload, inputs)
             yield Row(name, _milliseconds(infer, seconds), _milliseconds(train, seconds))
         except Exception as error:
-            # Whatever another library raises for what it does not support.
+            # Another library may raise anything for what it does not support.
             yield Row(name, None, None, network.reason(error))
 
 
@@ -109,7 +109,8 @@ def _in_tensorflow(
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     x = tf.constant(inputs, workload.dtype)
 
-    # A number of the results, which a GPU has when all is done, is what is waited for.
+    # The function returns one number of the results, and the measurement waits for it: a GPU has it
+    # only when all work is done.
     @tf.function
     def infer() -> tf.Tensor:
         return run(x, False)[0, 0, 0]
@@ -179,7 +180,7 @@ def _torch(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text, each with how many times the first one's time it takes."""
+    """Returns the rows as text, with each row's time relative to the first row's."""
     lines = [f"{'':14}{'inference':>16}{'':9}{'training':>16}"]
     for row in rows:
         cells = [f"{row.library:14}"]
@@ -192,7 +193,7 @@ def table(rows: list[Row]) -> str:
 
 
 def plot(rows: list[Row], title: str, path: str) -> None:
-    """Draws the rows as bars into a picture of the format that the path's end says.
+    """Draws the rows as bars into a picture, in the format that the path's suffix names.
 
     Raises:
         ImportError: if matplotlib is not installed.

@@ -1,7 +1,7 @@
 """Cells in plain TensorFlow with the arithmetic of the fused layers.
 
-For `keras.layers.RNN` where there is a step-by-step loop to write, such as a decoder that feeds
-its outputs back; weights move to and from the fused layers through `set_canonical`.
+They are for a step-by-step loop in `keras.layers.RNN`, such as a decoder that feeds its outputs
+back. `set_canonical` copies the weights of a fused layer.
 """
 
 from collections.abc import Sequence

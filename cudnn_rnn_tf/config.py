@@ -70,15 +70,15 @@ class RnnConfig:
         if self.input_mode == constants.CUDNN_INPUT_AUTO_MODE:
             skip = self.input_size == self.num_units
             object.__setattr__(self, "input_mode", "skip_input" if skip else "linear_input")
-        self.layout  # noqa: B018 - Checks the values.
+        self.layout  # noqa: B018 - Making the layout checks the values.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The layout is no part of it, and cannot be pickled.
+        # The layout follows from the other values, and cannot be pickled.
         return RnnConfig, dataclasses.astuple(self)
 
     @functools.cached_property
     def layout(self) -> native.ParamLayout:
-        """Where every canonical tensor stands in the opaque buffer."""
+        """The layout, which says where every canonical tensor is in the opaque buffer."""
         return native.ParamLayout(**dataclasses.asdict(self))
 
     @property
@@ -108,7 +108,7 @@ class RnnConfig:
         return tuple((batch_size, count, size) for size in self.state_sizes())
 
     def spec_attrs(self) -> dict[str, Any]:
-        """The attributes that every op has, but for input_size."""
+        """Returns the attributes that every op has, except input_size."""
         attrs = dataclasses.asdict(self)
         for name in ("input_size", "dropout", "cell_clip", "recurrent_dropout"):
             del attrs[name]

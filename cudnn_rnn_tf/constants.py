@@ -10,10 +10,10 @@ CUDNN_RNN_BIDIRECTION = "bidirectional"
 
 CUDNN_INPUT_LINEAR_MODE = "linear_input"
 CUDNN_INPUT_SKIP_MODE = "skip_input"
-# skip_input where input_size equals num_units, else linear_input.
+# This is skip_input if input_size equals num_units, else linear_input.
 CUDNN_INPUT_AUTO_MODE = "auto_select"
 
-# Weights, or biases, of one pseudo-layer with both bias sets.
+# The number of weights, and also of biases, of one pseudo-layer with both bias sets.
 CUDNN_LSTM_PARAMS_PER_LAYER = 8
 CUDNN_GRU_PARAMS_PER_LAYER = 6
 CUDNN_RNN_TANH_PARAMS_PER_LAYER = 2

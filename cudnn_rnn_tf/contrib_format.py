@@ -1,6 +1,7 @@
-"""The tensors that `tf.contrib.cudnn_rnn` wrote into checkpoints, and back.
+"""Converts an opaque buffer to the tensors of `tf.contrib.cudnn_rnn`'s checkpoints, and back.
 
-One set per pseudo-layer, named and laid out as the cell that computes the same step by step:
+There is one set of tensors per pseudo-layer. Names and layouts are those of the cell that computes
+the same step by step:
 
 * LSTM: `kernel` [fan_in + H, 4 H], the input side above the recurrent side, gates in the order
   i, c, f, o; `bias` [4 H], the two bias sets summed.
@@ -8,8 +9,9 @@ One set per pseudo-layer, named and laid out as the cell that computes the same 
   `candidate/input_projection/{kernel,bias}` and `candidate/hidden_projection/{kernel,bias}`.
 * RNN: `kernel` [fan_in + H, H], `bias` [H].
 
-A sum of biases goes back as one half for each side. An optimizer's slot holds what the optimizer
-knows of each weight: where the cell has one bias for two, their mean, which goes back as it is.
+When a sum of biases is converted back, each side gets one half. An optimizer's slot holds a number
+for each weight: if the cell has one bias for two, the slot's tensor holds the mean of both numbers,
+and each side gets this mean back.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +28,12 @@ _CELL_NAMES = {
     "rnn_tanh": "basic_rnn_cell",
     "rnn_relu": "basic_rnn_cell",
 }
-# Says where the kernel that joins both sides stands, and how many gates are in it.
+# The name's prefix of the kernel that joins both sides, and the number of gates in it.
 _JOINED = {"lstm": ("", 4), "gru": ("gates/", 2), "rnn_tanh": ("", 1), "rnn_relu": ("", 1)}
 
 
 def _pseudo_layers(config: RnnConfig, scope: str) -> Iterator[tuple[str, int]]:
-    """Each pseudo-layer's variable scope, and how many inputs it has a matrix for."""
+    """Yields each pseudo-layer's variable scope, and how many inputs it has a matrix for."""
     cell = _CELL_NAMES[config.rnn_mode]
     outer = f"{scope}/" if scope else ""
     for layer in range(config.num_layers):
@@ -55,7 +57,7 @@ def _check(config: RnnConfig) -> None:
 
 
 def tensor_shapes(config: RnnConfig, scope: str = "") -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the tensors of contrib's checkpoints.
+    """Returns the names and shapes of the tensors of contrib's checkpoints.
 
     Raises:
         ValueError: if contrib's format has no place for such a network.
@@ -78,7 +80,7 @@ def tensor_shapes(config: RnnConfig, scope: str = "") -> dict[str, tuple[int, ..
 
 
 def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[str, tf.Tensor]:
-    """The tensors of contrib's checkpoints by name, from an opaque buffer [params_size].
+    """Converts an opaque buffer [params_size] to the tensors of contrib's checkpoints, by name.
 
     Raises:
         ValueError: if contrib's format has no place for such a network.
@@ -88,7 +90,7 @@ def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[s
 
 
 def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = "") -> tf.Tensor:
-    """The opaque buffer, from the tensors of contrib's checkpoints: the inverse of `from_params`.
+    """Converts the tensors of contrib's checkpoints to the opaque buffer; inverts `from_params`.
 
     Raises:
         ValueError: if contrib's format has no place for such a network, or a tensor is missing or
@@ -100,14 +102,14 @@ def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = 
 
 
 def ordered(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """`tensor_shapes` in the order of the converters: all weights, then all biases."""
+    """Returns `tensor_shapes` in the order of the converters: all weights, then all biases."""
     return dict(sorted(shapes.items(), key=lambda item: len(item[1]), reverse=True))
 
 
 def checked(
     shapes: Mapping[str, tuple[int, ...] | None], tensors: Mapping[str, tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The tensors of these names, which have these shapes; None for any.
+    """Returns the tensors of these names and checks their shapes; a shape of None fits any tensor.
 
     Raises:
         ValueError: if one is missing or its static shape is another; it is named.

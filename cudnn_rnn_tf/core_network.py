@@ -1,7 +1,7 @@
-"""The network in TensorFlow's own operations: a loop over the time steps of each pseudo-layer.
+"""Runs a network in TensorFlow's own operations: a loop over the steps of each pseudo-layer.
 
-Slower than the fused ops and the same in meaning. It runs where the fused ops' library does not,
-and it can be differentiated any number of times.
+It computes what the fused ops do, more slowly. It runs where the fused ops' library does not, and
+it can be differentiated any number of times.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def forward(
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs the network over whole sequences, as `cudnn_rnn_tf.ops.forward` does.
 
-    The half types are computed in float32. What fits together is the caller's to check.
+    The half types are computed in float32. The caller must have checked the arguments.
 
     Args:
         config: the network.
@@ -62,7 +62,7 @@ def forward(
         steps = tf.range(tf.shape(x)[0])
         sequence_lengths = tf.cast(sequence_lengths, tf.int32)
         valid = steps[:, tf.newaxis, tf.newaxis] < sequence_lengths[:, tf.newaxis]
-        # Padding must not be read, since it may hold NaN.
+        # Padding is replaced by zeros, since it may hold NaN.
         x = tf.where(valid, x, tf.zeros_like(x))
     num_dirs = config.layout.num_dirs
     initial = [tf.unstack(read(state), config.num_layers * num_dirs) for state in states]
@@ -97,7 +97,7 @@ def forward(
     if config.is_lstm:
         final[1] = [ops.clip_cell_state(config, c) for c in final[1]]
     outputs = write(x)
-    # The loop forgets how many steps there are, which layers above may want to know.
+    # The loop loses the static number of steps, which layers above may need.
     outputs.set_shape(inputs.shape[:2] + outputs.shape[2:])
     return outputs, tuple(write(tf.stack(collected)) for collected in final)
 
@@ -110,7 +110,7 @@ def _run_pseudo_layer(
     states: Sequence[tf.Tensor],
     valid: tf.Tensor | None,
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-    """Runs forward over time-major inputs.
+    """Runs one pseudo-layer forward in time over time-major inputs.
 
     Args:
         config: the network.
@@ -159,7 +159,7 @@ def _run_pseudo_layer(
 
 
 def _input_side(config: RnnConfig, layer: PseudoLayer, inputs: tf.Tensor) -> tf.Tensor:
-    """W x + b_W for all gates and steps, [T, B, G * H]."""
+    """Returns W x + b_W for all gates and steps, [T, B, G * H]."""
     if layer.kernel is None:
         result = tf.tile(inputs, (1, 1, config.layout.num_gates))
     else:
@@ -174,7 +174,7 @@ def _input_side(config: RnnConfig, layer: PseudoLayer, inputs: tf.Tensor) -> tf.
 
 
 def _recurrent_side(layer: PseudoLayer, masks: tf.Tensor | None, h: tf.Tensor) -> tf.Tensor:
-    """R h + b_R for all gates, [B, G * H]."""
+    """Returns R h + b_R for all gates, [B, G * H]."""
     kernel = layer.recurrent_kernel
     if masks is None:
         result = tf.matmul(h, kernel, transpose_b=True)
@@ -195,7 +195,7 @@ def _lstm_step(
     c: tf.Tensor,
 ) -> list[tf.Tensor]:
     i, f, g, o = tf.split(input_side + _recurrent_side(layer, masks, h), 4, axis=-1)
-    # The cell state is carried as it is and clipped where it is read.
+    # The cell state is stored unclipped and clipped when it is read.
     c = tf.sigmoid(f) * ops.clip_cell_state(config, c) + tf.sigmoid(i) * tf.tanh(g)
     h = tf.sigmoid(o) * tf.tanh(ops.clip_cell_state(config, c))
     if layer.projection is not None:

@@ -1,4 +1,4 @@
-"""Inference on a CPU with NumPy arrays, past TensorFlow."""
+"""Runs inference on a CPU with NumPy arrays and without TensorFlow."""
 
 import os
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 
 class _State(NamedTuple):
-    """A predictor is made anew from this in another process."""
+    """Everything that another process needs to make the same predictor."""
 
     config: RnnConfig
     params: np.ndarray
@@ -22,12 +22,12 @@ class _State(NamedTuple):
     num_threads: int
 
 
-# Beyond what processors have: a mistake, which is not to start as many threads.
+# No processor has more threads. A larger number is a mistake, and so many must not be started.
 _MAX_THREADS = 1024
 
 
 class CpuPredictor:
-    """A layer's inference on the CPU: the layer's kernels, called without TensorFlow.
+    """Runs a layer's inference on the CPU: calls the layer's kernels without TensorFlow.
 
     A call takes microseconds beyond the arithmetic, where one of a `tf.function` takes hundreds,
     and the weights are packed once, not in every call. Results are the layer's on the CPU, to the
@@ -79,7 +79,7 @@ class CpuPredictor:
 
     @property
     def num_threads(self) -> int:
-        """How many threads compute a call, the calling one included."""
+        """The number of threads that compute a call, including the calling one."""
         return self._state.num_threads
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class CpuPredictor:
 
 
 def _hint(layer: Any) -> str:
-    """Names the layer to pass in place of a whole model, for an error message."""
+    """Returns text for an error message: which layer of a model to pass in place of the model."""
     if not isinstance(layer, keras.Model):
         return ""
     found = [i for i, part in enumerate(layer.layers) if isinstance(part, CudnnRNN)]

@@ -27,10 +27,10 @@ from cudnn_rnn_tf.op_functions import (  # noqa: F401 - Programs look for the fu
 
 
 class _CudnnRNN(HasConfig):
-    """The models derive from this; each explains its arguments."""
+    """The base class of the models, each of which explains its arguments."""
 
     _rnn_mode: str
-    # Weights, or biases, of one pseudo-layer.
+    # The number of weights, and also of biases, of one pseudo-layer.
     _NUM_PARAMS_PER_LAYER: int
 
     def __init__(

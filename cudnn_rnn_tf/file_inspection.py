@@ -1,4 +1,4 @@
-"""Which recurrent networks a file holds, read from what it says of itself: no model is made."""
+"""Finds the recurrent networks in a file by reading what it says, without making a model."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from cudnn_rnn_tf.convert import network, onnx_format, torch_format
 
 
 class Network(NamedTuple):
-    """A recurrent network in a file. None stands for what the file does not say."""
+    """A recurrent network in a file. A value is None if the file does not say it."""
 
     name: str
     kind: str
@@ -28,11 +28,11 @@ class Network(NamedTuple):
 
 
 def inspect_file(path: str | os.PathLike[str]) -> list[Network]:
-    """The recurrent networks in a file or SavedModel, this package's, contrib's and others'.
+    """Returns the recurrent networks of any library in a file or SavedModel.
 
     Args:
         path: a `.keras` file, a PyTorch state dict (`.pt`, `.pth`, `.safetensors`), an ONNX model
-            (`.onnx`), the directory of a SavedModel, of which the fused ops alone are seen, or
+            (`.onnx`), the directory of a SavedModel, in which only fused ops are found, or
             a checkpoint of TensorFlow: its prefix or its `.index` file.
 
     Raises:
@@ -46,7 +46,7 @@ def inspect_file(path: str | os.PathLike[str]) -> list[Network]:
     except (ImportError, FileNotFoundError):
         raise
     except Exception as error:
-        # The libraries that read the formats let a file decide what they raise.
+        # The libraries that read the formats may raise anything for a damaged file.
         raise ValueError(f"cannot read {path}: {network.reason(error)}") from error
 
 
@@ -83,7 +83,7 @@ _OWN_MODES = {layer.__name__: mode for mode, layer in network.LAYERS.items()}
 def _of_keras(path: pathlib.Path) -> Iterator[Network]:
     with zipfile.ZipFile(path) as archive:
         model = json.loads(archive.read("config.json"))
-    # The outermost model's name says nothing.
+    # The outermost model's name is left out, since it would begin the name of every network.
     yield from _in_config(model["config"], "")
 
 
@@ -186,7 +186,7 @@ def _of_saved_model(path: pathlib.Path) -> Iterator[Network]:
         bodies = [graph.node, *(function.node_def for function in graph.library.function)]
         for node in (node for body in bodies for node in body):
             if node.op == "CudnnRnnTf>Forward" or re.fullmatch(r"CudnnRNN(V\d)?", node.op):
-                # Each signature's function has a copy of it.
+                # The function of each signature has a copy of the same node.
                 scope = re.sub(r"_\d+$", "", node.name.rpartition("/")[0] or node.name)
                 found.setdefault(scope, _of_node(scope, node))
     yield from found.values()

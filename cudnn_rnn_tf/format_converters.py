@@ -1,11 +1,11 @@
-"""From opaque buffers to the weights of step-by-step cells, and back.
+"""Converts opaque buffers to the weights of step-by-step cells, and back.
 
-`tf.contrib.cudnn_rnn`'s classes, with the methods that programs override: a saveable names the
-class of its converter, and a derived class can hold what other cells than contrib's have, such as
-an LSTM's forget gate without the bias of 1 that `BasicLSTMCell` adds.
+The classes are those of `tf.contrib.cudnn_rnn`, with the methods that programs override. A saveable
+names the class of its converter, so a derived class can convert to other cells than contrib's, such
+as an LSTM cell without the bias of 1 that `BasicLSTMCell` adds to its forget gate.
 
-A cell joins the matrices of both sides, and its one bias stands for two: the sum goes out and
-comes back as two halves.
+A cell joins the matrices of both sides. Its one bias is the sum of both sides' biases; when it is
+converted back, each side gets one half.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from cudnn_rnn_tf.config import RnnConfig
 
 
 class CudnnParamsFormatConverter:
-    """The converters of the four modes derive from this.
+    """The base class of the converters of the four modes.
 
     Args:
         num_layers: layers in the stack, L.
@@ -27,8 +27,8 @@ class CudnnParamsFormatConverter:
         num_proj: size of an LSTM's recurrent projection, P; None for none.
         input_mode: "linear_input", "skip_input" or "auto_select".
         direction: "unidirectional" or "bidirectional".
-        is_slot: whether the buffer is an optimizer's slot, which keeps something of each weight:
-            of two biases that are one in the cell, the mean then stands for both.
+        is_slot: whether the buffer is an optimizer's slot, which keeps a number for each weight.
+            The cell's one bias then gets the mean of the numbers for both biases, not their sum.
 
     Raises:
         TypeError: if an argument is of the wrong type.
@@ -158,7 +158,7 @@ class CudnnParamsFormatConverter:
         return layer > 0 or self._config.input_mode != constants.CUDNN_INPUT_SKIP_MODE
 
     def _sides(self, gates: Sequence[Any]) -> list[Sequence[Any]]:
-        """The gates of the input side, if they are there, and those of the recurrent side."""
+        """Splits gates into the input side's, if there are any, and the recurrent side's."""
         count = self._config.layout.num_gates
         return [gates[start : start + count] for start in range(0, len(gates), count)]
 
@@ -169,13 +169,13 @@ class CudnnParamsFormatConverter:
         return bias * (1.0 if self._is_slot else 0.5)
 
     def _split(self, layer: int, rows: tf.Tensor) -> list[tf.Tensor]:
-        """A gate's rows [H, fan_in + P] as the input side's, if it is there, and the recurrent."""
+        """Splits a gate's rows [H, fan_in + P] into the input side's, if any, and the recurrent."""
         if not self._has_input_side(layer):
             return [rows]
         width = self._config.layout.output_size
         return [rows[:, :-width], rows[:, -width:]]
 
-    # A cell has these, in the order of the tensors.
+    # These are the names of a cell's tensors, in order.
 
     def _weight_names(self, layer: int) -> list[str]:
         return ["kernel"]
@@ -183,10 +183,10 @@ class CudnnParamsFormatConverter:
     def _bias_names(self) -> list[str]:
         return ["bias"]
 
-    # Derived classes override these, and so do programs.
+    # Derived classes override these methods, in programs too.
 
     def _cudnn_to_tf_weights(self, *cu_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """A cell's weights from its matrices, the input side's first."""
+        """Returns a cell's weights, given cuDNN's matrices, the input side's first."""
         raise NotImplementedError
 
     def _tf_to_cudnn_weights(self, layer: int, *tf_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -194,7 +194,7 @@ class CudnnParamsFormatConverter:
         raise NotImplementedError
 
     def _cudnn_to_tf_biases(self, *cu_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """A cell's biases from those of both sides, the input side's first."""
+        """Returns a cell's biases, given those of both sides, the input side's first."""
         raise NotImplementedError
 
     def _tf_to_cudnn_biases(self, *tf_biases: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -206,11 +206,11 @@ class _JoinedConverter(CudnnParamsFormatConverter):
     """Converts to cells with one kernel [fan_in + P, G * H] and one bias [G * H]."""
 
     def _cudnn_to_tf_gate_params(self, *gates: Any) -> Sequence[Any]:
-        """The gates in the cell's order."""
+        """Returns the gates in the cell's order."""
         return gates
 
     def _tf_to_cudnn_gate_params(self, *gates: Any) -> Sequence[Any]:
-        """The gates in cuDNN's order."""
+        """Returns the gates in cuDNN's order."""
         return gates
 
     def _cudnn_to_tf_weights(self, *cu_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -234,7 +234,7 @@ class _JoinedConverter(CudnnParamsFormatConverter):
 
 
 class CudnnParamsFormatConverterLSTM(_JoinedConverter):
-    """To `CudnnCompatibleLSTMCell`: `kernel` and `bias`, gates in the order i, c, f, o."""
+    """Converts to `CudnnCompatibleLSTMCell`: `kernel` and `bias`, gates in the order i, c, f, o."""
 
     _rnn_mode = constants.CUDNN_LSTM
 
@@ -248,19 +248,19 @@ class CudnnParamsFormatConverterLSTM(_JoinedConverter):
 
 
 class CudnnParamsFormatConverterTanh(_JoinedConverter):
-    """To `BasicRNNCell`."""
+    """Converts to `BasicRNNCell`."""
 
     _rnn_mode = constants.CUDNN_RNN_TANH
 
 
 class CudnnParamsFormatConverterRelu(_JoinedConverter):
-    """To `BasicRNNCell` with ReLU."""
+    """Converts to `BasicRNNCell` with ReLU."""
 
     _rnn_mode = constants.CUDNN_RNN_RELU
 
 
 class CudnnParamsFormatConverterGRU(CudnnParamsFormatConverter):
-    """To `CudnnCompatibleGRUCell`: the gates r and z joined, the candidate's sides on their own."""
+    """Converts to `CudnnCompatibleGRUCell`: r and z joined, the candidate's sides separate."""
 
     _rnn_mode = constants.CUDNN_GRU
 
@@ -308,7 +308,7 @@ CONVERTERS = {
 
 
 def converter_of(config: RnnConfig, is_slot: bool = False) -> CudnnParamsFormatConverter:
-    """The converter of a network's mode."""
+    """Returns the converter of a network's mode."""
     return CONVERTERS[config.rnn_mode](
         config.num_layers,
         config.num_units,

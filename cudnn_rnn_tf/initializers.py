@@ -8,7 +8,7 @@ import keras
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class TorchUniform(keras.initializers.RandomUniform):
-    """Uniform in [-1/√H, 1/√H]: how `torch.nn.LSTM`, `GRU` and `RNN` begin, biases included.
+    """Draws uniformly from [-1/√H, 1/√H], as `torch.nn.LSTM`, `GRU` and `RNN` do, biases included.
 
     Args:
         num_units: units of the layer, H; PyTorch's `hidden_size`.
@@ -33,8 +33,9 @@ class TorchUniform(keras.initializers.RandomUniform):
 class AllGates(keras.initializers.Initializer):
     """An initializer that sees the matrices of all gates side by side, as in Keras's layers.
 
-    It is called with [fan_in, G * H], so that Glorot's limits are Keras's, and what is orthogonal
-    is the whole. Without it, an initializer is called once for each gate, with [fan_in, H].
+    It is called with [fan_in, G * H], so that Glorot's limits are those in Keras, and an orthogonal
+    initializer makes the whole matrix orthogonal. Without `AllGates`, an initializer is called once
+    for each gate, with [fan_in, H].
 
     Args:
         initializer: what Keras knows as an initializer.
@@ -55,7 +56,7 @@ class AllGates(keras.initializers.Initializer):
         self.initializer = keras.initializers.get(initializer)
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        """Returns a tensor of the shape, by the initializer."""
+        """Returns a tensor of the shape, made by the initializer."""
         return self.initializer(shape, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class AllGates(keras.initializers.Initializer):
 class PerGate(keras.initializers.Initializer):
     """Initializers that differ from gate to gate.
 
-    Where a gate has two biases, which are added, those of the recurrent side are as `default` says.
+    If a gate has two biases, which are added, `default` initializes the one of the recurrent side.
 
     Args:
         default: of the gates that are not named.
@@ -87,7 +88,7 @@ class PerGate(keras.initializers.Initializer):
         self.gates = {name: keras.initializers.get(each) for name, each in gates.items()}
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        """Returns a tensor of the shape, by the default initializer."""
+        """Returns a tensor of the shape, made by the default initializer."""
         return self.default(shape, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Versions and what this installation can do."""
+"""Tells the versions of this installation, and what it can do."""
 
 import ctypes
 import platform
@@ -41,7 +41,7 @@ def info() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    # The very library that TensorFlow has loaded.
+    # This is the library that TensorFlow has loaded already.
     library = ctypes.CDLL(op_library.op_library_path())
     library.cudnn_rnn_tf_gpu_choices.restype = ctypes.c_char_p
     library.cudnn_rnn_tf_gpu_kernels.restype = ctypes.c_char_p
@@ -63,14 +63,14 @@ def _gpu() -> dict[str, Any]:
 
 
 def _cudnn() -> str:
-    # Not the logical ones: listing them initializes TensorFlow, after which what is asked of its
-    # devices, such as memory growth, comes too late.
+    # Listing logical devices would initialize TensorFlow, after which programs can no longer set
+    # options of the devices, such as memory growth.
     if not tf.config.list_physical_devices("GPU"):
         return "not available: TensorFlow sees no GPU"
     config = RnnConfig("rnn_relu", num_layers=1, num_units=1, input_size=1)
     try:
-        # Whether TensorFlow's cuDNN can be found shows only when it is used. No time step: the
-        # library is loaded, and nothing is chosen.
+        # TensorFlow finds out only when cuDNN is used whether it can be loaded. With no time step,
+        # the library is loaded and no algorithm is chosen.
         with tf.init_scope(), tf.device("GPU:0"):
             inputs, states = tf.ones([0, 1, 1]), [tf.ones([1, 1, 1])]
             ops.forward(config, inputs, states, tf.ones([config.layout.size]), is_training=False)

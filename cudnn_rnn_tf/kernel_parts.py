@@ -1,4 +1,4 @@
-"""Initializers, regularizers and constraints of the matrices and biases in an opaque buffer."""
+"""Applies initializers, regularizers and constraints to the tensors in an opaque buffer."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from cudnn_rnn_tf.initializers import AllGates, PerGate
 def stacked_parts(
     config: RnnConfig, params: tf.Tensor
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
-    """The buffer as Keras's layers would hold it.
+    """Splits the buffer into the tensors that Keras's layers would hold.
 
     Returns:
         Per pseudo-layer: the input kernels [fan_in, G * H] and the recurrent kernels [P, G * H]
@@ -69,11 +69,11 @@ def make_initializer(
     recurrent_initializer: Callable[..., tf.Tensor],
     bias_initializer: Callable[..., tf.Tensor],
 ) -> Callable[..., tf.Tensor]:
-    """An initializer of the buffer that fills each canonical tensor on its own.
+    """Returns an initializer of the buffer that fills each canonical tensor on its own.
 
-    A kernel's initializer is called with Keras's shape, [fan_in, num_units]; in `AllGates`, once
-    for a side of a pseudo-layer, with [fan_in, G * num_units]. Every tensor has its own random
-    numbers: an initializer with a seed is used with that seed plus the tensor's place.
+    A kernel's initializer is called with Keras's shape, [fan_in, num_units]. An `AllGates` is
+    called once for each side of a pseudo-layer, with [fan_in, G * num_units]. Every tensor has its
+    own random numbers: an initializer with a seed is used with that seed plus the tensor's place.
 
     Raises:
         ValueError: if a `PerGate` names a gate that the network does not have.
@@ -84,7 +84,7 @@ def make_initializer(
 
     def initialize(shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
         canonical: list[tf.Tensor] = []
-        # Holds the matrices drawn for all gates of a side, by the place of the first one.
+        # The matrices that were drawn for all gates of a side at once, by the first gate's index.
         drawn: dict[int, list[tf.Tensor]] = {}
         for index, (name, part_shape) in enumerate(
             zip(config.canonical_names, config.canonical_shapes, strict=True)
@@ -116,13 +116,13 @@ def make_initializer(
 
 
 def _gate_of(name: str) -> str:
-    """The gate of a canonical tensor's name; "" where there are no gates."""
-    gate = name.split("_", 3)[3]  # Behind "layer_0_forward_".
+    """Returns the gate in a canonical tensor's name; "" if it names none."""
+    gate = name.split("_", 3)[3]  # This part follows "layer_0_forward_".
     return re.sub("_?(recurrent_|projection_)?(kernel|bias)$", "", gate)
 
 
 def _gates(config: RnnConfig) -> list[str]:
-    """The names of the gates, in cuDNN's order; "" alone for plain RNNs."""
+    """Returns the names of the gates, in cuDNN's order; [""] for plain RNNs."""
     names = config.layout.weight_names
     return list(dict.fromkeys(_gate_of(name) for name in names if "projection" not in name))
 
@@ -139,7 +139,7 @@ def _check_gates(config: RnnConfig, initializer: Any) -> None:
 
 
 def _of_gate(config: RnnConfig, initializer: Any, name: str) -> Any:
-    """The initializer of one canonical tensor."""
+    """Returns the initializer of one canonical tensor."""
     if not isinstance(initializer, PerGate):
         return initializer
     if name.endswith("recurrent_bias") and config.bias_mode == "double":
@@ -148,8 +148,8 @@ def _of_gate(config: RnnConfig, initializer: Any, name: str) -> Any:
 
 
 def with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., Any]:
-    # With an integer seed, or none, a Keras initializer returns the same numbers whenever it is
-    # called with the same shape; with a seed generator it does not.
+    # A Keras initializer with an integer seed, or none, returns the same numbers each time it is
+    # called with the same shape. One with a seed generator does not.
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     config = initializer.get_config()
@@ -166,7 +166,7 @@ def make_regularizer(
     recurrent_regularizer: Callable | None,
     bias_regularizer: Callable | None,
 ) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """A regularizer of the buffer that applies Keras's to its parts; None for none."""
+    """Returns a regularizer that applies Keras's to the buffer's parts; None if there are none."""
     functions = (kernel_regularizer, recurrent_regularizer, bias_regularizer)
     if not any(functions):
         return None
@@ -190,7 +190,7 @@ def make_constraint(
     recurrent_constraint: Callable | None,
     bias_constraint: Callable | None,
 ) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """A constraint of the buffer that applies Keras's to its parts; None for none."""
+    """Returns a constraint that applies Keras's to the buffer's parts; None if there are none."""
     functions = (kernel_constraint, recurrent_constraint, bias_constraint)
     if not any(functions):
         return None

@@ -1,4 +1,4 @@
-"""A layer's weights: their shapes and names, and how they are read, assigned, saved and loaded."""
+"""Gives a layer's weights shapes and names, and reads, assigns, saves and loads them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import opaque_kernel, ops
 from cudnn_rnn_tf.config import RnnConfig
 
-# The name of the state of the dropout masks' seeds in Keras's weight files.
+# In Keras's weight files, the state that the seeds of the dropout masks come from has this name.
 _SEED_STATE = "seed_generator_state"
 
 
@@ -132,8 +132,8 @@ class HasOpaqueKernel(keras.layers.Layer):
                 f"layer {self.name!r} is not built yet, so it has no variables to load into: build "
                 "it, or the model, first"
             )
-        # All is read and checked before anything is assigned, so that a file that does not fit
-        # leaves the layer as it was.
+        # Everything is read and checked before anything is assigned, so that a file that does not
+        # fit leaves the layer as it was.
         kernel = self._built_kernel()
         read = [(kernel, kernel.params_from({name: store[name] for name in store.keys()}))]
         if self.seed_generator and _SEED_STATE in store.keys():

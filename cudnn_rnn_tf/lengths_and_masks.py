@@ -1,11 +1,12 @@
-"""Masks, lengths, ragged tensors and the order of variable-length sequences."""
+"""Handles masks, lengths, ragged tensors and the order of variable-length sequences."""
 
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.op_library import raw_ops
 
-# Unlike tf.ragged.stack, it knows the last dimension.
+# The text recommends this function because, unlike tf.ragged.stack, its result has a static last
+# dimension.
 HOW_TO_MAKE_RAGGED = (
     "of arrays [time, input_size], tf.RaggedTensor.from_row_lengths(tf.concat(arrays, 0), "
     "[len(a) for a in arrays]) makes a ragged tensor that fits"
@@ -15,7 +16,7 @@ HOW_TO_MAKE_RAGGED = (
 def lengths_from_mask(
     mask: tf.Tensor, inputs: tf.Tensor, time_major: bool, layer_name: str
 ) -> tf.Tensor:
-    """The sequence lengths that a right-padded mask says.
+    """Returns the sequence lengths that a right-padded mask stands for.
 
     Args:
         mask: boolean [B, T] ([T, B] time-major), true where a step is to be read.
@@ -36,7 +37,7 @@ def lengths_from_mask(
     owner = f"layer {layer_name!r}"
     ops.check_shape(f"the mask of {owner}", mask, inputs.shape[:2])
     if not (mask.shape.is_fully_defined() and inputs.shape[:2].is_fully_defined()):
-        # Shapes are in host memory, so this does not wait for a GPU.
+        # This does not wait for a GPU, since shapes are in host memory.
         check = tf.debugging.assert_equal(
             tf.shape(mask),
             tf.shape(inputs)[:2],
@@ -46,7 +47,7 @@ def lengths_from_mask(
             mask = tf.identity(mask)
     if not ops.has_substitute():
         return raw_ops.cudnn_rnn_tf_lengths_from_mask(mask=mask, time_major=time_major, owner=owner)
-    # A graph without this package's ops.
+    # The graph that is being made must not have this package's ops.
     mask = tf.transpose(mask) if time_major else mask
     lengths = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
     is_right = tf.reduce_all(tf.equal(mask, tf.sequence_mask(lengths, tf.shape(mask)[1])))
@@ -67,7 +68,7 @@ def lengths_from_mask(
 def reverse_sequences(
     inputs: tf.Tensor, sequence_lengths: tf.Tensor | None, time_major: bool
 ) -> tf.Tensor:
-    """Each sequence in reverse, its padding staying where it is."""
+    """Returns the sequences reversed, with their padding left at the end."""
     time_axis, batch_axis = (0, 1) if time_major else (1, 0)
     if sequence_lengths is None:
         return tf.reverse(inputs, [time_axis])
@@ -75,8 +76,9 @@ def reverse_sequences(
 
 
 def padding_first(outputs: tf.Tensor, sequence_lengths: tf.Tensor, time_major: bool) -> tf.Tensor:
-    """Outputs with each sequence's padding moved from its end to its beginning."""
-    # Turning all around brings the padding to the front; each sequence is turned twice.
+    """Returns outputs with each sequence's padding moved from its end to its beginning."""
+    # Reversing the whole time axis brings the padding to the beginning. Each sequence itself is
+    # reversed twice, so its order stays.
     turned = reverse_sequences(outputs, sequence_lengths, time_major)
     return reverse_sequences(turned, None, time_major)
 
@@ -84,11 +86,11 @@ def padding_first(outputs: tf.Tensor, sequence_lengths: tf.Tensor, time_major: b
 def from_ragged(
     sequences: tf.RaggedTensor, sequence_lengths: tf.Tensor | None, time_major: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sequences of their own lengths as what the ops take.
+    """Returns a ragged tensor's sequences in the form that the ops take.
 
     Args:
         sequences: [B, (T), I].
-        sequence_lengths: must be None: a ragged tensor says them.
+        sequence_lengths: must be None, since a ragged tensor has its own lengths.
         time_major: the layout of what is returned.
 
     Returns:
@@ -115,7 +117,7 @@ def from_ragged(
 
 
 def to_ragged(outputs: tf.Tensor, inputs: tf.RaggedTensor, time_major: bool) -> tf.RaggedTensor:
-    """Padded outputs as a ragged tensor [B, (T), n] with the row lengths of the inputs."""
+    """Returns padded outputs as a ragged tensor [B, (T), n] with the inputs' row lengths."""
     if time_major:
         outputs = tf.transpose(outputs, (1, 0, 2))
     lengths = inputs.row_lengths()

@@ -1,4 +1,4 @@
-"""How the op-level models and functions run a network on what their callers have."""
+"""Runs networks for the op-level models and functions, in the forms that callers' data have."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,7 +11,8 @@ from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.lengths_and_masks import from_ragged, to_ragged
 
-# The network, of arguments in the shapes that the ops take.
+# Returns the network's configuration, given inputs, states and params in the shapes that the ops
+# take.
 ConfigOf = Callable[[tf.Tensor, Sequence[tf.Tensor], tf.Tensor], RnnConfig]
 
 
@@ -28,10 +29,10 @@ def run(
     dtype: tf.DType | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
-    """Runs a network on what callers have: arrays, ragged tensors, one sequence without a batch.
+    """Runs a network on callers' arrays, ragged tensors, or one sequence without a batch.
 
     Args:
-        config_of: the network, of the arguments in the shapes that the ops take.
+        config_of: returns the network, given the arguments in the shapes that the ops take.
         inputs: [T, B, I], or [T, I] for one sequence, or ragged, [B, (T), I].
         states: h and an LSTM's c.
         params: the opaque buffer.
@@ -53,7 +54,7 @@ def run(
     if not isinstance(is_training, bool):
         raise TypeError(f"expected is_training to be a Python bool, but received {is_training!r}")
     if isinstance(sequence_lengths, bool):
-        # Up to TensorFlow 1.12, this was the place of the models' is_training.
+        # In TensorFlow up to 1.12, the models had is_training in this place.
         raise TypeError(
             f"expected integer sequence_lengths, but received {sequence_lengths!r}: pass "
             "is_training by name"
@@ -112,13 +113,14 @@ def run(
 
 
 def _without_upper_inputs(config: RnnConfig, params: tf.Tensor) -> tf.Tensor:
-    """The buffer with which each layer is as deaf to the one below as if all of it were dropped.
+    """Returns the buffer with the input-side matrices of all layers but the first set to zero.
 
-    The ops know rates below 1. What meets zeros adds nothing, and has no gradient.
+    Each layer then gets nothing from the layer below, as if all of its outputs were dropped, and no
+    gradient goes there. The ops themselves only take dropout rates below 1.
     """
     weights, biases = ops.params_to_canonical(config, params)
     gates, num_dirs = config.layout.num_gates, config.layout.num_dirs
-    # A pseudo-layer above the first has matrices of both sides and, maybe, a projection.
+    # A pseudo-layer above the first layer has matrices of both sides and possibly a projection.
     count = 2 * gates + (1 if config.num_proj else 0)
     first = len(weights) - count * num_dirs * (config.num_layers - 1)
     for index in range(first, len(weights)):
@@ -128,10 +130,10 @@ def _without_upper_inputs(config: RnnConfig, params: tf.Tensor) -> tf.Tensor:
 
 
 def _seed_tensor(seed: Any) -> tf.Tensor:
-    """The two numbers that one run's dropout masks are a function of.
+    """Returns the two numbers that one run's dropout masks are a function of.
 
-    An integer seeds a sequence of them, new ones each run, as with TensorFlow 1's random ops; the
-    same ones where contrib's environment variable asks for them, which gradient checks do.
+    As in TensorFlow 1's random ops, an integer seed stands for a sequence, with new numbers in each
+    run. If contrib's environment variable is set, which gradient checks need, they stay the same.
     """
     resets = os.environ.get("TF_CUDNN_RESET_RND_GEN_STATE", "").lower() in ("1", "true")
     if resets and (seed is None or isinstance(seed, (int, np.integer))):
@@ -144,5 +146,5 @@ def _seed_tensor(seed: Any) -> tf.Tensor:
 
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
-    """The size as programs know it; contrib's was an int32, too."""
+    """Returns the buffer's size as an int32, as in contrib."""
     return tf.cast(ops.params_size(config), tf.int32, name=name)

@@ -16,19 +16,20 @@ from cudnn_rnn_tf.op_call import ConfigOf, params_size, run
 def _config_from(
     rnn_mode: str, time_major: bool, input_mode: str, direction: str, dropout: float
 ) -> ConfigOf:
-    """The network whose sizes are the static ones of the arguments."""
+    """Returns a function that finds a network's sizes in its arguments' static shapes."""
     count_axis = 0 if time_major else 1
     rate = 0.0 if dropout == 1.0 else dropout
     needed = {"inputs": (2,), "input_h": (count_axis, 2), "input_c": (2,)}
 
     def config_of(inputs: tf.Tensor, states: Sequence[tf.Tensor], params: tf.Tensor) -> RnnConfig:
-        # The buffer's size says that of the inputs, where they do not.
+        # If the inputs' size is not known, the buffer's size implies it.
         from_params = (
             input_mode == constants.CUDNN_INPUT_LINEAR_MODE and params.shape.is_fully_defined()
         )
         shapes = []
         for (argument, axes), tensor in zip(needed.items(), (inputs, *states), strict=False):
-            # A list is needed: where version 2 behavior is off, an item of a shape is no number.
+            # `as_list` is needed because, with version 2 behavior off, a shape's items are no
+            # numbers.
             shape = tensor.shape.as_list() if tensor.shape.rank == 3 else None
             if argument == "inputs" and from_params and tensor.shape.rank in (None, 3):
                 shapes.append(shape or [None] * 3)
@@ -64,7 +65,7 @@ def _config_from(
             return with_input_size(shapes[0][2])
         size = with_input_size(1).layout.size
         rest = params.shape.num_elements() - size
-        # A size that leaves a remainder fits no input size, as the op will say.
+        # If the division leaves a remainder, no input size fits, and the op will raise an error.
         return with_input_size(1 + max(rest, 0) // (with_input_size(2).layout.size - size))
 
     return config_of
@@ -276,7 +277,7 @@ def cudnn_rnn_relu(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a ReLU RNN whose sizes are those of the tensors.
 
-    Its arguments stand in contrib's order, which is another one than `cudnn_rnn_tanh`'s.
+    Its arguments are in contrib's order, which differs from that of `cudnn_rnn_tanh`.
 
     Args:
         inputs: [T, B, I], or [T, I], or ragged, as `cudnn_lstm` takes them.

@@ -1,4 +1,4 @@
-"""Loads the compiled TensorFlow ops: of the libraries for several versions, the one that fits."""
+"""Loads the compiled TensorFlow ops from the library for the version that is imported."""
 
 import importlib.metadata
 import json
@@ -13,10 +13,10 @@ from cudnn_rnn_tf import native
 
 
 def find(tensorflow: str) -> pathlib.Path:
-    """The op library for a version of TensorFlow.
+    """Finds the op library for a version of TensorFlow.
 
-    TensorFlow's C++ interface changes with every minor version, and a library built for another
-    one fails in ways that name neither.
+    TensorFlow's C++ interface changes with every minor version. A library that was built for
+    another version fails with errors that do not name either version.
 
     Args:
         tensorflow: the version that is imported.
@@ -46,8 +46,8 @@ def _build_command(tensorflow: str) -> str:
 
 
 def _source() -> str:
-    """Names what pip is to install: the folder that this was installed from, or a release."""
-    # From a package index, pip takes wheels first.
+    """Returns pip's arguments to install the source: the folder it came from, or a release."""
+    # Without --no-binary, pip prefers wheels of a package index.
     release = f"--no-binary cudnn_rnn_tf cudnn_rnn_tf=={native.build_info.VERSION}"
     try:
         text = importlib.metadata.distribution("cudnn_rnn_tf").read_text("direct_url.json")
@@ -55,7 +55,7 @@ def _source() -> str:
         return release
     origin = json.loads(text) if text else {}
     if "archive_info" in origin:
-        # A wheel's source distribution lies where the wheel does, or on the index.
+        # The source distribution is in the same place as the wheel, or on the package index.
         return f"--find-links {shlex.quote(origin['url'].rpartition('/')[0])} {release}"
     if "dir_info" not in origin:
         return release
@@ -64,7 +64,7 @@ def _source() -> str:
 
 
 def op_library_path() -> str:
-    """The path of the library of the compiled ops, for the TensorFlow that is imported.
+    """Returns the path of the library of the compiled ops, for the TensorFlow that is imported.
 
     A program without Python that runs a SavedModel with these ops loads it first, with
     `TF_LoadLibrary` of TensorFlow's C API.

@@ -1,7 +1,7 @@
-"""The variable that holds a layer's opaque buffer, and what a checkpoint holds of it.
+"""Defines the variable that holds a layer's opaque buffer, and how checkpoints store it.
 
-The buffer is one variable, so that one op reads it and one optimizer slot follows it; but its
-checkpoints see the matrices and biases within.
+The buffer is one variable, so that one op reads it and an optimizer has one slot for it, but
+checkpoints store the matrices and biases in it.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,27 +33,29 @@ class OpaqueKernel(keras.Variable):
     ):
         self._config = config
         self._is_exported = False
-        # In a Keras autocast scope, `dtype` and `value` are of the computation's type.
+        # This is the stored type: in a Keras autocast scope, `dtype` and `value` have the type of
+        # the computation.
         self._stored_dtype = dtype
         super().__init__(
             initializer=initializer, shape=(config.layout.size,), dtype=dtype, **kwargs
         )
 
     def canonical_tensors(self) -> dict[str, tf.Tensor]:
-        """The canonical tensors by name."""
+        """Returns the canonical tensors by name."""
         return ops.params_to_named(self._config, tf.cast(self.value, self._stored_dtype))
 
     def params_from(self, tensors: Mapping[str, Any]) -> tf.Tensor:
-        """The whole buffer from canonical tensors by name.
+        """Makes the whole buffer from canonical tensors by name.
 
         Raises:
             ValueError: if one is missing or its shape is not the layout's; it is named.
         """
         return ops.named_to_params(self._config, tensors, self._stored_dtype, self.path)
 
-    # TensorFlow's extension points for what a checkpoint holds of an object. A SavedModel's
-    # variables go through the same one, but its loader makes plain variables, which want the
-    # buffer as it is; it announces itself by asking for a copy of the variable in its graph.
+    # TensorFlow calls these methods to save and restore the variable in checkpoints. It saves the
+    # variables of a SavedModel by the same method, but its loader makes plain variables of them,
+    # which need the buffer itself. An export can be recognized because it first asks for a copy of
+    # the variable in its graph.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         is_exported, self._is_exported = self._is_exported, False
@@ -62,8 +64,8 @@ class OpaqueKernel(keras.Variable):
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         params = self.params_from(restored_tensors)
         if self._value is None:
-            # Keras builds a subclassed model in a scope in which variables wait for their first
-            # values, and what is assigned to them is lost.
+            # Keras builds a subclassed model in a scope in which variables do not have their values
+            # yet, and anything that is assigned to them is lost.
             self._initializer = lambda *_, **__: params
             return params
         return self._value.assign(params)
@@ -78,14 +80,14 @@ class OpaqueKernel(keras.Variable):
             object_map[self] = _CheckpointCopy(self._config, object_map[self.value])
 
     def _maybe_initialize_trackable(self) -> None:
-        # Called before every save and restore, but not between the two steps of an export: one
-        # that failed half-way must not show in the next checkpoint.
+        # TensorFlow calls this before every save and restore, but not between the two steps of an
+        # export. So a failed export has no effect on the next checkpoint.
         self._is_exported = False
         super()._maybe_initialize_trackable()
 
 
 class _CheckpointCopy(_compat.Trackable):
-    """An asynchronous checkpoint writes this: canonical tensors, from a copy of the buffer."""
+    """The object that an asynchronous checkpoint saves: the tensors of a copy of the buffer."""
 
     def __init__(self, config: RnnConfig, params: tf.Variable):
         self._config = config

@@ -1,4 +1,4 @@
-"""The ops with Python's types, and their gradients."""
+"""Wraps the ops in functions that take Python's types, and registers their gradients."""
 
 import contextlib
 import contextvars
@@ -27,7 +27,7 @@ _PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
 _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
     "substitute", default=None
 )
-# `algorithm` may be one of these.
+# The values that `algorithm` may have.
 ALGORITHMS = (
     *("auto", "standard", "persist_static", "persist_static_small_h"),
     *("resident", "persistent", "cudnn"),
@@ -35,7 +35,7 @@ ALGORITHMS = (
 
 
 def params_size(config: RnnConfig, name: str | None = None) -> tf.Tensor:
-    """The number of elements in the opaque buffer: a scalar int64 tensor."""
+    """Returns the number of elements in the opaque buffer, a scalar int64 tensor."""
     return raw_ops.cudnn_rnn_tf_params_size(
         input_size=config.input_size, name=name, **config.spec_attrs()
     )
@@ -107,7 +107,7 @@ def params_to_canonical(
 
 
 def params_to_named(config: RnnConfig, params: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The canonical tensors of an opaque buffer by name, as checkpoints hold them."""
+    """Returns the canonical tensors of an opaque buffer by name, as checkpoints hold them."""
     weights, biases = params_to_canonical(config, params)
     return dict(zip(config.canonical_names, weights + biases, strict=True))
 
@@ -115,7 +115,7 @@ def params_to_named(config: RnnConfig, params: tf.Tensor) -> dict[str, tf.Tensor
 def named_to_params(
     config: RnnConfig, tensors: Mapping[str, Any], dtype: tf.DType, owner: str
 ) -> tf.Tensor:
-    """The inverse of `params_to_named`, for tensors that come from a file.
+    """Inverts `params_to_named`, for tensors that come from a file.
 
     Args:
         config: the network.
@@ -183,7 +183,7 @@ def forward(
         raise ValueError(
             f"expected inputs of rank 3, {layout}, but received shape {tuple(inputs.shape)}"
         )
-    # A list is needed: where version 2 behavior is off, an item of a shape is no number.
+    # `as_list` is needed because, with version 2 behavior off, a shape's items are no numbers.
     sizes = [None] * 3 if inputs.shape.rank is None else inputs.shape.as_list()
     if sizes[2] not in (None, config.input_size):
         raise ValueError(
@@ -211,7 +211,8 @@ def forward(
             is_training=is_training,
         )
     if sizes[2] is None:
-        # For gradients, which know the network by the op's tensors. The op checks what it is given.
+        # Gradients find the input size in the static shapes of the op's tensors. The op itself
+        # checks the real shape.
         inputs = tf.identity(inputs)
         inputs.set_shape((None, None, config.input_size))
     has_sequence_lengths = sequence_lengths is not None
@@ -236,16 +237,17 @@ def forward(
     )
     if not config.is_lstm:
         return output, (output_h,)
-    # The op clips a cell state where it is read, as cuDNN does; here it leaves the network.
+    # The op, like cuDNN, returns cell states unclipped and clips them when it reads them, but
+    # callers get clipped ones.
     return output, (output_h, clip_cell_state(config, output_c))
 
 
 @contextlib.contextmanager
 def substituted_forward(function: Callable[..., Any]) -> Iterator[None]:
-    """Within the context `forward` checks its arguments and has this function run the network.
+    """Makes `forward`, within the context, check its arguments and call this function.
 
-    The function takes `forward`'s arguments but for the seed and the name, and returns what
-    `forward` does. The substitution is the calling thread's own.
+    The function takes `forward`'s arguments except the seed and the name, and returns what
+    `forward` does. Other threads are not affected.
     """
     token = _substitute.set(function)
     try:
@@ -255,25 +257,26 @@ def substituted_forward(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def has_substitute() -> bool:
-    """Whether a graph is being made that must do without this package's ops."""
+    """Returns whether a graph is being made that must not have this package's ops."""
     return _substitute.get() is not None
 
 
 def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:
-    """An LSTM's cell state within the configuration's bounds."""
+    """Returns an LSTM's cell state, clipped to the configuration's bounds."""
     if not config.cell_clip:
         return c
-    # The value passes through float32, the type of the op's attribute.
+    # The op's attribute is a float32, so the value is rounded to float32 here too.
     bound = tf.cast(tf.constant(config.cell_clip, tf.float32), c.dtype)
     return tf.clip_by_value(c, -bound, bound)
 
 
 def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
-    """Lengths as the op on a GPU takes them: int32 in host memory, int64 in its own.
+    """Returns lengths as the op on a GPU takes them: int32 in host memory or int64 in the GPU's.
 
-    Those that are known already stay in host memory, so that the op can check them. Others may have
-    been computed on the GPU, which must not be waited for. TensorFlow keeps int32 constants of a
-    GPU's functions in host memory and would copy even an empty one in each step.
+    Lengths that are known already stay in host memory, so that the op can check them. Others may
+    have been computed on the GPU, which must not be waited for. Lengths that are None become an
+    int64: TensorFlow keeps int32 constants of a GPU's functions in host memory and would copy even
+    an empty one in each step.
     """
     if lengths is None:
         return tf.constant([], tf.int64)
@@ -286,9 +289,9 @@ def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
 
 
 def _seed_in_host_memory(seed: tf.Tensor | None) -> tf.Tensor:
-    """The seed as the op reads it; zeros where there is none.
+    """Returns the seed in host memory, where the op reads it; zeros if it is None.
 
-    From a GPU it would come by a copy that waits for it, once for each pass.
+    A seed on a GPU would have to be copied in each pass, and the copy waits for the GPU.
     """
     if seed is not None:
         is_eager = tf.executing_eagerly() and isinstance(seed, tf.Tensor)
@@ -308,7 +311,7 @@ def check_states(
             f"expected {len(shapes)} initial states for {config.rnn_mode!r}, but received "
             f"{len(states)}"
         )
-    # Keras's own layers have no dimension of layers in their states.
+    # The message names the dimensions, since states of Keras's own layers lack the one of layers.
     first = "layers * directions, batch" if time_major else "batch, layers * directions"
     for argument, state, shape in zip(("initial h", "initial c"), states, shapes, strict=False):
         check_shape(argument, state, shape, f" ([{first}, size])")
@@ -334,7 +337,7 @@ def _attrs(op: tf.Operation, names: Sequence[str]) -> dict[str, Any]:
 
 
 def config_of(op: tf.Operation) -> RnnConfig:
-    """The network that a Forward or a Backward op runs.
+    """Returns the network that a Forward or a Backward op runs.
 
     Raises:
         ValueError: if the static shape of its inputs does not say their size.
@@ -360,8 +363,8 @@ def _forward_gradient(
     inputs = list(op.inputs)
     outputs = list(op.outputs)
     if not op.get_attr("is_training"):
-        # An inference pass keeps nothing for its gradient, so that it is cheap where none is
-        # asked for. Where one is, the pass runs again, still without dropout.
+        # An inference pass keeps nothing for its gradient, so that it is cheap if no gradient
+        # follows. If one does, the pass runs again, still without dropout.
         attrs["dropout"] = attrs["recurrent_dropout"] = 0.0
         algorithm = _attrs(op, ["algorithm"])["algorithm"]
         outputs = list(

@@ -1,4 +1,4 @@
-"""SavedModels that need nothing of this package."""
+"""Exports SavedModels that can be used without this package."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from cudnn_rnn_tf import core_network, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
-# The name of every op of this package begins so in a SavedModel.
+# In a SavedModel, the names of this package's ops have this prefix.
 _OP_PREFIX = b"CudnnRnnTf>"
 
 
@@ -21,10 +21,10 @@ def export_portable(
     *,
     input_signature: Sequence[Any] | None = None,
 ) -> None:
-    """Writes a SavedModel for inference of TensorFlow's own operations only.
+    """Writes a SavedModel for inference that consists of TensorFlow's own operations only.
 
-    It has the signatures and computes the numbers (but for the last digits) that those of
-    `model.export` have and do, more slowly. TensorFlow, TensorFlow Serving and, with a static batch
+    It has the same signatures as one that `model.export` writes, and computes the same numbers
+    except for the last digits, more slowly. TensorFlow, TensorFlow Serving and, with a static batch
     size, `tf.lite.TFLiteConverter` take it without this package.
 
     Args:

@@ -1,4 +1,4 @@
-"""The buffer as pseudo-layers: one direction of one layer each, the gates of a side stacked."""
+"""Splits the buffer into pseudo-layers, each one direction of one layer, and joins them again."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 
-# Whether each bias mode has biases on the input side, and on the recurrent side.
+# For each bias mode: whether there are biases on the input side, and on the recurrent side.
 SIDES_WITH_BIAS = {
     "none": (False, False),
     "single_input": (True, False),
@@ -37,7 +37,7 @@ class PseudoLayer(NamedTuple):
 
 
 def shapes(config: RnnConfig) -> list[PseudoLayer]:
-    """The shapes of each pseudo-layer's tensors; None for those that it does not have."""
+    """Returns the shapes of each pseudo-layer's tensors; None for tensors that it does not have."""
     layout = config.layout
     rows, size = layout.num_gates * config.num_units, layout.output_size
     has_bias, has_recurrent_bias = SIDES_WITH_BIAS[config.bias_mode]
@@ -58,7 +58,7 @@ def shapes(config: RnnConfig) -> list[PseudoLayer]:
 
 
 def _places(config: RnnConfig) -> Iterator[tuple[int, str, tuple[int, ...]]]:
-    """Which tensor of which pseudo-layer comes next in the buffer, and its shape."""
+    """Yields a pseudo-layer's index, field and shape for each tensor, in the buffer's order."""
     of_all = shapes(config)
     for fields in (("kernel", "recurrent_kernel", "projection"), ("bias", "recurrent_bias")):
         for index, of_one in enumerate(of_all):
@@ -69,7 +69,7 @@ def _places(config: RnnConfig) -> Iterator[tuple[int, str, tuple[int, ...]]]:
 
 
 def cut(config: RnnConfig, params: tf.Tensor) -> list[PseudoLayer]:
-    """The pseudo-layers that a buffer [params_size] holds."""
+    """Returns the pseudo-layers that a buffer [params_size] holds."""
     places = list(_places(config))
     pieces = tf.split(params, [math.prod(shape) for *_, shape in places])
     found: list[dict[str, Any]] = [
@@ -82,7 +82,7 @@ def cut(config: RnnConfig, params: tf.Tensor) -> list[PseudoLayer]:
 
 
 def join(config: RnnConfig, pseudo_layers: Sequence[PseudoLayer]) -> tf.Tensor:
-    """The buffer that holds the pseudo-layers: the inverse of `cut`.
+    """Returns the buffer that holds the pseudo-layers: the inverse of `cut`.
 
     Raises:
         ValueError: if a tensor's static shape is not the network's; it is named.

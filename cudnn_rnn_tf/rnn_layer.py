@@ -24,21 +24,21 @@ from cudnn_rnn_tf.seeds import next_seed
 
 
 class _SeedGenerator(keras.random.SeedGenerator, _compat.AutoTrackable):
-    """A Keras seed generator that object-based checkpoints see, too.
+    """A Keras seed generator that object-based checkpoints also save.
 
     Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state.
     """
 
 
 class _Untracked:
-    """Keeps variables out of sight of Keras, as `keras.layers.RNN` keeps its states."""
+    """Hides variables from Keras, which would otherwise take them for the layer's weights."""
 
     def __init__(self, *variables: keras.Variable):
         self.variables = variables
 
 
 class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
-    """The four layers derive from this, which is not for use on its own.
+    """The base class of the four layers; it cannot be used on its own.
 
     Args:
         num_layers: layers in the stack, L.
@@ -111,7 +111,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
     """
 
     rnn_mode: str
-    # Keras's layers leave the choice; here, outputs past a sequence's end are always zeros.
+    # In Keras's layers this is an option. Here, outputs past a sequence's end are always zeros.
     zero_output_for_mask = True
 
     def __init__(
@@ -153,7 +153,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             "bias_mode": bias_mode,
             **self._own_config(),
         }
-        # Checks the arguments before there is an input: num_units is an input size that fits all.
+        # RnnConfig checks the arguments before the input size is known. num_units stands in for the
+        # input size, since it fits all input modes.
         self._config = RnnConfig(
             rnn_mode=self.rnn_mode, input_size=num_units, **self._config_arguments
         )
@@ -186,7 +187,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        # The op reads the seed on the CPU; a copy from the GPU would wait for it.
+        # The seed is kept on the CPU, where the op reads it, since copying it from a GPU would wait
+        # for the GPU.
         with tf.device("CPU:0"):
             self.seed_generator = (
                 _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
@@ -194,13 +196,14 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         self.kernel: opaque_kernel.OpaqueKernel | None = None
         self._states = _Untracked()
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        # XLA has no kernel for the ops: Keras's jit_compile="auto" then leaves models alone.
+        # XLA has no kernel for the ops. With this, Keras's jit_compile="auto" does not compile
+        # models.
         self.supports_jit = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "zero_output_for_mask":
             return super().__setattr__(name, value)
-        # Setting it is the one thing by which Keras's Bidirectional makes itself known.
+        # Keras's Bidirectional sets this attribute; nothing else tells that the layer is in one.
         if self.time_major:
             raise ValueError(
                 f"layer {self.name!r} cannot be time-major in keras.layers.Bidirectional, which "
@@ -209,7 +212,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             )
 
     def _own_config(self) -> dict[str, Any]:
-        """A subclass adds this to the network's configuration."""
+        """Returns what a subclass adds to the network's configuration."""
         return {}
 
     # The configuration.
@@ -237,7 +240,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         return self._built_config().input_size
 
     def state_shape(self, batch_size: int | None) -> tuple[tuple[int | None, ...], ...]:
-        """The shapes of the states: of h, and of an LSTM's c."""
+        """Returns the shapes of the states: of h, and of an LSTM's c."""
         return self._config.state_shapes(batch_size, self.time_major)
 
     # Building.
@@ -270,7 +273,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             config, self.kernel_constraint, self.recurrent_constraint, self.bias_constraint
         )
         self.kernel = kernel
-        # Keras does this last, too, since the layer may be unfrozen later.
+        # This is done last, as in Keras, because the layer may be unfrozen later.
         kernel.trainable = self.trainable
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         if self.stateful:
@@ -325,11 +328,11 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         if sequence_lengths is None:
             mask = inputs_mask if mask is None else mask
         elif mask is _compat.keras_mask(inputs):
-            # Keras hands it on by itself.
+            # Keras passes on the inputs' own mask itself.
             mask = None
         inputs = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
         if not inputs.dtype.is_floating:
-            # Keras itself casts numbers with a point alone.
+            # Keras itself casts only floating-point inputs.
             inputs = tf.cast(inputs, self.compute_dtype)
         ragged = inputs if isinstance(inputs, tf.RaggedTensor) else None
         if ragged is not None:
@@ -382,7 +385,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             if self.go_backwards:
                 outputs = padding_first(outputs, sequence_lengths, self.time_major)
         elif sequence_lengths is not None:
-            # Keras hands a given mask on itself; layers and losses downstream get this one.
+            # If a mask was given, Keras passes it on. For lengths, layers and losses downstream get
+            # this one.
             time_axis = 0 if self.time_major else 1
             max_time = outputs.shape.as_list()[time_axis]
             if max_time is None:
@@ -413,14 +417,14 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         return [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in initial_state]
 
     def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:
-        # The top layer's final states are its outputs at each sequence's last step.
+        # The final states of the top layer are its outputs at each sequence's last step.
         top = h[-self.num_dirs :] if self.time_major else h[:, -self.num_dirs :]
         return tf.concat(tf.unstack(top, axis=0 if self.time_major else 1), axis=-1)
 
     def compute_output_spec(
         self, inputs: Any, initial_state: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        # Symbolic tensors do not come to `call`, whose checks would come too late.
+        # Symbolic tensors must be checked here, since `call` runs later or not at all.
         check_tensors(inputs, initial_state)
         if initial_state is not None:
             states = initial_state if isinstance(initial_state, (list, tuple)) else [initial_state]
@@ -451,8 +455,9 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
     # Saving.
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        # TensorFlow's extension point: a SavedModel needs the states that its functions use, while
-        # a checkpoint with them would not restore into a model with another batch size.
+        # TensorFlow calls this to find the objects to save. A SavedModel needs the states that its
+        # functions use. A checkpoint with states could not be restored into a model with another
+        # batch size.
         children = super()._trackable_children(save_type, **kwargs)
         if save_type == "savedmodel":
             children.update({state.name: state for state in self.states})

@@ -1,4 +1,4 @@
-"""Saving opaque buffers that are not inside a Keras layer."""
+"""Saves opaque buffers that are not inside a Keras layer."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +22,17 @@ from cudnn_rnn_tf.format_converters import (
 
 
 class _BufferSaveable(SaveableObject, _compat.Trackable):
-    """A variable of the buffer's layout: the buffer itself, or an optimizer's slot of it.
+    """Saves a variable of the buffer's layout: the buffer itself, or an optimizer's slot of it.
 
     Args:
         variable: of shape [params_size].
         config: the network.
         shapes: the names in a Saver's checkpoint, in the converter's order, and the tensors'
             shapes; None for any shape.
-        converter: between the buffer and those tensors.
+        converter: converts between the buffer and those tensors.
         name: name of the object.
-        prefix: what a Saver's checkpoint has before those names.
-        suffix: likewise after them.
+        prefix: text before those names in a Saver's checkpoint.
+        suffix: text after them.
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
         self._converter = converter
         self._parts: dict[int, tf.Tensor] = {}
         if tf.executing_eagerly():
-            # A tensor that is read now would never change.
+            # The functions read the variable when it is saved; a tensor that is read now would
+            # never change.
             op = variable
             tensors = [functools.partial(self._tensor, index) for index in range(len(shapes))]
         else:
-            # Savers take two saveables of one variable if each has an operation of its own.
+            # A Saver accepts two saveables of one variable only if their operations differ.
             op = tf.identity(variable)
             tensors = self._tensors()
         specs = [
@@ -77,7 +78,8 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
 
     def _assign(self, params: tf.Tensor) -> Any:
         if not hasattr(self._variable, "assign") and not _compat.is_reference(self._variable):
-            # Savers make what restores along with what saves, so it is too early to refuse.
+            # Savers make the operations for restoring together with those for saving, so an error
+            # must not be raised before a restore runs.
             message = f"{self.name} cannot be restored: it was made of a tensor, not of a variable"
             return tf.debugging.Assert(False, [message])
         return tf.compat.v1.assign(self._variable, params)
@@ -94,16 +96,16 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
         """Assigns the buffer from the tensors of a Saver's checkpoint."""
         del restored_shapes
         tensors = dict(zip(self._shapes, restored_tensors, strict=True))
-        # A Saver of all variables restores the buffer as it stands in the file as well. That may
-        # be another program's, whose layout is not known; what is written last stays.
+        # A Saver of all variables also restores the buffer as such, if the file has it. Another
+        # program's buffer may have an unknown layout, so this assignment comes after that one.
         with tf.control_dependencies(_assignments_in_scope(self._variable)):
             canonical = contrib_format.checked(self._shapes, tensors)
             return self._assign(self._converter.tf_canonical_to_opaque(canonical))
 
     def assign_part(self, index: int, tensor: tf.Tensor) -> Any:
-        """Assigns one of the tensors of a Saver's checkpoint, the others staying as they are.
+        """Assigns one of the tensors of a Saver's checkpoint; the others stay as they are.
 
-        In a graph, where the buffer may have no value yet, it takes all of them.
+        In a graph, the buffer may have no value yet, so it is assigned once all tensors are given.
         """
         tensor = tf.cast(tensor, self._variable.dtype.base_dtype)
         if tf.executing_eagerly():
@@ -118,7 +120,7 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
             self._converter.tf_canonical_to_opaque([parts[i] for i in range(len(parts))])
         )
 
-    # TensorFlow's extension points for what an object-based checkpoint holds of an object.
+    # TensorFlow calls these methods to save and restore the object in object-based checkpoints.
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         return ops.params_to_named(self._config, tf.convert_to_tensor(self._variable))
@@ -132,9 +134,9 @@ class _BufferSaveable(SaveableObject, _compat.Trackable):
 
 
 class SavedCell(_compat.AutoTrackable):
-    """A cell as contrib's object-based checkpoints have it: its `kernel` and its `bias`.
+    """A cell as in contrib's object-based checkpoints, with its `kernel` and its `bias`.
 
-    They are parts of the buffer.
+    Both are parts of the buffer.
 
     Args:
         saveable: of the buffer.
@@ -148,7 +150,7 @@ class SavedCell(_compat.AutoTrackable):
 
 
 class _SavedPart(_compat.Trackable):
-    """One tensor of a cell, under the name that a variable's value has in a checkpoint."""
+    """Saves one tensor of a cell, under the name that a variable's value has in a checkpoint."""
 
     def __init__(self, saveable: _BufferSaveable, index: int):
         self._saveable = saveable
@@ -162,7 +164,7 @@ class _SavedPart(_compat.Trackable):
 
 
 def _assignments_in_scope(variable: tf.Variable) -> list[tf.Operation]:
-    """The operations in a graph's current name scope that assign to the variable."""
+    """Returns the operations in a graph's current name scope that assign to the variable."""
     if tf.executing_eagerly():
         return []
     scope = tf.compat.v1.get_default_graph().get_name_scope()
@@ -186,8 +188,8 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
     Use the subclass of the network's mode.
 
     Args:
-        opaque_params: the variable that holds the buffer, of shape [params_size]. Of a tensor with
-            it nothing can be restored.
+        opaque_params: the variable that holds the buffer, of shape [params_size]. A tensor can be
+            saved but not restored.
         num_layers: layers in the stack.
         num_units: units per layer and direction.
         input_size: size of the inputs' last dimension.
@@ -202,7 +204,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         ValueError: if its shape does not fit the configuration.
     """
 
-    # Programs name other cells, and convert to them, in derived classes with other values of these.
+    # Programs derive classes with other values of these, to name other cells and convert to them.
     _rnn_mode: str | None = None
     _rnn_cell_name: str
     _format_converter_cls: type[CudnnParamsFormatConverter]
@@ -223,7 +225,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
                 f"{type(self).__name__} knows no mode: use CudnnLSTMSaveable, CudnnGRUSaveable, "
                 "CudnnRNNTanhSaveable or CudnnRNNReluSaveable"
             )
-        # Optimizers know a Keras variable, not the one within.
+        # Optimizers know the Keras variable, and not the TensorFlow variable in it.
         self._optimized = opaque_params
         if isinstance(opaque_params, keras.Variable):
             opaque_params = opaque_params.value
@@ -240,7 +242,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         self._variables = opaque_params
         self._weight_names, self._bias_names = self._tf_canonical_names()
         self._param_names = self._weight_names + self._bias_names
-        # Nothing is known of the shapes that a derived class's converter gives the weights.
+        # A derived class's converter may give the weights any shapes.
         shapes: list[tuple[int, ...] | None] = [None] * len(self._param_names)
         if self._format_converter_cls is CONVERTERS[self._rnn_mode]:
             shapes = list(contrib_format.ordered(contrib_format.tensor_shapes(config)).values())
@@ -268,8 +270,8 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
     def saved_cells(self) -> dict[str, _compat.Trackable]:
         """The objects that a layer has in contrib's object-based checkpoints, by name.
 
-        Contrib wrote them of unidirectional networks whose cells have one kernel and one bias; of a
-        single cell its parts stand beside it as well.
+        Contrib wrote such cells only for unidirectional networks whose cells have one kernel and
+        one bias. If there is a single cell, the layer also has the cell's parts themselves.
         """
         count = len(self._weight_names)
         if self._direction == constants.CUDNN_RNN_BIDIRECTION or count != self._num_layers:
@@ -280,7 +282,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         return cells
 
     def _tf_canonical_names(self) -> tuple[list[str], list[str]]:
-        """The names of the weights and of the biases, without the scope."""
+        """Returns the names of the weights and of the biases, without the scope."""
         weights: list[str] = []
         biases: list[str] = []
         for layer in range(self._num_layers):
@@ -294,7 +296,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         return weights, biases
 
     def _tf_canonical_name_prefix(self, layer: int, is_fwd: bool = True) -> str:
-        """The variable scope of a cell; programs override this."""
+        """Returns the variable scope of a cell; programs override this."""
         if self._direction != constants.CUDNN_RNN_BIDIRECTION:
             return f"rnn/multi_rnn_cell/cell_{layer}/{self._rnn_cell_name}"
         side = "fw" if is_fwd else "bw"
@@ -305,12 +307,12 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         self, prefix: str, tf_weights_names: list[str], tf_bias_names: list[str]
     ) -> None:
         """Adds the names of one cell's weights and biases; programs override this."""
-        # Any layer but the first has all of them.
+        # The names are taken from layer 1, since the first layer may lack some.
         tf_weights_names += [f"{prefix}/{each}" for each in self.format_converter._weight_names(1)]
         tf_bias_names += [f"{prefix}/{each}" for each in self.format_converter._bias_names()]
 
     def slots(self, optimizer: Any) -> dict[str, SaveableObject]:
-        """An optimizer's slots of the buffer, each saved as the buffer is: gate by gate.
+        """Returns saveables of an optimizer's slots of the buffer, each saved gate by gate, too.
 
         In a Saver's checkpoint, the names are those that the same optimizer's slots have in a
         program that runs contrib's step-by-step cells: `…_cell/kernel/Adam`.
@@ -335,7 +337,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         for name, slot in found.items():
             if slot is None or not slot.shape.is_compatible_with(self._variable.shape):
                 continue
-            # A TensorFlow 1 optimizer names a slot "<scope>/<variable>/<name>".
+            # TensorFlow 1's optimizers name a slot "<scope>/<variable>/<name>".
             prefix, found_name, suffix = slot.name.partition(":")[0].rpartition(f"{own_name}/")
             if not found_name:
                 prefix, suffix = "", name
@@ -352,7 +354,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
 
 
 def _keras_slots(optimizer: keras.optimizers.Optimizer, kernel: Any) -> dict[str, tf.Variable]:
-    # Keras names an optimizer's variables by those that they belong to.
+    # Keras names an optimizer's variables after the variables that they belong to.
     prefix = kernel.path.replace("/", "_") + "_"
     return {
         variable.name.removeprefix(prefix): variable.value
@@ -404,7 +406,7 @@ _SAVEABLES = {
 }
 
 
-def RNNParamsSaveable(  # noqa: N802 - It was a class.
+def RNNParamsSaveable(  # noqa: N802 - In contrib it was a class.
     cudnn_rnn: Any,
     params_to_canonical: Callable[..., Any],
     canonical_to_params: Callable[..., Any],
@@ -415,7 +417,7 @@ def RNNParamsSaveable(  # noqa: N802 - It was a class.
     """Saves an op-level model's buffer as TensorFlow did up to version 1.3.
 
     In a Saver's checkpoint, a unidirectional network's names begin with the scope and
-    `multi_rnn_cell`, as they did. Of the biases, it has and needs those of step-by-step cells only.
+    `multi_rnn_cell`, as they did then. The only biases in it are those of step-by-step cells.
 
     Args:
         cudnn_rnn: the model.
@@ -456,10 +458,10 @@ def RNNParamsSaveable(  # noqa: N802 - It was a class.
 def canonical_var_list(optimizers: Sequence[Any] = ()) -> list[Any]:
     """Lists what a `tf.compat.v1.train.Saver` is to save for a checkpoint without opaque buffers.
 
-    All that a Saver without `var_list` saves of the current graph, but for the buffers whose
-    saveables are in the collection `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, and for the slots
-    that the optimizers keep of them; those slots in the buffers' canonical form instead. That is
-    what a program that runs contrib's step-by-step cells saves and restores.
+    The list has everything that a Saver without `var_list` saves of the current graph, with two
+    exceptions. It lacks the buffers whose saveables are in the collection
+    `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, and it has the optimizers' slots of these buffers in
+    their canonical form. A program that runs contrib's step-by-step cells saves and restores these.
 
     Args:
         optimizers: those whose slots are to be saved so, after `minimize` or `apply_gradients`.

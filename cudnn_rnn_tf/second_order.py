@@ -1,7 +1,7 @@
-"""The gradient of the ops' gradient, of any order.
+"""Registers the gradient of the ops' gradient, which itself has gradients of any order.
 
-`CudnnRnnTf>Backward` says nothing of how its results move, so its gradient runs the network once
-more in TensorFlow's own operations and differentiates those twice.
+`CudnnRnnTf>Backward` cannot be differentiated itself, so its gradient runs the network once more in
+TensorFlow's own operations and differentiates those twice.
 """
 
 import tensorflow as tf
@@ -9,8 +9,8 @@ import tensorflow as tf
 from cudnn_rnn_tf import core_network, ops
 from cudnn_rnn_tf.config import RnnConfig
 
-# By how much the recomputed outputs may differ from the op's, relative to the outputs' norm. What
-# rounding does, in the half types as well, stays far below; another dropout mask does not.
+# The recomputed outputs may differ from the op's by this much, relative to the outputs' norm.
+# Rounding stays far below it, in the half types too; another dropout mask exceeds it.
 _OUTPUT_TOLERANCE = 0.02
 
 
@@ -20,7 +20,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     time_major = op.get_attr("time_major")
     inputs, h, c, params, sequence_lengths, seed, output, _, _, *cotangents, _ = op.inputs
     lengths = sequence_lengths if op.get_attr("has_sequence_lengths") else None
-    # A network that is no LSTM has empty cell states.
+    # Networks other than LSTMs have empty cell states.
     num_states = len(config.state_sizes())
     state_shapes = config.state_shapes(None, time_major)
     primals = [
@@ -69,12 +69,12 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
         )
 
     if not (tf.executing_eagerly() or tf.inside_function()):
-        # The loops of a TensorFlow 1 graph are differentiable twice in functions only.
+        # In a TensorFlow 1 graph, loops can be differentiated twice only within functions.
         differentiate = tf.function(differentiate, autograph=False)
     by_inputs, by_params, *rest = differentiate()
     by_states, by_cotangents = rest[:num_states], rest[num_states:]
     padding = [None] * (2 - num_states)
-    # Backward's inputs, as its registration lists them.
+    # One gradient for each of Backward's inputs, in the order of its registration.
     return [
         by_inputs,
         *by_states,
@@ -94,20 +94,20 @@ def dropout_masks(
     seed: tf.Tensor,
     time_major: bool,
 ) -> list[list[tf.Tensor]]:
-    """The masks with which the pass of `outputs` multiplied each layer's output but the last.
+    """Returns the masks by which the pass of `outputs` multiplied each layer's output but the last.
 
-    For each direction of the next layer, [T, B, D * P]: cuDNN draws a mask for each of them. A mask
-    is a function of the seed, the layer and the sequences' shape, on every device its own one. A
-    ReLU network whose layer emits ones, and whose next layer hands on what it gets, shows it: each
-    direction hands on one direction's share at a time.
+    There is one mask [T, B, D * P] for each direction of the next layer, since cuDNN draws one for
+    each. A mask is a function of the seed, the layer and the sequences' shape, and it depends on
+    the device. A ReLU network can show it: one layer's outputs are ones, and the next layer returns
+    what it gets. Each direction of the next layer returns one direction's share at a time.
     """
     size, num_dirs = config.layout.output_size, config.layout.num_dirs
     dtype = outputs.dtype
     batch_size = tf.shape(outputs)[1 if time_major else 0]
-    # No weight reads these. Were they constants, TensorFlow might run the network on the CPU, as it
-    # does with all that is constant, and the CPU's masks are others.
+    # All weights for these inputs are zero. The inputs must not be constants, because TensorFlow
+    # may compute everything that depends only on constants on the CPU, whose masks are different.
     inputs = tf.cast(outputs[..., :1] > 0, dtype)
-    # The value passes through float32, the type of the op's attribute.
+    # The op's attribute is a float32, so the rate is rounded to float32 here too.
     rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
     shares = tf.split(tf.eye(num_dirs * size, dtype=dtype), num_dirs)
     masks = []
@@ -124,7 +124,7 @@ def dropout_masks(
         biases = [tf.zeros(shape, dtype) for shape in probe.layout.bias_shapes]
         for direction in range(num_dirs):
             biases[layer * num_dirs + direction] += 1
-        # The items are by direction of the next layer, and by share.
+        # Indexed by the next layer's direction, and by share.
         parts: list[list[tf.Tensor]] = [[None] * num_dirs for _ in range(num_dirs)]
         for turn in range(num_dirs):
             weights = [tf.zeros(shape, dtype) for shape in probe.layout.weight_shapes]
@@ -152,10 +152,11 @@ def dropout_masks(
 def recurrent_dropout_masks(
     config: RnnConfig, batch_size: tf.Tensor | int, seed: tf.Tensor, dtype: tf.DType
 ) -> tf.Tensor:
-    """The masks by which recurrent dropout multiplies the states, each gate: [L * D, G, B, P].
+    """Returns the masks by which recurrent dropout multiplies each gate's states: [L * D, G, B, P].
 
-    A mask is a function of the seed and of its place in this array. A ReLU network that begins with
-    ones and has a layer for each gate, whose recurrent matrix hands on what it reads, shows it.
+    A mask is a function of the seed and of its place in this array. A ReLU network can show it: it
+    has a layer for each gate, its initial states are ones, and its recurrent matrices return what
+    they read.
     """
     size, num_gates = config.layout.output_size, config.layout.num_gates
     probe = RnnConfig(
@@ -166,7 +167,7 @@ def recurrent_dropout_masks(
         bias_mode="none",
         recurrent_dropout=config.recurrent_dropout,
     )
-    # Each layer has an input-side and a recurrent matrix.
+    # Each layer has an input-side matrix, which is zero here, and a recurrent one.
     weights = [
         tf.eye(size, dtype=dtype) if index % 2 else tf.zeros(shape, dtype)
         for index, shape in enumerate(probe.layout.weight_shapes)
@@ -179,14 +180,14 @@ def recurrent_dropout_masks(
         ops.canonical_to_params(probe, weights, []),
         seed=seed,
     )
-    # The value passes through float32, the type of the op's attribute.
+    # The op's attribute is a float32, so the rate is rounded to float32 here too.
     rate = tf.cast(tf.constant(config.recurrent_dropout, tf.float32), tf.float64)
     masks = tf.cast(masks > 0, tf.float64) / (1 - rate)
     return tf.stop_gradient(tf.reshape(masks, (-1, num_gates, batch_size, size)))
 
 
 def checked(outputs: tf.Tensor, expected: tf.Tensor) -> tf.Tensor:
-    """`outputs`, if they are what the op returned."""
+    """Returns `outputs` after checking that they are what the op returned."""
     wide = tf.cast(expected, tf.float64)
     difference = tf.norm(tf.cast(outputs, tf.float64) - wide)
     check = tf.debugging.Assert(

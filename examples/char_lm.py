@@ -2,8 +2,8 @@
 
 Two LSTM layers learn to predict the next character of Python's standard library, or of any other
 text, by truncated backpropagation through time: each row of a batch is one stream of text whose
-states carry over from step to step. A run that was killed goes on from its newest checkpoint
-exactly as if nothing had happened (to the last bit on a CPU).
+states carry over from step to step. A run that was killed goes on from its newest checkpoint, and
+its results are the same as without the kill (to the last bit on a CPU).
 
 At the end the newest checkpoint is restored into a fresh model and compared, a SavedModel is
 exported and writes a sample in a process of its own, and the loss curve is drawn. The output
@@ -31,7 +31,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-# Before TensorFlow is first imported.
+# This must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import char_model
@@ -93,7 +93,7 @@ flags.DEFINE_bool(
     "check_baselines", True, "Fail unless the model beats both baselines on the held-out text."
 )
 
-# A run and its continuation must agree in these, besides the text.
+# A run and its continuation must have the same text, and agree in these flags.
 _SETTINGS = (
     "num_layers",
     "num_units",
@@ -109,7 +109,7 @@ _SETTINGS = (
 
 
 def make_strategy() -> tuple[tf.distribute.Strategy, bool]:
-    """The strategy, and whether this process is the one that writes the results.
+    """Returns the strategy, and whether this process is the one that writes the results.
 
     Raises:
         char_text.RunError: if the flags do not fit together.
@@ -144,7 +144,7 @@ def make_strategy() -> tuple[tf.distribute.Strategy, bool]:
 
 
 def claim_output_dir(corpus: char_text.Corpus, is_chief: bool) -> pathlib.Path:
-    """Makes the output directory, or sees to it that it is this run's.
+    """Makes the output directory, or checks that an existing one belongs to this run.
 
     Raises:
         char_text.RunError: if it cannot be made, or holds a run with other settings.
@@ -179,7 +179,7 @@ def train(
     history: char_model.History,
     is_chief: bool,
 ) -> None:
-    """Trains from where the state is to the end, evaluating and saving as it goes."""
+    """Trains from the state's step to the end, and evaluates and saves in between."""
 
     def batches(ids: np.ndarray, first_step: int = 0) -> Any:
         return char_text.stream_batches(
@@ -218,7 +218,7 @@ def train(
 def make_model(
     strategy: tf.distribute.Strategy, corpus: char_text.Corpus, batch_size: int | None = None
 ) -> char_model.CharModel:
-    """The model that the flags describe."""
+    """Returns the model that the flags describe."""
     return char_model.CharModel(
         strategy,
         vocabulary_size=len(corpus.vocabulary),
@@ -234,7 +234,7 @@ def make_model(
 def restore_fresh_model(
     trained: char_model.CharModel, state: char_model.TrainingState, corpus: char_text.Corpus
 ) -> tuple[char_model.CharModel, float]:
-    """Restores the newest checkpoint into a model without streams, as whoever serves it would.
+    """Restores the newest checkpoint into a model without streams, as for serving it.
 
     Returns:
         The model, and the largest difference between its logits and the trained model's.
@@ -254,8 +254,8 @@ def restore_fresh_model(
     run = tf.function(lambda: trained.strategy.run(trained, (ids,)))
     expected = trained.strategy.experimental_local_results(run())[0]
     difference = float(tf.reduce_max(tf.abs(fresh(ids) - expected)))
-    # The same numbers go through the same ops, but a GPU need not add them up in the same order,
-    # nor need it keep more than TF32's 10 bits of a factor.
+    # The same ops read the same numbers, but a GPU may add them up in another order, and it may
+    # keep only TF32's 10 bits of a factor.
     tolerance = 5e-3 if FLAGS.dtype_policy == "float32" else 5e-2
     if not difference <= tolerance:
         raise RuntimeError(
@@ -280,7 +280,8 @@ def write_sample(saved_model: pathlib.Path) -> str:
         f"--temperature={FLAGS.temperature}",
         f"--seed={FLAGS.seed}",
     ]
-    # This process may hold all the memory of the GPUs, and the CPU can run what they trained.
+    # This process may hold all memory of the GPUs, so the other one uses the CPU, which can run
+    # what they trained.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run(
         command, env=environment, capture_output=True, encoding="utf-8", check=False
@@ -319,7 +320,7 @@ def finish(
     history: char_model.History,
     directory: pathlib.Path,
 ) -> dict[str, Any]:
-    """Restores, exports, samples, draws and reports."""
+    """Restores and exports the model, writes a sample, draws the curve, and returns a report."""
     fresh, difference = restore_fresh_model(model, state, corpus)
     saved_model = directory / "saved_model"
     char_model.export(fresh, corpus.vocabulary, saved_model)
@@ -360,7 +361,7 @@ Sample       {directory / "sample.txt"}, written by another process:
 
 
 def leave_together(strategy: tf.distribute.Strategy) -> None:
-    """Waits for all workers: those that are still at work take one that left for crashed."""
+    """Waits for all workers, because workers that are still busy take one that left for crashed."""
 
     @tf.function
     def meet():
@@ -371,7 +372,7 @@ def leave_together(strategy: tf.distribute.Strategy) -> None:
 
 
 def run() -> None:
-    """The whole program.
+    """Runs the whole program.
 
     Raises:
         char_text.RunError: if the flags, the text or the output directory will not do, or the
@@ -396,7 +397,7 @@ def run() -> None:
         )
         model.optimizer.build(model.trainable_variables)
     with contextlib.ExitStack() as stack:
-        # Workers that are not the chief must write as well, but nobody needs what they do.
+        # Workers other than the chief must write files too, but nobody needs these.
         write_dir = directory
         if not is_chief:
             write_dir = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -437,7 +438,7 @@ def main(argv: Sequence[str]) -> None:
         run()
     except char_text.RunError as error:
         sys.exit(f"char_lm.py: {error}")
-    except OSError as error:  # Writing failed; errors of reading are RunErrors.
+    except OSError as error:  # Writing failed, since errors of reading become RunErrors.
         sys.exit(f"char_lm.py: cannot write to --output_dir: {error}")
 
 

@@ -1,4 +1,4 @@
-"""The character model, and what a training run of it goes on from."""
+"""The character model, and the state that a training run of it can be resumed from."""
 
 import contextlib
 import json
@@ -43,8 +43,9 @@ class CharModel(keras.Model):
         seed: int,
         batch_size: int | None = None,
     ):
-        # Outside of the scope. A model made inside is built by `fit` from an average of batches
-        # over the replicas, which a multi-worker strategy does not have for integers.
+        # This is called outside of the scope. A model that is made inside is built by `fit` from an
+        # average of batches over the replicas, which a multi-worker strategy cannot compute for
+        # integers.
         super().__init__()
         self.strategy = strategy
         with strategy.scope():
@@ -72,7 +73,7 @@ class CharModel(keras.Model):
     def advance(
         self, ids: tf.Tensor, states: Sequence[tf.Tensor] | None = None, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The logits, and the states h and c at the end."""
+        """Returns the logits, and the states h and c at the end."""
         outputs, h, c = self.lstm(self.embedding(ids), initial_state=states, training=training)
         return self.dense(outputs), h, c
 
@@ -90,7 +91,8 @@ class CharModel(keras.Model):
         return self._logs(self.compute_loss(ids, targets, self(ids, training=False)))
 
     def _logs(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Keras divides each replica's loss by their number, so that the gradients add up.
+        # Keras divides each replica's loss by the number of replicas, so that gradients can be
+        # added.
         bits = loss * (self.strategy.num_replicas_in_sync / math.log(2))
         self.bits_per_char.update_state(bits)
         return {"bits_per_char": bits}
@@ -108,7 +110,7 @@ class CharModel(keras.Model):
             self.test_function = self._on_replicas(self.test_step)
 
     def _on_replicas(self, step: Callable[..., dict[str, tf.Tensor]]) -> Callable[..., Any]:
-        # Keras's own functions cannot average scalars over workers.
+        # This replaces Keras's own functions, which cannot average scalars over workers.
         @tf.function
         def run(iterator):
             logs = self.strategy.run(step, args=(next(iterator),))
@@ -121,10 +123,10 @@ class CharModel(keras.Model):
 
 
 class TrainingState:
-    """What a run goes on from: weights, optimizer, place in the text, and the streams' states.
+    """The state of a run: weights, optimizer, place in the text, and the streams' states.
 
-    The LSTM layer has its states on every replica and in no checkpoint. A checkpoint of this class
-    holds those of all streams together, so a run may go on with another number of replicas.
+    The LSTM layer has its states on each replica, and not in checkpoints. A checkpoint of this
+    class holds those of all streams together, so a run may go on with another number of replicas.
 
     Args:
         model: the model, compiled and built, on all replicas.
@@ -179,11 +181,11 @@ class TrainingState:
 
     @property
     def newest(self) -> str | None:
-        """The newest checkpoint."""
+        """The path of the newest checkpoint; None if there is none."""
         return tf.train.latest_checkpoint(self._shared_dir)
 
     def restore(self) -> bool:
-        """Takes everything from the newest checkpoint, if there is one."""
+        """Restores everything from the newest checkpoint; returns whether there is one."""
         if self.newest is None:
             return False
         self._checkpoint.restore(self.newest).assert_consumed()
@@ -196,7 +198,7 @@ class TrainingState:
         Raises:
             RunError: if it cannot be written. Earlier ones stay.
         """
-        # All workers take part, for reading some variables needs all of them.
+        # All workers take part, since reading some variables needs all of them.
         for variable, value in zip(self._all_states, self._gather_states(), strict=True):
             variable.assign(value)
         with writing("a checkpoint"):
@@ -204,12 +206,12 @@ class TrainingState:
 
 
 class History:
-    """Bits per character as the run went: a file to which lines of JSON are added.
+    """The bits per character of a run, in a file to which lines of JSON are added.
 
     Args:
         shared_dir: where an earlier run's is.
         write_dir: where this run's is to be: the same, but for the workers that are not the chief.
-        last_step: the checkpoint's step. What came later is forgotten, as the run repeats it.
+        last_step: the checkpoint's step. Later lines are dropped, since the run repeats them.
             None to begin anew.
 
     Raises:
@@ -221,7 +223,7 @@ class History:
         if last_step is not None:
             path = shared_dir / "history.jsonl"
             for line in path.read_text().splitlines() if path.exists() else ():
-                # The last line may have been cut short.
+                # The last line may be incomplete if the run was killed.
                 with contextlib.suppress(json.JSONDecodeError):
                     self.records.append(json.loads(line))
             self.records = [record for record in self.records if record["step"] <= last_step]
@@ -240,7 +242,7 @@ class History:
         self._file.write(json.dumps(self.records[-1]) + "\n")
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """Steps and values of "bits_per_char" or "held_out_bits_per_char"."""
+        """Returns steps and values of "bits_per_char" or "held_out_bits_per_char"."""
         points = [(record["step"], record[name]) for record in self.records if name in record]
         return [step for step, _ in points], [bits for _, bits in points]
 
@@ -261,12 +263,13 @@ class Recorder(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         bits = float(logs["val_bits_per_char"])
-        # Before the checkpoint, so that no step of a checkpoint can be missing in the history.
+        # The history is written before the checkpoint, so that it has all steps of every
+        # checkpoint.
         self._history.add(int(self._state.step), held_out_bits_per_char=bits)
         self._state.save()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        # The held-out text is read from fresh states; training then goes on with its own.
+        # The held-out text is read from fresh states. Training then goes on with the states it had.
         self._carried = self._state.read_states()
         self._state.reset_states()
 
@@ -276,7 +279,7 @@ class Recorder(keras.callbacks.Callback):
 
 @contextlib.contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Says what could not be written, and why, where TensorFlow cannot write a file.
+    """Turns TensorFlow's error when a file cannot be written into one that says which and why.
 
     Raises:
         RunError: in place of TensorFlow's error.

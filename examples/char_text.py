@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-# Stands for every character that is too rare to have an id of its own.
+# This stands for every character that is too rare to have an id of its own.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _HELD_OUT_PARTS = 25
 _RAREST = 100_000
-# Not the library itself: what is installed beside it, its tests, and tables that tools generate.
+# These directories hold installed packages, tests and generated tables, not the library itself.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "encodings", "pydoc_data"}
 
 
 class RunError(Exception):
-    """The run cannot go on, or missed its goal. The message is for whoever started it."""
+    """The run cannot go on, or missed its goal. The message is for the user."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Corpus:
     held_out: np.ndarray
 
     def digest(self) -> str:
-        """A fingerprint of all of it."""
+        """Returns a fingerprint of the whole corpus."""
         digest = hashlib.sha256(self.vocabulary.encode())
         for ids in (self.train, self.held_out):
             digest.update(ids.tobytes() + b"|")
@@ -46,7 +46,7 @@ class Corpus:
 
 
 def read_standard_library(max_chars: int) -> str:
-    """The sources of this Python's standard library, one after another.
+    """Returns the sources of this Python's standard library, one after another.
 
     The files come in an order that depends on their names only and mixes the packages, so that
     the end of the text is like the rest of it.
@@ -73,7 +73,7 @@ def read_standard_library(max_chars: int) -> str:
 
 
 def read_file(path: str, max_chars: int) -> str:
-    """The start of a UTF-8 text file.
+    """Returns the start of a UTF-8 text file.
 
     Raises:
         RunError: if it cannot be read.
@@ -112,7 +112,7 @@ def make_corpus(text: str, batch_size: int, seq_len: int) -> Corpus:
 
 
 def baseline_bits(corpus: Corpus) -> tuple[float, float]:
-    """Bits per character of the simplest models of the held-out part.
+    """Returns the bits per character that the simplest models need for the held-out part.
 
     Both are counted on the training part: characters with one added to every count, and pairs
     smoothed with one pseudo-count that is shared out as the single characters are.
@@ -124,7 +124,8 @@ def baseline_bits(corpus: Corpus) -> tuple[float, float]:
     singles = np.bincount(corpus.train, minlength=size) + 1.0
     unigram = singles / singles.sum()
     before, after = corpus.held_out[:-1], corpus.held_out[1:]
-    # A large alphabet has more pairs than memory would hold, but few of them occur.
+    # With a large alphabet, there are more possible pairs than fit in memory, but few of them
+    # occur.
     pairs, counts = np.unique(_pairs(corpus.train, size), return_counts=True)
     wanted = _pairs(corpus.held_out, size)
     places = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
@@ -145,11 +146,11 @@ def stream_batches(
     seq_len: int,
     first_step: int = 0,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Endless batches in which every row reads on where it stopped in the batch before.
+    """Returns endless batches in which every row goes on where it stopped in the batch before.
 
-    The text is a ring with `batch_size` readers spread over it. What a step reads is a function of
-    the step alone, so a run resumes anywhere; and of its global row, so the streams are the same
-    however many replicas share them.
+    The text is a ring with `batch_size` readers spread over it. What a reader gets in a step
+    depends only on its row and on the step, so a run can be resumed at any step, and the streams
+    are the same however many replicas share them.
 
     Args:
         strategy: each of its replicas gets its own rows, [batch_size / replicas, seq_len].

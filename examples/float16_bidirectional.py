@@ -23,13 +23,13 @@ LOSS_SCALE = 128.0
 
 
 def float32_storage_getter(getter, name, shape=None, dtype=None, **kwargs):
-    """A variable in float32, handed out in the type that was asked for."""
+    """Makes a variable in float32, and returns it cast to the type that was asked for."""
     variable = getter(name, shape, dtype=tf.float32, **kwargs)
     return variable if dtype == tf.float32 else tf.cast(variable, dtype)
 
 
 def draw_batch(rng):
-    """Numbers [MAX_TIME, BATCH_SIZE, 1] and, at each step, the sum of the neighbors' numbers."""
+    """Draws numbers [MAX_TIME, BATCH_SIZE, 1] and sums up the two neighbors of each."""
     numbers = rng.uniform(-1, 1, size=(MAX_TIME, BATCH_SIZE, 1))
     padded = np.pad(numbers, ((1, 1), (0, 0), (0, 0)))
     return numbers, padded[:-2] + padded[2:]

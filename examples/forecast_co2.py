@@ -30,10 +30,10 @@ def main() -> None:
     weekly = statsmodels.datasets.co2.load_pandas().data["co2"]
     monthly = weekly.interpolate().resample("MS").mean()
     windows = np.lib.stride_tricks.sliding_window_view(monthly.to_numpy(), PAST + AHEAD)
-    now = windows[:, PAST - 1 : PAST]  # All is told as the difference from the month that is now.
+    now = windows[:, PAST - 1 : PAST]  # Inputs and targets are differences from this month.
     past, future = windows[:, :PAST, None] - now[..., None], windows[:, PAST:] - now
     begin_test = len(windows) - (HELD_OUT - AHEAD + 1)
-    train = slice(0, begin_test - AHEAD + 1)  # Its futures end where the ten years begin.
+    train = slice(0, begin_test - AHEAD + 1)  # Its targets end before the held-out years.
 
     lstm = crnn.CudnnLSTM(1, 32, return_sequences=False)
     model = keras.Sequential([keras.Input((PAST, 1)), lstm, keras.layers.Dense(AHEAD)])

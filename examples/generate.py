@@ -21,8 +21,8 @@ flags.DEFINE_integer("seed", 0, "Seed of the random numbers.")
 
 
 def generate(directory: str, prompt: str, length: int, temperature: float, seed: int) -> str:
-    """The prompt and what the model writes after it."""
-    # The signatures live as long as the loaded object does.
+    """Returns the prompt and what the model writes after it."""
+    # The signatures only live as long as the loaded object does.
     loaded = tf.saved_model.load(directory)
     step = loaded.signatures["step"]
     vocabulary = "".join(map(chr, loaded.signatures["vocabulary"]()["code_points"].numpy()))
@@ -33,7 +33,7 @@ def generate(directory: str, prompt: str, length: int, temperature: float, seed:
     for index in range(length):
         states = step(ids=tf.constant([ids]), **states)
         logits = states.pop("logits")[:, -1] / temperature
-        # Id 0 is the unknown character, which nobody wants to read.
+        # Id 0, the unknown character, is left out, since it has no meaning for a reader.
         ids = [1 + int(tf.random.stateless_categorical(logits[:, 1:], 1, seed=[seed, index])[0, 0])]
         text += vocabulary[ids[0]]
     return text

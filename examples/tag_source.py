@@ -19,13 +19,13 @@ import numpy as np
 import cudnn_rnn_tf as crnn
 
 COLORS = ("#999999", "black", "#7d3c98", "#b9770e", "#1e8449", "#2471a3")
-# The tags of kinds of tokens. Names have the tag 1, keywords 2, and all other characters 0.
+# The tags of some kinds of tokens. Names have the tag 1, keywords 2, and all other characters 0.
 TAGS = {"NUMBER": 3, "STRING": 4, "FSTRING_START": 4, "FSTRING_MIDDLE": 4, "COMMENT": 5}
 LONGEST = 80
 
 
 def tagged_lines(path: pathlib.Path) -> list[tuple[str, list[int]]]:
-    """The lines of a file, but for those of long strings, with a tag for each character."""
+    """Returns a file's lines, except those of long strings, with a tag for each character."""
     lines = path.read_text(encoding="utf-8").splitlines()
     tags = [[0] * len(line) for line in lines]
     with tokenize.open(path) as file:

@@ -1,14 +1,14 @@
 """A TensorFlow 1 program with sequences of different lengths: trains one op, serves cells.
 
-The adding problem: each step of a sequence has a number and a mark, two steps are marked, and the
-sum of their numbers is to be told at the sequence's end. A bidirectional `CudnnLSTM` learns it in a
-session. Its checkpoint then goes into a graph of `tf.nn.dynamic_rnn` loops over cells, in
-TensorFlow's own operations, which must tell the same.
+It learns the adding problem: each step of a sequence has a number and a mark, two steps are marked,
+and the answer is the sum of their numbers. A bidirectional `CudnnLSTM` learns it in a session. Its
+checkpoint is then restored into a graph of `tf.nn.dynamic_rnn` loops over cells, in TensorFlow's
+own operations, which must give the same answers.
 
     python variable_lengths.py [--nov2_behavior]
 
-But for the first import below, and for cells and what stacks them, which TensorFlow has no more,
-this is how it was written for `tf.contrib.cudnn_rnn`.
+A program for `tf.contrib.cudnn_rnn` looked the same, except for the first import below, and for the
+cells and the function that stacks them, which TensorFlow no longer has.
 """
 
 import os
@@ -30,7 +30,7 @@ NUM_LAYERS, NUM_UNITS = 2, 24
 
 
 def draw_batch(rng):
-    """Inputs [MAX_TIME, BATCH_SIZE, 2], lengths, and the sums of the marked numbers."""
+    """Draws inputs [MAX_TIME, BATCH_SIZE, 2], lengths, and the sums of the marked numbers."""
     lengths = rng.integers(4, MAX_TIME + 1, BATCH_SIZE)
     numbers = rng.uniform(size=(MAX_TIME, BATCH_SIZE))
     marks = np.zeros_like(numbers)
@@ -48,7 +48,7 @@ def placeholders():
 
 
 def read_out(h_forward, h_backward):
-    """From the top layer's final states, [B, NUM_UNITS] each."""
+    """Returns the answers, given the top layer's final states, [B, NUM_UNITS] each."""
     with tf.variable_scope("read_out", reuse=tf.AUTO_REUSE):
         weights = tf.get_variable("weights", [2 * NUM_UNITS, 1])
         bias = tf.get_variable("bias", [1], initializer=tf.zeros_initializer())
@@ -80,7 +80,7 @@ def cells(inputs, lengths):
 
 
 def train(rng, checkpoint, test_batch):
-    """Returns the checkpoint and what the trained network tells of the test batch."""
+    """Returns the checkpoint and the trained network's answers to the test batch."""
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         inputs, lengths, targets = feeds = placeholders()
@@ -102,7 +102,7 @@ def train(rng, checkpoint, test_batch):
 
 
 def serve(checkpoint, test_batch):
-    """What a graph of cells tells of the test batch."""
+    """Returns the answers to the test batch that a graph of cells gives."""
     with tf.Graph().as_default(), tf.Session() as session:
         inputs, lengths, _ = placeholders()
         told = cells(inputs, lengths)

@@ -11,20 +11,20 @@ import numpy as np
 import tensorflow as tf
 
 _v1 = tf.compat.v1
-# How many layers of a name there are in each graph.
+# The number of layers of each name in each graph.
 _counts: weakref.WeakKeyDictionary[tf.Graph, collections.Counter[str]]
 _counts = weakref.WeakKeyDictionary()
 
 
 def unique_name(name: str) -> str:
-    """A layer's name in the current graph: the second `cudnn_lstm` is `cudnn_lstm_1`."""
+    """Returns a layer's name in the current graph: the second `cudnn_lstm` is `cudnn_lstm_1`."""
     counts = _counts.setdefault(_v1.get_default_graph(), collections.Counter())
     counts[name] += 1
     return f"{name}_{counts[name] - 1}" if counts[name] > 1 else name
 
 
 class _Additions:
-    """Lists that are no attributes of a layer's, where TensorFlow would save them."""
+    """Holds lists outside of a layer, because TensorFlow saves lists that are its attributes."""
 
     def __init__(self) -> None:
         self.losses: list[Any] = []
@@ -76,7 +76,7 @@ class BaseLayer:
 
     @property
     def losses(self) -> list[tf.Tensor]:
-        """The losses of `add_loss`. A variable scope's regularizer fills its collection alone."""
+        """The losses of `add_loss`; a collection alone has those of a scope's regularizer."""
         return [loss() if callable(loss) else loss for loss in self._additions.losses]
 
     @property
@@ -114,7 +114,7 @@ class BaseLayer:
 
     @property
     def inbound_nodes(self) -> list[Any]:
-        """Always empty: nodes are of Keras's layers, called on Keras's tensors."""
+        """Always empty, since only Keras's layers that are called on Keras's tensors have nodes."""
         return []
 
     @property
@@ -127,7 +127,7 @@ class BaseLayer:
         return _Additions()
 
     def get_weights(self) -> list[np.ndarray]:
-        """The variables' values; in a graph, those in the default session."""
+        """Returns the variables' values; in a graph, those in the default session."""
         if tf.executing_eagerly():
             return [variable.numpy() for variable in self.variables]
         return [variable.eval() for variable in self.variables]
@@ -146,7 +146,7 @@ class BaseLayer:
             variable.load(weight)
 
     def count_params(self) -> int:
-        """How many numbers the variables hold.
+        """Returns how many numbers the variables hold.
 
         Raises:
             ValueError: if the layer is not built.

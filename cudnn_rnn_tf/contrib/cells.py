@@ -1,6 +1,6 @@
 """Step-by-step cells for `tf.compat.v1.nn.dynamic_rnn` that share checkpoints with the layers.
 
-TensorFlow's own cells, and what stacked them, left it with Keras 2.
+TensorFlow lost its own cells, and the class that stacked them, with Keras 2.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class LSTMStateTuple(NamedTuple):
 
 
 class _RNNCell(BaseLayer, _compat.Trackable):
-    """Single cells and stacks of them derive from this."""
+    """The base class of single cells and of stacks of them."""
 
     @property
     def state_size(self) -> Any:
@@ -30,7 +30,7 @@ class _RNNCell(BaseLayer, _compat.Trackable):
         raise NotImplementedError
 
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
-        """A state of zeros, shaped and nested as `state_size`."""
+        """Returns a state of zeros, shaped and nested as `state_size`."""
         return tf.nest.map_structure(
             lambda size: tf.zeros([batch_size, size], dtype), self.state_size
         )
@@ -38,7 +38,7 @@ class _RNNCell(BaseLayer, _compat.Trackable):
     def get_initial_state(
         self, inputs: Any = None, batch_size: Any = None, dtype: Any = None
     ) -> Any:
-        """A state of zeros.
+        """Returns a state of zeros.
 
         Args:
             inputs: [B, I], whose batch size and type the state has; None for those that follow.
@@ -60,7 +60,7 @@ class _RNNCell(BaseLayer, _compat.Trackable):
 
 
 class _Cell(_RNNCell):
-    """Each of the cells derives from this.
+    """The base class of single cells.
 
     Args:
         num_units: units, H.
@@ -123,21 +123,23 @@ class _Cell(_RNNCell):
                 f"expected the last dimension of the inputs of {type(self).__name__} to be known, "
                 f"but received shape {inputs_shape}"
             )
-        # A scope that is reused has the cell's name; a new one takes a name that is free.
+        # A scope that is reused has the cell's own name. A new scope gets a name that is still
+        # free.
         scope = scope or (self.name if self._reuse else None)
         with _v1.variable_scope(scope, self.name, reuse=self._reuse):
             self._create_variables(input_size, dtype)
         self.built = True
-        # A checkpoint may have been restored before this was built.
+        # A checkpoint that was restored before the cell was built may have values for the
+        # variables.
         for name, variable in self._tracked().items():
             self._handle_deferred_dependencies(name, variable)
 
     def _tracked(self) -> dict[str, tf.Variable]:
-        """The variables by their names in object-based checkpoints."""
+        """Returns the variables by their names in object-based checkpoints."""
         return {name.replace("/", "_"): variable for name, variable in self._variables.items()}
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        # TensorFlow's extension point.
+        # TensorFlow calls this to find the objects to save.
         return {**super()._trackable_children(save_type, **kwargs), **self._tracked()}
 
     def _create(
@@ -148,7 +150,7 @@ class _Cell(_RNNCell):
         dtype: tf.DType,
         initializer: Any = None,
     ) -> None:
-        """A kernel [rows, columns], or a bias [columns]."""
+        """Creates a kernel [rows, columns] or, if `rows` is None, a bias [columns]."""
         shape = [columns] if rows is None else [rows, columns]
         if rows is None and initializer is None:
             initializer = _v1.zeros_initializer()
@@ -164,7 +166,7 @@ class _Cell(_RNNCell):
         raise NotImplementedError
 
     def call(self, inputs: tf.Tensor, state: Any) -> tuple[tf.Tensor, Any]:
-        """Runs one step of a cell that is built."""
+        """Runs one step; the cell must be built."""
         raise NotImplementedError
 
 
@@ -283,7 +285,7 @@ class MultiRNNCell(_RNNCell):
             )
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        # TensorFlow's extension point; the names are those that TensorFlow 1 gave them.
+        # TensorFlow calls this to find the objects to save. The names are those of TensorFlow 1.
         children = super()._trackable_children(save_type, **kwargs)
         for index, cell in enumerate(self._cells):
             if isinstance(cell, _compat.Trackable):
@@ -291,7 +293,7 @@ class MultiRNNCell(_RNNCell):
         return children
 
     @property
-    def built(self) -> bool:  # type: ignore[override]  # Nobody sets it here.
+    def built(self) -> bool:  # type: ignore[override]  # Stacks do not set it.
         return all(cell.built for cell in self._cells)
 
     @property
@@ -337,7 +339,7 @@ def stack_bidirectional_dynamic_rnn(
     scope: Any = None,
     swap_memory: bool = False,
 ) -> tuple[tf.Tensor, tuple[Any, ...], tuple[Any, ...]]:
-    """Bidirectional layers on top of each other, as `tf.contrib.rnn` had it.
+    """Runs bidirectional layers on top of each other, as in `tf.contrib.rnn`.
 
     Args:
         cells_fw: one cell per layer for the forward direction.

@@ -38,7 +38,8 @@ def restore_keras_layer(
         name = f"{scope}/{first_kernel}" if scope else first_kernel
         if name not in shapes:
             raise ValueError(f"expected a tensor {name} in the checkpoint, but there is none")
-        # Without the rows of the recurrent side; in skip_input mode, no others are there.
+        # The kernel's rows are those of the input side and those of the recurrent side. In
+        # skip_input mode there are only the latter, and the input size is num_units.
         layer.build((None, None, shapes[name][0] - layer.num_units or layer.num_units))
         config = layer._config
     names = contrib_format.tensor_shapes(config, scope)

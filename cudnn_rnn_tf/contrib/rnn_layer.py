@@ -17,13 +17,14 @@ _v1 = tf.compat.v1
 
 
 class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
-    """The four layers derive from this, under the name that contrib gave it."""
+    """The base class of the four layers, under its name in contrib."""
 
     rnn_mode: str
-    # Counts a pseudo-layer's params. The name is contrib's, as `_rnn_mode` and `_zero_state` are.
+    # The number of a pseudo-layer's weights. This name, `_rnn_mode` and `_zero_state` are
+    # contrib's.
     _num_params_per_layer: int
     _model_class: Callable[..., Any]
-    # Programs assign a derived class before the layer is built.
+    # Programs may assign a derived class before the layer is built.
     _saveable_cls: type[CudnnOpaqueParamsSaveable]
 
     def __init__(
@@ -45,14 +46,15 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         self._seed = seed
         self._kernel_initializer = kernel_initializer
         self._bias_initializer = bias_initializer
-        # As in TensorFlow 1, the scope that is opened is numbered on its own.
+        # As in TensorFlow 1, the scope's name and the layer's name are numbered separately.
         base_name = name.name if isinstance(name, _v1.VariableScope) else name
         self._base_name = base_name or f"cudnn_{self.rnn_mode}"
         own_name = name if isinstance(name, str) else None
         self._name = own_name or unique_name(f"cudnn_{self.rnn_mode}")
-        # Checks the arguments before there is an input: num_units is an input size that fits all.
+        # RnnConfig checks the arguments before the input size is known. num_units stands in for the
+        # input size, since it fits all input modes.
         self._dropout = dropout
-        # The model knows what to do with a rate of 1, which networks do not have.
+        # The model handles a rate of 1, which RnnConfig does not allow.
         rate = 0.0 if dropout == 1.0 else dropout
         self._config = RnnConfig(
             self.rnn_mode, num_layers, num_units, num_units, input_mode, direction, dropout=rate
@@ -61,7 +63,8 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         self._input_size: int | None = None
         self._scope: tf.compat.v1.VariableScope | None = None
         self._saveable: CudnnOpaqueParamsSaveable | None = None
-        # The same, unless a custom getter of the variable scope hands out a function of it.
+        # `kernel` is the same as `_variable`, unless a custom getter of the variable scope returns
+        # a function of the variable.
         self.kernel: tf.Tensor | tf.Variable | None = None
         self._variable: tf.Variable | None = None
         self.input_spec = keras.layers.InputSpec(ndim=3)
@@ -76,7 +79,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
     def dtype(self) -> tf.DType:
         return self._dtype
 
-    # Contrib's names, for what programs derive.
+    # Classes that programs derive use these names of contrib's.
 
     @property
     def _rnn_mode(self) -> str:
@@ -122,7 +125,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         return self._saveable
 
     def state_shape(self, batch_size: Any) -> tuple[list[Any], ...]:
-        """The time-major shapes of the states: of h, and of an LSTM's c."""
+        """Returns the time-major shapes of the states: of h, and of an LSTM's c."""
         return tuple(map(list, self._config.state_shapes(batch_size, time_major=True)))
 
     def _zero_state(self, batch_size: Any) -> tuple[tf.Tensor, ...]:
@@ -152,10 +155,10 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
     def build(self, input_shape: Any) -> None:
         """Creates the variable, unless it is there.
 
-        Built by this call, the layer's names in a Saver's checkpoint begin with the variable scope
-        of the call; built when it is first called on inputs, with that scope and the layer's own.
-        As contrib had it; but where another layer has taken the former names, this one uses the
-        latter.
+        If the layer is built by this call, its names in a Saver's checkpoint begin with the
+        variable scope of the call. If it is built when it is first called on inputs, they begin
+        with that scope and the layer's own. Both are as in contrib, except that a layer whose names
+        of the first kind are taken by another layer uses those of the second kind.
 
         Args:
             input_shape: of inputs, of rank 3, the last dimension known.
@@ -198,25 +201,27 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
             self._dropout,
             self._seed,
         )
-        # Its tensors are no part of a function or a loop in which the layer is built.
+        # The layer may be built within a function or a loop, but its variable must not belong to
+        # it.
         with tf.init_scope():
             saveable = self._find_saveable() or self._create_saveable()
             self._saveable = saveable
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: config.input_size})
         self.built = True
-        # For a checkpoint that was restored before: what is an attribute by now has had its part.
+        # A checkpoint that was restored before the layer was built may have values for its cells.
+        # Attributes have been restored when they were set; the cells are no attributes.
         for name, cell in saveable.saved_cells.items():
             self._handle_deferred_dependencies(name, cell)
 
     def _own_scope(self) -> Any:
-        """The layer's variable scope: at first a new one in the current scope."""
+        """Returns the layer's variable scope; the first call makes it, within the current scope."""
         if self._scope is None:
             with _v1.variable_scope(None, self._base_name) as self._scope:
                 pass
         return _v1.variable_scope(self._scope, auxiliary_name_scope=False)
 
     def _initialize(self, shape: Sequence[int], dtype: Any = None, **_: Any) -> tf.Tensor:
-        del shape  # That of the variable follows from the parts'.
+        del shape  # The variable's shape follows from those of its parts.
         tensors = []
         weight_shapes, bias_shapes = self.canonical_weight_shapes, self.canonical_bias_shapes
         for index, part_shape in enumerate([*weight_shapes, *bias_shapes]):
@@ -234,10 +239,10 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
             tensors[: len(weight_shapes)], tensors[len(weight_shapes) :]
         )
 
-    # Programs override these, whose arguments are contrib's.
+    # Programs override these methods, so their arguments are contrib's.
 
     def _canonical_weight_shape(self, layer: int) -> list[tuple[int, ...]]:
-        """The shapes of one layer's canonical weights; `build` initializes them."""
+        """Returns the shapes of one layer's canonical weights; `build` initializes them."""
         if not 0 <= layer < self.num_layers:
             raise ValueError(
                 f"expected layer to lie in [0, {self.num_layers}), but received {layer}"
@@ -246,21 +251,21 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
             raise RuntimeError(
                 f"layer {self.name!r} is not built yet: the shapes of its weights are not known"
             )
-        # The first layer may have no weights of the inputs' side.
+        # The first layer may have no input-side weights, so weights are counted from the end.
         shapes = self._config.layout.weight_shapes
         count = self.num_dirs * self._num_params_per_layer
         end = len(shapes) - (self.num_layers - 1 - layer) * count
         return shapes[max(end - count, 0) : end]
 
     def _canonical_bias_shape(self, layer: int) -> list[tuple[int, ...]]:
-        """The shapes of one layer's canonical biases; `build` initializes them."""
-        del layer  # They are all alike.
+        """Returns the shapes of one layer's canonical biases; `build` initializes them."""
+        del layer  # All layers have the same shapes.
         return [(self.num_units,)] * (self.num_dirs * self._num_params_per_layer)
 
     def _canonical_to_opaque(
         self, cu_weights: Sequence[tf.Tensor], cu_biases: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """The variable's initial value, of all layers' canonical weights and biases."""
+        """Returns the variable's initial value, given all layers' canonical weights and biases."""
         if self._input_size is None:
             raise RuntimeError(f"layer {self.name!r} is not built yet: its input size is not known")
         return ops.canonical_to_params(self._config, cu_weights, cu_biases)
@@ -278,7 +283,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         """Runs the network for `call`.
 
         Returns:
-            The outputs, and h and c of the end. Of what is no LSTM, c is what was given, [0].
+            The outputs, and the final h and c. If it is no LSTM, c is returned as given, [0].
         """
         states = (h, c)[: len(self._config.state_sizes())]
         outputs, *states = self._model(
@@ -292,7 +297,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         return outputs, (*states, c)[:2]
 
     def _find_saveable(self) -> CudnnOpaqueParamsSaveable | None:
-        """That of another layer with the same variable, by `reuse`."""
+        """Returns the saveable of another layer with the same variable (by `reuse`), or None."""
         if tf.executing_eagerly():
             return None
         for item in _v1.get_collection(_v1.GraphKeys.SAVEABLE_OBJECTS):
@@ -304,7 +309,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         if self._saveable is not None:
             raise RuntimeError(f"Cudnn saveable already created for layer {self.name!r}")
         config, variable, own_scope = self._config, self._variable, self._scope
-        # `build` has made them by now.
+        # `build` has made both before it calls this.
         assert variable is not None and own_scope is not None
 
         def create(scope: str) -> CudnnOpaqueParamsSaveable:
@@ -329,8 +334,9 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         return created
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        # TensorFlow's extension point: a checkpoint has the variable by way of the saveable, in
-        # contrib's own layout, cell by cell, where contrib had one.
+        # TensorFlow calls this to find the objects to save. A checkpoint has the variable through
+        # the saveable and, where contrib's checkpoints had cells, cell by cell in contrib's own
+        # layout.
         children = super()._trackable_children(save_type, **kwargs)
         if save_type != "checkpoint":
             children.pop("_saveable", None)
@@ -343,20 +349,21 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         return children
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        # TensorFlow's extension point for what is read where a checkpoint has it: such a layer gate
-        # by gate, too.
+        # TensorFlow calls this to find the object for a name in a checkpoint. A layer whose
+        # checkpoint has cells can also read one that was saved gate by gate, through the saveable.
         found = super()._lookup_dependency(name, *args, **kwargs)
         return self._saveable if name == "_saveable" else found
 
     def _handle_deferred_dependencies(self, name: str, trackable: Any) -> None:
-        # An attribute that is the variable is not what a checkpoint has under its name.
+        # The variable is an attribute, but what a checkpoint has under the attribute's name is not
+        # the variable.
         if not isinstance(trackable, tf.Variable):
             super()._handle_deferred_dependencies(name, trackable)
 
     # Calling.
 
     def __call__(self, inputs: Any, *args: Any, scope: Any = None, **kwargs: Any) -> Any:
-        """Runs the network; see `call`.
+        """Runs the network, as `call` explains.
 
         Args:
             inputs: to `call`.

@@ -1,4 +1,4 @@
-"""To and from other libraries' recurrent networks.
+"""Converts recurrent networks from and to those of other libraries.
 
 `from_…` functions return a built layer of this package with the same weights, `to_…` functions take
 one. `python -m cudnn_rnn_tf convert` does the same with files.

@@ -1,4 +1,4 @@
-"""Conversion of files."""
+"""Converts files."""
 
 import os
 import pathlib
@@ -25,13 +25,13 @@ def convert_file(
     stock_keras: bool = False,
     force: bool = False,
 ) -> str:
-    """Converts the recurrent network in a file to another format; the names' ends say which.
+    """Converts the recurrent network in a file to another format; the suffixes say which.
 
     Args:
         source: a PyTorch state dict (`.pt`, `.pth`, `.safetensors`), a Keras model (`.keras`) with
             layers of this package or Keras's own, or an ONNX model (`.onnx`).
         target: the file to write: a state dict, a Keras model of the one layer, or an ONNX model.
-            It is there as a whole or not at all.
+            It is written completely or not at all.
         name: the network's name within the source, where it has several.
         rnn_mode: "rnn_tanh" or "rnn_relu", for the state dict of a `torch.nn.RNN`.
         stock_keras: whether a Keras model is written with Keras's own layers.
@@ -66,21 +66,21 @@ def convert_file(
     except ImportError:
         raise
     except OSError as error:
-        # HDF5's own are about what is in the file.
+        # An OSError of HDF5's has no file name; it is about what is in the file.
         if error.filename is not None:
             raise
         raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
     except Exception as error:
-        # The libraries that read the formats let a file decide what they raise.
+        # The libraries that read the formats may raise anything for a damaged file.
         raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
     try:
         write_whole(target, lambda path: _write(layer, path, stock_keras))
     except (ImportError, TypeError, ValueError):
         raise
-    except Exception as error:  # Those that write the formats have their own for a full disk.
+    except Exception as error:  # On a full disk, the libraries raise errors of their own.
         raise OSError(f"cannot write {target}: {network.reason(error)}") from error
     where = str(source) if name is None else f"{source}, {name}"
-    # Keras's own layers have one bias per gate, but for a GRU.
+    # Keras's own layers have one bias per gate, except for the GRU.
     sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != "gru"
     note = " (each gate's two biases added)" if sums else ""
     return f"{where}: {_describe(layer)} -> {target}{note}"
@@ -119,7 +119,7 @@ def _write(layer: CudnnRNN, path: pathlib.Path, stock_keras: bool) -> None:
 
 
 def write_whole(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
-    """Has a file written beside its place and moved there when it is done."""
+    """Has `write` write a file beside its place, and moves it there when it is complete."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
         partial = pathlib.Path(directory, target.name)
         write(partial)

@@ -1,8 +1,8 @@
-"""To and from `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional`.
+"""Converts from and to `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional`.
 
 Keras holds per layer and direction a kernel [fan_in, G * H], a recurrent kernel [H, G * H], and a
-bias: [G * H], which stands for both sides, or a GRU's [2, 3 * H], the input side's first. An LSTM's
-gates stand in cuDNN's order i f c o, a GRU's as z r h.
+bias. The bias is [G * H], for both sides together; a GRU's is [2, 3 * H], with the input side's
+first. An LSTM's gates are in cuDNN's order i f c o, a GRU's in the order z r h.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from cudnn_rnn_tf.initializers import AllGates, PerGate
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
-# This works both ways, since it exchanges the first two gates.
+# This order works in both directions, since it exchanges the first two gates.
 _GRU_ORDER = (1, 0, 2)
 
 _INITIALIZERS = ("kernel_initializer", "recurrent_initializer", "bias_initializer")
@@ -29,12 +29,12 @@ _REGULARIZERS = (
     "recurrent_constraint",
     "bias_constraint",
 )
-# The layers of a stack, and their directions, must agree in these to become one layer.
+# The layers of a stack, and their directions, can become one layer only if they agree in these.
 _COMMON = ("units", "use_bias", "dtype_policy", "trainable", "stateful", *_REGULARIZERS)
 
 
 def from_keras(source: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
-    """The layer that computes what a stack of Keras's own layers does.
+    """Returns a layer that computes the same as a stack of Keras's own layers.
 
     Args:
         source: a built `keras.layers.LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` of one; a
@@ -92,7 +92,7 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
 
 
 def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
-    """Keras's own layers that compute what a layer does.
+    """Returns Keras's own layers that compute the same as a layer.
 
     Args:
         layer: a built layer.
@@ -123,7 +123,7 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
         stock = _make_stock(
             layer,
             return_sequences=layer.return_sequences or not is_top,
-            # Layers above the first take what it hands on in its order.
+            # Layers above the first read its outputs in the order in which it returns them.
             go_backwards=layer.go_backwards and index == 0,
         )
         stock.build((batch_size, None, fan_in))
@@ -137,7 +137,7 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
 
 
 def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
-    """The recurrent layers of a model, those of models within it included, by name.
+    """Yields the recurrent layers of a model and of models within it, by name.
 
     Yields:
         A name, and one of this package's layers or a list: a stack of Keras's own, each called on
@@ -163,17 +163,17 @@ def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
 
 
 def _reads(model: keras.Model, layer: keras.layers.Layer, below: keras.layers.Layer) -> bool:
-    """Whether a layer of a model is called on what one below it returns."""
+    """Returns whether a layer of a model is called on the output of the layer below."""
     if isinstance(model, keras.Sequential):
         return model.layers[model.layers.index(layer) - 1] is below
     try:
         return layer.input is below.output
-    except (AttributeError, ValueError):  # It was not called yet, or more than once.
+    except (AttributeError, ValueError):  # A layer was not called yet, or more than once.
         return False
 
 
 def _belongs(layer: keras.layers.Layer, stack: Sequence[keras.layers.Layer]) -> bool:
-    """Whether a layer can be the next one of a stack: of its kind, or dropout between two."""
+    """Returns whether a layer can be next in a stack: one of its kind, or dropout after one."""
     if not _is_stock(layer):
         return _is_stock(stack[-1])
 
@@ -194,7 +194,7 @@ def _directions(layer: Any) -> list[Any]:
 
 
 def _without_dropout(source: Sequence[Any]) -> tuple[list[keras.layers.Layer], float]:
-    """The recurrent layers of a stack, and the rate of the dropout between them."""
+    """Returns the recurrent layers of a stack, and the rate of the dropout between them."""
     layers: list[keras.layers.Layer] = []
     rates: list[float] = []
     for layer in source:
@@ -245,7 +245,7 @@ def _check_stock(part: keras.layers.Layer) -> None:
 
 
 def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> None:
-    """Checks that a stack of layers is what one layer with several of them computes."""
+    """Checks that one of our layers can compute what a stack of Keras's layers does."""
 
     def agree(name: str, values: Sequence[Any]) -> None:
         values = [keras.saving.serialize_keras_object(value) for value in values]
@@ -277,7 +277,7 @@ def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> 
         if layer is not layers[0]:
             check(_directions(layer)[0], go_backwards=False)
         if len(layers) > 1:
-            # In one layer the states of all of them would be returned.
+            # One layer of ours would return the states of the whole stack.
             check(layer, return_state=False)
 
 
@@ -290,7 +290,7 @@ def _rnn_mode(part: keras.layers.Layer) -> str:
 
 
 def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> keras.layers.Layer:
-    """One layer of Keras's own of a stack, not yet built."""
+    """Returns one of Keras's own layers for a stack, not yet built."""
 
     def make(go_backwards: bool) -> keras.layers.Layer:
         options = {key: getattr(layer, key) for key in _REGULARIZERS}
@@ -321,7 +321,7 @@ def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> 
 
 
 def _initializers_of(part: keras.layers.Layer) -> dict[str, Any]:
-    """The initializers with which our layer begins as one direction of Keras's layer does."""
+    """Returns the initializers that give our layer the initial weights of Keras's layer."""
     found: dict[str, Any] = {key: AllGates(getattr(part, key)) for key in _INITIALIZERS}
     if getattr(part, "unit_forget_bias", False):
         found["bias_initializer"] = PerGate(part.bias_initializer, forget_gate="ones")
@@ -329,7 +329,7 @@ def _initializers_of(part: keras.layers.Layer) -> dict[str, Any]:
 
 
 def _to_initializers(layer: CudnnRNN) -> tuple[dict[str, Any], bool]:
-    """The inverse of `_initializers_of`, and whether there is a unit forget bias."""
+    """Inverts `_initializers_of`, and returns whether there is a unit forget bias."""
     found = {key: getattr(layer, key) for key in _INITIALIZERS}
     found["recurrent_initializer"] = layer.recurrent_initializer or layer.kernel_initializer
     bias = found["bias_initializer"]

@@ -1,4 +1,4 @@
-"""All formats go by way of this: a network as stacked NumPy arrays, and the layer that holds it."""
+"""Represents a network as stacked NumPy arrays, which all formats are converted through."""
 
 import importlib
 import types
@@ -14,14 +14,14 @@ from cudnn_rnn_tf.pseudo_layers import SIDES_WITH_BIAS, PseudoLayer, cut, join
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
-# NumPy's names of what a layer can hold.
+# The types, by NumPy's names, that a layer's weights can have.
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _T = TypeVar("_T")
 
 
 def load_package(name: str, install: str) -> types.ModuleType:
-    """Imports a package that not everyone has.
+    """Imports an optional package.
 
     Raises:
         ImportError: if it is not installed; it says how to.
@@ -36,7 +36,7 @@ def load_package(name: str, install: str) -> types.ModuleType:
 
 
 def reason(error: Exception) -> str:
-    """The first line of what an error says, or its kind where it says nothing."""
+    """Returns the first line of an error's message, or the error's class if it has no message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -58,7 +58,7 @@ def check_layer(layer: Any, target: str, **supported: Any) -> None:
             f"expected one of the layers {', '.join(c.__name__ for c in LAYERS.values())}, but "
             f"received {layer!r}"
         )
-    layer.params_size()  # Says so if it is not built.
+    layer.params_size()  # This raises the error if the layer is not built.
     for name, value in {"input_mode": constants.CUDNN_INPUT_LINEAR_MODE, **supported}.items():
         received = getattr(layer, name, value)
         if received != value:
@@ -69,7 +69,7 @@ def check_layer(layer: Any, target: str, **supported: Any) -> None:
 
 
 def pseudo_layers(layer: CudnnRNN) -> list[PseudoLayer]:
-    """The weights of a layer that is built and has input-side matrices."""
+    """Returns the weights of a layer, which must be built and have input-side matrices."""
     return [
         PseudoLayer(*(None if tensor is None else tensor.numpy() for tensor in pseudo_layer))
         for pseudo_layer in cut(
@@ -85,7 +85,7 @@ def make_layer(
     options: Mapping[str, Any],
     batch_size: int | None = None,
 ) -> CudnnRNN:
-    """A built layer that holds the weights.
+    """Returns a built layer that holds the weights.
 
     Args:
         rnn_mode: "lstm", "gru", "rnn_tanh" or "rnn_relu".
@@ -151,7 +151,7 @@ def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
 
 
 def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | None:
-    """The biases of both sides, zeros for one that is not there; None where neither is."""
+    """Returns the biases of both sides, with zeros for a missing one; None if both are missing."""
     bias, recurrent_bias = pseudo_layer.bias, pseudo_layer.recurrent_bias
     if bias is None and recurrent_bias is None:
         return None
@@ -160,13 +160,13 @@ def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | No
 
 
 def reorder(stacked: np.ndarray, order: Sequence[int]) -> np.ndarray:
-    """Stacked gates [G * H, …] in another order: the i-th is what was the `order[i]`-th."""
+    """Returns stacked gates [G * H, …] in another order: gate i is the old gate `order[i]`."""
     gates = np.split(stacked, len(order))
     return np.concatenate([gates[gate] for gate in order])
 
 
 def pick(found: Mapping[str, _T], name: str | None, source: str, kind: str) -> tuple[str, _T]:
-    """The one that is meant of the networks in a source.
+    """Picks one of the networks in a source.
 
     Args:
         found: by name.

@@ -1,7 +1,7 @@
-"""To and from ONNX's operators LSTM, GRU and RNN.
+"""Converts from and to ONNX's operators LSTM, GRU and RNN.
 
 ONNX has one node per layer, with both directions stacked: W [D, G * H, fan_in], R [D, G * H, H]
-and B [D, 2 * G * H], the input side's biases first. The gates stand in the order i o f c and z r h;
+and B [D, 2 * G * H], the input side's biases first. The gates are in the order i o f c and z r h;
 its GRU is ours with `linear_before_reset=1`.
 """
 
@@ -18,16 +18,17 @@ from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
-# Per operator: for each place in ONNX's order the gate's in cuDNN's, and the other way round.
+# By operator: for each place in ONNX's order, the index of that gate in cuDNN's order, and the
+# inverse.
 _TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 _FROM_ONNX = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
-# The activations of one direction; the first of an operator are its default.
+# By operator: the activations of one direction and their mode; the first are the default.
 _MODES: dict[str, dict[tuple[str, ...], str]] = {
     "LSTM": {("sigmoid", "tanh", "tanh"): constants.CUDNN_LSTM},
     "GRU": {("sigmoid", "tanh"): constants.CUDNN_GRU},
     "RNN": {("tanh",): constants.CUDNN_RNN_TANH, ("relu",): constants.CUDNN_RNN_RELU},
 }
-# The attributes that are read, and ONNX's names of their types.
+# The attributes that are read, with ONNX's names for their types.
 _ATTRIBUTE_TYPES = {
     "activations": "STRINGS",
     "axes": "INTS",
@@ -39,12 +40,12 @@ _ATTRIBUTE_TYPES = {
     "perm": "INTS",
     "value": "TENSOR",
 }
-# Places among a node's inputs.
+# Indices of a node's inputs.
 _INITIAL_STATES, _PEEPHOLES = (5, 6), 7
 
 
 def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
-    """The layer that computes what an ONNX model's recurrent network does.
+    """Returns a layer that computes the same as an ONNX model's recurrent network.
 
     Args:
         model: an `onnx.ModelProto`, or the path of a `.onnx` file, with constant weights.
@@ -75,7 +76,7 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
 def to_onnx(
     layer: CudnnRNN, *, with_initial_state: bool = False, with_sequence_lengths: bool = False
 ) -> Any:
-    """An ONNX model that computes what a layer does.
+    """Returns an ONNX model that computes the same as a layer.
 
     Args:
         layer: a built layer.
@@ -110,7 +111,7 @@ def to_onnx(
 def networks_in(
     model: Any,
 ) -> Iterator[tuple[str, str, list[network.PseudoLayer], int]]:
-    """The networks of a model or file: name, mode, weights and number of directions of each."""
+    """Yields the name, mode, weights and number of directions of each network in a model."""
     graph = _graph_of(model)
     for name, nodes in graph.stacks().items():
         weights = [pseudo_layer for node in nodes for pseudo_layer in graph.pseudo_layers(node)]
@@ -152,7 +153,7 @@ class _Graph:
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
 
     def stacks(self) -> dict[str, list[Any]]:
-        """The networks by name, each as its layers' nodes from bottom to top."""
+        """Returns the networks by name, each as its layers' nodes from bottom to top."""
         stacks: dict[str, list[Any]] = {}
         for node in self._nodes:
             if node.op_type not in _MODES:
@@ -168,7 +169,7 @@ class _Graph:
         return stacks
 
     def rnn_mode(self, node: Any) -> str:
-        """The mode that a node's activations say.
+        """Returns the mode that a node's activations stand for.
 
         Raises:
             ValueError: if there is none.
@@ -184,7 +185,7 @@ class _Graph:
         )
 
     def pseudo_layers(self, node: Any) -> list[network.PseudoLayer]:
-        """A node's weights.
+        """Returns a node's weights.
 
         Raises:
             ValueError: if it has no equivalent, or its weights are not constants of the shapes that
@@ -253,14 +254,14 @@ class _Graph:
                 )
 
     def _kind(self, node: Any) -> tuple[Any, ...]:
-        """The attributes that all layers of a network have in common."""
+        """Returns the attributes that all layers of a network have in common."""
         attributes = self._attributes(node)
         return node.op_type, *(
             attributes.get(name) for name in ("hidden_size", "direction", "activations")
         )
 
     def _layer_below(self, node: Any) -> Any:
-        """The node whose output [T, D, B, H], made [T, B, D * H], is all that this one reads."""
+        """Returns the node whose output [T, D, B, H], made [T, B, D * H], is all this one reads."""
         path: list[Any] = []
         tensor = _input(node, 0)
         for producer in self._producers_of(tensor):
@@ -275,10 +276,10 @@ class _Graph:
         return None
 
     def _producers_of(self, tensor: str) -> Iterator[Any]:
-        """The node that writes a tensor, the one that writes that one's first input, and so on.
+        """Yields the node that writes a tensor, the node that writes its first input, and so on.
 
         Raises:
-            ValueError: if that goes round in a circle, which ONNX forbids.
+            ValueError: if these nodes form a circle, which ONNX forbids.
         """
         seen: set[str] = set()
         while tensor and (producer := self._producers.get(tensor)) is not None:
@@ -345,19 +346,19 @@ class _Graph:
     def _array(self, tensor: Any) -> np.ndarray:
         try:
             return self._onnx.numpy_helper.to_array(tensor)
-        except Exception as error:  # Its type depends on what does not fit together.
+        except Exception as error:  # onnx raises various types.
             raise ValueError(
                 f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
             ) from error
 
 
 def _input(node: Any, index: int) -> str:
-    """The name of a node's input; empty where it has none."""
+    """Returns the name of a node's input; empty if it has none."""
     return node.input[index] if index < len(node.input) else ""
 
 
 class _ModelWriter:
-    """Puts the nodes of one layer's network together."""
+    """Builds the ONNX nodes of one of our layers."""
 
     def __init__(
         self,
@@ -410,7 +411,7 @@ class _ModelWriter:
                 shape[batch_axis] = "B"
                 outputs.append(self._value(name, *shape))
         graph = helper.make_graph(self._nodes, layer.name, inputs, outputs, self._initializers)
-        # Old enough for most programs; bfloat16 came later.
+        # Most programs know this old version, but its operators do not take bfloat16.
         opset = helper.make_opsetid("", 22 if layer.variable_dtype == "bfloat16" else 14)
         model = helper.make_model(
             graph,
@@ -422,7 +423,7 @@ class _ModelWriter:
         return model
 
     def _split_initial_states(self, inputs: list[Any]) -> list[list[str]]:
-        """Per layer the names of its initial states; empty for zeros."""
+        """Returns the names of each layer's initial states; empty for zeros."""
         layer, count = self._layer, self._layer.num_layers
         names = [[f"initial_{state}_{index}" for state in self._states] for index in range(count)]
         if not self._with_initial_state:
@@ -441,7 +442,7 @@ class _ModelWriter:
         layer, prefix = self._layer, f"layer_{index}"
         order = _TO_ONNX[self._op_type]
         weights = network.pseudo_layers(layer)[index * layer.num_dirs :][: layer.num_dirs]
-        # Each has them, or none has.
+        # Either all directions have biases or none has.
         biases = list(filter(None, map(network.both_biases, weights)))
 
         def stack(name: str, tensors: Iterable[np.ndarray]) -> str:
@@ -479,7 +480,7 @@ class _ModelWriter:
         return self._reshape(f"{prefix}_by_row", f"{prefix}_outputs", (0, 0, -1))
 
     def _in_order(self, source: str, name: str, always: bool = False) -> str:
-        """Adds what changes the layer's order of time (or states) and batch to ONNX's, or back."""
+        """Adds a node that changes the layer's order of time (or states) and batch, or none."""
         if not self._layer.time_major:
             return self._add("Transpose", [source], name, perm=(1, 0, 2))
         return self._add("Identity", [source], name) if always else source

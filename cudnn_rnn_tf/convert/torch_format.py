@@ -1,8 +1,8 @@
-"""To and from `torch.nn.LSTM`, `GRU` and `RNN`.
+"""Converts from and to `torch.nn.LSTM`, `GRU` and `RNN`.
 
 PyTorch holds per layer and direction `weight_ih_l0` [G * H, fan_in], `weight_hh_l0` [G * H, P],
-`bias_ih_l0` and `bias_hh_l0` [G * H], and `weight_hr_l0` [P, H] with projection; the backward
-direction's end in `_reverse`. The gates are stacked i f g o and r z n: cuDNN's order.
+`bias_ih_l0` and `bias_hh_l0` [G * H], and `weight_hr_l0` [P, H] with projection. The names of the
+backward direction end in `_reverse`. The gates are stacked in cuDNN's order, i f g o and r z n.
 """
 
 import pathlib
@@ -26,7 +26,7 @@ _FIELDS = {
     "weight_hr": "projection",
 }
 _SUFFIXES = ("", "_reverse")
-# State dicts may be nested so deeply; modules are not.
+# State dicts may be nested this deeply, which is deeper than modules are.
 _MAX_DEPTH = 64
 _KEY = re.compile(rf"(?:(.*)\.)?({'|'.join(_FIELDS)})_l(\d+)(_reverse)?")
 
@@ -34,7 +34,7 @@ _KEY = re.compile(rf"(?:(.*)\.)?({'|'.join(_FIELDS)})_l(\d+)(_reverse)?")
 def from_torch(
     source: Any, *, name: str | None = None, rnn_mode: str | None = None, **options: Any
 ) -> CudnnRNN:
-    """The layer that computes what a PyTorch network does.
+    """Returns a layer that computes the same as a PyTorch network.
 
     Args:
         source: a `torch.nn.LSTM`, `GRU` or `RNN`; a module that contains one; a state dict with
@@ -62,7 +62,7 @@ def from_torch(
     if not isinstance(source, Mapping):
         module = _module(source, name)
         source, name = module.state_dict(), None
-        rnn_mode = module.mode.lower()  # It was "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".
+        rnn_mode = module.mode.lower()  # PyTorch's are "LSTM", "GRU", "RNN_TANH" and "RNN_RELU".
         options = {"dropout": module.dropout, "time_major": not module.batch_first, **options}
     name, parameters = network.pick(
         networks_in(source), name, "the state dict", "recurrent networks"
@@ -75,7 +75,7 @@ def from_torch(
 
 
 def to_torch(layer: CudnnRNN) -> Any:
-    """The PyTorch module that computes what a layer does.
+    """Returns a PyTorch module that computes the same as a layer.
 
     Args:
         layer: a built layer.
@@ -99,7 +99,7 @@ def to_torch(layer: CudnnRNN) -> Any:
         "num_layers": layer.num_layers,
         "bias": layer.bias_mode != "none",
         "batch_first": not layer.time_major,
-        # PyTorch warns of dropout that cannot act.
+        # PyTorch warns of a dropout rate that has no effect.
         "dropout": layer.dropout if layer.num_layers > 1 else 0.0,
         "bidirectional": layer.num_dirs == 2,
         "dtype": getattr(torch, layer.variable_dtype),
@@ -109,14 +109,15 @@ def to_torch(layer: CudnnRNN) -> Any:
         options["proj_size"] = layer.num_proj or 0
     elif module_class is torch.nn.RNN:
         options["nonlinearity"] = layer.rnn_mode.removeprefix("rnn_")
-    # Initial values would be drawn for nothing, from the user's random numbers.
+    # On the device "meta", no initial values are drawn: they would be overwritten, and would
+    # advance the user's random generator.
     module = module_class(**options, device="meta").to_empty(device="cpu")
     module.load_state_dict({key: _to_tensor(torch, value) for key, value in parameters.items()})
     return module
 
 
 def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
-    """The state dict of `to_torch`'s module as arrays. Needs no PyTorch; raises as it does."""
+    """Returns the state dict of `to_torch`'s module as arrays. It works without PyTorch."""
     target = "torch.nn"
     network.check_layer(layer, target, cell_clip=None, go_backwards=False)
     if getattr(layer, "num_proj", None) == layer.num_units:
@@ -147,11 +148,11 @@ def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
     if path.suffix == ".safetensors":
         safetensors = _load_safetensors()
         try:
-            # Unlike `load`, it knows bfloat16.
+            # Unlike `load`, `load_file` knows bfloat16.
             return safetensors.numpy.load_file(path)
         except OSError:
             raise
-        except Exception as error:  # Its own, and KeyError for types that NumPy lacks.
+        except Exception as error:  # SafetensorError, and KeyError for a type NumPy lacks.
             raise ValueError(
                 f"{path} is no safetensors file of types that NumPy has: {network.reason(error)}"
             ) from error
@@ -162,7 +163,7 @@ def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # Whatever the unpickler's steps raise, which the file decides.
+    except Exception as error:  # The unpickler may raise anything for a damaged file.
         raise ValueError(
             f"{path} is no file of tensors alone, such as torch.save(module.state_dict(), path) "
             f"writes: {network.reason(error)}"
@@ -182,7 +183,7 @@ def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -
 
 
 def networks_in(state_dict: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
-    """The parameters of each recurrent network in a state dict, by the network's name."""
+    """Returns the parameters of each recurrent network in a state dict, by the network's name."""
     networks: dict[str, dict[str, np.ndarray]] = {}
     for key, value in _flatten(state_dict):
         if match := _KEY.fullmatch(key):
@@ -201,8 +202,8 @@ def _load_safetensors() -> types.ModuleType:
 
 
 def _module(source: Any, name: str | None) -> Any:
-    """The recurrent module that is meant: the source, or one within it."""
-    # Whoever has a module has imported PyTorch.
+    """Returns the recurrent module to convert: the source, or one within it."""
+    # A caller that has a module has imported PyTorch.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(source, torch.nn.Module):
         raise TypeError(
@@ -231,7 +232,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) -> str:
-    """The mode that the parameters' shapes say, and `rnn_mode` where that says more."""
+    """Returns the mode that the parameters' shapes imply, or `rnn_mode` if they leave it open."""
     for key in ("weight_ih_l0", "weight_hh_l0"):
         if key not in parameters or parameters[key].ndim != 2:
             raise ValueError(f"expected a matrix {key} in the state dict")
@@ -302,7 +303,7 @@ def _to_numpy(key: str, value: Any) -> np.ndarray:
         kind = f"{value.layout} tensor on device {value.device}"
         raise ValueError(f"expected {key} to be dense and to have values, but received a {kind}")
     value = value.detach().cpu().contiguous()
-    if value.dtype == torch.bfloat16:  # Which NumPy itself does not have.
+    if value.dtype == torch.bfloat16:  # NumPy itself lacks this type.
         return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return value.numpy()
 

@@ -1,7 +1,8 @@
 """Drop-ins for `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional`, run by the fused ops.
 
-Change the import and keep the program: constructors, weights, configs, files and errors are Keras's
-own, as the classes are subclasses of Keras's. `layer.runs_fused` says whether the ops run a layer.
+A program only has to change the import: the classes are subclasses of Keras's, so constructors,
+weights, configs, files and errors stay the same. `layer.runs_fused` says whether the ops run a
+layer.
 """
 
 from cudnn_rnn_tf.keras.acceleration import accelerate

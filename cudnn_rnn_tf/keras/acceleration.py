@@ -16,7 +16,7 @@ _RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.ConvLST
 
 
 class _Row(NamedTuple):
-    """A line of the table that is printed."""
+    """A row of the table that is printed."""
 
     name: str
     kind: str
@@ -26,7 +26,7 @@ class _Row(NamedTuple):
 def accelerate(
     model: keras.Model, dry_run: bool = False, stacks: bool = True
 ) -> keras.Model | None:
-    """A copy of a model in which the fused ops run the recurrent layers.
+    """Returns a copy of a model in which the fused ops run the recurrent layers.
 
     Every `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional` that they can run becomes the
     layer of that name in `cudnn_rnn_tf.keras`. Where nothing else reads the sequences between them,
@@ -77,7 +77,7 @@ def accelerate(
         if dry_run:
             return None
         compile_config = config.pop("compile_config", None)
-        # It is the caller's own model, lambdas included.
+        # The safe mode would refuse lambda layers, but the model is the caller's own.
         fast = keras.saving.deserialize_keras_object(config, safe_mode=False)
         if list(_leaves(fast)) != list(_leaves(model)):
             raise ValueError(
@@ -87,7 +87,8 @@ def accelerate(
         _assign(fast.variables, model.variables, model.name)
         if model.compiled and compile_config:
             if compile_config.get("jit_compile"):
-                # Keras stores what "auto" came to, and XLA has no kernel for the fused ops.
+                # Keras stores what "auto" was resolved to. It must be resolved anew, since XLA has
+                # no kernel for the fused ops.
                 compile_config["jit_compile"] = "auto"
             fast.compile_from_config(compile_config)
             if model.optimizer.built:
@@ -97,7 +98,7 @@ def accelerate(
 
 
 def _replaced(config: Any, rows: list[_Row], stacks: bool) -> Any:
-    """A config with the drop-ins in it; each recurrent layer adds a row."""
+    """Returns a config with the drop-ins in it; each recurrent layer adds a row."""
     if isinstance(config, (list, tuple)):
         return type(config)(_replaced(item, rows, stacks) for item in config)
     if not isinstance(config, dict):
@@ -127,23 +128,23 @@ def _replaced(config: Any, rows: list[_Row], stacks: bool) -> Any:
 
 
 def _unbuilt(config: dict[str, Any]) -> keras.layers.Layer:
-    """The layer of a config, without weights, to ask what it will be."""
+    """Returns the layer of a config, without weights, so that its properties can be read."""
     config = {key: value for key, value in config.items() if key != "build_config"}
     return keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=False)
 
 
 def _stacked(config: dict[str, Any], rows: list[_Row], first: int) -> dict[str, Any]:
-    """The config of a sequential or functional model, with stacks in place of layers in a row.
+    """Returns the config of a model, with stacks in place of layers in a row.
 
     Args:
-        config: with the drop-ins in it.
-        rows: of the table; they say of the layers that they run in one op.
-        first: where the rows of this model begin.
+        config: of a sequential or functional model, with the drop-ins in it.
+        rows: of the table; those of layers that become a stack are changed to say so.
+        first: the index of this model's first row.
     """
     runs: list[list[dict[str, Any]]] = []
     for layer in config["layers"]:
         runs.append([layer])
-        # A dropout layer belongs to a run if what follows does.
+        # A dropout layer belongs to a run if the layer after it does.
         for count in (1, 2):
             below, above = runs[:-count], [each for run in runs[-count:] for each in run]
             if below and len(above) == count and _continues(config, below[-1], above):
@@ -175,7 +176,7 @@ def _stacked(config: dict[str, Any], rows: list[_Row], first: int) -> dict[str, 
 def _continues(
     config: dict[str, Any], run: list[dict[str, Any]], above: list[dict[str, Any]]
 ) -> bool:
-    """Whether one op runs the layers of a run and, on them, a layer or dropout and a layer."""
+    """Returns whether one op can run a run's layers and the layer, or dropout and layer, above."""
     if not (_is_drop_in(run[-1]) and _is_drop_in(above[-1]) and all(map(_is_dropout, above[:-1]))):
         return False
     if "input_layers" in config:
@@ -196,7 +197,7 @@ def _is_drop_in(config: dict[str, Any]) -> bool:
 
 
 def _reads_alone(config: dict[str, Any], layer: dict[str, Any], below: dict[str, Any]) -> bool:
-    """Whether a layer of a functional model is called once, on a layer that nothing else reads."""
+    """Returns whether a layer is called once, on the output of a layer that nothing else reads."""
     nodes = [node for each in (below, layer) for node in each["inbound_nodes"]]
     if len(nodes) != 2 or len(nodes[0]["args"]) != 1:
         return False
@@ -211,7 +212,7 @@ def _reads_alone(config: dict[str, Any], layer: dict[str, Any], below: dict[str,
 
 
 def _read(nodes: Any) -> Iterator[str]:
-    """The names of the layers whose outputs are in the configs of calls."""
+    """Yields the names of the layers whose outputs are in the configs of calls."""
     if isinstance(nodes, dict):
         if nodes.get("class_name") == "__keras_tensor__":
             yield nodes["config"]["keras_history"][0]
@@ -224,7 +225,7 @@ def _read(nodes: Any) -> Iterator[str]:
 
 
 def _leaves(model: Any) -> Iterator[str]:
-    """The names of a model's layers in the order of their weights, those within it included."""
+    """Yields the names of a model's layers, nested ones included, in the order of their weights."""
     for layer in model.layers:
         if isinstance(layer, (keras.Model, Stack)):
             yield from _leaves(layer)
@@ -233,7 +234,7 @@ def _leaves(model: Any) -> Iterator[str]:
 
 
 def _class_of(config: dict[str, Any]) -> type | None:
-    """The class that a config is for, if it is a layer's; None otherwise."""
+    """Returns the class of the layer that a config is for; None if it is for no layer."""
     if not isinstance(config.get("config"), dict):
         return None
     found = keras.saving.get_registered_object(config.get("registered_name"))
@@ -243,17 +244,17 @@ def _class_of(config: dict[str, Any]) -> type | None:
 
 
 def _as_drop_in(config: dict[str, Any]) -> dict[str, Any]:
-    """The config of a Keras layer as that of the drop-in, what it wraps included."""
+    """Returns the drop-in's config, given that of a Keras layer; wrapped layers are changed too."""
     config = copy.deepcopy(config)
     for part in (config, config["config"].get("layer"), config["config"].get("backward_layer")):
         if part and part["module"] == "keras.layers" and part["class_name"] in _DROP_INS:
-            # Keras looks this name up first.
+            # Keras looks up this name before the module and the class.
             part["registered_name"] = part["class_name"]
     return config
 
 
 def _unseen(layer: Any, seen: set[str]) -> Iterator[_Row]:
-    """Rows for the recurrent layers that a model's config does not have."""
+    """Yields rows for the recurrent layers that a model's config does not have."""
     for part in layer.layers:
         if isinstance(part, _RECURRENT):
             if part.name not in seen:

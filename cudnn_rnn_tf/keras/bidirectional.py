@@ -16,19 +16,19 @@ _MERGES = {
     "ave": lambda y, y_rev: (y + y_rev) / 2,
     "mul": lambda y, y_rev: y * y_rev,
 }
-# Both directions run in one op if they agree in _ALIKE and are as _PLAIN says.
+# Both directions run in one op if they agree in _ALIKE and have the values in _PLAIN.
 _ALIKE = ("units", "use_bias", "activation", "dtype_policy", "recurrent_dropout")
 _PLAIN = {"dropout": 0, "stateful": False, "activity_regularizer": None}
 
 
 class Bidirectional(keras.layers.Bidirectional):
     __doc__ = keras.layers.Bidirectional.__doc__
-    # The reason is the same as for LSTM.
+    # This is set for the same reason as in LSTM.
     __module__ = "keras.layers"
 
     @property
     def runs_fused(self) -> Fusion:
-        """Whether the fused ops run both directions, or why not."""
+        """Tells whether the fused ops run both directions, and if not, why."""
         reasons: dict[str, str] = {}
         for layer in (self.forward_layer, self.backward_layer):
             foreign = f"{layer.name!r} is none of cudnn_rnn_tf.keras's layers"
@@ -39,7 +39,7 @@ class Bidirectional(keras.layers.Bidirectional):
 
     @property
     def needs_two_ops(self) -> str:
-        """Why the directions do not run in one op; "" if they do."""
+        """The reason why the directions cannot run in one op; "" if they can."""
         first, second = self.forward_layer, self.backward_layer
         if not self.runs_fused:
             return str(self.runs_fused)

@@ -1,4 +1,4 @@
-"""Which of Keras's recurrent layers the fused ops run, and how they run them."""
+"""Decides which of Keras's recurrent layers the fused ops run, and runs them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Fusion:
-    """Whether the fused ops run a layer; true if they always do.
+    """Tells whether the fused ops run a layer; it is true if they always do.
 
     Attributes:
         not_in_inference: why they do not out of training; "" if they do.
@@ -44,12 +44,12 @@ class Fusion:
         return f"runs fused, but in training as Keras runs it: {self.not_in_training}"
 
     def reason(self, training: Any) -> str:
-        """Why a call does not run fused; "" if it does."""
+        """Returns why a call does not run fused; "" if it does."""
         return self.not_in_training if training else self.not_in_inference
 
 
 def fusion_of(layer: keras.layers.RNN) -> Fusion:
-    """Whether the fused ops run a `keras.layers.LSTM`, `GRU` or `SimpleRNN`."""
+    """Returns whether the fused ops run a `keras.layers.LSTM`, `GRU` or `SimpleRNN`."""
     cell = layer.cell
     if type(cell) not in (
         keras.layers.LSTMCell,
@@ -77,7 +77,7 @@ def _dropout_reason(layer: keras.layers.RNN) -> str:
     if rate == 0:
         return ""
     if getattr(layer, "use_cudnn", "auto") is True:
-        # This is an error in Keras.
+        # Keras raises an error for this, so Keras's layer must run.
         return f"use_cudnn=True with recurrent_dropout={rate}"
     if rate == 1 and isinstance(layer.cell, keras.layers.SimpleRNNCell):
         return f"recurrent_dropout={rate}"
@@ -87,7 +87,7 @@ def _dropout_reason(layer: keras.layers.RNN) -> str:
 
 
 def acting_rate(cell: Any, rate: float) -> float:
-    """The rate of a cell's dropout that acts: Keras's gated cells take a rate of 1 for none."""
+    """Returns the dropout rate that acts. Keras's gated cells treat a rate of 1 as no dropout."""
     is_gated = not isinstance(cell, keras.layers.SimpleRNNCell)
     return 0.0 if rate == 1 and is_gated else rate
 
@@ -112,9 +112,9 @@ def forward(
         sequence_lengths: int32 [B]; None where all sequences fill T.
         is_training: whether a gradient is likely to be wanted, and recurrent dropout acts.
         num_dirs: how many cells there are for each layer, D.
-        num_inputs: 1; or G, where each gate of a cell is to read inputs of its own, in the order
+        num_inputs: 1; or G if each gate of a cell reads inputs of its own, which are in the order
             of the cell's kernel.
-        dropout: what acts on the outputs of each layer but the last in training; None for nothing.
+        dropout: acts on the outputs of each layer but the last in training; None for no dropout.
 
     Returns:
         outputs [B, T, D * H], and the final states of each cell.
@@ -150,20 +150,20 @@ def forward(
 
 
 def packing_of(mask: Any, inputs: tf.Tensor) -> Packing | None:
-    """Finds what a layer's mask, or list of masks, means; None for none."""
+    """Returns the packing for a layer's mask, or list of masks; None if there is no mask."""
     if isinstance(mask, (list, tuple)):
         mask = mask[0]
     return None if mask is None else Packing(tf.convert_to_tensor(mask), inputs)
 
 
 def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.DType) -> tf.Tensor:
-    """The opaque buffer, made of the cells' weights so that gradients find their way to them.
+    """Makes the opaque buffer of the cells' weights, such that gradients reach the weights.
 
-    TensorFlow's own operations make it: a portable SavedModel has to do without this package's.
+    It uses TensorFlow's own operations, because a portable SavedModel cannot have this package's.
     """
 
     def stacked(weight: Any) -> tf.Tensor:
-        """A kernel [n, G * H], or a bias [G * H], as one with the gates first, in cuDNN's order."""
+        """Returns a kernel [n, G * H] or a bias [G * H] with the gates first, in cuDNN's order."""
         weight = tf.transpose(tf.cast(weight, dtype))
         if config.rnn_mode == constants.CUDNN_GRU:
             update, reset, candidate = tf.split(weight, 3)
@@ -173,7 +173,7 @@ def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.
     def input_kernel(cell: Any) -> tf.Tensor:
         if num_inputs == 1:
             return cell.kernel
-        # A gate's weights of the other gates' inputs are zero.
+        # Each gate reads its own inputs only, so its weights for the other gates' inputs are zero.
         gates = tf.split(tf.convert_to_tensor(cell.kernel), num_inputs, axis=1)
         behind = (num_inputs - 1) * cell.units
         return tf.concat(
@@ -185,7 +185,7 @@ def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.
         )
 
     def biases(cell: Any) -> list[tf.Tensor]:
-        """The input side's and, in a GRU, the recurrent side's."""
+        """Returns the biases of the input side and, in a GRU, those of the recurrent side."""
         if not cell.use_bias:
             return []
         sides = tf.reshape(cell.bias, (-1, cell.kernel.shape[1]))
@@ -199,7 +199,7 @@ def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.
 
 
 def _rnn_mode(cell: Any) -> str:
-    """The ops' name for what a cell computes; "" if they do not."""
+    """Returns the ops' mode that computes what a cell does; "" if there is none."""
     is_tanh = _is(cell.activation, "tanh")
     if isinstance(cell, keras.layers.LSTMCell):
         return constants.CUDNN_LSTM if is_tanh else ""

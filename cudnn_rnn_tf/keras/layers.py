@@ -14,18 +14,18 @@ logger = logging.getLogger("cudnn_rnn_tf")
 
 
 class _FusedLoop(keras.layers.RNN):
-    """The three layers share this: Keras's layer with another loop over the time steps."""
+    """The base class of the three layers: Keras's layer with another loop over the time steps."""
 
     @property
     def runs_fused(self) -> Fusion:
-        """Whether the fused ops run this layer, in inference and in training, or why not."""
+        """Tells whether the fused ops run this layer in inference and in training, or why not."""
         return fusion_of(self)
 
     @property
     def supports_jit(self) -> bool:
-        """Whether XLA can compile the layer: it has no kernel for the fused ops.
+        """Tells whether XLA can compile the layer, which it cannot if fused ops run it.
 
-        Where it cannot, Keras's `jit_compile="auto"` leaves the model alone.
+        If it cannot, Keras's `jit_compile="auto"` does not compile the model.
         """
         return self._supports_jit and bool(self.runs_fused.not_in_inference)
 
@@ -61,7 +61,7 @@ class _FusedLoop(keras.layers.RNN):
             return super().inner_loop(sequences, initial_state, mask, training=training)
         num_inputs = 1
         if training and acting_rate(self.cell, self.cell.dropout):
-            # One mask, or one for each gate.
+            # There is one mask for all gates, or one for each gate.
             masks = tf.nest.flatten(self.cell.get_dropout_mask(sequences[:, 0]))
             num_inputs = len(masks)
             sequences = tf.concat([sequences * mask[:, tf.newaxis] for mask in masks], axis=-1)
@@ -89,8 +89,8 @@ class _FusedLoop(keras.layers.RNN):
 
 class LSTM(_FusedLoop, keras.layers.LSTM):
     __doc__ = keras.layers.LSTM.__doc__
-    # Where Keras's files say that the class is found. With Keras's own name files of either package
-    # load in the other, and where this package is not installed.
+    # Keras's files say in which module the class is. With Keras's own name for it, files of either
+    # package load in the other, and files load where this package is not installed.
     __module__ = "keras.layers"
 
 
@@ -104,5 +104,5 @@ class SimpleRNN(_FusedLoop, keras.layers.SimpleRNN):
     __module__ = "keras.layers"
 
 
-# Layers that were saved as these become these again, copies within `Bidirectional` included.
+# Saved layers of these names are loaded as these classes, also within `Bidirectional`.
 keras.saving.get_custom_objects().update({"LSTM": LSTM, "GRU": GRU, "SimpleRNN": SimpleRNN})

@@ -1,13 +1,13 @@
-"""Keras's masks, which may mask any steps, for ops that know lengths."""
+"""Turns Keras's masks, which may mask any steps, into sequence lengths for the ops."""
 
 import tensorflow as tf
 
 
 class Packing:
-    """The order in which the steps that are to be read come first in each sequence.
+    """A reordering of each sequence after which the steps that are to be read come first.
 
-    A recurrent layer that skips masked steps reads what a layer without a mask reads of the packed
-    sequences, so that lengths say all. Where a mask is padded on the right, as most are, packing
+    A layer that skips masked steps computes the same as a layer without a mask on the packed
+    sequences, which lengths suffice for. If a mask is padded on the right, as most are, packing
     moves nothing.
 
     Args:
@@ -32,24 +32,25 @@ class Packing:
         )
 
     def pack(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Inputs [B, T, I] with the steps that are to be read first, in their order."""
+        """Returns inputs [B, T, I] with the steps that are to be read first, in their order."""
 
         def moved() -> tf.Tensor:
             steps = tf.range(self._max_time)
-            # Every step's number once, the masked ones' behind all others.
+            # The keys are the numbers of the steps. Those of masked steps are increased, so that
+            # they sort behind all others.
             keys = tf.where(self.mask, steps, steps + self._max_time)
             return tf.gather(inputs, tf.sort(keys, axis=1) % self._max_time, batch_dims=1)
 
         return tf.cond(self._is_packed, lambda: inputs, moved)
 
     def unpack(self, outputs: tf.Tensor, *, backward: bool, zero_masked: bool) -> tf.Tensor:
-        """Outputs where Keras has them.
+        """Moves outputs to the places where Keras has them.
 
         Args:
             outputs: of packed inputs, [B, T, n], zero past the lengths.
             backward: whether they come from a layer that reads from the end.
-            zero_masked: whether masked steps have zeros. Otherwise they have the output of the step
-                that was read before them, and zeros where there is none.
+            zero_masked: whether masked steps get zeros. Otherwise they get the output of the step
+                that was read before them, or zeros if there is none.
 
         Returns:
             [B, T, n], in the order of time.
@@ -62,7 +63,8 @@ class Packing:
             return tf.where(self.mask[:, :, tf.newaxis], outputs, last[:, tf.newaxis])
 
         def moved() -> tf.Tensor:
-            # Where the latest of the steps read so far stands; read from the end, the next one.
+            # For each step, this is the place of the latest step that was read so far. If the layer
+            # reads from the end, that is the next one in time.
             place = tf.cumsum(tf.cast(self.mask, tf.int32), axis=1, exclusive=backward)
             if not backward:
                 place -= 1
@@ -73,7 +75,7 @@ class Packing:
         return tf.cond(self._is_packed, filled, moved)
 
     def last_output(self, h: tf.Tensor, *, backward: bool, zero_masked: bool) -> tf.Tensor:
-        """The output of the step that is read last.
+        """Returns the output of the step that is read last.
 
         Args:
             h: the final state, [B, n].

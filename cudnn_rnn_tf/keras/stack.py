@@ -1,4 +1,4 @@
-"""Recurrent layers of Keras on top of each other, run in one op."""
+"""A layer that runs several of Keras's recurrent layers on top of each other in one op."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
 
-# The layers, and their directions, must have these in common.
+# The layers and their directions must agree in these.
 _ALIKE = ("units", "use_bias", "activation", "dtype_policy")
 _PLAIN = {
     "dropout": 0,
@@ -67,7 +67,7 @@ class Stack(keras.layers.Layer):
 
     @property
     def runs_fused(self) -> Fusion:
-        """Whether the fused ops run the layers: they do."""
+        """Tells that the fused ops run the layers, which they always do."""
         return Fusion()
 
     def build(self, sequences_shape: Sequence[int | None]) -> None:
@@ -105,7 +105,7 @@ class Stack(keras.layers.Layer):
             num_dirs,
             dropout=next((dropout for dropout in dropouts if dropout and dropout.rate), None),
         )
-        # Outputs of two directions are zero where a step is masked, as Keras's wrapper has it.
+        # As in Keras's wrapper, outputs of two directions are zero where a step is masked.
         zero_masked = top.return_sequences if num_dirs == 2 else top.zero_output_for_mask
         if top.return_sequences:
             if packing:
@@ -119,7 +119,7 @@ class Stack(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]
         for layer in layers:
-            # They are built when the stack is.
+            # The layers are built when the stack is.
             layer.pop("build_config", None)
         config = super().get_config()
         del config["dtype"]
@@ -133,7 +133,7 @@ class Stack(keras.layers.Layer):
 
 
 def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
-    """Why one op does not run these layers; "" if it does."""
+    """Returns why one op cannot run these layers; "" if it can."""
     if not layers:
         return "there are none"
     reason = _dropout_reason(layers)
@@ -144,7 +144,7 @@ def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
     if type(parts[0]) not in (LSTM, GRU, SimpleRNN):
         return f"{layers[0].name!r} is none of cudnn_rnn_tf.keras's layers"
     for layer in layers:
-        # Both directions of a wrapper that needs no two ops are alike.
+        # If a wrapper's directions run in one op, they are alike, so the first stands for both.
         part = _directions(layer)[0]
         if (type(layer), type(part)) != (type(layers[0]), type(parts[0])):
             return f"{layers[0].name!r} and {layer.name!r} are of different classes"
@@ -169,7 +169,7 @@ def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
 def _parted(
     layers: Sequence[keras.layers.Layer],
 ) -> tuple[list[keras.layers.Layer], list[keras.layers.Dropout | None]]:
-    """The recurrent layers, and what stands between each two of them."""
+    """Returns the recurrent layers, and the dropout layer or None between each two of them."""
     recurrent: list[keras.layers.Layer] = []
     between: list[keras.layers.Dropout | None] = []
     dropout = None
@@ -185,7 +185,7 @@ def _parted(
 
 
 def _dropout_reason(layers: Sequence[keras.layers.Layer]) -> str:
-    """Why the dropout among the layers is not the op's; "" if it is."""
+    """Returns why the op's dropout cannot replace the layers' dropout; "" if it can."""
     recurrent, between = _parted(layers)
     dropouts = [layer for layer in layers if type(layer) is keras.layers.Dropout]
     if len([dropout for dropout in between if dropout]) < len(dropouts):

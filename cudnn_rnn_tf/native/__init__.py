@@ -21,17 +21,17 @@ __all__ = ["ParamLayout", "build_info", "info", "op_library_files"]
 
 
 def op_library_files() -> dict[str, pathlib.Path]:
-    """The libraries of TensorFlow ops, by the minor version of TensorFlow that each is for.
+    """Returns the libraries of TensorFlow ops, by the minor version of TensorFlow that each is for.
 
-    They are next to the compiled module, which need not be next to this file: an editable
-    installation keeps the two apart.
+    They are next to the compiled module. In an editable installation, that is not the directory of
+    this file.
     """
     found = pathlib.Path(_native.__file__).parent.glob("libcudnn_rnn_tf_ops_tf*.so")
     return {path.stem.rpartition("_tf")[2]: path for path in sorted(found)}
 
 
 def info() -> dict[str, Any]:
-    """Tells how the code was compiled and which of its instruction sets is in use."""
+    """Returns how the code was compiled and which of its instruction sets is in use."""
     return {
         "built_for_tensorflow": list(op_library_files()),
         "compiler": build_info.COMPILER,

@@ -15,9 +15,10 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Between the tensors of a caller, in Storage, and what the network computes
-// on, in Compute. The network reads and writes the caller's tensors in place
-// where it can, else copies from the arena.
+// Gives the network, which computes in Compute, access to a caller's tensors in
+// Storage. The network reads and writes a tensor in place if it can. Otherwise
+// it uses a copy in the arena, and the copying is added to the schedule: Import
+// functions add it before a pass, and Export functions after it.
 template <typename Storage, typename Compute>
 class Adapter {
  public:
@@ -29,8 +30,9 @@ class Adapter {
     }
   }
 
-  // Sequences of rows of n numbers, which are converted where they are read or
-  // written, or at once. Padding is never read.
+  // Sequences with rows of n numbers. Sequence has them converted when the
+  // network reads or writes a row, the other functions all at once. Padding is
+  // never read.
   CallerRows<Compute> Sequence(const void* tensor, int64_t n) {
     CallerRows<Compute> rows = {const_cast<void*>(tensor), n,
                                 caller_rows_.data()};
@@ -88,12 +90,12 @@ class Adapter {
     schedule_->AddRanges(batch, 1, zero_padding);
   }
 
-  // States of n numbers, [L * D, B, n] for the network.
+  // States of n numbers. The network has them in the order [L * D, B, n].
   const Compute* ImportStates(const void* tensor, int64_t n) {
     if (StatesInPlace()) return static_cast<const Compute*>(tensor);
     return CopyStates(tensor, n);
   }
-  // Its own copy, to be changed.
+  // Always makes a copy, which the network may change.
   Compute* CopyStates(const void* tensor, int64_t n) {
     Compute* const copy = TakeStates(n);
     ForEachState([=](int64_t state, int64_t caller_state) {
@@ -175,8 +177,9 @@ class Adapter {
   std::vector<int64_t> caller_rows_;
 };
 
-// Small calls are not worth a second thread, less still where it has to be
-// woken, and every further one takes as much.
+// Returns how many threads, `count` at most, a call has enough work for. Each
+// thread needs a certain amount of work to be worth its cost, and more of it if
+// the threads are not at hand but must be woken.
 int64_t WorthThreads(const RnnProblem& problem, int64_t count, bool at_hand) {
   const double worth_one = at_hand ? 3.75e5 : 2.5e6;
   const RnnSpec& spec = problem.spec;
@@ -190,7 +193,7 @@ int64_t WorthThreads(const RnnProblem& problem, int64_t count, bool at_hand) {
   return std::clamp<int64_t>(static_cast<int64_t>(flops / worth_one), 1, count);
 }
 
-// Runs the pass, or, where buffers is all null, only counts its workspace.
+// Runs the pass. If the buffers are null, it only computes their sizes.
 template <typename Storage, typename Compute>
 void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
                 const Threads& threads, int64_t num_threads,
@@ -276,9 +279,9 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   schedule.Run(threads);
 }
 
-// Memory fresh from the system costs a page fault for every 4 KiB that is first
-// written, which takes longer than computing what is written; asks for large
-// pages. Only advice: whatever comes of it, the memory is the same.
+// Asks the system for large pages. Otherwise new memory costs a page fault for
+// each 4 KiB when it is first written, which takes longer than computing what
+// is written. The call may fail without harm, so its result is ignored.
 void AdviseLargePages(void* buffer, size_t bytes) {
 #if defined(__linux__)
   constexpr uintptr_t kLargePage = 1 << 21;
@@ -295,7 +298,8 @@ void AdviseLargePages(void* buffer, size_t bytes) {
 
 CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
                                  const void* params) {
-  // The form that is read the fastest by few sequences; more are as fast.
+  // A batch size of 1 gives the form that small batches read the fastest.
+  // Larger batches read it as fast as any other.
   RnnProblem problem;
   problem.spec = spec;
   problem.dtype = dtype;
@@ -342,7 +346,8 @@ int64_t CpuBackend::NumThreads(const RnnProblem& problem) const {
 RnnStatus CpuBackend::BufferSizes(const RnnProblem& problem,
                                   RnnBufferSizes* sizes) {
   sizes->forward_workspace = 0;
-  // A later call may find the threads at hand, or not.
+  // The workspace must suffice for later calls whether or not they find the
+  // threads at hand.
   for (const bool at_hand : {false, true}) {
     if (at_hand && !threads_.are_at_hand) continue;
     const int64_t num_threads = WorthThreads(problem, threads_.count, at_hand);
@@ -384,7 +389,8 @@ RnnStatus CpuBackend::Backward(const RnnProblem& problem,
 }
 
 RnnStatus CpuBackend::Copy(const void* from, void* to, size_t bytes) {
-  // An empty tensor has no memory, whose address may not be handed on.
+  // An empty tensor may have a null address, which memcpy must not get even for
+  // zero bytes.
   if (bytes > 0) std::memcpy(to, from, bytes);
   return {};
 }

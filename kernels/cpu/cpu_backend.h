@@ -12,14 +12,15 @@
 
 namespace cudnn_rnn_tf {
 
-// Parameters as forward passes in inference read them, packed once for calls of
-// any shape.
+// Parameters in the packed form that forward passes in inference read. They are
+// packed once and serve calls of any shape.
 class CpuPackedParams {
  public:
   // Copies `params`.
   CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params);
 
-  // Every layer's weights, in the type T that the data type computes in.
+  // Returns an array of every layer's weights. T is the type that the data type
+  // is computed in.
   template <typename T>
   const CpuForwardWeights<T>* layers() const {
     return std::get<std::vector<CpuForwardWeights<T>>>(layers_).data();
@@ -34,7 +35,8 @@ class CpuPackedParams {
 
 class CpuBackend : public RnnBackend {
  public:
-  // If there are packed parameters, forward passes read no others.
+  // If `packed` is not null, forward passes read these weights in place of a
+  // call's parameters; it must outlive the backend.
   explicit CpuBackend(Threads threads, const CpuPackedParams* packed = nullptr)
       : threads_(std::move(threads)), packed_(packed) {}
 
@@ -51,7 +53,7 @@ class CpuBackend : public RnnBackend {
   RnnStatus SetZero(void* to, size_t bytes) override;
 
  private:
-  // On how many threads to run a call.
+  // Returns the number of threads that a call for this problem runs on.
   int64_t NumThreads(const RnnProblem& problem) const;
 
   Threads threads_;

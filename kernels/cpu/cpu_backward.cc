@@ -7,29 +7,33 @@
 
 namespace cudnn_rnn_tf {
 
-// Working memory of one layer's backward pass; arrays by direction.
+// Working memory of one layer's backward pass. Its arrays of two are indexed by
+// direction, except rounded_dz.
 template <typename T>
 struct CpuNetwork<T>::BackwardLayer {
-  // Gradients of preactivations [N, rows] and the rows of the recurrent weights
-  // that they belong to: a GRU's candidate has a gradient of its own on the
-  // recurrent side, and with recurrent dropout each gate reads other states.
+  // Rows [first, first + rows) of the recurrent weights, and the gradients [N,
+  // rows] of the preactivations that they add to. There is more than one
+  // segment in a GRU, whose candidate has a gradient of its own on the
+  // recurrent side, and with recurrent dropout, where each gate reads other
+  // states.
   struct Segment {
     Rows<T> dz;
     int64_t first = 0;
     int64_t rows = 0;
-    Rows<const T> h;          // The states that were read, [N, P].
+    Rows<const T> h;          // The states that the rows read, [N, P].
     PackedMatrix<T> weights;  // [rows, P]
   };
   struct Scratch {
     T* dh;  // [strand, h_stride]
     T* dc;  // [strand, H]
-    T* dy;  // [strand, H], before the projection.
-    // With recurrent dropout: the masks, and gradients by what a gate reads,
-    // [strand, h_stride].
+    T* dy;  // [strand, H], of the unprojected output.
+    // Only with recurrent dropout: the masks, and the gradients of the masked
+    // states that one gate reads, [strand, h_stride].
     T* masks;
     T* masked_dh;
-    // If products read bfloat16: the rows of `segments` of a step and of the
-    // step before, by turns, [strand, dz_stride].
+    // Only if products read bfloat16: `dz` of all segments, [strand,
+    // dz_stride]. A step writes rounded_dz[step % 2], and the next step reads
+    // it.
     uint16_t* rounded_dz[2];
   };
 
@@ -41,10 +45,11 @@ struct CpuNetwork<T>::BackwardLayer {
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
   std::vector<Segment> segments[2];
   int64_t dz_stride = 0;
-  T* masked[2] = {};              // With recurrent dropout, [N, num_gates * P].
+  // The masked states with recurrent dropout, [N, num_gates * P].
+  T* masked[2] = {};
   PackedMatrix<T> projection[2];  // [P, H]
-  // Projection: the gradient of the projected output and what was projected,
-  // [N, P] and [N, H].
+  // Only with a projection: the gradient of its result, [N, P], and what was
+  // projected, [N, H].
   T* projected_backprop[2] = {};
   T* unprojected[2] = {};
   std::vector<Scratch> scratch;  // One for each group.
@@ -159,8 +164,10 @@ void CpuNetwork<T>::EndBackward(const CpuBackwardCall<T>& call,
   });
 }
 
-// The part of one step that needs all gradients of the step before it (the next
-// one in time): carries them back to the states, for a panel of these.
+// The first part of a step, for a panel of the states. It takes the gradients
+// of the step that was taken before (a later one in the direction's time) back
+// to the states, and adds the gradients of this step's outputs. It needs all
+// panels of the step that was taken before.
 template <typename T>
 void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
                                    int64_t group_index, int64_t step,
@@ -176,7 +183,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     Product<T> product;
     product.rows = strand.Active(t);
     product.c = {dh, h_stride_};
-    // A GRU's gradient has z * dh already, to which the products are added.
+    // For a GRU, dh already holds z * dh, to which the products are added.
     bool is_there = spec_.is_gru();
     for (const auto& segment : layer.segments[group.dir]) {
       product.a = StepRows(segment.dz.data, segment.dz.stride, strand, t);
@@ -231,8 +238,9 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   }
 }
 
-// Fetches the part of the reserve space that a step will read for n units of
-// one sequence. By then, other steps have driven it out of the caches.
+// Prefetches the part of the reserve space that a step will read for n units of
+// one sequence. Other steps have driven it out of the caches since it was
+// written.
 template <typename T>
 void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
                                  int64_t step, int64_t r, int64_t unit,
@@ -253,8 +261,8 @@ void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
   }
 }
 
-// The rest of the step: from the gradients of a panel's outputs to those of its
-// units' preactivations.
+// The second part of a step, for a panel of units: it computes the gradients of
+// preactivations from those of the outputs.
 template <typename T>
 void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
                                   int64_t group_index, int64_t step,
@@ -322,7 +330,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
         const int64_t first = r * layer.dz_stride + gate * units_ + unit;
         Simd().conversions.to_bfloat16(n, dz, rounded + first);
       }
-      // A pair may reach behind the last gate.
+      // The last pair may reach one number beyond the last gate.
       if (unit + n == units_) rounded[r * layer.dz_stride + gates_] = 0;
     }
   }
@@ -337,7 +345,8 @@ void CpuNetwork<T>::BackwardGroup(
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
     BeginBackward(call, *layer, group_index);
   });
-  // After the last step, its gradients are carried to the initial states.
+  // There is one more phase after the last step, which takes its gradients back
+  // to the initial states.
   schedule->Add(
       group(group_index).strand->longest * phases_per_step + 1, division_.parts,
       [=](int64_t phase, int64_t part) {
@@ -356,7 +365,7 @@ void CpuNetwork<T>::BackwardGroup(
   });
 }
 
-// dx = dz W, summed over the directions.
+// Computes dx = dz W. The second direction's product is added to the first's.
 template <typename T>
 void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
                                    Stored<T> params, Arena* arena,
@@ -372,7 +381,8 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     product.a = dz;
     product.c = dx;
     if (dir > 0) product.init = dx;
-    // The next product packs in the same place.
+    // The scope gives the memory back, so the next product packs in the same
+    // place.
     const Arena::Scope scope(arena);
     product.b = PackedMatrix<T>(gates_, fan_in, MultipliesBfloat16(), arena);
     if (arena->only_counts()) return;
@@ -389,7 +399,8 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
   });
 }
 
-// Sums over all steps: dW = dz^T x, dR = dz^T h, and dz's own for the biases.
+// Computes gradients of parameters as sums over all steps: dW = dz^T x, dR =
+// dz^T h, and the sums of dz themselves for the biases.
 template <typename T>
 void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
                                     T* params_backprop, Arena* arena,
@@ -449,7 +460,8 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
                              const CpuReserve<T>& reserve, Arena* arena,
                              Schedule* schedule) {
   const int64_t max_rows = problem_.max_time * batch_;
-  // The gradient of a layer's input is that of the output below it.
+  // The gradient of a layer's input is that of the output of the layer below.
+  // Two arrays hold these gradients by turns.
   T* between[2] = {};
   for (int64_t i = 0; i < std::min<int64_t>(2, spec_.num_layers - 1); ++i) {
     between[i] = arena->Take<T>(max_rows * layer_out_);
@@ -483,7 +495,8 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
       layer->input = {dropped, layer_out_};
     }
     {
-      // The steps' memory is given back for the products that come after them.
+      // Only the steps need the packed weights, so the scope gives their memory
+      // back to the products that come after the steps.
       const Arena::Scope steps_scope(arena);
       schedule->AddTogether(
           [&] { PackWeights(call.params, arena, layer.get(), schedule); });

@@ -8,44 +8,49 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The input side of this many rows is computed at a time: enough to reuse the
-// weights, few enough that the recurrence finds the results in a cache.
+// The products with the inputs are computed for about this many rows at a time.
+// That is enough to reuse the weights, and few enough that the recurrence finds
+// the results in a cache.
 constexpr int64_t kChunkRows = 192;
 
 }  // namespace
 
-// Working memory of one layer's forward pass; arrays by direction.
+// Working memory of one layer's forward pass.
 template <typename T>
 struct CpuNetwork<T>::ForwardLayer {
   int64_t index = 0;
-  Rows<const T> input;  // Dropout applied.
-  // The caller's input, in place of `input`, if it is of a half type.
+  Rows<const T> input;  // After dropout.
+  // Used in place of `input` in the first layer if the caller's input is of a
+  // half type; else null.
   const CallerRows<T>* caller_input = nullptr;
-  // By strand, its rows, and those of the input, which differ if that has an
-  // index.
+  // Indexed by strand: its rows, and their rows in the input. The latter is
+  // empty if the input has no index, since both are then the same.
   std::vector<std::vector<int64_t>> rows, input_rows;
-  // Outputs go to the next layer or the backward pass, and to the caller.
+  // Outputs are written to each of these: for the next layer or the backward
+  // pass, and for the caller.
   Rows<T> outputs[2];
   int num_outputs = 0;
-  // The caller's output, if it is of a half type.
+  // Outputs are written here too, in the last layer, if the caller's are of a
+  // half type; else null.
   const CallerRows<T>* caller_output = nullptr;
-  typename CpuReserve<T>::PseudoLayer kept[2] = {};
+  typename CpuReserve<T>::PseudoLayer kept[2] = {};  // By direction.
 
   int64_t chunk_steps = 0;
   CpuForwardWeights<T> weights;
   struct Scratch {
-    // The states before and after a step, taking turns, [strand, h_stride].
+    // The states, [strand, h_stride]. A step reads h[step % 2] and writes the
+    // other.
     T* h[2];
-    // With recurrent dropout: the masks, and the states as each gate reads
-    // them.
+    // Only with recurrent dropout: the masks, and for the states in h[0] and
+    // h[1] the products with them that the gates read.
     T* masks;
     T* masked[2];
-    uint16_t* rounded[2];  // If products read bfloat16: the states in it.
+    uint16_t* rounded[2];  // The same as bfloat16, if products read it.
     T* c;                  // [strand, H]
     T* unprojected;        // [strand, H]
-    T* input;              // Of a chunk, if converted, [chunk rows, I].
-    T* gates;      // Inference: of a chunk, [chunk rows, num_gates * H].
-    T* candidate;  // Inference: [strand, H].
+    T* input;              // A chunk's, if converted, [chunk rows, I].
+    T* gates;      // In inference, a chunk's: [chunk rows, num_gates * H].
+    T* candidate;  // In inference, [strand, H].
   };
   std::vector<Scratch> scratch;  // One for each group.
 };
@@ -143,7 +148,8 @@ void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
     if (offsets.recurrent_bias >= 0) {
       std::vector<T> recurrent(gates_);
       params.From(offsets.recurrent_bias).Copy(gates_, recurrent.data());
-      // A GRU's candidate adds its recurrent bias inside the reset gate.
+      // A GRU's reset gate multiplies the candidate's recurrent bias, which is
+      // therefore kept apart.
       const int64_t outside = spec_.is_gru() ? 2 * units_ : gates_;
       for (int64_t j = 0; j < outside; ++j) bias[j] += recurrent[j];
       std::copy(recurrent.begin() + outside, recurrent.end(),
@@ -152,8 +158,9 @@ void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
   }
 }
 
-// Brings n numbers of a sequence's state into the form in which the products of
-// the steps of this parity read them: masked, or rounded.
+// Writes n numbers of a sequence's state in the form in which products read
+// them, masked or rounded. `parity` says which of the two states of Scratch
+// they are in.
 template <typename T>
 void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
                                  int64_t parity, int64_t r, int64_t first,
@@ -165,7 +172,7 @@ void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
     if (scratch.rounded[parity] != nullptr) {
       uint16_t* const to = scratch.rounded[parity] + begin;
       Simd().conversions.to_bfloat16(n, h, to);
-      // A pair may reach behind the state.
+      // The last pair may reach one number beyond the state.
       if (first + n == out_) to[n] = 0;
     }
   }
@@ -177,7 +184,7 @@ void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
   }
 }
 
-// The initial states, to where the steps and the backward pass look for them.
+// Copies the initial states to where the steps and the backward pass read them.
 template <typename T>
 void CpuNetwork<T>::BeginForward(const CpuForwardCall<T>& call,
                                  const ForwardLayer& layer,
@@ -279,7 +286,7 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
   });
 }
 
-// Writes n numbers of a row's outputs wherever they go.
+// Writes n numbers of a row's outputs to all places that outputs go to.
 template <typename T>
 void CpuNetwork<T>::WriteOutput(const ForwardLayer& layer, int64_t row,
                                 int64_t col, int64_t n, const T* from) const {
@@ -291,8 +298,9 @@ void CpuNetwork<T>::WriteOutput(const ForwardLayer& layer, int64_t row,
   }
 }
 
-// The places that a step will write n units of one sequence to. They are a few
-// lines each in many rows, and a store that misses the caches waits for memory.
+// Prefetches the places where a step will write n units of one sequence. They
+// are a few cache lines in each of many rows, and a store that misses the
+// caches waits for memory.
 template <typename T>
 void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
                                    const Group& group, int64_t step, int64_t r,
@@ -310,8 +318,8 @@ void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
   }
 }
 
-// One step of the recurrence for some of the units. The gates of the chunk that
-// begins with chunk_step hold the input side.
+// Computes one step of the recurrence for one part of the units. The gates of
+// the steps from chunk_step on already hold the products with the inputs.
 template <typename T>
 void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                                  int64_t chunk_step, int64_t step,
@@ -340,8 +348,9 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   T* const next_h = scratch.h[(step + 1) % 2];
   const T clip = static_cast<T>(spec_.cell_clip);
   const Range panels = PartPanels(units_, part);
-  // Weights that no cache holds all of are read to and fro: what one step read
-  // last is still there at the beginning of the next.
+  // Steps read the weights forwards and backwards by turns. If no cache holds
+  // all of them, those that one step read last are still there when the next
+  // step begins.
   const bool from_the_end = step % 2 == 1;
   for (int64_t i = 0; i < panels.last - panels.first; ++i) {
     const int64_t panel = from_the_end ? panels.last - 1 - i : panels.first + i;
@@ -432,7 +441,8 @@ void CpuNetwork<T>::ForwardGroup(
     const CpuForwardCall<T>& call,
     const std::shared_ptr<const ForwardLayer>& layer, int64_t group_index,
     Schedule* schedule) const {
-  // The chunks that are added keep the layer alive until the schedule has run.
+  // The chunks that are added hold `layer`, so it lives until the schedule has
+  // run.
   const int64_t longest = group(group_index).strand->longest;
   const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
@@ -466,7 +476,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
           : nullptr;
   Rows<const T> input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
-    // One layer's working memory is the next one's.
+    // All layers use the same working memory, one after the other.
     const Arena::Scope scope(arena);
     const auto layer = std::make_shared<ForwardLayer>();
     if (call.packed != nullptr) {

@@ -100,7 +100,7 @@ void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
 
 template struct CpuReserve<float>;
 template struct CpuReserve<double>;
-// The members that other files define are instantiated there.
+// Members that other files define are instantiated in those files.
 #define CRNN_INSTANTIATE(T)                                                 \
   template CpuNetwork<T>::CpuNetwork(const RnnProblem&, const PackedRows&,  \
                                      const uint64_t*, int64_t);             \

@@ -1,5 +1,5 @@
-// The recurrent network on a CPU, computed in T (float or double) on packed
-// rows. The backend converts to and from what callers hold.
+// The recurrent network on a CPU. It computes in T (float or double) on packed
+// rows. The backend adapts callers' tensors of other types and layouts to it.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_NETWORK_H_
 
@@ -20,51 +20,57 @@
 
 namespace cudnn_rnn_tf {
 
-// Where the next row of states begins: never a power of two further on, whose
-// multiples share the same few places in a cache.
+// Returns a stride, in numbers, for rows of `size` numbers. It is never a power
+// of two: rows at multiples of one would compete for the same few places in a
+// cache.
 inline int64_t RowStride(int64_t size) {
   const int64_t stride = CeilDiv(size, 16) * 16 + 16;
   const bool is_power_of_two = (stride & (stride - 1)) == 0;
   return is_power_of_two ? stride + 16 : stride;
 }
 
-// A forward pass leaves this for its backward pass, in packed rows; there are N
-// of them, T * B at most. In inference only the outputs between layers are
-// kept, and two of them serve all layers.
+// The arrays that a forward pass in training keeps for its backward pass. They
+// hold packed rows: N of them, T * B at most. In inference there are only the
+// outputs that a next layer reads, and all layers share two arrays for them.
 template <typename T>
 struct CpuReserve {
   struct PseudoLayer {
-    // [N, num_gates * H], activated. The backward pass puts the gradients of
-    // the preactivations in their place.
+    // [N, num_gates * H]: the activated gates. The backward pass overwrites
+    // them with the gradients of their preactivations.
     T* gates;
-    T* cell;  // LSTM: [N + B, H], the initial states behind.
-    // GRU: R_h h + b_Rh, [N, H]; backward, its gradient.
+    T* cell;  // LSTM: [N + B, H]; the initial states come last.
+    // GRU, [N, H]: R_h h + b_Rh, which the backward pass overwrites with its
+    // gradient.
     T* candidate;
   };
   std::vector<PseudoLayer> pseudo_layers;  // [L * D]
-  std::vector<T*>
-      outputs;  // [L], each [N + B, D * P], the initial ones behind.
+  // [L]. In training each is [N + B, D * P], with the initial states last. In
+  // inference each is [N, D * P], and the last layer's is null.
+  std::vector<T*> outputs;
 
   CpuReserve(const RnnProblem& problem, Arena* arena);
 };
 
-// A layer's weights as a forward pass reads them; arrays by direction.
+// A layer's weights in the form that a forward pass reads. Arrays are indexed
+// by direction.
 template <typename T>
 struct CpuForwardWeights {
   PackedMatrix<T> input[2];         // [fan_in, num_gates * H]
-  PackedMatrix<T> recurrent[2][4];  // By direction and gate, [P, H].
+  PackedMatrix<T> recurrent[2][4];  // And by gate, [P, H].
   PackedMatrix<T> projection[2];    // [H, P]
   T* bias[2] = {};                  // [num_gates * H]
-  T* candidate_bias[2] = {};        // GRU: recurrent, [H].
+  T* candidate_bias[2] = {};        // [H], of a GRU's R_h h; else zeros.
 };
 
-// Rows of a caller's tensor, of T or of a half type.
+// Rows of a caller's tensor, whose numbers are of type T or of a half type.
 template <typename T>
 struct CallerRows {
   void* data = nullptr;
   int64_t stride = 0;
   const int64_t* index = nullptr;
-  // Numbers [first, first + n) of a half type; null where the tensor is of T.
+  // Convert numbers [first, first + n) of a tensor of a half type to and from
+  // T. Both are null if the tensor's numbers are of type T and can be used in
+  // place.
   void (*read)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
   void (*write)(const T* from, int64_t n, void* data, int64_t first) = nullptr;
 
@@ -81,8 +87,8 @@ struct CpuForwardCall {
   const T* input_h;     // [L * D, B, P]
   const T* input_c;     // [L * D, B, H]
   Stored<T> params;
-  // Every layer's weights, where they are packed already; the parameters are
-  // not read then.
+  // An array of every layer's weights if they are packed already, else null. If
+  // it is not null, `params` is not read.
   const CpuForwardWeights<T>* packed;
   CallerRows<T> output;  // [N, D * P]
   T* output_h;
@@ -94,8 +100,8 @@ struct CpuBackwardCall {
   Rows<const T> input;
   Stored<T> params;
   Rows<const T> output_backprop;  // [N, D * P]
-  // Hold the gradients of the final states on entry and those of the initial
-  // states on return.
+  // These hold the gradients of the final states when the pass begins, and
+  // those of the initial states when it has ended.
   T* h_backprop;
   T* c_backprop;
   Rows<T> input_backprop;  // [N, I]
@@ -105,17 +111,20 @@ struct CpuBackwardCall {
 template <typename T>
 class CpuNetwork {
  public:
-  // The working memory depends on the number of threads that the schedule has.
+  // `num_threads` must be that of the schedule that passes are added to, since
+  // the size of the working memory depends on it.
   CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
              const uint64_t seed[2], int64_t num_threads);
 
-  // A layer's weights, for calls of any shape. The arena, which may only count,
-  // must outlive them; they are packed once the schedule has run.
+  // Takes memory for a layer's weights from the arena and adds the work that
+  // packs them to the schedule; the weights serve calls of any shape once it
+  // has run. The arena's buffer must outlive them. If the arena only counts,
+  // nothing is added.
   CpuForwardWeights<T> PackForward(int64_t layer, Stored<T> params,
                                    Arena* arena, Schedule* schedule) const;
-  // Add a pass to the schedule; the network, the call and what they refer to
-  // must live until that has run. The arena lays out the workspace; where it
-  // only counts, nothing is added.
+  // Both add a pass to the schedule and take its workspace from the arena. The
+  // network, the call and what they refer to must live until the schedule has
+  // run. If the arena only counts, nothing is added.
   void Forward(const CpuForwardCall<T>& call, const CpuReserve<T>& reserve,
                Arena* arena, Schedule* schedule) const;
   void Backward(const CpuBackwardCall<T>& call, const CpuReserve<T>& reserve,
@@ -123,13 +132,14 @@ class CpuNetwork {
 
  private:
   using Strand = PackedRows::Strand;
-  // One direction of one strand of sequences: what is carried through time
-  // without regard to any other.
+  // One direction of one strand of sequences. The groups of a layer go through
+  // time independently of each other.
   struct Group {
     int64_t dir;
     const Strand* strand;
-    // The time of a step, counted as the direction goes, and as the backward
-    // pass goes.
+    // Return the time t of step number `step` of the direction: Time of a
+    // forward pass, TimeBack of a backward pass, which takes the steps in
+    // reverse order.
     int64_t Time(int64_t step) const {
       return dir == 0 ? step : strand->longest - 1 - step;
     }
@@ -144,7 +154,9 @@ class CpuNetwork {
     const int64_t strands = static_cast<int64_t>(strands_.size());
     return {index / strands, &strands_[index % strands]};
   }
-  // Adds what add(group, schedule) adds for all groups, each a lane of its own.
+  // Calls add(index, schedule) for every group, to add work that may run at the
+  // same time as that of the other groups. If several threads share a group,
+  // each group is a lane of the schedule; otherwise each is one chunk.
   template <typename Add>
   void AddGroups(const Add& add, Schedule* schedule) const {
     if (division_.parts > 1) {
@@ -160,8 +172,9 @@ class CpuNetwork {
       add(index, &now);
     });
   }
-  // Calls body(r, position, state) for every sequence of a group: r within its
-  // strand, position among all, the number of its state among a layer's.
+  // Calls body(r, position, state) for every sequence of a group. `r` is its
+  // number within the strand, `position` its place among all sequences, and
+  // `state` the number of its state among the layer's [D, B] states.
   template <typename Body>
   void ForEachState(const Group& group, const Body& body) const {
     for (int64_t r = 0; r < group.strand->num_sequences; ++r) {
@@ -169,12 +182,13 @@ class CpuNetwork {
       body(r, position, group.dir * batch_ + rows_.sequences()[position]);
     }
   }
-  // Panels [first, last) of `cols` columns that are a part's.
+  // Panels [first, last) of a matrix. PartPanels returns those, of a matrix
+  // with `cols` columns, that a part computes.
   struct Range {
     int64_t first, last;
   };
   Range PartPanels(int64_t cols, int64_t part) const;
-  // The rows of a matrix that a strand's sequences have in one step.
+  // Returns the rows of a matrix that belong to a strand's sequences at time t.
   template <typename U>
   static Rows<U> StepRows(U* matrix, int64_t stride, const Strand& strand,
                           int64_t t) {
@@ -184,33 +198,39 @@ class CpuNetwork {
   bool has_dropout(int64_t layer) const {
     return problem_.is_training && spec_.dropout > 0.0f && layer > 0;
   }
-  // `to` may be `from`: [N, D * P].
+  // Multiplies a layer's input `from`, [N, D * P], by its dropout mask. `to`
+  // may be `from`.
   void DropOut(int64_t layer, const T* from, T* to, Schedule* schedule) const;
   bool has_recurrent_dropout() const {
     return problem_.is_training && spec_.recurrent_dropout > 0.0f;
   }
-  // Room for the masks that a group's gates multiply the states with.
+  // Takes an array [num_gates, strand_size, h_stride] for a group: either its
+  // masks of recurrent dropout or its states multiplied by these masks.
   T* TakeMasks(Arena* arena) const {
     return arena->Take<T>(spec_.num_gates() * strand_size_ * h_stride_);
   }
   void DrawMasks(int64_t layer, const Group& group, T* masks) const;
-  // A gate's part of what TakeMasks gives begins here.
+  // Returns where a gate's part of an array from TakeMasks begins.
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
-  // Whether products round their factors to bfloat16: where the processor
-  // multiplies these faster, and in the steps of so few sequences that a panel
-  // is read once per step, since fewer bytes are read sooner.
+  // Returns whether products round both their factors to bfloat16. They do if
+  // the data are bfloat16 and the processor multiplies these faster than
+  // floats.
   bool MultipliesBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            Simd().multiplies_bfloat16();
   }
-  // The inputs of the first layer are factors as the caller has them, unless a
-  // pair would reach into the next row.
+  // Returns whether products read the caller's bfloat16 inputs of the first
+  // layer as they are. With an odd input size, the last pair of a row would
+  // reach into the next row, so inputs are then converted first.
   bool MultipliesCallersInput() const {
     return MultipliesBfloat16() && spec_.has_input_weights(0) &&
            spec_.input_size % 2 == 0;
   }
+  // Returns whether the weights of the steps are packed as bfloat16. With few
+  // sequences, a step reads each panel only once and takes as long as reading
+  // the weights, so fewer bytes pay on any processor.
   bool StepsMultiplyBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            (Simd().multiplies_bfloat16() ||
@@ -273,13 +293,15 @@ class CpuNetwork {
   const uint64_t seed_[2];
   const Division division_;
   const std::vector<Strand> strands_;
-  // The place of each row's step in a [T * B] sequence; with dropout only.
+  // The index of each row's step in a time-major [T * B] sequence; empty
+  // without dropout.
   std::vector<int64_t> mask_steps_;
-  // The previous row by direction and row; Backward fills it.
+  // Indexed by direction and row: the row of the sequence's step before.
+  // Backward fills these.
   std::vector<int64_t> previous_rows_[2];
   const int64_t batch_, gates_, units_, out_, layer_out_, dirs_;
-  const int64_t h_stride_;     // Numbers from a row of states to the next.
-  const int64_t strand_size_;  // Sequences, at most.
+  const int64_t h_stride_;     // Numbers from one row of states to the next.
+  const int64_t strand_size_;  // The most sequences of a strand.
 };
 
 }  // namespace cudnn_rnn_tf

@@ -53,7 +53,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     buffers.sequence_lengths = {};
   }
   if (max_time == 0 || batch_size == 0) {
-    // No step runs: the states pass through.
+    // No step runs, so the final states are the initial ones.
     std::memmove(buffers.output_h, buffers.input_h,
                  states * spec_.output_size() * SizeOf(dtype_));
     if (spec_.is_lstm()) {
@@ -95,8 +95,9 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
   }
 }
 
-// Where another thread is at the list, a call does without: no lock is waited
-// for, which a fork may have left locked.
+// A call never waits for the lock, because a forked process may inherit it
+// locked for ever. If another thread has the lock, the call gets a new
+// workspace.
 std::unique_ptr<CpuPredictor::Workspace> CpuPredictor::TakeWorkspace(
     int64_t max_time, int64_t batch_size) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
@@ -116,7 +117,8 @@ void CpuPredictor::GiveBack(std::unique_ptr<Workspace> workspace) {
   const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock) return;
   most_calls_ = std::max(most_calls_, num_calls_.load());
-  // The oldest goes: a call that did without the list has brought a new one.
+  // The list can be full, since a call that did not get the lock has made a new
+  // workspace. The oldest is dropped then.
   if (workspaces_.size() == most_calls_) workspaces_.erase(workspaces_.begin());
   workspaces_.push_back(std::move(workspace));
 }
@@ -143,12 +145,13 @@ const void* CpuPredictor::Reversed(const RnnProblem& problem,
   return reversed->data();
 }
 
-// The network clips a cell state where it reads it; here it leaves the network.
+// The network stores cell states unclipped and clips them when it reads them,
+// but callers get clipped ones.
 void CpuPredictor::ClipCellState(void* c, int64_t n) const {
   Dispatch(dtype_, [&](auto storage, auto compute) {
     using Storage = decltype(storage);
     using Compute = decltype(compute);
-    // Rounded as the numbers are.
+    // The bound is rounded to Storage, like the cell states themselves.
     const float clip = spec_.cell_clip;
     Compute bound = clip;
     if constexpr (!std::is_same_v<Storage, Compute>) {

@@ -15,16 +15,17 @@
 
 namespace cudnn_rnn_tf {
 
-// Inference with the CPU kernels without TensorFlow: what its ops do in every
-// call, pack weights and find memory, is done once. Any number of threads may
-// call at the same time.
+// Runs inference with the CPU kernels, without TensorFlow. Weights are packed
+// once, and working memory is kept between calls; TensorFlow's ops do both in
+// every call. Any number of threads may call Forward at the same time.
 class CpuPredictor {
  public:
   struct Options {
     bool time_major = false;
-    // Each sequence is read from its end; outputs come in the order of reading.
+    // Reads each sequence from its end to its beginning. The outputs are in the
+    // order in which the steps are read.
     bool go_backwards = false;
-    // Threads that run one call, the calling thread included.
+    // The number of threads that run one call, including the calling thread.
     int64_t num_threads = 1;
   };
 
@@ -35,19 +36,19 @@ class CpuPredictor {
   const RnnSpec& spec() const { return spec_; }
   const Options& options() const { return options_; }
 
-  // Reads and writes the buffers that a caller of an op has: inputs, states
-  // (the final ones may replace the initial ones), sequence lengths and
-  // outputs. The final cell state is within the clip.
+  // Reads and writes the same buffers as an op: inputs, initial states,
+  // sequence lengths, outputs and final states. The final states may be written
+  // over the initial ones. The final cell state is clipped.
   void Forward(int64_t max_time, int64_t batch_size, RnnForwardBuffers buffers);
 
  private:
-  // Memory of one call, for the next ones.
+  // Memory that one call uses at a time and later calls use again.
   struct Workspace {
-    int64_t max_time = -1, batch_size = -1;  // It is large enough for these.
+    int64_t max_time = -1, batch_size = -1;  // `memory` suffices for these.
     ArenaMemory memory;
     std::vector<char> reversed;
   };
-  // Counts the calls that are being run.
+  // Counts a call in num_calls_ while it runs.
   class Call;
   std::unique_ptr<Workspace> TakeWorkspace(int64_t max_time,
                                            int64_t batch_size);
@@ -65,7 +66,8 @@ class CpuPredictor {
   CpuBackend backend_;
   std::atomic<size_t> num_calls_{0};
   std::mutex mutex_;
-  // Idle ones. There are no more than calls have been run at the same time.
+  // Workspaces that no call uses now. There are most_calls_ of them at most,
+  // the most calls that have been seen to run at the same time.
   std::vector<std::unique_ptr<Workspace>> workspaces_;
   size_t most_calls_ = 0;
 };

@@ -13,13 +13,14 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Bytes that a core gets in a cycle from its own second-level cache, and from
-// the one that all share.
+// Bytes per cycle that a core reads from its own L2 cache, and from the cache
+// that all cores share.
 constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
-// Cycles until threads have met: those for two, and more for each.
+// Cycles that threads spend to meet after a step: a fixed number, and more for
+// each thread.
 constexpr int64_t kMeeting = 400, kMeetingOfEach = 100;
 
-// Cycles that a thread takes for its part of a strand's step.
+// Returns the cycles that a thread takes for its part of a strand's step.
 int64_t StepCycles(int64_t sequences, int64_t depth, int64_t panels,
                    const Core& core) {
   int64_t per_row = 0;
@@ -29,7 +30,7 @@ int64_t StepCycles(int64_t sequences, int64_t depth, int64_t panels,
                         core.panel_row_bytes / kOwnBytes);
     left -= height;
   }
-  // A quarter of the cache is left to what is not the weights'.
+  // A quarter of the cache is left for data other than weights.
   const int64_t bytes = depth * panels * core.panel_row_bytes;
   if (bytes > core.cache_bytes / 4 * 3) {
     per_row += core.panel_row_bytes / kSharedBytes;
@@ -79,7 +80,7 @@ template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t cols = PackedMatrix<T>::PanelCols();
-  // Two vectors are multiplied and added in a cycle.
+  // A core is assumed to multiply and add two vectors per cycle.
   const Core core = {OwnCacheBytes(), cols,
                      static_cast<int64_t>(cols * sizeof(T)),
                      CeilDiv(simd.panel_vectors, 2)};

@@ -1,4 +1,4 @@
-// How many threads share a step of the recurrence, and in which way.
+// Decides how threads share the steps of the recurrence.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_DIVISION_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_DIVISION_H_
 
@@ -8,24 +8,25 @@
 
 namespace cudnn_rnn_tf {
 
-// A block of sequences can be split in two ways. Strands of it need nothing of
-// each other, but each reads all of the recurrent weights. Parts of a strand's
-// units read their share of the weights, but wait for each other in every step.
+// How each block of sequences is split among threads. Strands are subsets of
+// its sequences. They are independent of each other, but each of them reads all
+// recurrent weights. Parts are subsets of a strand's units. Each of them reads
+// only its share of the weights, but they wait for each other in every step.
 struct Division {
-  int64_t strands = 1;  // Of a block.
-  int64_t parts = 1;    // Of a strand's units, in whole panels.
+  int64_t strands = 1;  // The number per block.
+  int64_t parts = 1;    // The number per strand, in whole panels.
 };
 
 // The properties of a processor's core that decide how long a step takes.
 struct Core {
-  int64_t cache_bytes;       // Of its own, second-level.
-  int64_t panel_cols;        // Columns of a panel.
-  int64_t panel_row_bytes;   // Bytes of a row of these.
-  int64_t panel_row_cycles;  // For multiplying it by a number and adding.
+  int64_t cache_bytes;       // Size of its own L2 cache.
+  int64_t panel_cols;        // Columns of a panel of weights.
+  int64_t panel_row_bytes;   // Bytes of a panel's row.
+  int64_t panel_row_cycles;  // To multiply the row and add it to sums.
 };
 
-// The division with which the slowest of the threads takes the fewest cycles
-// for a step, by an estimate.
+// Returns the division with which, by an estimate, the slowest thread takes the
+// fewest cycles for a step.
 Division DivideGroups(const RnnProblem& problem, const Core& core,
                       int64_t num_threads);
 // The same for the cores of this machine.

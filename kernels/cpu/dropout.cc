@@ -26,7 +26,7 @@ Words Philox(Words counter, uint64_t key) {
   return counter;
 }
 
-// The words of elements 4 * group to 4 * group + 3.
+// Returns the random words of elements 4 * group to 4 * group + 3.
 Words MaskWords(const DropoutMask& mask, uint64_t group) {
   return Philox({static_cast<uint32_t>(group),
                  static_cast<uint32_t>(group >> 32) |

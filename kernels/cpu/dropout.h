@@ -8,26 +8,27 @@
 
 namespace cudnn_rnn_tf {
 
-// The mask of one layer's output: for element e of the time-major [T, B, D * P]
-// sequence, word e % 4 of Philox4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", 2011) with key seed[0] and the counter
-// {e / 4 (48 bits), layer (16 bits), seed[1] (64 bits)}. An element is dropped
-// where that word is below rate * 2^32. A pure function of the position, so the
-// mask does not depend on the data's layout or on the number of threads.
+// The mask of one layer's output. Element e of the time-major [T, B, D * P]
+// sequence uses word e % 4 of Philox4x32-10 (Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3", 2011) with key seed[0] and the counter {e / 4
+// (48 bits), layer (16 bits), seed[1] (64 bits)}. The element is dropped if
+// that word is below rate * 2^32. The mask is a pure function of the position,
+// so it does not depend on the data's layout or on the number of threads.
 //
-// The masks of the states that the recurrent matrices read are those of a
-// [L * D, num_gates, B, P] array, with the number of a layer that has no mask
-// of its outputs, in whatever network.
+// Recurrent dropout has a mask for the states that each recurrent matrix reads.
+// These masks are those of a [L * D, num_gates, B, P] array, with
+// kRecurrentDropoutLayer as their layer. No mask of outputs has this number,
+// however many layers a network has.
 struct DropoutMask {
   uint64_t seed[2];
   int64_t layer;
   float rate;
-  int64_t width;  // D * P, or P.
+  int64_t width;  // D * P for outputs, P for states.
 };
 inline constexpr int64_t kRecurrentDropoutLayer = RnnSpec::kMaxLayers - 1;
 
-// to = from * mask / (1 - rate) for row `step` of the array, seen as
-// [T * B, width]. `from` may be `to`.
+// Writes to = from * mask / (1 - rate) for row `step` of the array, seen as
+// rows of `width` elements. `from` may be `to`.
 template <typename T>
 void ApplyDropout(const DropoutMask& mask, int64_t step, const T* from, T* to);
 

@@ -3,8 +3,9 @@
 
 namespace cudnn_rnn_tf {
 
-// During its life its thread takes denormal numbers for zeros, as TensorFlow's
-// threads do; arithmetic on them is a hundred times slower.
+// While such an object lives, its thread treats denormal numbers as zeros, as
+// TensorFlow's threads do, because arithmetic on denormal numbers is a hundred
+// times slower. It has no effect on processors other than x86-64.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)

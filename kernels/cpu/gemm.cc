@@ -11,33 +11,36 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A panel's block of this depth stays in the L2 cache, and the sums it adds to
-// are read and written seldom enough.
+// A panel's block of this depth stays in the L2 cache. It is deep enough that
+// the sums are seldom read and written.
 constexpr int64_t kMaxBlockDepth = 512;
-// One thread takes so much at a time, or less where there are many threads.
+// The most rows and columns of a task, which one thread computes. Tasks are
+// smaller if there are many threads.
 constexpr int64_t kTaskRows = 48;
 constexpr int64_t kTaskCols = 512;
-// As many rows of a transposed product, copied, find a place in the L2 cache
-// beside a panel; the more there are, the less often panels are read.
+// The most rows of a task of a transposed product. A copy of them fits into the
+// L2 cache beside a panel; the more rows there are, the less often panels are
+// read.
 constexpr int64_t kCopiedRows = 96;
-// Deeper matrices are packed in parts of this depth, which stay in the L3
-// cache.
+// The factors of transposed products are packed in parts of this depth, which
+// stay in the L3 cache.
 constexpr int64_t kPackedDepth = 768;
 constexpr int64_t kMaxPanelCols = 64;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
-// As many rows of this depth stay in the L2 cache beside a panel.
+// This many rows of a block of A stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
 
-// The time in which a number of a task's rows is brought near, counted in
-// multiplications.
+// The time that a task takes to bring one number of its rows into a near cache,
+// in multiplications. It is longer if the rows are copied.
 constexpr int64_t kCostOfRow = 13;
 constexpr int64_t kCostOfCopiedRow = 30;
 
-// Rows are fetched this many ahead of the one that is copied.
+// A row is prefetched while the row this many places before it is copied.
 constexpr int64_t kAhead = 16;
 
-// A matrix of sums, dealt out to threads: every part of its rows, which are in
-// tiles, with every part of its panels is a task.
+// A division of a matrix of sums into tasks. Its rows are divided into
+// row_parts, in whole tiles, and its columns into panel_parts, in whole panels.
+// Each row part with each panel part is a task.
 struct Grid {
   int64_t row_parts, panel_parts;
 };
@@ -45,9 +48,10 @@ struct GridLimits {
   int64_t task_rows, task_panels;
 };
 
-// The grid with which the slowest thread is done first. Before a task
-// multiplies, it brings its rows and its columns near, each of their numbers in
-// the time of as many multiplications as given.
+// Returns the grid with which, by an estimate, the slowest thread is done
+// first. Before a task multiplies, it must bring its rows and columns into a
+// near cache: cost_of_row and kCostOfCol are the times for one number of them,
+// in multiplications.
 Grid Divide(int64_t tiles, int64_t panels, int64_t panel_cols,
             const GridLimits& limits, int64_t cost_of_row, int64_t threads) {
   constexpr int64_t kCostOfCol = 13;
@@ -66,7 +70,8 @@ Grid Divide(int64_t tiles, int64_t panels, int64_t panel_cols,
     best = {row_parts, panel_parts};
   };
   for (int64_t parts = few_panels; parts <= panels; parts *= 2) {
-    // So many rounds of all threads, the last one full.
+    // In each round, every thread computes one task. The rows are divided such
+    // that the last round is full, or nearly.
     const int64_t rounds = CeilDiv(few_rows * parts, threads);
     try_grid(rounds * threads / parts, parts);
     try_grid((rounds + 1) * threads / parts, parts);
@@ -74,8 +79,9 @@ Grid Divide(int64_t tiles, int64_t panels, int64_t panel_cols,
   return best;
 }
 
-// From rows [depth, stride] to pairs of rows [depth / 2, stride] of bfloat16
-// numbers, n of each row; zeros make up for a last row.
+// Rounds n numbers of each of the rows [depth, stride] to bfloat16 and writes
+// them as pairs of rows, [depth / 2, stride]. With an odd depth, zeros complete
+// the last pairs.
 void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
                    BfloatPair* to) {
   constexpr int64_t kMaxRow = std::max(kMaxPanelCols, kCopiedRows);
@@ -97,8 +103,8 @@ void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
   }
 }
 
-// Calls run_tiles for rows of A that are rounded first, kCachedRows at most. It
-// is not inlined, since it takes much of the stack.
+// Rounds rows of A, kCachedRows at most, to bfloat16 and calls run_tiles for
+// them. It is not inlined, since it takes much of the stack.
 template <typename RunTiles>
 [[gnu::noinline]] void RunRounded(Rows<const float> a, int64_t first_row,
                                   int64_t last_row, int64_t start,
@@ -165,8 +171,9 @@ int64_t PackedMatrix<T>::NumTasks() const {
   return CeilDiv(depth_, BlockDepth()) * panels();
 }
 
-// fill(start, block, col, cols, to, width): the part of B with those rows and
-// columns, into [block, width], whose columns from `cols` on are zeros already.
+// fill(start, block, col, cols, to, width) must write the part of B with rows
+// [start, start + block) and columns [col, col + cols) to `to`, which is
+// [block, width]. If cols < width, `to` holds zeros already.
 template <typename T>
 template <typename Fill>
 void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
@@ -275,8 +282,8 @@ void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
-  // Calls run(start, block, a_row), a_row(row) being where the row's part in a
-  // block of depth begins.
+  // Computes all tiles for one block of the depth. a_row(row) returns where the
+  // block's part of a row of A begins.
   const auto run_tiles = [&](int64_t start, int64_t block, const auto& a_row) {
     for (int64_t panel = first_panel; panel < last_panel; ++panel) {
       for (int64_t row = first_row; row < last_row;) {
@@ -324,7 +331,8 @@ void Product<T>::AddTo(Schedule* schedule) const {
   const Grid grid =
       Divide(tiles, panels, panel_cols, {kTaskRows, kTaskCols / panel_cols},
              kCostOfRow, schedule->num_threads());
-  // Neighbours, which one thread takes, share their panels.
+  // Neighbouring tasks share their panels, since one thread usually takes
+  // several of them in turn.
   schedule->Add(1, grid.row_parts * grid.panel_parts,
                 [=, product = *this](int64_t, int64_t task) {
                   const int64_t row_part = task % grid.row_parts;
@@ -419,7 +427,8 @@ void TransposedProducts<T>::Run(const Left& left,
 template <typename T>
 void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
   for (int64_t first = 0; first < depth_; first += kPackedDepth) {
-    // The next part is packed in the same place.
+    // The scope gives the memory back, so the next part is packed in the same
+    // place.
     const Arena::Scope scope(arena);
     std::vector<PackedMatrix<T>> packed;
     for (const Right& right : rights_) {
@@ -435,7 +444,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
     schedule->AddTogether([&] {
       for (const Left& left : lefts_) {
         const int64_t tiles = CeilDiv(left.rows, kTileRows);
-        // With no product, sums alone are a task's.
+        // If there are no products, the tasks only compute sums of columns.
         const int64_t panels = std::max<int64_t>(1, NumPanels(left));
         const Grid grid = Divide(tiles, panels, PackedMatrix<T>::PanelCols(),
                                  {kCopiedRows, panels}, kCostOfCopiedRow,

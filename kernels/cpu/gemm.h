@@ -1,4 +1,5 @@
-// Matrix products on one CPU: rows of any matrix times packed panels.
+// Matrix products on a CPU. The left factor is read row by row where it is, and
+// the right one is packed into panels first.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_GEMM_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_GEMM_H_
 
@@ -12,9 +13,10 @@
 
 namespace cudnn_rnn_tf {
 
-// Fetch into the L2 cache; a few neighbours of each of many rows are more
-// than the hardware foresees. GCC takes a function that does nothing else for
-// one without effect, and leaves out calls of it; an asm is an effect.
+// Both fetch n numbers into the L2 cache. Code that reads a few neighbouring
+// numbers of each of many rows needs them, since the hardware does not foresee
+// such reads. The asm is there because GCC takes a function that only
+// prefetches for one without effect, and removes calls of it.
 template <typename T>
 void Prefetch(const T* from, int64_t n) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -28,14 +30,16 @@ void PrefetchToWrite(T* to, int64_t n) {
   asm volatile("");
 }
 
-// How many of the rows that are left a tile takes: so many that none is left
-// with one or two, which would wait for their own sums.
+// Returns how many of the `rows` rows that are left go into the next tile.
+// Seven or eight are halved, so that no tile is left with only one or two rows:
+// so few sums are slow, since each addition waits for the one before it.
 inline int64_t TileHeight(int64_t rows) {
   return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
 
-// The rows of a matrix in memory that the caller owns; row i is number index[i]
-// where there is an index. Strides in elements; 0 repeats one row.
+// The rows of a matrix, in memory that the caller owns. If there is an index,
+// row i is at index[i] strides from `data`, otherwise at i strides. Strides are
+// in elements; with a stride of 0 all rows are the same.
 template <typename T>
 struct Rows {
   T* data = nullptr;
@@ -52,12 +56,12 @@ struct Rows {
   operator Rows<const T>() const { return {data, stride, index}; }
 };
 
-// Numbers in memory that the caller owns, of a type that is converted to T as
-// they are read, or of T where there is no `convert`.
+// Numbers in memory that the caller owns. They are of type T if `convert` is
+// null; otherwise `convert` converts them to T when they are read.
 template <typename T>
 struct Stored {
   const void* data = nullptr;
-  // Writes numbers [first, first + n) to `to`.
+  // Converts numbers [first, first + n) of `data` and writes them to `to`.
   void (*convert)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
   int64_t offset = 0;
 
@@ -74,32 +78,35 @@ struct Stored {
 };
 
 // The right-hand side B [depth, cols] of a product, copied into the order in
-// which the inner loops read it: blocks of depth; in each, panels of columns;
-// in each, row by row. The last panel is as wide as it has to be.
+// which the inner loops read it. B is divided into blocks along its depth, a
+// block into panels of columns, and a panel is stored row by row. The last
+// panel has only as many whole vectors of columns as it needs.
 template <typename T>
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  // Takes its memory from the arena. With `bfloat16`, elements are rounded to
-  // bfloat16 numbers and so, where the processor multiplies such numbers, are
-  // those that products multiply them with.
+  // Takes memory from the arena. With `bfloat16`, elements are rounded to
+  // bfloat16. If the processor multiplies such numbers, products round their
+  // other factor to bfloat16 as well.
   PackedMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
 
   int64_t depth() const { return depth_; }
   int64_t cols() const { return cols_; }
   int64_t panels() const;
 
-  // B = these rows, what is stored as [depth, cols], or as [cols, depth], once
-  // the schedule has run.
+  // Add the work that fills B to the schedule: from rows, from numbers stored
+  // as [depth, cols], or from numbers stored as [cols, depth]. The source must
+  // live until the schedule has run.
   void Pack(Rows<const T> b, Schedule* schedule) const;
   void Pack(Stored<T> b, Schedule* schedule) const;
   void PackTransposed(Stored<T> b_transposed, Schedule* schedule) const;
 
-  // Columns of every panel but the last.
+  // Returns the number of columns of a panel; the last panel may have fewer.
   static int64_t PanelCols();
 
  private:
-  // The panel's part in the block of depth that begins at `start`.
+  // Returns where the panel's part of the block that begins at row `start` is
+  // stored.
   const void* Panel(int64_t start, int64_t panel) const;
   template <typename Fill>
   void PackPanel(int64_t task, const Fill& fill) const;
@@ -107,7 +114,8 @@ class PackedMatrix {
   void PackPanels(const Fill& fill, Schedule* schedule) const;
   int64_t NumTasks() const;
   int64_t PaddedCols() const;
-  // Blocks are as deep as each other, or nearly; pairs are in one block.
+  // Returns the depth of all blocks but the last, which is nearly as deep. With
+  // bfloat16 the depth is even, so that both rows of a pair are in one block.
   int64_t BlockDepth() const;
 
   int64_t depth_ = 0;
@@ -121,28 +129,31 @@ class PackedMatrix {
   friend class TransposedProducts;
 };
 
-// C[rows, cols] = init + A[rows, depth] B. `init` may be null (zeros) or C.
-// Each row of C is the same, to the bit, whichever rows are computed with it
-// and whatever panels.
+// Computes C[rows, cols] = init + A[rows, depth] B. `init` may be C itself, or
+// null for zeros. Each row of C is the same to the bit, whichever rows and
+// panels are computed together with it.
 template <typename T>
 struct Product {
   int64_t rows = 0;
   Rows<const T> a;
-  // A in bfloat16 where the caller has it, for a B that is; it is read in place
-  // of `a`, to an even depth, with anything finite behind an odd one.
+  // A as bfloat16 numbers, if the caller has it so. It is read in place of `a`
+  // if B holds bfloat16 and the processor multiplies these. With an odd depth,
+  // each row needs one more number behind it; any finite one will do, since it
+  // is multiplied by zero.
   Rows<const uint16_t> rounded_a;
   PackedMatrix<T> b;
   Rows<const T> init;
   Rows<T> c;
 
   void AddTo(Schedule* schedule) const;
-  // Computes at once, and panels [first, last) of B only.
+  // Computes the columns of panels [first, last) of B at once, on the calling
+  // thread.
   void RunPanels(int64_t first, int64_t last) const;
 
  private:
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
-  // A's factors are T, or pairs of bfloat16 numbers.
+  // Factor, the type of A's elements, is T or BfloatPair.
   template <typename Factor>
   void RunTile(int64_t row, int64_t height, int64_t start, int64_t block,
                int64_t panel, const Factor* const* a_rows,
@@ -152,28 +163,30 @@ struct Product {
   friend class TransposedProducts;
 };
 
-// Products C[rows, cols] = A^T B of matrices A[depth, rows] and B[depth, cols]
-// with a great depth in common: gradients of weights, which are sums over all
-// steps. Every B is packed once, and a part of it at a time; what is copied of
-// an A serves all of its products, and the sums of its columns: gradients of
-// biases.
+// Computes products C[rows, cols] = A^T B of matrices A[depth, rows] and
+// B[depth, cols] that have the same large depth. Gradients of weights are such
+// products, since they are sums over all steps. Every B is packed once, one
+// part of its depth at a time. What is copied of an A serves all products of
+// that A, and also the sums of its columns, which are gradients of biases.
 template <typename T>
 class TransposedProducts {
  public:
   struct Term {
-    int64_t b;  // The number that AddB gave it.
+    int64_t b;  // The number that AddB returned for it.
     Rows<T> c;
   };
 
-  // With `bfloat16`, factors are rounded to bfloat16 numbers.
+  // With `bfloat16`, both factors are rounded to bfloat16.
   TransposedProducts(int64_t depth, bool bfloat16)
       : depth_(depth), bfloat16_(bfloat16) {}
 
   int64_t AddB(Rows<const T> b, int64_t cols);
-  // The sums of A's columns go to all of `sums`, [rows] each.
+  // Adds the products of A with the B of every term. Also writes the sums of
+  // A's columns to each array in `sums`, [rows].
   void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms,
             std::vector<T*> sums);
-  // Takes memory from the arena; where that only counts, nothing is added.
+  // Adds all products to the schedule, with memory from the arena. If the arena
+  // only counts, nothing is added.
   void AddTo(Arena* arena, Schedule* schedule) const;
 
  private:
@@ -187,7 +200,8 @@ class TransposedProducts {
     std::vector<Term> terms;
     std::vector<T*> sums;
   };
-  // The rows of a task, and the panels of all terms in turn.
+  // A part of the products with one A that is computed on its own. Panels are
+  // counted through the B of all terms, one after the other.
   struct Task {
     int64_t first_row, last_row, first_panel, last_panel;
   };

@@ -9,14 +9,15 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// Enough sequences to reuse each panel of the recurrent weights.
+// The most sequences of a block. They are enough to reuse each panel of the
+// recurrent weights.
 constexpr int64_t kBlockSize = 32;
 
 }  // namespace
 
 int64_t PackedRows::NumBlocks(int64_t batch_size) {
   const int64_t blocks = CeilDiv(batch_size, kBlockSize);
-  // An even number halves well.
+  // An even number of blocks can be halved between threads.
   return std::min(batch_size, blocks > 1 ? CeilDiv(blocks, 2) * 2 : blocks);
 }
 
@@ -43,7 +44,8 @@ PackedRows::PackedRows(int64_t max_time, int64_t batch_size,
   for (int64_t i = 0; i < num_blocks; ++i) {
     Block& block = blocks_[i];
     block.first_sequence = position;
-    // Dealt by turns, so that every block has its share of the long ones.
+    // Sequences are dealt to the blocks by turns, so that every block has its
+    // share of the long ones.
     for (int64_t next = i; next < batch_size; next += num_blocks) {
       sequences_[position] = sorted[next];
       if (sequence_lengths != nullptr) {

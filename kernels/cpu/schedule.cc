@@ -9,8 +9,8 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// How often a thread that waits for the others looks before it gives its
-// processor away.
+// A thread that waits for others looks this often before it yields its
+// processor.
 constexpr int kSpins = 2000;
 
 void Pause() {
@@ -19,12 +19,14 @@ void Pause() {
 #endif
 }
 
-// How far the chunk of one number has come, phase after phase. Each has a line
-// of the cache for itself: a count that all threads increase would go round
-// them one by one, while these are read side by side.
+// The progress of all chunks with one number, which follow each other phase
+// after phase. Each object has a cache line of its own. Threads read these side
+// by side, whereas a single counter that all threads increase would move from
+// one thread's cache to the next.
 class alignas(64) ChunkState {
  public:
-  // Phases are counted from 1. False where somebody else has the chunk.
+  // Takes the chunk for the calling thread; returns false if another thread has
+  // taken it. Phases are counted from 1.
   bool Take(int64_t phase) {
     int64_t state = state_.load(std::memory_order_relaxed);
     return state < 2 * phase &&
@@ -58,7 +60,7 @@ class Schedule::Execution {
     chunks_ = std::vector<ChunkState>(chunks);
   }
 
-  // Returns when all is done, by this member or others.
+  // Returns when all work is done, by this member or by others.
   void Work(int64_t member, int64_t members) {
     int64_t phase = 0, chunks_before = 0;
     size_t first_lane = 0;
@@ -85,8 +87,8 @@ class Schedule::Execution {
   }
 
  private:
-  // Waits until a phase is done. Those before it are, or none of its chunks
-  // would have been taken.
+  // Waits until all chunks of a phase are done. The phases before it are done
+  // already, because no thread takes a chunk before they are.
   void Await(int64_t phase, int64_t chunks) const {
     int spins = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -101,8 +103,8 @@ class Schedule::Execution {
     }
   }
 
-  // Each member begins with the lane that it shares with its neighbours, and
-  // helps with what is left of the others then.
+  // Each member begins with its own lane, which neighbouring members may share,
+  // and then helps with what is left of the other lanes.
   void WorkOnLanes(size_t first_lane, int64_t lanes, int64_t member,
                    int64_t members) {
     const int64_t own = member * lanes / members;
@@ -118,7 +120,7 @@ class Schedule::Execution {
 
   const Schedule& schedule_;
   std::vector<ChunkState> chunks_;
-  std::vector<std::unique_ptr<Execution>> lanes_;  // Of all entries, in turn.
+  std::vector<std::unique_ptr<Execution>> lanes_;  // Of all entries, in order.
 };
 
 void Schedule::Add(int64_t repeats, int64_t chunks, Body body) {

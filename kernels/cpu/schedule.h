@@ -11,34 +11,37 @@ namespace cudnn_rnn_tf {
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Runs body(member) for every member in [0, members), on as many threads as
-// there are.
+// Runs body(member) for the members in [0, members), at the same time if there
+// are threads for them. It must call body(0) and may leave out others, because
+// any one member of a schedule does all work that is left.
 using RunMembers = std::function<void(
     int64_t members, const std::function<void(int64_t)>& body)>;
 
 struct Threads {
   int64_t count = 1;
   RunMembers run;
-  // Whether those that help are awake, or are worth waking for what comes next.
-  // Null where that is not known.
+  // Returns whether the helping threads are awake, or are worth waking because
+  // more calls will probably follow. Null if that is not known.
   std::function<bool()> are_at_hand = nullptr;
 };
 
-// Phases that follow each other, each of chunks that may run at the same time.
-// All of a call's work is one schedule, so that threads come together once: a
-// step of a small network takes microseconds, less than it takes to wake one.
+// A sequence of phases. A phase begins when the one before it is done, and
+// consists of chunks that may run at the same time. All of a call's work is in
+// one schedule, so that threads are woken only once: a step of a small network
+// takes microseconds, less than waking a thread does.
 //
-// A chunk is run by whichever thread comes first, so a schedule ends even where
-// only the calling thread runs; undisturbed, a thread runs the same chunks of
-// every phase, whose data stay in its cache. Each chunk writes to its own
-// place, and computes the same numbers however the work was divided into
-// chunks, so results do not depend on the number of threads.
+// A chunk is run by whichever thread takes it first, so a schedule ends even if
+// only the calling thread runs. If nothing delays the threads, each runs the
+// same chunks of every phase, whose data stay in its cache. Each chunk writes
+// to its own place, and computes the same numbers however the work was divided
+// into chunks, so results do not depend on the number of threads.
 class Schedule {
  public:
   using Body = std::function<void(int64_t repeat, int64_t chunk)>;
 
   explicit Schedule(int64_t num_threads) : num_threads_(num_threads) {}
-  // One that runs what is added at once, on the calling thread.
+  // Returns a schedule that runs work as soon as it is added, on the calling
+  // thread.
   static Schedule Immediate() {
     Schedule schedule(1);
     schedule.immediate_ = true;
@@ -47,15 +50,20 @@ class Schedule {
 
   int64_t num_threads() const { return num_threads_; }
 
-  // Adds `repeats` phases. The body must be callable until Run returns.
+  // Adds `repeats` phases of `chunks` chunks each. The body must be callable
+  // until Run returns.
   void Add(int64_t repeats, int64_t chunks, Body body);
-  // Adds a phase of body(first, last) over ranges that cover [0, size).
+  // Adds a phase that calls body(first, last) for ranges that cover [0, size),
+  // each of `range` numbers but the last.
   void AddRanges(int64_t size, int64_t range,
                  std::function<void(int64_t first, int64_t last)> body);
-  // Adds schedules that need nothing of each other. The threads are dealt out
-  // among them and meet at their ends, not after their phases.
+  // Adds schedules that are independent of each other. The threads are divided
+  // among these lanes. Threads in different lanes wait for each other only when
+  // all lanes end, and not after each phase.
   void AddLanes(std::vector<Schedule> lanes);
-  // Makes a single phase of the phases that add() adds here.
+  // Calls add(), which adds phases to this schedule, and makes a single phase
+  // of all their chunks. The phases must be independent of each other, without
+  // repeats or lanes.
   void AddTogether(const std::function<void()>& add);
   void Run(const Threads& threads);
 
@@ -64,7 +72,7 @@ class Schedule {
   struct Entry {
     int64_t repeats, chunks;
     Body body;
-    std::vector<Schedule> lanes;  // In place of chunks, where there are any.
+    std::vector<Schedule> lanes;  // If not empty, they replace the chunks.
   };
 
   int64_t num_threads_;

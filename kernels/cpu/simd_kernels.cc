@@ -1,5 +1,5 @@
-// Compiled once per instruction set, with CRNN_SIMD_NAME (the namespace) and
-// CRNN_SIMD_BYTES (the vector's width) set by the build.
+// This file is compiled once per instruction set. The build sets CRNN_SIMD_NAME
+// (the namespace) and CRNN_SIMD_BYTES (the vector's width).
 #include "kernels/cpu/simd_kernels.h"
 
 #include <type_traits>
@@ -10,8 +10,9 @@ namespace cudnn_rnn_tf {
 namespace CRNN_SIMD_NAME {
 namespace {
 
-// A tile of 6 rows by 4 vectors fills AVX-512's 32 registers, and 6 by 2 the 16
-// of AVX2 and SSE: sums, a row of the panel, and one factor of the rows.
+// A tile needs registers for its sums, a row of the panel, and one factor of
+// its rows. 6 rows by 4 vectors take 29 of AVX-512's 32 registers, and 6 rows
+// by 2 vectors take 15 of the 16 that AVX2 and SSE have.
 constexpr int kPanelVectors = CRNN_SIMD_BYTES == 64 ? 4 : 2;
 
 template <typename T>
@@ -22,8 +23,8 @@ inline Words LoadFactors(const BfloatPair* from) {
   return *reinterpret_cast<const Words*>(from);
 }
 
-// What a row of a panel is multiplied with: A's number k, or its numbers k and
-// k + 1 where the panel has pairs that A has not.
+// The factor from A that a row of a panel is multiplied with. If the panel has
+// pairs but A does not, it consists of two numbers of A.
 template <typename Panel, typename A>
 struct Factor {
   A number;
@@ -36,7 +37,7 @@ struct Factor<BfloatPair, float> {
   Factor(const float* a, int64_t stride) : even(*a), odd(a[stride]) {}
 };
 
-// sum + x * b.
+// Returns sum + x * b.
 template <typename T>
 inline Vector<T> AddProduct(Vector<T> sum, Factor<T, T> x, Vector<T> b) {
   return sum + x.number * b;
@@ -61,7 +62,7 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
           const Panel* panel, const T* const* init, T* const* c, int64_t cols) {
   Vector<T> sum[rows][vectors] = {};
   const A* row[rows];
-  // The places for the sums are fetched while these are computed.
+  // Prefetches the places that the sums go to while the sums are computed.
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
     row[r] = a[r];
@@ -123,7 +124,8 @@ struct ShuffleIndex<double> {
   typedef int64_t Type __attribute__((vector_size(CRNN_SIMD_BYTES)));
 };
 
-// The elements of a's and b's halves, the first or the second, by turns.
+// Interleaves the elements of one half of a and of b: the first half if `half`
+// is 0, the second if it is 1.
 template <typename T>
 inline Vector<T> InterleaveHalf(int half, Vector<T> a, Vector<T> b) {
   typename ShuffleIndex<T>::Type index = {};
@@ -133,9 +135,9 @@ inline Vector<T> InterleaveHalf(int half, Vector<T> a, Vector<T> b) {
   return __builtin_shuffle(a, b, index);
 }
 
-// Interleaving row i with row i + width / 2 rotates the bits of an element's
-// position; after as many rounds as a column index has bits, rows and columns
-// have changed places.
+// Transposes a square matrix whose rows are one vector each. Interleaving row i
+// with row i + width / 2 rotates the bits of an element's position; after as
+// many rounds as a column index has bits, rows and columns have changed places.
 template <typename T>
 void TransposeSquare(const T* from, int64_t from_stride, T* to,
                      int64_t to_stride) {
@@ -144,7 +146,7 @@ void TransposeSquare(const T* from, int64_t from_stride, T* to,
 #pragma GCC unroll 16
   for (int i = 0; i < kN; ++i) {
     v[i] = Whole<T>::Load(from + i * from_stride);
-    // So many rows at once are more than the hardware follows.
+    // The hardware's own prefetching does not follow so many rows at once.
     __builtin_prefetch(from + i * from_stride + 4 * kN);
   }
 #pragma GCC unroll 4
@@ -190,7 +192,8 @@ void AddColumnSums(int64_t rows, int64_t n, const T* from, int64_t stride,
   });
 }
 
-// A NaN stays a NaN: both comparisons are false.
+// Limits c to [-clip, clip], unless clip is 0. A NaN stays a NaN, because both
+// comparisons are false.
 template <typename T>
 inline Vector<T> Clip(Vector<T> c, T clip) {
   if (!(clip > T(0))) return c;
@@ -198,7 +201,8 @@ inline Vector<T> Clip(Vector<T> c, T clip) {
   return c > clip ? Vector<T>{} + clip : c;
 }
 
-// The gradient that passes a clipped state on to the state.
+// Returns the gradient of a state from that of the clipped state. It is zero if
+// clipping limits the state.
 template <typename T>
 inline Vector<T> ThroughClip(Vector<T> gradient, Vector<T> c, T clip) {
   if (!(clip > T(0))) return gradient;
@@ -297,7 +301,7 @@ template <typename T>
 void RnnReluForward(int64_t n, T* gates, T* h) {
   ForVectors<T>(n, [&](auto memory, int64_t j) {
     const Vector<T> x = memory.Load(gates + j);
-    // Written so that a NaN passes.
+    // The comparison is written so that a NaN stays a NaN.
     const Vector<T> y = x < T(0) ? Vector<T>{} : x;
     memory.Store(gates + j, y);
     memory.Store(h + j, y);
@@ -331,8 +335,8 @@ void TanhArray(int64_t n, const float* x, float* y) {
   });
 }
 
-// Whole and Rest count in elements: a vector of halves has as many as one of
-// floats.
+// A vector of halves has as many elements as one of floats, so both arrays are
+// read and written at the same indices.
 template <Floats (*convert)(Halves)>
 void FromHalves(int64_t n, const uint16_t* from, float* to) {
   int64_t j = 0;
@@ -421,8 +425,9 @@ SimdKernels<T> MakeKernels() {
 #define CRNN_STRING_(x) #x
 #define CRNN_STRING(x) CRNN_STRING_(x)
 
-// Nothing is made when the library is loaded: this file's instructions may be
-// beyond the processor's.
+// The table is made when it is first asked for and not when the library is
+// loaded, because the processor may lack the instructions that this file is
+// compiled with.
 const SimdTable& Table() {
   static const SimdTable table = {
       CRNN_STRING(CRNN_SIMD_NAME),

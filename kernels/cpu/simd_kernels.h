@@ -6,36 +6,40 @@
 
 namespace cudnn_rnn_tf {
 
-// Two bfloat16 numbers that follow each other.
+// Two numbers that are neighbours along the depth of a product.
 struct BfloatPair {
   uint16_t even, odd;
 };
 
-// Plain pointers and numbers only: simd_kernels.cc is compiled with several
-// instruction sets, and an inline function of any other header would be emitted
-// for all of them under one name.
+// The functions take only plain pointers and numbers. simd_kernels.cc is
+// compiled once per instruction set, and an inline function of another header
+// would be emitted each time under the same name: the linker might keep one
+// with instructions that the processor lacks.
 template <typename T>
 struct SimdKernels {
   static constexpr int kTileRows = 6;
   static constexpr int kMaxVectors = 4;
 
-  // One tile of a product: for each of its rows r,
-  // c[r][0:cols] = init[r][0:cols] + sum over k of a[r][k * a_stride] *
-  // panel[k], where a row of the panel has as many whole vectors as cols needs;
-  // beyond cols it holds zeros. init may be null (zeros) and may be c.
+  // Computes one tile of a product. For each of its rows r, c[r][0:cols] =
+  // init[r][0:cols] + the sum over k of a[r][k * a_stride] * panel[k]. A row of
+  // the panel has as many whole vectors as cols needs, and holds zeros beyond
+  // cols. init may be c, or null for zeros.
   template <typename A, typename Panel>
   using TileKernel = void (*)(int64_t depth, const A* const* a,
                               int64_t a_stride, const Panel* panel,
                               const T* const* init, T* const* c, int64_t cols);
-  // Indices are the numbers of rows and of vectors in the panel, from 1 on.
+  // Indexed by the tile's number of rows and the panel's number of vectors;
+  // both begin at 1.
   template <typename A, typename Panel>
   using Tiles = TileKernel<A, Panel>[kTileRows + 1][kMaxVectors + 1];
   Tiles<T, T> tile;
-  // For T = float, panels may hold bfloat16 numbers: a pair is of two rows of
-  // the panel that follow each other, the last of which may hold zeros.
+  // For T = float, panels may hold bfloat16 numbers. Each pair has one number
+  // from each of two successive rows of the panel; with an odd depth, the
+  // second numbers of the last pairs are zeros.
   Tiles<T, BfloatPair> bfloat16_tile;
-  // So may A, whose pairs are along its rows; the depth counts pairs. One of
-  // the two is null: A is rounded where the processor multiplies pairs.
+  // Here A holds bfloat16 numbers too, with pairs along its rows, and the depth
+  // counts pairs. For T = float, all entries of either this or bfloat16_tile
+  // are null, because A is rounded only if the processor multiplies pairs.
   Tiles<BfloatPair, BfloatPair> bfloat16_pair_tile;
   int64_t vector_cols;
   int64_t panel_vectors;
@@ -48,37 +52,40 @@ struct SimdKernels {
   void (*add_column_sums)(int64_t rows, int64_t n, const T* from,
                           int64_t stride, T* sums);
 
-  // Each works on n units of one row; gate g's stand at gates + g * stride.
-  // Forward, gates hold preactivations and are left with their activations;
-  // backward, these give way to the gradients of the preactivations. Cell
-  // states are kept as they are and clipped where they are read; clip = 0: no
-  // clipping.
+  // Each function works on n units of one row; the units of gate g begin at
+  // gates + g * stride. Forward functions overwrite the preactivations in
+  // `gates` with activations, and backward functions overwrite these with the
+  // gradients of the preactivations. Cell states are stored unclipped and
+  // clipped when they are read; clip = 0 means no clipping.
   void (*lstm_forward)(int64_t n, int64_t stride, T clip, T* gates, T* c, T* h);
   // `candidate` holds R_h h on entry and R_h h + b_Rh on return.
   void (*gru_forward)(int64_t n, int64_t stride, const T* candidate_bias,
                       const T* h_prev, T* gates, T* candidate, T* h);
   void (*rnn_tanh_forward)(int64_t n, T* gates, T* h);
   void (*rnn_relu_forward)(int64_t n, T* gates, T* h);
-  // `dc` goes from the gradient of the cell state after the step to that
-  // before it. `y`, unless null, is left with the output before the projection.
+  // `dc` holds the gradient of the cell state after the step on entry, and that
+  // of the cell state before the step on return. If `y` is not null, the output
+  // before the projection is written to it.
   void (*lstm_backward)(int64_t n, int64_t stride, T clip, T* gates, const T* c,
                         const T* c_prev, const T* dh, T* dc, T* y);
-  // `candidate` is left with the candidate's gradient on the recurrent side,
-  // `dh` with its share that skips the gates, z * dh.
+  // On return `candidate` holds the gradient of R_h h + b_Rh, and `dh` holds z
+  // * dh, the part of the gradient that reaches the previous state without
+  // passing a gate.
   void (*gru_backward)(int64_t n, int64_t stride, T* gates, T* candidate,
                        const T* h_prev, T* dh);
   void (*rnn_tanh_backward)(int64_t n, T* gates, const T* dh);
   void (*rnn_relu_backward)(int64_t n, T* gates, const T* dh);
 };
 
-// Elementwise functions on their own, for tests of their accuracy.
+// The gates' functions alone, so that tests can check their accuracy.
 struct SimdFunctions {
   void (*sigmoid)(int64_t n, const float* x, float* y);
   void (*tanh)(int64_t n, const float* x, float* y);
 };
 
-// Between float and the bits of the half types, rounding to the nearest number,
-// or the even one of two. A NaN stays one, with its sign.
+// Convert between float and the bits of the half types. They round to the
+// nearest number, and a tie to the even one. A NaN stays a NaN and keeps its
+// sign.
 struct SimdConversions {
   void (*from_float16)(int64_t n, const uint16_t* from, float* to);
   void (*to_float16)(int64_t n, const float* from, uint16_t* to);
@@ -96,15 +103,17 @@ struct SimdTable {
   SimdFunctions functions;
   SimdConversions conversions;
 
-  // Whether the processor multiplies bfloat16 numbers, and faster than floats.
+  // Returns whether this instruction set multiplies bfloat16 numbers, which is
+  // faster than multiplying floats.
   bool multiplies_bfloat16() const {
     return float32.bfloat16_pair_tile[1][1] != nullptr;
   }
 };
 
-// The table for the best instruction set this processor has, or the one that
-// the environment variable CUDNN_RNN_TF_CPU_ISA names ("baseline", "avx2",
-// "avx512" or "avx512bf16"); a name the processor cannot run is ignored.
+// Returns the table for the best instruction set that this processor has, or
+// for the one that the environment variable CUDNN_RNN_TF_CPU_ISA names
+// ("baseline", "avx2", "avx512" or "avx512bf16"). A name is ignored if the
+// processor cannot run it.
 const SimdTable& Simd();
 
 template <typename T>

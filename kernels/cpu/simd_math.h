@@ -1,5 +1,6 @@
-// Vectors and the gates' functions on them, for simd_kernels.cc alone: this
-// file's contents live in the namespace of one instruction set.
+// Vectors and the gates' functions on them. Only simd_kernels.cc includes this
+// file, whose contents live in the namespace of the instruction set that it is
+// compiled for.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 
@@ -36,7 +37,7 @@ using Doubles = Vector<double>;
 typedef int32_t Ints __attribute__((vector_size(CRNN_SIMD_BYTES)));
 typedef uint32_t Words __attribute__((vector_size(CRNN_SIMD_BYTES),
                                       aligned(alignof(uint32_t)), may_alias));
-// There are as many of them as Words.
+// A Halves has as many elements as a Words.
 typedef uint16_t Halves __attribute__((vector_size(CRNN_SIMD_BYTES / 2),
                                        aligned(alignof(uint16_t)), may_alias));
 template <>
@@ -44,8 +45,8 @@ struct VectorOf<uint16_t> {
   using Type = Halves;
 };
 
-// How a loop over units reads and writes a whole vector, and what is left of
-// one at the end of a row.
+// Whole reads and writes a whole vector. Rest reads and writes only the `count`
+// elements that are left at the end of a row.
 template <typename T>
 struct Whole {
   static Vector<T> Load(const T* from) {
@@ -69,7 +70,8 @@ struct Rest {
   }
 };
 
-// Calls body(memory, j) for every vector of n units, j its first.
+// Calls body(memory, j) for every vector of n units. `j` is the vector's first
+// unit, and `memory` is the Whole or Rest to read and write it with.
 template <typename T, typename Body>
 inline void ForVectors(int64_t n, const Body& body) {
   int64_t j = 0;
@@ -77,15 +79,15 @@ inline void ForVectors(int64_t n, const Body& body) {
   if (j < n) body(Rest<T>{n - j}, j);
 }
 
-// exp(x) = scale + scale * rest: x = n ln 2 + r with |r| <= ln 2 / 2, scale =
-// 2^n, and rest = exp(r) - 1, which keeps its digits where x is small. For |x|
-// up to 88; NaN passes through.
+// Computes exp(x) as scale + scale * rest, for |x| up to 88. With x = n ln 2 +
+// r and |r| <= ln 2 / 2, scale is 2^n and rest is exp(r) - 1, which keeps its
+// digits if x is small. NaN passes through.
 struct SplitExp {
   Floats scale, rest;
 
   explicit SplitExp(Floats x) {
     constexpr float kLog2E = 1.44269504f;
-    // ln 2 in two parts; the first has few enough bits that n times it is
+    // ln 2 is given in two parts. The first has so few bits that n times it is
     // exact.
     constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
     // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low bits.
@@ -93,20 +95,21 @@ struct SplitExp {
     const Floats shifted = x * kLog2E + kRound;
     const Floats n = shifted - kRound;
     const Floats r = (x - n * kLn2High) - n * kLn2Low;
-    // The polynomial that begins with r + r^2 / 2 and has the least relative
-    // error, a quarter of a unit in the last place.
+    // This polynomial, which begins with r + r^2 / 2, is the one with the least
+    // relative error: a quarter of a unit in the last place.
     Floats p = r * 1.38982247e-3f + 8.36604078e-3f;
     p = p * r + 0.0416668542f;
     p = p * r + 0.166665487f;
     p = p * r + 0.5f;
     rest = p * (r * r) + r;
-    // n, shifted to where a float has its exponent, to be added to that of 1.
-    // Words wrap around where x is NaN; integers with a sign must not.
+    // Shifts n to the place of a float's exponent and adds it to the exponent
+    // of 1. This is done in unsigned integers because it overflows if x is NaN,
+    // which signed integers must not do.
     scale = (Floats)(((Words)shifted << 23) + (127u << 23));
   }
 };
 
-// Saturates at the ends of float's normal range.
+// Limits x to the range of SplitExp; beyond it, the result no longer changes.
 inline Floats Sigmoid(Floats x) {
   x = x > 88.0f ? Floats{} + 88.0f : x;
   x = x < -88.0f ? Floats{} - 88.0f : x;
@@ -114,7 +117,7 @@ inline Floats Sigmoid(Floats x) {
   return 1.0f / (exp.scale * exp.rest + (exp.scale + 1.0f));
 }
 
-// (1 - exp(-2 |x|)) / (1 + exp(-2 |x|)), with the sign of x.
+// Computes (1 - exp(-2 |x|)) / (1 + exp(-2 |x|)) and gives it the sign of x.
 inline Floats Tanh(Floats x) {
   constexpr int32_t kSign = INT32_MIN;
   Floats y = 2.0f * (Floats)((Ints)x | kSign);
@@ -137,8 +140,8 @@ inline Doubles Tanh(Doubles x) {
 }
 
 // The half types are converted by arithmetic on bits or, with AVX-512, by its
-// instructions for float16. Neither depends on whether the thread's denormal
-// floats are taken for zeros.
+// instructions for float16. Neither depends on whether the thread treats
+// denormal floats as zeros.
 
 #ifdef __AVX512F__
 inline Floats FromFloat16(Halves half) {
@@ -148,14 +151,16 @@ inline Halves ToFloat16(Floats x) {
   return (Halves)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
 }
 #else
-// Numbers of both signs alike: with its exponent shifted into place, a number
-// is 2^-112 of what it should be; one without an exponent is a multiple of
-// 2^-24, had by a sum in which no denormal takes part.
+// Converts the magnitude and adds the sign at the end. Once a float16's
+// exponent is shifted to a float's place, the number is 2^-112 of its value, so
+// 112 is added to the exponent. A denormal float16 is a multiple of 2^-24. It
+// is computed by a subtraction that has no denormal float in it, since a thread
+// may treat these as zeros.
 inline Floats FromFloat16(Halves half) {
   const Words bits = __builtin_convertvector(half, Words);
   const Words magnitude = (bits & 0x7fff) << 13;
   Words normal = magnitude + (112u << 23);
-  // Infinity and NaN have the greatest exponent of either type.
+  // Infinity and NaN get the largest exponent of a float.
   normal += magnitude >= (31u << 23) ? Words{} + (112u << 23) : Words{};
   const Floats tiny = (Floats)(magnitude + (113u << 23)) - 6.103515625e-05f;
   const Words value = magnitude < (1u << 23) ? (Words)tiny : normal;
@@ -165,11 +170,12 @@ inline Floats FromFloat16(Halves half) {
 inline Halves ToFloat16(Floats x) {
   const Words bits = (Words)x;
   const Words magnitude = bits & 0x7fffffff;
-  // Half of the last place, less one, plus its lowest bit: a tie goes to even.
+  // To round to the nearest float16, and a tie to the even one, this adds half
+  // a unit of float16's last place, less one, plus the last place's bit.
   const Words rounded =
       magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1);
   Words half = rounded >> 13;
-  // Below the normal numbers: adding 0.5 rounds to a multiple of 2^-24.
+  // Below float16's normal numbers, adding 0.5 rounds to a multiple of 2^-24.
   const Words tiny = (Words)((Floats)magnitude + 0.5f) - (126u << 23);
   half = magnitude < (113u << 23) ? tiny : half;
   half = magnitude >= (143u << 23) ? Words{} + 0x7c00 : half;

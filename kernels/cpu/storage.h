@@ -1,5 +1,5 @@
-// The types that callers' tensors are stored in, and the types that are
-// computed in.
+// The types that callers' tensors are stored in, and the types that the network
+// computes in.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_STORAGE_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_STORAGE_H_
 
@@ -13,7 +13,7 @@
 
 namespace cudnn_rnn_tf {
 
-// Numbers as the bits they are stored in.
+// Half-precision numbers, represented by their bits.
 struct Float16 {
   uint16_t bits;
 };
@@ -21,7 +21,8 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// Rounds to the nearest number, or the even one of two.
+// Convert n numbers. They round to the nearest number, and a tie to the even
+// one.
 template <typename T>
 void Convert(const T* from, T* to, int64_t n) {
   std::copy_n(from, n, to);
@@ -39,7 +40,8 @@ inline void Convert(const float* from, Bfloat16* to, int64_t n) {
   Simd().conversions.to_bfloat16(n, from, &to->bits);
 }
 
-// A caller's parameters as numbers to compute with.
+// Returns a caller's parameters, which are converted to Compute when they are
+// read.
 template <typename Storage, typename Compute>
 Stored<Compute> StoredParams(const void* params) {
   if constexpr (std::is_same_v<Storage, Compute>) return {params};
@@ -48,7 +50,8 @@ Stored<Compute> StoredParams(const void* params) {
           }};
 }
 
-// Calls body(Storage(), Compute()): half types compute in float.
+// Calls body(Storage(), Compute()) with the types that tensors of this data
+// type are stored and computed in. Half types are computed in float.
 template <typename Body>
 void Dispatch(RnnDataType dtype, const Body& body) {
   switch (dtype) {

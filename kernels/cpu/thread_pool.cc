@@ -11,13 +11,14 @@ namespace cudnn_rnn_tf {
 namespace {
 
 // Waking a thread takes tens of microseconds, about as long as a small call, so
-// a helper waits awake for calls that follow each other. Not for longer: the
-// processor may be wanted by others.
+// a helper stays awake for this time in case another call follows. It is no
+// longer because others may want the processor.
 constexpr std::chrono::microseconds kAwake(200);
-// How often a thread looks at the job before it does something slower.
+// A waiting thread looks at the state this often before it does something
+// slower.
 constexpr int kLooks = 64;
 
-// An address stands for the thread.
+// Returns an address that identifies the calling thread.
 const void* ThisThread() {
   static thread_local const char thread = 0;
   return &thread;
@@ -38,7 +39,7 @@ class ThreadPool::Helpers {
       try {
         helpers_[i].thread = std::thread([this, i] { Work(i + 1); });
       } catch (const std::system_error&) {
-        return;  // The system has no more; fewer do as well.
+        return;  // The system has no more threads; fewer will do.
       }
     }
   }
@@ -63,8 +64,9 @@ class ThreadPool::Helpers {
     for (int64_t member = 1; member < members; ++member) {
       Helper& helper = helpers_[member - 1];
       if (!helper.is_asleep.load()) continue;
-      // Whoever is about to sleep has looked at the state before this, or will
-      // see it.
+      // The helper holds the lock from before it looks at the state until it
+      // sleeps. Once this thread has had the lock, the helper either sleeps,
+      // and is woken, or will see the new state.
       {
         const std::lock_guard<std::mutex> lock(mutex_);
       }
@@ -74,7 +76,8 @@ class ThreadPool::Helpers {
     state_.fetch_sub(kOpen);
     for (int looks = 0; state_.load(std::memory_order_acquire) & kInside;
          ++looks) {
-      // A helper that is about to leave may have lost its processor.
+      // A helper inside may have lost its processor, so this thread yields
+      // after a while.
       looks < kLooks ? Pause() : std::this_thread::yield();
     }
   }
@@ -86,20 +89,21 @@ class ThreadPool::Helpers {
     std::thread thread;
   };
 
-  // The state: the number of helpers in the job, whether another may come in,
-  // and the number of the job.
+  // The parts of state_: the number of helpers inside the job, whether the job
+  // is open for others, and the number of the job.
   static constexpr uint64_t kInside = 0xffff;
   static constexpr uint64_t kOpen = kInside + 1;
   static constexpr uint64_t kNextJob = 2 * kOpen;
 
-  // Whether a job is open that is not the member's last one and has work for
-  // it. Others let it pass, and fall asleep in the end.
+  // Returns whether a job is open that has work for the member and is not its
+  // last one. Members without work ignore the job and fall asleep after a
+  // while.
   bool IsFor(int64_t member, uint64_t state, uint64_t last_job) const {
     return (state & kOpen) && state / kNextJob != last_job &&
            member < members_.load(std::memory_order_relaxed);
   }
 
-  // Waits for a job. False at the end.
+  // Waits for a job. Returns false if the pool is being destroyed.
   bool Await(int64_t member, uint64_t last_job) {
     const auto start = std::chrono::steady_clock::now();
     do {
@@ -125,7 +129,7 @@ class ThreadPool::Helpers {
     while (Await(member, last_job)) {
       uint64_t state = state_.load();
       while (IsFor(member, state, last_job)) {
-        // The job may have been closed by now, or another opened.
+        // If this fails, the job may have been closed, or another one opened.
         if (!state_.compare_exchange_weak(state, state + 1)) continue;
         last_job = state / kNextJob;
         (*body_)(member);
@@ -171,8 +175,9 @@ bool ThreadPool::CallsFollow() const {
              kAwake;
 }
 
-// There are no threads to join, and what they waited for is in whatever state
-// they left it.
+// After a fork, the child process has no helper threads to join, and their
+// mutex and condition variables are in an unknown state. So it leaks the
+// helpers' objects and does not destroy them.
 void ThreadPool::AbandonAfterFork() {
   if (helpers_ && !helpers_->are_in_this_process()) {
     static_cast<void>(helpers_.release());

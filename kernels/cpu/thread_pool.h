@@ -10,29 +10,30 @@
 
 namespace cudnn_rnn_tf {
 
-// Threads that help a calling one. They start when they are first needed, look
-// for the next job for a moment after one, and sleep then. A process that was
-// forked starts its own.
+// Threads that help a calling thread. They start when they are first needed.
+// After a job, they stay awake for a moment in case another follows, and then
+// sleep. A forked process starts its own.
 class ThreadPool {
  public:
-  // Counts the calling thread.
+  // `num_threads` includes the calling thread.
   explicit ThreadPool(int64_t num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   // Calls body(0) on the calling thread, and body(member) for every member in
-  // [1, members) whose thread is there before that has returned. Of the members
-  // of a Schedule the first does what is left to do, so the rest would find
-  // nothing. In particular, while another thread's job is being run, body(0) is
-  // all. `members` is at most the number of threads.
+  // [1, members) whose thread has joined before body(0) returns. Threads that
+  // come later are not needed, because member 0 of a Schedule does all work
+  // that is left. While another thread's job runs, only body(0) is called.
+  // `members` is the number of threads at most.
   void Run(int64_t members, const std::function<void(int64_t)>& body);
 
-  // Notes that this thread has ended a call, whoever ran it.
+  // Records that this thread has ended a call, even if no helper took part in
+  // it.
   void NoteCall();
-  // Whether the last call was this thread's, and ended so lately that helpers
-  // still look for the next, or would if they had helped: its calls follow each
-  // other, are likely to go on, and no other thread's need the processors.
+  // Returns whether this thread made the last call, and ended it within the
+  // time that helpers stay awake after a job. Its calls are then likely to go
+  // on, and no other thread's calls need the processors.
   bool CallsFollow() const;
 
  private:

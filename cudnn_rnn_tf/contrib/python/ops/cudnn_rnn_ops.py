@@ -75,9 +75,9 @@ def _cudnn_rnn(
     num_proj: int | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """`cudnn_lstm` and the others in one, as contrib had it and programs call it.
+    """Does what `cudnn_lstm` and the others do, by mode; programs call this function of contrib's.
 
-    Where the mode has no cell states, `input_c` is not read and those returned are empty.
+    If the mode has no cell states, `input_c` is not read and the returned ones are empty.
 
     Raises:
         ValueError: if the mode is unknown, or a shape does not fit.
@@ -117,7 +117,7 @@ def check_input_mode(input_mode: str) -> None:
 
 
 def _get_num_params(rnn_mode: str, num_layers: int, direction: str) -> int:
-    """How many matrices, and how many biases, a network without projection has."""
+    """Returns how many matrices a network without projection has; it has as many biases."""
     config = RnnConfig(rnn_mode, num_layers, 1, 1, direction=direction)
     return len(config.layout.weight_shapes)
 
