@@ -17,20 +17,30 @@ def load(name: str) -> dict:
     return json.loads((RESULTS / name).read_text())
 
 
+# The flags of these modules are their own, so each has a process of its own.
+PROGRAMS = {
+    "cpu_threads": "import json; from benchmarks import cpu_threads as page; "
+    "print(page.page(json.loads((results / 'cpu_threads.json').read_text())))",
+    "gpu_lengths": "from benchmarks import gpu_lengths as page; "
+    "print(page._text(*page._read(results / 'gpu_lengths')))",
+}
+
+
 def test_pages_are_those_of_the_data_in_the_repository():
     assert (RESULTS / "cpu.md").read_text() == cpu_report.page(load("cpu.json"))
     assert (RESULTS / "gpu_speed.md").read_text() == gpu_page.page(load("gpu_speed.json"))
-    program = (
-        "import pathlib, sys; from benchmarks import gpu_lengths; "
-        "print(gpu_lengths._text(*gpu_lengths._read(pathlib.Path(sys.argv[1]))))"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", program, RESULTS / "gpu_lengths"],
-        cwd=RESULTS.parents[1],
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert (RESULTS / "gpu_lengths.md").read_text().strip() == printed.strip()
+    for name, program in PROGRAMS.items():
+        printed = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"import pathlib; results = pathlib.Path({str(RESULTS)!r}); {program}",
+            ],
+            cwd=RESULTS.parents[1],
+            capture_output=True,
+            text=True,
+        ).stdout
+        assert (RESULTS / f"{name}.md").read_text().strip() == printed.strip()
 
 
 # Keras takes twice as long, PyTorch three times, this package by cuDNN four times; in the last row,
