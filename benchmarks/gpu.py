@@ -136,10 +136,10 @@ def _tensorflow_results(
             tape.watch(inputs)
             outputs, new_states = call(inputs, states, True)
         gradients = tape.gradient(outputs, [inputs, *weights()], output_gradients=d_outputs)
-        # Gradients are computed only if something reads them, so they are assigned to variables. A
-        # step begins when the last one's gradients have been assigned, as if they changed the
-        # weights. Assigning costs no time when time is measured; adding needs no memory beyond the
-        # step's when memory is.
+        # Gradients are computed only if something reads them, so variables take them. A step begins
+        # when the variables have the last step's gradients, as if these changed the weights. To
+        # measure time, gradients are assigned, which takes no time; to measure memory, they are
+        # added, which takes no memory beyond the step's.
         taken = [
             (taker.assign_add if _MEMORY.value else taker.assign)(gradient, read_value=False)
             for taker, gradient in zip(takers, gradients, strict=True)

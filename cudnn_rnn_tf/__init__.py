@@ -12,7 +12,7 @@ from cudnn_rnn_tf import native
 try:
     import tensorflow as _tensorflow  # noqa: F401
 except ModuleNotFoundError as error:
-    # Without TensorFlow, cudnn_rnn_tf.native works on its own.
+    # If TensorFlow is missing, cudnn_rnn_tf.native still works.
     _missing = str(error)
 
     def __getattr__(name: str) -> _NoReturn:

@@ -29,20 +29,20 @@ _MAX_THREADS = 1024
 class CpuPredictor:
     """Runs a layer's inference on the CPU: calls the layer's kernels without TensorFlow.
 
-    A call takes microseconds beyond the arithmetic, where one of a `tf.function` takes hundreds,
-    and the weights are packed once, not in every call. Results are the layer's on the CPU, to the
-    bit. Any number of Python threads may call one predictor at the same time; the interpreter's
-    lock is free meanwhile. A predictor can be pickled, and so handed to other processes.
+    Apart from the arithmetic, a call takes microseconds, whereas one of a `tf.function` takes
+    hundreds, and the weights are packed once, not in every call. Results are the layer's on the
+    CPU, to the bit. Any number of Python threads may call one predictor at the same time, since the
+    interpreter's lock is released meanwhile. A predictor can be pickled for other processes.
 
     Args:
         layer: a built `CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` or `CudnnRNNRelu`. Its weights are
-            copied, as its compute dtype: what becomes of the layer afterwards is not seen. Of its
-            options, `time_major` and `go_backwards` hold; `return_sequences`, `return_state` and
-            `stateful` do not, since a call takes and returns all there is.
-        num_threads: threads that compute a call, the calling one included; None for as many as
-            the process has processors. Small calls are computed by one, unless a thread's calls
-            follow each other closely. Results do not depend on it. A call that comes while another
-            is computed by all threads is computed by its own.
+            copied, as its compute dtype, so later changes of the layer have no effect. Of its
+            options, `time_major` and `go_backwards` apply; `return_sequences`, `return_state` and
+            `stateful` do not, since a call always takes and returns all outputs and states.
+        num_threads: threads that compute a call, including the calling one; None for as many as
+            the process has processors. One thread computes a small call, unless a thread's calls
+            follow each other closely. Results do not depend on it. A call that comes while
+            another one uses all threads is computed by its own thread alone.
 
     Raises:
         TypeError: if `layer` is none of these, or `num_threads` no integer.

@@ -2,7 +2,7 @@
 
 The classes are those of `tf.contrib.cudnn_rnn`, with the methods that programs override. A saveable
 names the class of its converter, so a derived class can convert to other cells than contrib's, such
-as an LSTM cell without the bias of 1 that `BasicLSTMCell` adds to its forget gate.
+as `BasicLSTMCell`, which itself adds 1 to the bias of its forget gate.
 
 A cell joins the matrices of both sides. Its one bias is the sum of both sides' biases; when it is
 converted back, each side gets one half.

@@ -1,11 +1,11 @@
-"""What all tests share, and what is said of those that are left out."""
+"""Sets up what all tests share, and reports how many tests were left out."""
 
 import os
 import pathlib
 
-# Before TensorFlow is first imported.
+# This must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Tests start processes of their own, which find no memory where this one has taken all of a GPU's.
+# Tests start processes that need memory of the GPU, so this process must not take all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 import pytest
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
-    """Thousands of tests that would all be skipped are not collected."""
+    """Ignores GPU tests if there is no GPU, since thousands of tests would only be skipped."""
     is_of_gpus = collection_path.name.startswith("test_gpu")
     return True if is_of_gpus and not HAS_GPU else None
 
@@ -34,7 +34,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # Where pytest-xdist shares tests out, its workers deselect them, and all do so alike.
+    # With pytest-xdist, the workers deselect tests, and all of them deselect the same ones.
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["deselected"] = session.config.stash.get(DESELECTED, 0)
 
@@ -45,7 +45,7 @@ def pytest_testnodedown(node) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Config) -> None:
-    # Workers of pytest-xdist come here as well, each with its share.
+    # Workers of pytest-xdist call this too, each with its share of the tests.
     is_worker = hasattr(config, "workerinput")
     if (path := config.option.record_versions) and exitstatus == 0 and not is_worker:
         count = len(terminalreporter.getreports("passed"))
@@ -65,12 +65,12 @@ def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Co
 
 @pytest.fixture(autouse=True, scope="session")
 def full_precision():
-    """Products of float32 numbers in float32, on GPUs as well."""
+    """Makes GPUs multiply float32 numbers in float32."""
     tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 @pytest.fixture
 def on_cpu():
-    """Keeps a test of the CPU kernels on the CPU where there is a GPU as well."""
+    """Keeps a test of the CPU kernels on the CPU if there is a GPU."""
     with tf.device("CPU:0"):
         yield

@@ -1,4 +1,4 @@
-"""Layers of `cudnn_rnn_tf.contrib` in float64, and the graphs that they are tested in."""
+"""Makes layers of `cudnn_rnn_tf.contrib` in float64, and the graphs that test them."""
 
 import numpy as np
 import pytest
@@ -28,12 +28,12 @@ OPTIMIZERS = {
 
 
 def normal_initializer(shape, dtype=None, **_):
-    """So that the biases, too, are numbers of their own."""
+    """Draws random numbers, for biases that are not all zero."""
     return v1.random_normal(shape, stddev=0.5, dtype=dtype)
 
 
 def make(rnn_mode: str, *sizes: int, **options):
-    """A layer in float64 with weights and biases of their own."""
+    """Makes a layer in float64 with random weights and biases."""
     return LAYERS[rnn_mode](
         *(sizes or (2, 3)),
         dtype=tf.float64,
@@ -44,12 +44,12 @@ def make(rnn_mode: str, *sizes: int, **options):
 
 
 def in_graph(program):
-    """What the program returns of a session in a new graph, evaluated."""
+    """Returns what the program returns when it is called with a session in a new graph."""
     with tf.Graph().as_default(), v1.Session() as session:
         return program(session)
 
 
 def assert_close(values, expected):
     for value, other in zip(tf.nest.flatten(values), tf.nest.flatten(expected), strict=True):
-        # Numbers of ReLU networks can be large.
+        # ReLU networks can have large numbers, so there is a relative tolerance too.
         np.testing.assert_allclose(value, other, rtol=1e-12, atol=1e-12)

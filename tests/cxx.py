@@ -1,4 +1,4 @@
-"""Programs in C++ that tests compile, with sources of the package's."""
+"""Compiles C++ programs of tests, with sources of the package."""
 
 import os
 import pathlib
@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A program with the compiler of kernels also has the files that the compiler may include.
+# A program that uses the compiler of kernels also needs the files that the compiler may include.
 COMPILER = ["kernels/gpu/compiler.cc", "kernels/gpu/compiled_code_cache.cc"]
-# The cuDNN backend with what it stands on.
+# The sources of the cuDNN backend and of everything that it uses.
 CUDNN_BACKEND = [
     *sorted((ROOT / "kernels" / "gpu" / "cudnn").glob("*.cc")),
     *sorted((ROOT / "kernels" / "gpu" / "resident").glob("*.cc")),
@@ -26,7 +26,7 @@ CUDNN_BACKEND = [
 
 
 def include_folders() -> list[pathlib.Path]:
-    """Where CUDA's and cuDNN's headers are: TensorFlow's, or those of this machine."""
+    """Returns the folders of CUDA's and cuDNN's headers: TensorFlow's, or this machine's."""
     of_tensorflow = pathlib.Path(tf.sysconfig.get_include(), "third_party", "gpus")
     homes = [
         pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")),
@@ -40,7 +40,7 @@ def include_folders() -> list[pathlib.Path]:
 
 
 def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
-    """The device's sources, as the build's own script embeds them."""
+    """Returns the device's sources, embedded by the build's own script."""
     gpu = ROOT / "kernels" / "gpu"
     embedded = directory / "embedded_sources.cc"
     files = [gpu / "persistent" / "arguments.h", *gpu.glob("*/*.cu"), *gpu.glob("*/*.cuh")]
@@ -51,7 +51,7 @@ def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
 def compiled(
     directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
 ) -> pathlib.Path:
-    """The executable of a program in tests/programs and of sources."""
+    """Compiles a program in tests/programs with sources, and returns the executable."""
     if not shutil.which("g++"):
         pytest.skip("there is no g++ to compile the program with")
     if COMPILER[0] in sources:

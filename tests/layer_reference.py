@@ -1,4 +1,4 @@
-"""The Keras layers beside two things to compare them with: `reference` and Keras's own layers."""
+"""Helps to compare the Keras layers with `reference` and with Keras's own layers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,12 +16,12 @@ LAYERS = {
     "rnn_tanh": crnn.CudnnRNNTanh,
     "rnn_relu": crnn.CudnnRNNRelu,
 }
-# Keras stacks a GRU's gates as update, reset, candidate.
+# Keras stacks a GRU's gates in the order update, reset, candidate.
 _STOCK_ORDER = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
 
 def make(rnn_mode: str, *args: Any, **kwargs: Any) -> Any:
-    """A layer of the mode, by default of one layer with three units."""
+    """Makes a layer of the mode, by default of one layer with three units."""
     return LAYERS[rnn_mode](*(args or (1, 3)), **kwargs)
 
 
@@ -59,7 +59,7 @@ def forward(
     sequence_lengths: Sequence[int] | None = None,
     seed: Sequence[int] | None = None,
 ) -> reference.Forward:
-    """The reference's forward pass with the layer's weights; with a seed, dropout acts."""
+    """Runs the reference's forward pass with the layer's weights; with a seed, dropout acts."""
     config = config_of(layer)
     batch_axis = 1 if layer.time_major else 0
     batch_size, max_time = inputs.shape[batch_axis], inputs.shape[1 - batch_axis]
@@ -80,7 +80,7 @@ def forward(
 
 
 def stock_layer(layer: Any, **kwargs: Any) -> keras.layers.Layer:
-    """Keras's own layer with the weights of a built fused one of one layer and direction."""
+    """Returns Keras's own layer with the weights of a built fused layer of one direction."""
     weights, biases = layer.params_to_canonical()
     order = _STOCK_ORDER[layer.rnn_mode]
     gates = len(order)

@@ -1,4 +1,4 @@
-"""Random networks and data for comparing the ops with `reference`."""
+"""Draws random networks and data, to compare the ops with `reference`."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -13,16 +13,16 @@ import tensorflow as tf
 from cudnn_rnn_tf import native, ops
 from cudnn_rnn_tf.config import RnnConfig
 
-# Rounding to the type costs at most so much, relative to the number.
+# The largest relative error of rounding a number to the type.
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-# These are parts of the largest magnitude in a tensor. Sums of a few hundred products keep 14
-# digits in float64 and 6 in float32, in which the half types compute as well; `errors` has already
-# taken off what these lose by rounding their results.
+# The largest errors, as parts of the largest magnitude in a tensor. Sums of a few hundred products
+# keep 14 digits in float64 and 6 in float32, in which the half types compute as well. `errors` has
+# already subtracted what the half types lose by rounding their results.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-5, "bfloat16": 1e-5}
-# Where products round their factors to the half type as well, root mean squares of the errors: of
-# outputs and states, of gradients, and of gradients where a ReLU or a clip may see a rounded number
-# on the other side of its kink.
+# Root mean squares of the errors if products also round their factors to the half type: of outputs
+# and states; of gradients; and of gradients if a rounded number may be on the other side of the
+# kink of a ReLU or a clip.
 RMS_TOLERANCE = {"float16": (2e-3, 1e-2, 1e-1), "bfloat16": (1.6e-2, 8e-2, 5e-1)}
 
 
@@ -58,7 +58,7 @@ class Case:
 
 
 class Data(NamedTuple):
-    """What goes into a forward and a backward pass, in the type that the ops compute in."""
+    """The inputs of a forward and a backward pass, in the data's type."""
 
     inputs: np.ndarray
     states: tuple[np.ndarray, ...]
@@ -69,7 +69,7 @@ class Data(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What comes out, in the type that the ops compute in; states are h and an LSTM's c."""
+    """The results of both passes, in the data's type; states are h and an LSTM's c."""
 
     outputs: np.ndarray
     states: tuple[np.ndarray, ...]
@@ -85,7 +85,7 @@ class Results(NamedTuple):
 
 
 def mostly_slow(cases: Iterable[Any], every: int = 4) -> list[Any]:
-    """The cases as parameters of a test, all but one of so many slow: depth that proves kernels."""
+    """Returns the cases as parameters of a test, and marks all but one of every `every` as slow."""
     return [
         pytest.param(case, marks=[pytest.mark.slow] if index % every else [])
         for index, case in enumerate(cases)
@@ -102,7 +102,7 @@ def _random_case(rng: np.random.Generator, index: int) -> Case:
     rnn_mode = str(rng.choice(["lstm", "lstm", "gru", "rnn_tanh", "rnn_relu"]))
     is_lstm = rnn_mode == "lstm"
     size = rng.choice(["small", "long", "wide"], p=[0.86, 0.09, 0.05])
-    # From 129 units on, a row of the state is more than one block of the inner products.
+    # With 129 units or more, a row of the state is more than one block of the inner products.
     low, high = {"small": (1, 41), "long": (8, 34), "wide": (129, 420)}[size]
     num_units = int(rng.integers(low, high))
     input_size = int(rng.integers(1, 41))
@@ -143,10 +143,10 @@ def _random_case(rng: np.random.Generator, index: int) -> Case:
 
 
 def with_recurrent_dropout(case: Case) -> Case:
-    """The case in training, with a rate of its own.
+    """Returns the case in training, with a random rate of recurrent dropout.
 
-    Rates of 0.3 and less: what is kept is scaled up, at high rates so much that the recurrence
-    enlarges every rounding, and overflows float16.
+    Rates are at most 0.3. At high rates, numbers that are kept are scaled up so much that the
+    recurrence enlarges every rounding error, and overflows float16.
     """
     rate = float(np.random.default_rng(case.index).uniform(0.05, 0.3))
     config = dataclasses.replace(case.config, recurrent_dropout=rate)
@@ -172,10 +172,11 @@ def draw_data(case: Case, dtype: str, attempt: int = 0) -> Data:
 
     d_scales = [1.0, 1.0]
     if config.cell_clip and dtype in UNIT_ROUNDOFF:
-        # A final cell state is rounded before it is clipped, which may carry it over the clip.
+        # A final cell state is rounded before it is clipped, and rounding may carry it over the
+        # clip.
         d_scales[1] = 0.0
     weight_shapes, bias_shapes = reference.canonical_shapes(config)
-    # Preactivations of about 1, so that the gates do not saturate.
+    # With this scale, preactivations are about 1, so that the gates do not saturate.
     scale = max(config.num_units, config.input_size) ** -0.5
     return Data(
         inputs=draw(*lead, config.input_size),
@@ -191,10 +192,10 @@ def draw_data(case: Case, dtype: str, attempt: int = 0) -> Data:
 
 
 def draw_whole_numbers(index: int) -> tuple[Case, Data, Results]:
-    """A ReLU network whose numbers are all so small and whole that every type has them exactly.
+    """Draws a ReLU network of small whole numbers, which every type represents exactly.
 
-    Its sizes are beyond a block, a panel, a pair of what products have; the results are exact as
-    well, but for the rounding of the gradients of weights, which are sums over all steps.
+    Its sizes exceed a product's blocks, panels and pairs. The results are exact as well, except for
+    the gradients of weights, sums over all steps that are rounded.
     """
     rng = np.random.default_rng([index, 17])
     input_size, num_units = (int(rng.integers(1, high)) for high in (700, (90, 560)[index % 2]))
@@ -226,7 +227,7 @@ def draw_whole_numbers(index: int) -> tuple[Case, Data, Results]:
 
 
 def inexact_whole_numbers(index: int, dtype: str) -> list[str]:
-    """The names of the tensors that are not what they must be, to the bit."""
+    """Returns the names of the tensors that are not exactly what they must be."""
     case, data, expected = draw_whole_numbers(index)
 
     def cast(value: Any) -> Any:
@@ -243,11 +244,11 @@ def inexact_whole_numbers(index: int, dtype: str) -> list[str]:
 
 
 def draw_smooth_data(case: Case, dtype: str) -> tuple[Data, Results]:
-    """Data, and the reference's results of them, on which rounding moves nothing over a kink.
+    """Draws data for which rounding moves no number over a kink; returns the results as well.
 
-    A ReLU's argument on the wrong side of zero, or a cell state on the wrong side of the clip,
-    changes a gradient by all of itself. Data with such a number in reach of the type's rounding
-    are drawn again.
+    If a ReLU's argument is on the wrong side of zero, or a cell state on the wrong side of the
+    clip, a gradient is completely wrong. Data are drawn again if the type's rounding could move
+    a number so far.
     """
     reach = 1e-10 if dtype == "float64" else 1e-5
     for attempt in range(20):
@@ -259,7 +260,7 @@ def draw_smooth_data(case: Case, dtype: str) -> tuple[Data, Results]:
 
 
 def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
-    """The reference's forward pass and results, of `data` as they are."""
+    """Returns the reference's forward pass over `data`, and its results."""
     masks = recurrent_masks = None
     if case.is_training:
         masks = reference.dropout_masks(case.config, data.seed, case.max_time, case.batch_size)
@@ -293,7 +294,7 @@ def run_forward(
     unconnected_gradients: str = "none",
     **options: Any,
 ) -> Results:
-    """The results of a function like `ops.forward`, gradients by way of a tape."""
+    """Returns the results of a function like `ops.forward`, with gradients from a tape."""
     inputs, params = tf.constant(data.inputs), tf.constant(data.params)
     lengths = case.sequence_lengths
     states = [tf.constant(state) for state in data.states]
@@ -324,10 +325,10 @@ def run_forward(
 
 
 def errors(results: Results, expected: Results, dtype: str) -> dict[str, float]:
-    """How far each tensor is off, relative to the largest magnitude in it.
+    """Returns the error of each tensor, relative to the largest magnitude in it.
 
-    The half types compute in float32 and round once, when storing: that rounding, relative to
-    each number, is taken off first.
+    The half types compute in float32 and round once, when they are stored. The error of this
+    rounding, relative to each number, is subtracted first.
     """
     return {
         name: _error(value, expected.named()[name], dtype)
@@ -338,7 +339,7 @@ def errors(results: Results, expected: Results, dtype: str) -> dict[str, float]:
 def beyond_tolerance(
     case: Case, results: Results, expected: Results, dtype: str, rounds_factors: bool
 ) -> dict[str, float]:
-    """The errors of the tensors that are too far off."""
+    """Returns the errors of the tensors whose errors are too large."""
     if not rounds_factors:
         found = errors(results, expected, dtype)
         return {name: error for name, error in found.items() if not error <= TOLERANCE[dtype]}
@@ -353,12 +354,12 @@ def beyond_tolerance(
 
 
 def cpu_rounds_factors(dtype: str) -> bool:
-    """Whether products on this CPU round what they multiply to the type of the data."""
+    """Returns whether products on this CPU round their factors to the type of the data."""
     return dtype == "bfloat16" and native.info()["cpu_isa"] == "avx512bf16"
 
 
 def rms_errors(results: Results, expected: Results) -> dict[str, float]:
-    """The root mean squares of the errors over those of the numbers."""
+    """Returns the root mean squares of the errors, divided by those of the numbers."""
     return {
         name: rms_error(value, expected.named()[name])
         for name, value in results.named().items()
@@ -377,7 +378,7 @@ def _error(value: np.ndarray, expected: np.ndarray, dtype: str) -> float:
         return 0.0
     difference = np.abs(value.astype(np.float64) - expected)
     if dtype in ("float16", "bfloat16"):
-        tiny = 2.0**-25 if dtype == "float16" else 0.0  # Half the distance of denormals.
+        tiny = 2.0**-25 if dtype == "float16" else 0.0  # This is half the distance of denormals.
         difference = np.maximum(difference - np.abs(expected) * UNIT_ROUNDOFF[dtype] - tiny, 0.0)
     scale = np.abs(expected).max()
     return float(difference.max() / scale) if scale else float(difference.max())

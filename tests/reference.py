@@ -66,7 +66,7 @@ def split_params(config: Any, params: np.ndarray) -> tuple[list[np.ndarray], lis
 
 
 def join_params(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray]) -> np.ndarray:
-    """The opaque buffer of canonical weights and biases."""
+    """Returns the opaque buffer of canonical weights and biases."""
     return np.concatenate([tensor.ravel() for tensor in (*weights, *biases)])
 
 
@@ -76,7 +76,7 @@ class PseudoLayer(NamedTuple):
     input_weights: np.ndarray | None  # [G * H, fan_in]; None in skip_input mode.
     recurrent_weights: np.ndarray  # [G * H, P]
     projection: np.ndarray | None  # [P, H]
-    input_bias: np.ndarray  # [G * H], zeros where the bias mode has none.
+    input_bias: np.ndarray  # [G * H], zeros if the bias mode has none.
     recurrent_bias: np.ndarray
 
 
@@ -159,10 +159,10 @@ def philox4x32(counter: np.ndarray, key: np.ndarray, rounds: int = 10) -> np.nda
 def dropout_mask(
     seed: Sequence[int], layer: int, rate: float, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """What the output of `layer`, time-major of `shape`, is multiplied with.
+    """Returns the mask that the output of `layer`, time-major of `shape`, is multiplied by.
 
-    Element e takes word e % 4 of Philox4x32-10 with key seed[0] and the counter {e / 4 (48 bits),
-    layer (16 bits), seed[1] (64 bits)}, and is dropped where that word is below rate * 2^32.
+    Element e uses word e % 4 of Philox4x32-10 with key seed[0] and the counter {e / 4 (48 bits),
+    layer (16 bits), seed[1] (64 bits)}, and is dropped if that word is below rate * 2^32.
     """
     size = int(np.prod(shape))
     group = np.arange(-(-size // 4), dtype=np.uint64)
@@ -181,7 +181,7 @@ def dropout_mask(
 def dropout_masks(
     config: Any, seed: Sequence[int], max_time: int, batch_size: int
 ) -> list[np.ndarray] | None:
-    """The masks of all layers but the last; None without dropout."""
+    """Returns the masks of all layers but the last; None without dropout."""
     if not config.dropout:
         return None
     size = num_dirs(config) * (config.num_proj or config.num_units)
@@ -192,10 +192,9 @@ def dropout_masks(
 
 
 def recurrent_dropout_masks(config: Any, seed: Sequence[int], batch_size: int) -> np.ndarray | None:
-    """What each gate of each pseudo-layer multiplies h with, [L * D, G, B, P]; None without.
+    """Returns the masks that h is multiplied by for each gate, [L * D, G, B, P]; or None.
 
-    The array's elements have the masks that outputs of layer 65535 would have, one more than there
-    can be.
+    The array has the mask that outputs of layer 65535 would have, whose outputs never get one.
     """
     if not config.recurrent_dropout:
         return None
@@ -213,7 +212,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _clip(config: Any, c: np.ndarray) -> tuple[np.ndarray, Any, Any]:
-    """Clipped cell states, where they move with `c`, and their distances from the clip."""
+    """Returns clipped cell states, where clipping changes none, and distances from the clip."""
     clip = float(np.float32(config.cell_clip))
     if not clip:
         return c, True, np.inf
@@ -252,7 +251,7 @@ def _step_forward(config: Any, p: PseudoLayer, mask, x, h, c) -> tuple[Any, Any,
 
 
 def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
-    """The gradients by x, h, c and, as a PseudoLayer, by the parameters."""
+    """Returns the gradients for x, h, c and, as a PseudoLayer, for the parameters."""
     direct_dh = 0.0
     previous_dc = None
     d_projection = None
@@ -309,12 +308,12 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
 
 @dataclasses.dataclass
 class Forward:
-    """What a forward pass returns and leaves for its backward pass."""
+    """The results of a forward pass, and what it leaves for its backward pass."""
 
     outputs: np.ndarray
     states: tuple[np.ndarray, ...]
-    # The smallest distance of a number from the place where its function has a kink: of a ReLU's
-    # argument from 0, of a cell state from the clip. Below rounding, gradients may differ.
+    # The smallest distance of a number from a kink of its function: of a ReLU's argument from 0, of
+    # a cell state from the clip. If rounding can exceed it, gradients may differ.
     margin: float
     config: Any
     time_major: bool
@@ -332,7 +331,7 @@ class Gradients(NamedTuple):
 
 
 def _swap(array: np.ndarray, time_major: bool) -> np.ndarray:
-    """To time-major or back, in float64."""
+    """Changes an array to time-major or back, in float64."""
     array = np.asarray(array, np.float64)
     return array if time_major else array.swapaxes(0, 1)
 
@@ -397,7 +396,7 @@ def forward(
                     h,
                     c,
                 )
-                # A sequence that has ended, or in reverse not begun, holds its state.
+                # A sequence that has ended, or that has not begun in reverse, keeps its state.
                 h = np.where(valid[t], new_h, h)
                 c = None if c is None else np.where(valid[t], new_c, c)
                 output[t] = np.where(valid[t], new_h, 0.0)

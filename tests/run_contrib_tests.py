@@ -16,7 +16,7 @@ import run_keras_tests
 
 FOLDER = "tensorflow/contrib/cudnn_rnn/python/kernel_tests"
 FILES = ("cudnn_rnn_test.py", "cudnn_rnn_ops_test.py")
-# Written as the tests' conftest.py, which pytest runs before it imports them.
+# This becomes the tests' conftest.py, which pytest runs before it imports the tests.
 CONFTEST = '''\
 import builtins
 import collections.abc

@@ -19,7 +19,7 @@ import keras
 
 FILES = ("lstm_test.py", "gru_test.py", "simple_rnn_test.py", "bidirectional_test.py")
 IMPORT = "from keras.src import layers\n"
-# `layers` with four classes exchanged: all that the tests see of the change.
+# This is `layers` with four classes exchanged, which is all that the tests see of the change.
 CHANGED_IMPORT = """\
 import types as _types
 
@@ -33,7 +33,7 @@ for _name in ("LSTM", "GRU", "SimpleRNN", "Bidirectional"):
 
 
 def find_tests(source: pathlib.Path) -> dict[str, str]:
-    """The test files' texts by name.
+    """Returns the test files' texts by name.
 
     Raises:
         ValueError: if the folder is not the source of the version of Keras that is installed, or a
@@ -84,7 +84,7 @@ def run(tests: dict[str, str], pytest_options: list[str]) -> list[tuple[str, str
 
 
 def report(results: list[tuple[str, str]], what: str) -> int:
-    """Prints what did not pass and how many did; returns the exit status."""
+    """Prints which tests did not pass and how many did; returns the exit status."""
     for name, outcome in results:
         if outcome != "passed":
             print(f"{name} {outcome}")

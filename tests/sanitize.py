@@ -16,7 +16,8 @@ import sysconfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILDS = ROOT / ".venv" / "sanitize"
-# Where kernels map programs to more places than ThreadSanitizer knows, it needs the usual ones.
+# Some kernels map programs to addresses that ThreadSanitizer does not know. Without randomization,
+# it gets the usual ones.
 FIXED_ADDRESSES = ["setarch", "--addr-no-randomize"]
 
 
@@ -40,7 +41,8 @@ def build(name: str, sanitizers: str, with_ops: bool, *targets: str) -> pathlib.
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    # The libraries are found by file name where they lie, beside a copy of the Python files.
+    # The package finds the libraries by file name in the build's directory, beside a copy of the
+    # Python files.
     selected = [argument for target in targets for argument in ("--target", target)]
     subprocess.run([cmake, "--build", directory, *selected], check=True, stdout=subprocess.DEVNULL)
     return directory
@@ -54,7 +56,7 @@ def run(*command: object, **environment: str) -> None:
 def watch_threads() -> None:
     directory = build("thread", "thread", False, "predictor_in_many_threads")
     program = directory / "predictor_in_many_threads"
-    # One thread, whose calls follow each other, has helpers; eight are in each other's way.
+    # A single thread whose calls follow each other gets helpers; eight threads compete for them.
     for threads, calls in ((1, 3000), (8, 300)):
         run(*FIXED_ADDRESSES, program, threads, calls)
 
@@ -75,11 +77,13 @@ def watch_memory(targets: str, with_ops: bool, seconds: float, seed: int) -> Non
         for library in ("libasan.so", "libubsan.so", "libstdc++.so.6")
     ]
     run(
-        # Without the .pth files, by which the editable installation would come first.
+        # Without site, no .pth files are read, so that the editable installation does not come
+        # first.
         *(sys.executable, "-S", ROOT / "tests" / "fuzz" / "fuzz.py"),
         *(f"--targets={targets}", f"--seconds={seconds}", f"--seed={seed}"),
         PYTHONPATH=os.pathsep.join([str(package), sysconfig.get_path("purelib")]),
-        # Before Python, which is not built with them; its own memory is not returned at its end.
+        # The libraries must be loaded before Python, which is not built with them. Leaks are not
+        # detected because Python does not return its own memory at its end.
         LD_PRELOAD=" ".join(libraries),
         ASAN_OPTIONS="detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:"
         "max_allocation_size_mb=8192",

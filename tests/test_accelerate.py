@@ -1,4 +1,4 @@
-"""`accelerate`, which has the fused ops run the recurrent layers of a model that exists."""
+"""Tests `accelerate`, after which fused ops run the recurrent layers of an existing model."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def sequential() -> tuple[keras.Model, np.ndarray]:
 
 
 def stacked() -> tuple[keras.Model, np.ndarray]:
-    """Three stacks in a row, and a layer on them that is no part of one."""
+    """Returns a model with three stacks in a row, and a layer above that belongs to none."""
     model = keras.Sequential([keras.Input((6,)), layers.Embedding(7, 3, mask_zero=True)])
     for _ in range(2):
         model.add(layers.Bidirectional(layers.LSTM(4, return_sequences=True)))
@@ -46,12 +46,12 @@ def stacked() -> tuple[keras.Model, np.ndarray]:
 
 
 def branched() -> tuple[keras.Model, np.ndarray]:
-    """A stack with a mask that is not padded, and layers in a row that are not one."""
+    """Returns a model with a stack under an unpadded mask, and layers that are no stack."""
     inputs = keras.Input((6, 4))
     x = layers.Masking(7.0)(inputs)
     for name in ("first", "second", "third"):
         x = layers.LSTM(4, return_sequences=True, name=name)(x)
-    # This one is read twice.
+    # This layer's outputs are read twice.
     y = layers.GRU(4, return_sequences=True, name="read")(x)
     z = layers.GRU(4, return_sequences=True, name="reader")(y)
     z = layers.GRU(4, return_sequences=True, name="other_units_follow")(z)
@@ -65,7 +65,7 @@ def branched() -> tuple[keras.Model, np.ndarray]:
 
 
 def functional() -> tuple[keras.Model, np.ndarray]:
-    """With a model in it, a layer used twice, states, wrappers, and what cannot be fused."""
+    """Returns a model with a nested model, a shared layer, states, wrappers and unfused layers."""
     inputs = keras.Input((6, 4))
     shared = layers.LSTM(4, return_sequences=True, name="shared")
     nested = keras.Sequential(
@@ -106,7 +106,8 @@ def recurrent_types(model: keras.Model) -> list[type]:
 )
 def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly, capsys):
     model, inputs = make()
-    # Where the graph has nothing of its own, running without one is quicker than making it.
+    # If a graph shows nothing that eager calls do not, eager calls are used, which are quicker than
+    # making it.
     options = {"jit_compile": False, "run_eagerly": eagerly}
     model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **options)
     targets = draw(len(inputs), model.output_shape[-1])
@@ -119,7 +120,7 @@ def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly, capsys)
     np.testing.assert_allclose(
         fast.predict(inputs, verbose=0), model.predict(inputs, verbose=0), atol=1e-5
     )
-    # Dropout is the same, since it comes from the seeds' states.
+    # Dropout is the same, because its masks come from the seeds' states.
     histories = [
         each.fit(inputs, targets, epochs=2, shuffle=False, verbose=0).history
         for each in (fast, model)
@@ -128,7 +129,7 @@ def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly, capsys)
         np.testing.assert_allclose(histories[0][name], expected, rtol=1e-4)
     for received, expected in zip(fast.weights, model.weights, strict=True):
         np.testing.assert_allclose(received, expected, atol=1e-4)
-    # The model itself stays Keras's.
+    # The model itself still has Keras's layers.
     assert not any(issubclass(kind, DROP_INS) for kind in recurrent_types(model))
 
 
@@ -238,7 +239,7 @@ def test_dropout_of_one_rate_is_part_of_a_stack(rates, sizes, capsys):
 
 
 def test_dropout_in_a_functional_model():
-    """What else reads it, or what it reads, keeps it out of a stack."""
+    """If another layer also reads its input or its output, a dropout layer is in no stack."""
     inputs = keras.Input((6, 4))
     x = layers.GRU(4, return_sequences=True, name="first")(inputs)
     x = layers.Dropout(0.3, name="inner")(x)
@@ -256,7 +257,7 @@ def test_dropout_in_a_functional_model():
 
 @pytest.mark.usefixtures("on_cpu")
 def test_dropout_in_a_stack_is_what_dropout_between_its_layers_would_be(tmp_path):
-    """With the op's masks; anew in each call, and again with the same seed."""
+    """The masks are the op's: they differ from call to call, and the same seed repeats them."""
     parts = [drop_ins.GRU(4, return_sequences=True, dtype="float64") for _ in range(3)]
     dropouts = [layers.Dropout(0.4, seed=seed, dtype="float64") for seed in (5, 6)]
     stack = drop_ins.Stack([parts[0], dropouts[0], parts[1], dropouts[1], parts[2]])
@@ -287,7 +288,7 @@ def test_files_of_stacks(tmp_path):
     fast.save(tmp_path / "fast.keras")
     loaded = keras.saving.load_model(tmp_path / "fast.keras")
     np.testing.assert_array_equal(loaded(inputs), expected)
-    # A fused model stays what it is when it is accelerated once more.
+    # Accelerating a fused model once more changes nothing.
     again = crnn.accelerate(loaded)
     np.testing.assert_array_equal(again(inputs), expected)
 
@@ -295,7 +296,7 @@ def test_files_of_stacks(tmp_path):
 @pytest.mark.parametrize("return_sequences", [True, False])
 @pytest.mark.parametrize("wrap", [lambda layer, **_: layer, drop_ins.Bidirectional])
 def test_a_stack_computes_what_its_layers_do(wrap, return_sequences):
-    """With any mask, and in a half type."""
+    """The results agree with any mask, and in a half type."""
     mask = np.random.default_rng(1).random((5, 6)) > 0.3
     mask[0], mask[1, 3:] = False, False
     for dtype, tolerance in (("float64", 1e-12), ("mixed_float16", 1e-2)):

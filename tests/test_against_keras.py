@@ -13,13 +13,13 @@ import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
 
-# These are parts of the largest magnitude in a tensor. Two programs that add up a few hundred
-# products in different orders agree in 13 digits in float64 and in 6 in float32; steps and layers
-# cost one more.
+# The largest errors, as parts of the largest magnitude in a tensor. Two programs that add up a few
+# hundred products in different orders agree in 13 digits in float64 and in 6 in float32; steps and
+# layers cost one more.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 
 BATCH_SIZE, MAX_TIME, INPUT_SIZE, NUM_UNITS = 4, 6, 5, 7
-# With an empty sequence. Keras's masks are as free as they like; these are padded on the right.
+# One sequence is empty. Keras allows any masks, but these are padded on the right.
 LENGTHS = (3, 6, 0, 1)
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -49,7 +49,7 @@ class Network:
 
 
 def make_keras_layers(network: Network) -> list[keras.layers.Layer]:
-    """The stack, one Keras layer per layer, with random biases."""
+    """Makes the stack, one Keras layer per layer, with random biases."""
     options = {
         "units": NUM_UNITS,
         "use_bias": network.use_bias,
@@ -59,7 +59,8 @@ def make_keras_layers(network: Network) -> list[keras.layers.Layer]:
     }
     layers = []
     for index in range(network.num_layers):
-        # Only the first layer reads its input backwards: it hands on what it wrote, as written.
+        # Only the first layer reads its input backwards; the others read its outputs in the order
+        # in which it wrote them.
         options["go_backwards"] = network.go_backwards and index == 0
         options["bias_initializer"] = keras.initializers.RandomNormal(seed=10 + index)
         options["kernel_initializer"] = keras.initializers.GlorotUniform(seed=20 + index)
@@ -84,7 +85,7 @@ def make_fused_layer(network: Network, **options: Any) -> crnn.CudnnLSTM:
         "rnn_tanh": crnn.CudnnRNNTanh,
         "rnn_relu": crnn.CudnnRNNRelu,
     }[network.rnn_mode]
-    # Keras has two bias sets in its GRU only.
+    # Only Keras's GRU has two bias sets.
     with_bias = "double" if network.rnn_mode == "gru" else "single_input"
     return layer_class(
         network.num_layers,
@@ -98,7 +99,7 @@ def make_fused_layer(network: Network, **options: Any) -> crnn.CudnnLSTM:
 
 
 def opaque_buffer(network: Network, weights: Sequence[Any]) -> np.ndarray:
-    """Keras's weights, or their gradients, in the order of the opaque buffer.
+    """Returns Keras's weights, or their gradients, in the order of the opaque buffer.
 
     Keras stacks the gates as i f c o and z r h, cuDNN as i f c o and r z h.
     """
@@ -130,11 +131,11 @@ def draw_states(network: Network, seed: int) -> list[tf.Tensor]:
 def run_keras(
     network: Network, layers: Sequence[Any], inputs: tf.Tensor, states: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Outputs, with zeros past each sequence's end, and states as the fused layers have them."""
+    """Returns outputs, zero past each sequence's end, and states as the fused layers have them."""
     mask = tf.sequence_mask(LENGTHS, MAX_TIME) if network.masked else None
     outputs, final = inputs, [[] for _ in states]
     for index, layer in enumerate(layers):
-        # Keras lists the states of the forward direction, then those of the backward one.
+        # Keras lists the states of the forward direction before those of the backward one.
         first = index * network.num_dirs
         initial = [
             state[:, first + direction] for direction in range(network.num_dirs) for state in states
@@ -143,12 +144,12 @@ def run_keras(
         for position, state in enumerate(returned):
             final[position % network.num_states].append(state)
         if network.masked and network.go_backwards and index == 0:
-            # Keras has the padding in front now.
+            # Keras now has the padding at the beginning, so it is moved back to the end.
             outputs = tf.reverse_sequence(tf.reverse(outputs, [1]), LENGTHS, seq_axis=1)
     if network.masked:
         outputs = tf.where(mask[..., tf.newaxis], outputs, tf.zeros_like(outputs))
     if network.masked and network.go_backwards:
-        # The fused layer, too, returns what it wrote with the padding in front.
+        # The fused layer also returns its outputs with the padding at the beginning.
         outputs = tf.reverse(tf.reverse_sequence(outputs, LENGTHS, seq_axis=1), [1])
     return outputs, [tf.stack(parts, axis=1) for parts in final]
 
@@ -215,7 +216,7 @@ def test_agrees_with_keras(network):
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one_way", "both_ways"])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 def test_returns_what_keras_returns(rnn_mode, bidirectional, return_sequences, return_state):
-    """With default initial states and masks that come from an Embedding, in a functional model."""
+    """A functional model has default initial states, and masks that come from an Embedding."""
     network = Network(rnn_mode, "float32", bidirectional=bidirectional)
     token_ids = np.array([[1, 2, 3, 0, 0], [4, 4, 1, 2, 3], [2, 0, 0, 0, 0]])
     options = {"return_sequences": return_sequences, "return_state": return_state}
@@ -235,7 +236,8 @@ def test_returns_what_keras_returns(rnn_mode, bidirectional, return_sequences, r
     fused_outputs, *fused_states = returned_by(fused)
 
     if return_sequences:
-        # Keras repeats the last output, or writes zeros, past a sequence's end.
+        # Past a sequence's end, Keras repeats the last output or writes zeros, so these are not
+        # compared.
         padding = token_ids == 0
         assert np.all(fused_outputs[padding] == 0)
         outputs = np.where(padding[..., np.newaxis], 0, outputs)

@@ -14,16 +14,16 @@ from cudnn_rnn_tf.config import RnnConfig
 
 torch = pytest.importorskip("torch")
 
-# Networks this small gain nothing from threads that wait for one another.
+# Networks this small gain nothing from several threads, which wait for each other.
 torch.set_num_threads(1)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN"),
 ]
 
-# These are parts of the largest magnitude in a tensor. Two programs that add up a few hundred
-# products in different orders agree in 13 digits in float64 and in 6 in float32; steps and layers
-# cost one more.
+# The largest errors, as parts of the largest magnitude in a tensor. Two programs that add up a few
+# hundred products in different orders agree in 13 digits in float64 and in 6 in float32; steps and
+# layers cost one more.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -73,7 +73,7 @@ class Data(NamedTuple):
 
 
 class Results(NamedTuple):
-    """In PyTorch's layout, the parameters and their gradients as an opaque buffer."""
+    """Results in PyTorch's layout; the parameters' gradients are an opaque buffer."""
 
     outputs: np.ndarray
     states: tuple[np.ndarray, ...]
@@ -88,7 +88,7 @@ def random_case(rng: np.random.Generator, index: int) -> Case:
     batch_size, max_time = (int(n) for n in rng.integers(1, 8, size=2))
     lengths = None
     if rng.random() < 0.5:
-        # PyTorch knows no empty sequences.
+        # PyTorch does not allow empty sequences.
         lengths = tuple(int(n) for n in rng.integers(1, max_time + 1, size=batch_size))
     return Case(
         index=index,
@@ -153,9 +153,9 @@ def make_torch_module(case: Case) -> Any:
 
 
 def opaque_buffer(case: Case, parameters: dict[str, np.ndarray]) -> np.ndarray:
-    """PyTorch's parameters, or their gradients, in the order of the opaque buffer.
+    """Returns PyTorch's parameters, or their gradients, in the order of the opaque buffer.
 
-    PyTorch stacks the gates i f g o and r z n: cuDNN's order.
+    PyTorch stacks the gates in cuDNN's order, i f g o and r z n.
     """
 
     def canonical(kinds: tuple[str, ...]) -> Iterator[np.ndarray]:

@@ -13,7 +13,7 @@ MASK = np.arange(5) < np.array(LENGTHS)[:, None]
 
 
 def wrapped(rnn_mode: str, merge_mode: str | None = "concat", **options):
-    """One of this package's layers and one of Keras's with the same weights, each wrapped."""
+    """Returns a layer of this package and one of Keras's with the same weights, each wrapped."""
     fused = keras.layers.Bidirectional(make(rnn_mode, **options), merge_mode=merge_mode)
     fused.build((None, None, 4))
     for seed, layer in enumerate((fused.forward_layer, fused.backward_layer)):
@@ -50,7 +50,7 @@ def test_agrees_with_stock_layers(rnn_mode, merge_mode, return_sequences, masked
 
 @pytest.mark.parametrize("rnn_mode", MODES)
 def test_mask_of_an_embedding(rnn_mode):
-    """Keras hands the mask on by itself, eagerly and in a functional model."""
+    """Keras itself passes on the mask, eagerly and in a functional model."""
     fused, stock = wrapped(rnn_mode, return_sequences=True)
     ids = tf.where(MASK, 1 + np.arange(20).reshape(4, 5) % 7, 0)
     embedding = keras.layers.Embedding(8, 4, mask_zero=True)
@@ -68,7 +68,7 @@ def test_mask_of_a_backward_layer_is_that_of_its_outputs():
 
 
 def test_time_major_is_an_error():
-    """Keras turns the second dimension around."""
+    """Keras's wrapper reverses the second dimension, so that must be time."""
     with pytest.raises(ValueError, match="time_major=False"):
         keras.layers.Bidirectional(make("gru", time_major=True))
     with pytest.raises(ValueError, match="time_major=False"):

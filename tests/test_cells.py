@@ -9,7 +9,7 @@ import pytest
 import cudnn_rnn_tf as crnn
 
 BATCH_SIZE, MAX_TIME, INPUT_SIZE, NUM_UNITS = 3, 5, 4, 6
-# The same sums of some ten products, in float64.
+# Both compute the same sums of some ten products, in float64.
 TOLERANCE = {"rtol": 0, "atol": 1e-12}
 
 CELLS = {"lstm": crnn.CudnnCompatibleLSTMCell, "gru": crnn.CudnnCompatibleGRUCell}
@@ -39,7 +39,7 @@ def make_fused(mode: str, num_layers: int = 1, use_bias: bool = True, **options:
 
 
 def make_cells(mode: str, fused: Any) -> list[Any]:
-    """One cell per pseudo-layer, with that one's weights."""
+    """Makes one cell per pseudo-layer, with the weights of the pseudo-layer."""
     weights, biases = fused.params_to_canonical()
     cells, count = [], NUM_CANONICAL[mode]
     for index in range(fused.num_layers * fused.num_dirs):
@@ -90,7 +90,7 @@ def test_two_directions(mode):
 
 @with_modes
 def test_step_by_step(mode):
-    """The loop that a decoder writes."""
+    """A decoder would call the cell in a loop like this."""
     fused = make_fused(mode)
     (cell,) = make_cells(mode, fused)
     inputs = draw_inputs()
@@ -103,7 +103,7 @@ def test_step_by_step(mode):
 
 @with_modes
 def test_biases_start_at_zero(mode):
-    """Unlike Keras's LSTM, whose forget gate has a bias of one."""
+    """In Keras's LSTM, in contrast, the forget gate has a bias of one."""
     cell = CELLS[mode](NUM_UNITS)
     cell.build((None, INPUT_SIZE))
     assert np.all(np.asarray(cell.bias) == 0)
@@ -127,7 +127,7 @@ def test_config_round_trip(mode):
     assert restored.get_config() == config
 
 
-# Keras's own, when it writes a variable to a file.
+# Keras itself causes this warning when it writes a variable to a file.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @with_modes
 def test_keras_file(mode, tmp_path):

@@ -1,4 +1,4 @@
-"""The example, run as its users run it, on a small text and a small model."""
+"""Runs the example as its users do, on a small text and with a small model."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
-# One worker of pytest-xdist takes them all: what they share is made once.
+# One worker of pytest-xdist runs all of them, so that the shared fixtures are made once.
 pytestmark = pytest.mark.xdist_group("char_lm")
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
@@ -42,7 +42,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def text_path(tmp_path_factory):
-    """Random words: a letter follows from those before it, but seldom from the last one alone."""
+    """Writes random words: a letter follows from those before, but seldom from the last alone."""
     rng = random.Random(0)
     words = [rng.choice(WORDS.split()) + rng.choice(["", "", "", ".\n"]) for _ in range(12_000)]
     path = tmp_path_factory.mktemp("text") / "text.txt"
@@ -57,7 +57,7 @@ def command(text_path, output_dir, **changed):
 
 
 def environment(**extra):
-    # Runs are compared to the last bit, which no GPU promises.
+    # GPUs are hidden, because runs are compared to the last bit, which no GPU guarantees.
     return {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **extra}
 
 
@@ -73,7 +73,7 @@ def run(text_path, output_dir, **changed):
 
 
 def read_history(output_dir):
-    """Bits per character of the training steps, and of the held-out text by step."""
+    """Returns bits per character of the training steps, and of the held-out text by step."""
     records = [json.loads(line) for line in (output_dir / "history.jsonl").read_text().splitlines()]
     training = [record for record in records if "bits_per_char" in record]
     assert [record["step"] for record in training] == list(range(1, len(training) + 1))
@@ -91,15 +91,16 @@ def assert_same_course(actual_dir, expected_dir):
         read_history, (actual_dir, expected_dir)
     )
     last = len(expected)
-    # Float32 sums in another order differ by about 1e-7 of their values. A hundred times that is
-    # room for what the steps add up to, and far from what a wrong state or mask would do.
+    # Float32 sums in another order differ by about 1e-7 of their values. The tolerance is a hundred
+    # times that, since differences add up over the steps. A wrong state or mask would make a far
+    # larger difference.
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
     np.testing.assert_allclose(actual_held_out[last], expected_held_out[last], rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
 def finished(text_path, tmp_path_factory):
-    """A run from beginning to end: its output and its directory."""
+    """Runs the example from beginning to end; returns its output and its directory."""
     directory = tmp_path_factory.mktemp("finished")
     done = run(text_path, directory, sample_chars=60)
     assert done.returncode == 0, done.stderr
@@ -108,9 +109,10 @@ def finished(text_path, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_dropout(text_path, tmp_path_factory):
-    """The directory of a run that replicas must repeat: dropout masks are each replica's own.
+    """Returns the directory of a run without dropout, whose masks differ between replicas.
 
-    It takes in one go what the others interrupt with an evaluation and a checkpoint.
+    Runs with replicas must repeat it. It trains in one go, which the other runs interrupt for an
+    evaluation and a checkpoint.
     """
     directory = tmp_path_factory.mktemp("without_dropout")
     changed = {"steps_per_epoch": 2 * STEPS_PER_EPOCH, "epochs": 1, "dropout": 0}
@@ -121,7 +123,7 @@ def without_dropout(text_path, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def char_lm():
-    """The example as a module."""
+    """Imports the example as a module."""
     sys.path.insert(0, str(EXAMPLES))
     try:
         module = importlib.import_module("char_lm")
@@ -148,7 +150,7 @@ def test_reports_and_files(finished):
     num_chars = len(set(WORDS + ".\n")) + 1
     assert summary["bits_before"] == pytest.approx(math.log2(num_chars), abs=0.3)
     assert summary["bits_after"] < summary["bigram_bits"] < summary["unigram_bits"]
-    # The CPU runs the same op on the same numbers.
+    # The difference is zero, because the CPU runs the same op on the same numbers.
     assert summary["restored_difference"] == 0
     assert (directory / "loss.png").read_bytes().startswith(b"\x89PNG\r\n")
     sample = (directory / "sample.txt").read_text()
@@ -162,8 +164,8 @@ def test_reports_and_files(finished):
 
 
 def test_saved_model_has_the_reported_loss(finished, text_path, char_text):
-    # Reading the held-out text bit by bit with states carried by hand is what the reported number
-    # is about, and uses nothing of the example's model, states or batches.
+    # The reported number is about reading the held-out text part by part, with states that are
+    # carried along. This test does that without the example's model, states or batches.
     directory = finished[1]
     step = tf.saved_model.load(str(directory / "saved_model")).signatures["step"]
     held_out = char_text.make_corpus(text_path.read_text(), BATCH_SIZE, 24).held_out
@@ -181,7 +183,7 @@ def test_saved_model_has_the_reported_loss(finished, text_path, char_text):
         )
     bits = float(tf.reduce_mean(tf.concat(nats, axis=1))) / math.log(2)
     summary = json.loads((directory / "summary.json").read_text())
-    # Float32 means over 2,000 numbers, summed in another order.
+    # Both are float32 means over 2,000 numbers, summed in another order.
     assert bits == pytest.approx(summary["bits_after"], rel=1e-5)
 
 
@@ -201,7 +203,7 @@ def test_baselines(char_text):
         expected_unigram -= math.log2(unigram[after]) / 112
         smoothed = (pairs[before, after] + unigram[after]) / (firsts[before] + 1)
         expected_bigram -= math.log2(smoothed) / 112
-    # Float64 sums of a hundred numbers.
+    # Both are float64 sums of a hundred numbers.
     assert char_text.baseline_bits(corpus) == pytest.approx(
         (expected_unigram, expected_bigram), rel=1e-12
     )
@@ -212,7 +214,7 @@ def test_streams_read_on(char_text):
     batches = iter(char_text.stream_batches(tf.distribute.get_strategy(), text, 4, 5))
     inputs, targets = zip(*(next(batches) for _ in range(11)), strict=True)
     inputs, targets = np.concatenate(inputs, axis=1), np.concatenate(targets, axis=1)
-    # Rows start 12 apart and read on around the end of the text.
+    # Rows start 12 characters apart and continue at the beginning when they reach the text's end.
     np.testing.assert_array_equal(inputs, (np.arange(55) + [[0], [12], [24], [36]]) % 50)
     np.testing.assert_array_equal(targets, (inputs + 1) % 50)
     later = char_text.stream_batches(tf.distribute.get_strategy(), text, 4, 5, first_step=9)
@@ -237,7 +239,7 @@ def test_goes_on_exactly_after_kill(finished, text_path, tmp_path):
     history = tmp_path / "history.jsonl"
     deadline = time.monotonic() + 120
     try:
-        # Past a checkpoint, so that steps are lost and must be repeated.
+        # The kill comes after a checkpoint, so that steps are lost and must be repeated.
         while not (history.exists() and f'"step": {STEPS_PER_EPOCH + 3},' in history.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.002)
@@ -246,7 +248,7 @@ def test_goes_on_exactly_after_kill(finished, text_path, tmp_path):
         process.wait()
     killed_at = len(read_history(tmp_path)[0])
     assert STEPS_PER_EPOCH < killed_at < EPOCHS * STEPS_PER_EPOCH
-    # The worst moment: half a line is written.
+    # This is the state after a kill at the worst moment: half a line is written.
     history.write_text(history.read_text() + '{"step": 1')
     done = run(text_path, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -257,12 +259,13 @@ def test_goes_on_exactly_after_kill(finished, text_path, tmp_path):
 
 @pytest.mark.slow
 def test_full_disk(text_path, tmp_path):
-    """One line says so, wherever it happens; what stays is not in the way of going on.
+    """A full disk gives an error of one line at any moment, and the run can be resumed later.
 
-    A limit on the sizes of files stands for the disk.
+    A limit on the sizes of files takes the place of the disk's size.
     """
     settings = {"epochs": 1, "steps_per_epoch": 20, "check_baselines": False}
-    # The limit is met by history.jsonl, by a checkpoint, or by what is written after training.
+    # These limits are reached by history.jsonl, by a checkpoint, and by what is written after
+    # training.
     for limit, written in ((700, "output_dir"), (30_000, "a checkpoint"), (130_000, "")):
         done = subprocess.run(
             ["prlimit", f"--fsize={limit}", *command(text_path, tmp_path / str(limit), **settings)],
@@ -299,11 +302,11 @@ def test_leftovers_of_a_killed_write_are_removed(text_path, tmp_path):
 def test_mirrored_then_alone(without_dropout, text_path, tmp_path):
     changed = {"dropout": 0, "epochs": 1, "strategy": "mirrored", "virtual_devices": 2}
     done = run(text_path, tmp_path, **changed)
-    # After one epoch it cannot have beaten the baselines, and must say so.
+    # After one epoch the model cannot be better than the baselines, and the program must say so.
     assert done.returncode == 1
     assert "2 replica(s)" in done.stdout
     assert "no fewer than the better baseline" in done.stderr
-    # The states of both replicas' streams are in the checkpoint: one device can go on with them.
+    # The checkpoint holds the states of both replicas' streams, so one device can go on with them.
     done = run(text_path, tmp_path, dropout=0, epochs=2, check_baselines=False)
     assert done.returncode == 0, done.stderr
     assert f"1 replica(s); resuming at step {STEPS_PER_EPOCH}" in done.stdout
@@ -346,7 +349,7 @@ def test_multiworker(without_dropout, text_path, tmp_path):
             worker.kill()
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     assert "2 replica(s)" in outputs[0][0]
-    # Only the chief reports, and what the other one wrote is gone.
+    # Only the chief reports, and what the other worker wrote is gone.
     assert outputs[1][0] == ""
     assert not list(temporary.glob("*/checkpoints"))
     assert_same_course(work, without_dropout)

@@ -39,7 +39,7 @@ def file(model, tmp_path):
     return tmp_path / "model.keras"
 
 
-# info, and what is common to all.
+# The command info, and what all commands have in common.
 
 
 def test_info(capsys):
@@ -58,7 +58,7 @@ def test_info_as_json(capsys):
 
 
 def test_as_a_program(tmp_path):
-    """From another directory; both ways to call it are one."""
+    """The command runs in another directory, and both ways to call it do the same."""
     command = [sys.executable, "-m", "cudnn_rnn_tf", "inspect", "none.keras"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1

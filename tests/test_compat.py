@@ -1,4 +1,4 @@
-"""Private names of TensorFlow and Keras: all stand in `_compat`, and these versions have them."""
+"""Private names of TensorFlow and Keras are all in `_compat`, and these versions have them."""
 
 import importlib
 import inspect
@@ -15,8 +15,8 @@ from cudnn_rnn_tf import _compat
 
 PACKAGE = pathlib.Path(cudnn_rnn_tf.__file__).parent
 OTHERS = ("tensorflow", "keras")
-# Names that classes here and classes of TensorFlow and Keras give to different things, by intent:
-# each is set here in the way that the other package's own code expects.
+# These names mean something else in classes of TensorFlow or Keras that classes here derive from.
+# That is intended: each is set here as the other package's own code expects.
 SHARED = {"_supports_jit"}
 
 
@@ -49,13 +49,13 @@ def is_private(name: str) -> bool:
 
 
 def test_no_other_private_method_is_overridden():
-    """A new version may also begin to use a name that a class here has for something else."""
+    """A new version of TensorFlow or Keras may begin to use a private name of a class here."""
     known = {point.name for point in _compat.EXTENSION_POINTS} | SHARED
     found = set()
     for one in classes():
         bases = [base for base in one.__mro__ if base.__module__.partition(".")[0] in OTHERS]
         for name in filter(is_private, vars(one)):
-            # Python's own machinery for abstract and generic classes, and Keras's, which tracks.
+            # These names belong to Python's abstract and generic classes, and to Keras's tracking.
             if name.startswith("_abc_") or name in ("_is_protocol", "_parameters_"):
                 continue
             if any(name in vars(base) for base in bases):
@@ -74,7 +74,7 @@ def test_other_modules_name_nothing_private():
 
 def test_variables_keep_what_a_restored_buffer_replaces():
     variable = keras.Variable(tf.zeros([2]), dtype="float32")
-    # A variable that waits for its first value is given another initializer.
+    # A variable that has no value yet is given another initializer.
     assert isinstance(variable._value, tf.Variable)
     assert "_initializer" in vars(variable)
 

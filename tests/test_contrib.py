@@ -69,7 +69,7 @@ def test_runs_in_a_session(rnn_mode, direction):
 @pytest.mark.parametrize("time_major", [True, False])
 @ALL_MODES
 def test_runs_eagerly(rnn_mode, time_major):
-    """With initial states and sequence lengths."""
+    """The layer runs with initial states and sequence lengths."""
     layer = make(rnn_mode, direction="bidirectional")
     inputs = INPUTS if time_major else INPUTS.swapaxes(0, 1)
     layer.build(inputs.shape)
@@ -162,7 +162,7 @@ def test_names_of_layers_without_one():
 
 @pytest.mark.parametrize("reuse", [True, v1.AUTO_REUSE])
 def test_reuse(reuse):
-    """One variable and one saveable for both layers."""
+    """Both layers share one variable and one saveable."""
     with tf.Graph().as_default():
         with v1.variable_scope("net"):
             first = make("gru", name="rnn_layer")
@@ -191,7 +191,7 @@ def test_scope_of_the_first_call():
 
 
 def test_partitioner(caplog):
-    """The variable is one whole, and a warning says so."""
+    """The variable is not partitioned, and a warning says so."""
     with tf.Graph().as_default(), v1.Session() as session:
         with v1.variable_scope("net", partitioner=v1.fixed_size_partitioner(2)):
             layer = make("lstm")
@@ -206,7 +206,7 @@ def test_partitioner(caplog):
 
 
 def test_in_a_condition():
-    """A layer that is built in a branch is not of that branch."""
+    """A layer that is built in a branch can be used outside of it."""
 
     def program(session):
         layer = make("lstm")
@@ -260,26 +260,27 @@ def test_properties(rnn_mode):
     for name in ("input_size", "scope_name"):
         with pytest.raises(ValueError, match="layer 'x' is not built yet"):
             getattr(layer, name)
-    # Contrib had it so.
+    # This is the error that contrib raised.
     with pytest.raises(RuntimeError, match="layer 'x' is not built yet"):
         layer.canonical_weight_shapes  # noqa: B018 - It raises.
     layer.build([None, None, 4])
     with pytest.raises(RuntimeError, match="Cudnn saveable already created"):
         layer._create_saveable()
     assert layer.input_size == 4
-    # Where the sizes agree, there is no input side in the first layer.
+    # If the sizes agree, the first layer has no input side.
     assert layer.canonical_weight_shapes[0] == (4, 4)
     assert len(layer.canonical_weight_shapes) == reference.NUM_GATES[rnn_mode] * 6
 
 
 def test_custom_getter_that_hands_out_another_type(tmp_path):
-    """The variable in float32, the computation in float16; the variable is what is saved."""
+    """The variable is float32, the computation float16, and the variable is what is saved."""
 
     def getter(getter, name, shape=None, dtype=None, **kwargs):
         return tf.cast(getter(name, shape, dtype=tf.float32, **kwargs), dtype)
 
     def program(session):
-        # A GPU may run another algorithm at a later use, which rounds otherwise.
+        # This runs on the CPU, since a GPU may later use another algorithm, which rounds
+        # differently.
         with v1.device("CPU:0"), v1.variable_scope("net", custom_getter=getter):
             layer = cudnn_rnn.CudnnGRU(1, 3, dtype=tf.float16)
             outputs, _ = layer(INPUTS)
@@ -352,7 +353,7 @@ def test_wrong_arguments():
         make("gru", input_mode="skip_input").build([None, None, 4])
 
 
-# The following is about attributes that `tf.layers.Layer` had.
+# The following tests are about attributes that `tf.layers.Layer` had.
 
 
 def test_names_are_numbered_and_scopes_give_names():
@@ -369,7 +370,7 @@ def test_names_are_numbered_and_scopes_give_names():
         layer = make("lstm", name=v1.VariableScope(reuse=False, name="outer/inner"))
         layer.build([None, None, 4])
         assert layer.scope_name == "outer/inner"
-        # The scope is there already, so that its name goes on.
+        # The scope exists already, so the new one gets a number.
         layer = make("lstm", name=scope)
         layer.build([None, None, 4])
         assert layer.scope_name == "outer_1"

@@ -24,7 +24,7 @@ v1 = tf.compat.v1
 
 
 def save_layers(path, build):
-    """A checkpoint of two layers by a default Saver; the kernels in it and what they compute."""
+    """Saves two layers by a default Saver; returns the path, the kernels and their outputs."""
 
     def program(session):
         layers = [make("lstm", direction="bidirectional"), make("gru", name="second")]
@@ -49,7 +49,7 @@ def canonical(rnn_mode, kernel, scope, **options):
 
 @pytest.mark.parametrize("build", [False, True], ids=["called", "built"])
 def test_default_saver(build, tmp_path):
-    """The names begin with the layer's scope where a call has built it, else with the outer one."""
+    """Names begin with the layer's scope if a call built the layer, else with the outer scope."""
     checkpoint, (lstm, gru), outputs = save_layers(tmp_path, build)
     scopes = ("", "") if build else ("cudnn_lstm", "second")
     expected = canonical("lstm", lstm, scopes[0], direction="bidirectional")
@@ -73,7 +73,7 @@ def test_default_saver(build, tmp_path):
 
 
 def test_several_layers_of_one_kind_that_were_built(tmp_path):
-    """Contrib gave their tensors the same names. The first one has them still."""
+    """Contrib gave their tensors the same names. The first layer still has these names."""
 
     def program(session):
         layers = [make("rnn_relu") for _ in range(3)]
@@ -101,7 +101,7 @@ def test_several_layers_of_one_kind_that_were_built(tmp_path):
 
 @pytest.mark.parametrize("use_resource", [False, True])
 def test_canonical_tensors_win_over_a_stored_buffer(use_resource, tmp_path):
-    """A file of contrib's has both, the buffer in a layout of its own."""
+    """Contrib's files have both, and the buffer in them has a layout of its own."""
     config = RnnConfig("lstm", 2, 3, 4)
     params = saveables.draw_params(config)
     tensors = {
@@ -116,7 +116,7 @@ def test_canonical_tensors_win_over_a_stored_buffer(use_resource, tmp_path):
             outputs, _ = make("lstm")(INPUTS, training=False)
         saver = v1.train.Saver()
         results = []
-        for _ in range(5):  # Were they a race, one of them would lose sometimes.
+        for _ in range(5):  # A race would not always end in the same way.
             saver.restore(session, checkpoint)
             results.append(session.run(outputs))
         return results
@@ -137,7 +137,7 @@ def cells(rnn_mode, count):
 
 
 def run_cells(rnn_mode, direction, lengths=(5, 3)):
-    """Contrib's way to run without its op: TensorFlow's loops over cells."""
+    """Runs TensorFlow's loops over cells, which is contrib's way to run without its op."""
     with v1.variable_scope("net", initializer=v1.random_normal_initializer(stddev=0.5)):
         if direction == "unidirectional":
             return v1.nn.dynamic_rnn(
@@ -186,9 +186,10 @@ def randomize_biases(session):
 )
 @pytest.mark.parametrize("rnn_mode", random_configs.mostly_slow(LAYERS))
 def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
-    """Cells train, the layer goes on, and the cells again; Adam's moments move with the weights.
+    """Cells train, then the layer, then cells again, and Adam's moments move with the weights.
 
-    The layer has two biases for one of the cells', so their next values differ, not the kernels'.
+    The layer has two biases for each of the cells'. So its biases get other values in training,
+    but its kernels do not.
     """
 
     def program(session, make_outputs, checkpoint, steps, name):
@@ -220,11 +221,11 @@ def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
     moments = [name for name in expected if name.endswith(("bias/Adam", "bias/Adam_1"))]
     assert moments
     for name in {*compared, *moments}:
-        # Squares of a ReLU network's gradients can be large.
+        # Squares of a ReLU network's gradients can be large, so there is a relative tolerance too.
         np.testing.assert_allclose(
             saved[name], expected[name], rtol=1e-12, atol=1e-12, err_msg=name
         )
-    # The way back works as well.
+    # The way back also works.
     again, _ = run(run_cells, second_of_layer, 0, "back")
     by_layer, _ = run(run_layer, second_of_layer, 0, "stayed")
     assert_close(again, by_layer)
@@ -232,7 +233,7 @@ def test_training_moves_between_implementations(rnn_mode, direction, tmp_path):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_slots_of_every_optimizer(name, tmp_path):
-    """Saved gate by gate, under the names that cells' slots have, and restored."""
+    """Slots are saved under the names that cells' slots have, and restored."""
 
     def program(session):
         outputs, _ = make("gru", name="net")(INPUTS)
@@ -242,7 +243,7 @@ def test_slots_of_every_optimizer(name, tmp_path):
         saver = v1.train.Saver(cudnn_rnn.canonical_var_list([optimizer]))
         session.run(v1.global_variables_initializer())
         session.run(step)
-        # Equal on both sides where the format has one bias for two.
+        # Both sides' numbers are equal where the format has one bias for two.
         values = [session.run(v) for v in variables if "/opaque_kernel/" in v.name]
         checkpoint = saver.save(session, str(tmp_path / "model"))
         session.run(v1.global_variables_initializer())
@@ -288,7 +289,7 @@ def test_saved_model(tmp_path):
 
 
 def test_keras_optimizers_slots(tmp_path):
-    """Adam's moments beside the weights in an object-based checkpoint."""
+    """An object-based checkpoint can hold Adam's moments beside the weights."""
 
     def trained(seed):
         layer = crnn.CudnnLSTM(2, 3, dtype="float64", bias_initializer="glorot_uniform", seed=seed)
@@ -342,7 +343,7 @@ def test_monitored_session(tmp_path):
     )
 
 
-# Into the Keras layers.
+# Restoring into the Keras layers.
 
 KERAS_LAYERS = {
     "lstm": crnn.CudnnLSTM,

@@ -1,4 +1,4 @@
-"""What programs override of contrib's saveables, and contrib's object-based checkpoints."""
+"""Tests overriding contrib's private methods, and contrib's object-based checkpoints."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ class OtherCellsSaveable(cudnn_rnn_ops.CudnnLSTMSaveable):
 
 
 def encoder(direction: str):
-    """A variational autoencoder's encoder, as programs had it: its layers are asked for `call`."""
+    """Builds a variational autoencoder's encoder, as a program that calls `call` of its layers."""
     with v1.variable_scope("encoder"):
         layer = make("lstm", 2, 3, direction=direction)
         layer._saveable_cls = OtherCellsSaveable
@@ -64,7 +64,8 @@ def test_a_derived_saveable_names_and_converts_what_a_saver_saves(direction, tmp
         ]
     )
     assert names == {f"{cell}/{part}" for cell in cells for part in ("kernel", "bias")}
-    # The first cell computes the same with its 1 at the forget gate: contrib's step by step.
+    # The first cell computes the same as contrib's step-by-step cell, which adds 1 at the forget
+    # gate.
     biases = kernel[-len(cells) * 8 * 3 :].reshape(len(cells), 2, 4, 3).sum(1)
     for cell, (i, f, c, o) in zip(cells, biases, strict=True):
         np.testing.assert_allclose(
@@ -114,7 +115,7 @@ def test_converters_there_and_back(rnn_mode, direction, input_mode):
     params = tf.constant(np.random.default_rng(0).standard_normal(converter._config.layout.size))
     weights, biases = converter.opaque_to_tf_canonical(params)
     again = converter.tf_canonical_to_opaque(weights + biases)
-    # The halves of a sum make the same sum, though they are not what was added.
+    # The two halves of a sum add up to it, though they differ from the original numbers.
     for received, expected in zip(
         converter.opaque_to_tf_canonical(again), (weights, biases), strict=True
     ):
@@ -141,7 +142,7 @@ def test_a_converter_with_projection():
 
 @pytest.mark.parametrize("rnn_mode", LAYERS)
 def test_dropout_of_all_that_a_layer_hands_on(rnn_mode):
-    """As if the weights that read it were zero; only in training."""
+    """In training, a rate of 1 has the same effect as zero weights above the layer."""
     layer = make(rnn_mode, direction="bidirectional", dropout=1.0)
     with tf.GradientTape() as tape:
         outputs, _ = layer(INPUTS, training=True)
@@ -159,7 +160,7 @@ def test_dropout_of_all_that_a_layer_hands_on(rnn_mode):
     np.testing.assert_allclose(outputs, plain(INPUTS, training=False)[0], rtol=1e-12)
     gradients, _ = model.params_to_canonical(gradient)
     assert not any(np.any(gradients[i]) for i in [*range(4 * gates), *upper])
-    if rnn_mode != "rnn_relu":  # A unit of which may be dead.
+    if rnn_mode != "rnn_relu":  # A ReLU unit may be dead.
         assert all(np.any(gradients[i]) for i in range(4 * gates, 8 * gates) if i not in upper)
     plain.kernel.assign(layer.kernel)
     np.testing.assert_array_equal(
@@ -179,7 +180,7 @@ def test_dropout_masks_repeat_where_contribs_variable_says_so(monkeypatch):
 
 @pytest.mark.parametrize("rnn_mode", LAYERS)
 def test_the_function_of_all_modes(rnn_mode):
-    """Contrib's own, which programs call: on inputs whose size the buffer alone says, too."""
+    """Programs call contrib's private function, also on inputs whose size only the buffer tells."""
     layer = make(rnn_mode, 2, 3)
     expected, states = layer(INPUTS, training=False)
     zeros = np.zeros((2, 2, 3))
@@ -219,7 +220,7 @@ def test_cells_in_object_based_checkpoints(tmp_path):
         with v1.variable_scope(f"scope{len(list(tmp_path.iterdir()))}"):
             expected, _ = source(inputs, state)
         path = tf.train.Checkpoint(cell=source).write(str(tmp_path / "cell"))
-        # Before it has variables, and after.
+        # The checkpoint is read once before the cell has variables, and once after.
         status = tf.train.Checkpoint(cell=target).read(path)
         with v1.variable_scope("target"):
             np.testing.assert_array_equal(target(inputs, state)[0], expected)
@@ -229,7 +230,7 @@ def test_cells_in_object_based_checkpoints(tmp_path):
 @pytest.mark.parametrize("rnn_mode", ["lstm", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_checkpoints_move_between_cells_and_layers(rnn_mode, num_layers, tmp_path):
-    """There and back, under contrib's names, and of one cell without a stack around it as well."""
+    """They move in both directions under contrib's names, also for a cell without a stack."""
     make_cell = {
         "lstm": cudnn_rnn.CudnnCompatibleLSTMCell,
         "rnn_tanh": cudnn_rnn.BasicRNNCell,
@@ -264,7 +265,7 @@ def test_checkpoints_move_between_cells_and_layers(rnn_mode, num_layers, tmp_pat
     target = stack()
     tf.train.Checkpoint(cell=target).read(path)
     np.testing.assert_allclose(run(target), expected, rtol=1e-12)
-    # A layer reads it as well, and leaves nothing of it over.
+    # A layer can read the whole checkpoint, too.
     other = make(rnn_mode, num_layers, 3)
     other.build(INPUTS.shape)
     tf.train.Checkpoint(cell=other).read(path).assert_consumed()
@@ -272,7 +273,7 @@ def test_checkpoints_move_between_cells_and_layers(rnn_mode, num_layers, tmp_pat
 
 
 def test_checkpoints_with_gates_are_read_by_every_layer(tmp_path):
-    """They keep both biases apart."""
+    """Such checkpoints keep both biases separate."""
     layer = make("lstm", 2, 3)
     layer.build(INPUTS.shape)
     root = tf.train.Checkpoint(layer=tf.train.Checkpoint(_saveable=layer.saveable))
@@ -284,7 +285,7 @@ def test_checkpoints_with_gates_are_read_by_every_layer(tmp_path):
 
 
 def write_contrib_objects(layer, path):
-    """A checkpoint as contrib's object-based one: `layer/cell-0/kernel`."""
+    """Writes a checkpoint like contrib's object-based ones: `layer/cell-0/kernel`."""
     weights, biases = layer.saveable.format_converter.opaque_to_tf_canonical(
         tf.convert_to_tensor(layer.kernel)
     )
@@ -346,7 +347,7 @@ def test_a_cell_that_reuses_anothers_variables(cell_class):
 
 
 class DerivedLSTM(cudnn_rnn.CudnnLSTM):
-    """As programs derived contrib's layers: forget gates start open, outputs are scaled."""
+    """A layer as programs derived it: its forget gates start open, and it scales outputs."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -1,6 +1,6 @@
-"""Programs as they were written for `tf.contrib.cudnn_rnn`: only the imports are others.
+"""Runs programs as they were written for `tf.contrib.cudnn_rnn`, with other imports only.
 
-Each is in the spirit of a public one, for speech, questions or music, and small.
+Each is a small program that does what a public one does, for speech, questions or music.
 """
 
 import numpy as np
@@ -15,12 +15,12 @@ from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.contrib.python.ops import cudnn_rnn_ops
 
 RANDOM = np.random.default_rng(0)
-# Float32 keeps 6 digits of such sums.
+# Float32 keeps 6 digits of these networks' sums.
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
 
 def run_reference(rnn_mode, params, inputs, num_units, lengths=None):
-    """A network of one layer and one direction, in NumPy and float64; inputs [T, B, I]."""
+    """Runs a network of one layer and direction in NumPy and float64; inputs are [T, B, I]."""
     config = RnnConfig(rnn_mode, 1, num_units, inputs.shape[-1])
     states = [np.zeros(shape) for shape in config.state_shapes(inputs.shape[1], time_major=True)]
     return reference.forward(
@@ -97,7 +97,7 @@ def test_towers_of_a_speech_model(tmp_path):
 
 
 def test_a_readers_two_directions_of_models_with_parameters_of_their_own():
-    """The size is a tensor, the variables are made without a shape; the states are variables."""
+    """The size is a tensor, the variables are made without a shape, and states are variables."""
     inputs = RANDOM.standard_normal((2, 7, 3)).astype("float32")  # [batch, time, features]
     lengths = np.array([7, 4], "int32")
 
@@ -151,7 +151,7 @@ def reference_reverse(sequences, lengths):
 
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
 def test_a_question_answerers_gru_with_the_old_saveable(direction, tmp_path):
-    """Its parameters begin as canonical tensors, and are saved as TensorFlow 1.2 had it."""
+    """Its parameters begin as canonical tensors, and are saved as in TensorFlow 1.2."""
     inputs = RANDOM.standard_normal((5, 2, 3)).astype("float32")
     num_dirs = 2 if direction == "bidirectional" else 1
 
@@ -276,7 +276,7 @@ def test_a_music_models_encoder(tmp_path):
     assert set(reader.get_variable_to_shape_map()) == {
         f"{cell}/{part}" for cell in cells for part in ("kernel", "bias")
     }
-    # A basic cell, step by step.
+    # This computes a basic cell step by step.
     kernel, bias = (reader.get_tensor(f"{cells[0]}/{part}") for part in ("kernel", "bias"))
     h = c = np.zeros((2, 4))
     for step, received in zip(inputs, forward_outputs, strict=True):

@@ -23,7 +23,7 @@ def layer_of(rnn_mode: str = "lstm") -> keras.layers.Layer:
 
 
 def write(layer, path) -> None:
-    """Without the code to be tested, where that can be."""
+    """Writes a file, without the tested code if the format allows it."""
     if path.suffix in (".pt", ".pth"):
         torch.save(convert.to_torch(layer).state_dict(), path)
     elif path.suffix == ".safetensors":
@@ -36,7 +36,7 @@ def write(layer, path) -> None:
 
 
 def read(path) -> np.ndarray:
-    """The parameters in a file."""
+    """Returns the parameters in a file."""
     if path.suffix == ".keras":
         (layer,) = keras.saving.load_model(path).layers
         return layer.kernel.numpy()
@@ -106,7 +106,7 @@ def test_bfloat16_safetensors(tmp_path):
 
 
 class Malicious:
-    """What runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return (pytest.fail, ("the file ran code",))

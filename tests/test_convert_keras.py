@@ -26,7 +26,7 @@ def stock(rnn_mode: str, units: int = 3, **options) -> keras.layers.Layer:
 def stock_stack(
     rnn_mode: str, num_layers: int, bidirectional: bool, go_backwards: bool = False, **options
 ) -> list[keras.layers.Layer]:
-    """A stack on 4 inputs."""
+    """Returns a stack with an input size of 4."""
     layers = []
     for index in range(num_layers):
         if index < num_layers - 1:
@@ -84,7 +84,7 @@ def test_stack_there_and_back(
     again = convert.to_keras(layer)
     assert_same_weights(again, layers)
     np.testing.assert_array_equal(run_stack(again, inputs), expected)
-    # The layers' configurations are enough to make them anew.
+    # The layers can be made again from their configurations alone.
     model = keras.models.model_from_json(keras.Sequential(again).to_json())
     model.build((None, None, 4))
     model.set_weights(keras.Sequential(again).get_weights())
@@ -116,12 +116,12 @@ def test_bias_modes(rnn_mode, bias_mode):
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 def test_masks(rnn_mode):
-    """Past a sequence's end both are zero, so that what is above sees the same."""
+    """Past a sequence's end both return zeros, so that layers above see the same."""
     layer = randomize(make(rnn_mode, 2, 3, dtype="float64"), (None, None, 4))
     inputs, mask = normal(3, 5, 4, dtype="float64"), tf.sequence_mask([5, 2, 1], 5)
     layers = convert.to_keras(layer)
     for stock_layer in layers:
-        # By cuDNN in float64, Keras returned whatever memory held there.
+        # With cuDNN in float64, Keras returned uninitialized memory there.
         stock_layer.use_cudnn = False
     outputs = run_stack(layers, inputs, mask=mask)
     np.testing.assert_allclose(outputs, layer(inputs, mask=mask), rtol=0, atol=TOLERANCE)
@@ -155,7 +155,7 @@ def test_stateful():
 
 
 def test_configuration():
-    """All that Keras's layers and ours both have goes there and back."""
+    """All options that Keras's layers and ours both have are converted there and back."""
     options = {
         "kernel_initializer": keras.initializers.RandomNormal(stddev=0.3),
         "kernel_regularizer": keras.regularizers.L2(0.1),
@@ -181,7 +181,7 @@ def test_configuration():
             for name in ("name", "go_backwards", "zero_output_for_mask"):
                 del config[name], expected[name]
             assert config == expected
-    # A layer that is made anew begins as Keras's would.
+    # A new layer of this configuration begins with the same kind of weights as Keras's.
     fresh = type(layer).from_config(layer.get_config())
     fresh.build((None, None, 4))
     weights = fresh.named_weights()
@@ -197,7 +197,7 @@ def test_configuration():
     ).astype("float64")
     np.testing.assert_allclose(recurrent.T @ recurrent, np.eye(3), atol=1e-5)
     inputs = normal(2, 5, 4)
-    # Bfloat16 has 8 digits, which Keras's layers round each step to.
+    # Keras's layers round each step to bfloat16, which has 8 bits.
     np.testing.assert_allclose(layer(inputs), run_stack([bottom, top], inputs), atol=0.03)
 
 
@@ -211,7 +211,7 @@ def test_dropout_between_layers():
 
 
 def test_within_a_model():
-    """Stacks by the name of their first layer; what is connected otherwise is not one."""
+    """Stacks have their first layer's name; layers that are connected otherwise are no stack."""
     inputs = keras.Input((None, 4), name="x")
     x = keras.layers.LSTM(3, return_sequences=True, name="first")(inputs)
     x = keras.layers.Dropout(0.1)(x)
@@ -239,7 +239,7 @@ def test_within_a_model():
 
 
 def test_model_with_converted_layers():
-    """Keras's own way to replace layers takes converted ones, whose weights stay."""
+    """Keras's own way to replace layers works with converted layers, which keep their weights."""
     model = keras.Sequential(
         [
             keras.Input((None, 4)),

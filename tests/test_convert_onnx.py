@@ -72,7 +72,7 @@ def test_lengths_and_initial_states(rnn_mode, time_major):
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_types(dtype):
-    """ONNX Runtime computes in float32 only; files hold all of them."""
+    """Files hold all types, but ONNX Runtime computes only in float32."""
     layer = randomize(make("gru", dtype=dtype), (None, None, 4))
     model = convert.to_onnx(layer)
     again = convert.from_onnx(model)
@@ -87,7 +87,7 @@ def test_file(tmp_path):
         np.testing.assert_array_equal(convert.from_onnx(path).kernel, layer.kernel)
 
 
-@pytest.mark.filterwarnings("ignore")  # The exporter warns about itself.
+@pytest.mark.filterwarnings("ignore")  # PyTorch's exporter warns about itself.
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 def test_what_torch_exports(rnn_mode, bidirectional, tmp_path):
@@ -105,7 +105,7 @@ def test_what_torch_exports(rnn_mode, bidirectional, tmp_path):
 
 
 def node(op_type: str = "LSTM", name: str = "rnn", **changes) -> onnx.ModelProto:
-    """A model of one node with 4 inputs and 3 units."""
+    """Returns a model of one node with 4 inputs and 3 units."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
     options = {"hidden_size": 3, **changes.pop("attributes", {})}
     if op_type == "GRU":
@@ -131,7 +131,7 @@ def node(op_type: str = "LSTM", name: str = "rnn", **changes) -> onnx.ModelProto
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 def test_node(op_type):
-    """Inputs [T, B, 4], outputs [T, 1, B, 3]."""
+    """One node has inputs [T, B, 4] and outputs [T, 1, B, 3]."""
     model = node(op_type)
     inputs = normal(5, 2, 4)
     layer = convert.from_onnx(model, time_major=True)
@@ -142,7 +142,7 @@ def test_node(op_type):
 
 
 def test_constants_and_names():
-    """Weights may be constant nodes; a node without a name goes by its output."""
+    """Weights may be constant nodes, and a node without a name has its output's name."""
     model = node("GRU", name="")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     expected = convert.from_onnx(model, name="Y").kernel.numpy()
@@ -158,7 +158,7 @@ def test_constants_and_names():
 
 
 def test_several_networks():
-    """Nodes that do not read one another's outputs are networks of their own."""
+    """Nodes that do not read each other's outputs are separate networks."""
     model, other = node(name="one"), node("GRU", name="two").graph
     for tensor in other.initializer:
         tensor.name += "_two"

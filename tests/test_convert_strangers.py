@@ -24,7 +24,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 
 def refused(source, capsys, target: str = "out.pt") -> str:
-    """What a conversion says that must fail."""
+    """Runs a conversion that must fail, and returns what it says."""
     before = sorted(source.parent.iterdir())
     assert __main__.main(["convert", str(source), str(source.with_name(target))]) == 1
     captured = capsys.readouterr()
@@ -105,7 +105,7 @@ def test_keras_file_with_a_flipped_bit(keras_file, capsys):
         keras_file.write_bytes(damaged)
         target = keras_file.with_name("out.pt")
         if __main__.main(["convert", str(keras_file), str(target)]) == 0:
-            target.unlink()  # Nothing that is read.
+            target.unlink()  # The conversion reads nothing of what was damaged.
             capsys.readouterr()
         else:
             capsys.readouterr()
@@ -180,7 +180,7 @@ def no_outputs(graph, nodes):
 
 
 def reads_itself(graph, nodes):
-    """The first layer's input is made of what the last one writes, by nodes that are followed."""
+    """Makes the first layer read the last one's output through nodes that the reader follows."""
     graph.node.append(onnx.helper.make_node("Identity", ["loop_2"], ["loop_1"]))
     graph.node.append(onnx.helper.make_node("Identity", ["loop_1"], ["loop_2"]))
     nodes[0].input[0] = "loop_1"
@@ -258,7 +258,7 @@ def test_strange_onnx_models(change, message, tmp_path, capsys):
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".keras", ".onnx"])
 @pytest.mark.slow
 def test_full_disk(suffix, tmp_path):
-    """A file size limit stands for the disk: writes fail half-way in the same way."""
+    """A limit on file sizes takes the place of a full disk: writes fail half-way, too."""
     torch.save(torch.nn.GRU(64, 64).state_dict(), tmp_path / "m.pt")
     program = (
         "import resource, sys\n"

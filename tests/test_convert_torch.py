@@ -11,7 +11,7 @@ from cudnn_rnn_tf import convert
 
 torch = pytest.importorskip("torch")
 
-# Networks this small gain nothing from threads that wait for one another.
+# Networks this small gain nothing from several threads, which wait for each other.
 torch.set_num_threads(1)
 
 # Sums of a few dozen products keep 13 digits in float64 and 6 in float32; steps cost one more.
@@ -47,7 +47,7 @@ def random_module(index: int, rnn_mode: str | None = None) -> torch.nn.Module:
 
 
 def run_module(module: torch.nn.Module, inputs: np.ndarray) -> list[np.ndarray]:
-    """Outputs and states, in the layer's layout."""
+    """Returns outputs and states, in the layer's layout."""
     with torch.no_grad():
         outputs, states = module(torch.from_numpy(inputs))
     states = states if isinstance(states, tuple) else (states,)
@@ -96,7 +96,7 @@ def test_cases_cover_all():
 
 @pytest.mark.parametrize("rnn_mode", LAYERS)
 def test_state_dict(rnn_mode):
-    """From tensors or arrays; shapes say the mode, but for a plain RNN's nonlinearity."""
+    """State dicts hold tensors or arrays; their shapes tell all but a plain RNN's nonlinearity."""
     module = random_module(3, rnn_mode)
     given = rnn_mode if rnn_mode.startswith("rnn") else None
     arrays = {name: tensor.numpy() for name, tensor in module.state_dict().items()}
@@ -138,7 +138,7 @@ def test_within_a_model():
 @pytest.mark.parametrize("bias_mode", ["single_input", "single_recurrent"])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 def test_single_biases(rnn_mode, bias_mode):
-    """PyTorch has both sides: the other one's are zeros, which the way back may drop."""
+    """PyTorch has both sides' biases. The missing ones are zeros, which the way back may drop."""
     layer = randomize(make(rnn_mode, 2, 3, bias_mode=bias_mode), (None, None, 4))
     module = convert.to_torch(layer)
     zeros = module.bias_hh_l1 if bias_mode == "single_input" else module.bias_ih_l1

@@ -1,4 +1,4 @@
-"""The network in TensorFlow's own operations: against the reference, and where it is to run."""
+"""Tests the network in TensorFlow's own operations, with the reference and in its uses."""
 
 import dataclasses
 
@@ -60,7 +60,7 @@ def test_padding_is_not_read():
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_relu"])
 def test_unknown_shapes(rnn_mode):
-    """Number of steps and batch size may be told when it runs."""
+    """The number of steps and the batch size may be unknown until it runs."""
     config = RnnConfig(rnn_mode, 2, 3, 2, direction="bidirectional")
     states = config.state_shapes(None, time_major=True)
 
@@ -104,7 +104,7 @@ def test_unknown_shapes(rnn_mode):
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
 def test_in_lite(rnn_mode):
-    """It converts to TensorFlow Lite's own operations, the batch size being static there."""
+    """With a static batch size, it converts to TensorFlow Lite's own operations."""
     config = RnnConfig(rnn_mode, 2, 3, 2, direction="bidirectional")
     rng = np.random.default_rng(0)
     params = rng.standard_normal(config.layout.size).astype("float32")

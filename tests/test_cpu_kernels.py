@@ -1,7 +1,7 @@
-"""The CPU kernels: every instruction set, any number of threads, the elementwise functions.
+"""Tests the CPU kernels: instruction sets, numbers of threads, and the elementwise functions.
 
-Instruction set and threads are settled when a process starts, so each test starts one: this file,
-run as a program.
+The instruction set and the number of threads are fixed when a process starts. So each test starts
+this file as a program.
 """
 
 import functools
@@ -20,7 +20,7 @@ from cudnn_rnn_tf import native
 
 
 def instruction_sets() -> list[str]:
-    """Those that this processor can run."""
+    """Returns the instruction sets that this processor can run."""
     features = native.info()["cpu_features"]
     has_avx2 = features.get("avx2") and features.get("fma")
     has_avx512 = has_avx2 and features.get("avx512f") and features.get("avx512dq")
@@ -58,7 +58,7 @@ def accuracy(isa: str) -> dict[str, Any]:
 
 
 def test_arithmetic_holds_for_all_numbers(tmp_path):
-    """The gates' functions wrap around in words for NaN; no behaviour is undefined."""
+    """The gates' functions have no undefined behaviour, also for NaN, whose bits overflow."""
     sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
     executable = test_fake_gpu.compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize)
     completed = subprocess.run([executable], capture_output=True, text=True)
@@ -67,7 +67,7 @@ def test_arithmetic_holds_for_all_numbers(tmp_path):
 
 
 def test_many_threads_share_the_work(tmp_path):
-    """Phases, lanes, strands and parts: every piece once, in order, with any number of threads."""
+    """Every piece of work is done once and in order, with any number of threads."""
     names = ("division", "gemm", "packed_rows", "schedule", "simd_dispatch", "simd_kernels")
     sources = [f"kernels/cpu/{name}.cc" for name in names]
     sources += ["kernels/rnn_spec.cc", "kernels/param_layout.cc"]
@@ -94,7 +94,7 @@ def test_instruction_set_agrees_with_reference(isa):
 @pytest.mark.slow
 @pytest.mark.parametrize("function, bound", [("sigmoid", 2.5), ("tanh", 2.0)])
 def test_elementwise_functions(function, bound, isa):
-    """In units in the last place of float32; found by measuring: 2.1 and 1.9."""
+    """The bounds are in units in the last place of float32; 2.1 and 1.9 were measured."""
     measured = accuracy(isa)[function]
     assert measured["num_arguments"] > 4e6
     assert measured["ulps"] <= bound
@@ -108,7 +108,7 @@ def test_elementwise_functions(function, bound, isa):
 
 
 def test_unknown_instruction_set_is_ignored():
-    # Without TensorFlow, whose import takes seconds.
+    # The program runs without TensorFlow, whose import takes seconds.
     code = (
         "import sys; sys.modules['tensorflow'] = None; "
         "from cudnn_rnn_tf import native; print(native.info()['cpu_isa'])"
@@ -123,7 +123,7 @@ def test_unknown_instruction_set_is_ignored():
     assert process.stdout.split()[-1] == instruction_sets()[-1]
 
 
-# The processes run what follows.
+# The functions below run in other processes.
 
 NUM_CASES = 60
 
@@ -137,7 +137,8 @@ def print_digest(threads: int) -> dict[str, Any]:
     from cudnn_rnn_tf.config import RnnConfig
 
     both = {"direction": "bidirectional"}
-    # With 70 sequences there are as many blocks as threads; with a few, threads share the steps.
+    # With 70 sequences there are as many blocks as threads. With a few sequences, threads share the
+    # steps.
     runs = [
         (70, RnnConfig("lstm", 2, 70, 50, dropout=0.3, **both)),
         (70, RnnConfig("lstm", 2, 70, 50, num_proj=33, cell_clip=0.5)),
@@ -177,7 +178,7 @@ def print_digest(threads: int) -> dict[str, Any]:
 
 
 def large_cases() -> list[Any]:
-    """Beyond one panel of units, block of depth, chunk of steps and part of the sums over steps."""
+    """Returns cases with several panels of units, blocks of depth, chunks and parts of steps."""
     import random_configs
 
     from cudnn_rnn_tf.config import RnnConfig
@@ -226,7 +227,7 @@ def measure_accuracy() -> dict[str, Any]:
 
 
 def measure_function(name: str) -> dict[str, Any]:
-    """Compares with float64 over every 997th float32, denormals to the largest, of both signs."""
+    """Compares with float64 for every 997th float32 of both signs, denormals included."""
     from cudnn_rnn_tf.native import _native
 
     function = getattr(_native, name)
@@ -239,8 +240,8 @@ def measure_function(name: str) -> dict[str, Any]:
     computed = function(x)
     units = np.abs(computed - exact) / np.spacing(np.abs(exact).astype(np.float32))
     if name == "sigmoid":
-        # exp saturates where float's normal numbers end. From -88 on sigmoid lies below them, and
-        # what counts there is that it stays below.
+        # The computed exp ends at float's normal numbers. Below -88, sigmoid is smaller than these,
+        # and the result only has to be smaller, too.
         tiny = np.finfo(np.float32).tiny
         units[(exact < tiny) & (computed >= 0) & (computed < tiny)] = 0
 

@@ -29,7 +29,8 @@ from cudnn_rnn_tf.config import RnnConfig
 
 pytestmark = [
     pytest.mark.usefixtures("on_cpu"),
-    # Bits are compared, and which products and sums round together is the compiler's choice.
+    # Results are compared to the bit, and the compiler decides which products and sums are rounded
+    # together.
     pytest.mark.skipif(
         native._native.compiler_version not in native.build_info.COMPILER,
         reason="the op library was built by another compiler than the Python module",
@@ -40,7 +41,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 BFLOAT16_TOLERANCE = random_configs.RMS_TOLERANCE["bfloat16"][0]
 CASES = random_configs.random_cases(40, seed=41)
-# Enough work for several threads: few sequences share the steps, many are dealt out.
+# These cases have enough work for several threads: few sequences share the steps, many are divided
+# among threads.
 LARGE = [
     (1, RnnConfig("lstm", 1, 300, 280, num_proj=270)),
     (3, RnnConfig("gru", 1, 290, 70, direction="bidirectional")),
@@ -57,7 +59,7 @@ def large_cases():
 
 
 def make(case, data, num_threads=1):
-    """The compiled predictor of a case; layers do not have all of its options at once."""
+    """Returns a compiled predictor for a case, which may have more options than a layer has."""
     return native._native.CpuPredictor(
         case.config.layout, data.params, case.time_major, False, num_threads
     )
@@ -91,7 +93,7 @@ def assert_same_bits(results, expected):
 
 
 def assert_near_reference(case, data, results, dtype, rounds_factors):
-    """Rounding to the type is taken off; where factors are rounded too, a mean is looked at."""
+    """Compares with the reference, less the type's rounding; with rounded factors, by a mean."""
     forward = reference.forward(
         case.config,
         data.inputs,
@@ -112,7 +114,7 @@ def assert_near_reference(case, data, results, dtype, rounds_factors):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_random_networks(dtype):
-    """The op's bits; the reference's numbers, which share nothing with the kernels."""
+    """Results are the op's to the bit, and agree with the reference, which shares no code."""
     for case in CASES:
         data = random_configs.draw_data(case, dtype)
         results = run(make(case, data), case, data)
@@ -145,7 +147,7 @@ def layers():
 
 @pytest.mark.parametrize("layer", list(layers()), ids=lambda layer: layer.name)
 def test_layer(layer):
-    """All options, with states and lengths and without, in chunks and at once."""
+    """A layer's predictor works with and without states and lengths, in chunks and at once."""
     batch, time = 5, 7
     layer.return_state = True
     layer.stateful = False
@@ -161,7 +163,7 @@ def test_layer(layer):
             outputs, final = predictor(inputs, **arguments)
             expected = layer(inputs, **arguments)
             assert_same_bits([outputs, *final], [tensor.numpy() for tensor in expected])
-    # Between parts the half types round what the network carries in float32.
+    # The half types round states between parts, which the network carries in float32.
     if layer.num_dirs == 2 or layer.go_backwards or layer.compute_dtype.endswith("float16"):
         return
     axis = 0 if layer.time_major else 1
@@ -239,7 +241,7 @@ def test_denormals_are_zeros_as_in_tensorflow():
     outputs, _ = crnn.CpuPredictor(layer)(inputs)
     assert np.array_equal(outputs, layer(inputs))
     assert not outputs.any()
-    assert inputs[0, 0, 0] * np.float32(2) > 0  # The calling thread is as it was.
+    assert inputs[0, 0, 0] * np.float32(2) > 0  # The calling thread keeps denormals.
 
 
 def test_errors():
@@ -327,7 +329,7 @@ def test_threads_start_when_needed_and_end_with_the_predictor():
 
 
 def test_small_calls_that_follow_each_other_share_a_step():
-    """They have helpers that large ones have from the first on, and the same bits."""
+    """They get helpers, which large calls have from the first one, and the results are the same."""
     case = dataclasses.replace(large_cases()[0], max_time=2)
     data = random_configs.draw_data(case, "float32")
     expected = run(make(case, data), case, data)
@@ -337,7 +339,7 @@ def test_small_calls_that_follow_each_other_share_a_step():
         assert_same_bits(run(predictor, case, data), expected)
         if call == 0:
             assert num_threads() == before
-    # It may take a while, if the processors are busy with something else between two calls.
+    # This may take a while if the processors are busy with something else between two calls.
     deadline = time.monotonic() + 60
     while num_threads() == before and time.monotonic() < deadline:
         for _ in range(10):
@@ -348,7 +350,7 @@ def test_small_calls_that_follow_each_other_share_a_step():
 
 
 def test_forked_process():
-    """Starts its own threads, and ends without waiting for its parent's."""
+    """A forked process starts its own threads, and ends without waiting for its parent's."""
     program = """
 import os, sys
 sys.modules["tensorflow"] = None
@@ -378,7 +380,7 @@ print("done")
     assert process.stdout == "done\n", process.stderr
 
 
-# Every instruction set, in processes that have no TensorFlow.
+# These tests run every instruction set, in processes that have no TensorFlow.
 
 _PROGRAM = """
 import pickle, sys
@@ -401,7 +403,7 @@ pickle.dump((isa, results, converted), sys.stdout.buffer)
 
 
 def interesting_floats():
-    """Ties, neighbours and ends of both half types, and random bits, of both signs."""
+    """Returns ties, neighbours and limits of both half types, and random bits, of both signs."""
     rng = np.random.default_rng(6)
     halves = np.arange(1 << 16, dtype=np.uint16)
     parts = [rng.integers(0, 1 << 32, 1 << 20, dtype=np.uint32).view(np.float32)]
@@ -459,7 +461,7 @@ def test_instruction_set(isa):
 
 
 def check_conversions(converted, halves, floats):
-    """Against NumPy and ml_dtypes, to the bit; a NaN need only stay one, with its sign."""
+    """Compares to the bit with NumPy and ml_dtypes; a NaN need only stay a NaN of the same sign."""
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
         with np.errstate(all="ignore"):
             expected = halves.view(dtype).astype(np.float32)
@@ -483,7 +485,7 @@ def test_parameters_of_another_byte_order_are_refused():
 
 
 def test_inputs_of_another_byte_order():
-    """They are numbers like others."""
+    """Arrays of another byte order have the same meaning as others."""
     layout = RnnConfig("gru", 1, 3, 2).layout
     params = np.linspace(-1, 1, layout.size, dtype=np.float32)
     predictor = native._native.CpuPredictor(layout, params, False, False, 1)
@@ -495,14 +497,14 @@ def test_inputs_of_another_byte_order():
 
 
 def unaligned(array):
-    """The same numbers, one byte further than they may stand."""
+    """Returns the same numbers at an address that is one byte past an aligned one."""
     raw = np.zeros(array.nbytes + 1, np.uint8)
     raw[1:] = array.reshape(-1).view(np.uint8)
     return raw[1:].view(array.dtype).reshape(array.shape)
 
 
 def test_unaligned_arrays():
-    """A sanitizer sees who reads them where they are; the numbers must be the same."""
+    """Results must be the same; a sanitizer would report code that reads them in place."""
     layout = RnnConfig("gru", 1, 3, 2).layout
     params = np.linspace(-1, 1, layout.size, dtype=np.float32)
     inputs = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 6, 2)
@@ -550,7 +552,7 @@ time.sleep(0.05)
 
 @pytest.mark.slow
 def test_workspaces_are_no_more_than_calls_at_once(tmp_path):
-    """Also where threads collide at the list of them, which they do not wait for."""
+    """This also holds if threads collide at the list of workspaces, which they do not wait for."""
     executable = tmp_path / "predictor_in_many_threads"
     if not shutil.which("g++"):
         pytest.skip("there is no g++ to compile the program with")

@@ -30,7 +30,8 @@ BATCH_SIZE, MAX_TIME = 3, 5
 LENGTHS = np.array([4, 0, 5])
 SEED = (1234567890123, -5)
 
-# A part of the largest magnitude in a tensor: float64 sums of some hundred products.
+# The largest error, as a part of the largest magnitude in a tensor, of float64 sums of some hundred
+# products.
 TOLERANCE = 1e-12
 
 CONFIGS = [
@@ -71,7 +72,7 @@ def make_model(config: RnnConfig, dtype: Any = tf.float64, seed: Any = 0) -> Any
 
 
 def draw(config: RnnConfig, dtype: str = "float64") -> tuple[np.ndarray, list, np.ndarray]:
-    """Time-major inputs and states, and a buffer."""
+    """Draws time-major inputs and states, and a buffer."""
     rng = np.random.default_rng(0)
     weight_shapes, bias_shapes = reference.canonical_shapes(config)
     size = sum(int(np.prod(shape)) for shape in weight_shapes + bias_shapes)
@@ -174,7 +175,7 @@ def test_auto_select_is_resolved():
 
 
 def parameter_arguments(config: RnnConfig) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of the functions that convert parameters."""
+    """Returns the arguments of the functions that convert parameters."""
     network = [config.rnn_mode, config.num_layers, config.num_units, config.input_size]
     return network, {
         "input_mode": config.input_mode,
@@ -244,7 +245,7 @@ def test_conversions_have_gradients():
 @pytest.mark.parametrize("time_major", [True, False], ids=["time_major", "batch_major"])
 @with_configs
 def test_agrees_with_reference(config, time_major, is_training, lengths):
-    """Model and function, forward and backward."""
+    """Model and function agree with the reference, forward and backward."""
     inputs, states, params = draw(config)
     run = run_reference(config, inputs, states, params, is_training, lengths)
     expected = [run.outputs, *run.states]
@@ -283,7 +284,7 @@ def test_agrees_with_reference(config, time_major, is_training, lengths):
 
 
 def test_defaults():
-    """Time-major data, training, linear input, one direction, no dropout, full sequences."""
+    """Defaults are time-major data, training, linear input, one direction and no dropout."""
     for mode, model_class in MODELS.items():
         config = RnnConfig(mode, 2, 4, 3)
         inputs, states, params = draw(config, "float32")
@@ -296,7 +297,7 @@ def test_defaults():
         assert_same_bits(results, explicit)
         assert_same_bits(results, FUNCTIONS[mode](inputs, *states, params, True))
         expected = run_reference(config, inputs, states, params).outputs
-        # Float32 keeps 6 digits of such sums.
+        # Float32 keeps 6 digits of these networks' sums.
         np.testing.assert_allclose(results[0], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -362,14 +363,14 @@ def test_no_dropout_outside_training():
     without = make_model(RnnConfig("gru", 2, 8, 3))(inputs, *states, params)
     model = make_model(DROPOUT_CONFIG)
     assert_same_bits(model(inputs, *states, params, is_training=False), without)
-    # It takes no number from the sequence of the training runs.
+    # An inference pass takes no seed from the sequence of the training runs.
     with tf.Graph().as_default() as graph:
         model(inputs, *states, params, is_training=False)
     assert not any("Random" in op.type for op in graph.get_operations())
 
 
 def test_dropout_in_functions_and_graphs():
-    """New masks in each run; a new session, or function, with the same graph seed repeats them."""
+    """Each run has new masks; a new session or function with the same graph seed repeats them."""
     inputs, states, params = draw(DROPOUT_CONFIG)
 
     def session_runs() -> list[bytes]:
@@ -392,9 +393,10 @@ def test_dropout_in_functions_and_graphs():
 
 
 def test_gradient_has_the_masks_of_its_forward_pass():
-    """Positive numbers and no recurrence make two ReLU layers linear in each layer's matrix.
+    """With positive numbers and no recurrence, two ReLU layers are linear in each layer's matrix.
 
-    So its product with its gradient is the loss, for the masks of the forward pass and no others.
+    So the product of a matrix with its gradient is the loss, if the gradient has the same masks as
+    the forward pass, and only then.
     """
     config = RnnConfig("rnn_relu", 2, 8, 3, dropout=0.5)
     inputs, states, params = (np.abs(part) for part in draw(config))
@@ -486,7 +488,7 @@ def test_names_of_ops(mode):
         assert graph.get_operation_by_name("join").type == "CudnnRnnTf>CanonicalToParams"
     assert types == {
         "run": "CudnnRnnTf>Forward",
-        "size": "Cast",  # The size becomes an int32.
+        "size": "Cast",  # This makes the size an int32.
         "split": "CudnnRnnTf>ParamsToCanonical",
     }
 
@@ -494,7 +496,7 @@ def test_names_of_ops(mode):
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref_variable", "resource_variable"])
 @with_modes
 def test_tensorflow_1_training_loop(mode, use_resource):
-    """As programs for contrib are written: the size is a tensor, the variable's shape unknown."""
+    """As in programs for contrib, the size is a tensor and the variable's shape is unknown."""
     rng = np.random.default_rng(1)
     inputs = rng.standard_normal((MAX_TIME, 8, 2)).astype(np.float32)
     targets = np.tanh(np.cumsum(inputs, axis=0))
@@ -512,7 +514,8 @@ def test_tensorflow_1_training_loop(mode, use_resource):
         predictions = tf.tensordot(outputs, readout, 1)
         loss = tf.reduce_mean((predictions - targets) ** 2)
         train = v1.train.AdamOptimizer(0.02).minimize(loss)
-        # One by one: Adam's slots for a variable of unknown shape are made from its value.
+        # Variables are initialized one by one, since Adam makes its slots for a variable of unknown
+        # shape from the variable's value.
         for variable in v1.global_variables():
             session.run(variable.initializer)
         first = session.run(loss)

@@ -1,4 +1,4 @@
-"""What the op-level models and functions say to bad arguments."""
+"""Tests the errors of the op-level models and functions for bad arguments."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from cudnn_rnn_tf import cudnn_rnn_ops
 v1 = tf.compat.v1
 
 
-# A good call: T = 5, B = 3, and the model below.
+# The arguments of a good call, with T = 5, B = 3, and the model below.
 INPUTS = np.zeros((5, 3, 3), np.float32)
 STATE = np.zeros((2, 3, 4), np.float32)
 GRU_PARAMS = np.zeros(3 * (4 * 3 + 4 * 4 + 8) + 3 * (4 * 4 + 4 * 4 + 8), np.float32)

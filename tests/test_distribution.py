@@ -13,8 +13,8 @@ import tensorflow as tf
 from programs import distributed_training
 
 TIMEOUT_SECONDS = 150
-# The gradients' sums over the batch are taken in another order; twelve steps of descent keep five
-# of float32's seven digits.
+# Replicas sum the gradients over the batch in another order. Twelve steps of descent keep five of
+# float32's seven digits.
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
@@ -54,7 +54,7 @@ def run(folder: pathlib.Path, *commands: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def one_device():
-    """The weights after the same training, in this process and on one device."""
+    """Returns the weights after the same training, in this process and on one device."""
     with tf.device("CPU:0"):
         model = distributed_training.compiled_model()
         before = model.get_weights()
@@ -104,10 +104,10 @@ def test_workers_agree(workers):
 
 
 def assert_all_differ(masks: list[np.ndarray]) -> None:
-    assert len(masks) == 4  # Two calls in two replicas.
+    assert len(masks) == 4  # There are two calls in each of two replicas.
     for index, mask in enumerate(masks):
         for other in masks[:index]:
-            # Half of the numbers of two masks of rate 0.5 differ, and no output is without one.
+            # Half of the numbers of two independent masks of rate 0.5 differ.
             assert np.mean(mask != other) > 0.5
 
 
@@ -128,7 +128,7 @@ def test_mirrored_checkpoint_restores_anywhere(devices):
     assert len(copies) == 2
     for copy in copies:
         np.testing.assert_array_equal(copy, expected[0])
-    # Here, without a strategy.
+    # The checkpoint is now restored in this process, without a strategy.
     path = tf.train.latest_checkpoint(str(devices))
     model = keras.saving.load_model(devices / "model.keras")
     for weight in model.weights:

@@ -16,11 +16,11 @@ from cudnn_rnn_tf import __main__, contrib, cudnn_rnn_ops
 
 COMMAND = r"^(?:python -m cudnn_rnn_tf|cudnn-rnn-tf) (.*)"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Its sources may be installed elsewhere.
+# The package may be installed outside of this repository.
 PACKAGE = pathlib.Path(cudnn_rnn_tf.__file__).parent
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", *DOCS]
-# Messages of TensorFlow and Keras, of which this package's code has nothing.
+# These messages are TensorFlow's and Keras's, so they are not in this package's code.
 MESSAGES_OF_OTHERS = (
     "Op type not registered 'CudnnRnnTf>Forward'",
     "Could not locate class 'CudnnLSTM'",
@@ -34,7 +34,7 @@ def snippets(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
-    """A page's Python, then its commands, in a directory where nothing else is."""
+    """Runs a page's Python, and then its commands, in an empty directory."""
     monkeypatch.chdir(tmp_path)
     keras.utils.set_random_seed(0)
     names = {}
@@ -59,7 +59,7 @@ def test_most_pages_show_python():
 
 
 def headings(page: pathlib.Path) -> set[str]:
-    """The anchors of a page's headings."""
+    """Returns the anchors of a page's headings."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -74,7 +74,7 @@ def headings(page: pathlib.Path) -> set[str]:
     ],
 )
 def test_links_lead_somewhere(page):
-    """Those within the repository. `make docs` checks the site's, README is no page of it."""
+    """Checks links within the repository. `make docs` checks the site, which lacks README."""
     path = ROOT / page
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -95,7 +95,7 @@ def test_readme_leads_to_every_page():
 
 
 def source_text() -> str:
-    """The code, with string literals that follow each other joined."""
+    """Returns the code, with adjacent string literals joined."""
     files = [
         *PACKAGE.rglob("*.py"),
         *(ROOT / "kernels").rglob("*.cc"),
@@ -106,7 +106,7 @@ def source_text() -> str:
 
 
 def test_messages_are_the_codes():
-    """The titles under which the page on errors explains them."""
+    """The page on errors explains messages under titles that quote the code."""
     page = (ROOT / "docs/guides/troubleshooting.md").read_text()
     messages = re.findall(r"^### `(.*)`$", page, re.MULTILINE)
     assert len(messages) >= 20
@@ -120,7 +120,8 @@ def test_messages_are_the_codes():
 
 def test_environment_variables_are_the_codes():
     page = (ROOT / "docs/guides/environment.md").read_text()
-    # Include guards are in headers, so these are what getenv and os.environ ask for.
+    # Include guards are only in headers, which are not read. So these are names that getenv and
+    # os.environ ask for.
     variables = set(re.findall(r"[\"'](CUDNN_RNN_TF_[A-Z0-9_]+)[\"']", source_text()))
     assert len(variables) >= 8
     assert variables == set(re.findall(r"CUDNN_RNN_TF_[A-Z0-9_]+", page))
@@ -136,7 +137,7 @@ def test_environment_variables_are_the_codes():
     ],
 )
 def test_examples_in_docstrings_run(path):
-    """Those of public classes and functions, which every one has, as static tools read them."""
+    """Every public class and function has an example, which is read here as by static tools."""
     module = ast.parse((PACKAGE / path).read_text())
     names = {
         "np": np,

@@ -1,4 +1,4 @@
-"""Dropout between layers: the masks themselves, read off a network that passes them through."""
+"""Tests the masks of dropout between layers, with networks that return them."""
 
 import dataclasses
 
@@ -29,16 +29,16 @@ SEED = (0x0123456789ABCDEF, -0x7EDCBA9876543210)
     ids=["zeros", "ones", "pi"],
 )
 def test_reference_generator_gives_the_known_answers(counter, key, expected):
-    """The answers that Random123, the authors' implementation, publishes."""
+    """The answers are published by Random123, the authors' implementation."""
     words = reference.philox4x32(np.array([counter], np.uint32), np.array(key, np.uint32))
     np.testing.assert_array_equal(words, [expected])
 
 
 def pass_through_params(config: RnnConfig, dropped_layer: int, dtype: str) -> tf.Tensor:
-    """Parameters of a ReLU network that returns the mask of `dropped_layer`.
+    """Returns the parameters of a ReLU network that returns the mask of `dropped_layer`.
 
-    That layer emits ones whatever it is fed; the layers above hand on what they are fed, each
-    direction its own half.
+    That layer's outputs are ones for any inputs. Each direction of the layers above returns its own
+    half of its inputs.
     """
     size, dirs = config.num_units, reference.num_dirs(config)
     weights, biases = [], []
@@ -63,7 +63,7 @@ def run(
     is_training: bool = True,
     sequence_lengths: list[int] | None = None,
 ) -> np.ndarray:
-    """Time-major outputs of zero inputs [T, B]."""
+    """Returns the time-major outputs of zero inputs, with [T, B] = shape."""
     batch_size = shape[1]
     lead = shape if time_major else shape[::-1]
     outputs, _ = ops.forward(
@@ -104,14 +104,14 @@ def test_masks_are_the_documented_function(shape, dirs, dtype):
     masks = run(config, pass_through_params(config, 0, dtype), shape)
     expected = reference.dropout_mask(SEED, 0, config.dropout, (*shape, 7 * dirs))
     np.testing.assert_array_equal(masks == 0, expected == 0)
-    # 1 / (1 - rate), rounded a few times.
+    # Numbers that are kept are 1 / (1 - rate), rounded a few times.
     rtol = {"float64": 1e-15, "float32": 2e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
     np.testing.assert_allclose(masks, expected, rtol=rtol, atol=0)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_every_layer_has_its_own_mask(layer):
-    """One of three layers emits ones, which the masks above it make visible."""
+    """One of three layers returns ones, which show the masks above it."""
     config = relu_config(num_layers=3)
     outputs = run(config, pass_through_params(config, layer, "float64"), (4, 5))
     expected = np.prod(
@@ -139,14 +139,14 @@ def test_same_seed_same_masks_another_seed_others():
 def test_share_of_dropped_elements_is_the_rate(rate):
     masks = masks_of(relu_config(num_units=25, rate=rate), (40, 100))
     expected = masks.size * rate
-    # Five standard deviations of a binomial distribution; the seed is fixed.
+    # The limit is five standard deviations of a binomial distribution; the seed is fixed.
     assert abs(np.sum(masks == 0) - expected) < 5 * np.sqrt(expected * (1 - rate))
     kept = masks[masks != 0]
     np.testing.assert_allclose(kept, 1 / (1 - float(np.float32(rate))), rtol=1e-12)
 
 
 def test_elements_are_dropped_independently():
-    """No correlation between neighbours in units, batch or time, or between layers."""
+    """Neighbours in units, batch or time, and layers, have no correlation."""
     config = relu_config(num_units=32, rate=0.5)
     dropped = masks_of(config, (32, 64)) == 0
     above = reference.dropout_mask(SEED, 1, 0.5, dropped.shape) == 0
@@ -155,7 +155,7 @@ def test_elements_are_dropped_independently():
         size = dropped.shape[axis]
         pairs.append((dropped.take(range(1, size), axis), dropped.take(range(size - 1), axis)))
     for a, b in pairs:
-        # Equal half of the time, within five standard deviations.
+        # Independent numbers are equal half of the time, within five standard deviations.
         assert abs(np.sum(a == b) - a.size / 2) < 5 * np.sqrt(a.size) / 2
 
 
@@ -167,7 +167,7 @@ def test_masks_do_not_depend_on_the_layout():
 
 
 def test_masks_do_not_depend_on_sequence_lengths():
-    """An element's mask is that of its place, whether or not other sequences have ended."""
+    """An element's mask depends on its place only, and not on which sequences have ended."""
     config, lengths = relu_config(dirs=2), [6, 0, 3, 1, 5]
     params = pass_through_params(config, 0, "float32")
     full = run(config, params, (6, 5))
@@ -196,11 +196,11 @@ def test_rate_of_zero_is_no_dropout():
 
 
 def test_gradient_takes_the_same_masks():
-    """With a network that hands its inputs on, the gradient by them is the mask."""
+    """If a network returns its inputs, the gradient for them is the mask."""
     config = dataclasses.replace(relu_config(num_units=7), input_mode="skip_input", input_size=7)
     weights, biases = reference.canonical_shapes(config)
     params = [np.zeros(shape) for shape in weights]
-    params[1] = np.eye(7)  # Layer 1's input side; layer 0 has its recurrent matrix only.
+    params[1] = np.eye(7)  # This is layer 1's input side; layer 0 only has a recurrent matrix.
     params = tf.constant(reference.join_params(params, [np.zeros(shape) for shape in biases]))
     inputs = tf.ones([6, 5, 7], tf.float64)
     with tf.GradientTape() as tape:

@@ -15,7 +15,7 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 def run(program: str, *flags: str) -> str:
     command = [sys.executable, str(EXAMPLES / program), *flags]
-    # Products of float32 numbers in float32, on GPUs as well.
+    # GPUs must multiply float32 numbers in float32, too.
     environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
@@ -25,7 +25,8 @@ def run(program: str, *flags: str) -> str:
 @pytest.mark.parametrize("v2_behavior", ["--v2_behavior", "--nov2_behavior"])
 def test_variable_lengths(v2_behavior):
     printed = run("variable_lengths.py", "--steps=150", v2_behavior)
-    # The mean as an answer errs by 1/6, the variance of a sum of two numbers from [0, 1].
+    # Always answering the mean would give an error of 1/6, the variance of a sum of two numbers
+    # from [0, 1].
     assert float(re.search(r"test: squared error (\S+)", printed)[1]) < 0.05
     assert float(re.search(r"between op and cells: (\S+)", printed)[1]) < 1e-5
 
@@ -33,14 +34,15 @@ def test_variable_lengths(v2_behavior):
 def test_float16_bidirectional():
     printed = run("float16_bidirectional.py", "--steps=150")
     assert "computed in float16 with ['float32', 'float32']" in printed
-    # Zero as an answer errs by about 2/3, the variance of a sum of two numbers from [-1, 1].
+    # Always answering zero would give an error of about 2/3, the variance of a sum of two numbers
+    # from [-1, 1].
     assert float(re.search(r"last: squared error (\S+)", printed)[1]) < 0.1
 
 
 def test_tag_source(tmp_path):
     picture = tmp_path / "made" / "tags.png"
     printed = run("tag_source.py", "--lines=3000", f"--output={picture}")
-    # Each character's most frequent tag is right in 80 % of all cases.
+    # Always answering a character's most frequent tag would be right in 80 % of all cases.
     right = re.search(r"tags of 300 lines that were held out: (\S+)% are right", printed)
     assert float(right[1]) > 95
     assert picture.read_bytes().startswith(b"\x89PNG")

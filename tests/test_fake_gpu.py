@@ -1,4 +1,4 @@
-"""Code for GPUs on drivers and a cuDNN that only note what they are told."""
+"""Tests code for GPUs with fakes of drivers and cuDNN, which only record calls."""
 
 import os
 import pathlib
@@ -91,13 +91,13 @@ def check_program(executable: pathlib.Path, seeds: int) -> None:
     assert completed.stdout == f"{seeds} seeds passed\n"
 
 
-# The macros of the kernel's text that are numbers; ITEM_BYTES stands for its type's size.
+# The macros in the kernel's text that are numbers. ITEM_BYTES stands for the size of its type.
 MACROS = "ITEM_BYTES NUM_UNITS BATCH GATES UNITS WARPS IN_REGISTERS IN_SHARED AHEAD".split()
 
 
 @pytest.mark.slow
 def test_resident_kernel(tmp_path):
-    """Its text says what the host has to agree with: constants, and a condition on them."""
+    """The host must agree with constants in the kernel's text, and with a condition on them."""
     text = (
         (ROOT / "kernels/gpu/resident/resident.cu")
         .read_text()
@@ -186,5 +186,5 @@ def test_compiled_code_in_files(tmp_path):
 
 @pytest.mark.slow
 def test_program_for_gpus_links(tmp_path):
-    """It runs in `test_gpu_captures.py`, where there is a GPU."""
+    """If there is a GPU, `test_gpu_captures.py` runs the program."""
     assert compiled(tmp_path, "captured_by_others_on_gpu", CUDNN_BACKEND, "-pthread").exists()

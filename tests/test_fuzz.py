@@ -1,4 +1,4 @@
-"""The fuzzers: what they find when something is wrong, and that they find nothing here."""
+"""Tests that the fuzzers find errors that are there, and find none in this package."""
 
 import importlib.util
 import pathlib
@@ -53,9 +53,9 @@ def test_seeds_say_the_cases(fuzz):
 @pytest.mark.parametrize("target", ["raw_ops", "graphs", "native_module", "files", "saved"])
 @pytest.mark.slow
 def test_nothing_is_found(fuzz, target, capsys):
-    """The cases that were found once, and what a few seconds are enough for."""
+    """Runs the cases that once failed, and then new ones for a few seconds."""
     source = fuzz.requests(target, seconds=5, seed=0, with_corpus=True)
     ends, failures = fuzz.fuzz(target, source)
     assert not failures, capsys.readouterr().out
     assert ends.total() > len(fuzz.corpus(target)) >= 10
-    assert len(ends) > 1  # Some are refused, and some accepted.
+    assert len(ends) > 1  # Some cases are refused and some accepted.

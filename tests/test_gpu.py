@@ -1,6 +1,6 @@
-"""The cuDNN kernels against the reference, the CPU kernels, TensorFlow's op, and in hard use.
+"""Tests the cuDNN kernels against the reference, the CPU kernels and TensorFlow's op.
 
-Run where TensorFlow sees a GPU; the rest of the suite, run there, places its layers on it as well.
+These tests run if TensorFlow sees a GPU. The layers of all other tests then run on it, too.
 """
 
 import concurrent.futures
@@ -25,14 +25,15 @@ pytestmark = [
     pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="TensorFlow sees no GPU"),
 ]
 
-# Of the largest magnitude in a tensor. cuDNN sums in another order than the reference.
+# The largest errors, as parts of the largest magnitude in a tensor. cuDNN sums in another order
+# than the reference.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 # cuDNN rounds the states of every step to the half type.
 RMS_TOLERANCE = random_configs.RMS_TOLERANCE
 
 
 def without_dropout(case: random_configs.Case) -> random_configs.Case:
-    """On a GPU the masks are others than on a CPU, and there is no projection to as many units."""
+    """Removes what GPUs do differently or lack: dropout masks, and projections to all units."""
     config = dataclasses.replace(
         case.config,
         dropout=0.0,
@@ -74,7 +75,7 @@ def test_runs_on_the_gpu():
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_agrees_with_tensorflows_op(rnn_mode, bidirectional):
-    """`tf.raw_ops.CudnnRNNV3` and its gradient, fed the same buffer's bytes."""
+    """`tf.raw_ops.CudnnRNNV3` and its gradient get the bytes of the same buffer."""
     direction = "bidirectional" if bidirectional else "unidirectional"
     config = RnnConfig(rnn_mode, 2, 13, 7, direction=direction)
     rng = np.random.default_rng(0)
@@ -150,7 +151,7 @@ np.savez(sys.argv[2], **results)
 
 
 def test_agrees_with_torch_on_the_gpu(tmp_path):
-    """PyTorch's cuDNN networks, in a process of their own; gate orders and buffers coincide."""
+    """PyTorch's cuDNN networks run in another process; gate orders and buffers are the same."""
     rng = np.random.default_rng(1)
     configs = {
         mode: RnnConfig(mode, 2, 13, 7, direction="bidirectional")
@@ -199,7 +200,7 @@ def test_poisoned_padding_is_ignored():
 
 
 def identity_network(rate: float):
-    """Two ReLU layers that pass their positive inputs on, with dropout between them."""
+    """Returns two ReLU layers that return their positive inputs, with dropout between them."""
     config = RnnConfig(
         "rnn_relu", 2, 64, 64, input_mode="skip_input", bias_mode="none", dropout=rate
     )
@@ -218,7 +219,7 @@ def test_dropout_is_a_function_of_the_seed():
     ones = tf.ones([40, 50, 64])
     mask = run(ones, [1, 2])
     np.testing.assert_allclose(np.unique(mask), [0, 4 / 3], rtol=1e-6)
-    # 128,000 draws: three standard deviations of their mean are 0.0036.
+    # Three standard deviations of the mean of 128,000 draws are 0.0036.
     np.testing.assert_allclose(tf.reduce_mean(tf.cast(mask == 0, tf.float32)), 0.25, atol=0.0036)
     np.testing.assert_array_equal(run(ones, [1, 2]), mask)
     for seed in ([1, 3], [2, 2], [2**40, 2]):
@@ -252,7 +253,7 @@ def test_dropout_gradient_is_numeric_gradient():
 
 
 def test_backward_twice_is_the_same():
-    """A backward pass of cuDNN's uses its reserve space up; a second must not see that."""
+    """A backward pass of cuDNN overwrites its reserve space, which a second one must not notice."""
     config = RnnConfig("lstm", 2, 33, 20, dropout=0.2)
     inputs = tf.random.stateless_normal([7, 6, 20], [0, 1])
     params = tf.random.stateless_normal([config.layout.size], [2, 3]) * 0.3
@@ -272,7 +273,7 @@ def test_backward_twice_is_the_same():
 
 
 def address_of(tensor: tf.Tensor) -> int:
-    """Of a tensor in a device's memory; `DLTensor` of dlpack.h begins with it."""
+    """Returns the address of a tensor in a device's memory, with which a `DLTensor` begins."""
     capsule = tf.experimental.dlpack.to_dlpack(tensor)
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype = ctypes.c_void_p
@@ -298,7 +299,7 @@ def test_one_half_sequence_begins_where_it_runs_fast(size, time_major):
 
     with tf.device("CPU:0"):
         expected = run()
-    held = [run() for _ in range(4)]  # In later runs, other things lie where the first wrote.
+    held = [run() for _ in range(4)]  # Holding them gives each run other addresses.
     for results in held:
         assert address_of(results[0]) % 1024 == 512
         for result, reference in zip(results, expected, strict=True):
@@ -312,7 +313,8 @@ def test_sixteen_threads():
     params = tf.random.stateless_normal([config.layout.size], [0, 1])
 
     def work(index: int) -> np.ndarray:
-        # Not from TensorFlow's generator: on a GPU, threads can get wrong numbers from it.
+        # NumPy draws the numbers, because threads can get wrong ones from TensorFlow's generator on
+        # a GPU.
         rng = np.random.default_rng(index)
         inputs = tf.constant(rng.standard_normal((5 + index % 3, 4, 10)), tf.float32)
         states = [tf.zeros(shape) for shape in config.state_shapes(4, time_major=True)]
@@ -349,7 +351,7 @@ def test_memory_is_stable_over_changing_shapes():
                 tf.constant([7, index], tf.int64),
             )
 
-    run(2, smallest=29)  # The largest workspace, which stays.
+    run(2, smallest=29)  # This allocates the largest workspace, which stays.
     run(100)
     before = tf.config.experimental.get_memory_info("GPU:0")["current"]
     run(1000)
@@ -423,7 +425,7 @@ print("digest", digest.hexdigest())
 
 
 def test_determinism_and_repacking():
-    """Bit-equal from run to run, also where the parameters are copied into a layout of cuDNN's."""
+    """Results repeat to the bit, also if the parameters are copied into cuDNN's layout."""
     digests = {run_program(GRADIENT_HASH) for _ in range(2)}
     digests.add(run_program(GRADIENT_HASH, CUDNN_RNN_TF_FORCE_REPACK="1"))
     assert len(digests) == 1
@@ -500,7 +502,7 @@ def losses_of(output: str) -> list[float]:
 
 @pytest.mark.parametrize("first_on_gpu", [True, False])
 def test_training_moves_between_devices(first_on_gpu, tmp_path):
-    """Adam's slots included: the losses go on as if nothing had happened."""
+    """Weights and Adam's slots move, and the losses are the same as without the move."""
     devices = [{}, WITHOUT_GPU] if first_on_gpu else [WITHOUT_GPU, {}]
     straight, moved = tmp_path / "straight", tmp_path / "moved"
     straight.mkdir()
@@ -520,6 +522,6 @@ def test_exported_on_a_gpu_serves_on_a_cpu(tmp_path):
     "case", [c for c in test_second_order.CASES if c.config.num_proj != c.config.num_units], ids=str
 )
 def test_gradient_of_the_gradient(case):
-    """Of the network whose dropout masks are cuDNN's."""
+    """The gradient has cuDNN's dropout masks."""
     with tf.device("GPU:0"):
         test_second_order.check_finite_differences(case)

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def loaded_cudnn() -> str:
-    """TensorFlow's, by its path."""
+    """Returns the path of the cuDNN that TensorFlow has loaded."""
     tf.nn.conv2d(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 1]), 1, "VALID")
     lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in lines if "/libcudnn.so" in line)
@@ -23,7 +23,7 @@ def loaded_cudnn() -> str:
 
 @pytest.mark.skipif(os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0", reason="this is about graphs")
 def test_captures_of_the_callers(tmp_path):
-    """Of the stream that a network runs in, and of others."""
+    """Callers may capture the stream that a network runs in, or other streams."""
     program = compiled(tmp_path, "captured_by_others_on_gpu", CUDNN_BACKEND, "-pthread")
     environment = {**os.environ, "CUDNN_RNN_TF_CUDNN_LIBRARY": loaded_cudnn()}
     completed = subprocess.run(

@@ -16,9 +16,9 @@ from cudnn_rnn_tf.config import RnnConfig
 
 pytestmark = test_gpu.pytestmark
 
-# Root mean squares of the errors of outputs and states, of gradients, and of gradients where a ReLU
-# may see a rounded number on the other side of its kink. Products of float32 are in TF32, which
-# has float16's digits.
+# Root mean squares of the errors of outputs and states; of gradients; and of gradients if a rounded
+# number may be on the other side of a ReLU's kink. Float32 products are in TF32, which has
+# float16's digits.
 TOLERANCE = {
     "float32": (2e-3, 5e-3, 5e-2),
     "float16": (2e-3, 1e-2, 1e-1),
@@ -50,15 +50,15 @@ def supported(case: random_configs.Case) -> random_configs.Case:
 
 
 MANY_UNITS = [64, 100, 128, 200, 256, 320, 333, 384, 448, 512]
-# Teams of blocks that are no clusters have these.
+# Networks with these numbers of units run in teams of blocks that are no clusters.
 MOST_UNITS = [600, 640, 720, 768, 900, 1000, 1024]
 
 
 def large_case(rng: np.random.Generator, index: int, most: bool = False) -> random_configs.Case:
-    """More units and sequences than `random_configs` has, so that teams of all sizes run."""
+    """Draws more units and sequences than `random_configs`, so that teams of all sizes run."""
     units = MOST_UNITS if most else MANY_UNITS
     batch_size = int(rng.choice([1, 7, 33, 64] if most else [1, 7, 33, 64, 130, 300]))
-    # Rings of teams that are no clusters go round.
+    # Teams that are no clusters use rings of buffers, which need many steps to go round.
     max_time = int(rng.integers(1, 80 if most else 7))
     lengths = rng.integers(0, max_time + 1, size=batch_size) if rng.random() < 0.5 else None
     return random_configs.Case(
@@ -81,10 +81,10 @@ def large_case(rng: np.random.Generator, index: int, most: bool = False) -> rand
 
 
 def stack_case(rng: np.random.Generator, index: int) -> random_configs.Case:
-    """Several layers that may run at the same time.
+    """Draws several layers that may run at the same time.
 
-    In deep stacks, TF32's rounding puts numbers on other sides of a ReLU's kink, so that has no
-    gradients here.
+    In deep stacks, TF32's rounding moves numbers to the other side of a ReLU's kink, so ReLU
+    networks have no gradients here.
     """
     rnn_mode = str(rng.choice(["lstm", "gru", "rnn_tanh", "rnn_relu"]))
     layers = int(rng.integers(2, 6))
@@ -108,7 +108,8 @@ def stack_case(rng: np.random.Generator, index: int) -> random_configs.Case:
     )
 
 
-# With one or two units, rounded gradients of gates may cancel to less than their rounding.
+# Cases with one or two units are left out, since their rounded gradients of gates may cancel to
+# less than their rounding errors.
 CASES = [
     supported(case)
     for case in random_configs.random_cases(160, seed=7)
@@ -153,7 +154,7 @@ def check(results: random_configs.Results, case: random_configs.Case, data, dtyp
 
 
 def test_replays_take_lengths_and_seeds_anew():
-    """A graph depends on addresses alone; all else changes from call to call."""
+    """A graph depends on addresses only; everything else may change from call to call."""
     config = RnnConfig("lstm", 2, 48, 7, direction="bidirectional", dropout=0.4)
     rng = np.random.default_rng(3)
     before = test_gpu_replay.replays()
@@ -187,7 +188,7 @@ def test_layers_of_a_stack_run_at_the_same_time():
 
 @pytest.mark.parametrize("wrong", [-1, 7])
 def test_lengths_out_of_range_on_the_device(wrong):
-    """They are not known to the host; the sequence's outputs are NaN, the others' are right."""
+    """The host does not know such lengths; only outputs of these sequences are NaN."""
     config = RnnConfig("gru", 2, 40, 5, direction="bidirectional")
     rng = np.random.default_rng(0)
     inputs = tf.constant(rng.standard_normal((6, 9, 5)), tf.float32)
@@ -246,7 +247,7 @@ def test_masks_need_no_copy_to_the_host():
 def as_function(
     case: random_configs.Case, data: random_configs.Data
 ) -> tf.types.experimental.GenericFunction:
-    """Both passes over the data. TensorFlow mixes the tensors of eager ops in several threads."""
+    """Makes a function of both passes, since threads can confuse the tensors of eager ops."""
     inputs, params = tf.constant(data.inputs), tf.constant(data.params)
     states = [tf.constant(state) for state in data.states]
     gradients = [tf.constant(d) for d in (data.d_outputs, *data.d_states)]
@@ -273,7 +274,7 @@ def as_function(
 
 
 def test_many_threads():
-    """Calls of several threads, of several shapes, mixed; each gets its own results."""
+    """Several threads call with several shapes, and each call gets its own results."""
     cases = [large_case(np.random.default_rng(i), 3000 + i) for i in range(6)]
     cases += [large_case(np.random.default_rng(i), 3100 + i, most=True) for i in range(2)]
     functions = [as_function(case, random_configs.draw_data(case, "bfloat16")) for case in cases]

@@ -1,4 +1,4 @@
-"""How the cuDNN backend runs: replayed graphs and measured choices."""
+"""Tests the replayed graphs and the measured choices of the cuDNN backend."""
 
 import concurrent.futures
 import dataclasses
@@ -30,16 +30,17 @@ def replays() -> int:
 
 
 def scatter_addresses(rng: np.random.Generator) -> list[tf.Tensor]:
-    """Tensors that, held meanwhile, make TensorFlow's allocator hand out other addresses."""
+    """Returns tensors that, as long as they live, make TensorFlow allocate other addresses."""
     return [tf.zeros([int(rng.integers(1, 200_000))]) for _ in range(8)]
 
 
-# Of the persistent kernels in float32: why only TF32's users get them unasked.
+# The tolerance for persistent kernels in float32. Because of it, only users of TF32 get them by
+# default.
 PERSISTENT_TOLERANCE = 3e-5
 
 
 def errors_in(results, expected, case, dtype, algorithm="auto") -> dict[str, float]:
-    """The errors that exceed what the type, and in float32 the algorithm, allows."""
+    """Returns the errors that exceed what the type, and in float32 the algorithm, allows."""
     if dtype in test_gpu.TOLERANCE:
         tolerance = test_gpu.TOLERANCE[dtype]
         if dtype == "float32" and algorithm.startswith("persist"):
@@ -58,7 +59,7 @@ def errors_in(results, expected, case, dtype, algorithm="auto") -> dict[str, flo
 
 @pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
 def test_repeated_runs_agree_with_reference(dtype):
-    """The second run measures; all replay, over other addresses each."""
+    """The second run measures; all runs replay graphs, each with other addresses."""
     rng = np.random.default_rng(4)
     before = replays()
     for case in test_gpu.CASES[:: 8 if dtype == "float32" else 16]:
@@ -74,7 +75,7 @@ def test_repeated_runs_agree_with_reference(dtype):
 
 
 def run_algorithm(case, data, algorithm: str, run: int) -> random_configs.Results:
-    """Skips at the first run where cuDNN has no such algorithm for the network."""
+    """Runs an algorithm; skips the test if cuDNN does not have it for the network."""
     inputs, params = tf.constant(data.inputs), tf.constant(data.params)
     states = [tf.constant(state) for state in data.states]
     try:
@@ -109,7 +110,7 @@ def run_algorithm(case, data, algorithm: str, run: int) -> random_configs.Result
 @pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
 def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
-    """Only what is pinned may be less exact than the type. cuDNN may not have it at all."""
+    """Only an algorithm that is asked for may be less exact than the type. cuDNN may lack it."""
     case = random_configs.Case(
         index=5,
         config=RnnConfig(rnn_mode, 1, 64, 32),
@@ -132,7 +133,7 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
 
 
 def reserve_bytes(config: RnnConfig, max_time: int, dtype: str) -> int:
-    """What `persist_static` leaves of a batch of 16 for a backward pass."""
+    """Returns how many bytes `persist_static` leaves of a batch of 16 for a backward pass."""
     states = [tf.zeros(shape, dtype) for shape in config.state_shapes(16, time_major=True)]
     with tf.device("CPU:0"):
         seed, lengths = tf.constant([0, 0], tf.int64), tf.constant([], tf.int32)
@@ -151,7 +152,7 @@ def reserve_bytes(config: RnnConfig, max_time: int, dtype: str) -> int:
         algorithm="persist_static",
         **config.spec_attrs(),
     )
-    return reserve_space.shape[0] // 256 * 256  # What is beyond names the algorithm.
+    return reserve_space.shape[0] // 256 * 256  # The rest of the size names the algorithm.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -162,7 +163,7 @@ def reserve_bytes(config: RnnConfig, max_time: int, dtype: str) -> int:
 def test_halves_of_long_sequences_agree_with_reference(
     rnn_mode, num_layers, max_time, time_major, dtype
 ):
-    """Persistent kernels train on long sequences half by half, for less memory."""
+    """Persistent kernels train on long sequences in two halves, which takes less memory."""
     case = random_configs.Case(
         index=6,
         config=RnnConfig(rnn_mode, num_layers, 256, 64),
@@ -176,7 +177,7 @@ def test_halves_of_long_sequences_agree_with_reference(
     for run in range(3):
         results = run_algorithm(case, data, "persist_static", run)
         assert not errors_in(results, expected, case, dtype, "persist_static"), run
-    # Both halves', and the states between them.
+    # The reserve space holds both halves' and the states between them.
     of_halves = 2 * reserve_bytes(case.config, -(-max_time // 2), dtype)
     of_states = sum(state.nbytes for state in data.states)
     assert reserve_bytes(case.config, max_time, dtype) >= of_halves + of_states
@@ -189,7 +190,8 @@ def test_shorter_sequences_run_whole():
 
 
 SMALL = RnnConfig("lstm", 2, 40, 24, direction="bidirectional")
-# On an H200, with 64 sequences in float32, memory is filled at each step, forward and backward.
+# On an H200, this network with 64 sequences in float32 fills memory in each step, forward and
+# backward.
 WITH_FILLS = RnnConfig("gru", 1, 1024, 24)
 SMALL_CASES = [
     (SMALL, 6, dtype, time_major)
@@ -210,7 +212,7 @@ def draw_for_bits(
 
 
 def bits(config: RnnConfig, batch_size: int, dtype: str, time_major: bool) -> list[np.ndarray]:
-    """Results and gradients of one step."""
+    """Returns the results and gradients of one step."""
     params, inputs, *states = draw_for_bits(config, batch_size, dtype, time_major)
     with tf.GradientTape() as tape:
         tape.watch([inputs, params, *states])
@@ -224,7 +226,7 @@ def bits(config: RnnConfig, batch_size: int, dtype: str, time_major: bool) -> li
 
 @pytest.fixture(scope="module")
 def call_by_call(tmp_path_factory):
-    """The bits of each case in a process without graphs."""
+    """Returns the results of each case in a process without graphs."""
     folder = tmp_path_factory.mktemp("call_by_call")
     program = """
 import sys
@@ -244,20 +246,21 @@ def test_replay_repeats_the_bits_of_calls_at_any_address(call_by_call, index):
     config, batch_size, dtype, time_major = BITS_CASES[index]
     rng = np.random.default_rng(6)
     before = replays()
-    # At addresses that change, then at the same few: graphs that were rewritten are renewed.
+    # Addresses change in the first runs and repeat in later ones. Graphs that were rewritten are
+    # then made anew.
     for run in range(24):
         held = scatter_addresses(rng) if run < 12 else None
         results = bits(config, batch_size, dtype, time_major)
         for result, expected in zip(results, call_by_call[index], strict=True):
             np.testing.assert_array_equal(result, expected)
         del held
-    # What the first step runs is not replayed.
+    # The first step's two passes are not replayed.
     assert replays() - before == (46 if REPLAY_IS_ON else 0)
 
 
 @pytest.mark.parametrize("index", range(len(SMALL_CASES)))
 def test_what_starts_elsewhere_than_the_allocator_aligns(call_by_call, index):
-    """Kernels may differ."""
+    """Other kernels may run for such addresses."""
     config, batch_size, dtype, time_major = SMALL_CASES[index]
     params, inputs, *states = draw_for_bits(config, batch_size, dtype, time_major)
     joined = tf.concat([tf.zeros([8], dtype), tf.reshape(inputs, [-1])], 0)
@@ -372,15 +375,15 @@ def test_ten_thousand_alternating_shapes_leak_nothing():
     run(10_000)
     device_after, host_after = used()
     assert device_after == device
-    assert host_after - host < 20_000  # KiB: less than two kilobytes a step.
+    assert host_after - host < 20_000  # In KiB; this is less than two kilobytes per step.
     assert np.all(np.isfinite(params.numpy()))
 
 
 def test_threads_share_replays():
     """Each shape's captures are used by one thread at a time, in one stream.
 
-    In a function: where eight threads called eager ops on one GPU, `tf.zeros` had the shape of
-    another thread's tensor.
+    The test calls a function: when eight threads called eager ops on one GPU, `tf.zeros` had the
+    shape of another thread's tensor.
     """
     config = RnnConfig("gru", 1, 24, 10)
     params = tf.random.stateless_normal([config.layout.size], [0, 1])
@@ -512,7 +515,7 @@ print(name, *map(choice.get, ("algorithm", "forward", "backward")), sep="\\t")
 
 
 def test_a_chain_repeats_the_bits_of_its_graph(tmp_path):
-    """So do the first step's kernels, which are launched one by one."""
+    """The first step's kernels, which are launched one by one, repeat them too."""
     path = tmp_path / "choices"
     cache = {"CUDNN_RNN_TF_CHOICE_CACHE": str(path)}
     measured = test_gpu.run_program(BITS_OF_A_CHOICE, **cache).splitlines()[-1]

@@ -16,7 +16,8 @@ from cudnn_rnn_tf.config import RnnConfig
 
 pytestmark = test_gpu.pytestmark
 
-# Of the largest magnitude in float32, of root mean squares in the others.
+# The largest errors in float32, as parts of the largest magnitude, and the root mean squares of the
+# errors in the other types.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 MAX_BATCH = {"float32": 4, "float16": 8, "bfloat16": 8}
 
@@ -69,7 +70,7 @@ def errors(results: list[np.ndarray], expected: list[np.ndarray], dtype: str) ->
 @pytest.mark.parametrize("index", range(30))
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_agrees_with_reference(dtype, index):
-    """At first use and replayed, over other addresses each."""
+    """Results agree at the first use and when replayed, each time with other addresses."""
     rng = np.random.default_rng([7, index])
     case = random_case(rng, index, dtype)
     for attempt in range(4):
@@ -82,9 +83,9 @@ def test_agrees_with_reference(dtype, index):
         assert max(worst) <= TOLERANCE[dtype], (str(case), attempt, worst)
 
 
-# With the size of what has no room on the chip: nothing, a little, more than the L2 cache has.
+# The weights that have no room on the chip are none, a few, or more than the L2 cache holds.
 LARGE = [
-    ("gru", 1, 1024, 1500, 4, "float32"),  # In three parts of time.
+    ("gru", 1, 1024, 1500, 4, "float32"),  # This runs in three parts of time.
     ("gru", 1, 1536, 40, 4, "float32"),
     ("gru", 1, 2048, 20, 3, "float32"),
     ("gru", 1, 2560, 20, 1, "float32"),
@@ -139,7 +140,7 @@ def small_case(**changes) -> random_configs.Case:
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_relu"])
 def test_numbers_that_are_none(rnn_mode, dtype):
-    """Steps that wait for NaN see it, whatever its bits are; other sequences go on."""
+    """Steps that wait for a NaN of any bits see it, and other sequences are not affected."""
     case = small_case(config=RnnConfig(rnn_mode, 2, 64, 8, direction="bidirectional"))
     data = random_configs.draw_data(case, dtype)
     expected, *_ = run(case, data)
@@ -184,7 +185,7 @@ def test_says_what_it_cannot_run(message):
 
 
 class DlTensor(ctypes.Structure):
-    """DLPack's."""
+    """DLPack's `DLTensor`."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -198,7 +199,7 @@ class DlTensor(ctypes.Structure):
 
 
 def unaligned(values: np.ndarray) -> tf.Tensor:
-    """A vector that begins an item past where TensorFlow's allocator would let it."""
+    """Returns a vector that begins one item past an address of TensorFlow's allocator."""
     capsule = tf.experimental.dlpack.to_dlpack(tf.constant(np.append(values[:1], values)))
     address_of = ctypes.pythonapi.PyCapsule_GetPointer
     address_of.restype, address_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -252,7 +253,7 @@ def test_is_among_what_is_measured(dtype):
 
 
 def test_gradients_of_inference_are_those_of_standard():
-    """They run the forward pass again, as training, which this algorithm has not."""
+    """Gradients run the forward pass again in training, which this algorithm cannot do."""
     case = small_case()
     data = random_configs.draw_data(case, "float32")
     results = [
@@ -295,7 +296,7 @@ with concurrent.futures.ThreadPoolExecutor(4) as pool:
 
 
 def test_two_streams_want_the_whole_gpu_at_once():
-    """Blocks that wait for each other run together or not at all; all runs have the same bits."""
+    """Blocks that wait for each other run together or not at all, and all runs agree to the bit."""
     test_gpu.run_program(STREAMS)
 
 

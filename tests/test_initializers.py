@@ -48,7 +48,7 @@ LSTM_GATES = ("input_gate", "forget_gate", "cell_candidate", "output_gate")
 
 @pytest.mark.parametrize("bias_mode", ["double", "single_input", "single_recurrent"])
 def test_biases_per_gate(bias_mode):
-    """A gate that has two biases begins with one of them as its initializer says."""
+    """If a gate has two biases, its own initializer is used for one of them only."""
     initializer = crnn.PerGate(keras.initializers.Constant(0.25), forget_gate="ones")
     layer = crnn.CudnnLSTM(
         2, 3, direction="bidirectional", bias_mode=bias_mode, bias_initializer=initializer
@@ -84,7 +84,7 @@ def test_gates_that_are_not_there(layer, known):
 
 
 def test_all_gates_at_once():
-    """Limits and orthogonality are of the whole, as in Keras's layers."""
+    """As in Keras's layers, limits and orthogonality are those of the whole matrix."""
     layer = crnn.CudnnLSTM(
         2,
         20,
@@ -107,7 +107,7 @@ def test_all_gates_at_once():
             np.testing.assert_allclose(recurrent.T @ recurrent, np.eye(20), atol=1e-5)
             seen.add(kernel.flat[0])
     assert len(seen) == 4
-    # With the seed, the first kernel is that of a Keras layer.
+    # With the same seed, the first kernel is that of a Keras layer.
     stock = keras.layers.LSTM(20, kernel_initializer=keras.initializers.GlorotUniform(seed=1))
     stock.build((None, None, 30))
     first = [weights[f"layer_0_forward_{gate}_kernel"] for gate in LSTM_GATES]
@@ -123,5 +123,5 @@ def test_configurations(initializer):
     again = keras.initializers.deserialize(config)
     assert type(again) is type(initializer)
     assert keras.initializers.serialize(again) == config
-    # Code that does not know of gates takes it for the initializer that it holds.
+    # Code that does not know about gates can use it like the initializer that it holds.
     assert initializer((3, 4)).shape == (3, 4)

@@ -1,4 +1,4 @@
-"""What the package says of itself, and what it says where it cannot work."""
+"""Tests what the package says of itself, and its errors if it cannot work."""
 
 import ast
 import inspect
@@ -40,7 +40,7 @@ def test_info():
     assert pathlib.Path(info["op_library"]).is_file()
     assert info["backends"]["cpu"] == "available"
     assert isinstance(info["backends"]["cudnn"], str)
-    # The documentation promises all keys that there are.
+    # The documentation lists exactly these keys.
     assert set(info) == {
         *("version", "python", "tensorflow", "keras", "built_for_tensorflow", "compiler"),
         *("build_type", "cpu_features", "cpu_isa", "op_library", "backends", "gpu"),
@@ -95,7 +95,7 @@ def test_constants_are_where_contrib_had_them():
 
 
 def own_documentation(thing: object) -> str | None:
-    """Its docstring, unless it is a class that only inherits one."""
+    """Returns the docstring of a thing, unless it is a class that only inherits one."""
     return vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
 
 
@@ -135,7 +135,7 @@ def test_arguments_are_documented():
 
 @pytest.mark.parametrize("name", ["CudnnLSTM", "CudnnGRU", "CudnnRNNTanh", "CudnnRNNRelu"])
 def test_editors_see_the_layers_arguments_and_examples(name):
-    """The arguments of all layers, and an LSTM's own, in the signature; examples that run."""
+    """The signature has all arguments, including an LSTM's own, and the examples run."""
     layer = getattr(layers, name)
     parameters = dict(inspect.signature(layer).parameters)
     own = [parameters.pop(each, None) for each in ("num_proj", "cell_clip")]
@@ -144,14 +144,14 @@ def test_editors_see_the_layers_arguments_and_examples(name):
     assert {each: str(given) for each, given in parameters.items()} == {
         each: str(given) for each, given in expected.items()
     }
-    # Static tools read it so.
+    # Static tools read the docstring in this way.
     source = ast.parse(inspect.getsource(layer)).body[0]
     assert ast.get_docstring(source) == inspect.getdoc(layer)
     (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(layer), re.DOTALL)
     exec(textwrap.dedent(example), {"cudnn_rnn_tf": crnn, "np": np})
 
 
-# Without TensorFlow.
+# The package without TensorFlow.
 
 
 def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess:
@@ -203,7 +203,7 @@ def test_native_works_without_tensorflow():
         assert line.endswith("only cudnn_rnn_tf.native works without it")
 
 
-# Beside another Keras.
+# The package together with another Keras.
 
 
 def test_other_keras_backends_are_refused(monkeypatch):
@@ -216,7 +216,7 @@ def test_other_keras_backends_are_refused(monkeypatch):
 
 
 def test_tf_keras_is_refused(monkeypatch):
-    """In its models, functional or not, a layer's weights would never train."""
+    """In models of `tf_keras`, functional or not, a layer's weights would never train."""
     pytest.importorskip("tf_keras")
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     result = run_python(
@@ -254,13 +254,13 @@ def test_tf_keras_is_refused(monkeypatch):
     for line in lines:
         assert "TF_USE_LEGACY_KERAS" in line
     assert all("received KerasTensor of tf_keras" in line for line in lines[:3])
-    # Plain tensors come here.
+    # The layers get plain tensors in these cases.
     assert all("called in a layer or model of tf_keras" in line for line in lines[3:])
     assert alone == "(2, 4, 2)"
 
 
 def test_info_does_not_initialize_tensorflow(monkeypatch):
-    """Where there is no GPU to be asked, devices can still be configured afterwards."""
+    """Without a GPU to ask, devices can still be configured afterwards."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     result = run_python(
         """

@@ -16,7 +16,7 @@ import tensorflow as tf
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
 
-# Loads a file where nobody has imported cudnn_rnn_tf, and runs the model.
+# This program loads a file without importing cudnn_rnn_tf, and runs the model.
 _LOAD_WITHOUT = """\
 import sys
 import keras, numpy
@@ -81,7 +81,7 @@ def test_a_file_says_what_keras_own_says(tmp_path):
         model.save(tmp_path / "m.keras")
         with zipfile.ZipFile(tmp_path / "m.keras") as archive:
             text = archive.read("config.json").decode()
-        # Keras itself leaves the names of its own classes unregistered.
+        # Keras does not write registered names for its own classes.
         for name in ("LSTM", "GRU", "SimpleRNN", "Bidirectional"):
             text = text.replace(f'"registered_name": "{name}"', '"registered_name": null')
         text = re.sub(r'"shared_object_id": \d+', '"shared_object_id": 0', text)
@@ -119,7 +119,7 @@ def test_copies_stay_fused():
     model = make_model(drop_ins)
     for same in (copy.deepcopy(model), keras.models.clone_model(model)):
         assert all(is_drop_in(layer) for layer in recurrent(same))
-    # Keras's own wrapper copies what it wraps.
+    # Keras's own wrapper copies the layer that it wraps.
     wrapper = keras.layers.Bidirectional(drop_ins.LSTM(3))
     assert is_drop_in(wrapper.forward_layer) and is_drop_in(wrapper.backward_layer)
 

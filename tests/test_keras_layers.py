@@ -14,7 +14,7 @@ from cudnn_rnn_tf import ops, second_order
 from cudnn_rnn_tf.config import RnnConfig
 
 CLASSES = ("LSTM", "GRU", "SimpleRNN")
-# As in test_against_keras.py, of the largest magnitude in a tensor.
+# The largest errors, as parts of the largest magnitude in a tensor, as in test_against_keras.py.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 FUSES_RECURRENT_DROPOUT = pytest.mark.skipif(
     bool(tf.config.get_visible_devices("GPU")), reason="on GPUs Keras runs recurrent dropout"
@@ -23,7 +23,7 @@ FUSES_RECURRENT_DROPOUT = pytest.mark.skipif(
 
 @pytest.fixture
 def fused_calls(monkeypatch):
-    """The networks that the fused ops were asked to run."""
+    """Records the networks that the fused ops are asked to run."""
     calls = []
     forward = ops.forward
 
@@ -46,7 +46,7 @@ def draw_mask(random: np.random.Generator, kind: str, shape: tuple[int, int]) ->
 
 
 def draw_options(random: np.random.Generator, class_name: str) -> dict[str, Any]:
-    """Arguments of the layers that the ops can run, in training as well."""
+    """Draws arguments of layers that the ops can run, also in training."""
 
     def toss() -> bool:
         return bool(random.integers(2))
@@ -67,14 +67,14 @@ def draw_options(random: np.random.Generator, class_name: str) -> dict[str, Any]
         options["unit_forget_bias"] = toss()
     if class_name == "SimpleRNN":
         options["activation"] = str(random.choice(["tanh", "relu"]))
-    # Keras masks the wrong outputs of a layer that is unrolled and reads backwards.
+    # If a layer is unrolled and reads backwards, Keras masks the wrong outputs.
     if not (options["unroll"] and options["go_backwards"]):
         options["zero_output_for_mask"] = toss()
     return options
 
 
 def run(layer: Any, inputs: Any, in_graph: bool, **arguments: Any) -> dict[str, np.ndarray]:
-    """Outputs, states and the gradients of all that can have one."""
+    """Returns outputs, states and the gradients of everything that can have one."""
     states = arguments.pop("initial_state", None)
 
     def step() -> Any:
@@ -83,7 +83,7 @@ def run(layer: Any, inputs: Any, in_graph: bool, **arguments: Any) -> dict[str, 
             tape.watch(watched)
             given = arguments if states is None else {**arguments, "initial_state": states}
             results = tf.nest.flatten(layer(inputs, **given))
-            # No two elements weigh the same, so that none can stand in another's place.
+            # All elements have different weights, so that none can be confused with another.
             loss = tf.add_n(
                 [
                     tf.reduce_sum(
@@ -155,7 +155,7 @@ def test_random_bidirectional_layers_are_keras_layers(seed, fused_calls):
     merge_mode = [None, "sum", "mul", "ave", "concat"][random.integers(5)]
     layers = []
     for module in (keras.layers, drop_ins):
-        # A copied SimpleRNN forgets its seed, in Keras.
+        # In Keras, a copied SimpleRNN forgets its seed, so the global seed is set.
         keras.utils.set_random_seed(seed)
         inner = getattr(module, class_name)(**options)
         layer = module.Bidirectional(inner, merge_mode=merge_mode, dtype=options["dtype"])
@@ -172,7 +172,8 @@ def test_random_bidirectional_layers_are_keras_layers(seed, fused_calls):
     assert not fused_calls
     check_equal(run(layer, inputs, seed % 2 == 0, **arguments), expected)
     assert layer.runs_fused
-    # Each direction draws its own dropout mask of the inputs, which one op reads once.
+    # Each direction draws its own dropout mask of the inputs, but one op reads the inputs only
+    # once.
     assert bool(layer.needs_two_ops) == (options["dropout"] > 0)
     directions = [config.direction for config in fused_calls]
     assert directions == (["unidirectional"] * 2 if options["dropout"] else ["bidirectional"])
@@ -204,7 +205,7 @@ def test_what_the_ops_cannot_run_runs_as_keras_runs_it(class_name, options, reas
 
 
 def give_masks(stock_cells: list[Any], layer_cells: list[Any], batch_size: int) -> None:
-    """Has Keras's cells use the recurrent dropout masks of the last call of ours, in one op."""
+    """Makes Keras's cells use the recurrent dropout masks of the last call of our layers."""
     cell = layer_cells[0]
     masks = second_order.recurrent_dropout_masks(
         RnnConfig(
@@ -216,7 +217,7 @@ def give_masks(stock_cells: list[Any], layer_cells: list[Any], batch_size: int) 
             recurrent_dropout=cell.recurrent_dropout,
         ),
         batch_size,
-        # The generator has gone on by one.
+        # The generator has advanced by one since that call.
         tf.cast(cell.seed_generator.state, tf.int64) - [0, 1],
         tf.float64,
     )
@@ -340,7 +341,7 @@ def test_recurrent_dropout_is_keras_own_where_there_is_a_gpu(class_name, fused_c
 @pytest.mark.parametrize("class_name", ["LSTM", "GRU"])
 def test_one_dropout_mask_of_the_inputs_per_gate(class_name, fused_calls):
     inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
-    # Keras itself fails to run this one unless use_cudnn is False.
+    # Keras itself cannot run this layer unless use_cudnn is False.
     options = {"dropout": 0.5, "implementation": 1, "seed": 3}
     stock = getattr(keras.layers, class_name)(6, use_cudnn=False, **options)
     layer = getattr(drop_ins, class_name)(6, **options)
@@ -366,7 +367,8 @@ def test_half_types(class_name, policy, fused_calls):
     outputs = layer(inputs)
     assert outputs.dtype == layer.compute_dtype
     assert len(fused_calls) == 1
-    # Inputs, weights and outputs are each rounded once, to 8 bits of bfloat16 and 11 of float16.
+    # Inputs, weights and outputs are each rounded once, to the 8 bits of bfloat16 or the 11 of
+    # float16.
     tolerance = 0.05 if "bfloat16" in policy else 0.005
     np.testing.assert_allclose(tf.cast(outputs, "float32"), exact(inputs), atol=tolerance)
 
@@ -391,7 +393,7 @@ def test_inputs_of_another_type_than_the_layer_run_as_keras_runs_them(fused_call
     ],
 )
 def test_training_a_stateful_masked_model(class_name, bidirectional):
-    """Three steps of Adam, dropout and all, end where Keras's do."""
+    """Three steps of Adam with dropout give the same weights as in Keras."""
     random = np.random.default_rng(1)
     tokens = random.integers(0, 5, (12, 7))
     targets = random.standard_normal((12, 7, 4)).astype("float32")
@@ -421,7 +423,7 @@ def test_training_a_stateful_masked_model(class_name, bidirectional):
         return [*results, model.predict(tokens, batch_size=4, verbose=0)]
 
     for received, expected in zip(train(drop_ins), train(keras.layers), strict=True):
-        # Adam divides by small gradients, and six steps follow each other.
+        # Errors grow, since Adam divides by small gradients and several steps follow each other.
         np.testing.assert_allclose(received, expected, atol=2e-4)
 
 

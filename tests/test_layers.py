@@ -1,4 +1,4 @@
-"""What the Keras layers compute, against the NumPy reference and Keras's own layers."""
+"""Tests the Keras layers' results against the NumPy reference and Keras's own layers."""
 
 import json
 
@@ -12,10 +12,10 @@ from layer_reference import LAYERS, make, normal, randomize
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 
-# Sums of some ten products, over a few steps, keep six digits in float32.
+# Sums of some ten products over a few steps have six correct digits in float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
-# Options by name; those of an LSTM only start with "lstm".
+# Options by name. Names that start with "lstm" are for LSTMs only.
 OPTIONS = {
     "plain": {},
     "deep": {"num_layers": 3},
@@ -70,7 +70,7 @@ def test_agrees_with_reference(rnn_mode, options, lengths, with_states):
 @pytest.mark.parametrize("lengths", [None, (5, 0, 3)], ids=["full", "lengths"])
 @pytest.mark.parametrize("rnn_mode, options", CASES)
 def test_last_outputs(rnn_mode, options, lengths):
-    """Without return_sequences: the step at which each direction stops."""
+    """Without return_sequences, outputs are those of the step at which each direction stops."""
     layer = make_with(rnn_mode, options, return_sequences=False)
     inputs = normal(*((5, 3) if layer.time_major else (3, 5)), 4)
     randomize(layer, inputs.shape)
@@ -81,7 +81,7 @@ def test_last_outputs(rnn_mode, options, lengths):
     expected = np.zeros((3, sequences.shape[-1]))
     for row, length in enumerate(lengths or (5, 5, 5)):
         if length:
-            expected[row] = sequences[row, 0]  # The backward half stops at the first step.
+            expected[row] = sequences[row, 0]  # The backward direction stops at step 0.
             expected[row, :size] = sequences[row, length - 1, :size]
     outputs = layer(inputs, sequence_lengths=lengths)
     np.testing.assert_allclose(outputs, expected, **TOLERANCE)
@@ -90,7 +90,7 @@ def test_last_outputs(rnn_mode, options, lengths):
 @pytest.mark.usefixtures("on_cpu")
 @all_modes
 def test_dropout(rnn_mode):
-    """In training the outputs are the reference's with the masks of the generator's state."""
+    """In training, outputs are the reference's with the masks for the generator's state."""
     inputs = normal(3, 5, 4)
     layer = make_with(rnn_mode, OPTIONS["dropout"], num_layers=3, direction="bidirectional")
     randomize(layer, inputs.shape)
@@ -124,7 +124,7 @@ def test_agrees_with_stock_layer(rnn_mode, with_states, go_backwards, return_seq
     states = [normal(3, 3, seed=index) for index in range(2 if rnn_mode == "lstm" else 1)]
     if masked:
         for state in states:
-            state[-1] = 0.0  # Keras gives a row without steps the output zero, not its state.
+            state[-1] = 0.0  # For a row without steps, Keras returns zeros.
     expected, *expected_states = stock(
         inputs, initial_state=states if with_states else None, mask=mask
     )
@@ -140,9 +140,9 @@ def test_agrees_with_stock_layer(rnn_mode, with_states, go_backwards, return_seq
 
 @all_modes
 def test_go_backwards_with_lengths_keeps_padding(rnn_mode):
-    """Each sequence is read from its end and written in that order; padding does not move.
+    """Each sequence is read and written from its end to its beginning; padding does not move.
 
-    With a mask it does, as in Keras.
+    With a mask, padding does move, as in Keras.
     """
     inputs, lengths = normal(2, 4, 3), (4, 2)
     layer = randomize(make(rnn_mode, go_backwards=True), inputs.shape)
@@ -172,7 +172,7 @@ def test_statefulness(rnn_mode):
     np.testing.assert_allclose(layer(second), stock(second), **TOLERANCE)
     layer.reset_states()
     assert all(np.all(state.numpy() == 0.0) for state in layer.states)
-    # States are no weights.
+    # States are not among the weights.
     assert layer.weights == layer.trainable_weights == [layer.kernel]
 
 
@@ -313,7 +313,7 @@ def test_dtypes(rnn_mode, dtype, compute_dtype, variable_dtype):
     results = layer(inputs)
     for value, expected_value in zip(results, (expected.outputs, *expected.states), strict=True):
         assert value.dtype.name == compute_dtype
-        # The half types have three digits, and bfloat16 two; the inputs are rounded as well.
+        # Float16 has three digits and bfloat16 two; the inputs are rounded as well.
         tolerance = {"float16": 5e-3, "bfloat16": 4e-2}.get(compute_dtype, 1e-5)
         np.testing.assert_allclose(
             tf.cast(value, tf.float64), expected_value, rtol=tolerance, atol=tolerance
@@ -362,7 +362,7 @@ def test_functional_and_sequential_models(rnn_mode):
     symbolic = keras.Input((None, 2))
     functional = keras.Model(symbolic, sequential.layers[0](symbolic))
     np.testing.assert_allclose(sequential.predict(inputs, verbose=0), functional(inputs))
-    # The batch and the time may change from call to call.
+    # The batch size and the number of steps may change from call to call.
     for shape in ((1, 5), (3, 2), (4, 9)):
         expected = layer_reference.forward(sequential.layers[0], normal(*shape, 2)).outputs[:, -1]
         np.testing.assert_allclose(functional(normal(*shape, 2)), expected, **TOLERANCE)

@@ -1,4 +1,4 @@
-"""What the layers refuse: each error names the argument, what was expected and what came."""
+"""Tests the layers' errors, which say what was expected, what came and in which argument."""
 
 import warnings
 
@@ -259,7 +259,7 @@ def test_bad_initial_state(call, rnn_mode, options, initial_state, message):
 
 
 def test_bad_symbolic_initial_state():
-    """In a functional model, when it is made, not when it runs."""
+    """A functional model raises the error when it is made, not when it runs."""
     inputs = keras.Input((None, 5))
     h, c, wrong = keras.Input((1, 3)), keras.Input((1, 3)), keras.Input((2, 3))
     with pytest.raises(ValueError, match=r"initial h of shape \(None, 1, 3\).*\(None, 2, 3\)"):
@@ -308,7 +308,7 @@ def test_mask_not_padded_on_the_right(dynamic_call, row):
 
 
 def test_mask_of_another_time():
-    """Known only when a graph runs."""
+    """The error can only be found when a graph runs."""
     layer = make("gru", name="net")
     layer.build((None, None, 5))
     signature = [tf.TensorSpec((None, None, 5)), tf.TensorSpec((None, None), tf.bool)]
@@ -363,7 +363,7 @@ def test_stateful_with_another_batch_when_run():
         run(INPUTS[:1])
 
 
-# Newcomers met what follows.
+# The following errors are ones that new users have met.
 
 
 @pytest.mark.parametrize("rnn_mode", MODES)
@@ -403,7 +403,7 @@ def test_stateful_with_a_short_last_batch_names_the_way_out():
 
 
 def test_a_network_on_inputs_of_another_width_speaks_of_the_inputs():
-    """Where no Python looks at them first, as in a SavedModel that C++ runs."""
+    """The op itself raises this, for example in a SavedModel that C++ runs."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs of size 4 in the last dim"):
         raw_ops.cudnn_rnn_tf_forward(
             input=tf.zeros([2, 3, 4]),

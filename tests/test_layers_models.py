@@ -13,7 +13,7 @@ from cudnn_rnn_tf import cudnn_rnn_ops
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 
-# Sums of some ten products, over a few steps, keep six digits in float32.
+# Sums of some ten products over a few steps have six correct digits in float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -32,7 +32,7 @@ def test_time_distributed():
 @pytest.mark.parametrize("bidirectional", [False, True])
 @all_modes
 def test_masking_embedding(rnn_mode, bidirectional):
-    """Padded rows give what they give without their padding, in predictions and gradients."""
+    """Padded rows have the same predictions and gradients as without their padding."""
     rows = [[3, 1, 2], [4], []]
     tokens = np.array([row + [0] * (5 - len(row)) for row in rows])
     direction = "bidirectional" if bidirectional else "unidirectional"
@@ -57,7 +57,7 @@ def test_masking_embedding(rnn_mode, bidirectional):
 
 @all_modes
 def test_lengths_as_an_input(rnn_mode):
-    """A functional model that is given how long its sequences are."""
+    """A functional model can have the sequences' lengths as an input."""
     inputs, lengths = keras.Input((None, 4)), keras.Input((), dtype="int32")
     layer = make(rnn_mode, 2, 3, return_sequences=False)
     model = keras.Model(
@@ -83,7 +83,7 @@ def test_lengths_as_an_input(rnn_mode):
 @pytest.mark.parametrize("time_major", [False, True])
 @pytest.mark.parametrize("go_backwards", [False, True])
 def test_lengths_become_a_mask_downstream(time_major, go_backwards):
-    """It is what the next layers and the loss would have of a mask; no layer has to ask for it."""
+    """Layers and losses downstream get a mask for the lengths without asking for it."""
     inputs, lengths = normal(3, 5, 4), np.array([5, 0, 3])
     valid = np.arange(5) < lengths[:, np.newaxis]
     if time_major:
@@ -94,7 +94,7 @@ def test_lengths_become_a_mask_downstream(time_major, go_backwards):
     for mask in (layer(inputs, sequence_lengths=lengths)[0]._keras_mask, run()):
         np.testing.assert_array_equal(mask, valid)
     assert not hasattr(layer(inputs)[0], "_keras_mask")
-    # A layer on it that is told the lengths as well, and others.
+    # A layer above may get the same lengths as well, but not others.
     outputs = make("gru", **options)(inputs, sequence_lengths=lengths)
     above = make("gru", time_major=time_major)
     np.testing.assert_array_equal(above(outputs), above(outputs, sequence_lengths=lengths))
@@ -118,7 +118,7 @@ def test_losses_ignore_padding_of_lengths():
 
 @all_modes
 def test_symbolic_states(rnn_mode):
-    """An encoder's states start a decoder."""
+    """The states of an encoder can be the initial states of a decoder."""
     source, target = keras.Input((None, 4)), keras.Input((None, 2))
     options = {"num_layers": 2, "num_units": 3, "return_state": True}
     encoder, decoder = LAYERS[rnn_mode](**options), LAYERS[rnn_mode](**options)
@@ -178,7 +178,7 @@ def test_subclassed_model():
     inputs = normal(8, 5, 4)
     losses = model.fit(inputs, inputs[..., :1], epochs=10, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
-    # fit is training, predict is not.
+    # `fit` draws a seed in each step, and `predict` draws none.
     assert model.rnn.seed_generator.state.numpy()[1] == 10
     model.predict(inputs, verbose=0)
     assert model.rnn.seed_generator.state.numpy()[1] == 10
@@ -213,7 +213,7 @@ def test_layer_in_a_graph_with_a_session(rnn_mode):
     inputs, d_outputs = normal(2, 5, 4), normal(2, 5, 3, seed=2)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         placeholder = tf.compat.v1.placeholder(tf.float32, (None, None, 4))
-        # Zeros would put units of a silent layer on the ReLU's kink.
+        # With zero biases, units of a layer without input would be on the ReLU's kink.
         bias_initializer = keras.initializers.RandomNormal(seed=1)
         layer = make(rnn_mode, 2, 3, bias_initializer=bias_initializer)
         outputs = layer(placeholder)

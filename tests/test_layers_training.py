@@ -13,13 +13,13 @@ from layer_reference import LAYERS, make, normal, randomize
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 
-# Sums of some ten products, over a few steps, keep six digits in float32.
+# Sums of some ten products over a few steps have six correct digits in float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 RATE = 0.05
 
 
 def expected_gradients(layer, inputs, d_outputs, sequence_lengths=None, seed=None):
-    """The reference's gradients, as those of sum(outputs * d_outputs)."""
+    """Returns the reference's gradients of sum(outputs * d_outputs)."""
     run = layer_reference.forward(layer, inputs, None, sequence_lengths, seed)
     return reference.backward(run, d_outputs, [np.zeros_like(state) for state in run.states])
 
@@ -90,7 +90,7 @@ def test_fit_learns(rnn_mode, dtype, run_eagerly):
     assert after < 0.4 * before
     assert history[-1] < history[0]
     predictions = model.predict(inputs, verbose=0)
-    # `evaluate` tells the error of what `predict` returns; a half type has two to three digits.
+    # `evaluate` returns the error of what `predict` returns; a half type has two to three digits.
     error = np.mean((predictions.astype(np.float64) - targets) ** 2)
     np.testing.assert_allclose(after, error, rtol=0.02 if "mixed" in dtype else 1e-4)
     compute = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}.get(dtype, dtype)
@@ -176,7 +176,7 @@ def test_one_layer_twice_in_a_model(graph):
             loss = tf.reduce_sum(model([first, second]) * d_outputs)
         return tape.gradient(loss, layer.kernel.value)
 
-    # One sequence after the other is one sequence.
+    # Two calls that follow each other are one call on the concatenated sequence.
     whole = np.concatenate([first, second], axis=1)
     padded = np.concatenate([np.zeros((2, 3, 4)), d_outputs], axis=1)
     np.testing.assert_allclose(
@@ -212,7 +212,7 @@ def test_frozen_layer():
     assert np.any(dense.kernel.numpy() != passed)
     assert layer.trainable_weights == []
     assert layer.non_trainable_weights == [layer.kernel]
-    # The layer is thawed again.
+    # The layer is made trainable again.
     layer.trainable = True
     assert layer.trainable_weights == [layer.kernel]
     model.compile(keras.optimizers.SGD(RATE), "mse")
@@ -224,7 +224,7 @@ def test_frozen_layer():
 
 
 def draws(layer, count=3):
-    """What dropout makes of the same inputs at each of some calls."""
+    """Returns the outputs of several calls on the same inputs, with dropout."""
     return [layer(tf.ones([2, 8, 4]), training=True).numpy() for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""How the layers' weights begin, and what regularizers and constraints make of them."""
+"""Tests the layers' initial weights, and their regularizers and constraints."""
 
 import keras
 import layer_reference
@@ -9,13 +9,13 @@ from layer_reference import LAYERS, make, normal, randomize
 
 MODES = tuple(LAYERS)
 SHAPE = (2, 4, 3)
-# Sums of some ten products keep six digits in float32.
+# Sums of some ten products have six correct digits in float32.
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 STACK = {"num_layers": 2, "num_units": 3, "direction": "bidirectional"}
 
 
 def canonical(layer) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """The canonical input-side matrices, the other matrices, and the biases."""
+    """Returns the canonical input-side matrices, the other matrices, and the biases."""
     names = layer_reference.config_of(layer).layout.weight_names
     weights, biases = layer.params_to_canonical()
     kernels, recurrent = [], []
@@ -31,7 +31,7 @@ def build(rnn_mode: str, **kwargs):
     return layer
 
 
-# The following is about weights by name.
+# The following tests are about weights by name.
 
 
 @pytest.mark.parametrize("rnn_mode", MODES)
@@ -42,7 +42,7 @@ def test_named_weights(rnn_mode):
     assert list(named) == layer_reference.config_of(layer).canonical_names
     for received, expected in zip(named.values(), weights + biases, strict=True):
         np.testing.assert_array_equal(received, expected)
-    # All of them are assigned, and one.
+    # First all weights are assigned, and then one.
     other = build(rnn_mode)
     other.assign_named_weights(named)
     np.testing.assert_array_equal(other.kernel, layer.kernel)
@@ -72,7 +72,7 @@ def test_wrong_named_weights():
 def test_default_initializers(rnn_mode):
     kernels, recurrent, biases = canonical(build(rnn_mode, num_units=50))
     for weight in kernels + recurrent:
-        limit = np.sqrt(6.0 / sum(weight.shape))  # Glorot's, for one gate's matrix.
+        limit = np.sqrt(6.0 / sum(weight.shape))  # This is Glorot's limit for one gate's matrix.
         assert 0.9 * limit < np.abs(weight).max() <= limit
     assert all(np.all(bias == 0.0) for bias in biases)
 
@@ -146,19 +146,19 @@ def test_custom_initializers():
     )
     layer.build((2, 4, 5))
     kernels, recurrent, biases = canonical(layer)
-    assert shapes == [(5, 3)] * 3  # Keras has fan_in first as well.
+    assert shapes == [(5, 3)] * 3  # As in Keras, fan_in comes first.
     assert [weight[0, 0] for weight in kernels] == [1.0, 2.0, 3.0]
     assert all(np.all(weight == 0.5) for weight in recurrent)
     assert all(np.all(bias == 0.25) for bias in biases)
 
 
 def test_initializer_sees_each_matrix_as_keras_would():
-    """Not its transpose: fan_in of an [in, out] initializer is the input size."""
+    """The initializer gets shapes [in, out], so that its fan_in is the input size."""
     initializer = keras.initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal", seed=1)
     layer = make("rnn_tanh", 1, 400, kernel_initializer=initializer)
     layer.build((None, None, 4))
     kernels, recurrent, _ = canonical(layer)
-    # 1600 and 160000 numbers say their deviation to about 2 and 0.2 per cent.
+    # The standard deviations of 1600 and 160000 numbers are exact to about 2 and 0.2 per cent.
     np.testing.assert_allclose(kernels[0].std(), 4**-0.5, rtol=0.1)
     np.testing.assert_allclose(recurrent[0].std(), 400**-0.5, rtol=0.01)
 
@@ -197,7 +197,7 @@ def test_regularizers_act_alone(argument):
 
 @pytest.mark.parametrize("rnn_mode", MODES)
 def test_regularizers_see_what_those_of_keras_see(rnn_mode):
-    """One that is no sum over elements: gates stand side by side, [fan_in, G * H]."""
+    """A regularizer that is no sum over elements gets the gates side by side, [fan_in, G * H]."""
     arguments = {
         "kernel_regularizer": keras.regularizers.OrthogonalRegularizer(0.1, "columns"),
         "recurrent_regularizer": keras.regularizers.OrthogonalRegularizer(0.2, "rows"),
@@ -227,7 +227,7 @@ def test_regularizer_trains():
 
 @pytest.mark.parametrize("rnn_mode", MODES)
 def test_constraints_act_as_those_of_keras(rnn_mode):
-    """After one step of training with both; that of the recurrent kernel spans the gates."""
+    """They act alike after a step of training; the recurrent kernel's one spans the gates."""
     arguments = {
         "kernel_constraint": keras.constraints.MaxNorm(0.4, axis=0),
         "recurrent_constraint": keras.constraints.UnitNorm(axis=1),
@@ -242,7 +242,7 @@ def test_constraints_act_as_those_of_keras(rnn_mode):
         model = keras.Sequential([keras.Input(SHAPE[1:]), other])
         model.compile(keras.optimizers.SGD(0.5), "mse")
         model.train_on_batch(inputs, targets)
-    # The same layer of Keras again, with what the fused layer's weights are now.
+    # This is the same Keras layer with the fused layer's new weights.
     expected = layer_reference.stock_layer(layer).get_weights()
     for value, expected_value in zip(stock.get_weights(), expected, strict=True):
         np.testing.assert_allclose(value, expected_value, **TOLERANCE)
@@ -251,7 +251,7 @@ def test_constraints_act_as_those_of_keras(rnn_mode):
 
 
 def test_constraint_of_a_stack():
-    """Every pseudo-layer's parts come back to their places."""
+    """The parts of every pseudo-layer return to their own places."""
     layer = randomize(build("lstm", num_proj=2, kernel_constraint="non_neg"), SHAPE)
     before = canonical(layer)
     constrained = layer.kernel.constraint(layer.kernel.value)

@@ -25,7 +25,7 @@ ALL_DTYPES = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype
 
 @ALL_CONFIGS
 def test_layout(config):
-    """Dense, in the documented order, and every tensor with a name of its own."""
+    """The layout is dense, in the documented order, and every tensor has a name of its own."""
     layout = config.layout
     weight_shapes, bias_shapes = reference.canonical_shapes(config)
     assert layout.weight_shapes == weight_shapes
@@ -42,7 +42,7 @@ def test_layout(config):
 
 
 def test_layout_by_hand():
-    """A bidirectional LSTM with projection: its order spelled out."""
+    """The order of a bidirectional LSTM with projection is written out here."""
     layout = native.ParamLayout(
         "lstm", 1, 3, 2, direction="bidirectional", bias_mode="double", num_proj=1
     )
@@ -102,7 +102,7 @@ def test_arrays_need_not_be_contiguous(dtype):
     weights, biases = layout.params_to_canonical(params)
     for tensor, expected in zip(weights, layout.params_to_canonical(dense)[0], strict=True):
         assert tensor.tobytes() == expected.tobytes()
-    # Column-major, every second column, and reversed.
+    # The arrays are column-major, every second column of an array, or reversed.
     strided = [np.asfortranarray(weights[0]), np.repeat(weights[1], 2, axis=1)[:, ::2]]
     strided += [np.ascontiguousarray(w[::-1])[::-1] for w in weights[2:]]
     packed = layout.canonical_to_params(strided, [b[::-1].copy()[::-1] for b in biases])
@@ -164,7 +164,7 @@ def test_canonical_arrays_of_several_dtypes():
 
 @pytest.mark.parametrize("dtype", [object, "U3", "M8[s]", [("a", "f4")], "V4"], ids=str)
 def test_arrays_of_anything_but_numbers(dtype):
-    """The bytes of an object array are pointers that nobody would count."""
+    """The bytes of an object array are pointers, which must not be copied as numbers."""
     weights, biases = arrays()
     with pytest.raises(TypeError, match="params to be an array of numbers, but received dtype"):
         SMALL.params_to_canonical(np.empty(21, dtype))
@@ -174,7 +174,7 @@ def test_arrays_of_anything_but_numbers(dtype):
 
 
 class Liar(np.ndarray):
-    """Says that it has another shape."""
+    """An array-like object that says that it has another shape."""
 
     shape = (3, 2)
 

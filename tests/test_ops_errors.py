@@ -1,4 +1,4 @@
-"""What the ops say to bad arguments: eagerly, while a function is traced, and when it runs."""
+"""Tests the ops' errors: eagerly, while a function is traced, and when it runs."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.op_library import raw_ops
 
-# Shapes are known when a "traced" function is traced, and only when a "run" one runs.
+# In mode "traced", shapes are known when a function is traced; in mode "run", only when it runs.
 MODES = pytest.mark.parametrize("mode", ["eager", "traced", "run"])
 
 
@@ -25,12 +25,12 @@ def call(mode: str, function: Callable, tensors: Sequence[np.ndarray]) -> Any:
 
 
 def error_of(mode: str) -> type[Exception]:
-    """What becomes of an op's INVALID_ARGUMENT: tracing makes it a ValueError."""
+    """Returns the type of an op's INVALID_ARGUMENT error, which tracing makes a ValueError."""
     return ValueError if mode == "traced" else tf.errors.InvalidArgumentError
 
 
 def configuration_error_of(mode: str) -> type[Exception]:
-    """As `error_of`, where attributes alone are wrong: tracing needs no shape to see that."""
+    """Returns the same for errors in attributes, which tracing finds without shapes."""
     return error_of("eager" if mode == "eager" else "traced")
 
 
@@ -39,7 +39,7 @@ def assert_raises(
 ) -> None:
     with pytest.raises(error) as caught:
         function()
-    # Without the node's definition, which repeats all attributes, and a function's source.
+    # The node's definition, which repeats all attributes, and a function's source are cut off.
     message = str(caught.value).split(" for '{{node")[0].split("; NodeDef:")[0]
     for part in parts:
         assert part in message
@@ -49,7 +49,7 @@ def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.zeros(shape, dtype)
 
 
-# A good call of Forward: a bidirectional LSTM, time-major [4, 2, 5].
+# The arguments of a good call of Forward: a bidirectional LSTM, time-major [4, 2, 5].
 SIZE = 2 * (4 * 3 * 5 + 4 * 3 * 3 + 8 * 3)
 FORWARD = {
     "input": zeros(4, 2, 5),
@@ -139,7 +139,7 @@ BAD_FORWARD = {
         {**GRU, "cell_clip": 1.0},
         ["cell_clip is for rnn_mode 'lstm'", "received 1.0", "'gru'"],
     ),
-    # These were once allocated, counted or multiplied before they were looked at.
+    # In an earlier version, these sizes were used before they were checked.
     "too_many_units": ({"num_units": 2**40}, ["num_units must fit 32 bits", "1099511627776"]),
     "too_many_units_for_64_bits": ({"num_units": 2**63 - 1}, ["num_units must fit 32 bits"]),
     "too_large": ({"num_units": 2**31 - 1}, ["too large", "num_units 2147483647"]),
@@ -155,7 +155,7 @@ BAD_FORWARD = {
 @MODES
 @pytest.mark.parametrize("has_lengths", [False, True], ids=["full", "lengths"])
 def test_good_forward(mode, has_lengths):
-    """The calls below differ from this one in what they are about only."""
+    """Each call below differs from this one only in the error that it tests."""
     output, h, c, _ = run_raw(
         mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | (lengths(0, 4) if has_lengths else {})
     )
@@ -184,7 +184,7 @@ def test_bad_forward(name, mode):
     ],
 )
 def test_sequence_lengths_out_of_range(values, parts, mode):
-    """Values, not shapes: found when run in every mode."""
+    """Errors in values are found when the op runs, in every mode."""
     assert_raises(
         tf.errors.InvalidArgumentError,
         parts,
@@ -192,7 +192,7 @@ def test_sequence_lengths_out_of_range(values, parts, mode):
     )
 
 
-# Checked by TensorFlow itself: the names are there, the words are its own.
+# TensorFlow itself checks these, so messages have the names but TensorFlow's words.
 BAD_ATTRIBUTES = {
     "rnn_mode": ({"rnn_mode": "LSTM"}, ["'rnn_mode'", "LSTM", '"lstm"', '"rnn_relu"']),
     "direction": ({"direction": "both"}, ["'direction'", "both", '"bidirectional"']),
@@ -227,7 +227,7 @@ def test_bad_attributes(name, mode):
     ids=["input", "params", "input_h", "sequence_lengths", "seed"],
 )
 def test_bad_dtype(changes, parts, mode):
-    """TensorFlow's own checks: eagerly of several types, which name dtypes in several ways."""
+    """TensorFlow's own checks raise several types of errors and write dtypes in several ways."""
     error = (tf.errors.InvalidArgumentError, ValueError) if mode == "eager" else TypeError
     with pytest.raises(error) as caught:
         run_raw(mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | changes)
@@ -298,10 +298,11 @@ def test_bad_backward(name, mode):
 
 
 @MODES
-# On a GPU, the size modulo 256 names the algorithm; 100 names none, 4 one without a backward pass.
+# On a GPU, the size modulo 256 names the algorithm: 100 stands for none, and 4 for one without a
+# backward pass.
 @pytest.mark.parametrize("remainder", [None, 0, 4, 100])
 def test_reserve_space_of_wrong_size(remainder, mode):
-    """The size is the backend's affair, so only a kernel knows it."""
+    """The backend decides the size, so only a kernel can check it."""
     size = good_backward()["reserve_space"].size
     received = 0 if remainder is None else (size // 256 + 1) * 256 + remainder
     changed = good_backward() | {"reserve_space": zeros(received, dtype=np.uint8)}
@@ -356,7 +357,7 @@ def test_canonical_tensor_of_wrong_shape(index, shape, parts, mode):
     tensors[index] = zeros(*shape)
     name = SMALL.canonical_names[index]
     assert_raises(error_of(mode), [*parts, name], lambda: call(mode, pack, tensors))
-    # The wrapper knows static shapes; it names the same things before the op is called.
+    # The wrapper checks static shapes. It names the same things before the op is called.
     error = tf.errors.InvalidArgumentError if mode == "run" else ValueError
     assert_raises(
         error,
@@ -522,7 +523,7 @@ BAD_CONFIGS = {
     ),
     "skip_input": ({"input_mode": "skip_input"}, ["skip_input", "input_size 5", "num_units 3"]),
     "dropout_1": ({"dropout": 1.0}, ["dropout", "[0, 1)", "received 1.0"]),
-    # Attributes are float32, in which this is 1.
+    # This is 1 in float32, the type of attributes.
     "dropout_nearly_1": ({"dropout": 1.0 - 1e-12}, ["dropout", "[0, 1)", "received 1.0"]),
     "dropout_negative": ({"dropout": -0.25}, ["dropout", "[0, 1)", "received -0.25"]),
     "dropout_nan": ({"dropout": float("nan")}, ["dropout", "[0, 1)", "received nan"]),

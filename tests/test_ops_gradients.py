@@ -13,7 +13,7 @@ BIDIRECTIONAL = {"direction": "bidirectional"}
 
 
 def weights_like(tensor: tf.Tensor) -> tf.Tensor:
-    """Weights that differ from element to element, so that no two can be confused."""
+    """Returns different weights for all elements, so that no two can be confused."""
     weights = tf.sin(tf.range(tf.cast(tf.size(tensor), tf.float64), dtype=tf.float64))
     return tf.reshape(tf.cast(weights, tensor.dtype), tf.shape(tensor))
 
@@ -30,7 +30,7 @@ class Problem:
     dtype: str = "float64"
 
     def arguments(self) -> list[tf.Tensor]:
-        """Inputs, params, h and an LSTM's c."""
+        """Draws inputs, params, h and an LSTM's c."""
         config, rng = self.config, np.random.default_rng(7)
         shapes = [
             (self.max_time, self.batch_size, config.input_size),
@@ -95,8 +95,8 @@ RUN_MODES = pytest.mark.parametrize("is_training", [True, False], ids=["training
 def test_finite_differences(name):
     problem = PROBLEMS[name]
     arguments = problem.arguments()
-    # Central differences err by delta^2 times a third derivative of order 1, and by float64's
-    # 1e-16 over delta: about 1e-9 in all.
+    # Central differences have an error of delta^2 times a third derivative of order 1, and of
+    # float64's 1e-16 over delta: about 1e-9 in all.
     delta = 1e-5
     for index, gradient in enumerate(problem.gradients(arguments)):
         flat = arguments[index].numpy().ravel()
@@ -118,7 +118,7 @@ def test_finite_differences(name):
 @ALL_MODES
 @RUN_MODES
 def test_gradient_of_each_result_alone(rnn_mode, is_training):
-    """A result that nothing depends on counts as a gradient of zero."""
+    """A result that the loss does not depend on has a gradient of zero."""
     config = RnnConfig(rnn_mode, 2, 3, 2, **BIDIRECTIONAL)
     problem = Problem(config, is_training=is_training)
     arguments = problem.arguments()
@@ -152,7 +152,7 @@ def test_persistent_tape_twice_is_the_same(is_training):
 
 @ALL_MODES
 def test_two_backwards_of_one_forward_in_a_function(rnn_mode):
-    """The first must not use up what the second needs, where a function hands buffers on."""
+    """The first pass must not overwrite what the second needs, even if functions reuse buffers."""
     problem = Problem(RnnConfig(rnn_mode, 2, 5, 3), dtype="float32")
     arguments = problem.arguments()
 
@@ -187,12 +187,12 @@ def test_several_forwards_before_one_backward():
         scaled[0] = scaled[0] * scale
         expected = [a + b for a, b in zip(expected, scaled, strict=True)]
     for a, b in zip(gradients, expected, strict=True):
-        # The same numbers, perhaps summed in another order.
+        # Both are sums of the same numbers, perhaps in another order.
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max())
 
 
 def test_a_chain_of_calls_trains_through_states():
-    """Two calls over halves of the steps, states handed on, are one call over all."""
+    """Two calls over halves of the steps, with states passed on, equal one call over all."""
     whole = Problem(RnnConfig("lstm", 1, 4, 3, num_proj=3, cell_clip=1.0), max_time=6)
     arguments = whole.arguments()
     inputs, params, *states = arguments
@@ -239,7 +239,7 @@ def test_conversions_and_their_gradients(name, dtype):
 
 
 def test_gradient_of_one_canonical_tensor():
-    """What the others contribute is zero."""
+    """The other tensors contribute zero to the gradient."""
     config = RnnConfig("gru", 1, 3, 2)
     params = tf.random.normal([config.layout.size])
     with tf.GradientTape() as tape:
@@ -269,7 +269,7 @@ def test_function_is_as_eager(name):
 @pytest.mark.parametrize("batch_from", ["inputs", "states", "sequence_lengths", "nothing"])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
 def test_static_shapes(rnn_mode, batch_from, time_major):
-    """Shapes are known in a function as far as any argument tells them."""
+    """In a function, shapes are known as far as the arguments' shapes imply them."""
     projection = {"num_proj": 4} if rnn_mode == "lstm" else {}
     config = RnnConfig(rnn_mode, 2, 5, 3, **BIDIRECTIONAL, **projection)
     known = None if batch_from == "nothing" else 7

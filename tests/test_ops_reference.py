@@ -23,7 +23,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def is_padding(case: Case) -> np.ndarray:
-    """Which steps of a sequence in the case's layout lie past its end."""
+    """Returns which steps are past their sequence's end, in the case's layout."""
     padding = np.arange(case.max_time) >= np.array(case.sequence_lengths)[:, None]
     return padding.T if case.time_major else padding
 
@@ -90,7 +90,7 @@ def test_full_lengths_are_as_none(case):
 
 @pytest.mark.parametrize("case", CASES[:20], ids=str)
 def test_layouts_agree(case):
-    """Batch-major is the same numbers in another order, dropout included."""
+    """Batch-major results are the same numbers in another order, also with dropout."""
     data = random_configs.draw_data(case, "float32")
 
     def swapped(value):
@@ -123,7 +123,7 @@ def test_layouts_agree(case):
 def test_without_steps_states_pass_through(
     config, max_time, batch_size, with_lengths, time_major, is_training
 ):
-    """No time steps, no sequences, or sequences that are all empty."""
+    """There may be no time steps, no sequences, or only empty ones."""
     case = Case(
         index=0,
         config=config,
@@ -147,7 +147,7 @@ def test_without_steps_states_pass_through(
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_nan_stays_in_its_sequence(rnn_mode):
-    """A NaN among the inputs shows in its own sequence from its step on, and nowhere else."""
+    """A NaN in the inputs affects its own sequence from its step on, and nothing else."""
     config = RnnConfig(rnn_mode, 1, 19, 3)
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((4, 5, 3)).astype(np.float32)
@@ -161,15 +161,16 @@ def test_nan_stays_in_its_sequence(rnn_mode):
 
 
 def test_cell_clip_by_hand():
-    """The op clips a cell state where a step reads it; the wrapper also where it returns it."""
+    """The op clips a cell state when a step reads it; the wrapper also clips the returned one."""
     config = RnnConfig("lstm", 1, 1, 1, bias_mode="single_input", cell_clip=0.5)
-    # All matrices zero, and gates that are open, i = f = o = 1, but for rounding; g = tanh(0.4).
+    # All matrices are zero, and gates are open: i = f = o = 1 except for rounding, and g =
+    # tanh(0.4).
     params = tf.constant([0.0] * 8 + [40.0, 40.0, 0.4, 40.0], tf.float64)
     g = np.tanh(0.4)
     inputs = tf.zeros([2, 3, 1], tf.float64)
     h = tf.zeros([1, 3, 1], tf.float64)
     c = tf.constant([0.1, -2.0, 9.0], tf.float64)[None, :, None]
-    # Step 1: the initial state is clipped, then the sum 0.1 + g; step 2 the same again.
+    # In step 1, the initial state is clipped and g is added; step 2 does the same to the result.
     first = np.clip(c.numpy().ravel(), -0.5, 0.5) + g
     last = np.clip(first, -0.5, 0.5) + g
     assert np.any(np.abs(first) > 0.5) and np.any(np.abs(first) < 0.5)

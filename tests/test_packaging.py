@@ -33,7 +33,7 @@ def test_version_is_that_of_pyproject(pyproject):
 
 
 def test_version_in_the_kernels_is_that_of_pyproject(pyproject):
-    """Where measured choices are kept, it keeps those of different versions apart."""
+    """The version separates stored choices of different versions."""
     header = (ROOT / "kernels" / "version.h").read_text()
     assert re.findall(r'kVersion\[\] = "(.*)"', header) == [pyproject["project"]["version"]]
 
@@ -130,7 +130,7 @@ def test_missing_op_library_is_an_import_error(monkeypatch):
 
 
 def test_the_readme_says_what_runs_wrote():
-    """`pip_package/tested_versions.py` writes the table, of runs with every TensorFlow."""
+    """`pip_package/tested_versions.py` writes the table, from runs with every TensorFlow."""
     table = tested_versions.table()
     assert f"\n\n{table}\n" in (ROOT / "README.md").read_text()
     for version in load_script("build_pip_package").TENSORFLOWS:
@@ -199,7 +199,7 @@ def test_both_builds_list_every_source(directory):
             }
     assert files
     assert in_cmake == files
-    # The build writes this file itself.
+    # The build generates this file.
     assert in_bazel - {"kernels/gpu/embedded_sources.cc"} == files
 
 
@@ -226,7 +226,7 @@ def test_both_builds_have_the_same_flags():
     expected = {f"-std=c++{standard}", f"-fvisibility={visibility}", optimization, *warnings}
     bazelrc = (ROOT / ".bazelrc").read_text()
     assert set(re.findall(r"--(?:cxx|c)opt=(\S+)", bazelrc)) == expected
-    # This mode defines NDEBUG there.
+    # In Bazel, this mode defines NDEBUG.
     assert "--compilation_mode=opt" in bazelrc
 
 

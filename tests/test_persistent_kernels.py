@@ -17,8 +17,8 @@ import reference
 
 ROOT = pathlib.Path(__file__).parents[1]
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "TANH", "rnn_relu": "RELU"}
-# The largest error, relative to the largest number of a tensor; results pass through a few dozen
-# steps, each rounded to the type.
+# The largest errors, relative to the largest number of a tensor. Results pass through a few dozen
+# steps, each of which is rounded to the type.
 TOLERANCE = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.06}
 
 
@@ -57,7 +57,7 @@ SHAPES = [
     Shape("lstm", "bfloat16", 22, 3, 0, 8, 1, 2, 1, 1, 1, 1),
     Shape("gru", "float16", 30, 2, 0, 16, 2, 2, 2, 1, 1, 1),
     Shape("rnn_tanh", "float32", 20, 3, 0, 8, 1, 2, 1, 1, 2, 1),
-    # A sender's parts are more than there are threads; a thread has many senders.
+    # In these shapes, a sender has more parts than there are threads, or a thread has many senders.
     Shape("gru", "float32", 40, 2, 0, 20, 2, 5, 1, 1, 2, 1),
     Shape("rnn_tanh", "float16", 152, 19, 0, 8, 2, 2, 1, 1, 1, 1),
 ]
@@ -174,7 +174,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
     units, is_lstm = shape.num_units, shape.rnn_mode == "lstm"
     directions = int(rng.integers(1, 3))
     time_major = bool(rng.integers(2))
-    # Rings go round more than twice.
+    # With so many steps, rings go round more than twice.
     steps = int(rng.integers(1, 9)) if shape.is_cluster else int(rng.integers(64, 72))
     batch = int(rng.integers(1, 20 if shape.is_cluster else 9))
     config = types.SimpleNamespace(
@@ -193,7 +193,8 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
     def draw(*dims: int, scale: float = 1.0) -> np.ndarray:
         return (scale * rng.standard_normal(dims)).astype(dtype)
 
-    # Each gate's matrix picks its own part of the input, which thus is the input side's products.
+    # The matrix of each gate selects its own part of the input, which thus is the product of the
+    # input side.
     eye = np.eye(directions * gates * units).reshape(directions, gates, units, -1)
     recurrent = [draw(gates * units, units, scale=units**-0.5) for _ in range(directions)]
     biases = [[draw(gates * units) for _ in range(2)] for _ in range(directions)]
@@ -223,8 +224,8 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
         run, d_outputs.astype(np.float64), [d.astype(np.float64) for d in d_states]
     )
 
-    # The kernels' view: each direction has its own buffers, whose rows are (time, sequence) or
-    # (sequence, time). What is not written stays NaN.
+    # For the kernels, each direction has its own buffers, whose rows are (time, sequence) or
+    # (sequence, time). Places that are not written stay NaN.
     order = None
     if with_lengths:
         order = np.argsort(-lengths, kind="stable").astype(np.int32)
@@ -305,7 +306,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
         check("d_h", b.first_h_backprop, gradients.states[0][d])
         if is_lstm:
             check("d_c", b.first_c_backprop, gradients.states[1][d])
-        # A GRU's candidate has another gradient on the recurrent side: its fourth slot.
+        # A GRU's candidate has a separate gradient on the recurrent side, in the fourth slot.
         of_recurrent = of_gates.reshape(*lead, slots, units)
         sums = b.bias_sums.astype(np.float64).sum(axis=0).reshape(slots, units)
         parts = [0, 1, 3] if shape.rnn_mode == "gru" else list(range(slots))
@@ -356,7 +357,7 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, tmp_path):
     if with_lengths:
         lengths = rng.integers(0, steps + 1, size=batch).astype(np.int32)
         order = np.argsort(-lengths, kind="stable").astype(np.int32)
-    # The lowest layer's products come from outside, so its input weights pick them.
+    # The lowest layer's products are computed outside, so its input weights only select them.
     weights_list, biases_list, buffers = [], [], []
     gate_buffer = full(steps, batch, slots * units, of=np.nan)
     gate_buffer[..., : gates * units] = products

@@ -13,17 +13,17 @@ from layer_reference import LAYERS, make, normal, randomize
 
 import cudnn_rnn_tf as crnn
 
-# One worker of pytest-xdist takes them all: what they share is made once.
+# One worker of pytest-xdist runs all of them, so that the shared fixtures are made once.
 pytestmark = pytest.mark.xdist_group("portable")
 
 MODES = tuple(LAYERS)
 TIMEOUT_SECONDS = 300
 
-# Sums of some ten products keep 14, 6, 3 and 2 digits; steps and layers cost one more.
+# Sums of some ten products have 14, 6, 3 and 2 correct digits; steps and layers cost one more.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
 
-# Runs each SavedModel of a folder on its inputs, as it is or converted; says what failed and stores
-# what did not.
+# This program runs each SavedModel of a folder on its inputs, as it is or converted. It reports
+# failures and stores the other results.
 SERVE = """
 import json, pathlib, sys
 sys.modules["cudnn_rnn_tf"] = None
@@ -118,7 +118,7 @@ X, LENGTHS = normal(2, 5, 3), np.array([3, 5], np.int32)
 TOKENS = np.array([[1, 2, 0, 0], [1, 2, 3, 4]], np.int32)
 BOTH = {"direction": "bidirectional"}
 
-# Per case: a model, an input signature or None, and the inputs of each call.
+# By name: a model, an input signature or None, and the inputs of each call.
 CASES = {
     **{
         f"{kind}_{mode}": (
@@ -186,7 +186,8 @@ CASES = {
 }
 
 
-# One of each kind; the others differ from one of these in a mode, a type or the way to be run.
+# These are one case of each kind. The others differ from one of them in a mode, a type or the way
+# they run.
 QUICK = ("stock_lstm", "lite_gru", "stock_lengths", "lite_mask", "stock_layer", "lite_stateful")
 
 
@@ -199,9 +200,9 @@ def call(model, arrays) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, request):
-    """One folder per SavedModel, made here and run elsewhere, and what to expect of each."""
+    """Makes a folder per SavedModel and runs them elsewhere; returns what to expect of each."""
     root = tmp_path_factory.mktemp("portable") / "cases"
-    # One that other tests read, and those that tests are to run.
+    # These are one case that other tests read, and the cases of the selected tests.
     names = {"stock_lengths"}
     for item in request.session.items:
         if item.originalname == test_computes_the_same_elsewhere.__name__:
@@ -257,7 +258,7 @@ def test_signature_is_that_of_a_native_export(served, tmp_path):
 
 
 def test_model_is_unharmed(tmp_path):
-    """Afterwards it runs, and is exported, with fused ops."""
+    """After an export, the model still runs, and is exported, with fused ops."""
     model = functional(layer_of("gru"))
     expected = call(model, {"x": X})
     crnn.export_portable(model, tmp_path / "portable")
@@ -289,7 +290,7 @@ class TrainingModel(TracedModel):
     [(TracedModel, "traced before"), (TrainingModel, "is for inference")],
 )
 def test_what_cannot_be_exported(model_class, message, tmp_path):
-    """Nothing stays, and the next export is well."""
+    """A failed export leaves nothing behind, and the next export works."""
     model = model_class()
     model(tf.zeros([1, 1, 3]))
     with pytest.raises(ValueError, match=message):
@@ -301,7 +302,7 @@ def test_what_cannot_be_exported(model_class, message, tmp_path):
 
 
 def test_model_with_a_function(tmp_path):
-    """An export of one kind leaves the function traced, so that the other needs a new model."""
+    """An export of one kind traces the function, so an export of the other needs a new model."""
     model, signature = FunctionModel(), [spec(None, None, 3)]
     crnn.export_portable(model, tmp_path / "m", input_signature=signature)
     loaded = tf.saved_model.load(str(tmp_path / "m"))

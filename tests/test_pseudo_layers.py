@@ -54,7 +54,7 @@ def test_cut_and_join(config):
 
 
 def side_of(name: str) -> str:
-    """The end of a canonical tensor's name, without its gate."""
+    """Returns the end of a canonical tensor's name, without its gate."""
     for end in ("recurrent_kernel", "projection_kernel", "recurrent_bias", "kernel", "bias"):
         if name.endswith(end):
             return end

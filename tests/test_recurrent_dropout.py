@@ -1,4 +1,4 @@
-"""Recurrent dropout: the masks themselves, and what the ops do with them."""
+"""Tests the masks of recurrent dropout, and how the ops use them."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ CONFIGS = {
 
 
 def masks_of(config: RnnConfig, batch_size: int, seed: tuple[int, int] = SEED) -> np.ndarray:
-    """As a network of ones that hands them on shows them, [L * D, G, B, P]."""
+    """Returns the masks, [L * D, G, B, P], as a network that passes on ones shows them."""
     seed = tf.constant(seed, tf.int64)
     return second_order.recurrent_dropout_masks(config, batch_size, seed, tf.float64).numpy()
 
@@ -52,13 +52,13 @@ def test_share_of_dropped_numbers_is_the_rate(rate):
     config = RnnConfig("lstm", 1, 50, 1, recurrent_dropout=rate)
     masks = masks_of(config, 100)
     expected = masks.size * rate
-    # Five standard deviations of a binomial distribution; the seed is fixed.
+    # The limit is five standard deviations of a binomial distribution; the seed is fixed.
     assert abs(np.sum(masks == 0) - expected) < 5 * np.sqrt(expected * (1 - rate))
     np.testing.assert_allclose(masks[masks != 0], 1 / (1 - float(np.float32(rate))), rtol=1e-12)
 
 
 def test_masks_are_independent():
-    """Gates, sequences, units, layers and dropout between layers have masks of their own."""
+    """Gates, sequences, units, layers and dropout between layers have independent masks."""
     config = RnnConfig("lstm", 2, 64, 1, recurrent_dropout=0.5)
     dropped = masks_of(config, 64) == 0
     pairs = [
@@ -69,12 +69,12 @@ def test_masks_are_independent():
         size = dropped.shape[axis]
         pairs.append((dropped.take(range(1, size), axis), dropped.take(range(size - 1), axis)))
     for a, b in pairs:
-        # Equal half of the time, within five standard deviations.
+        # Independent numbers are equal half of the time, within five standard deviations.
         assert abs(np.sum(a == b) - a.size / 2) < 5 * np.sqrt(a.size) / 2
 
 
 def test_masks_stay_the_same_in_all_steps():
-    """A ReLU network that hands ones on multiplies them by the mask in each step."""
+    """A ReLU network that passes on ones multiplies them by the mask in each step."""
     config = RnnConfig("rnn_relu", 1, 6, 1, bias_mode="none", recurrent_dropout=0.3)
     params = tf.constant(np.concatenate([np.zeros(6), np.eye(6).ravel()]))
     states = [tf.ones((1, 4, 6), tf.float64)]
@@ -85,7 +85,7 @@ def test_masks_stay_the_same_in_all_steps():
 
 
 def test_a_gru_hands_its_state_on_undropped():
-    """With an update gate that is open, h' = h; the mask is of what the matrices read alone."""
+    """With an open update gate, h' = h: masks only affect what the matrices read."""
     config = RnnConfig("gru", 1, 5, 1, bias_mode="single_input", recurrent_dropout=0.5)
     weights, biases = (
         [np.zeros(s) for s in shapes] for shapes in reference.canonical_shapes(config)
@@ -135,7 +135,7 @@ def test_gradient_of_the_gradient(case):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("case", CASES[:8], ids=str)
 def test_out_of_training_it_does_nothing(case, dtype):
-    """To the bit, in the gradient as well."""
+    """Results and gradients are the same to the bit as without recurrent dropout."""
     data = random_configs.draw_data(case, dtype)
     results = [
         random_configs.run_ops(

@@ -1,4 +1,4 @@
-"""What the long runs stand on, in short: `make reliability` and `soak.py`."""
+"""Tests short runs of what `make reliability` and `soak.py` do for long."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ def test_page_is_that_of_the_runs():
 
     rows = record.read()
     assert page.PAGE.read_text() == page.text(rows)
-    # A number on the page is the sum of what the runs say.
+    # A number on the page is the sum over the runs.
     calls = [row for row in rows if row["run"] == "calls"]
     total = sum(n for row in calls for ends in row["counts"].values() for n in ends.values())
     assert f"| Hostile calls | {total:,} calls |" in page.text(rows)
@@ -40,7 +40,7 @@ def test_caches_under_attack(tmp_path):
         done = subprocess.run([program, folder, what, "20", "1"], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
         assert set(json.loads(done.stdout)) == {"choice file", "kernel code"}
-    # It is noticed if something that was stored is gone.
+    # The program notices if something that was stored is missing.
     next((folder / "code").iterdir()).unlink()
     done = subprocess.run([program, folder, "kills", "20", "1"], capture_output=True, text=True)
     assert done.returncode == 1 and "the code" in done.stdout

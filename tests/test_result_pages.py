@@ -43,8 +43,8 @@ def test_pages_are_those_of_the_data_in_the_repository():
         assert (RESULTS / f"{name}.md").read_text().strip() == printed.strip()
 
 
-# Keras takes twice as long, PyTorch three times, this package by cuDNN four times; in the last row,
-# which is one of inference, Keras is faster.
+# In these made-up times, Keras takes twice as long as this package, PyTorch three times, and this
+# package's cuDNN path four times. In the last row, which is one of inference, Keras is faster.
 LENGTHS = """
 from benchmarks import gpu_lengths
 times = {}
@@ -60,7 +60,7 @@ print(gpu_lengths._text(times, {"cudnn_rnn_tf": {"GPU": "one"}, "keras": {"GPU":
 
 @pytest.fixture(scope="module")
 def pages():
-    """Each page's text: one of made-up measurements, by a process of its own for its flags."""
+    """Returns each page's text; one page is made of made-up times in a process of its own."""
     lengths = subprocess.run(
         [sys.executable, "-c", LENGTHS],
         cwd=RESULTS.parents[1],
@@ -76,7 +76,7 @@ def pages():
 
 
 def tables(page: str) -> list[list[list[str]]]:
-    """The cells of each table, its titles first."""
+    """Returns the cells of each table, with its titles first."""
     found = re.findall(r"^\|.*\n\|---.*\n(?:\|.*\n?)*", page, re.MULTILINE)
     return [
         [line.strip("| ").split(" | ") for line in table.splitlines() if "|---" not in line]
@@ -90,7 +90,7 @@ def test_readers_find_their_way(pages, name):
     assert len(tables(page)) >= 2
     assert "this package" in page and "ours" not in page.lower().split()
     assert "missed" not in page
-    assert "above 1, this package" in " ".join(page.split())  # What a ratio means.
+    assert "above 1, this package" in " ".join(page.split())  # The page says what a ratio means.
     assert page.rstrip().splitlines()[-1].startswith("Written by `python -m benchmarks.")
 
 

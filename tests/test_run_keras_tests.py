@@ -1,4 +1,4 @@
-"""The script that runs Keras's own tests tells what passed, failed and was skipped."""
+"""The script that runs Keras's own tests tells which passed, failed and were skipped."""
 
 import keras
 import pytest

@@ -39,7 +39,7 @@ def shell(command: str, directory: pathlib.Path) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """The directory with the program in it."""
+    """Compiles the program, and returns its directory."""
     if not shutil.which("g++"):
         pytest.skip("there is no g++ to compile the example with")
     if not os.path.exists(os.path.join(tf.sysconfig.get_include(), "tensorflow/c/c_api.h")):

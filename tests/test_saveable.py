@@ -45,12 +45,12 @@ with_configs = pytest.mark.parametrize(
 )
 BI_LSTM = RnnConfig("lstm", 2, 3, 4, direction="bidirectional")
 
-# Float64 against float64, sums of some ten products.
+# Both sides compute sums of some ten products in float64.
 TOLERANCE = {"rtol": 0, "atol": 1e-12}
 
 
 def arguments(config: RnnConfig) -> tuple[Any, ...]:
-    """How models and saveables are told of a network."""
+    """Returns the arguments that models and saveables take for a network."""
     sizes = (config.num_layers, config.num_units, config.input_size)
     return *sizes, config.input_mode, config.direction
 
@@ -65,7 +65,7 @@ def draw_params(config: RnnConfig, seed: int = 0) -> np.ndarray:
 
 
 def scopes(config: RnnConfig) -> list[list[str]]:
-    """The variable scopes of contrib's cells, layer by layer and direction by direction."""
+    """Returns the variable scopes of contrib's cells, by layer and direction."""
     cell = {"lstm": "cudnn_compatible_lstm_cell", "gru": "cudnn_compatible_gru_cell"}.get(
         config.rnn_mode, "basic_rnn_cell"
     )
@@ -115,7 +115,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def step(config: RnnConfig, tensors: Mapping[str, np.ndarray], cell: str, x, h, c):
-    """One step of contrib's cell in `cell`. Where x has no rows in the kernel, it is added."""
+    """Runs a step of contrib's cell in scope `cell`; x is added if it has no rows in the kernel."""
 
     def apply(kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
         if kernel.shape[0] == config.num_units:
@@ -142,7 +142,7 @@ def step(config: RnnConfig, tensors: Mapping[str, np.ndarray], cell: str, x, h, 
 def run_cells(
     config: RnnConfig, tensors: Mapping[str, np.ndarray], inputs: np.ndarray
 ) -> np.ndarray:
-    """Contrib's cells, step by step over time-major inputs from zero states."""
+    """Runs contrib's cells step by step over time-major inputs from zero states."""
     for cells in scopes(config):
         outputs = []
         for cell, order in zip(cells, (1, -1), strict=False):
@@ -175,7 +175,7 @@ def in_graph(
     use: Callable[[v1.Session, tf.Variable, Any], Any],
     **options: Any,
 ) -> Any:
-    """What `use` returns of a graph with a buffer and its saveable."""
+    """Returns what `use` returns in a graph with a buffer and its saveable."""
     with tf.Graph().as_default(), v1.Session() as session:
         params = v1.get_variable("opaque_kernel", initializer=initial)
         saveable = SAVEABLES[config.rnn_mode](params, *arguments(config), **options)
@@ -191,7 +191,7 @@ def save(config: RnnConfig, params: np.ndarray, path: pathlib.Path, **options: A
 
 
 def restore(config: RnnConfig, checkpoint: str, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The restored buffer and the network's outputs."""
+    """Returns the restored buffer and the network's outputs."""
 
     def use(session, params, saveable):
         v1.train.Saver([saveable]).restore(session, checkpoint)
@@ -201,7 +201,7 @@ def restore(config: RnnConfig, checkpoint: str, **options: Any) -> tuple[np.ndar
 
 
 def write_by_hand(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> str:
-    """A checkpoint of plain variables."""
+    """Writes a checkpoint of plain variables."""
     with tf.Graph().as_default(), v1.Session() as session:
         for name, tensor in tensors.items():
             v1.get_variable(name, initializer=tensor, use_resource=False)
@@ -264,7 +264,7 @@ def test_saver_writes_the_names_of_contrib(saveable_class, direction, expected, 
 
 @with_configs
 def test_saver_writes_the_tensors_of_contrib(config, tmp_path):
-    """And restores them in another graph."""
+    """It also restores them in another graph."""
     params = draw_params(config)
     checkpoint = save(config, params, tmp_path)
     saved, expected = contents(checkpoint), contrib_tensors(config, params)
@@ -278,7 +278,8 @@ def test_saver_writes_the_tensors_of_contrib(config, tmp_path):
     weights, biases = reference.split_params(config, restored)
     for weight, expected in zip(weights, expected_weights, strict=True):
         np.testing.assert_array_equal(weight, expected)
-    # Summed when saved, a bias comes back as one half for each side; a GRU's candidate keeps two.
+    # Biases are summed when they are saved, and each side gets one half back. A GRU's candidate
+    # keeps two biases.
     gates = reference.NUM_GATES[config.rnn_mode]
     for index, bias in enumerate(biases):
         gate, side = index % gates, index // gates % 2
@@ -291,7 +292,7 @@ def test_saver_writes_the_tensors_of_contrib(config, tmp_path):
 
 @with_configs
 def test_restores_what_the_cells_wrote(config, tmp_path):
-    """A checkpoint made without this package computes what the cells that made it compute."""
+    """A checkpoint of cells, made without this package, gives the same outputs as the cells."""
     tensors = contrib_tensors(config, draw_params(config, seed=2))
     checkpoint = write_by_hand(
         {f"net/{name}": tensor for name, tensor in tensors.items()}, tmp_path
@@ -324,7 +325,8 @@ def test_saver_finds_saveables_in_their_collection(tmp_path):
 
     def make_saver(saveable):
         v1.add_to_collection(v1.GraphKeys.SAVEABLE_OBJECTS, saveable)
-        # Contrib's layers do so: a buffer that is saved both ways would be restored both ways.
+        # Contrib's layers do this, too: a buffer that is saved in both ways would be restored in
+        # both ways.
         v1.get_default_graph().clear_collection(v1.GraphKeys.GLOBAL_VARIABLES)
         other = v1.get_variable("other", initializer=1.0)
         return other, v1.train.Saver()
@@ -347,7 +349,7 @@ def test_saver_finds_saveables_in_their_collection(tmp_path):
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref_variable", "resource_variable"])
 def test_variable_of_unknown_shape(use_resource, tmp_path):
-    """As programs for contrib make it, from a size that is a tensor."""
+    """Programs for contrib make the variable from a size that is a tensor."""
     with tf.Graph().as_default(), v1.Session() as session:
         model = cudnn_rnn_ops.CudnnLSTM(*arguments(BI_LSTM))
         params = v1.Variable(
@@ -370,7 +372,7 @@ def test_variable_of_unknown_shape(use_resource, tmp_path):
 
 
 def test_saves_the_values_of_the_moment(tmp_path):
-    """In a graph and eagerly: not those at the time the saveable was made."""
+    """Values are those when it is saved, not when the saveable was made, eagerly and in graphs."""
     config = CONFIGS[0]
     expected = contrib_tensors(config, draw_params(config, seed=1))
 
@@ -395,7 +397,7 @@ def test_saves_the_values_of_the_moment(tmp_path):
 
 
 def test_layers_kernel(tmp_path):
-    """A Keras layer's buffer goes into contrib's format, too."""
+    """A Keras layer's buffer can be saved in contrib's format, too."""
     layer = crnn.CudnnGRU(2, 3, dtype="float64", bias_initializer="glorot_uniform")
     layer.build((None, None, 4))
     config = RnnConfig("gru", 2, 3, 4)
@@ -451,9 +453,9 @@ def test_object_based_checkpoint(config, tmp_path):
         for name, tensor in contents(path).items()
         if name.startswith(prefix)
     }
-    # One tensor per gate, layer, direction and side, none of them the buffer itself.
+    # There is one tensor per gate, layer, direction and side, and none is the buffer itself.
     expected = dict(zip(config.canonical_names, canonical_tensors(config, params), strict=True))
-    assert len(saved) == len(contents(path)) - 1  # The other one is the object graph.
+    assert len(saved) == len(contents(path)) - 1  # The other entry is the object graph.
     stored = sorted(tensor.tobytes() for tensor in saved.values())
     assert stored == sorted(tensor.tobytes() for tensor in expected.values())
 
@@ -496,7 +498,7 @@ def test_object_based_checkpoint_in_a_graph(tmp_path):
     path = in_graph(BI_LSTM, params, save_objects)
     restored = in_graph(BI_LSTM, draw_params(BI_LSTM, seed=1), restore_objects)
     np.testing.assert_array_equal(restored, params)
-    # It is the same format as eagerly.
+    # The format is the same as eagerly.
     variable, target = make_checkpoint(BI_LSTM, draw_params(BI_LSTM, seed=1))
     target.read(path).assert_existing_objects_matched()
     np.testing.assert_array_equal(variable.numpy(), params)
@@ -541,7 +543,7 @@ def test_arguments_are_checked():
 
 
 def test_a_tensor_can_be_saved(tmp_path):
-    """It cannot be restored, unless it is a variable's own."""
+    """A tensor cannot be restored, unless it is the value of a variable."""
     config = CONFIGS[0]
     params = draw_params(config)
     for use_resource in (True, False):

@@ -1,4 +1,4 @@
-"""SavedModels: what a program that only serves them computes."""
+"""Tests SavedModels in a program that only serves them."""
 
 import json
 import os
@@ -12,13 +12,14 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
-# One worker of pytest-xdist takes them all: what they share is made once.
+# One worker of pytest-xdist runs all of them, so that the shared fixtures are made once.
 pytestmark = pytest.mark.xdist_group("saved_model")
 
 MODES = tuple(LAYERS)
 TIMEOUT_SECONDS = 120
 
-# Runs each SavedModel of a folder on its inputs; says what failed and stores what did not.
+# This program runs each SavedModel of a folder on its inputs. It reports failures and stores the
+# other results.
 SERVE = """
 import json, os, pathlib, sys
 import numpy as np
@@ -85,7 +86,7 @@ def lengths_model() -> keras.Model:
 
 
 def stateful_model() -> keras.Model:
-    """What it returns depends on the calls before."""
+    """Returns a model whose results depend on the calls before."""
     layer = make("gru", 2, 3, stateful=True, return_sequences=False)
     return keras.Sequential([keras.Input(batch_shape=(2, None, 3)), layer])
 
@@ -127,7 +128,7 @@ def save_case(folder, model, batches, *, how: str) -> list[dict[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    """One folder per SavedModel, with what to expect of each: made once, served once."""
+    """Makes one folder per SavedModel, once for all tests; returns what to expect of each."""
     root = tmp_path_factory.mktemp("saved_models") / "cases"
     batches = [normal(2, 5, 3), normal(4, 2, 3, seed=1)]
     expected = {}
@@ -164,7 +165,7 @@ def test_served_by_a_fresh_process(cases):
     for name, values in expected.items():
         for number, value in enumerate(values):
             (result,) = np.load(root / name / f"results_{number}.npz").values()
-            # The same kernels on the same numbers.
+            # Results are equal, because the same kernels run on the same numbers.
             np.testing.assert_array_equal(result, value, f"{name}, call {number}")
 
 
@@ -187,7 +188,7 @@ def test_signature_is_dynamic(cases):
 
 
 def test_loaded_variables_are_plain_buffers(cases):
-    """A SavedModel is for running: one variable per layer, which its functions read."""
+    """A SavedModel is only for running, so it has one variable per layer, the buffer."""
     root, _ = cases
     loaded = tf.saved_model.load(str(root / "export_gru" / "model"))
     layer = plain_model("gru").layers[0]
@@ -212,7 +213,7 @@ def test_loaded_model_exports_again(cases, tmp_path):
 
 
 def test_loaded_model_trains_on(cases):
-    """Its gradients are those of the layer, which needs the package's gradient functions."""
+    """Its gradients are those of the layer, and need the package's gradient functions."""
     root, _ = cases
     loaded = tf.saved_model.load(str(root / "export_rnn_tanh" / "model"))
     layer = plain_model("rnn_tanh").layers[0]
@@ -229,7 +230,7 @@ def test_loaded_model_trains_on(cases):
 
 
 def test_layer_is_unharmed_by_exports(tmp_path):
-    """Export, train, export again: each SavedModel holds the weights of its time."""
+    """After training between two exports, each SavedModel has the weights of its time."""
     layer = make("gru", 2, 3, dropout=0.5)
     model = model_of(layer)
     model.compile(keras.optimizers.SGD(0.5), "mse")
@@ -240,6 +241,6 @@ def test_layer_is_unharmed_by_exports(tmp_path):
         model.train_on_batch(inputs, normal(2, 5, 3, seed=2))
     for step, value in enumerate(values):
         loaded = tf.saved_model.load(str(tmp_path / f"{step}"))
-        # Sums of some ten products keep six digits in float32.
+        # Sums of some ten products have six correct digits in float32.
         np.testing.assert_allclose(loaded.serve(inputs), value, rtol=1e-5, atol=1e-5)
     assert np.any(np.abs(values[0] - values[1]) > 1e-3)

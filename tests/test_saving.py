@@ -60,7 +60,7 @@ def assert_same(model: keras.Model, other: keras.Model) -> None:
 
 
 def assert_trains_alike(model: keras.Model, other: keras.Model) -> None:
-    """Bit by bit: dropout's masks and the optimizer's moments included."""
+    """Checks that both train the same to the bit, with dropout's masks and optimizer's moments."""
     for _ in range(3):
         loss = model.train_on_batch(INPUTS, TARGETS)
         assert loss == other.train_on_batch(INPUTS, TARGETS)
@@ -106,7 +106,7 @@ def test_keras_file_resumes_training(tmp_path):
 
 
 def test_weights_move_between_types_and_dropout_rates(tmp_path):
-    """What is stored does not depend on how the layer computes or trains."""
+    """The stored weights do not depend on how the layer computes or trains."""
     source, path = make("gru", 2, 3, dropout=0.5), tmp_path / "model.weights.h5"
     keras.Sequential([keras.Input((None, 3)), source]).save_weights(path)
     for target in (make("gru", 2, 3, dtype="float64"), make("gru", 2, 3, time_major=True)):
@@ -173,7 +173,7 @@ def test_checkpoint_holds_canonical_tensors(tmp_path, rnn_mode, options):
 
 
 def test_checkpoint_with_optimizer(tmp_path):
-    """Only the optimizer's moments are as long as the buffer; the buffer itself is not there."""
+    """Only the optimizer's moments are as long as the buffer; the buffer itself is not stored."""
     model = compiled(two_layer_model())
     model.train_on_batch(INPUTS, TARGETS)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -204,7 +204,7 @@ def test_checkpoint_resumes_training(tmp_path, built):
 
 
 class Stack(keras.Model):
-    """Built by a call; Keras's own layers are not restored then."""
+    """A model that is built by a call. Keras's own layers would not be restored in it."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -216,7 +216,7 @@ class Stack(keras.Model):
 
 
 class LateStack(Stack):
-    """Its layers are built while it runs, within its autocast scope."""
+    """A model whose layers are built while it runs, within its autocast scope."""
 
     def build(self, input_shape):
         pass
@@ -232,7 +232,7 @@ class LateStack(Stack):
     ],
     ids=["subclass", "late_subclass", "sequential", "layer"],
 )
-@pytest.mark.usefixtures("on_cpu")  # A GPU may run another algorithm at a later use.
+@pytest.mark.usefixtures("on_cpu")  # A GPU may use another algorithm later.
 def test_checkpoint_is_restored_when_built(tmp_path, new):
     model = new()
     expected = model(INPUTS)
@@ -254,7 +254,7 @@ def test_partial_restores(tmp_path):
     expected = first.kernel.numpy()
     first.kernel.assign(tf.zeros_like(expected))
     second.kernel.assign(tf.zeros_like(second.kernel.value))
-    # Fewer layers than stored.
+    # Now there are fewer layers than in the checkpoint.
     status = tf.train.Checkpoint(a=first).restore(path)
     status.assert_existing_objects_matched()
     with pytest.raises(AssertionError):
@@ -262,7 +262,7 @@ def test_partial_restores(tmp_path):
     status.expect_partial()
     np.testing.assert_array_equal(first.kernel.numpy(), expected)
     assert np.all(second.kernel.numpy() == 0.0)
-    # More layers than stored.
+    # Now there are more layers than in the checkpoint.
     untouched = third.kernel.numpy()
     status = tf.train.Checkpoint(a=first, b=second, c=third).restore(path)
     with pytest.raises(AssertionError, match="not bound to checkpointed values"):
@@ -286,7 +286,7 @@ def test_checkpoint_of_wrong_shape(tmp_path, built):
 
 
 def test_checkpoint_of_another_network(tmp_path):
-    """The tensor that is not there is named."""
+    """The error names the missing tensor."""
     layer, other = make("gru", 1, 3), make("gru", 2, 3)
     layer.build((None, None, 3))
     other.build((None, None, 3))
@@ -370,7 +370,7 @@ def test_asynchronous_checkpoint(tmp_path):
 
 
 def test_checkpoint_of_a_session(tmp_path):
-    """TensorFlow 1's way to use an object-based checkpoint; its files are the same."""
+    """An object-based checkpoint that is used as in TensorFlow 1 has the same files."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         layer = make("gru", 2, 3)
         layer.build((None, None, 3))

@@ -49,7 +49,7 @@ class Network:
         return [outputs, *final]
 
     def loss(self, arguments, cotangents):
-        # Squares, so that the results' gradients move with the results.
+        # With squares in the loss, the results' gradients depend on the results.
         return tf.add_n(
             [
                 tf.reduce_sum(result * cotangent + 0.5 * result**2)
@@ -84,7 +84,7 @@ CASES = [
     for case in random_configs.random_cases(60, seed=71)
     if case.config.num_units < 42 and case.max_time < 9 and case.batch_size < 9
 ][:24]
-# Small ones for what takes long to trace.
+# These small cases are for tests that take long to trace.
 WITH_DROPOUT, ONE_LAYER, CLIPPED = (
     random_configs.Case(1, config, 4, 3, time_major, True, (4, 0, 2))
     for config, time_major in (
@@ -96,12 +96,12 @@ WITH_DROPOUT, ONE_LAYER, CLIPPED = (
 
 
 def check_finite_differences(case: random_configs.Case) -> None:
-    """Along random directions, of first gradients that other tests have proven."""
+    """Compares with differences, along random directions, of first gradients, tested elsewhere."""
     network = Network(case)
     whole = network.arguments + network.cotangents
     count = len(network.arguments)
     second = network.all_second()
-    # A kink may lie within delta of the data; at this one, none of the cases has one.
+    # Data may be within delta of a kink; with this delta, none of the cases' data are.
     delta = 1e-6
     rng = np.random.default_rng(5)
     for index, gradient in enumerate(second):
@@ -114,7 +114,7 @@ def check_finite_differences(case: random_configs.Case) -> None:
         numeric = (products[0] - products[1]) / (2 * delta)
         exact = tf.reduce_sum(gradient * direction).numpy()
         scale = max(abs(exact), float(tf.norm(gradient) * tf.norm(direction)) * 1e-2)
-        # Rounding of products of about 1e2 to 1e3, over delta.
+        # This is the rounding error of products of about 1e2 to 1e3, divided by delta.
         magnitude = 1e-15 * max(map(abs, products)) / delta
         assert abs(numeric - exact) < 1e-6 * scale + 20 * magnitude, index
 
@@ -164,7 +164,8 @@ def test_double_backward_of_torch(case):
     )
     cotangents = [leaf(tensor, case.time_major) for tensor in network.cotangents]
     d_inputs, d_params, *d_states = network.vectors
-    # PyTorch's parameters, in the order of the opaque buffer, which stacks gates as it does.
+    # PyTorch's parameters are put in the order of the opaque buffer, which stacks gates in the same
+    # order.
     names = [name for name, _ in module.named_parameters()]
     matrices = [name for name in names if not name.startswith("bias")]
     ordered = matrices + [name for name in names if name.startswith("bias")]
@@ -218,7 +219,7 @@ def test_double_backward_of_torch(case):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_dropout_masks_are_those_of_the_first_pass():
-    """The masks that differentiating sees, against the reference's of the same seed."""
+    """Compares the masks that differentiating finds with the reference's for the same seed."""
     config = RnnConfig("lstm", 3, 5, 2, direction="bidirectional", num_proj=3, dropout=0.3)
     seed = np.array([-7, 2**40 + 3])
     for time_major in (True, False):
@@ -233,7 +234,7 @@ def test_dropout_masks_are_those_of_the_first_pass():
 
 
 def test_other_masks_are_an_error():
-    """Were the masks not to be recovered, nothing wrong would come out."""
+    """If the masks could not be recovered, there would be an error and not a wrong result."""
     outputs = np.random.default_rng(0).standard_normal((3, 4))
     mask = np.array([[1], [0], [1]])
     np.testing.assert_array_equal(
@@ -283,7 +284,7 @@ np.savez(sys.argv[1], *tests.in_session(tests.WITH_DROPOUT))
 
 @pytest.mark.slow
 def test_session_without_version_2_behavior(tmp_path):
-    """As programs for TensorFlow 1 run: their graphs' loops are other ones."""
+    """Programs for TensorFlow 1 run like this, and their graphs' loops are different."""
     path = tmp_path / "second.npz"
     command = [sys.executable, "-c", LEGACY_PROGRAM, str(path)]
     subprocess.run(command, check=True, cwd=pathlib.Path(__file__).parent)
@@ -294,7 +295,7 @@ def test_session_without_version_2_behavior(tmp_path):
 
 
 def test_forward_mode():
-    """A Jacobian-vector product, and one through the gradient: the Hessian's with a vector."""
+    """Jacobian-vector products of the network and, for a Hessian's, of its gradient are right."""
     network = Network(ONE_LAYER)
     directions = [
         tf.constant(np.random.default_rng(i).standard_normal(a.shape))
@@ -311,7 +312,7 @@ def test_forward_mode():
 
 
 def test_third_order():
-    """The third derivative along a line is what differences of the second say."""
+    """The third derivative along a line agrees with differences of the second derivative."""
     network = Network(WITH_DROPOUT)
     inputs, *others = network.arguments
     direction = tf.constant(np.random.default_rng(0).standard_normal(inputs.shape))
@@ -339,7 +340,7 @@ def test_third_order():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_gradient_penalty_of_a_layer(dtype):
-    """As GANs train it, in the smaller types; against float64."""
+    """GANs train with such a penalty. Smaller types are compared with float64."""
 
     def penalty_gradient(dtype):
         layer = crnn.CudnnGRU(2, 4, direction="bidirectional", dtype=dtype)
@@ -357,12 +358,13 @@ def test_gradient_penalty_of_a_layer(dtype):
 
     expected = penalty_gradient("float64")
     error = np.linalg.norm(penalty_gradient(dtype) - expected) / np.linalg.norm(expected)
-    # A few roundings of numbers, and of the gradients that they are made of.
+    # The tolerance allows for a few roundings of numbers and of the gradients that they are made
+    # of.
     assert error < {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype]
 
 
 def test_unknown_input_size_is_an_error():
-    """An op made by hand, without the size that `ops.forward` gives it."""
+    """The op is made by hand, without the static size that `ops.forward` gives it."""
     config = RnnConfig("gru", 1, 3, 2)
     with tf.Graph().as_default():
         inputs = v1.placeholder(tf.float32)

@@ -101,7 +101,7 @@ def test_gradient_through_ragged_tensors():
 
 
 def test_ragged_model_trains_and_saves(tmp_path):
-    """A functional model of ragged sequences, in Keras's own loop and file."""
+    """A functional model of ragged sequences works in Keras's own training loop and file."""
     inputs = keras.Input((None, 3), ragged=True)
     x = crnn.CudnnGRU(1, 4)(inputs)
     x = crnn.CudnnLSTM(1, 5, return_sequences=False)(x)
@@ -205,7 +205,7 @@ def test_lengths_take_precedence_over_the_mask_of_an_embedding():
 
 
 def test_a_ragged_mask_beside_ragged_inputs():
-    """As an Embedding has it; only its own padding, at the end of rows, is left out."""
+    """An Embedding gives such a mask; only padding at the end of rows may be masked."""
     words = tf.ragged.constant([[3, 1, 4], [1, 0], [5]])
     embedding = keras.layers.Embedding(6, 5, mask_zero=True)
     inputs = tf.ragged.map_flat_values(embedding, words)

@@ -76,7 +76,7 @@ class BaseLayer:
 
     @property
     def losses(self) -> list[tf.Tensor]:
-        """The losses of `add_loss`; a collection alone has those of a scope's regularizer."""
+        """The losses of `add_loss`. Those of a scope's regularizer are in its collection only."""
         return [loss() if callable(loss) else loss for loss in self._additions.losses]
 
     @property

@@ -1,6 +1,6 @@
 """Step-by-step cells for `tf.compat.v1.nn.dynamic_rnn` that share checkpoints with the layers.
 
-TensorFlow lost its own cells, and the class that stacked them, with Keras 2.
+TensorFlow's own cells, and the class that stacked them, were removed together with Keras 2.
 """
 
 from collections.abc import Callable, Sequence

@@ -321,7 +321,7 @@ def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> 
 
 
 def _initializers_of(part: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the initializers that give our layer the initial weights of Keras's layer."""
+    """Returns initializers with which our layer begins as one direction of Keras's layer does."""
     found: dict[str, Any] = {key: AllGates(getattr(part, key)) for key in _INITIALIZERS}
     if getattr(part, "unit_forget_bias", False):
         found["bias_initializer"] = PerGate(part.bias_initializer, forget_gate="ones")

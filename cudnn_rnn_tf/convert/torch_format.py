@@ -117,7 +117,7 @@ def to_torch(layer: CudnnRNN) -> Any:
 
 
 def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
-    """Returns the state dict of `to_torch`'s module as arrays. It works without PyTorch."""
+    """Returns `to_torch`'s state dict as arrays, without PyTorch; raises as `to_torch` does."""
     target = "torch.nn"
     network.check_layer(layer, target, cell_clip=None, go_backwards=False)
     if getattr(layer, "num_proj", None) == layer.num_units:

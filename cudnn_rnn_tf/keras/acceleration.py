@@ -29,21 +29,21 @@ def accelerate(
     """Returns a copy of a model in which the fused ops run the recurrent layers.
 
     Every `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional` that they can run becomes the
-    layer of that name in `cudnn_rnn_tf.keras`. Where nothing else reads the sequences between them,
-    several like layers in a row become one `cudnn_rnn_tf.keras.Stack` of them, which has the last
-    one's name and runs in one op; files with it load where this package is installed. Dropout
-    layers of one rate between layers of one direction become the op's dropout, the same in
-    distribution, with other masks. The weights stay as they are. A table says of each recurrent
-    layer what became of it and why; it is printed.
+    layer of that name in `cudnn_rnn_tf.keras`. Several like layers in a row become one
+    `cudnn_rnn_tf.keras.Stack` of them, if nothing else reads the sequences between them. A stack
+    has the last layer's name and runs in one op; files with it load where this package is
+    installed. Dropout layers of one rate between layers of one direction become the op's dropout,
+    which draws other masks of the same distribution. The weights stay the same. A table is printed
+    that says what became of each recurrent layer, and why.
 
     Args:
-        model: a built model: sequential, functional, with models and shared layers in it, or of a
-            class with `get_config`, of which the layers that its config has are replaced. It is not
-            changed. Classes and functions of your own must be registered with Keras, or be in a
-            `keras.saving.custom_object_scope`.
-        dry_run: whether the table is all that is wanted.
-        stacks: whether layers in a row are to run in one op. Otherwise names and files stay as they
-            are.
+        model: a built model, which is not changed. It may be sequential or functional, with nested
+            models and shared layers, or of a class with `get_config`; then the layers that are in
+            its config are replaced. Classes and functions of your own must be registered with
+            Keras, or be in a `keras.saving.custom_object_scope`.
+        dry_run: whether only to print the table.
+        stacks: whether layers in a row are to run in one op. Otherwise names and files stay the
+            same.
 
     Returns:
         The copy: compiled, if the model is, with its weights, seeds and optimizer state. States of

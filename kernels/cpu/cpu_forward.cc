@@ -45,7 +45,7 @@ struct CpuNetwork<T>::ForwardLayer {
     // h[1] the products with them that the gates read.
     T* masks;
     T* masked[2];
-    uint16_t* rounded[2];  // The same as bfloat16, if products read it.
+    uint16_t* rounded[2];  // `h` as bfloat16, if products read it.
     T* c;                  // [strand, H]
     T* unprojected;        // [strand, H]
     T* input;              // A chunk's, if converted, [chunk rows, I].

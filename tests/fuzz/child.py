@@ -1,9 +1,9 @@
-"""Runs the cases that `fuzz.py` sends, one a line, and says how each ended.
+"""Runs the cases that `fuzz.py` sends, one per line, and says how each ended.
 
-A target is a module here with `draw(rng)`, which returns a case, and `run(case)`, which runs it and
-returns how it ended, or raises. A case is a dictionary: of its `target`, of a list of `changes`, of
-which any may be left out, and of what else the target wants to know. `EXPECTED` are the exceptions
-that may come.
+A target is a module in this folder. Its `draw(rng)` returns a case, and its `run(case)` runs a case
+and returns how it ended, or raises; `EXPECTED` are the exceptions that `run` may raise. A case is a
+dictionary with its `target`, a list of `changes`, any of which may be left out, and whatever else
+the target needs.
 """
 
 import importlib
@@ -15,18 +15,19 @@ import sys
 import warnings
 from typing import Any
 
-# A program that asks for more is told that there is none, and takes none from other programs.
+# The most memory of the process. Larger allocations fail, so that other programs keep theirs.
 _MEMORY = 24 << 30
 
 
 def main() -> None:
     target = sys.argv[1]
-    # AddressSanitizer, which reserves more than there is, has a limit of its own.
+    # AddressSanitizer reserves more address space than this, and has a limit of its own.
     if "asan" not in os.environ.get("LD_PRELOAD", ""):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
-    # Answers go where nothing else that is printed can get in between.
+    # Answers go to a copy of standard output, and other output goes to standard error, so that they
+    # are not mixed.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -45,7 +46,7 @@ def main() -> None:
             kind, is_failure = module.run(case) or "ok", False
         except module.EXPECTED as error:
             kind, is_failure = type(error).__name__, False
-        except BaseException as error:  # Everything else is what is looked for.
+        except BaseException as error:  # The fuzzer looks for these errors.
             first = next(iter(str(error).splitlines()), "")
             kind, is_failure = f"{type(error).__name__}: {first[:200]}", True
         answer(kind=kind, is_failure=is_failure)

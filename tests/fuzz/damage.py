@@ -1,14 +1,14 @@
-"""Bytes that are not as they were written."""
+"""Damages the bytes of files."""
 
 import random
 from typing import Any
 
 
 def draw(rng: random.Random, size: int) -> list[list[Any]]:
-    """Changes to a file of so many bytes: some set, put in or taken out, or all from one on."""
+    """Draws changes to a file of `size` bytes: bytes set, inserted or removed, or the end cut."""
     changes = []
     for _ in range(rng.choice((1, 1, 2, 4))):
-        # Headers are where most of what is read stands, at either end.
+        # Most of what programs check is in headers, at either end of the file.
         place = rng.choice(
             (
                 rng.randrange(size),

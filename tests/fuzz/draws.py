@@ -1,4 +1,4 @@
-"""Values that are seldom thought of."""
+"""Draws unusual values of arguments."""
 
 import random
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def integer(rng: random.Random) -> int:
 def count(rng: random.Random) -> int:
     """Draws the number of an op's outputs.
 
-    TensorFlow makes room for them before it asks the op whether there are as many: a million take
-    it minutes, here as in `tf.split`.
+    TensorFlow allocates the outputs before it asks the op whether the number is right. A million
+    of them take minutes, as in `tf.split`, so the numbers are small.
     """
     return rng.choice((-1, 0, 1, 2, 3, 5, 33, 200))
 
@@ -40,7 +40,7 @@ def floating(rng: random.Random) -> float:
 
 
 def shape(rng: random.Random, good: Sequence[int]) -> list[int]:
-    """Another one, of few elements."""
+    """Draws a shape like `good` but with an error, and with few elements."""
     dims = list(good)
     edit = rng.randrange(7)
     if edit == 0 and dims:
@@ -52,7 +52,7 @@ def shape(rng: random.Random, good: Sequence[int]) -> list[int]:
     elif edit == 3 and dims:
         dims[rng.randrange(len(dims))] = 0
     elif edit == 4 and dims:
-        # No elements, so that no size is too large.
+        # The tensor has no elements, so that no size is too large.
         place = rng.randrange(len(dims))
         dims = [0 if i == place else d for i, d in enumerate(dims)]
         dims[rng.randrange(len(dims))] = rng.choice((2**31 - 1, 2**31, 2**40))
@@ -65,5 +65,5 @@ def shape(rng: random.Random, good: Sequence[int]) -> list[int]:
 
 
 def numbers(rng: random.Random) -> list[Any]:
-    """How the elements of a tensor are to be: a kind, and a seed."""
+    """Draws a kind of numbers and a seed, for the elements of a tensor."""
     return [rng.choice(("zeros", "normal", "huge", "nan", "denormal")), rng.randrange(1000)]

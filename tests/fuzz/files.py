@@ -1,4 +1,4 @@
-"""Damaged files, given to `python -m cudnn_rnn_tf convert`."""
+"""Gives damaged files to `python -m cudnn_rnn_tf convert`."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ SUFFIXES = (".pt", ".safetensors", ".keras", ".onnx")
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
-    """A damaged file of a format."""
+    """Draws a format and changes that damage a file of it."""
     suffix = rng.choice(SUFFIXES)
     changes = damage.draw(rng, len(_good(suffix)))
     return {"suffix": suffix, "changes": changes}
@@ -31,7 +31,7 @@ def run(case: dict[str, Any]) -> str:
     content = damage.apply(_good(case["suffix"]), case["changes"])
     with tempfile.TemporaryDirectory() as directory:
         source, target = pathlib.Path(directory, f"m{case['suffix']}"), pathlib.Path(directory, "t")
-        # The other library's format, so that nothing can be copied as it is.
+        # The target has another library's format, so that nothing can be copied unread.
         target = target.with_suffix(".safetensors" if case["suffix"] == ".keras" else ".keras")
         source.write_bytes(content)
         said = io.StringIO()
@@ -50,7 +50,7 @@ def run(case: dict[str, Any]) -> str:
 
 @functools.cache
 def _good(suffix: str) -> bytes:
-    """A file of a network of two layers."""
+    """Returns a good file of a network of two layers."""
     layer = crnn.CudnnGRU(2, 3)
     layer.build((None, None, 4))
     layer.kernel.assign(np.linspace(-1, 1, layer.params_size(), dtype=np.float32))

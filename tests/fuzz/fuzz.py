@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 HERE = pathlib.Path(__file__).resolve().parent
 TARGETS = ("raw_ops", "graphs", "native_module", "files", "saved")
-# The longest that a case may take; the slowest good ones take a second or two.
+# A case that takes longer than this hangs; the slowest good ones take a second or two.
 HANG_SECONDS = 60
 START_SECONDS = 300
 
 
 class Outcome(NamedTuple):
-    """What became of a case.
+    """How a case ended.
 
     Attributes:
         case: what was run, with its changes.
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 class Child:
-    """A process that runs one case after the other."""
+    """A process that runs cases, one after the other."""
 
     def __init__(self, target: str):
         self._unread = b""
@@ -61,7 +61,7 @@ class Child:
             raise RuntimeError(f"the child process did not start:\n{self.last_words()}")
 
     def run(self, request: dict[str, Any]) -> Outcome:
-        """Runs one case, given by itself or by its seed."""
+        """Runs one case, which the request contains or gives the seed of."""
         case = request
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
@@ -74,7 +74,7 @@ class Child:
         return Outcome(case, answer["kind"], answer["is_failure"])
 
     def _end(self) -> str:
-        """How the process ended, or that it did not."""
+        """Returns how the process ended, or that it did not."""
         try:
             status = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
@@ -84,7 +84,7 @@ class Child:
         return signal.Signals(-status).name if status < 0 else f"exit with status {status}"
 
     def _read(self, seconds: float) -> dict[str, Any] | None:
-        """The next line; None where there is none in time, or ever."""
+        """Returns the next line; None if it does not come in time, or if the process has ended."""
         end, descriptor = time.monotonic() + seconds, self._process.stdout.fileno()
         while b"\n" not in self._unread:
             left = max(0, end - time.monotonic())
@@ -123,14 +123,14 @@ class Runner:
             self._child = Child(self._target)
         outcome = self._child.run(request)
         if outcome.is_failure and self._child.is_alive:
-            # Whatever it did, the next case is not to suffer from it.
+            # The next case runs in a new process, since the failure may have left something behind.
             self._child.close()
         return outcome
 
     def shrink(self, outcome: Outcome) -> Outcome:
-        """The same failure with as few changes as it takes."""
+        """Removes changes as long as the failure stays the same, and returns the last outcome."""
         index = 0
-        # A child that ended while it drew a case has not said what the case is.
+        # If a child ended while it drew a case, the case is unknown and has no changes.
         while index < len(outcome.case.get("changes", ())):
             changes = [*outcome.case["changes"]]
             del changes[index]
@@ -152,7 +152,7 @@ def corpus(target: str) -> list[dict[str, Any]]:
 
 
 def requests(target: str, seconds: float, seed: int, with_corpus: bool) -> Iterator[dict[str, Any]]:
-    """The corpus as a whole, and then seeds until the time is over."""
+    """Yields the whole corpus, and then seeds until the time is over."""
     if with_corpus:
         yield from corpus(target)
     end = time.monotonic() + seconds

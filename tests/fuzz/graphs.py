@@ -1,4 +1,4 @@
-"""GraphDefs and SavedModels whose nodes of this package's ops were edited."""
+"""Loads GraphDefs and SavedModels in which nodes of this package's ops were edited."""
 
 import functools
 import pathlib
@@ -21,7 +21,7 @@ EXPECTED = (
     tf.errors.UnimplementedError,
     ValueError,
     TypeError,
-    # TensorFlow's own loader, of attributes that are not there.
+    # TensorFlow's own loader raises this for missing attributes.
     KeyError,
 )
 _PREFIX = "CudnnRnnTf>"
@@ -87,7 +87,7 @@ def run(case: dict[str, Any]) -> None:
 
 
 def _nodes(message: Any) -> list[Any]:
-    """The nodes of this package's ops in a GraphDef or a SavedModel."""
+    """Returns the nodes of this package's ops in a GraphDef or a SavedModel."""
     graphs = (
         [message] if hasattr(message, "library") else [m.graph_def for m in message.meta_graphs]
     )
@@ -109,7 +109,7 @@ def _layer(rnn_mode: str) -> keras.layers.Layer:
 
 @functools.cache
 def _graph(rnn_mode: str) -> Any:
-    """A pass forward and back, and the conversions, over constants."""
+    """Makes a graph with a forward and a backward pass, and the conversions, over constants."""
     layer = _layer(rnn_mode)
     with tf.Graph().as_default() as graph:
         inputs = tf.ones([2, 3, 4])

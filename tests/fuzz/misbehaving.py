@@ -1,4 +1,4 @@
-"""Does all that must not happen: what `fuzz.py` is tested on."""
+"""A target that does everything that must not happen, for testing `fuzz.py`."""
 
 import ctypes
 import os

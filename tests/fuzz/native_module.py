@@ -1,4 +1,4 @@
-"""The compiled Python module: the layout on arrays, the predictor, and the functions."""
+"""Calls the compiled Python module: the layout on arrays, the predictor, and the functions."""
 
 import random
 import sys
@@ -8,7 +8,7 @@ import draws
 import networks
 import numpy as np
 
-# Which it does without, and which takes its time to start.
+# The module works without TensorFlow, whose import would take long.
 sys.modules["tensorflow"] = None
 
 from cudnn_rnn_tf.native import ParamLayout, _native  # noqa: E402
@@ -20,7 +20,7 @@ _SPEC = (
 )
 _DTYPES = (*draws.DTYPES, "int8", "int64", "uint64", "bool", "complex64", ">f4", ">f8", "O", "U3")
 _FUNCTIONS = ("sigmoid", "tanh", "from_float16", "to_float16", "from_bfloat16", "to_bfloat16")
-# An argument may be one of these instead of an array.
+# An argument may be replaced by one of these objects that are no arrays.
 _OBJECTS = {
     "none": None,
     "text": "text",
@@ -109,7 +109,7 @@ def _layout(case: dict[str, Any]) -> ParamLayout:
 
 
 def _arrays(case: dict[str, Any], layout: ParamLayout) -> dict[str, dict[str, Any]]:
-    """A good call's arrays, each as a shape, a dtype and what fills it."""
+    """Returns the arrays of a good call, each as a shape, a dtype and what fills it."""
     network, what = case["network"], case["what"]
 
     def array(*shape: int, dtype: str = network["dtype"], fill: str = "normal") -> dict[str, Any]:

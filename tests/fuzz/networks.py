@@ -1,4 +1,4 @@
-"""Good calls, for others to change."""
+"""Draws the networks and numbers of good calls, which targets then change."""
 
 import random
 from typing import Any
@@ -10,7 +10,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
-    """A small network and the sizes of its data."""
+    """Draws a small network and the sizes of its data."""
     rnn_mode = rng.choice(tuple(GATES))
     num_units = rng.randrange(1, 6)
     input_mode = rng.choice(("linear_input", "linear_input", "skip_input"))
@@ -35,7 +35,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
 
 
 def fill(shape: Any, dtype: Any, kind: str, seed: int) -> np.ndarray:
-    """An array of numbers of a kind."""
+    """Returns an array of numbers of a kind."""
     if dtype == "bfloat16":
         dtype = ml_dtypes.bfloat16
     rng = np.random.default_rng(seed)

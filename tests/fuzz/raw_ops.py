@@ -1,4 +1,4 @@
-"""The ops, called eagerly, in functions that know shapes when they are traced, and in others."""
+"""Calls the ops eagerly, and in functions that know shapes when traced or only when run."""
 
 import random
 from typing import Any
@@ -13,7 +13,7 @@ from cudnn_rnn_tf.op_library import raw_ops
 EXPECTED = (
     tf.errors.InvalidArgumentError,
     tf.errors.ResourceExhaustedError,
-    # An op has no kernel for the type.
+    # This is raised if an op has no kernel for the type.
     tf.errors.NotFoundError,
     ValueError,
     TypeError,
@@ -88,7 +88,7 @@ def run(case: dict[str, Any]) -> None:
 
 
 def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """A good call's tensors, each as a shape, a dtype and what fills it, and its attributes."""
+    """Returns a good call's tensors, each as a shape, a dtype and its content, and attributes."""
     network = case["network"]
     attributes = {name: network[name] for name in _SPEC}
     layout = native.ParamLayout(**attributes, input_size=network["input_size"])
@@ -128,7 +128,7 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     }
     for name in ("dropout", "cell_clip", "time_major"):
         attributes[name] = network[name]
-    # Older cases of the corpus have none.
+    # Older cases of the corpus do not have this attribute.
     attributes["recurrent_dropout"] = network.get("recurrent_dropout", 0.0)
     attributes["has_sequence_lengths"] = True
     if case["op"] == "forward":
@@ -141,7 +141,7 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
 
 
 def _reserve_space(case: dict[str, Any]) -> int:
-    """How many bytes the forward pass of the good call leaves."""
+    """Returns the size in bytes of the reserve space that the good call's forward pass leaves."""
     tensors, attributes = _good({**case, "op": "forward"})
     arrays = {
         name: networks.fill(spec["shape"], spec["dtype"], *spec["fill"])

@@ -1,4 +1,4 @@
-"""Damaged weights, models, checkpoints and SavedModels, read by Keras and TensorFlow."""
+"""Has Keras and TensorFlow read damaged weights, models, checkpoints and SavedModels."""
 
 import functools
 import pathlib
@@ -14,17 +14,17 @@ import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
 
-# Keras and TensorFlow raise what they like; `run` looks at what this package raises.
+# Keras and TensorFlow may raise anything. `run` checks the errors that this package raises.
 EXPECTED = ()
 FORMATS = ("weights", "model", "checkpoint", "saved_model")
 _PACKAGE = str(pathlib.Path(crnn.__file__).parent)
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
-    """A format with one of its files damaged."""
+    """Draws a format, and changes that damage one of its files."""
     what = rng.choice(FORMATS)
     files = _good(what)
-    # A few bytes leave little to damage.
+    # Very small files are left out, since they have little that can be damaged.
     name = rng.choice(sorted(name for name, content in files.items() if len(content) > 100))
     return {"format": what, "file": name, "changes": damage.draw(rng, len(files[name]))}
 
@@ -41,7 +41,8 @@ def run(case: dict[str, Any]) -> str:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
         try:
-            # Damaged numbers are numbers, and a damaged graph may be another graph.
+            # Loading may succeed: damaged numbers are still numbers, and a damaged graph may be a
+            # valid one.
             _load(what, directory, model)(tf.ones([2, 3, 4])).numpy()
         except Exception as error:
             if _is_ours(error) and not isinstance(error, (ValueError, TypeError)):
@@ -60,18 +61,18 @@ def _load(what: str, directory: str, model: keras.Model) -> Any:
         tf.train.Checkpoint(model=model).restore(f"{directory}/ckpt").assert_consumed()
     else:
         served = tf.saved_model.load(directory)
-        # Which must outlive the call, for its variables go with it.
+        # The lambda keeps the loaded object alive, whose variables would go with it.
         return lambda inputs: served.serve(inputs)
     return model
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether code of this package raises it."""
+    """Returns whether code of this package raised the error."""
     return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_PACKAGE)
 
 
 def _check_is_whole(what: str, model: keras.Model) -> None:
-    """A layer that could not be loaded is as it was; a checkpoint restores variable by variable."""
+    """Checks that a failed load changed no variable; a checkpoint may have restored whole ones."""
     for variable, before, saved in zip(model.variables, _values(2), _values(1), strict=True):
         value = variable.numpy()
         is_whole = np.array_equal(value, before)
@@ -82,13 +83,13 @@ def _check_is_whole(what: str, model: keras.Model) -> None:
 
 @functools.cache
 def _values(seed: int) -> list[np.ndarray]:
-    """What the variables of that model were made with."""
+    """Returns the initial values of the variables of the model with this seed."""
     return [variable.numpy().copy() for variable in _model(seed).variables]
 
 
 @functools.cache
 def _model(seed: int) -> keras.Model:
-    """A model of two layers in both directions, whose dropout has a seed's state."""
+    """Returns a model of two bidirectional layers, with the state of a dropout seed."""
     keras.utils.set_random_seed(seed)
     layer = crnn.CudnnGRU(2, 3, direction="bidirectional", dropout=0.5, seed=seed)
     return keras.Sequential([keras.Input((None, 4)), layer])
@@ -96,7 +97,7 @@ def _model(seed: int) -> keras.Model:
 
 @functools.cache
 def _good(what: str) -> dict[str, bytes]:
-    """The files of a model, by name."""
+    """Returns the files of a model in a format, by name."""
     model = _model(1)
     with tempfile.TemporaryDirectory() as directory:
         if what == "weights":

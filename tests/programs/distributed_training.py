@@ -26,7 +26,7 @@ TARGETS = INPUTS.sum(axis=(1, 2))[:, None]
 
 
 def make_model() -> keras.Model:
-    """A model with the same weights in every process."""
+    """Makes a model that has the same weights in every process."""
     model = keras.Sequential(
         [
             keras.Input((None, FEATURES)),
@@ -60,7 +60,7 @@ def fit(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def train_in_loop(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
-    """The same training, written by hand."""
+    """Trains as `fit` does, in a loop that is written by hand."""
     with strategy.scope():
         model, optimizer = make_model(), make_optimizer()
         optimizer.build(model.trainable_variables)
@@ -69,7 +69,8 @@ def train_in_loop(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
         with tf.GradientTape() as tape:
             error = model(inputs, training=True) - targets
             loss = tf.reduce_sum(error**2) / GLOBAL_BATCH
-        # Keras's optimizers sum the replicas' gradients.
+        # Keras's optimizers sum up the replicas' gradients, so the loss is divided by the global
+        # batch.
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
     @tf.function
@@ -87,7 +88,7 @@ def train_in_loop(strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
 
 
 def dropped(strategy: tf.distribute.Strategy, calls: int = 2) -> dict[str, np.ndarray]:
-    """What the local replicas make of ones in training; weights are equal everywhere."""
+    """Returns the local replicas' outputs of ones in training; all have the same weights."""
     with strategy.scope():
         layer = crnn.CudnnRNNTanh(2, 16, dropout=0.5)
         layer.build((None, TIME, FEATURES))
@@ -116,7 +117,7 @@ def run_devices(folder: pathlib.Path) -> None:
     np.savez(folder / "dropped.npz", **dropped(strategy))
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     path = checkpoint.save(str(folder / "checkpoint"))
-    # Into a mirrored model, whose every copy must change.
+    # The checkpoint is restored into a mirrored model, whose copies must all change.
     with strategy.scope():
         restored = make_model()
         tf.train.Checkpoint(model=restored).restore(path).expect_partial()
@@ -149,5 +150,5 @@ if __name__ == "__main__":
     }
     commands[sys.argv[2]](pathlib.Path(sys.argv[1]), *sys.argv[3:])
     print("done", flush=True)
-    # Skips the cluster's shutdown, in which the worker that ends first fails the other.
+    # This skips the cluster's shutdown, in which the worker that ends first makes the other fail.
     os._exit(0)

@@ -95,7 +95,7 @@ def run(count: int, seed: int) -> dict[str, Any]:
         runs = training.Training(directory)
         needed = sum(path.stat().st_size for path in (directory / "reference").rglob("*")) // 1024
         for _ in range(count):
-            # The run that nothing disturbs keeps all its checkpoints, others but the newest.
+            # The undisturbed run keeps all its checkpoints; other runs keep only the newest.
             size = rng.randrange(needed // 2)
             attempt("full, training", lambda size=size: _train_on_full(runs, disk, directory, size))
             size = rng.randrange(300)
@@ -167,7 +167,7 @@ def _convert_on_read_only(disk: Disk, directory: pathlib.Path) -> str:
     process = _convert(source, disk.path / "m.pt", directory)
     assert process.wait() == 1
     _check_one_line(process, r"python -m cudnn_rnn_tf convert: error: .*")
-    # It can be read all the same.
+    # The file can still be read.
     assert _convert(source, directory / "elsewhere.pt", directory).wait() == 0
     return (
         "reported in one line that it could not write; the file on the read-only disk could be "

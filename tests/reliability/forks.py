@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-# The longest that a program may take.
+# A program that takes longer than this hangs.
 HANG_SECONDS = 300
 
 

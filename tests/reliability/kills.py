@@ -101,7 +101,7 @@ def wait_for_moment(
         writes += is_writing and not was_writing
         was_writing = is_writing
         if writes == wanted:
-            # Somewhere in it.
+            # The kill comes at a random moment during the write.
             time.sleep(rng.uniform(0, 0.003))
             return
 

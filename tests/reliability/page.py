@@ -67,7 +67,7 @@ KINDS = {
         "`tf.distribute.MultiWorkerMirroredStrategy`.",
     ),
 }
-# Earlier runs have left these words; the page says the same more clearly.
+# Earlier runs recorded these words, which the page replaces by clearer ones.
 CLEARER = {
     "all lines are choices": "all choices were still read",
     "as on a CPU": "as computed alone on a CPU",

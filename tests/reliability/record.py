@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Children start as this process did: without a site, a copy of the package comes before an
-# installed one.
+# Children start with the same option as this process. Without site, a copy of the package takes
+# precedence over an installed one.
 PYTHON = [sys.executable, *(["-S"] if sys.flags.no_site else [])]
 RESULTS = ROOT / "benchmarks" / "results" / "reliability.jsonl"
 

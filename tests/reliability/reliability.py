@@ -21,7 +21,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-# Results that are compared to the last bit come from the CPU. TensorFlow would log that each time.
+# Results are computed on the CPU, since they are compared to the last bit. TensorFlow would log
+# each time that it sees no GPU.
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
 
 import native_programs

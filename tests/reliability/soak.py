@@ -31,10 +31,10 @@ import record
 
 WORK = pathlib.Path(__file__).with_name("soak_work.py")
 WORKERS = pathlib.Path(__file__).with_name("two_workers.py")
-# The programs that are killed train for so many.
+# The programs that are killed train for this many epochs.
 EPOCHS = 4
 PARTS = ("threads", "processes", "memory", "backup", "workers")
-# How the time is shared out between those that take as long as they are told to.
+# The shares of the time of those parts that take as long as they are told to.
 SHARES = {"threads": 3, "processes": 1}
 
 
@@ -89,7 +89,7 @@ def kill_and_resume(kills: int, rng: random.Random) -> dict[str, Any]:
         disturbed.mkdir()
         undisturbed.mkdir()
         finish([start("backup", undisturbed, -1, -1)])
-        # Later and later, so that each is reached.
+        # The epochs are sorted, so that the resumed runs reach each of them.
         for epoch in sorted(rng.choices(range(EPOCHS), k=kills)):
             process = start("backup", disturbed, epoch, rng.randrange(11))
             try:
@@ -123,11 +123,12 @@ def kill_a_worker(kills: int, rng: random.Random) -> dict[str, Any]:
             except subprocess.TimeoutExpired as error:
                 raise EndError(f"it hung before it was killed in epoch {epoch}") from error
             finally:
-                # The other one waits for it; whoever runs a cluster ends it, too.
+                # The other worker waits for the killed one, so it is ended too, as a cluster would
+                # do.
                 for worker in workers:
                     worker.kill()
                     worker.communicate()
-        # The first worker may have saved the epoch in whose last step the other was killed.
+        # The first worker may already have saved the epoch in whose last step the other was killed.
         for last in finish(_start_workers(disturbed, [never, never])):
             _check_epochs(last, [EPOCHS - epoch, EPOCHS - epoch - 1])
         folders = [folder / index for folder in (disturbed, undisturbed) for index in "01"]

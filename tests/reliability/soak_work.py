@@ -28,7 +28,8 @@ from cudnn_rnn_tf.config import RnnConfig
 NUM_THREADS = 8
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 DEVICE = "GPU:0" if HAS_GPU else "CPU:0"
-# Parts of the largest expected value. Half types keep 11 and 8 bits of every step's state.
+# The largest errors, as parts of the largest expected value. Half types keep 11 and 8 bits of every
+# step's state.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 NETWORKS = (
     RnnConfig("lstm", 2, 64, 24, direction="bidirectional"),
@@ -48,7 +49,7 @@ class Case:
         self.dtype = dtype
         times, batch = int(rng.choice(TIMES)), int(rng.choice(BATCHES))
 
-        # With larger weights, a plain RNN doubles its roundings in every step.
+        # With larger weights, a plain RNN would double its rounding errors in every step.
         of_params = 0.7 * self.config.num_units**-0.5
 
         def tensor(*shape: int, scale: float = 1.0) -> tf.Tensor:
@@ -199,11 +200,11 @@ def run_out_of_memory() -> dict[str, Any]:
             tf.config.list_physical_devices("GPU")[0],
             [tf.config.LogicalDeviceConfiguration(memory_limit=1024)],
         )
-    # In half types a GPU's persistent kernels run, where it has them; in float32 cuDNN does.
+    # On a GPU, half types run in the persistent kernels, if it has them, and float32 in cuDNN.
     steps = [_Step("float16", "auto"), _Step("float32", "cudnn" if HAS_GPU else "auto")]
     expected = [step.run(4, 8) for step in steps]
     if not HAS_GPU:
-        # The address space may grow by so much from what it is now.
+        # The address space may grow by 1 GiB from what is used now.
         used = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
         limit = used * resource.getpagesize() + (1 << 30)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -24,7 +24,8 @@ SETTINGS = {
     "sample_chars": 0,
     "check_baselines": False,
 }
-# TensorFlow keeps a checkpoint's structure under this name, in no certain order.
+# TensorFlow stores a checkpoint's structure under this name. Its order varies, so it is not
+# compared.
 _STRUCTURE = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 sys.path.insert(0, str(record.ROOT / "examples"))

@@ -36,7 +36,7 @@ def train(folder: pathlib.Path, index: int, kill_at: tuple[int, int]) -> int:
         model = keras.Sequential([keras.Input((None, 8)), layer, keras.layers.Dense(1)])
         optimizer = keras.optimizers.Adam()
         optimizer.build(model.trainable_variables)
-        done = tf.Variable(0, trainable=False)  # So many epochs.
+        done = tf.Variable(0, trainable=False)  # The epochs that are done.
 
     def shard(context: tf.distribute.InputContext) -> tf.data.Dataset:
         data = tf.data.Dataset.from_tensor_slices((inputs, targets))
@@ -52,7 +52,7 @@ def train(folder: pathlib.Path, index: int, kill_at: tuple[int, int]) -> int:
     def step(inputs: tf.Tensor, targets: tf.Tensor) -> None:
         strategy.run(replica_step, (inputs, targets))
 
-    # All workers have to save, and to go on from the same epoch.
+    # All workers must save, and must resume from the same epoch.
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
     checkpoint.restore(tf.train.latest_checkpoint(folder / "0"))
     manager = tf.train.CheckpointManager(checkpoint, str(folder / str(index)), max_to_keep=2)
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
     epoch, batch = map(int, arguments[4:])
     epochs = train(pathlib.Path(folder), int(index), (epoch, batch))
     print(json.dumps({"epochs": epochs}), flush=True)
-    # Whoever ends first would fail the other in the cluster's shutdown.
+    # This skips the cluster's shutdown, in which the worker that ends first makes the other fail.
     os._exit(0)
 
 
