@@ -2,10 +2,13 @@
 
     python -m benchmarks.cpu_threads [--threads=1,2,4,8,16] [--quick] [--shapes=REGEX]
 
-It leaves cpu_threads.json (every round's median), cpu_threads.md and cpu_threads.svg in --output.
-`--render` writes the last two from the first again. The other flags are those of benchmarks.cpu.
+It leaves cpu_threads/NAME.json (every round's median; the name says the processor's cores and the
+numbers of threads), cpu_threads.md and cpu_threads.svg in --output. The page has a part for each
+processor, of all files there. `--render` only writes the page. The other flags are those of
+benchmarks.cpu.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -35,7 +38,7 @@ _THREADS = flags.DEFINE_list(
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds per network.", lower_bound=1)
 _QUICK = flags.DEFINE_bool("quick", False, "3 rounds of a few calls: to see that all works.")
-_RENDER = flags.DEFINE_bool("render", False, "Write the page of the cpu_threads.json there is.")
+_RENDER = flags.DEFINE_bool("render", False, "Write the page of the files that are there.")
 
 MATMUL = "tf.matmul"
 
@@ -82,6 +85,34 @@ def run(file: pathlib.Path) -> None:
                 runs.append({"threads": threads, "network": name, "seconds": seconds})
                 file.write_text(json.dumps(report, indent=1) + "\n")
                 print(threads, network, flush=True)
+
+
+def load(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns a report for each processor, the one with the most cores first.
+
+    A run that was cut off counts without the number of threads that it was at.
+    """
+    reports: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        one = json.loads(path.read_text())
+        networks = collections.Counter(run["threads"] for run in one["runs"])
+        finished = [
+            run for run in one["runs"] if networks[run["threads"]] == max(networks.values())
+        ]
+        environment = one["environment"]
+        key = (environment["processor"], environment["cores"])
+        report = reports.setdefault(key, {"peers": one["peers"], "runs": [], "files": {}})
+        report["runs"] += finished
+        report["files"][path.name] = f"{_described(environment)}; {one['rounds']} rounds"
+    most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
+    return [
+        {"title": f"{processor}, {cores} cores", **reports[processor, cores]}
+        for processor, cores in most_cores_first
+    ]
+
+
+def _described(environment: dict[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in environment.items())
 
 
 class Times:
@@ -162,10 +193,8 @@ def _rows(times: Times, what: str, system: str, value: Value) -> list[dict[str, 
     ]
 
 
-def page(report: dict[str, Any]) -> str:
-    """The text of cpu_threads.md, from what cpu_threads.json holds."""
-    times = Times(report)
-    environment = ", ".join(f"{key} {value}" for key, value in report["environment"].items())
+def page(reports: list[dict[str, Any]]) -> str:
+    """The text of cpu_threads.md, from what `load` returns."""
     text = [
         "# Speed on a CPU over threads",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime "
@@ -173,14 +202,28 @@ def page(report: dict[str, Any]) -> str:
         "![Speed over the number of threads](cpu_threads.svg)",
         LEGEND,
     ]
+    for report in reports:
+        text += _part(report)
+    files = ". ".join(
+        f"[{name}](cpu_threads/{name}): {run}"
+        for report in reports
+        for name, run in report["files"].items()
+    )
+    text.append(f"Written by `python -m benchmarks.cpu_threads`. {files}.")
+    return "\n\n".join(text) + "\n"
+
+
+def _part(report: dict[str, Any]) -> list[str]:
+    times = Times(report)
+    peers = ", ".join(times.peers)
+    text = [f"## {report['title']}", f"The other libraries were {peers}."]
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
     names = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
     for what, system in parts:
         text += [
-            f"## {TITLES[what]}, {names[system]}: ratio",
+            f"{TITLES[what]}, {names[system]}, **ratio**:",
             table(_rows(times, what, system, times.ratio)),
         ]
-    text += ["## Scaling", "The numbers are geometric means over the networks."]
     rows = [
         {
             "what": f"{TITLES[what]}, {names.get(library, library)}",
@@ -192,21 +235,30 @@ def page(report: dict[str, Any]) -> str:
     ]
     of_matmul = [times.scaling(times.networks[0], "matmul", FUSED, n) for n in times.counts]
     rows.append({"what": f"`{MATMUL}`", **_cells(of_matmul, times.counts)})
-    text += [
-        table(rows),
-        "Written by `python -m benchmarks.cpu_threads` from [cpu_threads.json](cpu_threads.json): "
-        f"{environment}; {report['rounds']} rounds.",
-    ]
-    return "\n\n".join(text) + "\n"
+    return [*text, "**Scaling**, geometric means over these networks:", table(rows)]
 
 
-def _plot(report: dict[str, Any], path: pathlib.Path) -> None:
+def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot, ticker
 
     pyplot.rcParams.update({"svg.hashsalt": "cpu_threads", "font.size": 9})
+    figure, all_panels = pyplot.subplots(
+        *(len(reports), 2), figsize=(8, 0.6 + 3 * len(reports)), layout="constrained", squeeze=False
+    )
+    for report, panels in zip(reports, all_panels, strict=True):
+        _plot_one(report, panels, ticker.FormatStrFormatter("%g"))
+    handles: dict[str, Any] = {}
+    for panel in all_panels[:, 1]:  # Inference has all libraries.
+        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _plot_one(report: dict[str, Any], panels: Any, numbers: Any) -> None:
     times = Times(report)
 
     def speed(network: str, what: str, library: str, threads: int) -> float | None:
@@ -214,7 +266,6 @@ def _plot(report: dict[str, Any], path: pathlib.Path) -> None:
         time = times.of(network, what, library, threads)
         return slowest / time if slowest is not None and time is not None else None
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(8, 3.8), layout="constrained")
     lines = {FUSED: ("this package", "black", "o"), PREDICTOR: (PREDICTOR, "black", "D")}
     lines |= {peer: (peer, COLOURS[peer], "s") for peer in times.peers}
     for panel, what in zip(panels, TITLES, strict=True):
@@ -225,30 +276,26 @@ def _plot(report: dict[str, Any], path: pathlib.Path) -> None:
             face = "white" if library == PREDICTOR else colour
             style = {"marker": marker, "markersize": 5, "markerfacecolor": face}
             panel.plot(times.counts, means, color=colour, label=label, **style)
-        panel.set_title(TITLES[what])
+        panel.set_title(f"{TITLES[what]}, {report['title']}", fontsize="medium")
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xticks(times.counts)
         for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+            axis.set_major_formatter(numbers)
         panel.grid(color="#dddddd")
         panel.set_xlabel("threads")
     panels[0].set_ylabel("speed, over this package's\nlayer with the fewest threads")
-    handles, labels = panels[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
 
 
 def main(_: list[str]) -> None:
     directory = pathlib.Path(_OUTPUT.value)
-    data = directory / "cpu_threads.json"
+    folder = directory / "cpu_threads"
     if not _RENDER.value:
-        directory.mkdir(parents=True, exist_ok=True)
-        run(data)
-    report = json.loads(data.read_text())
-    (directory / "cpu_threads.md").write_text(page(report))
-    _plot(report, directory / "cpu_threads.svg")
+        folder.mkdir(parents=True, exist_ok=True)
+        run(folder / f"{os.cpu_count()}_cores_{'_'.join(_THREADS.value)}_threads.json")
+    reports = load(folder)
+    (directory / "cpu_threads.md").write_text(page(reports))
+    _plot(reports, directory / "cpu_threads.svg")
     print(directory / "cpu_threads.md")
 
 

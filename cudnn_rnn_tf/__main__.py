@@ -61,6 +61,11 @@ def _export(options: argparse.Namespace) -> None:
         if options.fused:
             raise ValueError(f"--fused is for SavedModels, but the target is {options.target!r}")
         print(convert.convert_file(options.source, options.target, name=options.name))
+        print(
+            "The file has this layer alone, for sequences of equal length, and no other layers of "
+            "the model; cudnn_rnn_tf.convert.to_onnx(layer, with_sequence_lengths=True) takes "
+            "lengths."
+        )
         return
     if options.name is not None:
         raise ValueError("--name is for ONNX: a SavedModel has the whole model")

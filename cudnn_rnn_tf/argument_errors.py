@@ -52,6 +52,7 @@ class ChecksKeywords:
             names[1:3] == ["num_layers", "num_units"]
             and len(args) == 1
             and "num_units" not in kwargs
+            and kwargs.keys() <= set(names)
         ):
             raise TypeError(
                 f"{cls.__name__} takes num_layers, then num_units, but received {args[0]!r} alone: "

@@ -20,7 +20,7 @@ pytestmark = test_gpu.pytestmark
 # number may be on the other side of a ReLU's kink. Float32 products are in TF32, which has
 # float16's digits.
 TOLERANCE = {
-    "float32": (2e-3, 5e-3, 5e-2),
+    "float32": (2e-3, 5e-3, 1e-1),
     "float16": (2e-3, 1e-2, 1e-1),
     "bfloat16": (1.6e-2, 8e-2, 5e-1),
 }

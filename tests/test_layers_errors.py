@@ -369,6 +369,8 @@ def test_stateful_with_another_batch_when_run():
 @pytest.mark.parametrize("rnn_mode", MODES)
 def test_units_alone(rnn_mode):
     name = LAYERS[rnn_mode].__name__
+    with pytest.raises(TypeError, match="num_units"):
+        LAYERS[rnn_mode](1, num_unit=32)  # The mistyped keyword would be hidden by one unit.
     with pytest.raises(TypeError, match=rf"received 32 alone: write {name}\(1, 32\)"):
         LAYERS[rnn_mode](32)
     assert LAYERS[rnn_mode](1, num_units=32).num_units == 32

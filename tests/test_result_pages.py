@@ -19,8 +19,8 @@ def load(name: str) -> dict:
 
 # The flags of these modules are their own, so each has a process of its own.
 PROGRAMS = {
-    "cpu_threads": "import json; from benchmarks import cpu_threads as page; "
-    "print(page.page(json.loads((results / 'cpu_threads.json').read_text())))",
+    "cpu_threads": "from benchmarks import cpu_threads as page; "
+    "print(page.page(page.load(results / 'cpu_threads')))",
     "gpu_lengths": "from benchmarks import gpu_lengths as page; "
     "print(page._text(*page._read(results / 'gpu_lengths')))",
 }

@@ -29,6 +29,8 @@ constexpr int64_t kMaxPanelCols = 64;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // This many rows of a block of A stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
+// So many rows are rounded at a time: they take 48 KiB of the stack.
+constexpr int64_t kRoundedRows = 48;
 
 // The time that a task takes to bring one number of its rows into a near cache,
 // in multiplications. It is longer if the rows are copied.
@@ -103,13 +105,13 @@ void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
   }
 }
 
-// Rounds rows of A, kCachedRows at most, to bfloat16 and calls run_tiles for
+// Rounds rows of A, kRoundedRows at most, to bfloat16 and calls run_tiles for
 // them. It is not inlined, since it takes much of the stack.
 template <typename RunTiles>
 [[gnu::noinline]] void RunRounded(Rows<const float> a, int64_t first_row,
                                   int64_t last_row, int64_t start,
                                   int64_t block, const RunTiles& run_tiles) {
-  alignas(64) uint16_t rounded[kCachedRows * kMaxBlockDepth];
+  alignas(64) uint16_t rounded[kRoundedRows * kMaxBlockDepth];
   const auto at = [&](int64_t row) {
     return rounded + (row - first_row) * kMaxBlockDepth;
   };
@@ -148,7 +150,7 @@ int64_t PackedMatrix<T>::PaddedCols() const {
 template <typename T>
 int64_t PackedMatrix<T>::BlockDepth() const {
   const int64_t depth = CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth));
-  return bfloat16_ ? CeilDiv(depth, 2) * 2 : depth;
+  return CeilDiv(depth, 2) * 2;
 }
 
 template <typename T>
@@ -282,6 +284,15 @@ void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
+  const bool rounds =
+      b.bfloat16_ && Simd().multiplies_bfloat16() && rounded_a.data == nullptr;
+  if (rounds && last_row - first_row > kRoundedRows) {
+    for (int64_t row = first_row; row < last_row; row += kRoundedRows) {
+      RunRows(row, std::min(row + kRoundedRows, last_row), first_panel,
+              last_panel);
+    }
+    return;
+  }
   // Computes all tiles for one block of the depth. a_row(row) returns where the
   // block's part of a row of A begins.
   const auto run_tiles = [&](int64_t start, int64_t block, const auto& a_row) {
@@ -373,7 +384,9 @@ void TransposedProducts<T>::Run(const Left& left,
                                 const std::vector<PackedMatrix<T>>& packed,
                                 int64_t first_depth, const Task& task) {
   alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
-  alignas(64) BfloatPair pairs[kCopiedRows * kMaxBlockDepth / 2];
+  constexpr bool kHasPairs = std::is_same_v<T, float>;
+  alignas(64)
+      BfloatPair pairs[kHasPairs ? kCopiedRows * kMaxBlockDepth / 2 : 1];
   const int64_t depth = packed[0].depth();
   const int64_t block_depth = packed[0].BlockDepth();
   const bool bfloat16 = packed[0].bfloat16_;

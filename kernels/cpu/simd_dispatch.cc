@@ -35,7 +35,9 @@ const SimdTable* Choose() {
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
                           __builtin_cpu_supports("avx512dq");
-  if (has_avx512 && __builtin_cpu_supports("avx512bf16")) {
+  // The compiler's flag for BF16 implies BW.
+  if (has_avx512 && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512bf16")) {
     candidates[count++] = {"avx512bf16", avx512bf16::Table};
   }
   if (has_avx512) candidates[count++] = {"avx512", avx512::Table};

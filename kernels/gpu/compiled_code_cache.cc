@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <random>
+#include <sstream>
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -79,8 +79,9 @@ bool CompiledCodeCache::Read(const std::string& key, std::string* code) const {
   const std::string file = FileOf(key);
   if (!BelongsToUser(folder_) || !BelongsToUser(file)) return false;
   std::ifstream stream(file, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(stream)),
-                         std::istreambuf_iterator<char>());
+  std::ostringstream contents;
+  contents << stream.rdbuf();  // A read that fails sets a bit; it cannot throw.
+  const std::string text = contents.str();
   // No header is shorter than the header of an empty code.
   const size_t least = Header(key, "").size();
   if (!stream || text.size() < least) return false;

@@ -97,11 +97,16 @@ GpuLibraries* Loaded() {
 
 // Returns the folder `nvidia` among the pip packages, for each of cuDNN and
 // cuBLAS that was loaded from a package there, such as nvidia/cudnn/lib.
+// TensorFlow has loaded both, but not NVRTC, which lies beside them.
 std::vector<std::string> FoldersOfPackages() {
+  std::vector<void*> functions = {
+      reinterpret_cast<void*>(Loaded()->cublas.cublasCreate_v2)};
+  if (LoadGpuLibraries().ok()) {
+    functions.push_back(
+        reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion));
+  }
   std::vector<std::string> folders;
-  for (void* const function :
-       {reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion),
-        reinterpret_cast<void*>(Loaded()->cublas.cublasCreate_v2)}) {
+  for (void* const function : functions) {
     Dl_info info;
     if (dladdr(function, &info) == 0 || info.dli_fname == nullptr) continue;
     std::string folder = info.dli_fname;
@@ -183,9 +188,6 @@ RnnStatus LoadGpuLibraries() {
 
 RnnStatus LoadKernelLibraries() {
   static Loading cublas, nvrtc;
-  // TensorFlow does not load NVRTC. Where its cuDNN lies, pip's other packages
-  // lie as well; without cuDNN, the dynamic linker may still find them.
-  LoadGpuLibraries();
   CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
   return LoadOnce(&nvrtc, LoadNvrtc);
 }

@@ -64,6 +64,9 @@ int main(int, char** argv) {
     Check(!files.Read(key, &read), "a file that was cut off");
     files.Write(key, code);
   }
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  Check(!files.Read(key, &read), "a folder, which cannot be read as a file");
   cudnn_rnn_tf::CompiledCodeCache("").Write(key, code);
   Check(!cudnn_rnn_tf::CompiledCodeCache("").Read(key, &read), "no folder");
   cudnn_rnn_tf::CompiledCodeCache("/proc/none").Write(key, code);
