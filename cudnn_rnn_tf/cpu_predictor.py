@@ -3,13 +3,12 @@
 import os
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.native import _native
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
 
 
 class _State(NamedTuple):
@@ -53,7 +52,7 @@ class CpuPredictor:
         if not isinstance(layer, CudnnRNN):
             raise TypeError(
                 "expected layer to be a CudnnLSTM, CudnnGRU, CudnnRNNTanh or CudnnRNNRelu, but "
-                f"received {layer!r}{_hint(layer)}"
+                f"received {layer!r}{what_to_pass(layer)}"
             )
         if num_threads is None:
             num_threads = len(os.sched_getaffinity(0))
@@ -124,11 +123,3 @@ class CpuPredictor:
             ValueError: if a shape does not fit, or a sequence length is out of range.
         """
         return self._call(inputs, initial_state, sequence_lengths)
-
-
-def _hint(layer: Any) -> str:
-    """Returns text for an error message: which layer of a model to pass in place of the model."""
-    if not isinstance(layer, keras.Model):
-        return ""
-    found = [i for i, part in enumerate(layer.layers) if isinstance(part, CudnnRNN)]
-    return f": pass one of its layers, such as model.layers[{found[0]}]" if found else ""

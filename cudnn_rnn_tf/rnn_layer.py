@@ -484,3 +484,13 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             "recurrent_constraint": keras.constraints.serialize(self.recurrent_constraint),
             "bias_constraint": keras.constraints.serialize(self.bias_constraint),
         }
+
+
+def what_to_pass(value: Any) -> str:
+    """Returns text for an error: what to pass in place of a model, or of one of Keras's layers."""
+    if isinstance(value, keras.Model):
+        found = [i for i, part in enumerate(value.layers) if isinstance(part, CudnnRNN)]
+        return f": pass one of its layers, such as model.layers[{found[0]}]" if found else ""
+    if isinstance(value, (keras.layers.RNN, keras.layers.Bidirectional)):
+        return ": pass what cudnn_rnn_tf.convert.from_keras returns for it"
+    return ""

@@ -596,5 +596,7 @@ def test_says_what_it_is():
 
 def test_names_the_layer_of_a_model():
     model = keras.Sequential([keras.Input((None, 4)), keras.layers.Dense(4), crnn.CudnnGRU(1, 3)])
+    with pytest.raises(TypeError, match="pass what cudnn_rnn_tf.convert.from_keras returns"):
+        crnn.CpuPredictor(keras.layers.LSTM(3))
     with pytest.raises(TypeError, match=r"pass one of its layers, such as model\.layers\[1\]"):
         crnn.CpuPredictor(model)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
 from cudnn_rnn_tf.pseudo_layers import SIDES_WITH_BIAS, PseudoLayer, cut, join
-from cudnn_rnn_tf.rnn_layer import CudnnRNN
+from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
 
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
 # The types, by NumPy's names, that a layer's weights can have.
@@ -56,7 +56,7 @@ def check_layer(layer: Any, target: str, **supported: Any) -> None:
     if not isinstance(layer, CudnnRNN):
         raise TypeError(
             f"expected one of the layers {', '.join(c.__name__ for c in LAYERS.values())}, but "
-            f"received {layer!r}"
+            f"received {layer!r}{what_to_pass(layer)}"
         )
     layer.params_size()  # This raises the error if the layer is not built.
     for name, value in {"input_mode": constants.CUDNN_INPUT_LINEAR_MODE, **supported}.items():
