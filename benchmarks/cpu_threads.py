@@ -47,8 +47,9 @@ LEGEND = """\
   units, directions. All are in float32.
 * **Ratio**: the time of the fastest other library, with the same number of threads, over this
   package's; above 1, this package is faster. Networks that gain the least come first.
-* **Scaling**: the time with one thread over the time with so many. `tf.matmul` multiplies two
-  2048×2048 matrices: it shows what the machine's cores gain together.
+* **Scaling**: the time with one thread, divided by the time with the number of threads that the
+  column names. `tf.matmul` multiplies two 2048×2048 matrices: it shows what the machine's cores
+  gain together.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
   NumPy arrays. A layer's inference is left out where a call takes less than a millisecond with one
   thread, because TensorFlow's own work then decides how long it takes."""

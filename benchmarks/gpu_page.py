@@ -134,7 +134,7 @@ def _summary(times: Times) -> list[str]:
     """For each question and peer, how many times as fast this package is."""
     lines = [
         "| | against | networks and types | geometric mean | smallest ratio, and its row "
-        "| slower rows |",
+        "| rows in which the other is faster |",
         "|---|---|---|---|---|---|",
     ]
     for part in PARTS:
@@ -338,7 +338,6 @@ def page(results: Results) -> str:
         LEGEND,
         "## In short",
         "\n".join(_summary(times)),
-        "Slower rows are those in which the other system takes less time than this package. "
         "[Where it gains little, and why](../../docs/internals/cudnn.md#where-it-gains-little) "
         "gives the reasons.",
         "## By type",
