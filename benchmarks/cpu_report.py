@@ -191,8 +191,8 @@ def _summary(
                 if timing.fastest and system in timing.seconds
             }
             if ratios:
-                question = f"{TITLES[what]}, {_NAMES[system]}: speed over that of the fastest other library"
-                add(question, ratios)
+                question = f"{TITLES[what]}, {_NAMES[system]}: speed over that of the fastest "
+                add(question + "other library", ratios)
             for dtype in HALF_TYPES:
                 stored = in_half_type(system, dtype)
                 ratios = {
