@@ -80,6 +80,15 @@ def large_case(rng: np.random.Generator, index: int, most: bool = False) -> rand
     )
 
 
+def wide_case(rng: np.random.Generator, index: int) -> random_configs.Case:
+    """Draws matrices so large that their gradients are computed from transposed data in TF32."""
+    case = large_case(rng, index)
+    config = dataclasses.replace(
+        case.config, num_units=int(rng.choice([512, 640])), input_size=int(rng.integers(510, 700))
+    )
+    return dataclasses.replace(case, config=config)
+
+
 def stack_case(rng: np.random.Generator, index: int) -> random_configs.Case:
     """Draws several layers that may run at the same time.
 
@@ -119,6 +128,7 @@ _RNG = np.random.default_rng(11)
 CASES += [large_case(_RNG, 1000 + i) for i in range(40)]
 CASES += [large_case(_RNG, 2000 + i, most=True) for i in range(14)]
 CASES += [stack_case(_RNG, 2500 + i) for i in range(40)]
+CASES += [wide_case(_RNG, 2900 + i) for i in range(8)]
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
@@ -229,6 +239,41 @@ def test_padding_is_not_read():
 
     for value, expected in zip(gradients_of(np.nan), gradients_of(0.0), strict=True):
         np.testing.assert_array_equal(value, expected)
+
+
+HASH_OF_RESULTS = """
+import hashlib
+import tensorflow as tf
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+digest = hashlib.sha256()
+for mode, layers, units, direction, dtype in (
+    ("lstm", 1, 100, "bidirectional", tf.bfloat16), ("gru", 2, 40, "bidirectional", tf.float32),
+    ("gru", 3, 56, "unidirectional", tf.float16), ("lstm", 1, 720, "unidirectional", tf.float32),
+):
+    config = RnnConfig(mode, layers, units, 9, direction=direction)
+    x = tf.cast(tf.random.stateless_normal([7, 19, 9], [0, 1]), dtype)
+    params = tf.cast(0.1 * tf.random.stateless_normal([config.layout.size], [2, 3]), dtype)
+    states = [tf.ones(s, dtype) for s in config.state_shapes(19, True)]
+    for lengths in (None, tf.constant([7, 0, 3, 1, 5, 2, 6, 4] * 2 + [1, 7, 0])):
+        with tf.GradientTape() as tape:
+            tape.watch([x, params, *states])
+            y, finals = ops.forward(
+                config, x, states, params, sequence_lengths=lengths, algorithm="persistent")
+        results = [y, *finals, *tape.gradient([y, *finals], [x, params, *states])]
+        results += ops.forward(
+            config, x, states, params, sequence_lengths=lengths, algorithm="persistent",
+            is_training=False)[0],
+        for result in results:
+            assert bool(tf.reduce_all(tf.math.is_finite(tf.cast(result, tf.float32))))
+            digest.update(result.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_no_memory_is_read_before_it_is_written():
+    expected = test_gpu.run_program(HASH_OF_RESULTS)
+    assert test_gpu.run_program(HASH_OF_RESULTS, CUDNN_RNN_TF_POISON_SCRATCH="1") == expected
 
 
 def test_masks_need_no_copy_to_the_host():

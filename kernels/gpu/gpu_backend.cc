@@ -36,6 +36,7 @@ GpuBackend::GpuBackend(CudnnResources resources, const CudnnOptions& options)
       stream_(resources.stream),
       allow_tf32_(options.allow_tf32),
       replays_(options.replay),
+      poisons_(options.poison_scratch),
       is_profiled_(resources.is_profiled),
       log_(resources.log),
       cudnn_(std::move(resources), options) {}
@@ -162,6 +163,15 @@ RnnStatus GpuBackend::BackwardBufferSizes(const RnnProblem& problem,
 std::shared_ptr<void> GpuBackend::Workspace(size_t bytes,
                                             const AllocateMemory& allocate) {
   return network_ ? allocate(bytes) : cudnn_.Workspace(bytes, allocate);
+}
+
+void GpuBackend::Prepare(void* buffer, size_t bytes) {
+  if (!poisons_ || bytes == 0) return;
+  const RnnStatus status = CudaStatus(
+      Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(buffer), 0xFF,
+                                 bytes, stream()),
+      "fill device memory");
+  if (!status.ok()) log_(status.message);
 }
 
 RnnStatus GpuBackend::Forward(const RnnProblem& problem,

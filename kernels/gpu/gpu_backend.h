@@ -38,6 +38,7 @@ class GpuBackend : public RnnBackend {
                                 RnnBufferSizes* sizes) override;
   std::shared_ptr<void> Workspace(size_t bytes,
                                   const AllocateMemory& allocate) override;
+  void Prepare(void* buffer, size_t bytes) override;
   RnnStatus Forward(const RnnProblem& problem,
                     const RnnForwardBuffers& buffers) override;
   RnnStatus Backward(const RnnProblem& problem,
@@ -57,7 +58,7 @@ class GpuBackend : public RnnBackend {
 
   const int device_;
   void* const stream_;
-  const bool allow_tf32_, replays_;
+  const bool allow_tf32_, replays_, poisons_;
   const std::function<bool()> is_profiled_;
   const std::function<void(const std::string&)> log_;
   CudnnBackend cudnn_;

@@ -19,7 +19,6 @@ size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
 }
 
 // A number of such bytes is NaN in every type.
-constexpr unsigned char kNanByte = 0xFF;
 
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
@@ -325,15 +324,10 @@ RnnStatus CudnnBackend::Copy(const void* from, void* to, size_t bytes) {
 }
 
 RnnStatus CudnnBackend::SetZero(void* to, size_t bytes) {
-  return Fill(to, 0, bytes);
-}
-
-RnnStatus CudnnBackend::Fill(void* to, unsigned char byte, size_t bytes) {
   CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
   if (bytes == 0) return {};
-  return CudaStatus(
-      Gpu().cuda.cuMemsetD8Async(Address(to), byte, bytes, stream()),
-      "fill device memory");
+  return CudaStatus(Gpu().cuda.cuMemsetD8Async(Address(to), 0, bytes, stream()),
+                    "fill device memory");
 }
 
 // A sequence of length 0 ends in the state it began with, but cuDNN makes its
@@ -379,14 +373,6 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
   CudnnPlan* const plan = passes_->plan.get();
   Arena arena(buffers.workspace);
   const WorkspaceLayout workspace(*plan, Pass::kForward, &arena);
-  if (options_.poison_scratch) {
-    CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
-    if (problem.is_training) {
-      CRNN_RETURN_IF_ERROR(
-          Fill(buffers.reserve_space, kNanByte,
-               ReserveBytes(*plan, configuration_->choice.algorithm)));
-    }
-  }
   const RnnSpec& spec = problem.spec;
   const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();
@@ -425,9 +411,6 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
   CudnnPlan* const plan = passes_->plan.get();
   Arena arena(buffers.workspace);
   const WorkspaceLayout workspace(*plan, Pass::kBackward, &arena);
-  if (options_.poison_scratch) {
-    CRNN_RETURN_IF_ERROR(Fill(buffers.workspace, kNanByte, arena.used()));
-  }
   const RnnSpec& spec = problem.spec;
   const bool repacks = !plan->repacked().empty();
   const bool lstm = spec.is_lstm();

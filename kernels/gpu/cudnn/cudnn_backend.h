@@ -68,7 +68,6 @@ class CudnnBackend : public RnnBackend {
   RnnStatus TryReplay(PassReplay* run, Pass pass,
                       const CallAddresses& addresses, bool* done);
 
-  RnnStatus Fill(void* to, unsigned char byte, size_t bytes);
   RnnStatus CopyStatesOfEmptySequences(const RnnProblem& problem,
                                        const int32_t* lengths, int64_t size,
                                        const void* from, void* to);

@@ -161,6 +161,35 @@ extern "C" __global__ void copy_without_padding(Sequences all, Index count,
   }
 }
 
+// Copies [rows, width] as [width, pitch], but writes zeros past the sequences'
+// ends if lengths are given. Blocks have 32 x 8 threads.
+extern "C" __global__ void transpose_steps(Sequences all, Index rows, int width,
+                                           Index pitch, const Item* from,
+                                           Item* to) {
+  __shared__ Item tile[32][33];
+  const Index across = (width + 31) / 32, tiles = across * ((rows + 31) / 32);
+  const int x = threadIdx.x;
+  for (Index i = blockIdx.x; i < tiles; i += gridDim.x) {
+    const Index first_row = i / across * 32;
+    const int first_column = static_cast<int>(i % across) * 32;
+    for (int y = threadIdx.y; y < 32; y += 8) {
+      const Index row = first_row + y;
+      if (row >= rows || first_column + x >= width) continue;
+      const Step step = StepOfRow(all, row);
+      tile[y][x] = all.lengths == nullptr || step.time < all.lengths[step.b]
+                       ? from[row * width + first_column + x]
+                       : FromFloat(0.0f);
+    }
+    __syncthreads();
+    for (int y = threadIdx.y; y < 32; y += 8) {
+      if (first_row + x < rows && first_column + y < width) {
+        to[(first_column + y) * pitch + first_row + x] = tile[x][y];
+      }
+    }
+    __syncthreads();
+  }
+}
+
 // Computes the gradients of a direction's biases from the sums over sequences,
 // [rows, slots * units], with a row for each sequence. `recurrent_slot` is the
 // slot of the last gate's recurrent side. Blocks have 32 x 8 threads.

@@ -398,6 +398,7 @@ RnnStatus Auxiliary::Get(RnnDataType dtype, Auxiliary* kernels) {
         {"spread_inputs", &Auxiliary::spread_},
         {"gather_inputs", &Auxiliary::gather_},
         {"copy_without_padding", &Auxiliary::copy_},
+        {"transpose_steps", &Auxiliary::transpose_},
         {"sum_biases", &Auxiliary::biases_}}) {
     CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", name, {TypeMacro(dtype)},
                                        &(kernels->*kernel)));
@@ -468,6 +469,17 @@ RnnStatus Auxiliary::CopyWithoutPadding(CUstream stream,
   Sequences all = sequences;
   void* parameters[] = {&all, &count, &width, &from, &to};
   return LaunchOver(copy_, stream, count, parameters);
+}
+
+RnnStatus Auxiliary::TransposeSteps(CUstream stream, const Sequences& sequences,
+                                    int64_t rows, int width, int64_t pitch,
+                                    const void* from, void* to) const {
+  Sequences all = sequences;
+  void* parameters[] = {&all, &rows, &width, &pitch, &from, &to};
+  const int64_t tiles = ((rows + 31) / 32) * ((width + 31) / 32);
+  return Launch(transpose_, stream,
+                std::min<int64_t>(tiles, kMaxAuxiliaryBlocks), 32, 8,
+                parameters);
 }
 
 RnnStatus Auxiliary::SumBiases(CUstream stream, const float* sums, int rows,

@@ -113,12 +113,16 @@ class Auxiliary {
   RnnStatus CopyWithoutPadding(CUstream stream, const Sequences& sequences,
                                int64_t count, int width, const void* from,
                                void* to) const;
+  RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
+                           int64_t rows, int width, int64_t pitch,
+                           const void* from, void* to) const;
   RnnStatus SumBiases(CUstream stream, const float* sums, int rows, int units,
                       int gates, int slots, int recurrent_slot,
                       void* input_bias, void* recurrent_bias) const;
 
  private:
-  CUkernel lengths_, seed_, order_, dropout_, spread_, gather_, copy_, biases_;
+  CUkernel lengths_, seed_, order_, dropout_, spread_, gather_, copy_,
+      transpose_, biases_;
 };
 
 // Enqueues the computation of lengths, [batch], from a mask, bool [batch,

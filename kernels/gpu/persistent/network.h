@@ -87,11 +87,34 @@ class Network {
                      bool transposes_b, int64_t m, int64_t n, int64_t k,
                      const void* a, int64_t lda, const void* b, int64_t ldb,
                      bool adds, void* c, int64_t ldc) const;
-  RnnStatus BackwardWeights(const Handles& handles,
-                            const ParamLayout::PseudoLayer& at,
-                            int64_t input_size, const void* layer_input,
-                            const void* gates, const void* previous_h,
-                            void* params_backprop) const;
+  // What a product over all steps reads: [rows, width], with a pitch of
+  // `width`, or transposed.
+  struct StepsOperand {
+    const void* values;
+    bool is_transposed;
+    int64_t pitch;
+  };
+  // The length of a transposed operand's rows, which TF32 products want
+  // aligned.
+  int64_t TransposedPitch() const;
+  // Tells whether the gradient of a layer's matrix with as many columns reads
+  // its operand transposed.
+  bool IsTransposed(int64_t columns) const;
+  // Makes an operand from values whose padding is undefined if `sequences` has
+  // lengths. `memory` is what the operand may take.
+  RnnStatus MakeOperand(CUstream stream, const Sequences& sequences,
+                        int64_t width, const void* values, void* memory,
+                        StepsOperand* operand) const;
+  // Computes the gradient of a matrix, [m, n], from the gradients of its
+  // products, [rows, m] of every `width` numbers.
+  RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
+                          const void* gates, const StepsOperand& operand,
+                          void* gradient) const;
+  RnnStatus BackwardRecurrentWeights(const Handles& handles,
+                                     const ParamLayout::PseudoLayer& at,
+                                     const void* gates,
+                                     const StepsOperand& previous_h,
+                                     void* params_backprop) const;
   const void* At(const void* base, int64_t items) const;
   void* At(void* base, int64_t items) const;
   // Returns a parameter's address, or null if its offset says that there is

@@ -1,0 +1,273 @@
+"""Measures what a user of `model.fit` notices on a GPU: time, memory and the first step.
+
+On the GPU machine, in the root of the repository:
+
+    python -m benchmarks.gpu_fit --output=DIR --commit=HASH
+
+leaves DIR/gpu_fit.json. Anywhere, `python -m benchmarks.gpu_fit --render --output=DIR` writes
+benchmarks/results/gpu_fit.md from it. Every measurement has a process of its own.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from absl import app, flags
+
+_OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.")
+_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+_RENDER = flags.DEFINE_bool("render", False, "Write the page instead of measuring.")
+_CHILD = flags.DEFINE_list("child", None, "A measurement and its arguments, for this program.")
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Each is this package's layers, Keras's, or no recurrent layers at all.
+SYSTEMS = ("this package", "Keras", "no recurrent layers")
+POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
+VOCABULARY, CLASSES, BATCH, STEPS, BATCHES, EPOCHS = 20000, 20, 64, 200, 60, 4
+# Networks whose first step and memory are measured: cell, layers, units, directions, batch, steps,
+# type.
+NETWORKS = [
+    ("LSTM", 1, 256, 1, 64, 200, "float16"),
+    ("LSTM", 1, 256, 1, 64, 200, "float32"),
+    ("LSTM", 1, 512, 1, 64, 200, "float32"),
+    ("GRU", 2, 128, 1, 64, 50, "float32"),
+    ("LSTM", 3, 320, 2, 32, 400, "float16"),
+    ("LSTM", 1, 1024, 1, 64, 100, "float16"),
+]
+
+
+def _recurrent(system: str, cell: str, layers: int, units: int, directions: int) -> list[Any]:
+    """Makes the recurrent layers, to be called one after the other."""
+    import keras
+
+    import cudnn_rnn_tf as crnn
+
+    if system == "no recurrent layers":
+        return []
+    if system == "this package":
+        direction = "bidirectional" if directions == 2 else "unidirectional"
+        return [getattr(crnn, f"Cudnn{cell}")(layers, units, direction=direction)]
+    made = []
+    for _ in range(layers):
+        # Keras's default, an orthogonal matrix, takes long to make.
+        layer = getattr(keras.layers, cell)(
+            units, return_sequences=True, recurrent_initializer="glorot_uniform"
+        )
+        made.append(keras.layers.Bidirectional(layer) if directions == 2 else layer)
+    return made
+
+
+def _fit(system: str, policy: str) -> dict[str, Any]:
+    """Trains a tagger, whose sequences have different lengths, with `model.fit`."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    keras.mixed_precision.set_global_policy(policy)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, VOCABULARY, (BATCHES * BATCH, STEPS)).astype("int32")
+    for row, length in zip(ids, rng.integers(STEPS // 4, STEPS + 1, len(ids)), strict=True):
+        row[length:] = 0
+    labels = rng.integers(0, CLASSES, ids.shape).astype("int32")
+    data = tf.data.Dataset.from_tensor_slices((ids, labels)).batch(BATCH).cache().prefetch(4)
+
+    tokens = keras.Input((None,), dtype="int32")
+    values = keras.layers.Embedding(VOCABULARY, 128, mask_zero=True)(tokens)
+    for layer in _recurrent(system, "LSTM", 2, 256, 2):
+        values = layer(values)
+    model = keras.Model(tokens, keras.layers.Dense(CLASSES, dtype="float32")(values))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(data, verbose=0)
+    milliseconds = []
+    for _ in range(EPOCHS):
+        start = time.perf_counter()
+        model.fit(data, verbose=0)
+        milliseconds.append(1e3 * (time.perf_counter() - start) / BATCHES)
+    return {"ms": milliseconds}
+
+
+def _step(system: str, *network: str) -> dict[str, Any]:
+    """Runs training steps of a network with a mask: the first one's time, and the peak memory."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    cell, (layers, units, directions, batch, steps) = network[0], map(int, network[1:6])
+    keras.config.set_dtype_policy(network[6])
+    lengths = np.random.default_rng(0).integers(steps // 4, steps + 1, batch)
+
+    def step_of(layers, inputs, mask):
+        for layer in layers:
+            layer.build(inputs.shape)
+            inputs = tf.zeros((*inputs.shape[:2], units * directions), inputs.dtype)
+        variables = [v for layer in layers for v in layer.trainable_variables]
+
+        @tf.function
+        def step(inputs, mask):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = inputs
+                for layer in layers:
+                    outputs = layer(outputs, mask=mask, training=True)
+            return tape.gradient(outputs, [inputs, *variables])
+
+        return step
+
+    # Another network loads the libraries.
+    others = tf.zeros((3, 5, 24), network[6]), tf.sequence_mask([5, 2, 3], 5)
+    step_of(_recurrent(system, cell, 1, 24, 1), *others)(*others)
+    data = tf.zeros((batch, steps, units), network[6]), tf.sequence_mask(lengths, steps)
+    made = _recurrent(system, cell, layers, units, directions)
+    step = step_of(made, *data)
+    tf.test.experimental.sync_devices()
+    start = time.perf_counter()
+    step(*data)
+    tf.test.experimental.sync_devices()
+    seconds = time.perf_counter() - start
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    for _ in range(3):
+        step(*data)
+    tf.test.experimental.sync_devices()
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    return {"seconds": seconds, "megabytes": (peak - before) / 1e6}
+
+
+def _versions() -> dict[str, Any]:
+    import keras
+    import tensorflow as tf
+
+    return {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
+
+MEASUREMENTS = {"fit": _fit, "step": _step, "versions": _versions}
+
+
+def _run(*child: object, **environment: str) -> dict[str, Any]:
+    process = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_fit", "--child=" + ",".join(map(str, child))],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    if process.returncode != 0:
+        raise RuntimeError(f"{child} failed: {process.stderr[-2000:]}")
+    result = json.loads(process.stdout.splitlines()[-1])
+    print(*child, result, flush=True)
+    return result
+
+
+def _measure(directory: pathlib.Path) -> None:
+    gpu = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    environment = {"GPU": gpu, "Python": platform.python_version(), "commit": _COMMIT.value}
+    results: dict[str, Any] = {"environment": {**environment, **_run("versions")}}
+    results["fit"] = [
+        {"system": system, "policy": policy, **_run("fit", system, policy)}
+        for policy in POLICIES
+        for system in SYSTEMS
+        if (system, policy) != ("Keras", "mixed_bfloat16")  # Its cuDNN op has no such kernel.
+    ]
+    results["step"] = []
+    for network in NETWORKS:
+        with tempfile.TemporaryDirectory() as cache:
+            kernels = {"CUDNN_RNN_TF_KERNEL_CACHE": cache}
+            cold = _run("step", "this package", *network, **kernels)
+            warm = _run("step", "this package", *network, **kernels)
+        keras = _run("step", "Keras", *network)
+        results["step"].append({"network": network, "cold": cold, "warm": warm, "keras": keras})
+    (directory / "gpu_fit.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+# The page.
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])
+
+
+def _text(results: dict[str, Any]) -> str:
+    times = {(row["system"], row["policy"]): row["ms"] for row in results["fit"]}
+
+    def cell(system: str, policy: str) -> str:
+        ms = times.get((system, policy))
+        return f"{statistics.median(ms):.1f} ({min(ms):.1f}–{max(ms):.1f})" if ms else "–"
+
+    fit = [[policy, *(cell(system, policy) for system in SYSTEMS)] for policy in POLICIES]
+    steps = []
+    for row in results["step"]:
+        name, layers, units, directions, batch, length, dtype = row["network"]
+        sides = "bidirectional " if directions == 2 else ""
+        stack = f"{layers}×{units}" if layers > 1 else f"{units}"
+        own, keras = row["warm"], row["keras"]
+        steps.append(
+            [
+                f"{sides}{name} {stack}, B{batch} T{length}, "
+                + ("tf32" if dtype == "float32" else dtype),
+                *(f"{row[which]['seconds']:.2f}" for which in ("cold", "warm", "keras")),
+                *(f"{one['megabytes']:.0f}" for one in (own, keras)),
+                f"{own['megabytes'] / keras['megabytes']:.2f}",
+            ]
+        )
+    run = ", ".join(f"{name} {value}" for name, value in results["environment"].items())
+    parts = [
+        "# `model.fit`, the first step, and memory on a GPU",
+        "## `model.fit`",
+        f"The model is an embedding of {VOCABULARY:,} words with a mask, a bidirectional LSTM of "
+        f"2 × 256 units, and a dense layer. Batches have {BATCH} sequences of {STEPS // 4} to "
+        f"{STEPS} words. The numbers are milliseconds of a step of `model.fit`: the median of "
+        f"{EPOCHS} epochs of {BATCHES} steps, and their range. The last column is the same model "
+        "without the LSTM, which shows what everything else takes. Keras's layers cannot use cuDNN "
+        "in bfloat16.",
+        _table(["dtype policy", *SYSTEMS], fit),
+        "In float16, Keras's `LossScaleOptimizer` makes the host wait for the GPU in every step, "
+        "to see whether a gradient has overflowed.",
+        "## The first step, and memory",
+        "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
+        "`tf.function`. The seconds are those of the first step of a network that the process has "
+        "not run before, in a process that has run another one; tracing the function is part of "
+        "them. “Cold” is without compiled kernels from earlier processes, “warm” is with them. "
+        "Megabytes are the peak of a later step, without the weights and the data. The last column "
+        "is this package's peak, divided by Keras's.",
+        _table(
+            [
+                *("network", "cold (s)", "warm (s)", "Keras (s)"),
+                *("this package (MB)", "Keras (MB)", "ratio"),
+            ],
+            steps,
+        ),
+        f"Written by `python -m benchmarks.gpu_fit` from a run with {run}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(_: list[str]) -> None:
+    if _CHILD.value:
+        name, *arguments = _CHILD.value
+        print(json.dumps(MEASUREMENTS[name](*arguments)))
+        return
+    directory = pathlib.Path(_OUTPUT.value)
+    if _RENDER.value:
+        results = json.loads((directory / "gpu_fit.json").read_text())
+        (ROOT / "benchmarks" / "results" / "gpu_fit.md").write_text(_text(results))
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    _measure(directory)
+
+
+if __name__ == "__main__":
+    app.run(main)
