@@ -16,8 +16,9 @@ step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the var
 "cudnn", every sequence has T steps; for "drawn", all of a step's sequences are equally long, but
 each step has another length, in [T/2, T]. A training step
 is a forward and a backward pass, from a given gradient of the outputs to those of inputs and
-weights, which are added to variables. Steps run back to back for about 50 ms, then the device is
-waited for; the median of five such samples counts.
+weights, which are added to variables. In a sample, steps run back to back for about 50 ms, then the
+device is waited for. A row's variants take turns, a sample each, so that a slow moment of the host
+meets all of them; the median of a variant's seven samples counts.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DRAWS = 8  # The number of lists of lengths, which take turns.
-WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 5
+WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,22 +98,34 @@ ROWS = [
 ]
 
 
-def sample(step: Callable[[int], None], wait: Callable[[], None]) -> list[float]:
-    """Milliseconds of a step, some times; `step` is given its number."""
+# Runs a step, which is given its number.
+StepFunction = Callable[[int], None]
 
-    def seconds(count: int) -> float:
+
+def sample_in_turns(
+    steps: dict[str, StepFunction], wait: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Milliseconds of a step of each variant, some times."""
+
+    def seconds(step: StepFunction, count: int) -> float:
         start = time.perf_counter()
         for index in range(count):
             step(index)
         wait()
         return (time.perf_counter() - start) / count
 
-    deadline = time.perf_counter() + WARM_UP_SECONDS
-    seconds(2 * DRAWS)
-    while time.perf_counter() < deadline:
-        seconds(DRAWS)
-    count = max(DRAWS, int(SAMPLE_SECONDS / seconds(DRAWS)))
-    return [1e3 * seconds(count) for _ in range(SAMPLES)]
+    counts = {}
+    for variant, step in steps.items():
+        deadline = time.perf_counter() + WARM_UP_SECONDS
+        seconds(step, 2 * DRAWS)
+        while time.perf_counter() < deadline:
+            seconds(step, DRAWS)
+        counts[variant] = max(DRAWS, int(SAMPLE_SECONDS / seconds(step, DRAWS)))
+    samples: dict[str, list[float]] = {variant: [] for variant in steps}
+    for _ in range(SAMPLES):
+        for variant, step in steps.items():
+            samples[variant].append(1e3 * seconds(step, counts[variant]))
+    return samples
 
 
 def draw_lengths(row: Row) -> list[np.ndarray]:
@@ -120,21 +133,20 @@ def draw_lengths(row: Row) -> list[np.ndarray]:
     return [rng.integers(row.time // 4, row.time + 1, size=row.batch) for _ in range(DRAWS)]
 
 
-# TensorFlow.
-
-
 def draw_times(row: Row) -> list[int]:
     rng = np.random.default_rng(1)
     return [int(steps) for steps in rng.integers(row.time // 2, row.time + 1, size=DRAWS)]
 
 
-def _tensorflow_samples(
+# TensorFlow.
+
+
+def _tensorflow_step(
     row: Row, call: Callable[..., Any], variables: Callable[[], list[Any]], variant: str
-) -> list[float]:
-    """Times `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
+) -> StepFunction:
+    """Makes a step of `call(inputs, mask, training)`, which returns outputs; `mask` may be None."""
     import tensorflow as tf
 
-    gc.collect()
     dtype = tf.as_dtype(row.dtype)
     inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), dtype)
     size = row.units * row.directions
@@ -172,10 +184,10 @@ def _tensorflow_samples(
             taker.assign_add(gradient, read_value=False)
         return None
 
-    return sample(lambda index: step(*draws[index % DRAWS]), tf.test.experimental.sync_devices)
+    return lambda index: step(*draws[index % DRAWS])
 
 
-def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, list[float]]]:
+def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, StepFunction]]:
     import tensorflow as tf
 
     import cudnn_rnn_tf as crnn
@@ -199,11 +211,11 @@ def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, list[float]]]:
 
         yield (
             variant,
-            _tensorflow_samples(row, call, lambda layer=layer: layer.trainable_variables, variant),
+            _tensorflow_step(row, call, lambda layer=layer: layer.trainable_variables, variant),
         )
 
 
-def _keras(row: Row) -> Iterator[tuple[str, list[float]]]:
+def _keras(row: Row) -> Iterator[tuple[str, StepFunction]]:
     import keras
     import tensorflow as tf
 
@@ -232,7 +244,13 @@ def _keras(row: Row) -> Iterator[tuple[str, list[float]]]:
         def variables(layers=layers):
             return [v for layer in layers for v in layer.trainable_variables]
 
-        yield variant, _tensorflow_samples(row, call, variables, variant)
+        yield variant, _tensorflow_step(row, call, variables, variant)
+
+
+def _wait_in_tensorflow() -> None:
+    import tensorflow as tf
+
+    tf.test.experimental.sync_devices()
 
 
 def _tensorflow_versions() -> dict[str, str]:
@@ -245,7 +263,7 @@ def _tensorflow_versions() -> dict[str, str]:
 # PyTorch.
 
 
-def _torch(row: Row) -> Iterator[tuple[str, list[float]]]:
+def _torch(row: Row) -> Iterator[tuple[str, StepFunction]]:
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -280,7 +298,13 @@ def _torch(row: Row) -> Iterator[tuple[str, list[float]]]:
                     gradient = d_outputs.view(-1, size)[: outputs.shape[0]]
                 outputs.backward(gradient)
 
-        yield variant, sample(step, torch.cuda.synchronize)
+        yield variant, step
+
+
+def _wait_in_torch() -> None:
+    import torch
+
+    torch.cuda.synchronize()
 
 
 def _torch_versions() -> dict[str, str]:
@@ -290,14 +314,14 @@ def _torch_versions() -> dict[str, str]:
 
 
 SYSTEMS = {
-    "cudnn_rnn_tf": (_cudnn_rnn_tf, _tensorflow_versions),
-    "keras": (_keras, _tensorflow_versions),
-    "torch": (_torch, _torch_versions),
+    "cudnn_rnn_tf": (_cudnn_rnn_tf, _wait_in_tensorflow, _tensorflow_versions),
+    "keras": (_keras, _wait_in_tensorflow, _tensorflow_versions),
+    "torch": (_torch, _wait_in_torch, _torch_versions),
 }
 
 
 def _measure(system: str, path: pathlib.Path) -> None:
-    measure, versions = SYSTEMS[system]
+    variants, wait, versions = SYSTEMS[system]
     gpu = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
         capture_output=True,
@@ -308,7 +332,8 @@ def _measure(system: str, path: pathlib.Path) -> None:
     with path.open("a") as file:
         print(json.dumps({"environment": {**environment, **versions()}}), file=file)
         for row in ROWS:
-            for variant, milliseconds in measure(row):
+            gc.collect()
+            for variant, milliseconds in sample_in_turns(dict(variants(row)), wait).items():
                 result = {"row": str(row), "variant": variant, "ms": milliseconds}
                 print(json.dumps(result), file=file, flush=True)
 
