@@ -66,11 +66,11 @@ not reliable."""
 
 WHERE_IT_IS_SLOWER = f"""\
 With one short sequence, a layer in a `tf.function` is slower than others because the call alone
-takes a large part of the time. With small batches, it also shows that the layer packs its weights
-in every call ([what to know for
+takes a large part of the time. With small batches, packing takes time as well: in every call, the
+layer rearranges its weights for the kernels ([what to know for
 speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` needs no such call, and
-packs its weights once. A large LSTM runs at 90 % of the rate of TensorFlow's matrix product in any
-case, so the other libraries can be as fast."""
+packs its weights once. A large LSTM runs at 90 % of the rate of TensorFlow's matrix product, so
+there is little to gain over the other libraries."""
 
 
 class Spread(NamedTuple):
@@ -191,8 +191,8 @@ def _summary(
                 if timing.fastest and system in timing.seconds
             }
             if ratios:
-                question = f"{TITLES[what]}, {_NAMES[system]}: speed over that of the fastest "
-                add(question + "other library", ratios)
+                question = f"{TITLES[what]}, {_NAMES[system]}: how many times as fast as the "
+                add(question + "fastest other library", ratios)
             for dtype in HALF_TYPES:
                 stored = in_half_type(system, dtype)
                 ratios = {
@@ -201,7 +201,8 @@ def _summary(
                     if stored in timing.seconds
                 }
                 if ratios:
-                    add(f"{TITLES[what]}, {_NAMES[system]}: {dtype}'s speed over float32's", ratios)
+                    question = f"{TITLES[what]}, {_NAMES[system]}: how many times as fast in "
+                    add(question + f"{dtype} as in float32", ratios)
     if memory:
         question = (
             "Training: peak memory over needed memory ([both explained below]"

@@ -199,7 +199,7 @@ def page(reports: list[dict[str, Any]]) -> str:
     text = [
         "# Speed on a CPU over threads",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime "
-        "with several numbers of threads, and how much each gains by more of them.",
+        "with several numbers of threads, and how much each of them gains from more threads.",
         "![Speed over the number of threads](cpu_threads.svg)",
         LEGEND,
     ]
@@ -217,7 +217,7 @@ def page(reports: list[dict[str, Any]]) -> str:
 def _part(report: dict[str, Any]) -> list[str]:
     times = Times(report)
     peers = ", ".join(times.peers)
-    text = [f"## {report['title']}", f"The other libraries were {peers}."]
+    text = [f"## {report['title']}", f"The other libraries: {peers}."]
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
     names = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
     for what, system in parts:

@@ -364,7 +364,7 @@ def _means(ratios: dict[str, list[float]]) -> str:
         for name, values in ratios.items()
         if values
     ]
-    return "\nIn the geometric mean, this package is " + ", ".join(found) + ".\n"
+    return "\nIn the geometric mean, this package is " + " and ".join(found) + ".\n"
 
 
 def _against_keras(times: Times, row: str, variant: str) -> float:
@@ -476,8 +476,8 @@ LEGEND = """\
   layers; then B sequences and T steps; then the type, where tf32 is float32 with TensorFloat-32
   allowed.
 * **Numbers without a unit** are milliseconds of a step. Below about 0.7 ms, a step may take as long
-  as TensorFlow's work on the host. The time of this work varied: within a row, it was up to twice
-  as long in one column as in another.
+  as TensorFlow's work on the host. The time of this work varied: in one column of a row, it was up
+  to twice as long as in another.
 * **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
   **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
   sequences. **Lengths**: this package's layer is called with lengths instead of a mask.
@@ -486,7 +486,7 @@ LEGEND = """\
 * **Ratio**: the time in the column to its left, divided by this package's time (if lengths differ,
   its time with a mask); above 1, this package's kernels are faster. Rows that gain the least over
   Keras come first.
-* **–** was not measured. Keras has no kernel of cuDNN's in bfloat16."""
+* **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 
 def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:

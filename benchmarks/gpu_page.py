@@ -179,8 +179,8 @@ def _memory_summary(memory: Memory) -> str:
 
 LEGEND = """\
 * **Network**: the kind of cell and its number of units; `L×` before the units means a stack of L
-  layers; then B sequences and T steps. The networks and lengths are those of DeepBench and some
-  more.
+  layers; then B sequences and T steps. The networks and lengths are those of DeepBench, a
+  benchmark of Baidu's, and some more.
 * **Type**: tf32 is float32 where TensorFloat-32 is allowed.
 * **Numbers without a unit** are milliseconds of a step; in training, that is a forward and a
   backward pass. TensorFlow runs several short steps (8 to 64) in one `tf.function` call.
@@ -197,7 +197,7 @@ LEGEND = """\
   `standard` is taken if it needs less than 5 % longer than the fastest. `resident` is this
   package's own, the others are cuDNN's.
 * **Memory** is the peak of what TensorFlow's allocator gave out, divided by Keras's peak.
-* **–** was not measured. Keras has no kernel of cuDNN's in bfloat16.
+* **–** was not measured. Keras does not run bfloat16 by cuDNN.
 
 The rows were measured before this package had
 [persistent kernels](../../docs/internals/gpu_kernels.md). With `algorithm="cudnn"`, networks still
@@ -216,8 +216,11 @@ def _means_by(times: Times) -> list[str]:
         for training in (False, True)
         for type_ in gpu_rows.TYPES
     }
-    groups[f"GRUs of {LONG} steps or more"] = lambda row: row.mode == "gru" and row.time >= LONG
-    groups["all others"] = lambda row: row.mode != "gru" or row.time < LONG
+    both = "training and inference"
+    groups[f"{both}, GRUs of {LONG} steps or more"] = lambda row: (
+        row.mode == "gru" and row.time >= LONG
+    )
+    groups[f"{both}, all other rows"] = lambda row: row.mode != "gru" or row.time < LONG
     lines = ["| | " + " | ".join(COMPARISONS) + " |", "|---" * (len(COMPARISONS) + 1) + "|"]
     for name, holds in groups.items():
         cells = []
@@ -225,7 +228,7 @@ def _means_by(times: Times) -> list[str]:
             found = _ratios(times, system, layout, least)
             ratios = [ratio for key, ratio in found.items() if key in rows and holds(rows[key])]
             cells.append(
-                f"{statistics.geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else "—"
+                f"{statistics.geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else "–"
             )
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines

@@ -20,14 +20,14 @@ KINDS = {
     "files": (
         "Damaged files",
         "files",
-        "Bytes of good files are changed, inserted, removed or cut off. Rows `files` are files "
-        "given to `python -m cudnn_rnn_tf convert`, which must convert the file, or say in one "
-        "line what is wrong and write nothing. Rows `saved` stand for models, weights, checkpoints "
-        "and SavedModels that Keras and TensorFlow read; a layer that could not be loaded must "
-        "stay as it was. Files without checksums, such as HDF5, may load with changed numbers; "
-        "that is not counted as a failure. A GPU program keeps two kinds of files for the next "
-        "process: the choice file has the measured choices of algorithms, and `kernel code` stands "
-        "for files of compiled kernels.",
+        "Bytes of good files are changed, inserted, removed or cut off. In the "
+        "rows `files`, the package's command `convert` is given a file, and must convert it, or "
+        "say in one line what is wrong and write nothing. In the rows `saved`, Keras and "
+        "TensorFlow read models, weights, checkpoints and SavedModels; a layer that could not be "
+        "loaded must stay as it was. Files without checksums, such as HDF5, may load with changed "
+        "numbers; that is not counted as a failure. A GPU program keeps two kinds of files for the "
+        "next process: the choice file has the measured choices of algorithms, and `kernel code` "
+        "stands for files of compiled kernels.",
     ),
     "kills": (
         "Kills",
@@ -46,9 +46,9 @@ KINDS = {
     "disks": (
         "Full and read-only disks",
         "programs",
-        "The disks are file systems in memory, of random sizes or mounted read-only; on some of "
-        "those of random size, there was enough room. `convert` and "
-        "the training program must say in one line that they cannot write, and every program must "
+        "The disks are file systems in memory. Some are mounted read-only; the others have random "
+        "sizes, and some of these had enough room. `convert` and the training program must say in "
+        "one line that they cannot write, and every program must "
         "leave the files that are there as they are. When there is room again, training must go on "
         "and end with the same bits as an undisturbed run.",
     ),
@@ -58,9 +58,9 @@ KINDS = {
         "In `tests/reliability/soak.py`, eight threads train and infer with changing shapes and "
         "lengths, first in one process, then in two at the same time. Their results are compared "
         "with those of the same network computed alone on a CPU (in runs without a GPU, on the "
-        "same CPU). The memory is watched: the least that a "
-        "process needs in the last quarter of the time may exceed the least in the second quarter "
-        "by no more than 5 % plus 100 MB. Then steps grow until memory runs out; after each "
+        "same CPU). The memory is watched: in the last quarter of the "
+        "time, the least that a process needs may be at most 5 % plus 100 MB above that in the "
+        "second quarter. Then steps grow until memory runs out; after each "
         "failure, a small step must still give the right result. Finally, two kinds of "
         "programs are killed and resumed: one that trains under "
         "`keras.callbacks.BackupAndRestore`, and one of the two workers of a program under "
