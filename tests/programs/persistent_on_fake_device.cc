@@ -17,28 +17,30 @@ constexpr int kSharedBytes = kShape.backward_shared_bytes();
 constexpr int kRingBytes = kShape.backward_ring_bytes();
 #endif
 
-// Runs each team in a launch of its own. If the shape is a stack, whose layers
-// take the place of directions, all teams run at the same time.
+// Runs the directions one after the other. All clusters of a direction run at
+// the same time; of other teams, only two do, which take the batch in shares.
+// If the shape is a stack, whose layers take the place of directions, all of it
+// runs at the same time.
 extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   const int teams = (given->sequences.batch + kRows - 1) / kRows;
 #if IS_STACK
   Word counter = ~0u;
   Arguments arguments = *given;
-  arguments.part = {0, 0, &counter};
+  arguments.part = {0, &counter};
   FakeTeam all(TEAM, kThreads, kSharedBytes, seed,
                {static_cast<unsigned int>(teams),
                 static_cast<unsigned int>(kShape.Stages(directions))});
   all.Run([&arguments] { kKernel(arguments); });
 #else
+  const int at_once = IS_CLUSTER ? teams : std::min(teams, 2);
   for (int direction = 0; direction < directions; ++direction) {
-    for (int i = 0; i < teams; ++i) {
-      std::vector<Chunk> ring(kRingBytes / sizeof(Chunk));
-      std::memset(static_cast<void*>(ring.data()), 0xFF, kRingBytes);
-      Arguments arguments = *given;
-      arguments.part = {i, direction, IS_CLUSTER ? nullptr : ring.data()};
-      FakeTeam team(TEAM, kThreads, kSharedBytes, seed + i);
-      team.Run([&arguments] { kKernel(arguments); });
-    }
+    std::vector<Chunk> ring(at_once * kRingBytes / sizeof(Chunk));
+    std::memset(static_cast<void*>(ring.data()), 0xFF, at_once * kRingBytes);
+    Arguments arguments = *given;
+    arguments.part = {direction, IS_CLUSTER ? nullptr : ring.data()};
+    FakeTeam all(TEAM, kThreads, kSharedBytes, seed,
+                 {static_cast<unsigned int>(at_once), 1});
+    all.Run([&arguments] { kKernel(arguments); });
   }
 #endif
 }

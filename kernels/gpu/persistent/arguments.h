@@ -171,7 +171,7 @@ struct Shape {
 
 // The part of a layer that a launch runs, if one launch cannot run all of it.
 struct Part {
-  int first_team, first_direction;
+  int first_direction;
   // Memory in which all bits are set before the launch. It has a ring for each
   // of the launch's directions and teams or, in a stack, a counter. Other
   // clusters do not use it.

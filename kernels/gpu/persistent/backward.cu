@@ -97,9 +97,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int my_direction = all.part.first_direction + blockIdx.y;
   const BackwardDirection& my = all.direction[my_direction];
   const bool is_reversed = my_direction == 1;
-  const int first_row = (all.part.first_team + blockIdx.x / TEAM) * kRows;
+  int first_row = FirstRowOf(0);
   const int rank = blockIdx.x % TEAM;
-  const BackwardRing ring(all.part);
+  BackwardRing ring(all.part);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4, is_odd = g % 2, quad = g / 2;
 
@@ -175,312 +175,322 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     ArmBarrier(barriers + 1, kShape.backward_step_bytes());
   }
 
-  // The thread's cells.
-  int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
-  float carry_h[kRounds], carry_c[kRounds], bias_sums[kRounds][kSlots];
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const Cell cell(round, thread);
-    Sequence sequence(sequences, first_row + cell.row);
-    unit_of[round] = rank * BLOCK_UNITS + cell.unit;
-    if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
-    b_of[round] = sequence.b;
-    length[round] = sequence.length;
-    row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
-    carry_h[round] = carry_c[round] = 0.0f;
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) bias_sums[round][slot] = 0.0f;
-    if (sequence.b < 0) continue;
-    const long long at = sequence.b * all.state_stride + unit_of[round];
-    carry_h[round] = ToFloat(static_cast<const Item*>(my.last_h_backprop)[at]);
-#if defined(IS_LSTM)
-    carry_c[round] = ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
-#endif
-  }
-  const int steps = Sequence(sequences, first_row).length;
-  const int row_step =
-      is_reversed ? -sequences.time_stride : sequences.time_stride;
-  Item* const gates = static_cast<Item*>(my.gates);
-  CellInputs inputs[kRounds];
-  const auto load_inputs = [&](int step) {
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      CellInputs& in = inputs[round];
-      in = {};
-      if (step < 0 || step >= length[round]) continue;
-      const long long row = row_of[round] + step * row_step;
-      const int unit = unit_of[round];
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        in.gates[slot] = gates[(row * kSlots + slot) * NUM_UNITS + unit];
-      }
-      in.output_backprop = static_cast<const Item*>(
-          my.output_backprop)[row * all.output_stride + unit];
-#if defined(IS_LSTM)
-      in.c = my.cells[row * NUM_UNITS + unit];
-      in.c_before =
-          step > 0 ? my.cells[(row - row_step) * NUM_UNITS + unit]
-                   : ToFloat(static_cast<const Item*>(
-                         my.first_c)[b_of[round] * all.state_stride + unit]);
-#elif defined(IS_GRU)
-      in.h_before =
-          static_cast<const Item*>(my.previous_h)[row * NUM_UNITS + unit];
-#endif
-    }
-  };
-  load_inputs(steps - 1);
-  PeerMemory peers[kGroups];
-  if (IS_CLUSTER) {
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int unit = first_unit_of(group);
-      peers[group] =
-          MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
-    }
-    // From here on peers may store to this block.
-    SynchronizeCluster();
-  }
-
-  // One turn more than there are steps adds up the gradients of the first
-  // states.
-  for (int turn = 0; turn <= steps; ++turn) {
-    const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
-    // Work that does not depend on what peers send comes before the wait.
-    Factors factors[kRounds];
-    float output_backprop[kRounds], of_slots[kRounds][kSlots];
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      factors[round].Compute(inputs[round]);
-      output_backprop[round] = ToFloat(inputs[round].output_backprop);
-    }
-    load_inputs(step - 1);
-    if (turn > 0 && IS_CLUSTER) {
-      WaitForBarrier(barriers + current, (turn - 1) / 2 % 2);
-      if (thread == 0) {
-        ArmBarrier(barriers + current, kShape.backward_step_bytes());
-      }
-    } else if (turn > 0) {
-      // Each thread adds the same chunk of some senders, in the senders' order.
-      constexpr int kChunks = kShape.backward_sender_chunks();
-      constexpr int kSenders = (TEAM + kAdders - 1) / kAdders;
-      constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
-      const char* const place = ring.PlaceOf(turn - 1, rank);
-      const auto is_there = [&](const Chunk& chunk) {
-        return BackwardRing::HasMark(turn - 1, chunk);
-      };
-#pragma unroll 1
-      for (int at = thread; at < kChunks * kAdders; at += kThreads) {
-        const int chunk_of_sender = at % kChunks;
-        const int first_sender = at / kChunks * kSenders;
-        float sums[kShape.chunk_units()] = {};
-#pragma unroll 1
-        for (int first = 0; first < kSenders; first += kAtOnce) {
-          const char* from[kAtOnce];
-          Chunk chunks[kAtOnce];
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            const int sender = first_sender + first + i;
-            from[i] = first + i < kSenders && sender < TEAM
-                          ? place + (sender * kChunks + chunk_of_sender) * 16
-                          : nullptr;
-          }
-          Receive(from, is_there, chunks);
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            if (from[i] == nullptr) continue;
-#pragma unroll
-            for (int word = 0; word < 4; ++word) {
-              float values[kItems];
-              FromWord(chunks[i].word[word], values);
-#pragma unroll
-              for (int e = 0; e < kItems; ++e) {
-                sums[word * kItems + e] += values[e];
-              }
-            }
-          }
-        }
-        // The chunks of a sender are in order, row by row.
-#pragma unroll
-        for (int i = 0; i < kShape.chunk_units(); i += 2) {
-          StorePair(sums_of_parts + at * kShape.chunk_units() + i, sums[i],
-                    sums[i + 1]);
-        }
-      }
-      SynchronizeBlock();
-    }
+  int share = 0;
+  do {
+    // The thread's cells.
+    int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
+    float carry_h[kRounds], carry_c[kRounds], bias_sums[kRounds][kSlots];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, thread);
-      if (!cell.exists) continue;
-      float dh = carry_h[round];
-      if (turn > 0 && !IS_CLUSTER) {
+      Sequence sequence(sequences, first_row + cell.row);
+      unit_of[round] = rank * BLOCK_UNITS + cell.unit;
+      if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
+      b_of[round] = sequence.b;
+      length[round] = sequence.length;
+      row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
+      carry_h[round] = carry_c[round] = 0.0f;
 #pragma unroll
-        for (int adder = 0; adder < kAdders; ++adder) {
-          dh += sums_of_parts[(adder * kRows + cell.row) * BLOCK_UNITS +
-                              cell.unit];
-        }
-      } else if (turn > 0) {
-        const Item* const part = parts + current * TEAM * kRows * kSlotPitch +
-                                 cell.row * kSlotPitch + cell.unit;
-#pragma unroll
-        for (int peer = 0; peer < TEAM; ++peer) {
-          dh += ToFloat(part[peer * kRows * kSlotPitch]);
-        }
-      }
-      if (step < 0) {
-        carry_h[round] = dh;
-        continue;
-      }
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) of_slots[round][slot] = 0.0f;
-      if (step < length[round]) {
-        factors[round].Apply(dh + output_backprop[round], &carry_h[round],
-                             &carry_c[round], of_slots[round]);
-      }
-      // In the recurrent product, a GRU's candidate takes the gradient of its
-      // recurrent side, which is in the fourth slot.
-      float operands[kProductSlots] = {};
-#pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        operands[gate] = of_slots[round][OtherSlot(gate)];
-      }
-      Word* const to = reinterpret_cast<Word*>(
-          gradients + (current * kRows + cell.row) * kPitch +
-          cell.unit * kProductSlots * static_cast<int>(sizeof(Item)));
-#pragma unroll
-      for (int j = 0; j < kProductSlots / kItems; ++j) {
-        to[j] = ToOperand(ToWord(operands + j * kItems));
-      }
+      for (int slot = 0; slot < kSlots; ++slot) bias_sums[round][slot] = 0.0f;
+      if (sequence.b < 0) continue;
+      const long long at = sequence.b * all.state_stride + unit_of[round];
+      carry_h[round] =
+          ToFloat(static_cast<const Item*>(my.last_h_backprop)[at]);
+#if defined(IS_LSTM)
+      carry_c[round] =
+          ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
+#endif
     }
-    if (step < 0) break;
-    SynchronizeBlock();
-
-    float sums[ROW_TILES][kTiles][kChains][4] = {};
+    const int steps = Sequence(sequences, first_row).length;
+    const int row_step =
+        is_reversed ? -sequences.time_stride : sequences.time_stride;
+    Item* const gates = static_cast<Item*>(my.gates);
+    CellInputs inputs[kRounds];
+    const auto load_inputs = [&](int step) {
 #pragma unroll
-    for (int position = 0; position < kPairs; ++position) {
-      const PairAt at(position, kPairs);
-      const int pair = at.pair;
-      Chunk of_gradients[ROW_TILES];
+      for (int round = 0; round < kRounds; ++round) {
+        CellInputs& in = inputs[round];
+        in = {};
+        if (step < 0 || step >= length[round]) continue;
+        const long long row = row_of[round] + step * row_step;
+        const int unit = unit_of[round];
 #pragma unroll
-      for (int n = 0; n < ROW_TILES; ++n) {
-        of_gradients[n] = *reinterpret_cast<const Chunk*>(
-            gradients + (current * kRows + n * 8 + g) * kPitch + pair * 64 +
-            t * 16);
-      }
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        Chunk upper, lower;
-        if (at.is_shared) {
-          upper = shared_at(pair, i, 0);
-          lower = shared_at(pair, i, 1);
-        } else {
-          upper = weights[pair < kHeld ? pair : 0][i][0];
-          lower = weights[pair < kHeld ? pair : 0][i][1];
+        for (int slot = 0; slot < kSlots; ++slot) {
+          in.gates[slot] = gates[(row * kSlots + slot) * NUM_UNITS + unit];
         }
-#pragma unroll
-        for (int n = 0; n < ROW_TILES; ++n) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int w = 2 * half;
-            MultiplyAdd(sums[n][i][(2 * pair + half) % kChains], upper.word[w],
-                        lower.word[w], upper.word[w + 1], lower.word[w + 1],
-                        of_gradients[n].word[w], of_gradients[n].word[w + 1]);
-          }
-        }
+        in.output_backprop = static_cast<const Item*>(
+            my.output_backprop)[row * all.output_stride + unit];
+#if defined(IS_LSTM)
+        in.c = my.cells[row * NUM_UNITS + unit];
+        in.c_before =
+            step > 0 ? my.cells[(row - row_step) * NUM_UNITS + unit]
+                     : ToFloat(static_cast<const Item*>(
+                           my.first_c)[b_of[round] * all.state_stride + unit]);
+#elif defined(IS_GRU)
+        in.h_before =
+            static_cast<const Item*>(my.previous_h)[row * NUM_UNITS + unit];
+#endif
       }
-    }
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; ++n) {
+    };
+    load_inputs(steps - 1);
+    PeerMemory peers[kGroups];
+    if (IS_CLUSTER) {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        Chunk chunk;
+        const int unit = first_unit_of(group);
+        peers[group] =
+            MemoryOfPeer(unit < kShape.all_units() ? unit / BLOCK_UNITS : 0);
+      }
+      // From here on peers may store to this block.
+      SynchronizeCluster();
+    }
+
+    // One turn more than there are steps adds up the gradients of the first
+    // states.
+    for (int turn = 0; turn <= steps; ++turn) {
+      const int step = steps - 1 - turn, current = turn % 2, next = 1 - current;
+      // Work that does not depend on what peers send comes before the wait.
+      Factors factors[kRounds];
+      float output_backprop[kRounds], of_slots[kRounds][kSlots];
 #pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          float sum[4];
+      for (int round = 0; round < kRounds; ++round) {
+        factors[round].Compute(inputs[round]);
+        output_backprop[round] = ToFloat(inputs[round].output_backprop);
+      }
+      load_inputs(step - 1);
+      if (turn > 0 && IS_CLUSTER) {
+        WaitForBarrier(barriers + current, (turn - 1) / 2 % 2);
+        if (thread == 0) {
+          ArmBarrier(barriers + current, kShape.backward_step_bytes());
+        }
+      } else if (turn > 0) {
+        // Each thread adds the same chunk of some senders, in the senders'
+        // order.
+        constexpr int kChunks = kShape.backward_sender_chunks();
+        constexpr int kSenders = (TEAM + kAdders - 1) / kAdders;
+        constexpr int kAtOnce = kSenders < 8 ? kSenders : 8;
+        const char* const place = ring.PlaceOf(turn - 1, rank);
+        const auto is_there = [&](const Chunk& chunk) {
+          return ring.HasMark(turn - 1, chunk);
+        };
+#pragma unroll 1
+        for (int at = thread; at < kChunks * kAdders; at += kThreads) {
+          const int chunk_of_sender = at % kChunks;
+          const int first_sender = at / kChunks * kSenders;
+          float sums[kShape.chunk_units()] = {};
+#pragma unroll 1
+          for (int first = 0; first < kSenders; first += kAtOnce) {
+            const char* from[kAtOnce];
+            Chunk chunks[kAtOnce];
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            sum[j] = 0.0f;
+            for (int i = 0; i < kAtOnce; ++i) {
+              const int sender = first_sender + first + i;
+              from[i] = first + i < kSenders && sender < TEAM
+                            ? place + (sender * kChunks + chunk_of_sender) * 16
+                            : nullptr;
+            }
+            Receive(from, is_there, chunks);
 #pragma unroll
-            for (int chain = 0; chain < kChains; ++chain) {
-              sum[j] += sums[n][group * kItems + i][chain][j];
+            for (int i = 0; i < kAtOnce; ++i) {
+              if (from[i] == nullptr) continue;
+#pragma unroll
+              for (int word = 0; word < 4; ++word) {
+                float values[kItems];
+                FromWord(chunks[i].word[word], values);
+#pragma unroll
+                for (int e = 0; e < kItems; ++e) {
+                  sums[word * kItems + e] += values[e];
+                }
+              }
             }
           }
-          const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
-          const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
-          const float of_units[4] = {
-              is_odd ? other : sum[0], is_odd ? far : sum[2],
-              is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+          // The chunks of a sender are in order, row by row.
 #pragma unroll
-          for (int j = 0; j < 4 / kItems; ++j) {
-            chunk.word[i * (4 / kItems) + j] = ToWord(of_units + j * kItems);
+          for (int i = 0; i < kShape.chunk_units(); i += 2) {
+            StorePair(sums_of_parts + at * kShape.chunk_units() + i, sums[i],
+                      sums[i + 1]);
           }
         }
-        const int unit = first_unit_of(group);
-        if (unit >= kShape.all_units()) continue;
-        const int row = n * 8 + 2 * t + is_odd;
-        if (IS_CLUSTER) {
-          Item* const to = parts +
-                           ((next * TEAM + rank) * kRows + row) * kSlotPitch +
-                           unit % BLOCK_UNITS;
-          StoreToPeer(peers[group], to, barriers + next, chunk);
-        } else {
-          BackwardRing::Mark(turn, &chunk);
-          Item* const to =
-              reinterpret_cast<Item*>(ring.PlaceOf(turn, unit / BLOCK_UNITS)) +
-              (rank * kRows + row) * BLOCK_UNITS + unit % BLOCK_UNITS;
-          StoreForOthers(to, chunk);
+        SynchronizeBlock();
+      }
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        const Cell cell(round, thread);
+        if (!cell.exists) continue;
+        float dh = carry_h[round];
+        if (turn > 0 && !IS_CLUSTER) {
+#pragma unroll
+          for (int adder = 0; adder < kAdders; ++adder) {
+            dh += sums_of_parts[(adder * kRows + cell.row) * BLOCK_UNITS +
+                                cell.unit];
+          }
+        } else if (turn > 0) {
+          const Item* const part = parts + current * TEAM * kRows * kSlotPitch +
+                                   cell.row * kSlotPitch + cell.unit;
+#pragma unroll
+          for (int peer = 0; peer < TEAM; ++peer) {
+            dh += ToFloat(part[peer * kRows * kSlotPitch]);
+          }
+        }
+        if (step < 0) {
+          carry_h[round] = dh;
+          continue;
+        }
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) of_slots[round][slot] = 0.0f;
+        if (step < length[round]) {
+          factors[round].Apply(dh + output_backprop[round], &carry_h[round],
+                               &carry_c[round], of_slots[round]);
+        }
+        // In the recurrent product, a GRU's candidate takes the gradient of its
+        // recurrent side, which is in the fourth slot.
+        float operands[kProductSlots] = {};
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          operands[gate] = of_slots[round][OtherSlot(gate)];
+        }
+        Word* const to = reinterpret_cast<Word*>(
+            gradients + (current * kRows + cell.row) * kPitch +
+            cell.unit * kProductSlots * static_cast<int>(sizeof(Item)));
+#pragma unroll
+        for (int j = 0; j < kProductSlots / kItems; ++j) {
+          to[j] = ToOperand(ToWord(operands + j * kItems));
+        }
+      }
+      if (step < 0) break;
+      SynchronizeBlock();
+
+      float sums[ROW_TILES][kTiles][kChains][4] = {};
+#pragma unroll
+      for (int position = 0; position < kPairs; ++position) {
+        const PairAt at(position, kPairs);
+        const int pair = at.pair;
+        Chunk of_gradients[ROW_TILES];
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; ++n) {
+          of_gradients[n] = *reinterpret_cast<const Chunk*>(
+              gradients + (current * kRows + n * 8 + g) * kPitch + pair * 64 +
+              t * 16);
+        }
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          Chunk upper, lower;
+          if (at.is_shared) {
+            upper = shared_at(pair, i, 0);
+            lower = shared_at(pair, i, 1);
+          } else {
+            upper = weights[pair < kHeld ? pair : 0][i][0];
+            lower = weights[pair < kHeld ? pair : 0][i][1];
+          }
+#pragma unroll
+          for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const int w = 2 * half;
+              MultiplyAdd(sums[n][i][(2 * pair + half) % kChains],
+                          upper.word[w], lower.word[w], upper.word[w + 1],
+                          lower.word[w + 1], of_gradients[n].word[w],
+                          of_gradients[n].word[w + 1]);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          Chunk chunk;
+#pragma unroll
+          for (int i = 0; i < kItems; ++i) {
+            float sum[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              sum[j] = 0.0f;
+#pragma unroll
+              for (int chain = 0; chain < kChains; ++chain) {
+                sum[j] += sums[n][group * kItems + i][chain][j];
+              }
+            }
+            const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
+            const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
+            const float of_units[4] = {
+                is_odd ? other : sum[0], is_odd ? far : sum[2],
+                is_odd ? sum[1] : other, is_odd ? sum[3] : far};
+#pragma unroll
+            for (int j = 0; j < 4 / kItems; ++j) {
+              chunk.word[i * (4 / kItems) + j] = ToWord(of_units + j * kItems);
+            }
+          }
+          const int unit = first_unit_of(group);
+          if (unit >= kShape.all_units()) continue;
+          const int row = n * 8 + 2 * t + is_odd;
+          if (IS_CLUSTER) {
+            Item* const to = parts +
+                             ((next * TEAM + rank) * kRows + row) * kSlotPitch +
+                             unit % BLOCK_UNITS;
+            StoreToPeer(peers[group], to, barriers + next, chunk);
+          } else {
+            ring.Mark(turn, &chunk);
+            Item* const to = reinterpret_cast<Item*>(
+                                 ring.PlaceOf(turn, unit / BLOCK_UNITS)) +
+                             (rank * kRows + row) * BLOCK_UNITS +
+                             unit % BLOCK_UNITS;
+            StoreForOthers(to, chunk);
+          }
+        }
+      }
+      // No block waits for these stores, so they come last.
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        if (step >= length[round]) continue;
+        const long long row = row_of[round] + step * row_step;
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) {
+          gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]] =
+              FromFloat(of_slots[round][slot]);
+          bias_sums[round][slot] += of_slots[round][slot];
         }
       }
     }
-    // No block waits for these stores, so they come last.
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      if (step >= length[round]) continue;
-      const long long row = row_of[round] + step * row_step;
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]] =
-            FromFloat(of_slots[round][slot]);
-        bias_sums[round][slot] += of_slots[round][slot];
-      }
-    }
-  }
 
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const Cell cell(round, thread);
-    if (!cell.exists || unit_of[round] >= NUM_UNITS) continue;
-    float* const sums =
-        my.bias_sums +
-        static_cast<long long>(first_row + cell.row) * (kSlots * NUM_UNITS);
+    for (int round = 0; round < kRounds; ++round) {
+      const Cell cell(round, thread);
+      if (!cell.exists || unit_of[round] >= NUM_UNITS) continue;
+      float* const sums =
+          my.bias_sums +
+          static_cast<long long>(first_row + cell.row) * (kSlots * NUM_UNITS);
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      sums[slot * NUM_UNITS + unit_of[round]] = bias_sums[round][slot];
-    }
-    if (b_of[round] < 0) continue;
-    const long long at = b_of[round] * all.state_stride + unit_of[round];
-    static_cast<Item*>(my.first_h_backprop)[at] = FromFloat(carry_h[round]);
+      for (int slot = 0; slot < kSlots; ++slot) {
+        sums[slot * NUM_UNITS + unit_of[round]] = bias_sums[round][slot];
+      }
+      if (b_of[round] < 0) continue;
+      const long long at = b_of[round] * all.state_stride + unit_of[round];
+      static_cast<Item*>(my.first_h_backprop)[at] = FromFloat(carry_h[round]);
 #if defined(IS_LSTM)
-    static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);
+      static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);
 #endif
-  }
-  // Steps past a sequence's end have no gradient.
-  for (int row = 0; row < kRows; ++row) {
-    const Sequence sequence(sequences, first_row + row);
-    if (sequence.b < 0) continue;
-    const int count =
-        (sequences.steps - sequence.length) * kSlots * BLOCK_UNITS;
-    for (int i = thread; i < count; i += kThreads) {
-      const int unit = rank * BLOCK_UNITS + i % BLOCK_UNITS;
-      if (unit >= NUM_UNITS) continue;
-      const int slot = i / BLOCK_UNITS % kSlots;
-      const long long to =
-          (sequence.length + i / BLOCK_UNITS / kSlots) *
-              static_cast<long long>(sequences.time_stride) +
-          sequence.b * static_cast<long long>(sequences.batch_stride);
-      gates[(to * kSlots + slot) * NUM_UNITS + unit] = FromFloat(0.0f);
     }
-  }
+    // Steps past a sequence's end have no gradient.
+    for (int row = 0; row < kRows; ++row) {
+      const Sequence sequence(sequences, first_row + row);
+      if (sequence.b < 0) continue;
+      const int count =
+          (sequences.steps - sequence.length) * kSlots * BLOCK_UNITS;
+      for (int i = thread; i < count; i += kThreads) {
+        const int unit = rank * BLOCK_UNITS + i % BLOCK_UNITS;
+        if (unit >= NUM_UNITS) continue;
+        const int slot = i / BLOCK_UNITS % kSlots;
+        const long long to =
+            (sequence.length + i / BLOCK_UNITS / kSlots) *
+                static_cast<long long>(sequences.time_stride) +
+            sequence.b * static_cast<long long>(sequences.batch_stride);
+        gates[(to * kSlots + slot) * NUM_UNITS + unit] = FromFloat(0.0f);
+      }
+    }
+    ring.EndShare(steps);
+    first_row = FirstRowOf(++share);
+  } while (!IS_CLUSTER && first_row < sequences.batch);
   // A block's shared memory must outlive its peers' stores to it.
   if (IS_CLUSTER) SynchronizeCluster();
 }

@@ -72,6 +72,16 @@ struct Cell {
   }
 };
 
+// The first row of one of a team's shares of the batch. If the teams are no
+// clusters, a launch may have too few of them for the batch, and a team then
+// runs several shares, one after the other. Sequences are ordered by their
+// lengths, so every second round of shares is dealt in the opposite order,
+// which gives all teams about the same number of steps.
+static __device__ int FirstRowOf(int share) {
+  const int teams = gridDim.x / TEAM, team = blockIdx.x / TEAM;
+  return (share * teams + (share % 2 == 0 ? team : teams - 1 - team)) * kRows;
+}
+
 // The sequence in a row of a team, and the places of its steps.
 struct Sequence {
   int b = -1;  // -1 if there is none.

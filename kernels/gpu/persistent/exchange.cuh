@@ -47,6 +47,9 @@ static __device__ char* RingOfTeam(const Part& part, long long bytes) {
 // Sends h, [kRows, all units] for each step. All bits set mark a place as
 // empty: no arithmetic and no conversion gives such a word.
 //
+// Steps are counted on from one share of the batch to the next: a share sends
+// one step less than it has.
+//
 // The sender of a state clears its place two steps later. By then, it has
 // received data that each block sent after it had read the state. A receiver
 // must see that the place is empty before it polls it for the next state, after
@@ -60,11 +63,12 @@ class ForwardRing {
       : first_(RingOfTeam(part, kShape.forward_ring_bytes())) {}
 
   __device__ char* PlaceOf(int step) const {
-    return first_ + step % Shape::kForwardRing * kShape.forward_step_bytes();
+    return first_ +
+           (sent_ + step) % Shape::kForwardRing * kShape.forward_step_bytes();
   }
   __device__ void Send(int step, int at, const Chunk& chunk) const {
     StoreForOthers(PlaceOf(step) + at, chunk);
-    if (step >= 2) {
+    if (sent_ + step >= 2) {
       StoreForOthers(PlaceOf(step - 2) + at, {{kOnes, kOnes, kOnes, kOnes}});
     }
   }
@@ -72,8 +76,12 @@ class ForwardRing {
     return chunk.word[0] != kOnes;
   }
   // All threads call this after they have sent.
-  static __device__ void EndStep(int step) {
-    if (step % kFenceSteps == kFenceSteps - 1) FenceForOthers();
+  __device__ void EndStep(int step) const {
+    if ((sent_ + step) % kFenceSteps == kFenceSteps - 1) FenceForOthers();
+  }
+  // Begins the team's next share of the batch after one of `steps` steps.
+  __device__ void EndShare(int steps) {
+    if (steps > 0) sent_ += steps - 1;
   }
 
  private:
@@ -81,6 +89,7 @@ class ForwardRing {
   static constexpr int kFenceSteps = Shape::kForwardRing / 4;
 
   char* first_;
+  int sent_ = 0;  // Steps of earlier shares.
 };
 
 // Sends parts of gradients, [TEAM, TEAM, kRows, BLOCK_UNITS] for each turn, by
@@ -89,6 +98,7 @@ class ForwardRing {
 // apart: it is the parity of the number of times that the ring has gone round.
 // A block sends a turn's parts only after it has received those of the turn
 // before from all blocks, which then have read the parts that are overwritten.
+// Turns are counted on from one share of the batch to the next.
 class BackwardRing {
  public:
   __device__ explicit BackwardRing(const Part& part)
@@ -96,22 +106,26 @@ class BackwardRing {
 
   // Returns the address of the parts that the block `owner` receives.
   __device__ char* PlaceOf(int turn, int owner) const {
-    return first_ + (turn % Shape::kBackwardRing * TEAM + owner) *
+    return first_ + ((sent_ + turn) % Shape::kBackwardRing * TEAM + owner) *
                         kShape.backward_step_bytes();
   }
-  static __device__ void Mark(int turn, Chunk* chunk) {
+  __device__ void Mark(int turn, Chunk* chunk) const {
     chunk->word[0] = (chunk->word[0] & ~1u) | MarkOf(turn);
   }
-  static __device__ bool HasMark(int turn, const Chunk& chunk) {
+  __device__ bool HasMark(int turn, const Chunk& chunk) const {
     return (chunk.word[0] & 1u) == MarkOf(turn);
   }
+  // Begins the team's next share of the batch after one that sent `turns`
+  // turns.
+  __device__ void EndShare(int turns) { sent_ += turns; }
 
  private:
-  static __device__ Word MarkOf(int turn) {
-    return turn / Shape::kBackwardRing % 2;
+  __device__ Word MarkOf(int turn) const {
+    return (sent_ + turn) / Shape::kBackwardRing % 2;
   }
 
   char* first_;
+  int sent_ = 0;  // Turns of earlier shares.
 };
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_EXCHANGE_CUH_

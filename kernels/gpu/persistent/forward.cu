@@ -97,19 +97,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if IS_STACK
   const int ticket = TakeTicket(all.part.ring), teams = gridDim.x / TEAM;
   const int stage = ticket / teams, my_direction = (stage + 1) / 2;
-  const int first_row = ticket % teams * kRows;
+  int first_row = ticket % teams * kRows;
   const bool is_product = stage % 2 == 1, is_upper = my_direction > 0;
   const bool is_awaited = stage + 1 < static_cast<int>(gridDim.y);
   constexpr bool is_reversed = false;
 #else
   const int my_direction = all.part.first_direction + blockIdx.y;
-  const int first_row = (all.part.first_team + blockIdx.x / TEAM) * kRows;
+  int first_row = FirstRowOf(0);
   const bool is_reversed = my_direction == 1;
   constexpr bool is_product = false, is_upper = false, is_awaited = false;
 #endif
   const ForwardDirection& my = all.direction[my_direction];
   const int rank = blockIdx.x % TEAM;
-  const ForwardRing ring(all.part);
+  ForwardRing ring(all.part);
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
   // The first of the warp's tiles, and the first of its pairs.
@@ -163,359 +163,369 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
   }
 
-  // The states before the first step. Places that stand for no unit stay zero.
-  for (int i = thread; i < kShape.forward_h_bytes() / 16; i += kThreads) {
-    reinterpret_cast<Chunk*>(states)[i] = {};
-  }
-  SynchronizeBlock();
-  const Item* const first_h = static_cast<const Item*>(my.first_h);
-  for (int i = thread; i < kRows * NUM_UNITS; i += kThreads) {
-    const int row = i / NUM_UNITS, at = i % NUM_UNITS;
-    const int b = Sequence(sequences, first_row + row).b;
-    if (b < 0) continue;
-    Item* const to = reinterpret_cast<Item*>(states + row * kPitch) + at;
-    *to = first_h[b * all.state_stride + at];
+  int share = 0;
+  do {
+    // The states before the first step. Places that stand for no unit stay
+    // zero.
+    for (int i = thread; i < kShape.forward_h_bytes() / 16; i += kThreads) {
+      reinterpret_cast<Chunk*>(states)[i] = {};
+    }
+    SynchronizeBlock();
+    const Item* const first_h = static_cast<const Item*>(my.first_h);
+    for (int i = thread; i < kRows * NUM_UNITS; i += kThreads) {
+      const int row = i / NUM_UNITS, at = i % NUM_UNITS;
+      const int b = Sequence(sequences, first_row + row).b;
+      if (b < 0) continue;
+      Item* const to = reinterpret_cast<Item*>(states + row * kPitch) + at;
+      *to = first_h[b * all.state_stride + at];
 #if defined(IS_FLOAT)
-    *to = __uint_as_float(ToOperand(__float_as_uint(*to)));
+      *to = __uint_as_float(ToOperand(__float_as_uint(*to)));
 #endif
-  }
-  if (IS_CLUSTER && thread == 0) {
-    InitializeBarriers(barriers, 2);
-    ArmBarrier(barriers, kShape.forward_step_bytes());
-    ArmBarrier(barriers + 1, kShape.forward_step_bytes());
-  }
-
-  // The thread's cells. A GRU's candidate has its biases in two slots.
-  int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
-  float h[kRounds], c[kRounds], bias[kRounds][kSlots];
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const Cell cell(round, thread);
-    Sequence sequence(sequences, first_row + cell.row);
-    unit_of[round] = rank * BLOCK_UNITS + cell.unit;
-    if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
-    b_of[round] = sequence.b;
-    length[round] = sequence.length;
-    row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
-    h[round] = c[round] = 0.0f;
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) bias[round][slot] = 0.0f;
-    if (sequence.b < 0) continue;
-    const long long at = sequence.b * all.state_stride + unit_of[round];
-    h[round] = ToFloat(first_h[at]);
-#if defined(IS_LSTM)
-    c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
-#endif
-#pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      const Item* const of_input = static_cast<const Item*>(my.input_bias);
-      const Item* const of_recurrent =
-          static_cast<const Item*>(my.recurrent_bias);
-      const int at = gate * NUM_UNITS + unit_of[round];
-      if (of_recurrent != nullptr) {
-        bias[round][gate] += ToFloat(of_recurrent[at]);
-      }
-      if (of_input != nullptr) {
-        bias[round][OtherSlot(gate)] += ToFloat(of_input[at]);
-      }
     }
-  }
-  // Sequences are ordered by their lengths, so the first row's is the longest.
-  const int steps = Sequence(sequences, first_row).length;
-  const int row_step =
-      is_reversed ? -sequences.time_stride : sequences.time_stride;
-  Item* const gates = static_cast<Item*>(my.gates);
-  const auto gate_at = [&](int round, int step, int slot) -> Item& {
-    const long long row = row_of[round] + step * row_step;
-    return gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]];
-  };
-  // The input side's products of this step and of the next ones.
-  Item inputs[kAhead][kRounds][kGates];
-  const auto load_inputs = [&](int step, Item(*to)[kGates]) {
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-#pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        to[round][gate] = step >= length[round] ? Item(0)
-                          : is_upper ? LoadOfOthers(&gate_at(round, step, gate))
-                                     : gate_at(round, step, gate);
-      }
-    }
-  };
-  // `multiply` multiplies this block's rows of the weights by numbers in shared
-  // memory, and `read_sums` reads the sums for a thread's cell.
-  const auto multiply = [&](const char* numbers) {
-    float sums[ROW_TILES][kTiles][kChains][4] = {};
-#pragma unroll
-    for (int position = 0; position < kPairs; ++position) {
-      const PairAt at(position, kPairs);
-      const int pair = at.pair;
-      Chunk of_h[ROW_TILES];
-#pragma unroll
-      for (int n = 0; n < ROW_TILES; ++n) {
-        of_h[n] = *reinterpret_cast<const Chunk*>(
-            numbers + (n * 8 + g) * kPitch + (first_pair + pair) * 64 + t * 16);
-      }
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        Chunk upper, lower;
-        if (at.is_shared) {
-          upper = shared_at(pair, i, 0);
-          lower = shared_at(pair, i, 1);
-        } else {
-          upper = weights[pair < kHeld ? pair : 0][i][0];
-          lower = weights[pair < kHeld ? pair : 0][i][1];
-        }
-#pragma unroll
-        for (int n = 0; n < ROW_TILES; ++n) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int w = 2 * half;
-            MultiplyAdd(sums[n][i][(2 * position + half) % kChains],
-                        upper.word[w], lower.word[w], upper.word[w + 1],
-                        lower.word[w + 1], of_h[n].word[w],
-                        of_h[n].word[w + 1]);
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < ROW_TILES; ++n) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const int unit = (first_tile + i) * 4 + g / 2;
-        if (unit >= BLOCK_UNITS) continue;
-        float* const to = sums_of_block +
-                          (split * kRows + n * 8 + 2 * t) * kSumsPitch +
-                          unit * kProductSlots + g % 2 * 2;
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          float upper = 0.0f, lower = 0.0f;
-#pragma unroll
-          for (int chain = 0; chain < kChains; ++chain) {
-            upper += sums[n][i][chain][column];
-            lower += sums[n][i][chain][2 + column];
-          }
-          StorePair(to + column * kSumsPitch, upper, lower);
-        }
-      }
-    }
-  };
-  const auto read_sums = [&](int round, float* of_cell) {
-    const Cell cell(round, thread);
-#pragma unroll
-    for (int i = 0; i < SPLITS; ++i) {
-      if (!cell.exists) continue;
-      const Chunk part = *reinterpret_cast<const Chunk*>(
-          sums_of_block + (i * kRows + cell.row) * kSumsPitch +
-          cell.unit * kProductSlots);
-#pragma unroll
-      for (int slot = 0; slot < kProductSlots; ++slot) {
-        of_cell[slot] += __uint_as_float(part.word[slot]);
-      }
-    }
-  };
-#if IS_STACK
-  if (is_product) {
-    LayerBelow below(my.input, sequences, first_row);
-    below.Load(0);
-    for (int step = 0; step < steps; ++step) {
-      char* const numbers = states + step % 2 * kRows * kPitch;
-      below.Store(step, numbers);
-      below.Load(step + 1);
-      SynchronizeBlock();
-      multiply(numbers);
-      SynchronizeBlock();
-#pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-        if (step >= length[round]) continue;
-        float products[kProductSlots] = {};
-        read_sums(round, products);
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          StoreForOthers(&gate_at(round, step, gate),
-                         FromFloat(products[gate]));
-        }
-      }
-    }
-    // Peers may still read the ticket in this block's shared memory.
-    SynchronizeCluster();
-    return;
-  }
-#endif
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
-  // The lanes that have the same 16 bytes divide the peers among themselves.
-  constexpr int kLanes = kShape.chunk_units();
-  constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
-  PeerMemory peers[kPeers];
-  if (IS_CLUSTER) {
-#pragma unroll
-    for (int i = 0; i < kPeers; ++i) {
-      const int peer = i * kLanes + lane % kLanes;
-      peers[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
-    }
-    // From here on peers may store to this block.
-    SynchronizeCluster();
-  } else {
-    SynchronizeBlock();
-  }
-
-  for (int step = 0; step < steps; ++step) {
-    const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
-    // Work that does not depend on what peers send comes before the wait.
-    float added[kRounds][kSlots];
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        added[round][slot] = bias[round][slot];
-      }
-#pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-#if IS_STACK
-        if (is_upper && step < length[round]) {
-          Receive(&gate_at(round, step, gate), &inputs[0][round][gate]);
-        }
-#endif
-        added[round][OtherSlot(gate)] += ToFloat(inputs[0][round][gate]);
-#pragma unroll
-        for (int ahead = 1; ahead < kAhead; ++ahead) {
-          inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
-        }
-      }
-    }
-    load_inputs(step + kAhead, inputs[kAhead - 1]);
-    if (step > 0 && IS_CLUSTER) {
-      WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
-      if (thread == 0) {
-        ArmBarrier(barriers + current, kShape.forward_step_bytes());
-      }
-    } else if (step > 0) {
-      // Receives all of h, [kRows, all units].
-      constexpr int kOfRow = kShape.all_units() / kLanes;
-      constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
-      // Beside the weights, the registers have room for this many chunks.
-      constexpr int kMost = kItems == 1 ? 4 : 8;
-      constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
-      const char* const place = ring.PlaceOf(step - 1);
-#pragma unroll 1
-      for (int first = thread; first < kRows * kOfRow;
-           first += kAtOnce * kThreads) {
-        const char* from[kAtOnce];
-        Chunk chunks[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int at = first + i * kThreads;
-          from[i] = at < kRows * kOfRow ? place + at * 16 : nullptr;
-        }
-        Receive(from, ForwardRing::IsThere, chunks);
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int at = first + i * kThreads;
-          if (at >= kRows * kOfRow) continue;
-          *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
-                                    at % kOfRow * 16) = chunks[i];
-        }
-      }
-      SynchronizeBlock();
+    if (IS_CLUSTER && thread == 0) {
+      InitializeBarriers(barriers, 2);
+      ArmBarrier(barriers, kShape.forward_step_bytes());
+      ArmBarrier(barriers + 1, kShape.forward_step_bytes());
     }
 
-    multiply(states + current * kRows * kPitch);
-    SynchronizeBlock();
-
-    float gate_values[kRounds][kSlots], h_before[kRounds];
+    // The thread's cells. A GRU's candidate has its biases in two slots.
+    int b_of[kRounds], unit_of[kRounds], length[kRounds], row_of[kRounds];
+    float h[kRounds], c[kRounds], bias[kRounds][kSlots];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const Cell cell(round, thread);
-      float of_cell[kProductSlots] = {};
-      read_sums(round, of_cell);
-      h_before[round] = h[round];
-      float new_h = h[round], new_c = c[round];
-      ComputeCell(of_cell, added[round], &new_h, &new_c, gate_values[round]);
-      if (step < length[round]) {
-        h[round] = new_h;
-        c[round] = new_c;
-      }
-      if (step + 1 < steps) {
-        // All lanes take part in the shuffles, those without a cell too.
-        const Chunk chunk = Gather(h[round], lane);
-        const int chunk_of_row = (rank * BLOCK_UNITS + cell.unit) / kLanes;
-        if (IS_CLUSTER) {
-          char* const to =
-              states + (next * kRows + cell.row) * kPitch + chunk_of_row * 16;
+      Sequence sequence(sequences, first_row + cell.row);
+      unit_of[round] = rank * BLOCK_UNITS + cell.unit;
+      if (!cell.exists || unit_of[round] >= NUM_UNITS) sequence.Clear();
+      b_of[round] = sequence.b;
+      length[round] = sequence.length;
+      row_of[round] = sequence.RowAt(sequences, 0, is_reversed);
+      h[round] = c[round] = 0.0f;
 #pragma unroll
-          for (int i = 0; i < kPeers; ++i) {
-            if (cell.exists && i * kLanes + lane % kLanes < TEAM) {
-              StoreToPeer(peers[i], to, barriers + next, chunk);
-            }
-          }
-        } else if (cell.exists && lane % kLanes == 0) {
-          ring.Send(
-              step,
-              (cell.row * kShape.all_units() + rank * BLOCK_UNITS + cell.unit) *
-                  static_cast<int>(sizeof(Item)),
-              chunk);
+      for (int slot = 0; slot < kSlots; ++slot) bias[round][slot] = 0.0f;
+      if (sequence.b < 0) continue;
+      const long long at = sequence.b * all.state_stride + unit_of[round];
+      h[round] = ToFloat(first_h[at]);
+#if defined(IS_LSTM)
+      c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
+#endif
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        const Item* const of_input = static_cast<const Item*>(my.input_bias);
+        const Item* const of_recurrent =
+            static_cast<const Item*>(my.recurrent_bias);
+        const int at = gate * NUM_UNITS + unit_of[round];
+        if (of_recurrent != nullptr) {
+          bias[round][gate] += ToFloat(of_recurrent[at]);
+        }
+        if (of_input != nullptr) {
+          bias[round][OtherSlot(gate)] += ToFloat(of_input[at]);
         }
       }
     }
-    if (!IS_CLUSTER) ForwardRing::EndStep(step);
-    // No block of the team waits for these stores, so they come last.
-#pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      if (step >= length[round]) continue;
+    // Sequences are ordered by their lengths, so the first row's is the
+    // longest.
+    const int steps = Sequence(sequences, first_row).length;
+    const int row_step =
+        is_reversed ? -sequences.time_stride : sequences.time_stride;
+    Item* const gates = static_cast<Item*>(my.gates);
+    const auto gate_at = [&](int round, int step, int slot) -> Item& {
       const long long row = row_of[round] + step * row_step;
-      Item* const output = static_cast<Item*>(my.output) +
-                           row * all.output_stride + unit_of[round];
-      if (is_awaited) {
-        StoreForOthers(output, FromFloat(h[round]));
-      } else {
-        *output = FromFloat(h[round]);
-      }
-#if defined(IS_TRAINING)
-      static_cast<Item*>(my.previous_h)[row * NUM_UNITS + unit_of[round]] =
-          FromFloat(h_before[round]);
+      return gates[(row * kSlots + slot) * NUM_UNITS + unit_of[round]];
+    };
+    // The input side's products of this step and of the next ones.
+    Item inputs[kAhead][kRounds][kGates];
+    const auto load_inputs = [&](int step, Item(*to)[kGates]) {
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        gate_at(round, step, slot) = FromFloat(gate_values[round][slot]);
+      for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          to[round][gate] = step >= length[round] ? Item(0)
+                            : is_upper
+                                ? LoadOfOthers(&gate_at(round, step, gate))
+                                : gate_at(round, step, gate);
+        }
       }
-#if defined(IS_LSTM)
-      my.cells[row * NUM_UNITS + unit_of[round]] = c[round];
-#endif
-#endif
+    };
+    // `multiply` multiplies this block's rows of the weights by numbers in
+    // shared memory, and `read_sums` reads the sums for a thread's cell.
+    const auto multiply = [&](const char* numbers) {
+      float sums[ROW_TILES][kTiles][kChains][4] = {};
+#pragma unroll
+      for (int position = 0; position < kPairs; ++position) {
+        const PairAt at(position, kPairs);
+        const int pair = at.pair;
+        Chunk of_h[ROW_TILES];
+#pragma unroll
+        for (int n = 0; n < ROW_TILES; ++n) {
+          of_h[n] = *reinterpret_cast<const Chunk*>(
+              numbers + (n * 8 + g) * kPitch + (first_pair + pair) * 64 +
+              t * 16);
+        }
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          Chunk upper, lower;
+          if (at.is_shared) {
+            upper = shared_at(pair, i, 0);
+            lower = shared_at(pair, i, 1);
+          } else {
+            upper = weights[pair < kHeld ? pair : 0][i][0];
+            lower = weights[pair < kHeld ? pair : 0][i][1];
+          }
+#pragma unroll
+          for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const int w = 2 * half;
+              MultiplyAdd(sums[n][i][(2 * position + half) % kChains],
+                          upper.word[w], lower.word[w], upper.word[w + 1],
+                          lower.word[w + 1], of_h[n].word[w],
+                          of_h[n].word[w + 1]);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < ROW_TILES; ++n) {
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          const int unit = (first_tile + i) * 4 + g / 2;
+          if (unit >= BLOCK_UNITS) continue;
+          float* const to = sums_of_block +
+                            (split * kRows + n * 8 + 2 * t) * kSumsPitch +
+                            unit * kProductSlots + g % 2 * 2;
+#pragma unroll
+          for (int column = 0; column < 2; ++column) {
+            float upper = 0.0f, lower = 0.0f;
+#pragma unroll
+            for (int chain = 0; chain < kChains; ++chain) {
+              upper += sums[n][i][chain][column];
+              lower += sums[n][i][chain][2 + column];
+            }
+            StorePair(to + column * kSumsPitch, upper, lower);
+          }
+        }
+      }
+    };
+    const auto read_sums = [&](int round, float* of_cell) {
+      const Cell cell(round, thread);
+#pragma unroll
+      for (int i = 0; i < SPLITS; ++i) {
+        if (!cell.exists) continue;
+        const Chunk part = *reinterpret_cast<const Chunk*>(
+            sums_of_block + (i * kRows + cell.row) * kSumsPitch +
+            cell.unit * kProductSlots);
+#pragma unroll
+        for (int slot = 0; slot < kProductSlots; ++slot) {
+          of_cell[slot] += __uint_as_float(part.word[slot]);
+        }
+      }
+    };
+#if IS_STACK
+    if (is_product) {
+      LayerBelow below(my.input, sequences, first_row);
+      below.Load(0);
+      for (int step = 0; step < steps; ++step) {
+        char* const numbers = states + step % 2 * kRows * kPitch;
+        below.Store(step, numbers);
+        below.Load(step + 1);
+        SynchronizeBlock();
+        multiply(numbers);
+        SynchronizeBlock();
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+          if (step >= length[round]) continue;
+          float products[kProductSlots] = {};
+          read_sums(round, products);
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            StoreForOthers(&gate_at(round, step, gate),
+                           FromFloat(products[gate]));
+          }
+        }
+      }
+      // Peers may still read the ticket in this block's shared memory.
+      SynchronizeCluster();
+      return;
     }
-  }
+#endif
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) load_inputs(i, inputs[i]);
+    // The lanes that have the same 16 bytes divide the peers among themselves.
+    constexpr int kLanes = kShape.chunk_units();
+    constexpr int kPeers = IS_CLUSTER ? (TEAM + kLanes - 1) / kLanes : 1;
+    PeerMemory peers[kPeers];
+    if (IS_CLUSTER) {
+#pragma unroll
+      for (int i = 0; i < kPeers; ++i) {
+        const int peer = i * kLanes + lane % kLanes;
+        peers[i] = MemoryOfPeer(peer < TEAM ? peer : 0);
+      }
+      // From here on peers may store to this block.
+      SynchronizeCluster();
+    } else {
+      SynchronizeBlock();
+    }
+
+    for (int step = 0; step < steps; ++step) {
+      const int current = IS_CLUSTER ? step % 2 : 0, next = 1 - current;
+      // Work that does not depend on what peers send comes before the wait.
+      float added[kRounds][kSlots];
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) {
+          added[round][slot] = bias[round][slot];
+        }
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+#if IS_STACK
+          if (is_upper && step < length[round]) {
+            Receive(&gate_at(round, step, gate), &inputs[0][round][gate]);
+          }
+#endif
+          added[round][OtherSlot(gate)] += ToFloat(inputs[0][round][gate]);
+#pragma unroll
+          for (int ahead = 1; ahead < kAhead; ++ahead) {
+            inputs[ahead - 1][round][gate] = inputs[ahead][round][gate];
+          }
+        }
+      }
+      load_inputs(step + kAhead, inputs[kAhead - 1]);
+      if (step > 0 && IS_CLUSTER) {
+        WaitForBarrier(barriers + current, (step - 1) / 2 % 2);
+        if (thread == 0) {
+          ArmBarrier(barriers + current, kShape.forward_step_bytes());
+        }
+      } else if (step > 0) {
+        // Receives all of h, [kRows, all units].
+        constexpr int kOfRow = kShape.all_units() / kLanes;
+        constexpr int kOfThread = (kRows * kOfRow + kThreads - 1) / kThreads;
+        // Beside the weights, the registers have room for this many chunks.
+        constexpr int kMost = kItems == 1 ? 4 : 8;
+        constexpr int kAtOnce = kOfThread < kMost ? kOfThread : kMost;
+        const char* const place = ring.PlaceOf(step - 1);
+#pragma unroll 1
+        for (int first = thread; first < kRows * kOfRow;
+             first += kAtOnce * kThreads) {
+          const char* from[kAtOnce];
+          Chunk chunks[kAtOnce];
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int at = first + i * kThreads;
+            from[i] = at < kRows * kOfRow ? place + at * 16 : nullptr;
+          }
+          Receive(from, ForwardRing::IsThere, chunks);
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int at = first + i * kThreads;
+            if (at >= kRows * kOfRow) continue;
+            *reinterpret_cast<Chunk*>(states + at / kOfRow * kPitch +
+                                      at % kOfRow * 16) = chunks[i];
+          }
+        }
+        SynchronizeBlock();
+      }
+
+      multiply(states + current * kRows * kPitch);
+      SynchronizeBlock();
+
+      float gate_values[kRounds][kSlots], h_before[kRounds];
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        const Cell cell(round, thread);
+        float of_cell[kProductSlots] = {};
+        read_sums(round, of_cell);
+        h_before[round] = h[round];
+        float new_h = h[round], new_c = c[round];
+        ComputeCell(of_cell, added[round], &new_h, &new_c, gate_values[round]);
+        if (step < length[round]) {
+          h[round] = new_h;
+          c[round] = new_c;
+        }
+        if (step + 1 < steps) {
+          // All lanes take part in the shuffles, those without a cell too.
+          const Chunk chunk = Gather(h[round], lane);
+          const int chunk_of_row = (rank * BLOCK_UNITS + cell.unit) / kLanes;
+          if (IS_CLUSTER) {
+            char* const to =
+                states + (next * kRows + cell.row) * kPitch + chunk_of_row * 16;
+#pragma unroll
+            for (int i = 0; i < kPeers; ++i) {
+              if (cell.exists && i * kLanes + lane % kLanes < TEAM) {
+                StoreToPeer(peers[i], to, barriers + next, chunk);
+              }
+            }
+          } else if (cell.exists && lane % kLanes == 0) {
+            ring.Send(step,
+                      (cell.row * kShape.all_units() + rank * BLOCK_UNITS +
+                       cell.unit) *
+                          static_cast<int>(sizeof(Item)),
+                      chunk);
+          }
+        }
+      }
+      if (!IS_CLUSTER) ring.EndStep(step);
+      // No block of the team waits for these stores, so they come last.
+#pragma unroll
+      for (int round = 0; round < kRounds; ++round) {
+        if (step >= length[round]) continue;
+        const long long row = row_of[round] + step * row_step;
+        Item* const output = static_cast<Item*>(my.output) +
+                             row * all.output_stride + unit_of[round];
+        if (is_awaited) {
+          StoreForOthers(output, FromFloat(h[round]));
+        } else {
+          *output = FromFloat(h[round]);
+        }
+#if defined(IS_TRAINING)
+        static_cast<Item*>(my.previous_h)[row * NUM_UNITS + unit_of[round]] =
+            FromFloat(h_before[round]);
+#pragma unroll
+        for (int slot = 0; slot < kSlots; ++slot) {
+          gate_at(round, step, slot) = FromFloat(gate_values[round][slot]);
+        }
+#if defined(IS_LSTM)
+        my.cells[row * NUM_UNITS + unit_of[round]] = c[round];
+#endif
+#endif
+      }
+    }
 
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    if (b_of[round] < 0) continue;
-    const long long at = b_of[round] * all.state_stride + unit_of[round];
-    static_cast<Item*>(my.last_h)[at] = FromFloat(h[round]);
+    for (int round = 0; round < kRounds; ++round) {
+      if (b_of[round] < 0) continue;
+      const long long at = b_of[round] * all.state_stride + unit_of[round];
+      static_cast<Item*>(my.last_h)[at] = FromFloat(h[round]);
 #if defined(IS_LSTM)
-    static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);
-#endif
-  }
-  // Past a sequence's end, outputs are zero. A sequence whose length was out of
-  // range has no steps, so all its outputs are set here, to NaN.
-  for (int row = 0; row < kRows; ++row) {
-    const Sequence sequence(sequences, first_row + row);
-    if (sequence.b < 0) continue;
-    const Item fill =
-        FromFloat(sequence.is_invalid ? __uint_as_float(0x7FC00000) : 0.0f);
-    const int count = (sequences.steps - sequence.length) * BLOCK_UNITS;
-    for (int i = thread; i < count; i += kThreads) {
-      const int at = rank * BLOCK_UNITS + i % BLOCK_UNITS;
-      if (at >= NUM_UNITS) continue;
-      const long long to =
-          (sequence.length + i / BLOCK_UNITS) *
-              static_cast<long long>(sequences.time_stride) +
-          sequence.b * static_cast<long long>(sequences.batch_stride);
-      static_cast<Item*>(my.output)[to * all.output_stride + at] = fill;
-#if defined(IS_TRAINING)
-      static_cast<Item*>(my.previous_h)[to * NUM_UNITS + at] = FromFloat(0.0f);
+      static_cast<Item*>(my.last_c)[at] = FromFloat(c[round]);
 #endif
     }
-  }
+    // Past a sequence's end, outputs are zero. A sequence whose length was out
+    // of range has no steps, so all its outputs are set here, to NaN.
+    for (int row = 0; row < kRows; ++row) {
+      const Sequence sequence(sequences, first_row + row);
+      if (sequence.b < 0) continue;
+      const Item fill =
+          FromFloat(sequence.is_invalid ? __uint_as_float(0x7FC00000) : 0.0f);
+      const int count = (sequences.steps - sequence.length) * BLOCK_UNITS;
+      for (int i = thread; i < count; i += kThreads) {
+        const int at = rank * BLOCK_UNITS + i % BLOCK_UNITS;
+        if (at >= NUM_UNITS) continue;
+        const long long to =
+            (sequence.length + i / BLOCK_UNITS) *
+                static_cast<long long>(sequences.time_stride) +
+            sequence.b * static_cast<long long>(sequences.batch_stride);
+        static_cast<Item*>(my.output)[to * all.output_stride + at] = fill;
+#if defined(IS_TRAINING)
+        static_cast<Item*>(my.previous_h)[to * NUM_UNITS + at] =
+            FromFloat(0.0f);
+#endif
+      }
+    }
+    ring.EndShare(steps);
+    first_row = FirstRowOf(++share);
+  } while (!IS_CLUSTER && first_row < sequences.batch);
   // A block's shared memory must outlive its peers' stores to it.
   if (IS_CLUSTER) SynchronizeCluster();
 }

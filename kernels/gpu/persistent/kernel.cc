@@ -324,29 +324,25 @@ RnnStatus Kernel::EnqueueParts(CUstream stream, int teams, int num_dirs,
   void* parameters[] = {arguments};
   for (int d = 0; d < num_dirs; d += most.dirs) {
     part->first_direction = d;
-    for (int team = 0; team < teams; team += most.teams) {
-      part->first_team = team;
-      const Grid grid = {std::min(most.teams, teams - team), most.dirs};
-      CUlaunchAttribute attribute;
-      const CUlaunchConfig config = Config(grid, stream, &attribute);
-      if (RingBytes(grid) > 0) {
-        CRNN_RETURN_IF_ERROR(CudaStatus(
-            Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring),
-                                       0xFF, RingBytes(grid), stream),
-            "clear a ring"));
-      }
-      if (!shape_.is_cluster) {
-        // The driver then makes sure that all blocks run at the same time.
-        attribute = {};
-        attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-        attribute.value.cooperative = 1;
-      }
+    CUlaunchAttribute attribute;
+    const CUlaunchConfig config = Config(most, stream, &attribute);
+    if (RingBytes(most) > 0) {
       CRNN_RETURN_IF_ERROR(CudaStatus(
-          Gpu().cuda.cuLaunchKernelEx(&config,
-                                      reinterpret_cast<CUfunction>(kernel_),
-                                      parameters, nullptr),
-          "launch a persistent kernel"));
+          Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring), 0xFF,
+                                     RingBytes(most), stream),
+          "clear a ring"));
     }
+    if (!shape_.is_cluster) {
+      // The driver then makes sure that all blocks run at the same time.
+      attribute = {};
+      attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+      attribute.value.cooperative = 1;
+    }
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Gpu().cuda.cuLaunchKernelEx(&config,
+                                    reinterpret_cast<CUfunction>(kernel_),
+                                    parameters, nullptr),
+        "launch a persistent kernel"));
   }
   return {};
 }

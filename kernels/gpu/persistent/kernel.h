@@ -72,9 +72,10 @@ class Kernel {
   struct Grid {
     int teams, dirs;
   };
-  // The most teams and directions that one launch may run. There is no limit
-  // for clusters. Blocks of other teams wait for each other, so one launch may
-  // run no more of them than the GPU runs at the same time.
+  // The most teams and directions that one launch has. There is no limit for
+  // clusters. Blocks of other teams wait for each other, so one launch has no
+  // more of them than the GPU runs at the same time; the teams then run several
+  // shares of the batch each, and several launches run the directions.
   Grid MostAtOnce(int teams, int num_dirs) const;
   size_t RingBytes(const Grid& grid) const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
