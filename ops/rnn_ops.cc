@@ -185,9 +185,9 @@ recurrent_dropout: The rate at which numbers of the hidden states are dropped
   pseudo-layer has a mask of its own, [batch, P], which stays the same in all
   steps. Not implemented on GPUs.
 algorithm: What runs the network on a GPU. persistent and resident are kernels of
-  this package, the latter for inference only; cudnn is the fastest of cuDNN's
-  algorithms and resident; standard, persist_static and persist_static_small_h
-  are cuDNN's; auto is the fastest of all. A CPU ignores it.
+  this package, the latter for inference only; standard, persist_static and
+  persist_static_small_h are algorithms of cuDNN's; cudnn is the fastest of
+  cuDNN's; auto is the fastest of all. A CPU ignores it.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")

@@ -229,8 +229,8 @@ def measure_accuracy() -> dict[str, Any]:
 
 def predictor_differences() -> list[str]:
     """Names bfloat16 networks whose predictor, which always packs for one sequence, differs."""
+    import predictor_runs
     import random_configs
-    import test_cpu_predictor
 
     from cudnn_rnn_tf.config import RnnConfig
 
@@ -239,8 +239,8 @@ def predictor_differences() -> list[str]:
         config = RnnConfig("lstm", 1, num_units, 40)
         case = random_configs.Case(num_units, config, 5, batch_size, False, False, None)
         data = random_configs.draw_data(case, "bfloat16")
-        predicted = test_cpu_predictor.run(test_cpu_predictor.make(case, data), case, data)
-        computed = test_cpu_predictor.run_op(case, data)
+        predicted = predictor_runs.run(predictor_runs.make(case, data), case, data)
+        computed = predictor_runs.run_op(case, data)
         if any(a.tobytes() != b.tobytes() for a, b in zip(predicted, computed, strict=True)):
             different.append(f"predictor of {case}")
     return different

@@ -1,17 +1,10 @@
 """`CpuPredictor` beside the op, the layer and the float64 reference."""
 
-import concurrent.futures
 import dataclasses
-import gc
-import multiprocessing
 import os
-import pathlib
 import pickle
-import shutil
 import subprocess
 import sys
-import threading
-import time
 
 import keras
 import layer_reference
@@ -21,10 +14,11 @@ import pytest
 import random_configs
 import reference
 import tensorflow as tf
+from predictor_runs import assert_same_bits, large_cases, make, run, run_op
 from test_cpu_kernels import instruction_sets
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf import native
 from cudnn_rnn_tf.config import RnnConfig
 
 pytestmark = [
@@ -37,59 +31,9 @@ pytestmark = [
     ),
 ]
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 BFLOAT16_TOLERANCE = random_configs.RMS_TOLERANCE["bfloat16"][0]
 CASES = random_configs.random_cases(40, seed=41)
-# These cases have enough work for several threads: few sequences share the steps, many are divided
-# among threads.
-LARGE = [
-    (1, RnnConfig("lstm", 1, 300, 280, num_proj=270)),
-    (3, RnnConfig("gru", 1, 290, 70, direction="bidirectional")),
-    (17, RnnConfig("lstm", 2, 150, 50, cell_clip=0.5)),
-    (70, RnnConfig("rnn_tanh", 2, 130, 50)),
-]
-
-
-def large_cases():
-    return [
-        random_configs.Case(index, config, 12, batch_size, index % 2 == 0, False, None)
-        for index, (batch_size, config) in enumerate(LARGE, start=2000)
-    ]
-
-
-def make(case, data, num_threads=1):
-    """Returns a compiled predictor for a case, which may have more options than a layer has."""
-    return native._native.CpuPredictor(
-        case.config.layout, data.params, case.time_major, False, num_threads
-    )
-
-
-def run(predictor, case, data):
-    outputs, states = predictor(data.inputs, data.states, case.sequence_lengths)
-    return [outputs, *states]
-
-
-def run_op(case, data):
-    lengths = case.sequence_lengths
-    outputs, states = ops.forward(
-        case.config,
-        tf.constant(data.inputs),
-        [tf.constant(state) for state in data.states],
-        tf.constant(data.params),
-        sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
-        time_major=case.time_major,
-        is_training=False,
-    )
-    return [tensor.numpy() for tensor in (outputs, *states)]
-
-
-def assert_same_bits(results, expected):
-    assert len(results) == len(expected)
-    for result, other in zip(results, expected, strict=True):
-        assert result.dtype == other.dtype
-        assert result.shape == other.shape
-        assert result.tobytes() == other.tobytes()
 
 
 def assert_near_reference(case, data, results, dtype, rounds_factors):
@@ -282,104 +226,6 @@ def test_errors():
             predictor(**{"inputs": x, **arguments})
 
 
-def num_threads():
-    return len(os.listdir("/proc/self/task"))
-
-
-def test_concurrent_calls():
-    """Threads call one predictor, which has threads of its own, with different shapes."""
-    case = large_cases()[0]
-    datas = [
-        random_configs.draw_data(dataclasses.replace(case, max_time=max_time), "float32")
-        for max_time in (4, 12, 25, 12)
-    ]
-    datas = [data._replace(params=datas[0].params) for data in datas]
-    expected = [run(make(case, data), case, data) for data in datas]
-    predictor = make(case, datas[0], 2)
-    failures = []
-
-    def work(index):
-        try:
-            for _ in range(30):
-                assert_same_bits(run(predictor, case, datas[index]), expected[index])
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(datas))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-
-
-def test_threads_start_when_needed_and_end_with_the_predictor():
-    case = large_cases()[0]
-    data = random_configs.draw_data(case, "float32")
-    small = dataclasses.replace(case, max_time=1)
-    before = num_threads()
-    predictor = make(case, data, 3)
-    run(predictor, small, random_configs.draw_data(small, "float32"))
-    assert num_threads() == before
-    run(predictor, case, data)
-    assert num_threads() == before + 2
-    del predictor
-    gc.collect()
-    assert num_threads() == before
-
-
-def test_small_calls_that_follow_each_other_share_a_step():
-    """They get helpers, which large calls have from the first one, and the results are the same."""
-    case = dataclasses.replace(large_cases()[0], max_time=2)
-    data = random_configs.draw_data(case, "float32")
-    expected = run(make(case, data), case, data)
-    before = num_threads()
-    predictor = make(case, data, 2)
-    for call in range(100):
-        assert_same_bits(run(predictor, case, data), expected)
-        if call == 0:
-            assert num_threads() == before
-    # This may take a while if the processors are busy with something else between two calls.
-    deadline = time.monotonic() + 60
-    while num_threads() == before and time.monotonic() < deadline:
-        for _ in range(10):
-            assert_same_bits(run(predictor, case, data), expected)
-    assert num_threads() == before + 1
-    for _ in range(10):
-        assert_same_bits(run(predictor, case, data), expected)
-
-
-def test_forked_process():
-    """A forked process starts its own threads, and ends without waiting for its parent's."""
-    program = """
-import os, sys
-sys.modules["tensorflow"] = None
-import numpy as np
-from cudnn_rnn_tf import native
-layout = native.ParamLayout("lstm", 1, 300, 280)
-params = np.linspace(-0.05, 0.05, layout.size, dtype=np.float32)
-predictor = native._native.CpuPredictor(layout, params, False, False, 2)
-inputs = np.ones((1, 20, 280), np.float32)
-expected = predictor(inputs, None, None)[0]
-child = os.fork()
-same = np.array_equal(predictor(inputs, None, None)[0], expected)
-threads = len(os.listdir("/proc/self/task"))
-del predictor
-if child == 0:
-    os._exit(0 if same and threads == 2 else 1)
-assert os.waitpid(child, 0)[1] == 0 and same
-print("done")
-"""
-    process = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert process.stdout == "done\n", process.stderr
-
-
 # These tests run every instruction set, in processes that have no TensorFlow.
 
 _PROGRAM = """
@@ -516,79 +362,10 @@ def test_unaligned_arrays():
     assert_same_bits(*results)
 
 
-@pytest.mark.slow
-def test_daemon_threads_at_exit():
-    """Threads that come back from a call while the interpreter shuts down end with the process."""
-    program = """
-import threading, time
-import numpy as np
-from cudnn_rnn_tf.native import ParamLayout, _native
-
-layout = ParamLayout("lstm", 1, 128, 64)
-predictor = _native.CpuPredictor(layout, np.zeros(layout.size, np.float32), False, False, 2)
-inputs, called = np.zeros((8, 50, 64), np.float32), threading.Event()
-
-
-def call():
-    while True:
-        predictor(inputs, None, None)
-        called.set()
-
-
-for _ in range(3):
-    threading.Thread(target=call, daemon=True).start()
-called.wait()
-time.sleep(0.05)
-"""
-    for _ in range(3):
-        process = subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            timeout=120,
-        )
-        assert process.returncode == 0, process.stderr.decode()
-
-
-@pytest.mark.slow
-def test_workspaces_are_no_more_than_calls_at_once(tmp_path):
-    """This also holds if threads collide at the list of workspaces, which they do not wait for."""
-    executable = tmp_path / "predictor_in_many_threads"
-    if not shutil.which("g++"):
-        pytest.skip("there is no g++ to compile the program with")
-    kernels = ROOT / "kernels" / "cpu"
-    flags = ["-std=c++17", "-O2", "-pthread", f"-I{ROOT}"]
-    flags += ["-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16"]
-    program = ROOT / "tests" / "programs" / "predictor_in_many_threads.cc"
-    sources = [
-        program,
-        *(ROOT / "kernels" / name for name in ("param_layout.cc", "rnn_backend.cc", "rnn_spec.cc")),
-        *sorted(kernels.glob("*.cc")),
-    ]
-    subprocess.run(["g++", *flags, *sources, "-o", executable], check=True)
-    completed = subprocess.run([executable, "8", "4000"], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout
-    assert "32000 calls from 8 threads" in completed.stdout
-
-
-def built(*arguments, **options):
-    return layer_reference.randomize(layer_reference.make(*arguments, **options), (None, None, 4))
-
-
-def test_goes_to_other_processes():
-    layer = built("lstm", 2, 5, direction="bidirectional", num_proj=3)
-    predictor = crnn.CpuPredictor(layer, num_threads=2)
-    inputs = np.random.default_rng(0).normal(size=(2, 7, layer.input_size)).astype("float32")
-    outputs, states = predictor(inputs)
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        again, states_again = pool.submit(predictor, inputs).result()
-    np.testing.assert_array_equal(again, outputs)
-    for state, state_again in zip(states, states_again, strict=True):
-        np.testing.assert_array_equal(state_again, state)
-
-
 def test_says_what_it_is():
-    predictor = crnn.CpuPredictor(built("gru", 2, 5), num_threads=3)
+    layer = layer_reference.make("gru", 2, 5)
+    layer.build((None, None, 4))
+    predictor = crnn.CpuPredictor(layer, num_threads=3)
     assert predictor.num_threads == 3
     assert repr(predictor).startswith("CpuPredictor(gru, num_layers=2, num_units=5, input_size=")
     assert "dtype=float32, num_threads=3)" in repr(predictor)

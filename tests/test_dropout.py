@@ -145,18 +145,23 @@ def test_share_of_dropped_elements_is_the_rate(rate):
     np.testing.assert_allclose(kept, 1 / (1 - float(np.float32(rate))), rtol=1e-12)
 
 
+def assert_independent(dropped: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Checks neighbours in all dimensions, and pairs of other masks, at a rate of one half."""
+    neighbours = [
+        (dropped.take(range(1, size), axis), dropped.take(range(size - 1), axis))
+        for axis, size in enumerate(dropped.shape)
+    ]
+    for a, b in [*neighbours, *pairs]:
+        # Independent numbers are equal half of the time, within five standard deviations.
+        assert abs(np.sum(a == b) - a.size / 2) < 5 * np.sqrt(a.size) / 2
+
+
 def test_elements_are_dropped_independently():
     """Neighbours in units, batch or time, and layers, have no correlation."""
     config = relu_config(num_units=32, rate=0.5)
     dropped = masks_of(config, (32, 64)) == 0
     above = reference.dropout_mask(SEED, 1, 0.5, dropped.shape) == 0
-    pairs = [(dropped, above)]
-    for axis in range(3):
-        size = dropped.shape[axis]
-        pairs.append((dropped.take(range(1, size), axis), dropped.take(range(size - 1), axis)))
-    for a, b in pairs:
-        # Independent numbers are equal half of the time, within five standard deviations.
-        assert abs(np.sum(a == b) - a.size / 2) < 5 * np.sqrt(a.size) / 2
+    assert_independent(dropped, [(dropped, above)])
 
 
 def test_masks_do_not_depend_on_the_layout():

@@ -6,7 +6,6 @@ These tests run if TensorFlow sees a GPU. The layers of all other tests then run
 import concurrent.futures
 import ctypes
 import dataclasses
-import os
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ import pytest
 import random_configs
 import tensorflow as tf
 import test_second_order
+from fresh_process import run_program
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
@@ -387,18 +387,6 @@ def test_recurrent_dropout_is_refused_in_training_alone(algorithm):
     without = dataclasses.replace(config, recurrent_dropout=0.0)
     expected, _ = ops.forward(without, *arguments, algorithm=algorithm, is_training=False)
     np.testing.assert_array_equal(outputs, expected)
-
-
-def run_program(program: str, *arguments: str, **environment: str) -> str:
-    process = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    return process.stdout
 
 
 GRADIENT_HASH = """

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import test_gpu
 from cxx import CUDNN_BACKEND, compiled
+from fresh_process import run_program
 
 pytestmark = test_gpu.pytestmark
 
@@ -89,7 +90,7 @@ print("passed")
 
 @pytest.mark.parametrize("mode", range(3), ids=["global", "thread_local", "relaxed"])
 def test_ops_leave_a_capture_of_the_same_thread_alone(mode):
-    assert test_gpu.run_program(BESIDE_A_CAPTURE, str(mode)) == "passed\n"
+    assert run_program(BESIDE_A_CAPTURE, str(mode)) == "passed\n"
 
 
 PROFILED = """
@@ -121,5 +122,5 @@ print(crnn.info()["gpu"]["replays"])
 
 
 def test_profiled_steps_are_replayed_as_others(tmp_path):
-    replays = int(test_gpu.run_program(PROFILED, str(tmp_path)))
+    replays = int(run_program(PROFILED, str(tmp_path)))
     assert replays == (0 if os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0" else 24)

@@ -15,6 +15,7 @@ import pytest
 import random_configs
 import tensorflow as tf
 import test_gpu
+from fresh_process import run_program
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
@@ -235,9 +236,7 @@ tf.config.experimental.enable_tensor_float_32_execution(False)
 for index, case in enumerate(test_gpu_replay.BITS_CASES):
     np.savez(f"{sys.argv[1]}/{index}.npz", *test_gpu_replay.bits(*case))
 """
-    test_gpu.run_program(
-        program, str(folder), CUDNN_RNN_TF_CUDA_GRAPH="0", PYTHONPATH=os.pathsep.join(sys.path)
-    )
+    run_program(program, folder, CUDNN_RNN_TF_CUDA_GRAPH="0")
     return [list(np.load(folder / f"{index}.npz").values()) for index in range(len(BITS_CASES))]
 
 
@@ -291,7 +290,7 @@ print(replays(range(1, 101)), replays(range(1, 11)), replays(range(101, 201)))
 
 
 def test_what_is_seen_once_is_not_replayed():
-    output = test_gpu.run_program(SHAPES_SEEN_ONCE_AND_TWICE)
+    output = run_program(SHAPES_SEEN_ONCE_AND_TWICE)
     assert output.split() == (["0", "10", "10"] if REPLAY_IS_ON else ["0"] * 3)
 
 
@@ -446,7 +445,7 @@ print("replays", crnn.info()["gpu"]["replays"])
 
 
 def test_two_streams_of_one_gpu():
-    output = test_gpu.run_program(STREAMS)
+    output = run_program(STREAMS)
     assert (int(output.split()[-1]) > 400) == REPLAY_IS_ON
 
 
@@ -468,7 +467,7 @@ print(json.dumps(crnn.info()["gpu"]))
 
 
 def gpu_info(*arguments: str, **environment: str) -> dict:
-    return json.loads(test_gpu.run_program(CHOICES, *arguments, **environment).splitlines()[-1])
+    return json.loads(run_program(CHOICES, *arguments, **environment).splitlines()[-1])
 
 
 def test_choice_is_measured_at_the_second_use_and_stored(tmp_path):
@@ -518,13 +517,13 @@ def test_a_chain_repeats_the_bits_of_its_graph(tmp_path):
     """The first step's kernels, which are launched one by one, repeat them too."""
     path = tmp_path / "choices"
     cache = {"CUDNN_RNN_TF_CHOICE_CACHE": str(path)}
-    measured = test_gpu.run_program(BITS_OF_A_CHOICE, **cache).splitlines()[-1]
+    measured = run_program(BITS_OF_A_CHOICE, **cache).splitlines()[-1]
     name = measured.split("\t")[0]
     of_steps = set()
     for forward, backward in (("graph", "graph"), ("chain", "chain"), ("graph", "chain")):
         stored = "\t".join([name, "standard", forward, backward])
         path.write_text(f"{stored}\tstandard 1 + 1 ms\n")
-        *bits, replayed, used = test_gpu.run_program(BITS_OF_A_CHOICE, **cache).splitlines()
+        *bits, replayed, used = run_program(BITS_OF_A_CHOICE, **cache).splitlines()
         assert used == stored and len(bits) == 4
         assert int(replayed) == (6 if REPLAY_IS_ON else 0)
         of_steps.update(bits)

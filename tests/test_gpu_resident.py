@@ -9,6 +9,7 @@ import random_configs
 import tensorflow as tf
 import test_gpu
 import test_gpu_replay
+from fresh_process import run_program
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
@@ -297,7 +298,7 @@ with concurrent.futures.ThreadPoolExecutor(4) as pool:
 
 def test_two_streams_want_the_whole_gpu_at_once():
     """Blocks that wait for each other run together or not at all, and all runs agree to the bit."""
-    test_gpu.run_program(STREAMS)
+    run_program(STREAMS)
 
 
 @pytest.mark.skipif(len(tf.config.list_physical_devices("GPU")) < 2, reason="there is one GPU")

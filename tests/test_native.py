@@ -1,14 +1,11 @@
 """The parameter layout on NumPy arrays, without TensorFlow."""
 
-import os
-import subprocess
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
 import random_configs
 import reference
+from fresh_process import run_program
 
 from cudnn_rnn_tf import native, ops
 from cudnn_rnn_tf.config import RnnConfig
@@ -243,11 +240,4 @@ weights, biases = layout.params_to_canonical(np.arange(layout.size, dtype=np.flo
 assert np.array_equal(layout.canonical_to_params(weights, biases), np.arange(layout.size))
 print(native.info()["cpu_isa"])
 """
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.strip() == native.info()["cpu_isa"]
+    assert run_program(code).strip() == native.info()["cpu_isa"]

@@ -1,14 +1,12 @@
 """SavedModels without fused ops, in a process that knows nothing of this package."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from fresh_process import run_program
 from layer_reference import LAYERS, make, normal, randomize
 
 import cudnn_rnn_tf as crnn
@@ -17,7 +15,6 @@ import cudnn_rnn_tf as crnn
 pytestmark = pytest.mark.xdist_group("portable")
 
 MODES = tuple(LAYERS)
-TIMEOUT_SECONDS = 300
 
 # Sums of some ten products have 14, 6, 3 and 2 correct digits; steps and layers cost one more.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
@@ -216,16 +213,8 @@ def served(tmp_path_factory, request):
             for number, arrays in enumerate(calls):
                 np.savez(root / name / f"inputs_{number}.npz", **arrays)
             expected[name] = [call(model, arrays) for arrays in calls]
-    completed = subprocess.run(
-        [sys.executable, "-c", SERVE, str(root)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-        check=False,
-    )
-    assert completed.returncode == 0, completed.stderr[-3000:]
-    return root, expected, json.loads(completed.stdout.splitlines()[-1])
+    output = run_program(SERVE, root, CUDA_VISIBLE_DEVICES="-1")
+    return root, expected, json.loads(output.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

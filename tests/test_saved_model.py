@@ -1,22 +1,19 @@
 """Tests SavedModels in a program that only serves them."""
 
 import json
-import os
-import subprocess
-import sys
 
 import keras
 import layer_reference
 import numpy as np
 import pytest
 import tensorflow as tf
+from fresh_process import run_program
 from layer_reference import LAYERS, make, normal, randomize
 
 # One worker of pytest-xdist runs all of them, so that the shared fixtures are made once.
 pytestmark = pytest.mark.xdist_group("saved_model")
 
 MODES = tuple(LAYERS)
-TIMEOUT_SECONDS = 120
 
 # This program runs each SavedModel of a folder on its inputs. It reports failures and stores the
 # other results.
@@ -43,16 +40,8 @@ print(json.dumps(errors))
 
 def serve(folder, package: str) -> dict[str, str]:
     """Runs SERVE in a fresh process that shares nothing with this one but the files."""
-    completed = subprocess.run(
-        [sys.executable, "-c", SERVE, str(folder), package],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-        check=False,
-    )
-    assert completed.returncode == 0, completed.stderr[-3000:]
-    return json.loads(completed.stdout.splitlines()[-1])
+    output = run_program(SERVE, folder, package, CUDA_VISIBLE_DEVICES="-1")
+    return json.loads(output.splitlines()[-1])
 
 
 def model_of(*layers, features: int = 3) -> keras.Model:

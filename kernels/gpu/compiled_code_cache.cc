@@ -7,8 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <random>
 #include <sstream>
+
+#include "kernels/gpu/replace_file.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -96,25 +97,7 @@ bool CompiledCodeCache::Read(const std::string& key, std::string* code) const {
 void CompiledCodeCache::Write(const std::string& key,
                               const std::string& code) const {
   if (folder_.empty() || !MakeFolder(folder_)) return;
-  const std::string file = FileOf(key);
-  // The file is renamed once it is complete, so that readers see all of it or
-  // none. Its first name is random, since processes on several machines may
-  // write at the same time.
-  const std::string written =
-      file + '.' + std::to_string(std::random_device()());
-  {
-    std::ofstream stream(written, std::ios::binary);
-    chmod(written.c_str(), S_IRUSR | S_IWUSR);
-    stream << Header(key, code) << code;
-    stream.close();  // This may be the first to report a failure.
-    if (!stream) {
-      std::remove(written.c_str());
-      return;
-    }
-  }
-  if (std::rename(written.c_str(), file.c_str()) != 0) {
-    std::remove(written.c_str());
-  }
+  ReplaceFile(FileOf(key), Header(key, code) + code, /*is_private=*/true);
 }
 
 }  // namespace cudnn_rnn_tf

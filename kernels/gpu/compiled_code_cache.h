@@ -3,6 +3,7 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_COMPILED_CODE_CACHE_H_
 
 #include <string>
+#include <utility>
 
 namespace cudnn_rnn_tf {
 

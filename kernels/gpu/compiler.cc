@@ -111,7 +111,7 @@ RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
                       std::string* code) {
   const NvrtcLibrary& nvrtc = Gpu().nvrtc;
-  // The source may include any embedded file.
+  // The source may include any embedded file, by its name without folders.
   std::vector<const char*> names, texts, option_texts;
   const char* source = nullptr;
   for (const SourceFile& embedded : EmbeddedSources()) {

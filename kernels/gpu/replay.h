@@ -34,12 +34,14 @@ class Replay {
   // choice of kernels depends on alignment.
   static bool Fits(const CallAddresses& addresses);
 
-  // Captures a pass in `stream`, or says why it cannot be replayed. Nothing
-  // runs and no memory is touched, but the driver wants addresses of memory:
-  // `region` stands for every buffer in `used`, and has the size of the largest
-  // of them and kRegionSlack bytes more. With `as_chain`, no two kernels of the
-  // graph run at the same time; a graph whose nodes are not in order stays as
-  // it is.
+  // Captures a pass in `stream`, or says why it cannot be replayed. `region`
+  // stands for every buffer in `used`. Nothing runs and no memory is touched,
+  // but the driver refuses to capture a copy from or to memory that is not
+  // there, so the region has the size of the largest buffer that the pass
+  // copies from or to, and kRegionSlack bytes more. Of kernels and fills, the
+  // driver checks no addresses; these may lie beyond the region. With
+  // `as_chain`, no two kernels of the graph run at the same time; a graph whose
+  // nodes are not in order stays as it is.
   static RnnStatus Capture(CUstream stream, CUdeviceptr region,
                            const std::array<bool, kNumCallBuffers>& used,
                            bool as_chain, const Enqueue& enqueue,

@@ -1,6 +1,6 @@
 // The persistent kernels' device on a CPU. This file takes the place of
-// kernels/gpu/persistent/device.cuh: it has that file's include guard, and
-// functions of the same names.
+// kernels/gpu/persistent/device.cuh and of what that includes: it has that
+// file's include guard, and types and functions of the same names.
 //
 // Each thread of a team is a coroutine. Where threads wait for each other, as
 // in products of warps, they give way to others, in a random order. Memory is

@@ -4,12 +4,14 @@
 //   measure_on_fake_gpu SEEDS
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/gpu/cudnn/measure.h"
@@ -25,23 +27,39 @@ constexpr size_t kNodes = 60;
 constexpr size_t kManyBeside = 6, kFewBeside = 15, kTooManyBeside = 3,
                  kNoChain = 0;
 
-// The milliseconds that a pass takes in each way to run it, and the ways that
-// do not work.
+constexpr int kNever = -1;
+double now = 0;  // The fake GPU's clock.
+
+// The milliseconds that a pass takes in each way to run it, the ways that do
+// not work, and the run from which on no way works.
 struct FakePass {
   float calls, graph, chain;
   bool graph_fails, chain_fails;
   size_t beside;
+  int fails_from = kNever;
+  int runs = 0;
+
+  // Returns whether the run works.
+  bool Run(float milliseconds) {
+    if (runs == fails_from) return false;
+    // A pass that fails later takes so long at first that the warm-up is over.
+    if (runs == 0 && fails_from != kNever) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ++runs;
+    now += milliseconds;
+    return true;
+  }
 };
 struct FakeAlgorithm {
   bool is_there;
   FakePass passes[2];
 };
 std::array<FakeAlgorithm, kNumCudnnAlgorithms> algorithms;
-double now = 0;
 
 struct FakeNode {
   size_t index;  // Its place in its graph.
-  const FakePass* pass;
+  FakePass* pass;
 };
 using Graph = FakeGraph<FakeNode>;
 using Exec = FakeExec<FakeNode>;
@@ -81,12 +99,12 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan&, Pass) {
 
 RnnStatus EnqueuePass(Pass pass, const CudnnHandles&, CudnnPlan* plan,
                       const CallAddresses&) {
-  const FakePass& fake =
+  FakePass& fake =
       algorithms[plan->workspace_size()].passes[static_cast<int>(pass)];
   Graph* const graph = Graph::capturing;
   if (graph == nullptr) {
-    now += fake.calls;
-    return {};
+    return fake.Run(fake.calls) ? RnnStatus()
+                                : CudaStatus(CUDA_ERROR_UNKNOWN, "run a pass");
   }
   for (size_t i = 0; i < kNodes; ++i) {
     graph->nodes.push_back(std::make_unique<FakeNode>(FakeNode{i, &fake}));
@@ -147,9 +165,10 @@ GpuLibraries FakeLibraries() {
   cuda.cuGraphExecDestroy = Exec::Destroy;
   cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream) {
     const Exec& launched = *Exec::Of(exec);
-    const FakePass& pass = *launched.nodes[0].pass;
-    now += IsChain(launched) ? pass.chain : pass.graph;
-    return CUDA_SUCCESS;
+    FakePass& pass = *launched.nodes[0].pass;
+    return pass.Run(IsChain(launched) ? pass.chain : pass.graph)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_UNKNOWN;
   };
   return libraries;
 }
@@ -244,6 +263,50 @@ void CheckChain(const FakePass& pass, bool is_chain) {
   }
 }
 
+Choice Measure(const Drawn& drawn, CudnnSession* session,
+               CudnnConfiguration* configuration) {
+  return MeasureChoice(session, configuration, drawn.asked, [](size_t bytes) {
+    return std::shared_ptr<void>(new char[bytes], [](void* memory) {
+      delete[] static_cast<char*>(memory);
+    });
+  });
+}
+
+// The samples of an algorithm that fails after some of them do not count, be it
+// ever so fast.
+void CheckFailureAfterSamples(unsigned seed) {
+  std::mt19937 random(seed);
+  Drawn drawn = Draw(&random);
+  drawn.asked = {RnnAlgorithm::kStandard, RnnAlgorithm::kPersistStatic};
+  std::shuffle(drawn.asked.begin(), drawn.asked.end(), random);
+  const RnnAlgorithm works = drawn.asked[0], fails = drawn.asked[1];
+  std::shuffle(drawn.asked.begin(), drawn.asked.end(), random);
+  for (FakeAlgorithm& algorithm : algorithms) {
+    algorithm.is_there = true;
+    for (FakePass& pass : algorithm.passes) {
+      pass = {1, 1, 1, false, false, kManyBeside};
+    }
+  }
+  // The first run is the warm-up, and four samples follow.
+  FakePass* const passes = algorithms[static_cast<int>(fails)].passes;
+  const int failing = random() % drawn.num_passes();
+  passes[failing].fails_from = 1 + static_cast<int>(random() % 4);
+  for (int i = 0; i < 2; ++i) passes[i].calls = passes[i].graph = 0.6f;
+
+  CudnnSession session;
+  Check(session.Open(nullptr, [] { return size_t{0}; }).ok(), "a session");
+  CudnnConfiguration* const configuration =
+      session.Configuration(drawn.problem, drawn.options);
+  const Choice choice = Measure(drawn, &session, configuration);
+  Check(passes[failing].runs == passes[failing].fails_from,
+        "no failure after samples");
+  Check(choice.source == "measured" && choice.algorithm == works,
+        "an algorithm that fails after samples");
+  Check(choice.timings.find(kRnnAlgorithmNames[static_cast<int>(fails)]) ==
+            std::string::npos,
+        "times of an algorithm that fails after samples");
+}
+
 void CheckChoice(unsigned seed) {
   std::mt19937 random(seed);
   now = 0;
@@ -253,12 +316,7 @@ void CheckChoice(unsigned seed) {
     Check(session.Open(nullptr, [] { return size_t{0}; }).ok(), "a session");
     CudnnConfiguration* const configuration =
         session.Configuration(drawn.problem, drawn.options);
-    const Choice choice =
-        MeasureChoice(&session, configuration, drawn.asked, [](size_t bytes) {
-          return std::shared_ptr<void>(new char[bytes], [](void* memory) {
-            delete[] static_cast<char*>(memory);
-          });
-        });
+    const Choice choice = Measure(drawn, &session, configuration);
     const bool is_measured = choice.source == "measured";
     Check(is_measured == !choice.timings.empty(), "timings");
     const bool is_chain[] = {choice.forward_is_chain, choice.backward_is_chain};
@@ -298,7 +356,7 @@ void CheckChoice(unsigned seed) {
             "other passes are kept");
     }
     const auto& kept = configuration->passes[chosen];
-    Check(works || kept == nullptr ||
+    Check(works || num_there == 1 || kept == nullptr ||
               (kept->forward.replay == nullptr &&
                kept->backward.replay == nullptr),
           "replays of what does not work");
@@ -328,5 +386,8 @@ void CheckChoice(unsigned seed) {
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
-  return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckChoice);
+  return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
+    cudnn_rnn_tf::CheckChoice(seed);
+    cudnn_rnn_tf::CheckFailureAfterSamples(seed);
+  });
 }

@@ -1,12 +1,12 @@
 #include "kernels/gpu/cudnn/algorithm_choice.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <new>
-#include <random>
 #include <sstream>
+
+#include "kernels/gpu/replace_file.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -157,31 +157,17 @@ void Choices::Load() {
   }
 }
 
-// Keeps what other processes have stored in the meantime. The file is replaced
-// as a whole, so that readers see the old one or the new one.
+// Keeps what other processes have stored in the meantime.
 void Choices::Store() {
   if (file_.empty()) return;
   Load();
-  // The name is random, since processes on several machines or in several
-  // containers may write at the same time.
-  const std::string written =
-      file_ + '.' + std::to_string(std::random_device()());
-  {
-    std::ofstream stream(written);
-    for (const auto& [configuration, entry] : entries_) {
-      if (IsMeasured(entry.choice)) {
-        stream << configuration << '\t' << entry.choice.Text() << '\n';
-      }
-    }
-    stream.close();  // This may be the first to report a failure.
-    if (!stream) {
-      std::remove(written.c_str());
-      return;
+  std::string text;
+  for (const auto& [configuration, entry] : entries_) {
+    if (IsMeasured(entry.choice)) {
+      text += configuration + '\t' + entry.choice.Text() + '\n';
     }
   }
-  if (std::rename(written.c_str(), file_.c_str()) != 0) {
-    std::remove(written.c_str());
-  }
+  ReplaceFile(file_, text, /*is_private=*/false);
 }
 
 }  // namespace cudnn_rnn_tf

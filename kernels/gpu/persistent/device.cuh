@@ -3,16 +3,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 
-#if defined(IS_FLOAT)
-using Item = float;
-#else
-using Item = unsigned short;  // A half type's bits.
-#endif
-using Word = unsigned int;
-
-struct alignas(16) Chunk {
-  Word word[4];
-};
+#include "items.cuh"
 
 static __device__ Chunk LoadChunk(const void* from) {
   Chunk chunk;
@@ -21,32 +12,6 @@ static __device__ Chunk LoadChunk(const void* from) {
         "=r"(chunk.word[3])
       : "l"(from));
   return chunk;
-}
-
-static __device__ float ToFloat(Item item) {
-#if defined(IS_FLOAT)
-  return item;
-#elif defined(IS_BFLOAT16)
-  return __uint_as_float(static_cast<Word>(item) << 16);
-#else
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
-  return value;
-#endif
-}
-
-static __device__ Item FromFloat(float value) {
-#if defined(IS_FLOAT)
-  return value;
-#else
-  Item item;
-#if defined(IS_BFLOAT16)
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
-#else
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
-#endif
-  return item;
-#endif
 }
 
 // Packs one float, or two numbers of a half type, into a word; the first number

@@ -86,8 +86,8 @@ bool Session::MakeRoom() {
   return Replay::TotalBytes() < kMaxReplayBytes;
 }
 
-// Nothing runs during a capture, so the call's own workspace can stand for all
-// memory.
+// A pass has kernels and fills but no copies, so the call's own workspace is
+// large enough to stand for all memory.
 RnnStatus Session::Capture(const Network& network, Pass pass,
                            const CallAddresses& addresses,
                            std::unique_ptr<Replay>* replay) {

@@ -39,9 +39,9 @@ struct ResidentArguments {
 // The kernel, compiled for the current context's device.
 class ResidentKernel {
  public:
-  // Compiles the kernel unless the process has done so before, which takes 0.1
-  // to 2 seconds. The status says why if the kernel cannot run the shape on the
-  // device.
+  // Compiles the kernel, which takes 0.1 to 2 seconds, unless its machine code
+  // is kept from before. The status says why if the kernel cannot run the shape
+  // on the device.
   static RnnStatus Get(const ResidentShape& shape, ResidentKernel* kernel);
 
   RnnStatus Enqueue(CUstream stream, const ResidentArguments& arguments) const;

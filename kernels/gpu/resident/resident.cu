@@ -13,17 +13,7 @@
 //   IS_FLOAT, IS_FLOAT16 or IS_BFLOAT16
 //   IS_LSTM, IS_GRU, IS_TANH or IS_RELU
 
-#if defined(IS_FLOAT)
-using Item = float;
-#else
-using Item = unsigned short;  // A half type's bits.
-#endif
-using Word = unsigned int;
-
-// A lane loads one chunk at once.
-struct alignas(16) Chunk {
-  Word word[4];
-};
+#include "items.cuh"
 
 constexpr int kThreads = 32 * WARPS;
 // The block's rows of the weights, gate by gate, in groups of 8.
@@ -52,32 +42,13 @@ constexpr int kPitch = (kRows * BATCH + 31) / 32 * 32 + 8;
 
 constexpr Word kAbsent = 0xFFFFFFFF;
 
-static __device__ float ToFloat(Item item) {
-#if defined(IS_FLOAT)
-  return item;
-#elif defined(IS_BFLOAT16)
-  return __uint_as_float(static_cast<Word>(item) << 16);
-#else
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
-  return value;
-#endif
-}
-
 // Never returns a number with all bits set, which marks an output as absent. In
 // float32, NaN is replaced here; conversions to the half types make it 0x7FFF.
-static __device__ Item FromFloat(float value) {
+static __device__ Item PresentItem(float value) {
 #if defined(IS_FLOAT)
-  return isnan(value) ? __uint_as_float(0x7FC00000) : value;
-#else
-  Item item;
-#if defined(IS_BFLOAT16)
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
-#else
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
+  if (isnan(value)) return __uint_as_float(0x7FC00000);
 #endif
-  return item;
-#endif
+  return FromFloat(value);
 }
 
 static __device__ Chunk LoadWeights(const char* from) {
@@ -451,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #else
       value = gate_at(0) < 0.0f ? 0.0f : gate_at(0);
 #endif
-      const Item item = FromFloat(value);
+      const Item item = PresentItem(value);
       h_of[round] = ToFloat(item);
       const bool writes = exists(cell) && thread % kLanesOfCell == 0;
       Item* const to = outputs_at(step) + b * stride + first_unit + own;
@@ -471,9 +442,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int cell = cell_at(round);
     if (!exists(cell) || thread % kLanesOfCell != 0) continue;
     const int at = cell / UNITS * NUM_UNITS + first_unit + cell % UNITS;
-    last_h[at] = FromFloat(h_of[round]);
+    last_h[at] = PresentItem(h_of[round]);
 #if defined(IS_LSTM)
-    last_c[at] = FromFloat(c_of[round]);
+    last_c[at] = PresentItem(c_of[round]);
 #endif
   }
 }

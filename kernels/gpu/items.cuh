@@ -1,0 +1,45 @@
+// The numbers of a network's type, and the words that hold them.
+//
+// Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_
+
+#if defined(IS_FLOAT)
+using Item = float;
+#else
+using Item = unsigned short;  // A half type's bits.
+#endif
+using Word = unsigned int;
+
+// A thread loads or stores one chunk at once.
+struct alignas(16) Chunk {
+  Word word[4];
+};
+
+static __device__ float ToFloat(Item item) {
+#if defined(IS_FLOAT)
+  return item;
+#elif defined(IS_BFLOAT16)
+  return __uint_as_float(static_cast<Word>(item) << 16);
+#else
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
+  return value;
+#endif
+}
+
+static __device__ Item FromFloat(float value) {
+#if defined(IS_FLOAT)
+  return value;
+#else
+  Item item;
+#if defined(IS_BFLOAT16)
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
+#else
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
+#endif
+  return item;
+#endif
+}
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_

@@ -1,0 +1,57 @@
+"""Runs predictors and the op on cases of `random_configs`, for comparisons to the bit."""
+
+import random_configs
+import tensorflow as tf
+
+from cudnn_rnn_tf import native, ops
+from cudnn_rnn_tf.config import RnnConfig
+
+# These cases have enough work for several threads: few sequences share the steps, many are divided
+# among threads.
+LARGE = [
+    (1, RnnConfig("lstm", 1, 300, 280, num_proj=270)),
+    (3, RnnConfig("gru", 1, 290, 70, direction="bidirectional")),
+    (17, RnnConfig("lstm", 2, 150, 50, cell_clip=0.5)),
+    (70, RnnConfig("rnn_tanh", 2, 130, 50)),
+]
+
+
+def large_cases():
+    return [
+        random_configs.Case(index, config, 12, batch_size, index % 2 == 0, False, None)
+        for index, (batch_size, config) in enumerate(LARGE, start=2000)
+    ]
+
+
+def make(case, data, num_threads=1):
+    """Returns a compiled predictor for a case, which may have more options than a layer has."""
+    return native._native.CpuPredictor(
+        case.config.layout, data.params, case.time_major, False, num_threads
+    )
+
+
+def run(predictor, case, data):
+    outputs, states = predictor(data.inputs, data.states, case.sequence_lengths)
+    return [outputs, *states]
+
+
+def run_op(case, data):
+    lengths = case.sequence_lengths
+    outputs, states = ops.forward(
+        case.config,
+        tf.constant(data.inputs),
+        [tf.constant(state) for state in data.states],
+        tf.constant(data.params),
+        sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
+        time_major=case.time_major,
+        is_training=False,
+    )
+    return [tensor.numpy() for tensor in (outputs, *states)]
+
+
+def assert_same_bits(results, expected):
+    assert len(results) == len(expected)
+    for result, other in zip(results, expected, strict=True):
+        assert result.dtype == other.dtype
+        assert result.shape == other.shape
+        assert result.tobytes() == other.tobytes()
