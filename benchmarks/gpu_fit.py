@@ -5,9 +5,11 @@ On the GPU machine, in the root of the repository:
     python -m benchmarks.gpu_fit --output=DIR --commit=HASH
 
 leaves DIR/gpu_fit.json. Anywhere, `python -m benchmarks.gpu_fit --render --output=DIR` writes
-benchmarks/results/gpu_fit.md from it. Every measurement has a process of its own.
+benchmarks/results/gpu_fit.md from it. Every measurement has a process of its own; those of first
+steps run three at a time.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -166,6 +168,17 @@ def _run(*child: object, **environment: str) -> dict[str, Any]:
     return result
 
 
+def _first_steps(network: tuple[Any, ...]) -> dict[str, Any]:
+    """Measures the first step of a network, beside those of other networks on the same GPU."""
+    growth = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    with tempfile.TemporaryDirectory() as cache:
+        kernels = {"CUDNN_RNN_TF_KERNEL_CACHE": cache}
+        cold = _run("step", "this package", *network, **growth, **kernels)
+        warm = _run("step", "this package", *network, **growth, **kernels)
+    keras = _run("step", "Keras", *network, **growth)
+    return {"network": network, "cold": cold, "warm": warm, "keras": keras}
+
+
 def _measure(directory: pathlib.Path) -> None:
     gpu = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
@@ -181,14 +194,8 @@ def _measure(directory: pathlib.Path) -> None:
         for system in SYSTEMS
         if (system, policy) != ("Keras", "mixed_bfloat16")  # Its cuDNN op has no such kernel.
     ]
-    results["step"] = []
-    for network in NETWORKS:
-        with tempfile.TemporaryDirectory() as cache:
-            kernels = {"CUDNN_RNN_TF_KERNEL_CACHE": cache}
-            cold = _run("step", "this package", *network, **kernels)
-            warm = _run("step", "this package", *network, **kernels)
-        keras = _run("step", "Keras", *network)
-        results["step"].append({"network": network, "cold": cold, "warm": warm, "keras": keras})
+    with concurrent.futures.ThreadPoolExecutor(3) as executor:
+        results["step"] = list(executor.map(_first_steps, NETWORKS))
     (directory / "gpu_fit.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
