@@ -85,6 +85,10 @@ struct RnnProblem {
   // call.
   bool is_aligned = true;
   static constexpr size_t kAlignment = 16;
+
+  bool has_recurrent_dropout() const {
+    return is_training && spec.recurrent_dropout > 0.0f;
+  }
 };
 
 // A key that tells problems apart. It leaves out `is_aligned`, which varies

@@ -74,8 +74,11 @@ struct RnnSpec {
   // overflows, and a ParamLayout fits into the memory of any machine.
   std::string Problem() const;
 
-  // The random counter of a dropout mask has 16 bits for the layer.
+  // The random counter of a dropout mask has 16 bits for the layer. The masks
+  // of recurrent dropout have the last number, which no mask of outputs has,
+  // however many layers a network has.
   static constexpr int64_t kMaxLayers = int64_t{1} << 16;
+  static constexpr int64_t kRecurrentDropoutLayer = kMaxLayers - 1;
   // This bounds every other size, since libraries such as cuDNN take 32-bit
   // sizes.
   static constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;

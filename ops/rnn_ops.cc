@@ -183,7 +183,7 @@ cell_clip: An LSTM's cell states are clipped to [-cell_clip, cell_clip] wherever
 recurrent_dropout: The rate at which numbers of the hidden states are dropped
   before the recurrent matrices multiply them, in training only. Each gate of each
   pseudo-layer has a mask of its own, [batch, P], which stays the same in all
-  steps. Not implemented on GPUs.
+  steps. GPUs run it by the algorithm persistent only.
 algorithm: What runs the network on a GPU. persistent and resident are kernels of
   this package, the latter for inference only; standard, persist_static and
   persist_static_small_h are algorithms of cuDNN's; cudnn is the fastest of

@@ -17,7 +17,7 @@ CLASSES = ("LSTM", "GRU", "SimpleRNN")
 # The largest errors, as parts of the largest magnitude in a tensor, as in test_against_keras.py.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 FUSES_RECURRENT_DROPOUT = pytest.mark.skipif(
-    bool(tf.config.get_visible_devices("GPU")), reason="on GPUs Keras runs recurrent dropout"
+    bool(tf.config.get_visible_devices("GPU")), reason="test_gpu_recurrent_dropout.py tests GPUs"
 )
 
 
@@ -317,13 +317,23 @@ def test_a_simple_rnn_that_drops_all_states_runs_as_keras_runs_it():
 
 
 @pytest.mark.parametrize("class_name", CLASSES)
-def test_recurrent_dropout_is_keras_own_where_there_is_a_gpu(class_name, fused_calls, monkeypatch):
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [f"a {kind}"])
-    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype("float32"))
-    options = {"seed": 3, "recurrent_dropout": 0.3}
+@pytest.mark.parametrize(
+    ("capability", "dtype", "obstacle"),
+    [
+        ((8, 9), "float32", "where a GPU has a compute capability below 9.0"),
+        (None, "float32", "where a GPU has a compute capability below 9.0"),
+        ((9, 0), "float64", "in float64 where there is a GPU"),
+    ],
+)
+def test_recurrent_dropout_is_keras_own_where_a_gpu_cannot_run_it(
+    class_name, capability, dtype, obstacle, fused_calls, monkeypatch
+):
+    see_gpus(monkeypatch, capability)
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype(dtype))
+    options = {"seed": 3, "recurrent_dropout": 0.3, "dtype": dtype}
     stock = getattr(keras.layers, class_name)(6, **options)
     layer = getattr(drop_ins, class_name)(6, **options)
-    both = drop_ins.Bidirectional(getattr(drop_ins, class_name)(6, **options))
+    both = drop_ins.Bidirectional(getattr(drop_ins, class_name)(6, **options), dtype=dtype)
     for each in (stock, layer, both):
         each.build(inputs.shape)
     layer.set_weights(stock.get_weights())
@@ -333,9 +343,28 @@ def test_recurrent_dropout_is_keras_own_where_there_is_a_gpu(class_name, fused_c
         check_equal(run(layer, inputs, False, training=training), expected)
         both(inputs, training=training)
         assert bool(fused_calls) != training
-    reason = "in training as Keras runs it: recurrent_dropout=0.3 where there is a GPU"
+    reason = f"in training as Keras runs it: recurrent_dropout=0.3 {obstacle}"
     assert str(layer.runs_fused).endswith(reason)
     assert str(both.runs_fused).endswith(reason)
+
+
+def see_gpus(monkeypatch, *capabilities: tuple[int, int] | None) -> None:
+    """Makes TensorFlow say that it sees GPUs of these compute capabilities; None is unknown."""
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: list(capabilities))
+    monkeypatch.setattr(
+        tf.config.experimental,
+        "get_device_details",
+        lambda gpu: {"compute_capability": gpu} if gpu else {},
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_recurrent_dropout_runs_fused_on_newer_gpus(dtype, monkeypatch):
+    layer = drop_ins.GRU(6, recurrent_dropout=0.3, dtype=dtype)
+    see_gpus(monkeypatch, (9, 0), (12, 0))
+    assert layer.runs_fused
+    see_gpus(monkeypatch, (9, 0), (8, 0))
+    assert layer.runs_fused.reason(training=True) and not layer.runs_fused.reason(training=False)
 
 
 @pytest.mark.parametrize("class_name", ["LSTM", "GRU"])

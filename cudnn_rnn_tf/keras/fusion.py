@@ -1,6 +1,7 @@
 """Decides which of Keras's recurrent layers the fused ops run, and runs them."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,9 +82,27 @@ def _dropout_reason(layer: keras.layers.RNN) -> str:
         return f"use_cudnn=True with recurrent_dropout={rate}"
     if rate == 1 and isinstance(layer.cell, keras.layers.SimpleRNNCell):
         return f"recurrent_dropout={rate}"
-    if tf.config.get_visible_devices("GPU"):
-        return f"recurrent_dropout={rate} where there is a GPU"
+    obstacle = _obstacle_on_gpus(layer.cell.compute_dtype)
+    return f"recurrent_dropout={rate} {obstacle}" if obstacle else ""
+
+
+def _obstacle_on_gpus(dtype: str) -> str:
+    """Returns why the GPUs do not run recurrent dropout; "" if all do, or if there are none.
+
+    Only the package's own kernels do, which newer GPUs have, and which do not compute in float64.
+    """
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus and dtype == "float64":
+        return "in float64 where there is a GPU"
+    if any(_compute_capability(gpu) < (9, 0) for gpu in gpus):
+        return "where a GPU has a compute capability below 9.0"
     return ""
+
+
+@functools.cache
+def _compute_capability(gpu: Any) -> tuple[int, int]:
+    """Returns a GPU's compute capability, (0, 0) if TensorFlow does not know it."""
+    return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
 
 
 def acting_rate(cell: Any, rate: float) -> float:

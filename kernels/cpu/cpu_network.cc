@@ -83,7 +83,7 @@ template <typename T>
 void CpuNetwork<T>::DrawMasks(int64_t layer, const Group& group,
                               T* masks) const {
   const DropoutMask mask = {{seed_[0], seed_[1]},
-                            kRecurrentDropoutLayer,
+                            RnnSpec::kRecurrentDropoutLayer,
                             spec_.recurrent_dropout,
                             out_};
   const int64_t first_gate = (layer * dirs_ + group.dir) * spec_.num_gates();

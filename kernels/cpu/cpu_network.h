@@ -202,7 +202,7 @@ class CpuNetwork {
   // may be `from`.
   void DropOut(int64_t layer, const T* from, T* to, Schedule* schedule) const;
   bool has_recurrent_dropout() const {
-    return problem_.is_training && spec_.recurrent_dropout > 0.0f;
+    return problem_.has_recurrent_dropout();
   }
   // Takes an array [num_gates, strand_size, h_stride] for a group: either its
   // masks of recurrent dropout or its states multiplied by these masks.

@@ -17,15 +17,13 @@ namespace cudnn_rnn_tf {
 //
 // Recurrent dropout has a mask for the states that each recurrent matrix reads.
 // These masks are those of a [L * D, num_gates, B, P] array, with
-// kRecurrentDropoutLayer as their layer. No mask of outputs has this number,
-// however many layers a network has.
+// RnnSpec::kRecurrentDropoutLayer as their layer.
 struct DropoutMask {
   uint64_t seed[2];
   int64_t layer;
   float rate;
   int64_t width;  // D * P for outputs, P for states.
 };
-inline constexpr int64_t kRecurrentDropoutLayer = RnnSpec::kMaxLayers - 1;
 
 // Writes to = from * mask / (1 - rate) for row `step` of the array, seen as
 // rows of `width` elements. `from` may be `to`.

@@ -35,6 +35,14 @@ cublasStatus_t cublasGemmEx_64(
     cudaDataType_t type_a, int64_t lda, const void* b, cudaDataType_t type_b,
     int64_t ldb, const void* beta, void* c, cudaDataType_t type_c, int64_t ldc,
     cublasComputeType_t compute_type, cublasGemmAlgo_t algorithm);
+cublasStatus_t cublasGemmStridedBatchedEx_64(
+    cublasHandle_t handle, cublasOperation_t trans_a, cublasOperation_t trans_b,
+    int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
+    cudaDataType_t type_a, int64_t lda, long long int stride_a, const void* b,
+    cudaDataType_t type_b, int64_t ldb, long long int stride_b,
+    const void* beta, void* c, cudaDataType_t type_c, int64_t ldc,
+    long long int stride_c, int64_t batch_count,
+    cublasComputeType_t compute_type, cublasGemmAlgo_t algorithm);
 
 }  // extern "C"
 

@@ -49,20 +49,25 @@ GpuBackend::~GpuBackend() {
 }
 
 RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
-  if (problem.is_training && problem.spec.recurrent_dropout > 0.0f) {
-    // With recurrent dropout, each gate's recurrent matrix reads h through a
-    // mask of its own. cuDNN and the persistent kernels multiply all gates'
-    // matrices by the same h.
-    return {RnnStatus::Code::kUnimplemented,
-            "recurrent_dropout is implemented on CPUs only; on a GPU use "
-            "keras.layers or cudnn_rnn_tf.keras, or run the op on the CPU"};
+  // With recurrent dropout, each gate's recurrent matrix reads h through a mask
+  // of its own. cuDNN multiplies all gates' matrices by the same h.
+  const bool needs_persistent = problem.has_recurrent_dropout();
+  if (needs_persistent && problem.algorithm != RnnAlgorithm::kAuto &&
+      problem.algorithm != RnnAlgorithm::kPersistent) {
+    return {
+        RnnStatus::Code::kUnimplemented,
+        std::string("the algorithm ") +
+            kRnnAlgorithmNames[static_cast<int>(problem.algorithm)] +
+            " cannot run recurrent_dropout in training; auto and persistent "
+            "can"};
   }
   if (std::exchange(has_chosen_, true)) return {};
   const bool is_backward = reserve_space > 0;
   const bool is_pinned =
-      is_backward ? reserve_space % kReserveMultiple ==
-                        static_cast<size_t>(RnnAlgorithm::kPersistent)
-                  : problem.algorithm == RnnAlgorithm::kPersistent;
+      needs_persistent ||
+      (is_backward ? reserve_space % kReserveMultiple ==
+                         static_cast<size_t>(RnnAlgorithm::kPersistent)
+                   : problem.algorithm == RnnAlgorithm::kPersistent);
   if (!is_pinned && (is_backward || problem.algorithm != RnnAlgorithm::kAuto)) {
     return {};
   }
@@ -71,10 +76,16 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   if (status.ok()) {
     status = persistent::Network::Plan(problem, allow_tf32_, &cycles);
   }
+  if (!status.ok() && needs_persistent) {
+    status.message +=
+        ". In training with recurrent_dropout, a GPU has no other algorithm; "
+        "use cudnn_rnn_tf.keras or keras.layers, or run the op on the CPU";
+  }
   if (!status.ok()) return is_pinned ? status : RnnStatus();
   if (!is_pinned && IsForCudnn(problem, cycles)) return {};
   persistent::Network network;
-  status = persistent::Network::Create(problem, is_backward, &network);
+  status =
+      persistent::Network::Create(problem, allow_tf32_, is_backward, &network);
   if (status.ok()) {
     network_ = network;
   } else if (is_pinned) {

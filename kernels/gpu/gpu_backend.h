@@ -24,6 +24,8 @@ namespace cudnn_rnn_tf {
 //                        of a few sequences of full length, for which it
 //                        measures `resident` among other algorithms
 //   all others           the cuDNN backend
+// In training with recurrent dropout, which cuDNN lacks, `auto` always runs the
+// persistent kernels, and all others are an error.
 class GpuBackend : public RnnBackend {
  public:
   GpuBackend(CudnnResources resources, const CudnnOptions& options);

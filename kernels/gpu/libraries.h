@@ -111,12 +111,13 @@ namespace cudnn_rnn_tf {
   F(cuLaunchKernelEx)                \
   F(cuPointerGetAttribute)
 
-#define CRNN_CUBLAS_FUNCTIONS(F) \
-  F(cublasCreate_v2)             \
-  F(cublasDestroy_v2)            \
-  F(cublasGemmEx_64)             \
-  F(cublasGetStatusString)       \
-  F(cublasSetStream_v2)          \
+#define CRNN_CUBLAS_FUNCTIONS(F)   \
+  F(cublasCreate_v2)               \
+  F(cublasDestroy_v2)              \
+  F(cublasGemmEx_64)               \
+  F(cublasGemmStridedBatchedEx_64) \
+  F(cublasGetStatusString)         \
+  F(cublasSetStream_v2)            \
   F(cublasSetWorkspace_v2)
 
 #define CRNN_NVRTC_FUNCTIONS(F) \
@@ -220,6 +221,13 @@ inline cudaDataType_t CudaType(RnnDataType dtype) {
   return dtype == RnnDataType::kFloat32   ? CUDA_R_32F
          : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
                                           : CUDA_R_16BF;
+}
+
+// Returns how cuBLAS computes products of such a type.
+inline cublasComputeType_t ComputeType(RnnDataType dtype, bool allow_tf32) {
+  return dtype == RnnDataType::kFloat32 && allow_tf32
+             ? CUBLAS_COMPUTE_32F_FAST_TF32
+             : CUBLAS_COMPUTE_32F;
 }
 
 // Converts a driver call's result to a status; `what` completes "CUDA failed

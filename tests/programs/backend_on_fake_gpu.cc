@@ -28,7 +28,7 @@ RnnAlgorithm measured, broken;
 size_t last_run;  // An algorithm's number.
 // Earlier work in the stream has failed; somebody is capturing the stream.
 bool has_failed = false, is_captured = false;
-bool has_memory = true, refuses_graphs = false;
+bool has_memory = true, refuses_graphs = false, has_plan = false;
 int fills_to_come = 0;  // This many succeed before one fails.
 // Counts of passes that were launched call by call and as graphs, of
 // allocations, and of instantiations.
@@ -95,13 +95,18 @@ Choice MeasureChoice(CudnnSession*, CudnnConfiguration*,
   return choice;
 }
 
-// This takes the place of persistent/, with kernels that run no problem.
+// This takes the place of persistent/, with kernels that run no problem unless
+// `has_plan` is true.
 namespace persistent {
 
-RnnStatus Network::Plan(const RnnProblem&, bool, double*) {
+RnnStatus Network::Plan(const RnnProblem&, bool, double* cycles) {
+  *cycles = 0.0;
+  if (has_plan) return {};
   return {RnnStatus::Code::kUnimplemented, "no plan"};
 }
-RnnStatus Network::Create(const RnnProblem&, bool, Network*) { return {}; }
+RnnStatus Network::Create(const RnnProblem&, bool, bool, Network*) {
+  return {};
+}
 size_t Network::reserve_size() const { return 0; }
 size_t Network::forward_workspace_size() const { return 0; }
 size_t Network::backward_workspace_size() const { return 0; }
@@ -260,31 +265,46 @@ void CheckFailures(unsigned seed) {
   run_all("after a failure", is_given_up ? RnnAlgorithm::kStandard : measured);
 }
 
-// With any algorithm, a GPU refuses recurrent dropout in training, and says so.
+// In training with recurrent dropout, the persistent kernels run or there is an
+// error that says so.
 void CheckRecurrentDropout() {
   broken = RnnAlgorithm::kAuto;
-  for (int algorithm = 0; algorithm < kNumRnnAlgorithms; ++algorithm) {
-    for (const bool is_training : {false, true}) {
-      RnnProblem problem;
-      problem.batch_size = 3000000;  // Makes a configuration of its own.
-      problem.spec.recurrent_dropout = 0.5f;
-      problem.algorithm = static_cast<RnnAlgorithm>(algorithm);
-      problem.is_training = is_training;
-      const bool is_refused =
-          is_training || problem.algorithm == RnnAlgorithm::kPersistent;
-      RnnBufferSizes sizes;
-      RnnStatus status = GpuBackend(ResourcesOf(0), CudnnOptions())
-                             .BufferSizes(problem, &sizes);
-      Check(status.ok() != is_refused, "a forward pass");
-      if (!is_training) continue;
-      Check(status.code == RnnStatus::Code::kUnimplemented &&
-                status.message.find("recurrent_dropout") != std::string::npos,
-            "the refusal");
+  for (int i = 0; i < 4 * kNumRnnAlgorithms; ++i) {
+    RnnProblem problem;
+    problem.batch_size = 3000000;  // Makes a configuration of its own.
+    problem.spec.recurrent_dropout = 0.5f;
+    problem.algorithm = static_cast<RnnAlgorithm>(i / 4);
+    problem.is_training = i / 2 % 2 == 1;
+    has_plan = i % 2 == 1;
+    const bool is_pinned = problem.algorithm == RnnAlgorithm::kPersistent;
+    const bool may_be_ours =
+        is_pinned || problem.algorithm == RnnAlgorithm::kAuto;
+    const bool is_refused = problem.is_training ? !has_plan || !may_be_ours
+                                                : !has_plan && is_pinned;
+    RnnBufferSizes sizes;
+    RnnStatus status =
+        GpuBackend(ResourcesOf(0), CudnnOptions()).BufferSizes(problem, &sizes);
+    Check(status.ok() != is_refused, "a forward pass");
+    if (!problem.is_training) continue;
+    // The number of the algorithm is the rest of the reserve space's size.
+    const auto expected = static_cast<size_t>(RnnAlgorithm::kPersistent);
+    const auto check = [&] {
+      Check(is_refused ? status.code == RnnStatus::Code::kUnimplemented &&
+                             status.message.find("recurrent_dropout") !=
+                                 std::string::npos
+                       : sizes.reserve_space == expected,
+            "the refusal or the size");
+    };
+    check();
+    // A reserve space that another algorithm left is found to be wrong.
+    for (const size_t reserve_space : {size_t{256}, expected}) {
+      sizes = {};
       status = GpuBackend(ResourcesOf(0), CudnnOptions())
-                   .BackwardBufferSizes(problem, 256, &sizes);
-      Check(status.code == RnnStatus::Code::kUnimplemented, "a backward pass");
+                   .BackwardBufferSizes(problem, reserve_space, &sizes);
+      check();
     }
   }
+  has_plan = false;
 }
 
 // If no replay can be made, only kFewAttempts of kManyUses uses may try it.

@@ -41,7 +41,7 @@ using Barrier = unsigned long long;
 struct Dim {
   unsigned int x = 0, y = 0;
 };
-inline Dim blockIdx, threadIdx, gridDim;
+inline Dim blockIdx, threadIdx, blockDim, gridDim;
 
 inline Word __float_as_uint(float value) {
   Word word;

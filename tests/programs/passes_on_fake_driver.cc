@@ -44,8 +44,10 @@ GpuLibraries FakeLibraries() {
 // This takes the place of kernels/gpu/persistent/network.cc.
 namespace persistent {
 
-RnnStatus Network::Create(const RnnProblem& problem, bool, Network* network) {
+RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32, bool,
+                          Network* network) {
   network->problem_ = problem;
+  network->allows_tf32_ = allow_tf32;
   return {};
 }
 
@@ -72,8 +74,13 @@ struct Passes {
   void Use(int64_t time, Pass pass = Pass::kForward, bool may_make = true) {
     RnnProblem problem;
     problem.max_time = time;
+    Use(problem, pass, may_make, /*allow_tf32=*/true);
+  }
+  void Use(const RnnProblem& problem, Pass pass, bool may_make,
+           bool allow_tf32) {
     persistent::Network network;
-    persistent::Network::Create(problem, pass == Pass::kBackward, &network);
+    persistent::Network::Create(problem, allow_tf32, pass == Pass::kBackward,
+                                &network);
     std::string why;
     const bool fails = captures_fail || launches_fail;
     const int64_t before = num_direct + (fails ? 0 : num_launches);
@@ -109,6 +116,28 @@ void CheckFailures(bool in_capture) {
   Check(num_launches - launches > 800, "a failure passes");
 }
 
+// With recurrent dropout, a pass has several kernels for each step, and a graph
+// of many steps would take much memory.
+void CheckRecurrentDropout() {
+  Passes passes;
+  RnnProblem problem;
+  problem.spec.recurrent_dropout = 0.5f;
+  problem.spec.num_layers = 2;
+  const auto use = [&](int64_t time, bool allow_tf32) {
+    problem.max_time = time;
+    for (int i = 0; i < 5; ++i) {
+      passes.Use(problem, Pass::kForward, /*may_make=*/true, allow_tf32);
+    }
+  };
+  use(10000, true);
+  Check(num_direct == 5 && num_captures == 0, "a long pass is direct");
+  use(100, true);
+  Check(num_direct == 6 && num_captures == 2, "a short pass is replayed");
+  // The same problem without TF32 is another pass.
+  use(100, false);
+  Check(num_direct == 7 && num_captures == 4, "TF32 may be switched off");
+}
+
 // Passes that push each other out are not captured in turn.
 void CheckManyShapes(unsigned seed) {
   std::mt19937 random(seed);
@@ -133,6 +162,7 @@ void CheckManyShapes(unsigned seed) {
 int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckFirstUses();
+    cudnn_rnn_tf::CheckRecurrentDropout();
     cudnn_rnn_tf::CheckFailures(seed % 2 == 0);
     cudnn_rnn_tf::CheckManyShapes(seed);
   });

@@ -262,6 +262,26 @@ struct BackwardArguments {
   BackwardDirection direction[2];
 };
 
+// What the steps of a layer share if each of them is enqueued on its own. B is
+// the number of sequences, D that of directions, G that of gates.
+struct StepBuffers {
+  // [D, B, H]. Bit g is 0 where the mask of gate g drops the number of h.
+  unsigned char* masks;
+  // [D, G, B, H], what the recurrent matrices are multiplied by: in the forward
+  // pass the masked h, in the backward pass the gradients of the gates' inputs.
+  void* operands;
+  // [D, G, B, H], the products of the step before.
+  const float* products;
+  // [D, B, H]. In the forward pass, h after the step before. In the backward
+  // pass, the gradient that reaches the state before without passing a gate:
+  // that of an LSTM's c or of a GRU's h.
+  float* carried;
+  int units, directions;
+  float scale;  // Numbers that are not dropped are multiplied by it.
+  // A random word below this drops its number.
+  unsigned int threshold;
+};
+
 }  // namespace persistent
 }  // namespace cudnn_rnn_tf
 

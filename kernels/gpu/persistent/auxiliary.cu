@@ -2,54 +2,10 @@
 //
 // Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16. Rows
 // are steps of sequences, as in Sequences.
-#include "arguments.h"
-#include "device.cuh"
+#include "elementwise.cuh"
 
 using cudnn_rnn_tf::persistent::HostLengths;
 using cudnn_rnn_tf::persistent::Sequences;
-
-namespace {
-
-using Index = long long;
-
-__device__ Index FirstIndex() {
-  return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-__device__ Index IndexStep() {
-  return static_cast<Index>(gridDim.x) * blockDim.x;
-}
-
-struct Step {
-  int time, b;
-};
-__device__ Step StepOfRow(const Sequences& all, Index row) {
-  return all.batch_stride == 1 ? Step{static_cast<int>(row / all.batch),
-                                      static_cast<int>(row % all.batch)}
-                               : Step{static_cast<int>(row % all.steps),
-                                      static_cast<int>(row / all.steps)};
-}
-
-struct Words4 {
-  Word word[4];
-};
-
-// Philox 4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy
-// as 1, 2, 3", 2011), as the CPU backend has it.
-__device__ Words4 Philox(Words4 counter, Word key0, Word key1) {
-  for (int round = 0; round < 10; ++round) {
-    const Word high0 = __umulhi(0xD2511F53, counter.word[0]);
-    const Word low0 = 0xD2511F53 * counter.word[0];
-    const Word high1 = __umulhi(0xCD9E8D57, counter.word[2]);
-    const Word low1 = 0xCD9E8D57 * counter.word[2];
-    counter = {{high1 ^ counter.word[1] ^ key0, low1,
-                high0 ^ counter.word[3] ^ key1, low0}};
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  return counter;
-}
-
-}  // namespace
 
 extern "C" __global__ void store_lengths(const HostLengths lengths, int count,
                                          long long* to) {
@@ -95,9 +51,8 @@ extern "C" __global__ void order_sequences(const long long* given, int batch,
   order[place] = b;
 }
 
-// Multiplies `values`, [rows, width], by the dropout mask of a layer. An
-// element's random word is a function of the seeds, the layer and the element's
-// place among [time, batch, width]; below `threshold` it drops the element.
+// Multiplies `values`, [rows, width], by the dropout mask of a layer, which is
+// [time, batch, width].
 extern "C" __global__ void apply_dropout(Sequences all, Index count, int width,
                                          int layer,
                                          const unsigned long long* seed,
@@ -109,15 +64,9 @@ extern "C" __global__ void apply_dropout(Sequences all, Index count, int width,
         (static_cast<unsigned long long>(step.time) * all.batch + step.b) *
             width +
         i % width;
-    const unsigned long long group = element / 4;
-    const Words4 words = Philox(
-        {{static_cast<Word>(group),
-          static_cast<Word>(group >> 32) | static_cast<Word>(layer) << 16,
-          static_cast<Word>(seed[1]), static_cast<Word>(seed[1] >> 32)}},
-        static_cast<Word>(seed[0]), static_cast<Word>(seed[0] >> 32));
     const float value = ToFloat(values[i]);
-    values[i] =
-        FromFloat(words.word[element % 4] < threshold ? 0.0f : value * scale);
+    values[i] = FromFloat(
+        IsDropped(seed, layer, element, threshold) ? 0.0f : value * scale);
   }
 }
 

@@ -7,30 +7,14 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
-#include "arguments.h"
-#include "device.cuh"
+#include "cells.cuh"
 
 using cudnn_rnn_tf::persistent::Part;
-using cudnn_rnn_tf::persistent::Sequences;
 using cudnn_rnn_tf::persistent::Shape;
 
-#if defined(IS_LSTM)
-constexpr int kGates = 4, kSlots = 4;
-#elif defined(IS_GRU)
-constexpr int kGates = 3, kSlots = 4;
-#else
-constexpr int kGates = 1, kSlots = 1;
-#endif
 // A unit has four rows in the products, one for each slot. Rows without a gate
 // are zero.
 constexpr int kProductSlots = 4;
-
-// The slot of a gate's other side. A GRU's candidate keeps its input side and
-// its recurrent side in two slots, since the reset gate multiplies the latter
-// alone; other gates have one slot for both.
-CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
-  return kGates == 3 && gate == 2 ? 3 : gate;
-}
 
 constexpr int kItems = sizeof(Word) / sizeof(Item);
 constexpr Shape kShape = {NUM_UNITS,      kItems,  TEAM,   IS_CLUSTER,
@@ -81,33 +65,5 @@ static __device__ int FirstRowOf(int share) {
   const int teams = gridDim.x / TEAM, team = blockIdx.x / TEAM;
   return (share * teams + (share % 2 == 0 ? team : teams - 1 - team)) * kRows;
 }
-
-// The sequence in a row of a team, and the places of its steps.
-struct Sequence {
-  int b = -1;  // -1 if there is none.
-  int length = 0;
-  bool is_invalid = false;
-
-  __device__ Sequence(const Sequences& all, int row) {
-    if (row >= all.batch) return;
-    b = all.order == nullptr ? row : all.order[row];
-    length = all.lengths == nullptr ? all.steps : all.lengths[b];
-    if (length < 0) {
-      length = 0;
-      is_invalid = true;
-    }
-  }
-  // Makes this a row without a sequence.
-  __device__ void Clear() {
-    b = -1;
-    length = 0;
-  }
-  // The row of a step in the buffers. Steps are counted in the order of
-  // reading.
-  __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {
-    const int time = is_reversed ? length - 1 - step : step;
-    return time * all.time_stride + b * all.batch_stride;
-  }
-};
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_

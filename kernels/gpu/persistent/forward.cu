@@ -64,33 +64,6 @@ static __device__ Chunk Gather(float h, int lane) {
   return chunk;
 }
 
-// Computes a cell's step. `inputs` are added to `sums`, the recurrent products;
-// those of a GRU's candidate are on the recurrent side in slot 2 and on the
-// input side in slot 3. `gates` are set to what a backward pass reads.
-static __device__ void ComputeCell(const float* sums, const float* inputs,
-                                   float* h, float* c, float* gates) {
-#if defined(IS_LSTM)
-  gates[0] = Sigmoid(sums[0] + inputs[0]);
-  gates[1] = Sigmoid(sums[1] + inputs[1]);
-  gates[2] = Tanh(sums[2] + inputs[2]);
-  gates[3] = Sigmoid(sums[3] + inputs[3]);
-  *c = gates[1] * *c + gates[0] * gates[2];
-  *h = gates[3] * Tanh(*c);
-#elif defined(IS_GRU)
-  gates[0] = Sigmoid(sums[0] + inputs[0]);
-  gates[1] = Sigmoid(sums[1] + inputs[1]);
-  gates[3] = sums[2] + inputs[2];
-  gates[2] = Tanh(inputs[3] + gates[0] * gates[3]);
-  *h = gates[2] + gates[1] * (*h - gates[2]);
-#elif defined(IS_TANH)
-  *h = gates[0] = Tanh(sums[0] + inputs[0]);
-#else
-  // The comparison is false for NaN, which therefore stays NaN.
-  const float sum = sums[0] + inputs[0];
-  *h = gates[0] = sum < 0.0f ? 0.0f : sum;
-#endif
-}
-
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     forward(const ForwardArguments all) {
   const Sequences& sequences = all.sequences;

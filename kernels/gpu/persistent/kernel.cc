@@ -11,25 +11,11 @@
 #include <vector>
 
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/persistent/launch.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
-
-constexpr int kAuxiliaryThreads = 256, kMaxAuxiliaryBlocks = 2048;
-
-const char* TypeMacro(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
-         : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
-                                          : "IS_BFLOAT16";
-}
-
-const char* ModeMacro(RnnMode mode) {
-  return mode == RnnMode::kLstm      ? "IS_LSTM"
-         : mode == RnnMode::kGru     ? "IS_GRU"
-         : mode == RnnMode::kRnnTanh ? "IS_TANH"
-                                     : "IS_RELU";
-}
 
 RnnStatus Attribute(CUdevice device, CUdevice_attribute attribute, int* value) {
   return CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
@@ -347,30 +333,6 @@ RnnStatus Kernel::EnqueueParts(CUstream stream, int teams, int num_dirs,
   return {};
 }
 
-namespace {
-
-RnnStatus Launch(CUkernel kernel, CUstream stream, int64_t blocks,
-                 unsigned int threads_x, unsigned int threads_y,
-                 void** parameters) {
-  return CudaStatus(Gpu().cuda.cuLaunchKernel(
-                        reinterpret_cast<CUfunction>(kernel),
-                        static_cast<unsigned int>(blocks), 1, 1, threads_x,
-                        threads_y, 1, 0, stream, parameters, nullptr),
-                    "launch a kernel");
-}
-
-// Launches one thread for each number, up to a limit; beyond it, threads take
-// several numbers each.
-RnnStatus LaunchOver(CUkernel kernel, CUstream stream, int64_t count,
-                     void** parameters) {
-  const int64_t blocks =
-      std::clamp<int64_t>((count + kAuxiliaryThreads - 1) / kAuxiliaryThreads,
-                          1, kMaxAuxiliaryBlocks);
-  return Launch(kernel, stream, blocks, kAuxiliaryThreads, 1, parameters);
-}
-
-}  // namespace
-
 RnnStatus Auxiliary::Get(RnnDataType dtype, Auxiliary* kernels) {
   using Known = std::map<std::pair<CUdevice, RnnDataType>, Auxiliary>;
   // The map is never destroyed, since threads may run until the process ends.
@@ -474,7 +436,7 @@ RnnStatus Auxiliary::TransposeSteps(CUstream stream, const Sequences& sequences,
   void* parameters[] = {&all, &rows, &width, &pitch, &from, &to};
   const int64_t tiles = ((rows + 31) / 32) * ((width + 31) / 32);
   return Launch(transpose_, stream,
-                std::min<int64_t>(tiles, kMaxAuxiliaryBlocks), 32, 8,
+                std::min<int64_t>(tiles, kMaxBlocksOfNumbers), 32, 8,
                 parameters);
 }
 
@@ -500,9 +462,9 @@ RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
                    time_major ? batch : 1,
                    time_major ? 1 : steps};
   void* parameters[] = {&all, &mask, &lengths};
-  constexpr int kSequences = kAuxiliaryThreads / 32;
+  constexpr int kSequences = kThreadsOfNumbers / 32;
   return Launch(kernel, stream, (batch + kSequences - 1) / kSequences,
-                kAuxiliaryThreads, 1, parameters);
+                kThreadsOfNumbers, 1, parameters);
 }
 
 }  // namespace persistent

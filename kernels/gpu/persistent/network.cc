@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,15 +46,28 @@ KernelChoice ChoiceOf(const RnnProblem& problem, bool is_backward) {
           1};
 }
 
+Sequences WithoutLengths(Sequences sequences) {
+  sequences.lengths = sequences.order = nullptr;
+  return sequences;
+}
+
 bool UsesDropout(const RnnProblem& problem) {
   return problem.is_training && problem.spec.dropout > 0.0f &&
          problem.spec.num_layers > 1;
 }
 
+bool UsesSeed(const RnnProblem& problem) {
+  return UsesDropout(problem) || problem.has_recurrent_dropout();
+}
+
 RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
   const RnnSpec& spec = problem.spec;
   if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
-  if (problem.dtype == RnnDataType::kFloat32 && !allow_tf32) {
+  // cuBLAS computes all products of a step with recurrent dropout, in float32
+  // too. The persistent kernels have tensor cores do it.
+  if (problem.has_recurrent_dropout()) {
+    CRNN_RETURN_IF_ERROR(StepLoop::Check(problem));
+  } else if (problem.dtype == RnnDataType::kFloat32 && !allow_tf32) {
     return Unsupported("float32 where TF32 is not allowed");
   }
   if (spec.num_proj > 0) return Unsupported("projections");
@@ -87,7 +101,7 @@ struct Network::Reserve {
       lengths = arena->Take<int>(network.problem_.batch_size);
       order = arena->Take<int>(network.problem_.batch_size);
     }
-    if (UsesDropout(network.problem_)) seed = arena->Take<uint64_t>(2);
+    if (UsesSeed(network.problem_)) seed = arena->Take<uint64_t>(2);
     for (int64_t l = 0; l < spec.num_layers; ++l) {
       Layer layer;
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
@@ -113,6 +127,7 @@ struct Network::Reserve {
 struct Network::ForwardWorkspace {
   void* blas;
   void* ring;
+  std::optional<StepLoop::Memory> steps;
   int64_t* given = nullptr;
   int* lengths = nullptr;
   int* order = nullptr;
@@ -123,6 +138,9 @@ struct Network::ForwardWorkspace {
     const bool has_lengths = network.problem_.has_sequence_lengths;
     blas = arena->Take<char>(kBlasBytes);
     ring = arena->Take<char>(network.RingBytes());
+    if (network.problem_.has_recurrent_dropout()) {
+      steps.emplace(network.problem_, arena);
+    }
     if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
     if (network.problem_.is_training) return;
     if (has_lengths) {
@@ -146,6 +164,9 @@ struct Network::ForwardWorkspace {
 struct Network::BackwardWorkspace {
   void* blas;
   void* ring;
+  std::optional<StepLoop::Memory> steps;
+  // The states before each step as a gate reads them; gates use it by turns.
+  void* masked_h = nullptr;
   std::array<float*, kMaxDirs> bias_sums = {};
   // The gradients of layers' outputs; layers use the two by turns.
   std::array<char*, 2> gradients = {};
@@ -157,10 +178,13 @@ struct Network::BackwardWorkspace {
     const RnnSpec& spec = network.spec_;
     blas = arena->Take<char>(kBlasBytes);
     ring = arena->Take<char>(network.RingBytes());
+    if (network.problem_.has_recurrent_dropout()) {
+      steps.emplace(network.problem_, arena);
+      masked_h = arena->Take<char>(network.StepsBytes(spec.num_units));
+    }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      bias_sums[d] =
-          arena->Take<float>(network.teams_ * network.kernel_.shape().rows() *
-                             network.slots_ * spec.num_units);
+      bias_sums[d] = arena->Take<float>(network.BiasRows() * network.slots_ *
+                                        spec.num_units);
     }
     for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
       gradients[i] =
@@ -211,6 +235,10 @@ RnnStatus Network::Plan(const RnnProblem& problem, bool allow_tf32,
                         double* cycles) {
   CRNN_RETURN_IF_ERROR(CheckProblem(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(CheckDevice());
+  *cycles = 0.0;
+  // No other kernels on a GPU have recurrent dropout, so the time that it takes
+  // does not matter.
+  if (problem.has_recurrent_dropout()) return {};
   KernelChoice choice;
   CRNN_RETURN_IF_ERROR(ChooseKernel(problem, false, &choice, cycles));
   if (!problem.is_training) return {};
@@ -221,13 +249,18 @@ RnnStatus Network::Plan(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
-RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
-                          Network* network) {
+RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
+                          bool is_backward, Network* network) {
   network->problem_ = problem;
   network->spec_ = problem.spec;
   network->item_ = static_cast<int64_t>(SizeOf(problem.dtype));
   network->rows_ = problem.max_time * problem.batch_size;
   network->slots_ = problem.spec.num_gates() > 1 ? 4 : 1;
+  network->allows_tf32_ = allow_tf32;
+  CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
+  if (problem.has_recurrent_dropout()) {
+    return StepLoop::Get(problem, allow_tf32, &network->loop_);
+  }
   KernelChoice choice;
   double cycles = 0.0;
   CRNN_RETURN_IF_ERROR(ChooseKernel(problem, is_backward, &choice, &cycles));
@@ -238,7 +271,6 @@ RnnStatus Network::Create(const RnnProblem& problem, bool is_backward,
   } else {
     CRNN_RETURN_IF_ERROR(Kernel::Get(choice, &network->kernel_));
   }
-  CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
   const int64_t rows = network->kernel_.shape().rows();
   network->teams_ = static_cast<int>((problem.batch_size + rows - 1) / rows);
   return {};
@@ -250,7 +282,15 @@ int Network::AtOnce() const {
 }
 
 size_t Network::RingBytes() const {
-  return kernel_.ring_bytes(teams_, AtOnce());
+  return problem_.has_recurrent_dropout()
+             ? 0
+             : kernel_.ring_bytes(teams_, AtOnce());
+}
+
+int Network::BiasRows() const {
+  return problem_.has_recurrent_dropout()
+             ? static_cast<int>(problem_.batch_size)
+             : teams_ * kernel_.shape().rows();
 }
 
 size_t Network::StepsBytes(int64_t width) const {
@@ -338,9 +378,7 @@ RnnStatus Network::Multiply(const Handles& handles, bool transposes_a,
           handles.blas, transposes_b ? CUBLAS_OP_T : CUBLAS_OP_N,
           transposes_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, type, ldb,
           a, type, lda, &beta, c, type, ldc,
-          problem_.dtype == RnnDataType::kFloat32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                  : CUBLAS_COMPUTE_32F,
-          CUBLAS_GEMM_DEFAULT),
+          ComputeType(problem_.dtype, allows_tf32_), CUBLAS_GEMM_DEFAULT),
       "multiply");
 }
 
@@ -350,7 +388,7 @@ RnnStatus Network::Prepare(CUstream stream,
   Arena reserve_arena(buffers.reserve_space);
   const ForwardWorkspace workspace(*this, &workspace_arena);
   const Reserve reserve(*this, &reserve_arena);
-  if (UsesDropout(problem_)) {
+  if (UsesSeed(problem_)) {
     CRNN_RETURN_IF_ERROR(
         auxiliary_.StoreSeed(stream, buffers.seed, reserve.seed));
   }
@@ -450,7 +488,10 @@ RnnStatus Network::Forward(const Handles& handles,
         direction.last_c = At(buffer(kOutputC), state);
       }
     }
-    if (!is_stack_ || is_last) {
+    if (workspace.steps) {
+      CRNN_RETURN_IF_ERROR(
+          loop_.Forward(handles, *workspace.steps, l, reserve.seed, arguments));
+    } else if (!is_stack_ || is_last) {
       CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, teams_, AtOnce(),
                                            workspace.ring, &arguments));
     }
@@ -494,21 +535,39 @@ RnnStatus Network::MultiplySteps(const Handles& handles, int64_t m, int64_t n,
 }
 
 // The gradient of the recurrent side of a GRU's candidate is in the slot after
-// the gates.
+// the gates. Neighbouring gates whose matrices read the same numbers share a
+// product.
 RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
+                                            const BackwardWorkspace& workspace,
                                             const ParamLayout::PseudoLayer& at,
-                                            const void* gates,
-                                            const StepsOperand& previous_h,
+                                            int64_t d,
+                                            const BackwardArguments& arguments,
                                             void* params_backprop) const {
-  const int64_t units = spec_.num_units;
-  const int64_t neighbours = spec_.is_gru() ? 2 : spec_.num_gates();
-  CRNN_RETURN_IF_ERROR(
-      MultiplySteps(handles, neighbours * units, units, gates, previous_h,
-                    At(params_backprop, at.recurrent_weights)));
-  if (!spec_.is_gru()) return {};
-  return MultiplySteps(
-      handles, units, units, At(gates, 3 * units), previous_h,
-      At(params_backprop, at.recurrent_weights + 2 * units * units));
+  const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
+  const BackwardDirection& direction = arguments.direction[d];
+  StepsOperand operand = {};
+  for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
+    const int64_t slot = spec_.is_gru() && gate == 2 ? 3 : gate;
+    if (workspace.steps) {
+      count = 1;
+      CRNN_RETURN_IF_ERROR(loop_.MaskStates(
+          handles.stream, *workspace.steps, arguments.sequences, d, gate,
+          direction.previous_h, workspace.masked_h));
+    } else {
+      count = spec_.is_gru() && gate == 0 ? 2 : num_gates - gate;
+    }
+    if (gate == 0 || workspace.steps) {
+      CRNN_RETURN_IF_ERROR(MakeOperand(
+          handles.stream, WithoutLengths(arguments.sequences), units,
+          workspace.steps ? workspace.masked_h : direction.previous_h,
+          workspace.operand, &operand));
+    }
+    CRNN_RETURN_IF_ERROR(MultiplySteps(
+        handles, count * units, units, At(direction.gates, slot * units),
+        operand,
+        At(params_backprop, at.recurrent_weights + gate * units * units)));
+  }
+  return {};
 }
 
 RnnStatus Network::Backward(const Handles& handles,
@@ -555,9 +614,12 @@ RnnStatus Network::Backward(const Handles& handles,
         direction.first_c_backprop = At(buffer(kInputCBackprop), state);
       }
     }
-    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, teams_,
-                                         static_cast<int>(num_dirs),
-                                         workspace.ring, &arguments));
+    CRNN_RETURN_IF_ERROR(workspace.steps
+                             ? loop_.Backward(handles, *workspace.steps, l,
+                                              reserve.seed, arguments)
+                             : kernel_.Enqueue(handles.stream, teams_,
+                                               static_cast<int>(num_dirs),
+                                               workspace.ring, &arguments));
 
     // The gradient of the inputs goes to the layer below, or to the caller.
     void* const input_backprop =
@@ -583,13 +645,11 @@ RnnStatus Network::Backward(const Handles& handles,
     }
 
     // Padding in the caller's input may hold anything; ours holds zeros.
-    Sequences without_padding = sequences;
-    without_padding.lengths = nullptr;
-    StepsOperand operand;
+    StepsOperand operand = {};
     if (spec_.has_input_weights(l)) {
       CRNN_RETURN_IF_ERROR(MakeOperand(
-          handles.stream, l == 0 ? sequences : without_padding, input_size,
-          l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
+          handles.stream, l == 0 ? sequences : WithoutLengths(sequences),
+          input_size, l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
           workspace.operand, &operand));
     }
     for (int64_t d = 0; d < num_dirs && spec_.has_input_weights(l); ++d) {
@@ -601,21 +661,17 @@ RnnStatus Network::Backward(const Handles& handles,
     for (int64_t d = 0; d < num_dirs; ++d) {
       const ParamLayout::PseudoLayer& at =
           layout.pseudo_layer(l * num_dirs + d);
-      CRNN_RETURN_IF_ERROR(MakeOperand(handles.stream, without_padding, units,
-                                       kept.previous_h[d], workspace.operand,
-                                       &operand));
       CRNN_RETURN_IF_ERROR(BackwardRecurrentWeights(
-          handles, at, kept.gates[d], operand, buffer(kParamsBackprop)));
+          handles, workspace, at, d, arguments, buffer(kParamsBackprop)));
       const auto bias = [&](int64_t offset) {
         return offset < 0 ? nullptr : At(buffer(kParamsBackprop), offset);
       };
       if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
       CRNN_RETURN_IF_ERROR(auxiliary_.SumBiases(
-          handles.stream, workspace.bias_sums[d],
-          teams_ * kernel_.shape().rows(), static_cast<int>(units),
-          static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
-          static_cast<int>(slots_ - 1), bias(at.input_bias),
-          bias(at.recurrent_bias)));
+          handles.stream, workspace.bias_sums[d], BiasRows(),
+          static_cast<int>(units), static_cast<int>(spec_.num_gates()),
+          static_cast<int>(slots_), static_cast<int>(slots_ - 1),
+          bias(at.input_bias), bias(at.recurrent_bias)));
     }
     output_backprop = input_backprop;
   }

@@ -7,21 +7,15 @@
 #include <cstddef>
 
 #include "kernels/gpu/call_addresses.h"
-#include "kernels/gpu/cublas.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/kernel.h"
+#include "kernels/gpu/persistent/launch.h"
+#include "kernels/gpu/persistent/step_loop.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
-
-// The handles that a pass is enqueued with. The pass sets the stream and the
-// workspace of `blas`.
-struct Handles {
-  cublasHandle_t blas;
-  CUstream stream;
-};
 
 // A network is made for one call. That costs little, since compiled kernels are
 // kept in the process.
@@ -37,8 +31,8 @@ class Network {
   // backward pass, unless that was done before. In training, a forward pass
   // compiles those of its backward pass too. Plan must have succeeded for the
   // problem.
-  static RnnStatus Create(const RnnProblem& problem, bool is_backward,
-                          Network* network);
+  static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
+                          bool is_backward, Network* network);
 
   // Sizes in bytes. Those of the workspaces include Replay::kRegionSlack.
   size_t reserve_size() const;
@@ -55,6 +49,15 @@ class Network {
                     const CallAddresses& addresses) const;
 
   const RnnProblem& problem() const { return problem_; }
+  // What a pass depends on beside its problem.
+  bool allows_tf32() const { return allows_tf32_; }
+  // Tells whether a graph of a pass would take too much memory, since it would
+  // have several nodes for each step. So long a pass gains little from a graph.
+  bool is_long() const {
+    constexpr int64_t kMostSteps = 1024;
+    return problem_.has_recurrent_dropout() &&
+           problem_.max_time > kMostSteps / problem_.spec.num_layers;
+  }
 
  private:
   struct Reserve;
@@ -77,6 +80,9 @@ class Network {
   size_t StepsBytes(int64_t width) const;
   // The bytes of the memory through which the kernel's teams exchange.
   size_t RingBytes() const;
+  // The rows of a direction's sums over each sequence, some of which may stand
+  // for no sequence.
+  int BiasRows() const;
   Sequences SequencesOf(const int* lengths, const int* order) const;
   // Sets all bits of a buffer with `width` numbers for each step of each
   // sequence.
@@ -110,10 +116,12 @@ class Network {
   RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
                           const void* gates, const StepsOperand& operand,
                           void* gradient) const;
+  // Computes the gradients of a direction's recurrent matrices.
   RnnStatus BackwardRecurrentWeights(const Handles& handles,
+                                     const BackwardWorkspace& workspace,
                                      const ParamLayout::PseudoLayer& at,
-                                     const void* gates,
-                                     const StepsOperand& previous_h,
+                                     int64_t d,
+                                     const BackwardArguments& arguments,
                                      void* params_backprop) const;
   const void* At(const void* base, int64_t items) const;
   void* At(void* base, int64_t items) const;
@@ -128,9 +136,13 @@ class Network {
   RnnProblem problem_;
   RnnSpec spec_;
   int64_t item_ = 0, rows_ = 0, slots_ = 0;
+  bool allows_tf32_ = false;
+  // With recurrent dropout, `loop_` runs the steps of a layer. Otherwise,
+  // `kernel_` does, the forward or the backward one, as the pass.
+  StepLoop loop_;
   int teams_ = 0;
   bool is_stack_ = false;  // All layers run at the same time, forward.
-  Kernel kernel_;          // Forward or backward, as the pass.
+  Kernel kernel_;
   Auxiliary auxiliary_;
 };
 

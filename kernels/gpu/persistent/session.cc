@@ -36,7 +36,8 @@ RnnStatus Session::Enqueue(const Network& network, Pass pass,
 RnnStatus Session::EnqueueReplay(const Network& network, Pass pass,
                                  const CallAddresses& addresses, bool may_make,
                                  std::string* why) {
-  PassReplay& replay = *Find(network.problem(), pass);
+  if (network.is_long()) return Enqueue(network, pass, addresses);
+  PassReplay& replay = *Find(network, pass);
   ++replay.uses;
   const bool is_captured = replay.replay != nullptr;
   const int64_t captured_use =
@@ -57,9 +58,10 @@ RnnStatus Session::EnqueueReplay(const Network& network, Pass pass,
   return Enqueue(network, pass, addresses);
 }
 
-PassReplay* Session::Find(const RnnProblem& problem, Pass pass) {
-  std::string key = KeyOf(problem);
+PassReplay* Session::Find(const Network& network, Pass pass) {
+  std::string key = KeyOf(network.problem());
   key.push_back(static_cast<char>(pass));
+  key.push_back(static_cast<char>(network.allows_tf32()));
   const auto found = index_.find(key);
   if (found != index_.end()) {
     passes_.splice(passes_.begin(), passes_, found->second);

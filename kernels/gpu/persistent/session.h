@@ -40,7 +40,7 @@ class Session {
  private:
   using Entry = std::pair<std::string, PassReplay>;
 
-  PassReplay* Find(const RnnProblem& problem, Pass pass);
+  PassReplay* Find(const Network& network, Pass pass);
   // Tells whether one more pass may be captured, and drops old replays if there
   // are too many.
   bool MakeRoom();

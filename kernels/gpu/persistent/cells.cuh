@@ -1,0 +1,153 @@
+// The arithmetic of a cell in one step, forward and backward. The persistent
+// kernels and those of single steps share this file.
+//
+// Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16, and one
+// of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
+
+#include "arguments.h"
+#include "device.cuh"
+
+using cudnn_rnn_tf::persistent::Sequences;
+
+#if defined(IS_LSTM)
+constexpr int kGates = 4, kSlots = 4;
+#elif defined(IS_GRU)
+constexpr int kGates = 3, kSlots = 4;
+#else
+constexpr int kGates = 1, kSlots = 1;
+#endif
+
+// The slot of a gate's other side. A GRU's candidate keeps its input side and
+// its recurrent side in two slots, since the reset gate multiplies the latter
+// alone; other gates have one slot for both.
+CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
+  return kGates == 3 && gate == 2 ? 3 : gate;
+}
+
+// The sequence in a row of a team, and the places of its steps.
+struct Sequence {
+  int b = -1;  // -1 if there is none.
+  int length = 0;
+  bool is_invalid = false;
+
+  __device__ Sequence(const Sequences& all, int row) {
+    if (row >= all.batch) return;
+    b = all.order == nullptr ? row : all.order[row];
+    length = all.lengths == nullptr ? all.steps : all.lengths[b];
+    if (length < 0) {
+      length = 0;
+      is_invalid = true;
+    }
+  }
+  // Makes this a row without a sequence.
+  __device__ void Clear() {
+    b = -1;
+    length = 0;
+  }
+  // The row of a step in the buffers. Steps are counted in the order of
+  // reading.
+  __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {
+    const int time = is_reversed ? length - 1 - step : step;
+    return time * all.time_stride + b * all.batch_stride;
+  }
+};
+
+// Computes a cell's step. `inputs` are added to `sums`, the recurrent products;
+// those of a GRU's candidate are on the recurrent side in slot 2 and on the
+// input side in slot 3. `gates` are set to what a backward pass reads.
+static __device__ void ComputeCell(const float* sums, const float* inputs,
+                                   float* h, float* c, float* gates) {
+#if defined(IS_LSTM)
+  gates[0] = Sigmoid(sums[0] + inputs[0]);
+  gates[1] = Sigmoid(sums[1] + inputs[1]);
+  gates[2] = Tanh(sums[2] + inputs[2]);
+  gates[3] = Sigmoid(sums[3] + inputs[3]);
+  *c = gates[1] * *c + gates[0] * gates[2];
+  *h = gates[3] * Tanh(*c);
+#elif defined(IS_GRU)
+  gates[0] = Sigmoid(sums[0] + inputs[0]);
+  gates[1] = Sigmoid(sums[1] + inputs[1]);
+  gates[3] = sums[2] + inputs[2];
+  gates[2] = Tanh(inputs[3] + gates[0] * gates[3]);
+  *h = gates[2] + gates[1] * (*h - gates[2]);
+#elif defined(IS_TANH)
+  *h = gates[0] = Tanh(sums[0] + inputs[0]);
+#else
+  // The comparison is false for NaN, which therefore stays NaN.
+  const float sum = sums[0] + inputs[0];
+  *h = gates[0] = sum < 0.0f ? 0.0f : sum;
+#endif
+}
+
+// The numbers that a cell's step reads.
+struct CellInputs {
+  Item gates[kSlots];
+  Item h_before, output_backprop;
+  float c, c_before;
+};
+
+// A cell's gradients are these factors times the gradients of its h and c, so
+// that all but a few products can be made before the latter are known.
+struct Factors {
+#if defined(IS_LSTM)
+  float h_to_c, input, forget, candidate, output, c_to_c;
+#elif defined(IS_GRU)
+  float reset, update, candidate, recurrent, h_to_h;
+#else
+  float gate;
+#endif
+
+  __device__ void Compute(const CellInputs& in) {
+    float g[kSlots];
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) g[slot] = ToFloat(in.gates[slot]);
+#if defined(IS_LSTM)
+    const float tanh_c = Tanh(in.c);
+    h_to_c = g[3] * (1.0f - tanh_c * tanh_c);
+    input = g[2] * g[0] * (1.0f - g[0]);
+    forget = in.c_before * g[1] * (1.0f - g[1]);
+    candidate = g[0] * (1.0f - g[2] * g[2]);
+    output = tanh_c * g[3] * (1.0f - g[3]);
+    c_to_c = g[1];
+#elif defined(IS_GRU)
+    candidate = (1.0f - g[1]) * (1.0f - g[2] * g[2]);
+    recurrent = candidate * g[0];
+    reset = candidate * g[3] * g[0] * (1.0f - g[0]);
+    update = (ToFloat(in.h_before) - g[2]) * g[1] * (1.0f - g[1]);
+    h_to_h = g[1];
+#elif defined(IS_TANH)
+    gate = 1.0f - g[0] * g[0];
+#else
+    gate = g[0] > 0.0f ? 1.0f : 0.0f;
+#endif
+  }
+
+  // Computes the gradients of the gates' inputs, in the order of the slots.
+  // `dh` is the gradient of the cell's h. `carry_h` is set to the gradient that
+  // goes to the previous h without passing a gate. `carry_c`, the gradient of
+  // c, is replaced by that of the previous c.
+  __device__ void Apply(float dh, float* carry_h, float* carry_c,
+                        float* gradients) const {
+    *carry_h = 0.0f;
+#if defined(IS_LSTM)
+    const float dc = *carry_c + dh * h_to_c;
+    gradients[0] = dc * input;
+    gradients[1] = dc * forget;
+    gradients[2] = dc * candidate;
+    gradients[3] = dh * output;
+    *carry_c = dc * c_to_c;
+#elif defined(IS_GRU)
+    gradients[0] = dh * reset;
+    gradients[1] = dh * update;
+    gradients[2] = dh * candidate;
+    gradients[3] = dh * recurrent;
+    *carry_h = dh * h_to_h;
+#else
+    gradients[0] = dh * gate;
+#endif
+  }
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_

@@ -1,0 +1,107 @@
+// The kernels around the products as a function that a fake driver calls. This
+// is a library for one type and one kind of cell, which the kernels' macros
+// give.
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tests/programs/fake_device.h"
+
+#define __shared__ static
+inline Word __umulhi(Word a, Word b) {
+  return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
+}
+// Kernels whose threads wait for each other are compiled but not run: others
+// take their places below, and no test here has a mask.
+inline void __syncthreads() { Abort(); }
+inline int __shfl_xor_sync(Word, int, int) {
+  Abort();
+  return 0;
+}
+using std::max;
+using std::min;
+
+#include "kernels/gpu/persistent/auxiliary.cu"
+#include "kernels/gpu/persistent/steps.cu"
+
+namespace {
+
+void OrderSequences(const long long* given, int batch, int steps, int* lengths,
+                    int* order) {
+  if (FirstIndex() > 0) return;
+  for (int b = 0; b < batch; ++b) {
+    lengths[b] =
+        given[b] < 0 || given[b] > steps ? -1 : static_cast<int>(given[b]);
+    order[b] = b;
+  }
+  std::stable_sort(order, order + batch,
+                   [&](int a, int b) { return lengths[a] > lengths[b]; });
+}
+
+void SumBiases(const float* sums, int rows, int units, int gates, int slots,
+               int recurrent_slot, Item* input_bias, Item* recurrent_bias) {
+  if (FirstIndex() > 0) return;
+  for (int gate = 0; gate < gates; ++gate) {
+    for (int unit = 0; unit < units; ++unit) {
+      const auto sum_of = [&](int slot) {
+        float sum = 0.0f;
+        for (int row = 0; row < rows; ++row) {
+          sum += sums[(static_cast<Index>(row) * slots + slot) * units + unit];
+        }
+        return FromFloat(sum);
+      };
+      const int to = gate * units + unit;
+      if (input_bias != nullptr) input_bias[to] = sum_of(gate);
+      if (recurrent_bias != nullptr) {
+        recurrent_bias[to] = sum_of(gate + 1 < gates ? gate : recurrent_slot);
+      }
+    }
+  }
+}
+
+template <typename... Arguments, size_t... kPlaces>
+void Call(void (*kernel)(Arguments...), void** parameters,
+          std::index_sequence<kPlaces...>) {
+  kernel(*static_cast<std::remove_const_t<Arguments>*>(parameters[kPlaces])...);
+}
+
+template <typename... Arguments>
+std::function<void(void**)> ThreadOf(void (*kernel)(Arguments...)) {
+  return [kernel](void** parameters) {
+    Call(kernel, parameters, std::index_sequence_for<Arguments...>());
+  };
+}
+
+}  // namespace
+
+// Runs all threads one after the other. Returns false if no kernel has the
+// name.
+extern "C" bool run_kernel(const char* name, unsigned int blocks,
+                           unsigned int threads, void** parameters) {
+  static const std::map<std::string, std::function<void(void**)>> kernels = {
+      {"store_lengths", ThreadOf(store_lengths)},
+      {"store_seed", ThreadOf(store_seed)},
+      {"order_sequences", ThreadOf(OrderSequences)},
+      {"apply_dropout", ThreadOf(apply_dropout)},
+      {"spread_inputs", ThreadOf(spread_inputs)},
+      {"gather_inputs", ThreadOf(gather_inputs)},
+      {"copy_without_padding", ThreadOf(copy_without_padding)},
+      {"sum_biases", ThreadOf(SumBiases)},
+      {"copy_weights", ThreadOf(copy_weights)},
+      {"draw_masks", ThreadOf(draw_masks)},
+      {"forward_step", ThreadOf(forward_step)},
+      {"backward_step", ThreadOf(backward_step)},
+      {"mask_states", ThreadOf(mask_states)},
+  };
+  const auto kernel = kernels.find(name);
+  if (kernel == kernels.end()) return false;
+  gridDim.x = blocks;
+  blockDim.x = threads;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) {
+      kernel->second(parameters);
+    }
+  }
+  return true;
+}

@@ -1,0 +1,214 @@
+"""Recurrent dropout on a GPU, with a CPU that plays the GPU's part, against `reference`.
+
+The fake GPU runs the package's kernels and takes its memory from the host; plain loops take the
+place of cuBLAS.
+"""
+
+import ctypes
+import dataclasses
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+import random_configs
+from cxx import ROOT, compiled
+
+MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
+DTYPES = ["float64", "float32", "float16", "bfloat16"]
+DIRECTIONS = ["unidirectional", "bidirectional"]
+BIAS_MODES = ["none", "single_input", "single_recurrent", "double"]
+PERSISTENT = ROOT / "kernels" / "gpu" / "persistent"
+# In float32, errors are relative to the largest number of a tensor. In the half types, they are
+# root mean squares of outputs and states, and of gradients: a step rounds the states that it
+# hands to the next one, and those gradients that products read.
+FLOAT32_TOLERANCE = 1e-5
+TOLERANCE = {"float16": (2e-3, 1e-2), "bfloat16": (1.6e-2, 8e-2)}
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory) -> ctypes.CDLL:
+    sources = [
+        *(
+            f"kernels/gpu/persistent/{name}.cc"
+            for name in "network step_loop kernel division".split()
+        ),
+        *("kernels/gpu/call_addresses.cc", "kernels/rnn_backend.cc"),
+        *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
+    ]
+    path = compiled(
+        tmp_path_factory.mktemp("network"), "network_on_fake_gpu", sources, "-shared", "-fPIC"
+    )
+    library = ctypes.CDLL(str(path))
+    library.run_network.restype = ctypes.c_char_p
+    return library
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """Compiles the kernels for a cell and a type, and returns the library's path."""
+    folder = tmp_path_factory.mktemp("kernels")
+
+    def path_of(rnn_mode: str, dtype: str) -> pathlib.Path:
+        path = folder / f"{rnn_mode}-{dtype}.so"
+        if path.exists():
+            return path
+        command = [
+            *("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"),
+            *(
+                "-Wno-unknown-pragmas",
+                "-Wno-unused-function",
+                "-Wno-unused-parameter",
+                "-Werror",
+                "-fno-strict-aliasing",
+            ),
+            *(f"-I{ROOT}", f"-I{PERSISTENT}"),
+            f"-DIS_{dtype.replace('float32', 'float').upper()}",
+            f"-DIS_{rnn_mode.replace('rnn_', '').upper()}",
+            *(f"{ROOT}/tests/programs/steps_on_fake_device.cc", "-o", str(path)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return path
+
+    return path_of
+
+
+def padding_of(case: random_configs.Case) -> np.ndarray:
+    """Returns where steps are past the sequences' ends, [T, B, 1] or [B, T, 1]."""
+    lengths = case.sequence_lengths or [case.max_time] * case.batch_size
+    padding = np.arange(case.max_time)[:, None] >= np.asarray(lengths)
+    return (padding if case.time_major else padding.T)[..., None]
+
+
+def run(
+    network: ctypes.CDLL,
+    library: pathlib.Path,
+    case: random_configs.Case,
+    data: random_configs.Data,
+    dtype: str,
+    allow_tf32: bool = False,
+    lengths_on_device: bool = False,
+) -> random_configs.Results:
+    config = case.config
+    numbers = [
+        *(MODES.index(config.rnn_mode), config.num_layers, config.num_units, config.input_size),
+        *(config.num_proj, config.input_mode == "skip_input", DIRECTIONS.index(config.direction)),
+        *(BIAS_MODES.index(config.bias_mode), DTYPES.index(dtype), case.max_time),
+        *(case.batch_size, case.time_major, allow_tf32, lengths_on_device),
+    ]
+    padding = padding_of(case)
+
+    def unread(array: np.ndarray) -> np.ndarray:
+        return np.where(padding, array.dtype.type(np.nan), array)
+
+    is_lstm = config.rnn_mode == "lstm"
+    given = [unread(data.inputs), *data.states, *[None] * (not is_lstm), data.params]
+    d_given = [unread(data.d_outputs), *data.d_states, *[None] * (not is_lstm)]
+    results, d_results = (
+        [None if array is None else np.full_like(array, np.nan) for array in like]
+        for like in ([d_given[0], *given[1:3]], given)
+    )
+    tensors = [*given, *results, *d_given, *d_results]
+    lengths = None
+    if case.sequence_lengths is not None:
+        lengths = np.array(case.sequence_lengths, np.int64 if lengths_on_device else np.int32)
+    message = network.run_network(
+        str(library).encode(),
+        (ctypes.c_int64 * len(numbers))(*numbers),
+        ctypes.c_float(config.dropout),
+        ctypes.c_float(config.recurrent_dropout),
+        None if lengths is None else ctypes.c_void_p(lengths.ctypes.data),
+        ctypes.c_void_p(data.seed.ctypes.data),
+        (ctypes.c_void_p * len(tensors))(*(t if t is None else t.ctypes.data for t in tensors)),
+    )
+    if message:
+        raise NotImplementedError(message.decode())
+    kinds = 1 + is_lstm
+    return random_configs.Results(
+        results[0],
+        tuple(results[1 : 1 + kinds]),
+        d_results[0],
+        tuple(d_results[1 : 1 + kinds]),
+        d_results[3],
+    )
+
+
+def supported(case: random_configs.Case) -> random_configs.Case:
+    case = random_configs.with_recurrent_dropout(case)
+    return dataclasses.replace(
+        case, config=dataclasses.replace(case.config, num_proj=0, cell_clip=0.0)
+    )
+
+
+# Cases with one or two units are left out, since their rounded gradients of gates may cancel to
+# less than their rounding errors.
+CASES = [
+    supported(case)
+    for case in random_configs.random_cases(100, seed=31)
+    if 2 < case.config.num_units < 42
+]
+
+
+@pytest.mark.parametrize("case", random_configs.mostly_slow(CASES), ids=str)
+def test_float32_agrees_with_the_reference(case, network, kernels):
+    data, expected = random_configs.draw_smooth_data(case, "float32")
+    library = kernels(case.config.rnn_mode, "float32")
+    options = {"allow_tf32": case.index % 2 == 0, "lengths_on_device": case.index % 3 == 0}
+    results = run(network, library, case, data, "float32", **options)
+    for name, error in random_configs.errors(results, expected, "float32").items():
+        assert error <= FLOAT32_TOLERANCE, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES[:40], ids=str)
+def test_half_types_agree_with_the_reference(case, dtype, network, kernels):
+    data = random_configs.draw_data(case, dtype)
+    results = run(network, kernels(case.config.rnn_mode, dtype), case, data, dtype)
+    errors = random_configs.rms_errors(results, random_configs.run_reference(case, data)[1])
+    of_outputs, of_gradients = TOLERANCE[dtype]
+    for name, error in errors.items():
+        is_gradient = name.startswith("d_")
+        if is_gradient and case.config.rnn_mode == "rnn_relu":
+            continue  # Rounding may move a number to the other side of the kink.
+        assert error <= (of_gradients if is_gradient else of_outputs), (name, error)
+
+
+@pytest.mark.parametrize("wrong", [-1, 6])
+def test_a_length_out_of_range_on_the_device(wrong, network, kernels):
+    """The outputs of this sequence are NaN, and other sequences are not affected."""
+    (case,) = [case for case in CASES if case.index == 0]
+    config = dataclasses.replace(
+        case.config, rnn_mode="gru", num_layers=1, dropout=0.0, direction="bidirectional"
+    )
+    right = (5, 0, 3, 1)
+    case = dataclasses.replace(case, config=config, max_time=5, batch_size=4, time_major=True)
+    case = dataclasses.replace(case, sequence_lengths=right)
+    data = random_configs.draw_data(case, "float32")
+    library = kernels("gru", "float32")
+    expected = run(network, library, case, data, "float32", lengths_on_device=True)
+    case = dataclasses.replace(case, sequence_lengths=(5, 0, wrong, 1))
+    results = run(network, library, case, data, "float32", lengths_on_device=True)
+    assert np.isnan(results.outputs[:, 2]).all()
+    others = [0, 1, 3]
+    np.testing.assert_array_equal(results.outputs[:, others], expected.outputs[:, others])
+    for name in ("states", "d_states"):
+        np.testing.assert_array_equal(
+            getattr(results, name)[0][:, others], getattr(expected, name)[0][:, others]
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "what"),
+    [
+        ({}, "float64", "float64"),
+        ({"rnn_mode": "lstm", "num_proj": 2}, "float32", "projections"),
+    ],
+)
+def test_what_cannot_run_is_an_error(changes, dtype, what, network, kernels):
+    (case,) = [case for case in CASES if case.index == 0]
+    case = dataclasses.replace(case, config=dataclasses.replace(case.config, **changes))
+    data = random_configs.draw_data(case, dtype)
+    with pytest.raises(NotImplementedError, match=f"persistent cannot run {what}"):
+        run(network, kernels("lstm", "float32"), case, data, dtype)
