@@ -361,6 +361,13 @@ def config_of(op: tf.Operation) -> RnnConfig:
 def _forward_gradient(
     op: tf.Operation, output_grad: Any, output_h_grad: Any, output_c_grad: Any, _: Any
 ) -> tuple[Any, ...]:
+    # Only the kind of device that ran a forward pass can read what it keeps, so the gradient runs
+    # there too, even if it is asked for outside the forward pass's `tf.device`.
+    with tf.device(op.outputs[0].device):
+        return _backward(op, output_grad, output_h_grad, output_c_grad)
+
+
+def _backward(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
     attrs = _attrs(op, _RUN_ATTRS)
     inputs = list(op.inputs)
     outputs = list(op.outputs)
@@ -383,9 +390,7 @@ def _forward_gradient(
         output,
         output_h,
         output_c,
-        output_grad,
-        output_h_grad,
-        output_c_grad,
+        *output_grads,
         reserve_space,
         **attrs,
     )

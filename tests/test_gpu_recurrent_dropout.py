@@ -80,7 +80,9 @@ def test_float32_agrees_with_the_reference_and_the_cpu(case):
 def test_tf32_and_half_types_agree_with_the_reference(case, dtype, tensor_float_32):
     data = random_configs.draw_data(case, dtype)
     results = test_gpu.run_on("GPU:0", case, data)
-    test_gpu_persistent.check(results, case, data, dtype)
+    # TF32 has float16's digits.
+    digits = "float16" if dtype == "float32" else dtype
+    test_gpu_persistent.check(results, case, data, digits)
     again = test_gpu_persistent.run(case, data)  # With the algorithm persistent.
     assert random_configs.bits(again) == random_configs.bits(results)
 

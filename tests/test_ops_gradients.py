@@ -217,6 +217,24 @@ CONVERTED = {
 }
 
 
+def test_a_gradient_runs_where_its_forward_pass_ran():
+    """What a forward pass keeps is for its own kind of device, whatever the gradient's scope."""
+    config = RnnConfig("gru", 1, 4, 3)
+    params = tf.zeros([config.layout.size])
+
+    @tf.function
+    def gradient(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            with tf.device("/device:CPU:0"):
+                outputs, _ = ops.forward(config, inputs, [tf.zeros([1, 2, 4])], params)
+        return tape.gradient(outputs, inputs)
+
+    graph = gradient.get_concrete_function(tf.ones([5, 2, 3])).graph
+    (backward,) = [op for op in graph.get_operations() if op.type == "CudnnRnnTf>Backward"]
+    assert backward.device.endswith("/device:CPU:0")
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", CONVERTED)
 def test_conversions_and_their_gradients(name, dtype):
