@@ -110,17 +110,19 @@ print("done on", y.device)
 """
 
 
-# This runs one layer whose teams are clusters, and one whose teams are not, so that data go round
-# in rings.
+# This runs layers whose teams are clusters, one whose teams are not, so that data go round in rings,
+# and one with recurrent dropout, whose steps have kernels of their own.
 SANITIZED_PERSISTENT = """
 import tensorflow as tf
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 tf.config.experimental.enable_tensor_float_32_execution(True)
-for mode, layers, units, steps, dtype in (
-    ("lstm", 2, 48, 6, tf.bfloat16), ("gru", 1, 40, 6, tf.float32), ("lstm", 1, 720, 40, tf.float16)
+for mode, layers, units, steps, dtype, rate in (
+    ("lstm", 2, 48, 6, tf.bfloat16, 0.0), ("gru", 1, 40, 6, tf.float32, 0.0),
+    ("lstm", 1, 720, 40, tf.float16, 0.0), ("gru", 2, 24, 6, tf.float32, 0.3),
 ):
-    config = RnnConfig(mode, layers, units, 9, direction="bidirectional", dropout=0.2)
+    config = RnnConfig(
+        mode, layers, units, 9, direction="bidirectional", dropout=0.2, recurrent_dropout=rate)
     x = tf.cast(tf.random.stateless_normal([steps, 9, 9], [0, 1]), dtype)
     params = tf.cast(0.05 * tf.random.stateless_normal([config.layout.size], [2, 3]), dtype)
     states = [tf.ones(s, dtype) for s in config.state_shapes(9, True)]
