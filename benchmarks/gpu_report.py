@@ -110,7 +110,7 @@ print("done on", y.device)
 """
 
 
-# This runs layers whose teams are clusters, one whose teams are not, so that data go round in rings,
+# This runs layers whose teams are clusters; one whose teams are not, so that data go round in rings;
 # and one with recurrent dropout, whose steps have kernels of their own.
 SANITIZED_PERSISTENT = """
 import tensorflow as tf
