@@ -219,14 +219,16 @@ def forward(
         inputs.set_shape((None, None, config.input_size))
     has_sequence_lengths = sequence_lengths is not None
     lengths = _lengths_where_they_are(sequence_lengths)
-    seed = _seed_in_host_memory(seed)
+    draws_masks = is_training and (
+        (config.dropout > 0 and config.num_layers > 1) or config.recurrent_dropout > 0
+    )
     output, output_h, output_c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=inputs,
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.constant([], dtype),
         params=params,
         sequence_lengths=lengths,
-        seed=seed,
+        seed=[_seed_in_host_memory(seed)] if draws_masks else [],
         dropout=config.dropout,
         cell_clip=config.cell_clip,
         recurrent_dropout=config.recurrent_dropout,
@@ -369,7 +371,7 @@ def _forward_gradient(
 
 def _backward(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
     attrs = _attrs(op, _RUN_ATTRS)
-    inputs = list(op.inputs)
+    inputs, seeds = list(op.inputs)[:5], list(op.inputs)[5:]
     outputs = list(op.outputs)
     if not op.get_attr("is_training"):
         # An inference pass keeps nothing for its gradient, so that it is cheap if no gradient
@@ -379,6 +381,7 @@ def _backward(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
         outputs = list(
             raw_ops.cudnn_rnn_tf_forward(
                 *inputs,
+                seeds,
                 is_training=True,
                 algorithm="standard" if algorithm == "resident" else algorithm,
                 **attrs,
@@ -387,6 +390,7 @@ def _backward(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
     output, output_h, output_c, reserve_space = outputs
     grads = raw_ops.cudnn_rnn_tf_backward(
         *inputs,
+        seeds,
         output,
         output_h,
         output_c,
@@ -394,7 +398,7 @@ def _backward(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
         reserve_space,
         **attrs,
     )
-    return *grads, None, None
+    return *grads, None, *[None for _ in seeds]
 
 
 @tf.RegisterGradient("CudnnRnnTf>CanonicalToParams")

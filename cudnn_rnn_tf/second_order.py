@@ -18,7 +18,9 @@ _OUTPUT_TOLERANCE = 0.02
 def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     config = ops.config_of(op)
     time_major = op.get_attr("time_major")
-    inputs, h, c, params, sequence_lengths, seed, output, _, _, *cotangents, _ = op.inputs
+    num_seeds = op.get_attr("num_seeds")
+    inputs, h, c, params, sequence_lengths, *others = op.inputs
+    seeds, (output, _, _, *cotangents, _) = others[:num_seeds], others[num_seeds:]
     lengths = sequence_lengths if op.get_attr("has_sequence_lengths") else None
     # Networks other than LSTMs have empty cell states.
     num_states = len(config.state_sizes())
@@ -35,10 +37,10 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     def differentiate() -> list[tf.Tensor]:
         masks = recurrent_masks = None
         if config.dropout and config.num_layers > 1:
-            masks = dropout_masks(config, output, lengths, seed, time_major)
+            masks = dropout_masks(config, output, lengths, *seeds, time_major)
         if config.recurrent_dropout:
             batch_size = tf.shape(output)[1 if time_major else 0]
-            recurrent_masks = recurrent_dropout_masks(config, batch_size, seed, output.dtype)
+            recurrent_masks = recurrent_dropout_masks(config, batch_size, *seeds, output.dtype)
         with tf.GradientTape() as outer_tape:
             outer_tape.watch([*primals, *cotangents])
             with tf.GradientTape() as inner_tape:
@@ -80,7 +82,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
         *by_states,
         *padding,
         by_params,
-        *[None] * 5,  # sequence_lengths, seed, output, output_h, output_c.
+        *[None] * (4 + num_seeds),  # sequence_lengths, seed, output, output_h, output_c.
         *by_cotangents,
         *padding,
         None,  # reserve_space.

@@ -64,13 +64,18 @@ absl::Status ReadSpec(Context* context, RnnSpec* spec) {
 // Reads the attributes that Forward and Backward have in addition.
 template <typename Context>
 absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
-                          bool* has_sequence_lengths) {
+                          bool* has_sequence_lengths, int* num_seeds) {
   TF_RETURN_IF_ERROR(context->GetAttr("dropout", &spec->dropout));
   TF_RETURN_IF_ERROR(context->GetAttr("cell_clip", &spec->cell_clip));
   TF_RETURN_IF_ERROR(
       context->GetAttr("recurrent_dropout", &spec->recurrent_dropout));
   TF_RETURN_IF_ERROR(context->GetAttr("time_major", time_major));
-  return context->GetAttr("has_sequence_lengths", has_sequence_lengths);
+  TF_RETURN_IF_ERROR(
+      context->GetAttr("has_sequence_lengths", has_sequence_lengths));
+  TF_RETURN_IF_ERROR(context->GetAttr("num_seeds", num_seeds));
+  if (*num_seeds <= 1) return absl::OkStatus();
+  return InvalidArgument("expected at most one seed, but received ",
+                         *num_seeds);
 }
 
 inline absl::Status CheckSpec(const RnnSpec& spec) {

@@ -86,6 +86,9 @@ struct RnnProblem {
   bool is_aligned = true;
   static constexpr size_t kAlignment = 16;
 
+  bool has_dropout_between_layers() const {
+    return is_training && spec.dropout > 0.0f && spec.num_layers > 1;
+  }
   bool has_recurrent_dropout() const {
     return is_training && spec.recurrent_dropout > 0.0f;
   }

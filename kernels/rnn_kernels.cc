@@ -57,7 +57,7 @@ class RnnOp : public OpKernel {
     OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
                      TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
                      return ReadRunAttrs(context, &spec_, &time_major_,
-                                         &has_sequence_lengths_);
+                                         &has_sequence_lengths_, &num_seeds_);
                    }));
   }
 
@@ -67,7 +67,7 @@ class RnnOp : public OpKernel {
     TensorShape output_shape, h_shape, c_shape;
     RnnLengths sequence_lengths;
     std::vector<int32_t> host_lengths;  // A copy of lengths passed as int64.
-    uint64_t seed[2];
+    uint64_t seed[2] = {0, 0};
 
     bool empty() const {
       return problem.max_time == 0 || problem.batch_size == 0;
@@ -147,12 +147,26 @@ class RnnOp : public OpKernel {
     if (has_sequence_lengths_) {
       TF_RETURN_IF_ERROR(TakeLengths(lengths, is_gpu, run));
     }
+    if (num_seeds_ == 0) return absl::OkStatus();
     TF_RETURN_IF_ERROR(CheckShape("seed", context->input(5), TensorShape({2})));
     const auto seed = context->input(5).flat<int64_t>();
     run->seed[0] = static_cast<uint64_t>(seed(0));
     run->seed[1] = static_cast<uint64_t>(seed(1));
     return absl::OkStatus();
   }
+
+  absl::Status CheckSeed(const RnnProblem& problem) const {
+    if (num_seeds_ > 0 || !(problem.has_dropout_between_layers() ||
+                            problem.has_recurrent_dropout())) {
+      return absl::OkStatus();
+    }
+    return InvalidArgument(
+        "expected a seed, since dropout draws masks in training, but received "
+        "none");
+  }
+
+  // The index of the first input after those that both ops begin with.
+  int NumSharedInputs() const { return 5 + num_seeds_; }
 
   static absl::Status TakeLengths(const Tensor& lengths, bool is_gpu,
                                   Run* run) {
@@ -215,6 +229,7 @@ class RnnOp : public OpKernel {
   RnnSpec spec_;
   bool time_major_ = true;
   bool has_sequence_lengths_ = false;
+  int num_seeds_ = 1;
   mutable std::mutex mutex_;
   mutable int64_t known_input_size_ = -1;
   mutable int64_t params_size_ = 0;
@@ -235,6 +250,7 @@ class ForwardOp : public RnnOp {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
     run.problem.is_training = is_training_;
+    OP_REQUIRES_OK(context, CheckSeed(run.problem));
     run.problem.algorithm = algorithm_;
     for (const int input : {1, 3}) {
       const auto address =
@@ -336,6 +352,8 @@ class BackwardOp : public RnnOp {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
     run.problem.is_training = true;
+    OP_REQUIRES_OK(context, CheckSeed(run.problem));
+    const int own_inputs = NumSharedInputs();
     const char* const names[] = {
         "output",          "output_h",          "output_c",
         "output_backprop", "output_h_backprop", "output_c_backprop"};
@@ -343,7 +361,8 @@ class BackwardOp : public RnnOp {
                                          &run.c_shape};
     for (int i = 0; i < 6; ++i) {
       OP_REQUIRES_OK(
-          context, CheckShape(names[i], context->input(6 + i), *shapes[i % 3]));
+          context,
+          CheckShape(names[i], context->input(own_inputs + i), *shapes[i % 3]));
     }
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     Tensor* backprops[4];
@@ -351,8 +370,8 @@ class BackwardOp : public RnnOp {
       OP_REQUIRES_OK(context, context->allocate_output(
                                   i, context->input(i).shape(), &backprops[i]));
     }
-    const Tensor& h_backprop = context->input(10);
-    const Tensor& c_backprop = context->input(11);
+    const Tensor& h_backprop = context->input(own_inputs + 4);
+    const Tensor& c_backprop = context->input(own_inputs + 5);
     if (run.empty()) {
       OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
                                   DataOf(h_backprop), DataOf(*backprops[1]),
@@ -365,7 +384,7 @@ class BackwardOp : public RnnOp {
                                                  backprops[3]->TotalBytes())));
       return;
     }
-    const Tensor& reserve_space = context->input(12);
+    const Tensor& reserve_space = context->input(own_inputs + 6);
     OP_REQUIRES_OK(context, ReadSequenceLengths(reserve_space.TotalBytes(),
                                                 backend.get(), &run));
     RnnBufferSizes sizes;
@@ -389,17 +408,18 @@ class BackwardOp : public RnnOp {
     buffers.params = DataOf(context->input(3));
     buffers.sequence_lengths = run.sequence_lengths;
     std::copy_n(run.seed, 2, buffers.seed);
-    buffers.output = DataOf(context->input(6));
-    buffers.output_backprop = DataOf(context->input(9));
+    buffers.output = DataOf(context->input(own_inputs));
+    buffers.output_backprop = DataOf(context->input(own_inputs + 3));
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);
     Tensor consumable;  // A second reference would prevent forwarding.
     if (sizes.backward_consumes_reserve) {
       // If nobody else holds the reserve space, this forwards its buffer.
-      OP_REQUIRES_OK(context,
-                     context->forward_input_or_allocate_temp(
-                         {12}, tensorflow::DT_UINT8, reserve_space.shape(),
-                         tensorflow::AllocatorAttributes(), &consumable));
+      OP_REQUIRES_OK(
+          context,
+          context->forward_input_or_allocate_temp(
+              {own_inputs + 6}, tensorflow::DT_UINT8, reserve_space.shape(),
+              tensorflow::AllocatorAttributes(), &consumable));
       if (!consumable.SharesBufferWith(reserve_space)) {
         OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
                                     DataOf(reserve_space), DataOf(consumable),

@@ -22,7 +22,8 @@
       .Attr("time_major: bool = true")             \
       .Attr("has_sequence_lengths: bool = false")  \
       .Attr("Tlengths: {int32, int64} = DT_INT32") \
-      .Attr("recurrent_dropout: float = 0.0")
+      .Attr("recurrent_dropout: float = 0.0")      \
+      .Attr("num_seeds: int >= 0 = 1")
 
 #define CRNN_TYPE_ATTR Attr("T: {float64, float32, float16, bfloat16}")
 

@@ -25,6 +25,7 @@ struct RunShapes {
   DimensionHandle time;
   DimensionHandle batch;
   ShapeHandle input, output, h, c, params;
+  int num_seeds;
 };
 
 absl::Status MergeInput(InferenceContext* c, int index, const char* name,
@@ -41,8 +42,8 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
   RnnSpec& spec = shapes->spec;
   bool time_major, has_sequence_lengths;
   TF_RETURN_IF_ERROR(ReadSpec(c, &spec));
-  TF_RETURN_IF_ERROR(
-      ReadRunAttrs(c, &spec, &time_major, &has_sequence_lengths));
+  TF_RETURN_IF_ERROR(ReadRunAttrs(c, &spec, &time_major, &has_sequence_lengths,
+                                  &shapes->num_seeds));
   if (!c->WithRank(c->input(kInput), 3, &shapes->input).ok()) {
     return InvalidArgument(
         "expected input of rank 3, ",
@@ -87,7 +88,9 @@ absl::Status InferRunShapes(InferenceContext* c, RunShapes* shapes) {
                  has_sequence_lengths ? c->Vector(shapes->batch) : c->Vector(0),
                  &lengths));
   if (has_sequence_lengths) shapes->batch = c->Dim(lengths, 0);
-  TF_RETURN_IF_ERROR(MergeInput(c, kSeed, "seed", c->Vector(2), &unused));
+  if (shapes->num_seeds > 0) {
+    TF_RETURN_IF_ERROR(MergeInput(c, kSeed, "seed", c->Vector(2), &unused));
+  }
 
   TF_RETURN_IF_ERROR(MergeInput(c, kParams, "params", c->Vector(params_size),
                                 &shapes->params));
@@ -122,7 +125,7 @@ absl::Status BackwardShape(InferenceContext* c) {
       {"output_h_backprop", shapes.h},
       {"output_c_backprop", shapes.c},
       {"reserve_space", c->Vector(InferenceContext::kUnknownDim)}};
-  int index = kSeed + 1;
+  int index = kSeed + shapes.num_seeds;
   for (const auto& [name, shape] : others) {
     ShapeHandle unused;
     TF_RETURN_IF_ERROR(MergeInput(c, index++, name, shape, &unused));
@@ -142,7 +145,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Input("input_c: T")
     .Input("params: T")
     .Input("sequence_lengths: Tlengths")
-    .Input("seed: int64")
+    .Input("seed: num_seeds * int64")
     .Output("output: T")
     .Output("output_h: T")
     .Output("output_c: T")
@@ -169,8 +172,10 @@ sequence_lengths: [batch], each in [0, time], if has_sequence_lengths; else
   end are zero, and its final state is the state at its end. On a GPU, int32
   lengths are read from host memory and int64 lengths from the GPU's memory; an
   int64 length that is out of range makes its sequence's outputs NaN.
-seed: [2]. The masks of dropout and recurrent_dropout depend on these two
-  integers alone.
+seed: One tensor, [2]. The masks of dropout and recurrent_dropout depend on these
+  two integers alone. Where no masks are drawn, there may be no seed: it is read
+  from host memory, and a constant there splits a function that runs on a GPU
+  into two parts, which takes the host longer to call.
 output: The last layer's outputs, [time, batch, D * P].
 output_h: The final hidden states, shaped as input_h.
 output_c: The final cell states, shaped as input_c.
@@ -196,7 +201,7 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .Input("input_c: T")
     .Input("params: T")
     .Input("sequence_lengths: Tlengths")
-    .Input("seed: int64")
+    .Input("seed: num_seeds * int64")
     .Input("output: T")
     .Input("output_h: T")
     .Input("output_c: T")

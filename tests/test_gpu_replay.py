@@ -137,14 +137,14 @@ def reserve_bytes(config: RnnConfig, max_time: int, dtype: str) -> int:
     """Returns how many bytes `persist_static` leaves of a batch of 16 for a backward pass."""
     states = [tf.zeros(shape, dtype) for shape in config.state_shapes(16, time_major=True)]
     with tf.device("CPU:0"):
-        seed, lengths = tf.constant([0, 0], tf.int64), tf.constant([], tf.int32)
+        lengths = tf.constant([], tf.int32)
     *_, reserve_space = ops.raw_ops.cudnn_rnn_tf_forward(
         input=tf.ones([max_time, 16, config.input_size], dtype),
         input_h=states[0],
         input_c=states[1] if config.is_lstm else tf.constant([], dtype),
         params=tf.zeros([config.layout.size], dtype),
         sequence_lengths=lengths,
-        seed=seed,
+        seed=[],
         dropout=0.0,
         cell_clip=0.0,
         time_major=True,

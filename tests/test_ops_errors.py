@@ -1,5 +1,6 @@
 """Tests the ops' errors: eagerly, while a function is traced, and when it runs."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -71,11 +72,12 @@ def lengths(*values: int, dtype: Any = np.int32) -> dict[str, Any]:
 def run_raw(mode: str, op: Callable, arguments: dict[str, Any]) -> Any:
     names = [name for name, value in arguments.items() if isinstance(value, np.ndarray)]
     attrs = {name: value for name, value in arguments.items() if name not in names}
-    return call(
-        mode,
-        lambda *tensors: op(**dict(zip(names, tensors, strict=True)), **attrs),
-        [arguments[name] for name in names],
-    )
+
+    def function(*tensors):
+        given = dict(zip(names, tensors, strict=True))
+        return op(**given | {"seed": [given["seed"]] if "seed" in given else []}, **attrs)
+
+    return call(mode, function, [arguments[name] for name in names])
 
 
 GRU = {"rnn_mode": "gru", "input_c": zeros(0)}
@@ -150,6 +152,39 @@ BAD_FORWARD = {
     "many_layers_too_many": ({"num_layers": 5 * 10**7}, ["num_layers must be at most 65536"]),
     "projection_for_64_bits": ({"num_proj": 2**63 - 1}, ["num_proj must be at most num_units"]),
 }
+
+
+@MODES
+@pytest.mark.parametrize("rates", [{"dropout": 0.5, "num_layers": 2}, {"recurrent_dropout": 0.5}])
+def test_a_seed_is_needed_where_masks_are_drawn(mode, rates):
+    network = FORWARD | {"rnn_mode": "gru", "input_c": zeros(0)} | rates
+    network["input_h"] = zeros(2 * network.get("num_layers", 1), 2, 3)
+    config = RnnConfig("gru", network.get("num_layers", 1), 3, 5, direction="bidirectional")
+    network["params"] = zeros(config.layout.size)
+    del network["seed"]
+    op = raw_ops.cudnn_rnn_tf_forward
+    run_raw(mode, op, network | {"is_training": False})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a seed, since dropout"):
+        run_raw(mode, op, network)
+    seeds = [np.zeros(2, np.int64)] * 2
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="at most one seed"):
+        run_raw("eager", lambda **arguments: op(**arguments | {"seed": seeds}), network)
+
+
+def test_a_node_of_an_older_graph_has_a_seed():
+    """The attribute that counts seeds is younger than graphs that people have saved."""
+    arguments = FORWARD | {"seed": [FORWARD["seed"]]}
+    with tf.Graph().as_default() as graph:
+        raw_ops.cudnn_rnn_tf_forward(**arguments, name="node")
+    definition = graph.as_graph_def()
+    (node,) = [node for node in definition.node if node.name == "node"]
+    assert node.attr["num_seeds"].i == 1 and len(node.input) == 6
+    del node.attr["num_seeds"]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(definition, name="")
+        output = session.run("node:0")
+    expected, *_ = raw_ops.cudnn_rnn_tf_forward(**arguments)
+    np.testing.assert_array_equal(output, expected)
 
 
 @MODES
@@ -482,11 +517,14 @@ def test_op_checks_what_the_wrapper_cannot_see(name):
 
 @MODES
 def test_wrapper_passes_on_what_the_op_says(mode):
+    config = dataclasses.replace(LSTM, recurrent_dropout=0.5)
     for changes, parts in (
         ({"sequence_lengths": np.array([1, 2, 3], np.int32)}, ["sequence_lengths of shape [2]"]),
         ({"seed": zeros(3, dtype=np.int64)}, ["seed of shape [2]", "received [3]"]),
     ):
-        assert_raises(error_of(mode), parts, lambda changes=changes: run_wrapper(mode, changes))
+        assert_raises(
+            error_of(mode), parts, lambda changes=changes: run_wrapper(mode, changes, config)
+        )
 
 
 @pytest.mark.parametrize("mode", ["eager", "traced"])

@@ -181,7 +181,7 @@ def test_bad_rate(rate):
             input_c=[],
             params=tf.ones([config.layout.size]),
             sequence_lengths=tf.constant([], tf.int32),
-            seed=tf.constant([0, 0], tf.int64),
+            seed=[],
             recurrent_dropout=rate,
             **config.spec_attrs(),
         )

@@ -374,7 +374,7 @@ def test_unknown_input_size_is_an_error():
             tf.zeros([0]),
             tf.zeros([config.layout.size]),
             tf.zeros([0], tf.int32),
-            tf.zeros([2], tf.int64),
+            [],
             rnn_mode="gru",
             num_units=3,
         )

@@ -65,7 +65,11 @@ def run(case: dict[str, Any]) -> None:
         for name, spec in tensors.items()
     }
     op = getattr(raw_ops, f"cudnn_rnn_tf_{case['op']}")
-    lists = {"canonical_to_params": ("weights", "biases")}.get(case["op"], ())
+    lists = {
+        "canonical_to_params": ("weights", "biases"),
+        "forward": ("seed",),
+        "backward": ("seed",),
+    }.get(case["op"], ())
 
     def call(*values: tf.Tensor) -> Any:
         arguments = dict(zip(arrays, values, strict=True))
@@ -147,4 +151,5 @@ def _reserve_space(case: dict[str, Any]) -> int:
         name: networks.fill(spec["shape"], spec["dtype"], *spec["fill"])
         for name, spec in tensors.items()
     }
+    arrays["seed"] = [arrays["seed"]]
     return raw_ops.cudnn_rnn_tf_forward(**arrays, **attributes)[3].shape[0]

@@ -348,8 +348,7 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
                 Describe(problem_)};
   }
   CRNN_RETURN_IF_CUDNN_ERROR(dropout_.Create(), problem_);
-  const bool drops =
-      problem_.is_training && spec.dropout > 0.0f && spec.num_layers > 1;
+  const bool drops = problem_.has_dropout_between_layers();
   if (drops) {
     CRNN_RETURN_IF_CUDNN_ERROR(
         Cudnn().cudnnDropoutGetStatesSize(handle, &dropout_states_size_),

@@ -51,13 +51,9 @@ Sequences WithoutLengths(Sequences sequences) {
   return sequences;
 }
 
-bool UsesDropout(const RnnProblem& problem) {
-  return problem.is_training && problem.spec.dropout > 0.0f &&
-         problem.spec.num_layers > 1;
-}
-
 bool UsesSeed(const RnnProblem& problem) {
-  return UsesDropout(problem) || problem.has_recurrent_dropout();
+  return problem.has_dropout_between_layers() ||
+         problem.has_recurrent_dropout();
 }
 
 RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
@@ -217,7 +213,7 @@ RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
   // so networks that have either do not run as a stack.
   if (is_backward || spec.num_layers == 1 ||
       spec.num_layers > ForwardArguments::kMaxLayers || spec.num_dirs() > 1 ||
-      UsesDropout(problem)) {
+      problem.has_dropout_between_layers()) {
     return {};
   }
   KernelChoice stack = *choice;
@@ -495,7 +491,7 @@ RnnStatus Network::Forward(const Handles& handles,
       CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, teams_, AtOnce(),
                                            workspace.ring, &arguments));
     }
-    if (UsesDropout(problem_) && !is_last) {
+    if (problem_.has_dropout_between_layers() && !is_last) {
       CRNN_RETURN_IF_ERROR(
           Dropout(handles.stream, sequences, l, reserve.seed, output));
     }
@@ -639,7 +635,7 @@ RnnStatus Network::Backward(const Handles& handles,
           static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
           kept.gates[0], kept.gates[1], input_backprop));
     }
-    if (UsesDropout(problem_) && l > 0) {
+    if (problem_.has_dropout_between_layers() && l > 0) {
       CRNN_RETURN_IF_ERROR(Dropout(handles.stream, sequences, l - 1,
                                    reserve.seed, input_backprop));
     }
