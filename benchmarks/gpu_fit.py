@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from typing import Any
 
@@ -238,11 +239,12 @@ def _text(results: dict[str, Any]) -> str:
         f"2 × 256 units, and a dense layer. Batches have {BATCH} sequences of {STEPS // 4} to "
         f"{STEPS} words. The numbers are milliseconds of a step of `model.fit`: the median of "
         f"{EPOCHS} epochs of {BATCHES} steps, and their range. The last column is the same model "
-        "without the LSTM, which shows what everything else takes. Keras's layers cannot use cuDNN "
-        "in bfloat16.",
+        "without the LSTM, which Keras then compiles with XLA. Keras's layers cannot use cuDNN in "
+        "bfloat16.",
         _table(["dtype policy", *SYSTEMS], fit),
-        "In float16, Keras's `LossScaleOptimizer` makes the host wait for the GPU in every step, "
-        "to see whether a gradient has overflowed.",
+        "In float16, Keras's `LossScaleOptimizer` looks in every step whether a gradient has "
+        "overflowed. TensorFlow does a part of this on the CPU if a gradient is that of an "
+        "embedding, and the host waits for it.",
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
         "`tf.function`. The seconds are those of the first step of a network that the process has "
@@ -259,7 +261,8 @@ def _text(results: dict[str, Any]) -> str:
         ),
         f"Written by `python -m benchmarks.gpu_fit` from a run with {run}.",
     ]
-    return "\n\n".join(parts) + "\n"
+    wrapped = (part if part.startswith("|") else textwrap.fill(part, 100) for part in parts)
+    return "\n\n".join(wrapped) + "\n"
 
 
 def main(_: list[str]) -> None:

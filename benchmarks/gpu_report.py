@@ -110,8 +110,8 @@ print("done on", y.device)
 """
 
 
-# This runs layers whose teams are clusters; one whose teams are not, so that data go round in rings;
-# and one with recurrent dropout, whose steps have kernels of their own.
+# This runs layers whose teams are clusters; a layer whose teams are not, so that data go round in
+# rings; and layers with recurrent dropout, whose steps have kernels of their own.
 SANITIZED_PERSISTENT = """
 import tensorflow as tf
 from cudnn_rnn_tf import ops
