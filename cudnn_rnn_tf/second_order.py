@@ -37,10 +37,10 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     def differentiate() -> list[tf.Tensor]:
         masks = recurrent_masks = None
         if config.dropout and config.num_layers > 1:
-            masks = dropout_masks(config, output, lengths, *seeds, time_major)
+            masks = dropout_masks(config, output, lengths, seeds[0], time_major)
         if config.recurrent_dropout:
             batch_size = tf.shape(output)[1 if time_major else 0]
-            recurrent_masks = recurrent_dropout_masks(config, batch_size, *seeds, output.dtype)
+            recurrent_masks = recurrent_dropout_masks(config, batch_size, seeds[0], output.dtype)
         with tf.GradientTape() as outer_tape:
             outer_tape.watch([*primals, *cotangents])
             with tf.GradientTape() as inner_tape:
