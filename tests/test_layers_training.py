@@ -248,6 +248,15 @@ def test_graph_draws_as_eager_does():
         np.testing.assert_allclose(outputs, expected, **TOLERANCE)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_what_draws_nothing_is_not_split_between_devices(training):
+    """An op on the CPU would split a GPU's function in two, which takes longer to call."""
+    layer = make("lstm", 2, 3)
+    step = tf.function(lambda inputs, mask: layer(inputs, mask=mask, training=training))
+    graph = step.get_concrete_function(tf.ones([4, 5, 3]), tf.ones([4, 5], tf.bool)).graph
+    assert {op.device for op in graph.get_operations()} == {""}
+
+
 def test_inference_draws_nothing():
     layer = randomize(make("gru", 2, 8, dropout=0.5, seed=1), (None, None, 4))
     expected = draws(layer)
