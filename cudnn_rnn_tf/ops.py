@@ -363,9 +363,10 @@ def config_of(op: tf.Operation) -> RnnConfig:
 def _forward_gradient(
     op: tf.Operation, output_grad: Any, output_h_grad: Any, output_c_grad: Any, _: Any
 ) -> tuple[Any, ...]:
-    # Only the kind of device that ran a forward pass can read what it keeps, so the gradient runs
-    # there too, even if it is asked for outside the forward pass's `tf.device`.
-    with tf.device(op.outputs[0].device):
+    # Only the kind of device that ran a forward pass can read what it keeps, so the gradient is
+    # placed as that pass is, whatever the scope of `tf.device` in which it is asked for. An op of a
+    # graph that has no such scope has "" for its device, but only None leaves other scopes.
+    with tf.device(op.outputs[0].device or None):
         return _backward(op, output_grad, output_h_grad, output_c_grad)
 
 

@@ -206,7 +206,8 @@ class RnnBackend {
     return allocate(bytes);
   }
   // The caller passes every large buffer that it has allocated for a pass to
-  // write to.
+  // write to, before the pass. A CPU asks for its memory in large pages then,
+  // and tests have a GPU fill it with NaN.
   virtual void Prepare(void* /*buffer*/, size_t /*bytes*/) {}
   virtual RnnStatus Forward(const RnnProblem& problem,
                             const RnnForwardBuffers& buffers) = 0;

@@ -217,8 +217,10 @@ CONVERTED = {
 }
 
 
-def test_a_gradient_runs_where_its_forward_pass_ran():
+@pytest.mark.parametrize("scopes", [("/device:CPU:0", None), (None, "/device:CPU:0")])
+def test_a_gradient_is_placed_as_its_forward_pass(scopes):
     """What a forward pass keeps is for its own kind of device, whatever the gradient's scope."""
+    forward_scope, gradient_scope = scopes
     config = RnnConfig("gru", 1, 4, 3)
     params = tf.zeros([config.layout.size])
 
@@ -226,13 +228,14 @@ def test_a_gradient_runs_where_its_forward_pass_ran():
     def gradient(inputs):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            with tf.device("/device:CPU:0"):
+            with tf.device(forward_scope):
                 outputs, _ = ops.forward(config, inputs, [tf.zeros([1, 2, 4])], params)
-        return tape.gradient(outputs, inputs)
+        with tf.device(gradient_scope):
+            return tape.gradient(outputs, inputs)
 
     graph = gradient.get_concrete_function(tf.ones([5, 2, 3])).graph
-    (backward,) = [op for op in graph.get_operations() if op.type == "CudnnRnnTf>Backward"]
-    assert backward.device.endswith("/device:CPU:0")
+    devices = [op.device for op in graph.get_operations() if op.type.startswith("CudnnRnnTf>")]
+    assert devices == [forward_scope or ""] * 2
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

@@ -25,6 +25,9 @@ bool IsForCudnn(const RnnProblem& problem, double cycles) {
   return cycles > passes * (is_float ? 30e3 : 18e3);
 }
 
+// A number of such bytes is NaN in every type.
+constexpr unsigned char kNanByte = 0xFF;
+
 // The size of a reserve space is a multiple of this plus the algorithm's
 // number, which tells a backward pass what algorithm left it.
 constexpr size_t kReserveMultiple = Arena::kAlign;
@@ -76,12 +79,15 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   if (status.ok()) {
     status = persistent::Network::Plan(problem, allow_tf32_, &cycles);
   }
-  if (!status.ok() && needs_persistent) {
-    status.message +=
-        ". In training with recurrent_dropout, a GPU has no other algorithm; "
-        "use cudnn_rnn_tf.keras or keras.layers, or run the op on the CPU";
-  }
-  if (!status.ok()) return is_pinned ? status : RnnStatus();
+  const auto failure = [&] {
+    if (needs_persistent) {
+      status.message +=
+          ". In training with recurrent_dropout, a GPU has no other algorithm; "
+          "use keras.layers, or run the op on the CPU";
+    }
+    return status;
+  };
+  if (!status.ok()) return is_pinned ? failure() : RnnStatus();
   if (!is_pinned && IsForCudnn(problem, cycles)) return {};
   persistent::Network network;
   status =
@@ -89,7 +95,7 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   if (status.ok()) {
     network_ = network;
   } else if (is_pinned) {
-    return status;
+    return failure();
   } else {
     log_(status.message);
   }
@@ -179,8 +185,8 @@ std::shared_ptr<void> GpuBackend::Workspace(size_t bytes,
 void GpuBackend::Prepare(void* buffer, size_t bytes) {
   if (!poisons_ || bytes == 0) return;
   const RnnStatus status = CudaStatus(
-      Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(buffer), 0xFF,
-                                 bytes, stream()),
+      Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(buffer),
+                                 kNanByte, bytes, stream()),
       "fill device memory");
   if (!status.ok()) log_(status.message);
 }

@@ -17,10 +17,10 @@ constexpr int kSharedBytes = kShape.backward_shared_bytes();
 constexpr int kRingBytes = kShape.backward_ring_bytes();
 #endif
 
-// Runs the directions one after the other. All clusters of a direction run at
-// the same time; of other teams, only two do, which take the batch in shares.
-// If the shape is a stack, whose layers take the place of directions, all of it
-// runs at the same time.
+// Runs both directions at the same time, as the kernel of a GPU with enough
+// room does, with as many clusters as the batch needs, or with up to three
+// other teams, which take the batch in shares. If the shape is a stack, its
+// layers take the place of directions.
 extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   const int teams = (given->sequences.batch + kRows - 1) / kRows;
 #if IS_STACK
@@ -32,15 +32,16 @@ extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
                 static_cast<unsigned int>(kShape.Stages(directions))});
   all.Run([&arguments] { kKernel(arguments); });
 #else
-  const int at_once = IS_CLUSTER ? teams : std::min(teams, 2);
-  for (int direction = 0; direction < directions; ++direction) {
-    std::vector<Chunk> ring(at_once * kRingBytes / sizeof(Chunk));
-    std::memset(static_cast<void*>(ring.data()), 0xFF, at_once * kRingBytes);
-    Arguments arguments = *given;
-    arguments.part = {direction, IS_CLUSTER ? nullptr : ring.data()};
-    FakeTeam all(TEAM, kThreads, kSharedBytes, seed,
-                 {static_cast<unsigned int>(at_once), 1});
-    all.Run([&arguments] { kKernel(arguments); });
-  }
+  const int at_once =
+      IS_CLUSTER ? teams : std::min(teams, 1 + static_cast<int>(seed % 3));
+  const size_t ring_bytes = size_t{kRingBytes} * at_once * directions;
+  std::vector<Chunk> ring(ring_bytes / sizeof(Chunk));
+  std::memset(static_cast<void*>(ring.data()), 0xFF, ring_bytes);
+  Arguments arguments = *given;
+  arguments.part = {0, IS_CLUSTER ? nullptr : ring.data()};
+  FakeTeam all(TEAM, kThreads, kSharedBytes, seed,
+               {static_cast<unsigned int>(at_once),
+                static_cast<unsigned int>(directions)});
+  all.Run([&arguments] { kKernel(arguments); });
 #endif
 }

@@ -18,7 +18,6 @@ size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
          static_cast<size_t>(algorithm);
 }
 
-// A number of such bytes is NaN in every type.
 
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);

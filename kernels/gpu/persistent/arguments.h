@@ -169,7 +169,7 @@ struct Shape {
   }
 };
 
-// The part of a layer that a launch runs, if one launch cannot run all of it.
+// What a launch has of its own, if several launches run a layer.
 struct Part {
   int first_direction;
   // Memory in which all bits are set before the launch. It has a ring for each
@@ -250,8 +250,8 @@ struct BackwardDirection {
   const void* last_c_backprop;
   void* first_h_backprop;
   void* first_c_backprop;
-  // [teams * Shape::rows(), S * H], the sums of these gradients over each
-  // sequence.
+  // [shares * Shape::rows(), S * H] or, if steps are enqueued one by one,
+  // [batch, S * H]: the sums of these gradients over each sequence.
   float* bias_sums;
 };
 

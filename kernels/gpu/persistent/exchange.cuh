@@ -47,8 +47,9 @@ static __device__ char* RingOfTeam(const Part& part, long long bytes) {
 // Sends h, [kRows, all units] for each step. All bits set mark a place as
 // empty: no arithmetic and no conversion gives such a word.
 //
-// Steps are counted on from one share of the batch to the next: a share sends
-// one step less than it has.
+// Steps are counted on from one share of the batch to the next, of which each
+// sends the states of all its steps but the last. So a block still sends a
+// state only after it has received the one before from all blocks.
 //
 // The sender of a state clears its place two steps later. By then, it has
 // received data that each block sent after it had read the state. A receiver
@@ -89,7 +90,7 @@ class ForwardRing {
   static constexpr int kFenceSteps = Shape::kForwardRing / 4;
 
   char* first_;
-  int sent_ = 0;  // Steps of earlier shares.
+  int sent_ = 0;  // States that earlier shares have sent.
 };
 
 // Sends parts of gradients, [TEAM, TEAM, kRows, BLOCK_UNITS] for each turn, by

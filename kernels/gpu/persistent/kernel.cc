@@ -265,10 +265,10 @@ RnnStatus Kernel::GetBoth(const KernelChoice& choice, const KernelChoice& other,
   return status.ok() ? other_status : status;
 }
 
-Kernel::Grid Kernel::MostAtOnce(int teams, int num_dirs) const {
-  if (shape_.is_cluster) return {teams, num_dirs};
+Kernel::Grid Kernel::MostAtOnce(int shares, int num_dirs) const {
+  if (shape_.is_cluster) return {shares, num_dirs};
   const int dirs = std::min(num_dirs, teams_at_once_);
-  return {std::min(teams, teams_at_once_ / dirs), dirs};
+  return {std::min(shares, teams_at_once_ / dirs), dirs};
 }
 
 size_t Kernel::RingBytes(const Grid& grid) const {
@@ -278,8 +278,8 @@ size_t Kernel::RingBytes(const Grid& grid) const {
          static_cast<size_t>(grid.teams * grid.dirs);
 }
 
-size_t Kernel::ring_bytes(int teams, int num_dirs) const {
-  return RingBytes(MostAtOnce(teams, num_dirs));
+size_t Kernel::ring_bytes(int shares, int num_dirs) const {
+  return RingBytes(MostAtOnce(shares, num_dirs));
 }
 
 CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
@@ -303,9 +303,9 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
   return config;
 }
 
-RnnStatus Kernel::EnqueueParts(CUstream stream, int teams, int num_dirs,
+RnnStatus Kernel::EnqueueParts(CUstream stream, int shares, int num_dirs,
                                void* ring, Part* part, void* arguments) const {
-  const Grid most = MostAtOnce(teams, num_dirs);
+  const Grid most = MostAtOnce(shares, num_dirs);
   part->ring = ring;
   void* parameters[] = {arguments};
   for (int d = 0; d < num_dirs; d += most.dirs) {

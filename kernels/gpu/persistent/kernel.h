@@ -56,15 +56,16 @@ class Kernel {
                            Kernel* kernel);
 
   const Shape& shape() const { return shape_; }
-  // The bytes of the memory through which the kernel's teams exchange.
-  // `num_dirs` is the number of stages if the kernel runs a stack.
-  size_t ring_bytes(int teams, int num_dirs) const;
+  // The bytes of the memory through which the kernel's teams exchange. `shares`
+  // is the number of teams that the batch would fill at once, `num_dirs` the
+  // number of stages if the kernel runs a stack.
+  size_t ring_bytes(int shares, int num_dirs) const;
   // Enqueues the kernel. `arguments` are ForwardArguments or BackwardArguments,
   // whichever the kernel takes; this sets their part.
   template <typename Arguments>
-  RnnStatus Enqueue(CUstream stream, int teams, int num_dirs, void* ring,
+  RnnStatus Enqueue(CUstream stream, int shares, int num_dirs, void* ring,
                     Arguments* arguments) const {
-    return EnqueueParts(stream, teams, num_dirs, ring, &arguments->part,
+    return EnqueueParts(stream, shares, num_dirs, ring, &arguments->part,
                         arguments);
   }
 
@@ -76,12 +77,12 @@ class Kernel {
   // clusters. Blocks of other teams wait for each other, so one launch has no
   // more of them than the GPU runs at the same time; the teams then run several
   // shares of the batch each, and several launches run the directions.
-  Grid MostAtOnce(int teams, int num_dirs) const;
+  Grid MostAtOnce(int shares, int num_dirs) const;
   size_t RingBytes(const Grid& grid) const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
   // `part` is a member of `arguments`.
-  RnnStatus EnqueueParts(CUstream stream, int teams, int num_dirs, void* ring,
+  RnnStatus EnqueueParts(CUstream stream, int shares, int num_dirs, void* ring,
                          Part* part, void* arguments) const;
 
   CUkernel kernel_ = nullptr;

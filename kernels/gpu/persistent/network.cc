@@ -22,11 +22,11 @@ constexpr int kMaxDirs = 2;
 // Layers that run at the same time must promise to take less than this share of
 // what they take one after the other.
 constexpr double kStackGain = 0.8;
-// The gradients of matrices with at least this many numbers are computed from
-// transposed operands in TF32: the tensor cores' fastest TF32 products read
-// both operands along the sum, here the steps. On an H200, this made the
-// gradient of an LSTM's 512 units' matrix 1.5 times as fast, and smaller ones
-// no faster than the transposition is slow.
+// In TF32, the gradients of matrices with at least this many numbers are
+// computed from a transposed input or h. Then cuBLAS can read this operand
+// along the sum, which is over the steps. On an H200, with 512 units, that made
+// the product 1.5 times as fast; with fewer units, the transposition took as
+// long as it saved.
 constexpr int64_t kTransposedWeights = int64_t{1} << 20;
 
 RnnStatus Unsupported(const char* what) {
@@ -70,7 +70,8 @@ RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (problem.max_time > kMax / problem.batch_size ||
-      spec.layer_input_size(0) > kMax || spec.num_units > kMax / 64) {
+      spec.layer_input_size(0) > kMax || spec.num_units > kMax / 64 ||
+      problem.max_time > kMax / (8 * spec.num_units)) {
     return Unsupported("as many steps or units");
   }
   return {};
@@ -187,11 +188,11 @@ struct Network::BackwardWorkspace {
           arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
     }
     int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
-    if (network.IsTransposed(spec.num_units)) widest = spec.num_units;
+    if (network.IsTransposed(true, spec.num_units)) widest = spec.num_units;
     for (int64_t l = 0; l < spec.num_layers; ++l) {
       const int64_t width = spec.layer_input_size(l);
       if (!spec.has_input_weights(l)) continue;
-      if (network.IsTransposed(width)) widest = std::max(widest, width);
+      if (network.IsTransposed(false, width)) widest = std::max(widest, width);
     }
     if (network.problem_.has_sequence_lengths && spec.has_input_weights(0)) {
       input_width = spec.input_size;
@@ -268,7 +269,7 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
     CRNN_RETURN_IF_ERROR(Kernel::Get(choice, &network->kernel_));
   }
   const int64_t rows = network->kernel_.shape().rows();
-  network->teams_ = static_cast<int>((problem.batch_size + rows - 1) / rows);
+  network->shares_ = static_cast<int>((problem.batch_size + rows - 1) / rows);
   return {};
 }
 
@@ -280,13 +281,13 @@ int Network::AtOnce() const {
 size_t Network::RingBytes() const {
   return problem_.has_recurrent_dropout()
              ? 0
-             : kernel_.ring_bytes(teams_, AtOnce());
+             : kernel_.ring_bytes(shares_, AtOnce());
 }
 
 int Network::BiasRows() const {
   return problem_.has_recurrent_dropout()
              ? static_cast<int>(problem_.batch_size)
-             : teams_ * kernel_.shape().rows();
+             : shares_ * kernel_.shape().rows();
 }
 
 size_t Network::StepsBytes(int64_t width) const {
@@ -488,7 +489,7 @@ RnnStatus Network::Forward(const Handles& handles,
       CRNN_RETURN_IF_ERROR(
           loop_.Forward(handles, *workspace.steps, l, reserve.seed, arguments));
     } else if (!is_stack_ || is_last) {
-      CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, teams_, AtOnce(),
+      CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, shares_, AtOnce(),
                                            workspace.ring, &arguments));
     }
     if (problem_.has_dropout_between_layers() && !is_last) {
@@ -502,15 +503,19 @@ RnnStatus Network::Forward(const Handles& handles,
 
 int64_t Network::TransposedPitch() const { return (rows_ + 31) / 32 * 32; }
 
-bool Network::IsTransposed(int64_t columns) const {
-  return problem_.dtype == RnnDataType::kFloat32 &&
-         spec_.num_gates() * spec_.num_units * columns >= kTransposedWeights;
+bool Network::IsTransposed(bool is_recurrent, int64_t columns) const {
+  // With recurrent dropout, each gate's recurrent matrix has its own operand.
+  const int64_t gates =
+      is_recurrent && problem_.has_recurrent_dropout() ? 1 : spec_.num_gates();
+  return problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
+         gates * spec_.num_units * columns >= kTransposedWeights;
 }
 
 RnnStatus Network::MakeOperand(CUstream stream, const Sequences& sequences,
-                               int64_t width, const void* values, void* memory,
+                               bool is_recurrent, int64_t width,
+                               const void* values, void* memory,
                                StepsOperand* operand) const {
-  if (IsTransposed(width)) {
+  if (IsTransposed(is_recurrent, width)) {
     *operand = {memory, true, TransposedPitch()};
     return auxiliary_.TransposeSteps(stream, sequences, rows_,
                                      static_cast<int>(width), operand->pitch,
@@ -554,7 +559,8 @@ RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
     }
     if (gate == 0 || workspace.steps) {
       CRNN_RETURN_IF_ERROR(MakeOperand(
-          handles.stream, WithoutLengths(arguments.sequences), units,
+          handles.stream, WithoutLengths(arguments.sequences),
+          /*is_recurrent=*/true, units,
           workspace.steps ? workspace.masked_h : direction.previous_h,
           workspace.operand, &operand));
     }
@@ -613,7 +619,7 @@ RnnStatus Network::Backward(const Handles& handles,
     CRNN_RETURN_IF_ERROR(workspace.steps
                              ? loop_.Backward(handles, *workspace.steps, l,
                                               reserve.seed, arguments)
-                             : kernel_.Enqueue(handles.stream, teams_,
+                             : kernel_.Enqueue(handles.stream, shares_,
                                                static_cast<int>(num_dirs),
                                                workspace.ring, &arguments));
 
@@ -645,7 +651,8 @@ RnnStatus Network::Backward(const Handles& handles,
     if (spec_.has_input_weights(l)) {
       CRNN_RETURN_IF_ERROR(MakeOperand(
           handles.stream, l == 0 ? sequences : WithoutLengths(sequences),
-          input_size, l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
+          /*is_recurrent=*/false, input_size,
+          l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
           workspace.operand, &operand));
     }
     for (int64_t d = 0; d < num_dirs && spec_.has_input_weights(l); ++d) {

@@ -103,16 +103,16 @@ class Network {
   // The length of a transposed operand's rows, which TF32 products want
   // aligned.
   int64_t TransposedPitch() const;
-  // Tells whether the gradient of a layer's matrix with as many columns reads
-  // its operand transposed.
-  bool IsTransposed(int64_t columns) const;
+  // Tells whether the gradient of a matrix of the input side, or of a recurrent
+  // matrix, reads its operand transposed. A matrix has `columns` columns.
+  bool IsTransposed(bool is_recurrent, int64_t columns) const;
   // Makes an operand from values whose padding is undefined if `sequences` has
   // lengths. `memory` is what the operand may take.
   RnnStatus MakeOperand(CUstream stream, const Sequences& sequences,
-                        int64_t width, const void* values, void* memory,
-                        StepsOperand* operand) const;
-  // Computes the gradient of a matrix, [m, n], from the gradients of its
-  // products, [rows, m] of every `width` numbers.
+                        bool is_recurrent, int64_t width, const void* values,
+                        void* memory, StepsOperand* operand) const;
+  // Computes the gradient of a matrix, [m, n], from `gates`, the gradients of
+  // its products: [rows, m], with rows that are slots * H numbers apart.
   RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
                           const void* gates, const StepsOperand& operand,
                           void* gradient) const;
@@ -140,7 +140,7 @@ class Network {
   // With recurrent dropout, `loop_` runs the steps of a layer. Otherwise,
   // `kernel_` does, the forward or the backward one, as the pass.
   StepLoop loop_;
-  int teams_ = 0;
+  int shares_ = 0;  // Of the batch, each as large as a team takes at once.
   bool is_stack_ = false;  // All layers run at the same time, forward.
   Kernel kernel_;
   Auxiliary auxiliary_;

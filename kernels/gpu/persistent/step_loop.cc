@@ -134,11 +134,9 @@ RnnStatus StepLoop::EnqueueCells(CUkernel kernel, CUstream stream,
                                  const Memory& memory,
                                  const Arguments& arguments,
                                  int64_t step) const {
-  Arguments all = arguments;
-  all.sequences.order = nullptr;  // Row b of all buffers is for sequence b.
   StepBuffers buffers = memory.buffers_;
   int number = static_cast<int>(step);
-  void* parameters[] = {&all, &buffers, &number};
+  void* parameters[] = {const_cast<Arguments*>(&arguments), &buffers, &number};
   return LaunchOver(kernel, stream, NumStates(problem_), parameters);
 }
 
@@ -146,7 +144,8 @@ RnnStatus StepLoop::EnqueueCells(CUkernel kernel, CUstream stream,
 // column, so the forward pass asks for the transposed matrix.
 RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
                             int64_t layer, const uint64_t* seed,
-                            const ForwardArguments& arguments) const {
+                            ForwardArguments arguments) const {
+  arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   CRNN_RETURN_IF_ERROR(EnqueueCells(kernels_.forward, handles.stream, memory,
                                     arguments, /*step=*/-1));
@@ -161,7 +160,8 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
 
 RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
                              int64_t layer, const uint64_t* seed,
-                             const BackwardArguments& arguments) const {
+                             BackwardArguments arguments) const {
+  arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   for (int64_t step = problem_.max_time - 1; step >= 0; --step) {
     CRNN_RETURN_IF_ERROR(EnqueueCells(kernels_.backward, handles.stream, memory,

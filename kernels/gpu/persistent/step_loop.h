@@ -46,11 +46,10 @@ class StepLoop {
 
   // Enqueue all steps of a layer. `seed` is in device memory.
   RnnStatus Forward(const Handles& handles, const Memory& memory, int64_t layer,
-                    const uint64_t* seed,
-                    const ForwardArguments& arguments) const;
+                    const uint64_t* seed, ForwardArguments arguments) const;
   RnnStatus Backward(const Handles& handles, const Memory& memory,
                      int64_t layer, const uint64_t* seed,
-                     const BackwardArguments& arguments) const;
+                     BackwardArguments arguments) const;
   // Enqueues the masking of the states before each step, [rows, H], as a gate's
   // recurrent matrix has read them. The masks are those of the layer that ran
   // last with this memory.
