@@ -59,8 +59,8 @@ so its ratio can be below 1.
 
 The peak is that of the resident set (`VmHWM`, reset by `/proc/self/clear_refs`). malloc is set
 (`MALLOC_MMAP_THRESHOLD_`) to take blocks of a page or more from the system and to give them back at
-once, and TensorFlow's pool for oneDNN is off, so memory that is kept for later does not count. The
-kernel updates its page count only in batches of 32 pages per core, so results below a megabyte are
+once, and TensorFlow's pool for oneDNN is off, so memory that is kept for later does not count.
+Linux updates its page count only in batches of 32 pages per core, so results below a megabyte are
 not reliable."""
 
 

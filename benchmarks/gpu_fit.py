@@ -239,19 +239,19 @@ def _text(results: dict[str, Any]) -> str:
         f"2 × 256 units, and a dense layer. Batches have {BATCH} sequences of {STEPS // 4} to "
         f"{STEPS} words. The numbers are milliseconds of a step of `model.fit`: the median of "
         f"{EPOCHS} epochs of {BATCHES} steps, and their range. The last column is the same model "
-        "without the LSTM, which Keras then compiles with XLA. Keras's layers cannot use cuDNN in "
-        "bfloat16.",
+        "without the LSTM; Keras compiles such a model with XLA. Keras's layers cannot use cuDNN "
+        "in bfloat16.",
         _table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` looks in every step whether a gradient has "
         "overflowed. TensorFlow does a part of this on the CPU if a gradient is that of an "
         "embedding, and the host waits for it.",
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
-        "`tf.function`. The seconds are those of the first step of a network that the process has "
-        "not run before, in a process that has run another one; tracing the function is part of "
-        "them. “Cold” is without compiled kernels from earlier processes, “warm” is with them. "
-        "Megabytes are the peak of a later step, without the weights and the data. The last column "
-        "is this package's peak, divided by Keras's.",
+        "`tf.function`. The seconds are those of a network's first step, with the tracing of the "
+        "function, in a process that has already run another network. “Cold” is without compiled "
+        "kernels from earlier processes, “warm” is with them. Megabytes are the peak of a later "
+        "step, without the weights and the data. The last column is this package's peak, divided "
+        "by Keras's.",
         _table(
             [
                 *("network", "cold (s)", "warm (s)", "Keras (s)"),

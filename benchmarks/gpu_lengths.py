@@ -364,7 +364,8 @@ def _means(ratios: dict[str, list[float]]) -> str:
         for name, values in ratios.items()
         if values
     ]
-    return "\nIn the geometric mean, this package is " + " and ".join(found) + ".\n"
+    listed = " and ".join([", ".join(found[:-1])] * (len(found) > 1) + found[-1:])
+    return f"\nIn the geometric mean, this package is {listed}.\n"
 
 
 def _against_keras(times: Times, row: str, variant: str) -> float:

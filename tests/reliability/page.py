@@ -58,9 +58,9 @@ KINDS = {
         "In `tests/reliability/soak.py`, eight threads train and infer with changing shapes and "
         "lengths, first in one process, then in two at the same time. Their results are compared "
         "with those of the same network computed alone on a CPU (in runs without a GPU, on the "
-        "same CPU). The memory is watched: in the last quarter of the "
-        "time, the least that a process needs may be at most 5 % plus 100 MB above that in the "
-        "second quarter. Then steps grow until memory runs out; after each "
+        "same CPU). The memory is watched: the least that a process needs in the last quarter of "
+        "the time may exceed the least of the second quarter by at most 5 % plus 100 MB. "
+        "Then steps grow until memory runs out; after each "
         "failure, a small step must still give the right result. Finally, two kinds of "
         "programs are killed and resumed: one that trains under "
         "`keras.callbacks.BackupAndRestore`, and one of the two workers of a program under "
@@ -208,7 +208,8 @@ def _memory(memory: dict[str, list[list[dict[str, int]]]], commit: str) -> list[
                 ]
                 texts[name].append(f"{where} {', '.join(map(str, needs))}")
     return [
-        f"least {MEMORY[name]} in each quarter of the time, in MB: {'; '.join(found)} (at {commit})"
+        f"least {MEMORY[name]} in each quarter of the time, in MB: {'; '.join(found)} "
+        f"(at commit {commit})"
         for name, found in texts.items()
     ]
 
