@@ -1,13 +1,11 @@
 #include "kernels/gpu/persistent/network.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "kernels/arena.h"
+#include "kernels/gpu/persistent/network_memory.h"
 #include "kernels/gpu/replay.h"
 #include "kernels/param_layout.h"
 
@@ -15,19 +13,9 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-// This is enough for cuBLAS to divide the long sums of weights' gradients among
-// all multiprocessors.
-constexpr size_t kBlasBytes = size_t{8} << 20;
-constexpr int kMaxDirs = 2;
 // Layers that run at the same time must promise to take less than this share of
 // what they take one after the other.
 constexpr double kStackGain = 0.8;
-// In TF32, the gradients of matrices with at least this many numbers are
-// computed from a transposed input or h. Then cuBLAS can read this operand
-// along the sum, which is over the steps. On an H200, with 512 units, that made
-// the product 1.5 times as fast; with fewer units, the transposition took as
-// long as it saved.
-constexpr int64_t kTransposedWeights = int64_t{1} << 20;
 
 RnnStatus Unsupported(const char* what) {
   return {RnnStatus::Code::kUnimplemented,
@@ -44,16 +32,6 @@ KernelChoice ChoiceOf(const RnnProblem& problem, bool is_backward) {
           static_cast<int>(spec.num_dirs()),
           static_cast<int>(problem.batch_size),
           1};
-}
-
-Sequences WithoutLengths(Sequences sequences) {
-  sequences.lengths = sequences.order = nullptr;
-  return sequences;
-}
-
-bool UsesSeed(const RnnProblem& problem) {
-  return problem.has_dropout_between_layers() ||
-         problem.has_recurrent_dropout();
 }
 
 RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
@@ -78,132 +56,6 @@ RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
 }
 
 }  // namespace
-
-// The layout of the reserve space, which training keeps for the backward pass.
-struct Network::Reserve {
-  struct Layer {
-    std::array<char*, kMaxDirs> gates = {}, previous_h = {};
-    std::array<float*, kMaxDirs> cells = {};
-    // The next layer's input; the last one's goes to the caller.
-    char* output = nullptr;
-  };
-  int* lengths = nullptr;
-  int* order = nullptr;
-  uint64_t* seed = nullptr;
-  std::vector<Layer> layers;
-
-  Reserve(const Network& network, Arena* arena) {
-    const RnnSpec& spec = network.spec_;
-    if (network.problem_.has_sequence_lengths) {
-      lengths = arena->Take<int>(network.problem_.batch_size);
-      order = arena->Take<int>(network.problem_.batch_size);
-    }
-    if (UsesSeed(network.problem_)) seed = arena->Take<uint64_t>(2);
-    for (int64_t l = 0; l < spec.num_layers; ++l) {
-      Layer layer;
-      for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-        layer.gates[d] = arena->Take<char>(
-            network.StepsBytes(network.slots_ * spec.num_units));
-        layer.previous_h[d] =
-            arena->Take<char>(network.StepsBytes(spec.num_units));
-        if (spec.is_lstm()) {
-          layer.cells[d] = arena->Take<float>(network.rows_ * spec.num_units);
-        }
-      }
-      if (l + 1 < spec.num_layers) {
-        layer.output =
-            arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
-      }
-      layers.push_back(layer);
-    }
-  }
-};
-
-// The layout of a forward pass's workspace. In inference, layers that do not
-// run at the same time take turns in the same memory.
-struct Network::ForwardWorkspace {
-  void* blas;
-  void* ring;
-  std::optional<StepLoop::Memory> steps;
-  int64_t* given = nullptr;
-  int* lengths = nullptr;
-  int* order = nullptr;
-  std::array<char*, ForwardArguments::kMaxLayers> gates = {}, outputs = {};
-
-  ForwardWorkspace(const Network& network, Arena* arena) {
-    const RnnSpec& spec = network.spec_;
-    const bool has_lengths = network.problem_.has_sequence_lengths;
-    blas = arena->Take<char>(kBlasBytes);
-    ring = arena->Take<char>(network.RingBytes());
-    if (network.problem_.has_recurrent_dropout()) {
-      steps.emplace(network.problem_, arena);
-    }
-    if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
-    if (network.problem_.is_training) return;
-    if (has_lengths) {
-      lengths = arena->Take<int>(network.problem_.batch_size);
-      order = arena->Take<int>(network.problem_.batch_size);
-    }
-    const bool is_stack = network.is_stack_;
-    const int64_t at_once = is_stack ? spec.num_layers : spec.num_dirs();
-    for (int64_t i = 0; i < at_once; ++i) {
-      gates[i] = arena->Take<char>(
-          network.StepsBytes(network.slots_ * spec.num_units));
-    }
-    const int64_t most = is_stack ? spec.num_layers : 2;
-    for (int64_t i = 0; i < std::min(spec.num_layers - 1, most); ++i) {
-      outputs[i] =
-          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
-    }
-  }
-};
-
-struct Network::BackwardWorkspace {
-  void* blas;
-  void* ring;
-  std::optional<StepLoop::Memory> steps;
-  // The states before each step as a gate reads them; gates use it by turns.
-  void* masked_h = nullptr;
-  std::array<float*, kMaxDirs> bias_sums = {};
-  // The gradients of layers' outputs; layers use the two by turns.
-  std::array<char*, 2> gradients = {};
-  // What a product over all steps reads, if it is a copy: the input with zeros
-  // in its padding, or any operand transposed.
-  void* operand;
-
-  BackwardWorkspace(const Network& network, Arena* arena) {
-    const RnnSpec& spec = network.spec_;
-    blas = arena->Take<char>(kBlasBytes);
-    ring = arena->Take<char>(network.RingBytes());
-    if (network.problem_.has_recurrent_dropout()) {
-      steps.emplace(network.problem_, arena);
-      masked_h = arena->Take<char>(network.StepsBytes(spec.num_units));
-    }
-    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      bias_sums[d] = arena->Take<float>(network.BiasRows() * network.slots_ *
-                                        spec.num_units);
-    }
-    for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
-      gradients[i] =
-          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
-    }
-    int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
-    if (network.IsTransposed(true, spec.num_units)) widest = spec.num_units;
-    for (int64_t l = 0; l < spec.num_layers; ++l) {
-      const int64_t width = spec.layer_input_size(l);
-      if (!spec.has_input_weights(l)) continue;
-      if (network.IsTransposed(false, width)) widest = std::max(widest, width);
-    }
-    if (network.problem_.has_sequence_lengths && spec.has_input_weights(0)) {
-      input_width = spec.input_size;
-    }
-    const size_t operand_bytes =
-        std::max(network.StepsBytes(input_width),
-                 static_cast<size_t>(network.TransposedPitch() * widest *
-                                     network.item_));
-    operand = arena->Take<char>(operand_bytes);
-  }
-};
 
 RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
                                 KernelChoice* choice, double* cycles) {
@@ -497,186 +349,6 @@ RnnStatus Network::Forward(const Handles& handles,
           Dropout(handles.stream, sequences, l, reserve.seed, output));
     }
     input = output;
-  }
-  return {};
-}
-
-int64_t Network::TransposedPitch() const { return (rows_ + 31) / 32 * 32; }
-
-bool Network::IsTransposed(bool is_recurrent, int64_t columns) const {
-  // With recurrent dropout, each gate's recurrent matrix has its own operand.
-  const int64_t gates =
-      is_recurrent && problem_.has_recurrent_dropout() ? 1 : spec_.num_gates();
-  return problem_.dtype == RnnDataType::kFloat32 && allows_tf32_ &&
-         gates * spec_.num_units * columns >= kTransposedWeights;
-}
-
-RnnStatus Network::MakeOperand(CUstream stream, const Sequences& sequences,
-                               bool is_recurrent, int64_t width,
-                               const void* values, void* memory,
-                               StepsOperand* operand) const {
-  if (IsTransposed(is_recurrent, width)) {
-    *operand = {memory, true, TransposedPitch()};
-    return auxiliary_.TransposeSteps(stream, sequences, rows_,
-                                     static_cast<int>(width), operand->pitch,
-                                     values, memory);
-  }
-  *operand = {sequences.lengths == nullptr ? values : memory, false, width};
-  if (sequences.lengths == nullptr) return {};
-  return auxiliary_.CopyWithoutPadding(stream, sequences, rows_ * width,
-                                       static_cast<int>(width), values, memory);
-}
-
-RnnStatus Network::MultiplySteps(const Handles& handles, int64_t m, int64_t n,
-                                 const void* gates, const StepsOperand& operand,
-                                 void* gradient) const {
-  return Multiply(handles, true, operand.is_transposed, m, n, rows_, gates,
-                  slots_ * spec_.num_units, operand.values, operand.pitch,
-                  false, gradient, n);
-}
-
-// The gradient of the recurrent side of a GRU's candidate is in the slot after
-// the gates. Neighbouring gates whose matrices read the same numbers share a
-// product.
-RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
-                                            const BackwardWorkspace& workspace,
-                                            const ParamLayout::PseudoLayer& at,
-                                            int64_t d,
-                                            const BackwardArguments& arguments,
-                                            void* params_backprop) const {
-  const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
-  const BackwardDirection& direction = arguments.direction[d];
-  StepsOperand operand = {};
-  for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
-    const int64_t slot = spec_.is_gru() && gate == 2 ? 3 : gate;
-    if (workspace.steps) {
-      count = 1;
-      CRNN_RETURN_IF_ERROR(loop_.MaskStates(
-          handles.stream, *workspace.steps, arguments.sequences, d, gate,
-          direction.previous_h, workspace.masked_h));
-    } else {
-      count = spec_.is_gru() && gate == 0 ? 2 : num_gates - gate;
-    }
-    if (gate == 0 || workspace.steps) {
-      CRNN_RETURN_IF_ERROR(MakeOperand(
-          handles.stream, WithoutLengths(arguments.sequences),
-          /*is_recurrent=*/true, units,
-          workspace.steps ? workspace.masked_h : direction.previous_h,
-          workspace.operand, &operand));
-    }
-    CRNN_RETURN_IF_ERROR(MultiplySteps(
-        handles, count * units, units, At(direction.gates, slot * units),
-        operand,
-        At(params_backprop, at.recurrent_weights + gate * units * units)));
-  }
-  return {};
-}
-
-RnnStatus Network::Backward(const Handles& handles,
-                            const CallAddresses& addresses) const {
-  const auto buffer = [&](CallBuffer which) {
-    return reinterpret_cast<void*>(addresses[which]);
-  };
-  const ParamLayout layout(spec_);
-  Arena workspace_arena(buffer(kWorkspace));
-  Arena reserve_arena(buffer(kReserveSpace));
-  const BackwardWorkspace workspace(*this, &workspace_arena);
-  const Reserve reserve(*this, &reserve_arena);
-  CRNN_RETURN_IF_ERROR(
-      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(
-                       handles.blas, workspace.blas, kBlasBytes),
-                   "take memory"));
-  const Sequences sequences = SequencesOf(reserve.lengths, reserve.order);
-  const int64_t units = spec_.num_units, num_dirs = spec_.num_dirs();
-  const int64_t gate_rows = spec_.num_gates() * units;
-  const void* output_backprop = buffer(kOutputBackprop);
-  for (int64_t l = spec_.num_layers; l-- > 0;) {
-    const Reserve::Layer& kept = reserve.layers[l];
-    const int64_t input_size = spec_.layer_input_size(l);
-    BackwardArguments arguments = {};
-    arguments.sequences = sequences;
-    arguments.output_stride = spec_.layer_output_size();
-    arguments.state_stride = StateStride();
-    for (int64_t d = 0; d < num_dirs; ++d) {
-      const int64_t pseudo_layer = l * num_dirs + d;
-      const int64_t state = StateOffset(pseudo_layer);
-      BackwardDirection& direction = arguments.direction[d];
-      direction.recurrent_weights = Param(
-          buffer(kParams), layout.pseudo_layer(pseudo_layer).recurrent_weights);
-      direction.gates = kept.gates[d];
-      direction.cells = kept.cells[d];
-      direction.previous_h = kept.previous_h[d];
-      direction.output_backprop = At(output_backprop, d * units);
-      direction.last_h_backprop = At(buffer(kOutputHBackprop), state);
-      direction.first_h_backprop = At(buffer(kInputHBackprop), state);
-      direction.bias_sums = workspace.bias_sums[d];
-      if (spec_.is_lstm()) {
-        direction.first_c = At(buffer(kInputC), state);
-        direction.last_c_backprop = At(buffer(kOutputCBackprop), state);
-        direction.first_c_backprop = At(buffer(kInputCBackprop), state);
-      }
-    }
-    CRNN_RETURN_IF_ERROR(workspace.steps
-                             ? loop_.Backward(handles, *workspace.steps, l,
-                                              reserve.seed, arguments)
-                             : kernel_.Enqueue(handles.stream, shares_,
-                                               static_cast<int>(num_dirs),
-                                               workspace.ring, &arguments));
-
-    // The gradient of the inputs goes to the layer below, or to the caller.
-    void* const input_backprop =
-        l == 0 ? buffer(kInputBackprop) : workspace.gradients[(l - 1) % 2];
-    if (spec_.has_input_weights(l)) {
-      for (int64_t d = 0; d < num_dirs; ++d) {
-        CRNN_RETURN_IF_ERROR(
-            Multiply(handles, false, false, rows_, input_size, gate_rows,
-                     kept.gates[d], slots_ * units,
-                     Param(buffer(kParams),
-                           layout.pseudo_layer(l * num_dirs + d).input_weights),
-                     input_size, d > 0, input_backprop, input_size));
-      }
-    } else {
-      CRNN_RETURN_IF_ERROR(auxiliary_.GatherInputs(
-          handles.stream, rows_ * units, static_cast<int>(units),
-          static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
-          kept.gates[0], kept.gates[1], input_backprop));
-    }
-    if (problem_.has_dropout_between_layers() && l > 0) {
-      CRNN_RETURN_IF_ERROR(Dropout(handles.stream, sequences, l - 1,
-                                   reserve.seed, input_backprop));
-    }
-
-    // Padding in the caller's input may hold anything; ours holds zeros.
-    StepsOperand operand = {};
-    if (spec_.has_input_weights(l)) {
-      CRNN_RETURN_IF_ERROR(MakeOperand(
-          handles.stream, l == 0 ? sequences : WithoutLengths(sequences),
-          /*is_recurrent=*/false, input_size,
-          l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
-          workspace.operand, &operand));
-    }
-    for (int64_t d = 0; d < num_dirs && spec_.has_input_weights(l); ++d) {
-      CRNN_RETURN_IF_ERROR(MultiplySteps(
-          handles, gate_rows, input_size, kept.gates[d], operand,
-          At(buffer(kParamsBackprop),
-             layout.pseudo_layer(l * num_dirs + d).input_weights)));
-    }
-    for (int64_t d = 0; d < num_dirs; ++d) {
-      const ParamLayout::PseudoLayer& at =
-          layout.pseudo_layer(l * num_dirs + d);
-      CRNN_RETURN_IF_ERROR(BackwardRecurrentWeights(
-          handles, workspace, at, d, arguments, buffer(kParamsBackprop)));
-      const auto bias = [&](int64_t offset) {
-        return offset < 0 ? nullptr : At(buffer(kParamsBackprop), offset);
-      };
-      if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
-      CRNN_RETURN_IF_ERROR(auxiliary_.SumBiases(
-          handles.stream, workspace.bias_sums[d], BiasRows(),
-          static_cast<int>(units), static_cast<int>(spec_.num_gates()),
-          static_cast<int>(slots_), static_cast<int>(slots_ - 1),
-          bias(at.input_bias), bias(at.recurrent_bias)));
-    }
-    output_backprop = input_backprop;
   }
   return {};
 }

@@ -1,0 +1,155 @@
+// The layouts of the memory that a network's passes use.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_MEMORY_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_MEMORY_H_
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "kernels/arena.h"
+#include "kernels/gpu/persistent/network.h"
+
+namespace cudnn_rnn_tf {
+namespace persistent {
+
+// This is enough for cuBLAS to divide the long sums of weights' gradients among
+// all multiprocessors.
+inline constexpr size_t kBlasBytes = size_t{8} << 20;
+inline constexpr int kMaxDirs = 2;
+
+inline bool UsesSeed(const RnnProblem& problem) {
+  return problem.has_dropout_between_layers() ||
+         problem.has_recurrent_dropout();
+}
+
+// The layout of the reserve space, which training keeps for the backward pass.
+struct Network::Reserve {
+  struct Layer {
+    std::array<char*, kMaxDirs> gates = {}, previous_h = {};
+    std::array<float*, kMaxDirs> cells = {};
+    // The next layer's input; the last one's goes to the caller.
+    char* output = nullptr;
+  };
+  int* lengths = nullptr;
+  int* order = nullptr;
+  uint64_t* seed = nullptr;
+  std::vector<Layer> layers;
+
+  Reserve(const Network& network, Arena* arena) {
+    const RnnSpec& spec = network.spec_;
+    if (network.problem_.has_sequence_lengths) {
+      lengths = arena->Take<int>(network.problem_.batch_size);
+      order = arena->Take<int>(network.problem_.batch_size);
+    }
+    if (UsesSeed(network.problem_)) seed = arena->Take<uint64_t>(2);
+    for (int64_t l = 0; l < spec.num_layers; ++l) {
+      Layer layer;
+      for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+        layer.gates[d] = arena->Take<char>(
+            network.StepsBytes(network.slots_ * spec.num_units));
+        layer.previous_h[d] =
+            arena->Take<char>(network.StepsBytes(spec.num_units));
+        if (spec.is_lstm()) {
+          layer.cells[d] = arena->Take<float>(network.rows_ * spec.num_units);
+        }
+      }
+      if (l + 1 < spec.num_layers) {
+        layer.output =
+            arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+      }
+      layers.push_back(layer);
+    }
+  }
+};
+
+// The layout of a forward pass's workspace. In inference, layers that do not
+// run at the same time take turns in the same memory.
+struct Network::ForwardWorkspace {
+  void* blas;
+  void* ring;
+  std::optional<StepLoop::Memory> steps;
+  int64_t* given = nullptr;
+  int* lengths = nullptr;
+  int* order = nullptr;
+  std::array<char*, ForwardArguments::kMaxLayers> gates = {}, outputs = {};
+
+  ForwardWorkspace(const Network& network, Arena* arena) {
+    const RnnSpec& spec = network.spec_;
+    const bool has_lengths = network.problem_.has_sequence_lengths;
+    blas = arena->Take<char>(kBlasBytes);
+    ring = arena->Take<char>(network.RingBytes());
+    if (network.problem_.has_recurrent_dropout()) {
+      steps.emplace(network.problem_, arena);
+    }
+    if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
+    if (network.problem_.is_training) return;
+    if (has_lengths) {
+      lengths = arena->Take<int>(network.problem_.batch_size);
+      order = arena->Take<int>(network.problem_.batch_size);
+    }
+    const bool is_stack = network.is_stack_;
+    const int64_t at_once = is_stack ? spec.num_layers : spec.num_dirs();
+    for (int64_t i = 0; i < at_once; ++i) {
+      gates[i] = arena->Take<char>(
+          network.StepsBytes(network.slots_ * spec.num_units));
+    }
+    const int64_t most = is_stack ? spec.num_layers : 2;
+    for (int64_t i = 0; i < std::min(spec.num_layers - 1, most); ++i) {
+      outputs[i] =
+          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+    }
+  }
+};
+
+struct Network::BackwardWorkspace {
+  void* blas;
+  void* ring;
+  std::optional<StepLoop::Memory> steps;
+  // The states before each step as a gate reads them; gates use it by turns.
+  void* masked_h = nullptr;
+  std::array<float*, kMaxDirs> bias_sums = {};
+  // The gradients of layers' outputs; layers use the two by turns.
+  std::array<char*, 2> gradients = {};
+  // What a product over all steps reads, if it is a copy: the input with zeros
+  // in its padding, or any operand transposed.
+  void* operand;
+
+  BackwardWorkspace(const Network& network, Arena* arena) {
+    const RnnSpec& spec = network.spec_;
+    blas = arena->Take<char>(kBlasBytes);
+    ring = arena->Take<char>(network.RingBytes());
+    if (network.problem_.has_recurrent_dropout()) {
+      steps.emplace(network.problem_, arena);
+      masked_h = arena->Take<char>(network.StepsBytes(spec.num_units));
+    }
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      bias_sums[d] = arena->Take<float>(network.BiasRows() * network.slots_ *
+                                        spec.num_units);
+    }
+    for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
+      gradients[i] =
+          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+    }
+    int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
+    if (network.IsTransposed(true, spec.num_units)) widest = spec.num_units;
+    for (int64_t l = 0; l < spec.num_layers; ++l) {
+      const int64_t width = spec.layer_input_size(l);
+      if (!spec.has_input_weights(l)) continue;
+      if (network.IsTransposed(false, width)) widest = std::max(widest, width);
+    }
+    if (network.problem_.has_sequence_lengths && spec.has_input_weights(0)) {
+      input_width = spec.input_size;
+    }
+    const size_t operand_bytes =
+        std::max(network.StepsBytes(input_width),
+                 static_cast<size_t>(network.TransposedPitch() * widest *
+                                     network.item_));
+    operand = arena->Take<char>(operand_bytes);
+  }
+};
+
+}  // namespace persistent
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_MEMORY_H_
