@@ -18,7 +18,6 @@ size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
          static_cast<size_t>(algorithm);
 }
 
-
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
