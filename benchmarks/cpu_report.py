@@ -65,9 +65,9 @@ not reliable."""
 
 
 WHERE_IT_IS_SLOWER = f"""\
-With one short sequence, a layer in a `tf.function` is slower than others because the call alone
-takes a large part of the time. With small batches, packing takes time as well: in every call, the
-layer rearranges its weights for the kernels ([what to know for
+In inference of one short sequence, a layer in a `tf.function` is slower than PyTorch and ONNX
+Runtime because the call alone takes a large part of the time. With small batches, packing takes
+time as well: in every call, the layer rearranges its weights for the kernels ([what to know for
 speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` needs no such call, and
 packs its weights once. A large LSTM runs at 90 % of the rate of TensorFlow's matrix product, so
 there is little to gain over the other libraries."""

@@ -242,9 +242,9 @@ def _text(results: dict[str, Any]) -> str:
         "without the LSTM; Keras compiles such a model with XLA. Keras's layers cannot use cuDNN "
         "in bfloat16.",
         _table(["dtype policy", *SYSTEMS], fit),
-        "In float16, Keras's `LossScaleOptimizer` looks in every step whether a gradient has "
-        "overflowed. TensorFlow does a part of this on the CPU if a gradient is that of an "
-        "embedding, and the host waits for it.",
+        "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
+        "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on the "
+        "CPU, and the host waits for the result.",
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
         "`tf.function`. The seconds are those of a network's first step, with the tracing of the "

@@ -477,8 +477,8 @@ LEGEND = """\
   layers; then B sequences and T steps; then the type, where tf32 is float32 with TensorFloat-32
   allowed.
 * **Numbers without a unit** are milliseconds of a step. Below about 0.7 ms, a step may take as long
-  as TensorFlow's work on the host. The time of this work varies by chance, so such numbers differ
-  between the columns of a row.
+  as TensorFlow's work on the host. The time of this work varies by chance, so differences between
+  such small numbers in a row may be chance as well.
 * **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
   **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
   sequences. **Lengths**: this package's layer is called with lengths instead of a mask.

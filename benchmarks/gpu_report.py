@@ -371,9 +371,9 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 # Maps each part to a text that says what it ran.
 ABOUT = {
-    "tests": "all tests, with the GPU visible",
+    "tests": "all tests that the package had at that commit, with the GPU visible",
     "tests_without_replay": "the tests that use the GPU, without CUDA graphs",
-    "tests_of_gpu": "the tests that need a GPU",
+    "tests_of_gpu": "tests that need a GPU, of the modules in the table",
     "sanitizer": "small networks by cuDNN, under NVIDIA's compute-sanitizer",
     "sanitizer_persistent": "small networks by this package's kernels, under compute-sanitizer",
     "char_lm": "`examples/char_lm.py`, which trains a language model",
@@ -465,9 +465,9 @@ def _section(name: str, part: dict[str, Any]) -> str:
         ]
         text += [
             "If a report disappears once all that a pass writes to is filled with NaN, it was about"
-            " memory that the pass had written in a way that the sanitizer does not see, or about "
-            "memory that no result depends on: a NaN would have reached the results, which a "
-            "test compares."
+            " one of two kinds of memory: memory that the pass had written in a way that the "
+            "sanitizer does not see, or memory that no result depends on. Otherwise, a NaN would "
+            "have reached the results, which a test compares."
         ]
     elif name == "graph_speed" and "forks" in result:
         text += [

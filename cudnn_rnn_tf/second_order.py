@@ -18,7 +18,7 @@ _OUTPUT_TOLERANCE = 0.02
 def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     config = ops.config_of(op)
     time_major = op.get_attr("time_major")
-    num_seeds = op.get_attr("num_seeds")
+    num_seeds = len(op.get_attr("Tseed"))
     inputs, h, c, params, sequence_lengths, *others = op.inputs
     seeds, (output, _, _, *cotangents, _) = others[:num_seeds], others[num_seeds:]
     lengths = sequence_lengths if op.get_attr("has_sequence_lengths") else None

@@ -6,10 +6,12 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/rnn_spec.h"
+#include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace cudnn_rnn_tf {
@@ -72,7 +74,11 @@ absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
   TF_RETURN_IF_ERROR(context->GetAttr("time_major", time_major));
   TF_RETURN_IF_ERROR(
       context->GetAttr("has_sequence_lengths", has_sequence_lengths));
-  TF_RETURN_IF_ERROR(context->GetAttr("num_seeds", num_seeds));
+  // A list of types rather than a number, since a number in an edited graph
+  // could be so large that TensorFlow itself would never be done with it.
+  std::vector<tensorflow::DataType> seeds;
+  TF_RETURN_IF_ERROR(context->GetAttr("Tseed", &seeds));
+  *num_seeds = static_cast<int>(seeds.size());
   if (*num_seeds <= 1) return absl::OkStatus();
   return InvalidArgument("expected at most one seed, but received ",
                          *num_seeds);

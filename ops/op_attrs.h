@@ -23,7 +23,7 @@
       .Attr("has_sequence_lengths: bool = false")  \
       .Attr("Tlengths: {int32, int64} = DT_INT32") \
       .Attr("recurrent_dropout: float = 0.0")      \
-      .Attr("num_seeds: int >= 0 = 1")
+      .Attr("Tseed: list({int64}) >= 0 = [DT_INT64]")
 
 #define CRNN_TYPE_ATTR Attr("T: {float64, float32, float16, bfloat16}")
 

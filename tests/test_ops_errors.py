@@ -178,8 +178,8 @@ def test_a_node_of_an_older_graph_has_a_seed():
         raw_ops.cudnn_rnn_tf_forward(**arguments, name="node")
     definition = graph.as_graph_def()
     (node,) = [node for node in definition.node if node.name == "node"]
-    assert node.attr["num_seeds"].i == 1 and len(node.input) == 6
-    del node.attr["num_seeds"]
+    assert len(node.attr["Tseed"].list.type) == 1 and len(node.input) == 6
+    del node.attr["Tseed"]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.import_graph_def(definition, name="")
         output = session.run("node:0")

@@ -53,6 +53,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
                 "b": lambda: rng.random() < 0.5,
                 "s": lambda name=name: rng.choice(draws.STRINGS[name]),
                 "type": lambda: rng.choice((1, 2, 3, 7, 14, 19, 23, 101, 999)),
+                "list": lambda: [rng.choice((3, 9, 999)) for _ in range(rng.randrange(4))],
             }.get(kind, lambda: 1)()
         changes.append([index, edit, [name, value]])
     return {"what": what, "rnn_mode": rnn_mode, "changes": changes}
@@ -77,6 +78,9 @@ def run(case: dict[str, Any]) -> None:
         field = attribute.WhichOneof("value") or "i"
         if field == "s":
             content = content.encode()
+        if field == "list" and isinstance(content, list):
+            attribute.list.type[:] = content
+            continue
         if field not in ("i", "f", "b", "s", "type"):
             field, content = "i", 1
         setattr(attribute, field, content)
