@@ -25,7 +25,7 @@ struct CudnnOptions {
   bool replay = true;
   // For tests: parameters are copied as if cuDNN's layout were another one.
   bool force_repack = false;
-  // For tests: what a pass writes to is filled with NaN first.
+  // For tests: the memory that a pass writes to is filled with NaN first.
   bool poison_scratch = false;
 };
 

@@ -169,7 +169,7 @@ struct Shape {
   }
 };
 
-// What a launch has of its own, if several launches run a layer.
+// If several launches run a layer, these arguments differ between them.
 struct Part {
   int first_direction;
   // Memory in which all bits are set before the launch. It has a ring for each

@@ -49,7 +49,7 @@ class Network {
                     const CallAddresses& addresses) const;
 
   const RnnProblem& problem() const { return problem_; }
-  // What a pass depends on beside its problem.
+  // A pass depends on this beside its problem.
   bool allows_tf32() const { return allows_tf32_; }
   // Tells whether a graph of a pass would take too much memory, since it would
   // have several nodes for each step. So long a pass gains little from a graph.
