@@ -175,6 +175,21 @@ def test_half_types_agree_with_the_reference(case, dtype, network, kernels):
         assert error <= (of_gradients if is_gradient else of_outputs), (name, error)
 
 
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_gradients_over_many_steps(rnn_mode, network, kernels):
+    """The sums over steps are then divided into parts, 9 for 576 steps."""
+    case = next(case for case in CASES if case.config.input_mode == "linear_input")
+    config = dataclasses.replace(case.config, rnn_mode=rnn_mode, num_units=20)
+    lengths = tuple(range(0, 72, 8))[:8]
+    case = dataclasses.replace(
+        case, config=config, max_time=72, batch_size=8, sequence_lengths=lengths
+    )
+    data, expected = random_configs.draw_smooth_data(case, "float32")
+    results = run(network, kernels(rnn_mode, "float32"), case, data, "float32")
+    for name, error in random_configs.errors(results, expected, "float32").items():
+        assert error <= FLOAT32_TOLERANCE, name
+
+
 @pytest.mark.parametrize("wrong", [-1, 6])
 def test_a_length_out_of_range_on_the_device(wrong, network, kernels):
     """The outputs of this sequence are NaN, and other sequences are not affected."""

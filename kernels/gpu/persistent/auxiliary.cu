@@ -169,6 +169,17 @@ extern "C" __global__ void sum_biases(const float* sums, int rows, int units,
   }
 }
 
+// Adds up `num_parts` arrays of `count` numbers, which follow one another.
+extern "C" __global__ void add_parts(Index count, int num_parts,
+                                     const float* parts, Item* to) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int part = 0; part < num_parts; ++part) sum += parts[part * count + i];
+    to[i] = FromFloat(sum);
+  }
+}
+
 // Computes the lengths of sequences, [batch], from a mask: bool [batch, steps]
 // or [steps, batch], as the strides of `all` say. The length is -1 if a
 // sequence's true values are not all at its beginning. A warp has one sequence.

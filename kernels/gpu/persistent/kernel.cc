@@ -357,7 +357,8 @@ RnnStatus Auxiliary::Get(RnnDataType dtype, Auxiliary* kernels) {
         {"gather_inputs", &Auxiliary::gather_},
         {"copy_without_padding", &Auxiliary::copy_},
         {"transpose_steps", &Auxiliary::transpose_},
-        {"sum_biases", &Auxiliary::biases_}}) {
+        {"sum_biases", &Auxiliary::biases_},
+        {"add_parts", &Auxiliary::parts_}}) {
     CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", name, {TypeMacro(dtype)},
                                        &(kernels->*kernel)));
   }
@@ -447,6 +448,12 @@ RnnStatus Auxiliary::SumBiases(CUstream stream, const float* sums, int rows,
   void* parameters[] = {&sums,  &rows,           &units,      &gates,
                         &slots, &recurrent_slot, &input_bias, &recurrent_bias};
   return Launch(biases_, stream, (slots * units + 31) / 32, 32, 8, parameters);
+}
+
+RnnStatus Auxiliary::AddParts(CUstream stream, int64_t count, int num_parts,
+                              const float* parts, void* to) const {
+  void* parameters[] = {&count, &num_parts, &parts, &to};
+  return LaunchOver(parts_, stream, count, parameters);
 }
 
 RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,

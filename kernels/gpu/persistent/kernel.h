@@ -121,10 +121,12 @@ class Auxiliary {
   RnnStatus SumBiases(CUstream stream, const float* sums, int rows, int units,
                       int gates, int slots, int recurrent_slot,
                       void* input_bias, void* recurrent_bias) const;
+  RnnStatus AddParts(CUstream stream, int64_t count, int num_parts,
+                     const float* parts, void* to) const;
 
  private:
   CUkernel lengths_, seed_, order_, dropout_, spread_, gather_, copy_,
-      transpose_, biases_;
+      transpose_, biases_, parts_;
 };
 
 // Enqueues the computation of lengths, [batch], from a mask, bool [batch,

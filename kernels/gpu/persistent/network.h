@@ -111,11 +111,15 @@ class Network {
   RnnStatus MakeOperand(CUstream stream, const Sequences& sequences,
                         bool is_recurrent, int64_t width, const void* values,
                         void* memory, StepsOperand* operand) const;
+  // The number of parts that the sum over all steps is divided into for the
+  // gradient of a matrix, [m, n]. They are computed at the same time.
+  int64_t PartsOfSum(int64_t m, int64_t n) const;
   // Computes the gradient of a matrix, [m, n], from `gates`, the gradients of
   // its products: [rows, m], with rows that are slots * H numbers apart.
+  // `parts` is memory for the parts of the sum.
   RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
                           const void* gates, const StepsOperand& operand,
-                          void* gradient) const;
+                          float* parts, void* gradient) const;
   // Computes the gradients of a direction's recurrent matrices.
   RnnStatus BackwardRecurrentWeights(const Handles& handles,
                                      const BackwardWorkspace& workspace,

@@ -1,4 +1,6 @@
 // The backward pass of a network.
+#include <algorithm>
+
 #include "kernels/arena.h"
 #include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/persistent/network_memory.h"
@@ -48,12 +50,44 @@ RnnStatus Network::MakeOperand(CUstream stream, const Sequences& sequences,
                                        static_cast<int>(width), values, memory);
 }
 
+// cuBLAS divides such sums as well, but into few parts, which it adds one after
+// the other. The parts have the same number of rows each, so there may be less
+// of them than the GPU could compute at the same time.
+int64_t Network::PartsOfSum(int64_t m, int64_t n) const {
+  constexpr int64_t kFewestParts = 8, kFewestRows = 64;
+  const int64_t tiles =
+      ((m + kTileSize - 1) / kTileSize) * ((n + kTileSize - 1) / kTileSize);
+  for (int64_t parts = std::min(kMostTiles / tiles, rows_ / kFewestRows);
+       parts >= kFewestParts; --parts) {
+    if (rows_ % parts == 0) return parts;
+  }
+  return 1;
+}
+
 RnnStatus Network::MultiplySteps(const Handles& handles, int64_t m, int64_t n,
                                  const void* gates, const StepsOperand& operand,
-                                 void* gradient) const {
-  return Multiply(handles, true, operand.is_transposed, m, n, rows_, gates,
-                  slots_ * spec_.num_units, operand.values, operand.pitch,
-                  false, gradient, n);
+                                 float* parts, void* gradient) const {
+  const int64_t num_parts = PartsOfSum(m, n);
+  const int64_t gates_pitch = slots_ * spec_.num_units;
+  if (num_parts == 1) {
+    return Multiply(handles, true, operand.is_transposed, m, n, rows_, gates,
+                    gates_pitch, operand.values, operand.pitch, false, gradient,
+                    n);
+  }
+  // A matrix with so few numbers has no transposed operand.
+  const float one = 1.0f, zero = 0.0f;
+  const int64_t rows = rows_ / num_parts;
+  const cudaDataType_t type = CudaType(problem_.dtype);
+  CRNN_RETURN_IF_ERROR(CublasStatus(
+      Gpu().cublas.cublasGemmStridedBatchedEx_64(
+          handles.blas, CUBLAS_OP_N, CUBLAS_OP_T, n, m, rows, &one,
+          operand.values, type, operand.pitch, rows * operand.pitch, gates,
+          type, gates_pitch, rows * gates_pitch, &zero, parts, CUDA_R_32F, n,
+          m * n, num_parts, ComputeType(problem_.dtype, allows_tf32_),
+          CUBLAS_GEMM_DEFAULT),
+      "multiply"));
+  return auxiliary_.AddParts(handles.stream, m * n, static_cast<int>(num_parts),
+                             parts, gradient);
 }
 
 // The gradient of the recurrent side of a GRU's candidate is in the slot after
@@ -87,7 +121,7 @@ RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
     }
     CRNN_RETURN_IF_ERROR(MultiplySteps(
         handles, count * units, units, At(direction.gates, slot * units),
-        operand,
+        operand, workspace.parts,
         At(params_backprop, at.recurrent_weights + gate * units * units)));
   }
   return {};
@@ -179,6 +213,7 @@ RnnStatus Network::Backward(const Handles& handles,
     for (int64_t d = 0; d < num_dirs && spec_.has_input_weights(l); ++d) {
       CRNN_RETURN_IF_ERROR(MultiplySteps(
           handles, gate_rows, input_size, kept.gates[d], operand,
+          workspace.parts,
           At(buffer(kParamsBackprop),
              layout.pseudo_layer(l * num_dirs + d).input_weights)));
     }

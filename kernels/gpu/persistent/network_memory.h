@@ -18,6 +18,11 @@ namespace persistent {
 inline constexpr size_t kBlasBytes = size_t{8} << 20;
 inline constexpr int kMaxDirs = 2;
 
+// Products are computed in tiles of about this many rows and columns. A product
+// over all steps is divided into parts if it has few tiles; together, they have
+// as many as the multiprocessors of a GPU.
+inline constexpr int64_t kTileSize = 64, kMostTiles = 128;
+
 inline bool UsesSeed(const RnnProblem& problem) {
   return problem.has_dropout_between_layers() ||
          problem.has_recurrent_dropout();
@@ -111,6 +116,8 @@ struct Network::BackwardWorkspace {
   std::array<float*, kMaxDirs> bias_sums = {};
   // The gradients of layers' outputs; layers use the two by turns.
   std::array<char*, 2> gradients = {};
+  // The parts of a product over all steps.
+  float* parts;
   // What a product over all steps reads, if it is a copy: the input with zeros
   // in its padding, or any operand transposed.
   void* operand;
@@ -131,6 +138,7 @@ struct Network::BackwardWorkspace {
       gradients[i] =
           arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
     }
+    parts = arena->Take<float>(kMostTiles * kTileSize * kTileSize);
     int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
     if (network.IsTransposed(true, spec.num_units)) widest = spec.num_units;
     for (int64_t l = 0; l < spec.num_layers; ++l) {
