@@ -25,7 +25,11 @@ EPOCHS, BATCHES, GLOBAL_BATCH = 4, 12, 8
 
 
 def train(folder: pathlib.Path, index: int, kill_at: tuple[int, int]) -> int:
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    # NCCL, the default on GPUs, wants a GPU for each worker, and here both may share one.
+    ring = tf.distribute.experimental.CommunicationImplementation.RING
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
+    )
     keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
     rng = np.random.default_rng(0)

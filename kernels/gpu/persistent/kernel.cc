@@ -267,8 +267,18 @@ RnnStatus Kernel::GetBoth(const KernelChoice& choice, const KernelChoice& other,
 
 Kernel::Grid Kernel::MostAtOnce(int shares, int num_dirs) const {
   if (shape_.is_cluster) return {shares, num_dirs};
-  const int dirs = std::min(num_dirs, teams_at_once_);
-  return {std::min(shares, teams_at_once_ / dirs), dirs};
+  const auto with_dirs = [&](int dirs) -> Grid {
+    return {std::min(shares, teams_at_once_ / dirs), dirs};
+  };
+  const auto rounds = [&](const Grid& grid) {
+    return ((shares + grid.teams - 1) / grid.teams) *
+           ((num_dirs + grid.dirs - 1) / grid.dirs);
+  };
+  // If an odd number of teams fits, two directions at the same time would leave
+  // one of them idle.
+  const Grid together = with_dirs(std::min(num_dirs, teams_at_once_));
+  const Grid one_by_one = with_dirs(1);
+  return rounds(one_by_one) < rounds(together) ? one_by_one : together;
 }
 
 size_t Kernel::RingBytes(const Grid& grid) const {
