@@ -14,7 +14,7 @@ made from are in benchmarks/results/gpu_lengths.
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
 step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variants "full" and
 "cudnn", every sequence has T steps; "full_8" and "cudnn_8" run eight such steps in each call of the
-`tf.function`, as Keras does with `steps_per_execution=8`. For "drawn", all of a step's sequences
+`tf.function`, one after another. For "drawn", all of a step's sequences
 are equally long, but each step has another length, in [T/2, T]. A training step is a forward and a
 backward pass, from a given gradient of the outputs to those of inputs and weights, which are added
 to variables. In a sample, steps run back to back for about 50 ms, then the
@@ -415,25 +415,34 @@ def _speed_table(times: Times, training: bool, variant: str) -> str:
 
 
 def _cudnn_table(times: Times, training: bool) -> str:
-    """All rows with eight steps in a call and with one, those that gain the least come first."""
-    table: list[tuple[float, list[str]]] = []
-    ratios: dict[str, list[float]] = {"_8": [], "": []}
-    for row in (str(row) for row in ROWS if row.training == training):
-        cells = [row.rsplit(", ", 1)[0]]
-        for suffix, found in ratios.items():
-            own, cudnn = (times["cudnn_rnn_tf", row, name + suffix] for name in ("full", "cudnn"))
-            found.append(cudnn / own)
+    """All rows, with as many steps in a call as were measured; those that gain least come first."""
+    names = [str(row) for row in ROWS if row.training == training]
+    steps_of = {
+        suffix: text
+        for suffix, text in (("_8", "eight steps"), ("", "one step"))
+        if ("cudnn_rnn_tf", names[0], "full" + suffix) in times
+    }
+    rows: list[tuple[list[float], list[str]]] = []
+    for name in names:
+        ratios, cells = [], [name.rsplit(", ", 1)[0]]
+        for suffix in steps_of:
+            own, cudnn = (
+                times["cudnn_rnn_tf", name, which + suffix] for which in ("full", "cudnn")
+            )
+            ratios.append(cudnn / own)
             cells += [_cell(own), _cell(cudnn), f"{cudnn / own:.2f}"]
-        table.append((ratios["_8"][-1], cells))
+        rows.append((ratios, cells))
     titles = ["network"]
-    for steps in ("eight steps", "one step"):
+    for steps in steps_of.values():
         titles += [f"this package, {steps}", f"by cuDNN, {steps}", "ratio"]
-    of_eight, of_one = (
+    means = " and ".join(
         f"{statistics.geometric_mean(found):.2f} with {steps} in a call (at least {min(found):.2f})"
-        for steps, found in zip(("eight steps", "one"), ratios.values(), strict=True)
+        for steps, found in zip(
+            steps_of.values(), zip(*(ratios for ratios, _ in rows), strict=True), strict=True
+        )
     )
-    mean = f"\nIn the geometric mean, the ratio is {of_eight}, and {of_one}.\n"
-    return _table(titles, [cells for _, cells in sorted(table)]) + mean
+    table = _table(titles, [cells for _, cells in sorted(rows)])
+    return f"{table}\nIn the geometric mean, the ratio is {means}.\n"
 
 
 def _drawn_table(times: Times) -> str:
@@ -492,15 +501,22 @@ def _plot(times: Times, path: pathlib.Path) -> None:
     pyplot.close(figure)
 
 
-def _read(directory: pathlib.Path) -> tuple[Times, dict[str, dict[str, str]]]:
+# By what was measured, training or inference, the systems and where they ran.
+Environments = dict[str, dict[str, dict[str, str]]]
+
+
+def _read(directory: pathlib.Path) -> tuple[Times, Environments]:
+    """Reads all systems' files, in which an environment holds for the records that follow it."""
     times: Times = {}
-    environments = {}
+    environments: Environments = {}
     for system in SYSTEMS:
         for line in (directory / f"{system}.jsonl").read_text().splitlines():
             record = json.loads(line)
             if "environment" in record:
-                environments[system] = record["environment"]
+                environment = record["environment"]
             else:
+                what = record["row"].rpartition(", ")[2]
+                environments.setdefault(what, {})[system] = environment
                 times[system, record["row"], record["variant"]] = statistics.median(record["ms"])
     return times, environments
 
@@ -523,10 +539,14 @@ LEGEND = """\
 * **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 
-def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
-    runs = "; ".join(
-        f"{system} with " + ", ".join(f"{name} {value}" for name, value in environment.items())
-        for system, environment in environments.items()
+def _text(times: Times, environments: Environments) -> str:
+    runs = ". ".join(
+        f"{what.capitalize()}: "
+        + "; ".join(
+            f"{system} with " + ", ".join(f"{name} {value}" for name, value in environment.items())
+            for system, environment in systems.items()
+        )
+        for what, systems in environments.items()
     )
     parts = [
         "# Sequences of different lengths and of full length on a GPU",
@@ -543,8 +563,7 @@ def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
         "## Training, full length, against this package's own use of cuDNN",
         "If a network is small, TensorFlow's work on the host takes longer than the GPU's. Most of "
         "this work comes once in each call of a `tf.function`. So the first columns are of calls "
-        "that run eight steps, as with Keras's `steps_per_execution=8`; the last columns are of "
-        "calls that run one.",
+        "that run eight steps one after another, and the last columns of calls that run one.",
         _cudnn_table(times, training=True).rstrip(),
         "## Inference, full length, against this package's own use of cuDNN",
         _cudnn_table(times, training=False).rstrip(),
@@ -553,7 +572,7 @@ def _text(times: Times, environments: dict[str, dict[str, str]]) -> str:
         "eight lengths from [T/2, T] take turns. The last column is this package's time per time "
         "step here, divided by that in “Training, full length”.",
         _drawn_table(times).rstrip(),
-        f"Written by `python -m benchmarks.gpu_lengths` from runs of {runs}.",
+        f"Written by `python -m benchmarks.gpu_lengths` from these runs. {runs}.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -194,7 +194,7 @@ LEGEND = """\
   cuDNN's graph if the graph takes 0.2 ms or less.
 * **Algorithm**: the one that this package chose by measuring
   ([how](../../docs/internals/cudnn.md#choice)). In inference, that is the fastest; in training,
-  `standard` is taken if it needs less than 5 % longer than the fastest. `resident` is this
+  `standard` is taken if it takes less than 5 % longer than the fastest. `resident` is this
   package's own, the others are cuDNN's.
 * **Memory** is the peak of what TensorFlow's allocator gave out, divided by Keras's peak.
 * **–** was not measured. Keras does not run bfloat16 by cuDNN.

@@ -13,7 +13,8 @@ runs the whole test suite with the GPU visible, `tests_of_gpu` what needs a GPU,
 `tests_without_replay` what is not pinned to the CPU, without CUDA graphs; `sanitizer` runs a small
 network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persistent kernels;
 `char_lm` trains the example on the GPU; `two_gpus` trains it under MirroredStrategy on two;
-`graph_speed` measures what makes CUDA graphs slower; `dropout` measures what the masks cost.
+`graph_speed` measures what makes CUDA graphs slower. Results of another kind of GPU get a section
+of their own if the kind is added to the file's name, as in `tests_of_gpu_on_h100.json`.
 """
 
 import collections
@@ -23,7 +24,6 @@ import os
 import pathlib
 import platform
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,9 +37,8 @@ from absl import app, flags
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the parts' results.", required=True)
 _SANITIZER_SECONDS = flags.DEFINE_integer("sanitizer_seconds", 300, "A tool may take so long.")
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-# `dropout` comes last, because from then on this process holds the GPU's memory.
 _PARTS = flags.DEFINE_list(
-    "parts", ["tests", "sanitizer", "char_lm", "graph_speed", "dropout"], "What to run."
+    "parts", ["tests", "sanitizer", "char_lm", "graph_speed"], "What to run."
 )
 _MODULES = flags.DEFINE_string(
     "modules", "test_gpu*.py", "A pattern of the test files that `tests_of_gpu` runs."
@@ -301,51 +300,6 @@ def _graph_speed() -> dict[str, Any]:
     }
 
 
-def _dropout() -> dict[str, Any]:
-    """Medians of a training step with and without dropout, run in turn, device-synchronised."""
-    import tensorflow as tf
-
-    from cudnn_rnn_tf import ops
-    from cudnn_rnn_tf.config import RnnConfig
-
-    rows = []
-    for dtype, layers, batch, steps, units in (
-        (tf.float16, 2, 64, 200, 512),
-        (tf.float32, 2, 16, 25, 128),
-    ):
-        step_functions = {}
-        for rate in (0.0, 0.2):
-            config = RnnConfig("lstm", layers, units, units, dropout=rate)
-            inputs = tf.cast(tf.random.stateless_normal([steps, batch, units], [0, 1]), dtype)
-            params = tf.cast(tf.random.stateless_normal([config.layout.size], [2, 3]) * 0.05, dtype)
-            states = [tf.zeros(s, dtype) for s in config.state_shapes(batch, time_major=True)]
-
-            @tf.function
-            def step(seed, config=config, inputs=inputs, params=params, states=states):
-                with tf.GradientTape() as tape:
-                    tape.watch(params)
-                    outputs, _ = ops.forward(config, inputs, states, params, seed=seed)
-                return tf.reduce_sum(tape.gradient(outputs, params))
-
-            step_functions[rate] = step
-        times: dict[float, list[float]] = {rate: [] for rate in step_functions}
-        for index in range(60):
-            for rate, step in step_functions.items():
-                seed = tf.constant([1, index], tf.int64)
-                start = time.perf_counter()
-                step(seed).numpy()
-                if index >= 10:
-                    times[rate].append(1e3 * (time.perf_counter() - start))
-        rows.append(
-            {
-                "network": f"LSTM {layers}×{units}, B{batch} T{steps}, {dtype.name}",
-                "without (ms)": round(statistics.median(times[0.0]), 3),
-                "with (ms)": round(statistics.median(times[0.2]), 3),
-            }
-        )
-    return {"rows": rows}
-
-
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tests": _tests,
     "tests_without_replay": lambda: _tests(
@@ -365,7 +319,6 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "char_lm": _char_lm,
     "two_gpus": lambda: _char_lm("--strategy=mirrored"),
     "graph_speed": _graph_speed,
-    "dropout": _dropout,
 }
 
 
@@ -379,7 +332,6 @@ ABOUT = {
     "char_lm": "`examples/char_lm.py`, which trains a language model",
     "two_gpus": "`char_lm` on two GPUs",
     "graph_speed": "what makes CUDA graphs slower",
-    "dropout": "the time of a training step with dropout and without",
 }
 
 
@@ -400,21 +352,26 @@ def _without_noise(output: str) -> str:
     return re.sub(r"/tmp/tmp\w+", "OUTPUT_DIR", "\n".join(lines))
 
 
+def _part_of(section: str) -> str:
+    return section.partition("_on_")[0]
+
+
 def _render(directory: pathlib.Path) -> None:
     report = ROOT / "benchmarks" / "results" / "gpu_tests.md"
     old = report.read_text().rstrip() if report.exists() else ""
     # The pieces are a section's heading, its text, the next heading, and so on.
-    pieces = re.split(rf"^## ({'|'.join(PARTS)})$", old, flags=re.MULTILINE)
+    pieces = re.split(r"^## (\w+)$", old, flags=re.MULTILINE)
     sections = {
         name: text.partition("\n\nWritten by")[0].strip()
         for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
+        if _part_of(name) in PARTS
     }
     for path in directory.glob("*.json"):
         sections[path.stem] = _section(path.stem, json.loads(path.read_text()))
     text = [
         "# Tests of the package on a GPU",
         "Each section names a machine and says what ran on it, and with what result:",
-        "\n".join(f"* [{name}](#{name}): {ABOUT[name]}" for name in sorted(sections)),
+        "\n".join(f"* [{name}](#{name}): {ABOUT[_part_of(name)]}" for name in sorted(sections)),
     ]
     for name, section in sorted(sections.items()):
         text += [f"## {name}", section]
@@ -471,15 +428,15 @@ def _section(name: str, part: dict[str, Any]) -> str:
         ]
     elif name == "graph_speed" and "forks" in result:
         text += [
-            f"Microseconds per kernel in a graph of {result['kernels']} empty kernels, measured in "
-            "one process after each of these in turn:",
+            f"The table has the microseconds that each of {result['kernels']} empty kernels in a graph "
+            "takes. They were measured in one process, after each of these in turn:",
             _table(
                 [
                     {"after": row["after"], "µs per kernel": row["per_kernel"]}
                     for row in result["microseconds"]
                 ]
             ),
-            f"Microseconds per node in graphs of {result['steps']} steps. A step is two empty "
+            f"The next table has the microseconds per node in graphs of {result['steps']} steps. A step is two empty "
             f"kernels, in some graphs preceded by a fill of {result['filled_bytes']} bytes; in "
             f"graphs with forks, one step in {result['fork_every']} has a side branch of one "
             "kernel.",
@@ -494,8 +451,6 @@ def _section(name: str, part: dict[str, Any]) -> str:
                 ]
             ),
         ]
-    elif name == "dropout":
-        text += [_table(result["rows"])]
     else:
         text += [
             f"Exit status {result['exit status']} after {result['seconds']} s. The end of its "

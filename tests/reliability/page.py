@@ -60,7 +60,7 @@ KINDS = {
         "with those of the same network computed alone on a CPU (in runs without a GPU, on the "
         "same CPU). The memory is watched: the least that a process needs in the last quarter of "
         "the time may exceed the least of the second quarter by at most 5 % plus 100 MB. "
-        "Then steps grow until memory runs out; after each "
+        "Then ever larger training steps run until memory runs out; after each "
         "failure, a small step must still give the right result. Finally, two kinds of "
         "programs are killed and resumed: one that trains under "
         "`keras.callbacks.BackupAndRestore`, and one of the two workers of a program under "

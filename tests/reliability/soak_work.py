@@ -216,7 +216,7 @@ def run_out_of_memory() -> dict[str, Any]:
     failures: list[str] = []
     for step, of_small in zip(steps, expected, strict=True):
         ends = counts[f"steps in {step.dtype}"]
-        for batch in (64, 128, 256, 384, 512, 640, 768, 896, 1024, 1536, 2048, 4096, 8192):
+        for batch in (64, 256, 512, 768, 1024, 2048):
             for _ in range(3):
                 if step.succeeds(60, batch):
                     ends["worked"] += 1
