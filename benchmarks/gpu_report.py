@@ -428,18 +428,19 @@ def _section(name: str, part: dict[str, Any]) -> str:
         ]
     elif name == "graph_speed" and "forks" in result:
         text += [
-            f"The table has the microseconds that each of {result['kernels']} empty kernels in a graph "
-            "takes. They were measured in one process, after each of these in turn:",
+            "The table has the microseconds that a kernel takes in a graph of "
+            f"{result['kernels']} empty kernels. They were measured in one process, after each of "
+            "these in turn:",
             _table(
                 [
                     {"after": row["after"], "µs per kernel": row["per_kernel"]}
                     for row in result["microseconds"]
                 ]
             ),
-            f"The next table has the microseconds per node in graphs of {result['steps']} steps. A step is two empty "
-            f"kernels, in some graphs preceded by a fill of {result['filled_bytes']} bytes; in "
-            f"graphs with forks, one step in {result['fork_every']} has a side branch of one "
-            "kernel.",
+            "The next table has the microseconds that a node takes in graphs of "
+            f"{result['steps']} steps. A step is two empty kernels, in some graphs preceded by a "
+            f"fill of {result['filled_bytes']} bytes; in graphs with forks, one step in "
+            f"{result['fork_every']} has a side branch of one kernel.",
             _table(
                 [
                     {

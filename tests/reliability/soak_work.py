@@ -6,6 +6,7 @@ soak_work.py backup FOLDER EPOCH BATCH      killed there; never where these are 
 """
 
 import collections
+import functools
 import json
 import os
 import pathlib
@@ -63,14 +64,20 @@ class Case:
             ]
             lengths = rng.integers(0, times + 1, size=batch)
             self._lengths = tf.constant(lengths, tf.int32) if rng.integers(2) else None
-            self._expected = self._run(arguments, with_gradients=True)
+            self._expected = [_numbers(result) for result in self._run(True, *arguments)]
         self._arguments = [argument.numpy() for argument in arguments]
+        # Threads call functions, since ops that several threads run eagerly on a GPU may be handed
+        # each other's inputs, if these are in the host's memory (TensorFlow's issue 123980).
+        self._functions = [
+            tf.function(functools.partial(self._run, flag)) for flag in (False, True)
+        ]
 
     def check(self, with_gradients: bool) -> None:
         """Fails unless the device's results are the CPU's."""
         with tf.device(DEVICE):
-            found = self._run([tf.constant(value) for value in self._arguments], with_gradients)
-        for index, value in enumerate(found):
+            arguments = [tf.constant(value) for value in self._arguments]
+            found = self._functions[with_gradients](*arguments)
+        for index, value in enumerate(map(_numbers, found)):
             expected = self._expected[index]
             error = np.max(np.abs(value - expected), initial=0)
             largest = max(1.0, np.max(np.abs(expected), initial=0))
@@ -78,7 +85,7 @@ class Case:
                 f"result {index} of {self.config}, {self.dtype}, is off by {error}"
             )
 
-    def _run(self, arguments: list[tf.Tensor], with_gradients: bool) -> list[np.ndarray]:
+    def _run(self, with_gradients: bool, *arguments: tf.Tensor) -> list[tf.Tensor]:
         inputs, *states, params = arguments
         with tf.GradientTape() as tape:
             tape.watch([inputs, params])
@@ -94,7 +101,11 @@ class Case:
         results = [outputs, *finals]
         if with_gradients:
             results += tape.gradient(total, [inputs, params])
-        return [result.numpy().astype(np.float64) for result in results]
+        return results
+
+
+def _numbers(tensor: tf.Tensor) -> np.ndarray:
+    return tensor.numpy().astype(np.float64)
 
 
 class Trainer:
