@@ -46,7 +46,8 @@ LEGEND = """\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
   units, directions. All are in float32.
 * **Ratio**: the time of the fastest other library, with the same number of threads, over this
-  package's; above 1, this package is faster. Networks that gain the least come first.
+  package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
+  each row.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
   column names. `tf.matmul` multiplies two 2048×2048 matrices: it shows what the machine's cores
   gain together.

@@ -235,8 +235,9 @@ def _text(results: dict[str, Any]) -> str:
     parts = [
         "# `model.fit`, the first step, and memory on a GPU",
         "## `model.fit`",
-        f"The model is an embedding of {VOCABULARY:,} words with a mask, a bidirectional LSTM of "
-        f"2 × 256 units, and a dense layer. Batches have {BATCH} sequences of {STEPS // 4} to "
+        f"The model is an embedding of {VOCABULARY:,} words with a mask, two bidirectional LSTM "
+        "layers of 256 units in each direction, and a dense layer. "
+        f"Batches have {BATCH} sequences of {STEPS // 4} to "
         f"{STEPS} words. The numbers are milliseconds of a step of `model.fit`: the median of "
         f"{EPOCHS} epochs of {BATCHES} steps, and their range. The last column is the same model "
         "without the LSTM; Keras compiles such a model with XLA. Keras's layers cannot use cuDNN "

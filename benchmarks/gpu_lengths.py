@@ -534,8 +534,8 @@ LEGEND = """\
 * **Full length**: all sequences have T steps, and the layers get neither a mask nor lengths.
 * **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
 * **Ratio**: the time in the column to its left, divided by this package's time (if lengths differ,
-  its time with a mask); above 1, this package's kernels are faster. Rows that gain the least over
-  Keras come first.
+  its time with a mask); above 1, this package's kernels are faster. Rows with the
+  smallest ratio come first, by the first ratio of each table.
 * **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 

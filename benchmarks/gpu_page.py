@@ -335,8 +335,8 @@ def page(results: Results) -> str:
     text = [
         "# Sequences of equal length on a GPU",
         "This page says how many times as fast this package is as Keras, as PyTorch, and as a "
-        "C++ program that calls cuDNN. In the tables of all rows, the rows that gain the least "
-        "come first.",
+        "C++ program that calls cuDNN. In the tables of all rows, the first rows are "
+        "those whose smallest ratio, over all the other systems, is the lowest.",
         "![Sorted ratios](gpu_speed.svg)",
         LEGEND,
         "## In short",

@@ -324,11 +324,11 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 # Maps each part to a text that says what it ran.
 ABOUT = {
-    "tests": "all tests that the package had at that commit, with the GPU visible",
-    "tests_without_replay": "the tests that use the GPU, without CUDA graphs",
-    "tests_of_gpu": "tests that need a GPU, of the modules in the table",
-    "sanitizer": "small networks by cuDNN, under NVIDIA's compute-sanitizer",
-    "sanitizer_persistent": "small networks by this package's kernels, under compute-sanitizer",
+    "tests": "all tests of the commit that the section names, with the GPU visible",
+    "tests_without_replay": "all tests that are not pinned to the CPU, without CUDA graphs",
+    "tests_of_gpu": "the tests that need a GPU",
+    "sanitizer": "small networks that the cuDNN backend runs, under NVIDIA's compute-sanitizer",
+    "sanitizer_persistent": "small networks that the persistent kernels run, under compute-sanitizer",
     "char_lm": "`examples/char_lm.py`, which trains a language model",
     "two_gpus": "`char_lm` on two GPUs",
     "graph_speed": "what makes CUDA graphs slower",
@@ -356,6 +356,11 @@ def _part_of(section: str) -> str:
     return section.partition("_on_")[0]
 
 
+def _about(section: str) -> str:
+    part, _, kind = section.partition("_on_")
+    return ABOUT[part] + (f", on an {kind.upper()}" if kind else "")
+
+
 def _render(directory: pathlib.Path) -> None:
     report = ROOT / "benchmarks" / "results" / "gpu_tests.md"
     old = report.read_text().rstrip() if report.exists() else ""
@@ -371,7 +376,7 @@ def _render(directory: pathlib.Path) -> None:
     text = [
         "# Tests of the package on a GPU",
         "Each section names a machine and says what ran on it, and with what result:",
-        "\n".join(f"* [{name}](#{name}): {ABOUT[_part_of(name)]}" for name in sorted(sections)),
+        "\n".join(f"* [{name}](#{name}): {_about(name)}" for name in sorted(sections)),
     ]
     for name, section in sorted(sections.items()):
         text += [f"## {name}", section]

@@ -82,7 +82,7 @@ CLEARER = {
     "no memory forward, then a small step was right": (
         "out of memory in the forward pass, then a small step was right"
     ),
-    "not changed": "the damage left the same bytes, which were read",
+    "not changed": "the change happened to leave the file as it was, so it was read",
     "resumed, in the end equal to the bit": "resumed; the final weights are equal to the bit",
     "said so in one line, left nothing": (
         "reported in one line that it could not write; left no file"
