@@ -328,7 +328,7 @@ ABOUT = {
     "tests_without_replay": "all tests that are not pinned to the CPU, without CUDA graphs",
     "tests_of_gpu": "the tests that need a GPU",
     "sanitizer": "small networks that the cuDNN backend runs, under NVIDIA's compute-sanitizer",
-    "sanitizer_persistent": "small networks that the persistent kernels run, under compute-sanitizer",
+    "sanitizer_persistent": "small networks of the persistent kernels, under compute-sanitizer",
     "char_lm": "`examples/char_lm.py`, which trains a language model",
     "two_gpus": "`char_lm` on two GPUs",
     "graph_speed": "what makes CUDA graphs slower",
