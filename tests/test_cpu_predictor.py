@@ -301,7 +301,7 @@ def test_instruction_set(isa):
         assert_same_bits(single, pair)
         if isa == native.info()["cpu_isa"]:
             assert_same_bits(single, run_op(case, data))
-        rounds_factors = dtype == "bfloat16" and isa == "avx512bf16"
+        rounds_factors = dtype == "bfloat16" and isa in ("avx512bf16", "amx")
         assert_near_reference(case, data, single, dtype, rounds_factors)
     check_conversions(converted, halves, floats)
 

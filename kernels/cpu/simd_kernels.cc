@@ -176,9 +176,17 @@ void Transpose(int64_t rows, int64_t cols, const T* from, int64_t from_stride,
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = r < square_rows ? square_cols : 0; c < cols; ++c) {
-      to[c * to_stride + r] = from[r * from_stride + c];
+      __builtin_memcpy(to + c * to_stride + r, from + r * from_stride + c,
+                       sizeof(T));
     }
   }
+}
+
+// A pair is moved like a float.
+void TransposePairs(int64_t rows, int64_t cols, const BfloatPair* from,
+                    int64_t from_stride, BfloatPair* to, int64_t to_stride) {
+  Transpose<float>(rows, cols, reinterpret_cast<const float*>(from),
+                   from_stride, reinterpret_cast<float*>(to), to_stride);
 }
 
 template <typename T>
@@ -435,7 +443,10 @@ const SimdTable& Table() {
       MakeKernels<double>(),
       {SigmoidArray, TanhArray},
       {FromHalves<FromFloat16>, ToHalves<ToFloat16>, FromHalves<FromBfloat16>,
-       ToHalves<ToBfloat16>, ToBfloat16Pairs}};
+       ToHalves<ToBfloat16>, ToBfloat16Pairs, TransposePairs},
+      /*bfloat16_rows=*/1,
+      /*bfloat16_depth=*/2,
+      {}};
   return table;
 }
 
