@@ -443,10 +443,7 @@ const SimdTable& Table() {
       MakeKernels<double>(),
       {SigmoidArray, TanhArray},
       {FromHalves<FromFloat16>, ToHalves<ToFloat16>, FromHalves<FromBfloat16>,
-       ToHalves<ToBfloat16>, ToBfloat16Pairs, TransposePairs},
-      /*bfloat16_rows=*/1,
-      /*bfloat16_depth=*/2,
-      {}};
+       ToHalves<ToBfloat16>, ToBfloat16Pairs, TransposePairs}};
   return table;
 }
 
