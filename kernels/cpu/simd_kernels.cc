@@ -62,6 +62,10 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
           const Panel* panel, const T* const* init, T* const* c, int64_t cols) {
   Vector<T> sum[rows][vectors] = {};
   const A* row[rows];
+  // A panel is larger than the L1 cache. If there is much to multiply, fetching
+  // its rows ahead costs nothing; with few rows of A, it would take the place
+  // of other loads.
+  constexpr bool kPrefetchesPanel = CRNN_SIMD_BYTES == 64 && rows >= 4;
   // Prefetches the places that the sums go to while the sums are computed.
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
@@ -74,7 +78,12 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
   const auto add_row = [&](const auto& factor) __attribute__((always_inline)) {
     decltype(LoadFactors(panel)) b[vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) b[v] = LoadFactors(panel + v * kWidth<T>);
+    for (int v = 0; v < vectors; ++v) {
+      b[v] = LoadFactors(panel + v * kWidth<T>);
+      if constexpr (kPrefetchesPanel) {
+        __builtin_prefetch(panel + (v + 8 * vectors) * kWidth<T>);
+      }
+    }
     panel += vectors * kWidth<T>;
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
