@@ -355,7 +355,7 @@ def beyond_tolerance(
 
 def cpu_rounds_factors(dtype: str) -> bool:
     """Returns whether products on this CPU round their factors to the type of the data."""
-    return dtype == "bfloat16" and native.info()["cpu_isa"] == "avx512bf16"
+    return dtype == "bfloat16" and native.info()["cpu_isa"] in ("avx512bf16", "amx")
 
 
 def rms_errors(results: Results, expected: Results) -> dict[str, float]:

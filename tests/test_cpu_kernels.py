@@ -25,7 +25,13 @@ def instruction_sets() -> list[str]:
     has_avx2 = features.get("avx2") and features.get("fma")
     has_avx512 = has_avx2 and features.get("avx512f") and features.get("avx512dq")
     has_bfloat16 = has_avx512 and features.get("avx512bf16")
-    has = {"avx2": has_avx2, "avx512": has_avx512, "avx512bf16": has_bfloat16}
+    has_matrices = has_bfloat16 and features.get("amx")
+    has = {
+        "avx2": has_avx2,
+        "avx512": has_avx512,
+        "avx512bf16": has_bfloat16,
+        "amx": has_matrices,
+    }
     return ["baseline", *(name for name, is_there in has.items() if is_there)]
 
 

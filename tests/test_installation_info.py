@@ -54,6 +54,7 @@ def test_processor_has_the_instruction_set_in_use():
         "avx2": ("avx2", "fma"),
         "avx512": ("avx512f", "avx512dq"),
         "avx512bf16": ("avx512f", "avx512dq", "avx512bf16"),
+        "amx": ("avx512f", "avx512dq", "avx512bf16", "amx"),
     }
     assert all(info["cpu_features"][feature] for feature in needed[info["cpu_isa"]])
 

@@ -218,7 +218,7 @@ def test_bad_configuration(changes, message):
 
 def test_info():
     info = native.info()
-    assert info["cpu_isa"] in ("baseline", "avx2", "avx512", "avx512bf16")
+    assert info["cpu_isa"] in ("baseline", "avx2", "avx512", "avx512bf16", "amx")
     assert set(info) == {
         "built_for_tensorflow",
         "compiler",

@@ -52,6 +52,7 @@ py::dict CpuFeatures() {
   features["avx512f"] = __builtin_cpu_supports("avx512f") != 0;
   features["avx512dq"] = __builtin_cpu_supports("avx512dq") != 0;
   features["avx512bf16"] = __builtin_cpu_supports("avx512bf16") != 0;
+  features["amx"] = HasAmx();
 #endif
   return features;
 }

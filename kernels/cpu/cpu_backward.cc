@@ -99,9 +99,10 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       scratch.masked_dh = arena->Take<T>(strand_size_ * h_stride_);
     }
     if (MultipliesBfloat16()) {
-      layer->dz_stride = RowStride(gates_);
+      layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
       for (uint16_t*& rounded : scratch.rounded_dz) {
-        rounded = arena->Take<uint16_t>(strand_size_ * layer->dz_stride);
+        rounded =
+            arena->Take<uint16_t>(PaddedRows(strand_size_) * layer->dz_stride);
       }
     }
   }
@@ -330,8 +331,10 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
         const int64_t first = r * layer.dz_stride + gate * units_ + unit;
         Simd().conversions.to_bfloat16(n, dz, rounded + first);
       }
-      // The last pair may reach one number beyond the last gate.
-      if (unit + n == units_) rounded[r * layer.dz_stride + gates_] = 0;
+      // The last segment's padding is shorter than that of one number.
+      if (unit + n == units_) {
+        std::fill_n(rounded + r * layer.dz_stride + gates_, PaddedDepth(1), 0);
+      }
     }
   }
 }

@@ -74,8 +74,9 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       scratch.masked[0] = TakeMasks(arena);
       scratch.masked[1] = TakeMasks(arena);
     } else if (MultipliesBfloat16()) {
-      scratch.rounded[0] = arena->Take<uint16_t>(strand_size_ * h_stride_);
-      scratch.rounded[1] = arena->Take<uint16_t>(strand_size_ * h_stride_);
+      for (uint16_t*& rounded : scratch.rounded) {
+        rounded = arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
+      }
     }
     if (spec_.is_lstm()) scratch.c = arena->Take<T>(strand_size_ * units_);
     if (spec_.num_proj > 0) {
@@ -172,8 +173,7 @@ void CpuNetwork<T>::PrepareState(const ForwardLayer& layer, int64_t group_index,
     if (scratch.rounded[parity] != nullptr) {
       uint16_t* const to = scratch.rounded[parity] + begin;
       Simd().conversions.to_bfloat16(n, h, to);
-      // The last pair may reach one number beyond the state.
-      if (first + n == out_) to[n] = 0;
+      if (first + n == out_) std::fill_n(to + n, PaddedDepth(out_) - out_, 0);
     }
   }
   if (scratch.masks == nullptr) return;

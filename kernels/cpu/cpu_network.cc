@@ -50,7 +50,7 @@ CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
       out_(spec_.output_size()),
       layer_out_(spec_.layer_output_size()),
       dirs_(spec_.num_dirs()),
-      h_stride_(RowStride(out_)),
+      h_stride_(RowStride(PaddedDepth(out_))),
       strand_size_(
           CeilDiv(PackedRows::MaxBlockSize(batch_), division_.strands)) {
   if (has_dropout(spec_.num_layers - 1)) {

@@ -25,8 +25,10 @@ int64_t StepCycles(int64_t sequences, int64_t depth, int64_t panels,
                    const Core& core) {
   int64_t per_row = 0;
   for (int64_t left = sequences; left > 0;) {
-    const int64_t height = TileHeight(left);
-    per_row += std::max(height * core.panel_row_cycles,
+    const bool has_matrices = core.matrix_rows > 1;
+    const int64_t height =
+        has_matrices ? std::min(left, core.matrix_rows) : TileHeight(left);
+    per_row += std::max((has_matrices ? 1 : height) * core.panel_row_cycles,
                         core.panel_row_bytes / kOwnBytes);
     left -= height;
   }
@@ -80,10 +82,14 @@ template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t cols = PackedMatrix<T>::PanelCols();
-  // A core is assumed to multiply and add two vectors per cycle.
-  const Core core = {OwnCacheBytes(), cols,
-                     static_cast<int64_t>(cols * sizeof(T)),
-                     CeilDiv(simd.panel_vectors, 2)};
+  // A core is assumed to multiply and add two vectors per cycle. Matrix
+  // registers take the same time for two vectors of all their rows.
+  Core core = {OwnCacheBytes(), cols, static_cast<int64_t>(cols * sizeof(T)),
+               CeilDiv(simd.panel_vectors, 2)};
+  if (problem.dtype == RnnDataType::kBfloat16 && Simd().multiplies_matrices()) {
+    core.panel_row_bytes = cols * 2;
+    core.matrix_rows = Simd().bfloat16_rows;
+  }
   return DivideGroups(problem, core, num_threads);
 }
 

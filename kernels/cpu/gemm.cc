@@ -14,6 +14,7 @@ namespace {
 // A panel's block of this depth stays in the L2 cache. It is deep enough that
 // the sums are seldom read and written.
 constexpr int64_t kMaxBlockDepth = 512;
+constexpr int64_t kMaxPairs = kMaxBlockDepth / 2;
 // The most rows and columns of a task, which one thread computes. Tasks are
 // smaller if there are many threads.
 constexpr int64_t kTaskRows = 48;
@@ -27,10 +28,10 @@ constexpr int64_t kCopiedRows = 96;
 constexpr int64_t kPackedDepth = 768;
 constexpr int64_t kMaxPanelCols = 64;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
-// This many rows of a block of A stay in the L2 cache beside a panel.
+constexpr int64_t kMaxTileRows = 16;
+// This many rows of a block of A stay in the L2 cache beside a panel. As
+// bfloat16 numbers, they take 192 KiB of the stack.
 constexpr int64_t kCachedRows = 192;
-// So many rows are rounded at a time: they take 48 KiB of the stack.
-constexpr int64_t kRoundedRows = 48;
 
 // The time that a task takes to bring one number of its rows into a near cache,
 // in multiplications. It is longer if the rows are copied.
@@ -50,20 +51,21 @@ struct GridLimits {
   int64_t task_rows, task_panels;
 };
 
-// Returns the grid with which, by an estimate, the slowest thread is done
-// first. Before a task multiplies, it must bring its rows and columns into a
-// near cache: cost_of_row and kCostOfCol are the times for one number of them,
-// in multiplications.
-Grid Divide(int64_t tiles, int64_t panels, int64_t panel_cols,
-            const GridLimits& limits, int64_t cost_of_row, int64_t threads) {
+// Returns the grid for tiles of so many rows with which, by an estimate, the
+// slowest thread is done first. Before a task multiplies, it must bring its
+// rows and columns into a near cache: cost_of_row and kCostOfCol are the times
+// for one number of them, in multiplications.
+Grid Divide(int64_t tiles, int64_t tile_rows, int64_t panels,
+            int64_t panel_cols, const GridLimits& limits, int64_t cost_of_row,
+            int64_t threads) {
   constexpr int64_t kCostOfCol = 13;
-  const int64_t few_rows = CeilDiv(tiles * kTileRows, limits.task_rows);
+  const int64_t few_rows = CeilDiv(tiles * tile_rows, limits.task_rows);
   const int64_t few_panels = CeilDiv(panels, limits.task_panels);
   Grid best = {few_rows, few_panels};
   int64_t least = std::numeric_limits<int64_t>::max();
   const auto try_grid = [&](int64_t row_parts, int64_t panel_parts) {
     row_parts = std::clamp(row_parts, few_rows, tiles);
-    const int64_t rows = CeilDiv(tiles, row_parts) * kTileRows;
+    const int64_t rows = CeilDiv(tiles, row_parts) * tile_rows;
     const int64_t cols = CeilDiv(panels, panel_parts) * panel_cols;
     const int64_t cost = CeilDiv(row_parts * panel_parts, threads) *
                          (rows * cols + rows * cost_of_row + cols * kCostOfCol);
@@ -82,16 +84,30 @@ Grid Divide(int64_t tiles, int64_t panels, int64_t panel_cols,
 }
 
 // Rounds n numbers of each of the rows [depth, stride] to bfloat16 and writes
-// them as pairs of rows, [depth / 2, stride]. With an odd depth, zeros complete
-// the last pairs.
+// them as pairs of rows, [PaddedDepth(depth) / 2, stride], with zeros beyond
+// the depth.
 void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
                    BfloatPair* to) {
   constexpr int64_t kMaxRow = std::max(kMaxPanelCols, kCopiedRows);
   static constexpr float kZeros[kMaxRow] = {};
-  for (int64_t i = 0; i < depth; i += 2) {
-    const float* const even = from + i * stride;
+  for (int64_t i = 0; i < PaddedDepth(depth); i += 2) {
+    const float* const even = i < depth ? from + i * stride : kZeros;
     const float* const odd = i + 1 < depth ? even + stride : kZeros;
     Simd().conversions.to_bfloat16_pairs(n, even, odd, to + i / 2 * stride);
+  }
+}
+
+// Rounds A [depth, kCopiedRows] and writes its first columns as rows of pairs,
+// [cols, kMaxPairs], with zeros beyond the depth.
+void RoundTransposed(const float* a, int64_t depth, int64_t cols,
+                     BfloatPair* to) {
+  constexpr int64_t kPart = 32;
+  alignas(64) BfloatPair pairs[kPart / 2 * kCopiedRows];
+  for (int64_t start = 0; start < depth; start += kPart) {
+    const int64_t part = std::min(kPart, depth - start);
+    RoundRowPairs(a + start * kCopiedRows, part, cols, kCopiedRows, pairs);
+    Simd().conversions.transpose_pairs(PaddedDepth(part) / 2, cols, pairs,
+                                       kCopiedRows, to + start / 2, kMaxPairs);
   }
 }
 
@@ -105,33 +121,41 @@ void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
   }
 }
 
-// Rounds rows of A, kRoundedRows at most, to bfloat16 and calls run_tiles for
-// them. It is not inlined, since it takes much of the stack.
-template <typename RunTiles>
-[[gnu::noinline]] void RunRounded(Rows<const float> a, int64_t first_row,
-                                  int64_t last_row, int64_t start,
-                                  int64_t block, const RunTiles& run_tiles) {
-  alignas(64) uint16_t rounded[kRoundedRows * kMaxBlockDepth];
+// Has write(row, to) write each row's block of A to an array of bfloat16
+// numbers, pads the blocks with zeros, and calls run_tiles for the array. It is
+// not inlined, since it takes much of the stack.
+template <typename Write, typename RunTiles>
+[[gnu::noinline]] void RunRounded(int64_t first_row, int64_t last_row,
+                                  int64_t block, const Write& write,
+                                  const RunTiles& run_tiles) {
+  alignas(64) uint16_t rounded[kCachedRows * kMaxBlockDepth];
   const auto at = [&](int64_t row) {
     return rounded + (row - first_row) * kMaxBlockDepth;
   };
   for (int64_t row = first_row; row < last_row; ++row) {
-    Simd().conversions.to_bfloat16(block, a[row] + start, at(row));
-    if (block % 2 == 1) at(row)[block] = 0;
+    write(row, at(row));
+    std::fill(at(row) + block, at(row) + PaddedDepth(block), uint16_t{0});
   }
-  run_tiles(start, block, [&](int64_t row) {
+  run_tiles([&](int64_t row) {
     return reinterpret_cast<const BfloatPair*>(at(row));
   });
 }
 
 }  // namespace
 
+int64_t PaddedRows(int64_t rows) {
+  return CeilDiv(rows, Simd().bfloat16_rows) * Simd().bfloat16_rows;
+}
+
+int64_t PaddedDepth(int64_t depth) {
+  return CeilDiv(depth, Simd().bfloat16_depth) * Simd().bfloat16_depth;
+}
+
 template <typename T>
 PackedMatrix<T>::PackedMatrix(int64_t depth, int64_t cols, bool bfloat16,
                               Arena* arena)
     : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
-  const int64_t size =
-      (bfloat16 ? CeilDiv(depth, 2) * 2 : depth) * PaddedCols();
+  const int64_t size = StoredDepth(depth) * PaddedCols();
   data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
                    : arena->Take<T>(size);
 }
@@ -149,8 +173,13 @@ int64_t PackedMatrix<T>::PaddedCols() const {
 
 template <typename T>
 int64_t PackedMatrix<T>::BlockDepth() const {
-  const int64_t depth = CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth));
-  return CeilDiv(depth, 2) * 2;
+  return PaddedDepth(CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth)));
+}
+
+template <typename T>
+int64_t PackedMatrix<T>::TileRows() const {
+  return bfloat16_ && Simd().multiplies_matrices() ? Simd().bfloat16_rows
+                                                   : kTileRows;
 }
 
 template <typename T>
@@ -160,8 +189,7 @@ int64_t PackedMatrix<T>::panels() const {
 
 template <typename T>
 const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
-  int64_t block = std::min(BlockDepth(), depth_ - start);
-  if (bfloat16_) block = CeilDiv(block, 2) * 2;
+  const int64_t block = StoredDepth(std::min(BlockDepth(), depth_ - start));
   const int64_t offset = start * PaddedCols() + panel * block * PanelCols();
   return bfloat16_ ? static_cast<const void*>(
                          static_cast<const uint16_t*>(data_) + offset)
@@ -249,74 +277,86 @@ void PackedMatrix<T>::PackTransposed(Stored<T> b_transposed,
 }
 
 template <typename T>
-template <typename Factor>
-void Product<T>::RunTile(int64_t row, int64_t height, int64_t start,
-                         int64_t block, int64_t panel,
-                         const Factor* const* a_rows, int64_t a_stride) const {
+template <typename ARow>
+void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
+                          int64_t block, int64_t panel, const ARow& a_row,
+                          int64_t a_stride) const {
+  using Factor = std::remove_cv_t<std::remove_pointer_t<decltype(a_row(0))>>;
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t col = panel * PackedMatrix<T>::PanelCols();
   const int64_t cols = std::min(PackedMatrix<T>::PanelCols(), b.cols_ - col);
-  const T* init_rows[kTileRows];
-  T* c_rows[kTileRows];
-  const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
-  for (int64_t r = 0; r < height; ++r) {
-    c_rows[r] = c[row + r] + col;
-    if (before.data != nullptr) init_rows[r] = before[row + r] + col;
-  }
   const int64_t vectors = CeilDiv(cols, simd.vector_cols);
-  const T* const* const inits = before.data == nullptr ? nullptr : init_rows;
   const void* const panel_data = b.Panel(start, panel);
-  if constexpr (!std::is_same_v<Factor, T>) {
-    const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
-    simd.bfloat16_pair_tile[height][vectors](
-        CeilDiv(block, 2), a_rows, a_stride, pairs, inits, c_rows, cols);
-  } else if (b.bfloat16_) {
-    const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
-    simd.bfloat16_tile[height][vectors](block, a_rows, a_stride, pairs, inits,
-                                        c_rows, cols);
-  } else {
-    const auto* const numbers = static_cast<const T*>(panel_data);
-    simd.tile[height][vectors](block, a_rows, a_stride, numbers, inits, c_rows,
-                               cols);
+  const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
+  for (int64_t row = first_row; row < last_row;) {
+    const int64_t height = b.TileRows() == kTileRows
+                               ? TileHeight(last_row - row)
+                               : std::min(b.TileRows(), last_row - row);
+    const Factor* a_rows[kMaxTileRows];
+    const T* init_rows[kMaxTileRows];
+    T* c_rows[kMaxTileRows];
+    for (int64_t r = 0; r < height; ++r) {
+      a_rows[r] = a_row(row + r);
+      c_rows[r] = c[row + r] + col;
+      if (before.data != nullptr) init_rows[r] = before[row + r] + col;
+    }
+    const T* const* const inits = before.data == nullptr ? nullptr : init_rows;
+    if constexpr (!std::is_same_v<Factor, T>) {
+      const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
+      const int64_t depth = PaddedDepth(block) / 2;
+      if (Simd().multiplies_matrices()) {
+        // With one row, the stride of 0 has that row read 16 times.
+        const int64_t row_stride = height > 1 ? a_rows[1] - a_rows[0] : 0;
+        Simd().matrices.tile[vectors](height, depth, a_rows[0], row_stride,
+                                      pairs, inits, c_rows, cols);
+      } else {
+        simd.bfloat16_pair_tile[height][vectors](depth, a_rows, a_stride, pairs,
+                                                 inits, c_rows, cols);
+      }
+    } else if (b.bfloat16_) {
+      const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
+      simd.bfloat16_tile[height][vectors](block, a_rows, a_stride, pairs, inits,
+                                          c_rows, cols);
+    } else {
+      const auto* const numbers = static_cast<const T*>(panel_data);
+      simd.tile[height][vectors](block, a_rows, a_stride, numbers, inits,
+                                 c_rows, cols);
+    }
+    row += height;
   }
 }
 
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
-  const bool rounds =
-      b.bfloat16_ && Simd().multiplies_bfloat16() && rounded_a.data == nullptr;
-  if (rounds && last_row - first_row > kRoundedRows) {
-    for (int64_t row = first_row; row < last_row; row += kRoundedRows) {
-      RunRows(row, std::min(row + kRoundedRows, last_row), first_panel,
-              last_panel);
-    }
-    return;
-  }
-  // Computes all tiles for one block of the depth. a_row(row) returns where the
-  // block's part of a row of A begins.
-  const auto run_tiles = [&](int64_t start, int64_t block, const auto& a_row) {
-    for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-      for (int64_t row = first_row; row < last_row;) {
-        decltype(a_row(row)) a_rows[kTileRows];
-        const int64_t height = TileHeight(last_row - row);
-        for (int64_t r = 0; r < height; ++r) a_rows[r] = a_row(row + r);
-        RunTile(row, height, start, block, panel, a_rows, 1);
-        row += height;
-      }
-    }
-  };
+  const bool in_place =
+      rounded_a.data != nullptr &&
+      (rounded_a.index == nullptr || !Simd().multiplies_matrices());
   const int64_t block_depth = b.BlockDepth();
   for (int64_t start = 0; start < b.depth_; start += block_depth) {
     const int64_t block = std::min(block_depth, b.depth_ - start);
+    const auto run_tiles = [&](const auto& a_row) {
+      for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+        RunTiles(first_row, last_row, start, block, panel, a_row, 1);
+      }
+    };
     if (!b.bfloat16_ || !Simd().multiplies_bfloat16()) {
-      run_tiles(start, block, [&](int64_t row) { return a[row] + start; });
-    } else if (rounded_a.data != nullptr) {
-      run_tiles(start, block, [&](int64_t row) {
-        return reinterpret_cast<const BfloatPair*>(rounded_a[row] + start);
-      });
+      run_tiles([&](int64_t row) { return a[row] + start; });
     } else if constexpr (std::is_same_v<T, float>) {
-      RunRounded(a, first_row, last_row, start, block, run_tiles);
+      if (in_place) {
+        run_tiles([&](int64_t row) {
+          return reinterpret_cast<const BfloatPair*>(rounded_a[row] + start);
+        });
+        continue;
+      }
+      const auto write = [&](int64_t row, uint16_t* to) {
+        if (rounded_a.data != nullptr) {
+          std::copy_n(rounded_a[row] + start, block, to);
+        } else {
+          Simd().conversions.to_bfloat16(block, a[row] + start, to);
+        }
+      };
+      RunRounded(first_row, last_row, block, write, run_tiles);
     }
   }
 }
@@ -338,19 +378,20 @@ void Product<T>::AddTo(Schedule* schedule) const {
     return;
   }
   const int64_t panel_cols = PackedMatrix<T>::PanelCols();
-  const int64_t tiles = CeilDiv(rows, kTileRows);
-  const Grid grid =
-      Divide(tiles, panels, panel_cols, {kTaskRows, kTaskCols / panel_cols},
-             kCostOfRow, schedule->num_threads());
+  const int64_t tile_rows = b.TileRows();
+  const int64_t tiles = CeilDiv(rows, tile_rows);
+  const Grid grid = Divide(tiles, tile_rows, panels, panel_cols,
+                           {kTaskRows, kTaskCols / panel_cols}, kCostOfRow,
+                           schedule->num_threads());
   // Neighbouring tasks share their panels, since one thread usually takes
   // several of them in turn.
   schedule->Add(1, grid.row_parts * grid.panel_parts,
                 [=, product = *this](int64_t, int64_t task) {
                   const int64_t row_part = task % grid.row_parts;
                   const int64_t panel_part = task / grid.row_parts;
-                  product.RunRows(row_part * tiles / grid.row_parts * kTileRows,
+                  product.RunRows(row_part * tiles / grid.row_parts * tile_rows,
                                   std::min((row_part + 1) * tiles /
-                                               grid.row_parts * kTileRows,
+                                               grid.row_parts * tile_rows,
                                            product.rows),
                                   panel_part * panels / grid.panel_parts,
                                   (panel_part + 1) * panels / grid.panel_parts);
@@ -385,8 +426,7 @@ void TransposedProducts<T>::Run(const Left& left,
                                 int64_t first_depth, const Task& task) {
   alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
   constexpr bool kHasPairs = std::is_same_v<T, float>;
-  alignas(64)
-      BfloatPair pairs[kHasPairs ? kCopiedRows * kMaxBlockDepth / 2 : 1];
+  alignas(64) BfloatPair pairs[kHasPairs ? kCopiedRows * kMaxPairs : 1];
   const int64_t depth = packed[0].depth();
   const int64_t block_depth = packed[0].BlockDepth();
   const bool bfloat16 = packed[0].bfloat16_;
@@ -404,7 +444,7 @@ void TransposedProducts<T>::Run(const Left& left,
       }
     }
     if constexpr (std::is_same_v<T, float>) {
-      if (bfloat16) RoundRowPairs(copied, block, rows, kCopiedRows, pairs);
+      if (bfloat16) RoundTransposed(copied, block, rows, pairs);
     }
     int64_t panels_before = 0;
     for (const Term& term : left.terms) {
@@ -418,20 +458,25 @@ void TransposedProducts<T>::Run(const Left& left,
       const int64_t last = std::min(panels, task.last_panel - panels_before);
       panels_before += panels;
       for (int64_t panel = first; panel < last; ++panel) {
-        for (int64_t row = 0; row < rows; row += kTileRows) {
-          const int64_t height = std::min(kTileRows, rows - row);
-          const auto run = [&](const auto* first) {
-            decltype(first) a_rows[kTileRows];
-            for (int64_t r = 0; r < height; ++r) a_rows[r] = first + row + r;
-            product.RunTile(task.first_row + row, height, start, block, panel,
-                            a_rows, kCopiedRows);
-          };
+        const auto run = [&](const auto& a_row, int64_t a_stride) {
+          product.RunTiles(task.first_row, task.last_row, start, block, panel,
+                           a_row, a_stride);
+        };
+        if constexpr (kHasPairs) {
           if (bfloat16) {
-            run(pairs);
-          } else {
-            run(copied);
+            run(
+                [&](int64_t row) -> const BfloatPair* {
+                  return pairs + (row - task.first_row) * kMaxPairs;
+                },
+                1);
+            continue;
           }
         }
+        run(
+            [&](int64_t row) -> const T* {
+              return copied + row - task.first_row;
+            },
+            kCopiedRows);
       }
     }
   }
@@ -456,19 +501,20 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
     });
     schedule->AddTogether([&] {
       for (const Left& left : lefts_) {
-        const int64_t tiles = CeilDiv(left.rows, kTileRows);
+        const int64_t tile_rows = packed[0].TileRows();
+        const int64_t tiles = CeilDiv(left.rows, tile_rows);
         // If there are no products, the tasks only compute sums of columns.
         const int64_t panels = std::max<int64_t>(1, NumPanels(left));
-        const Grid grid = Divide(tiles, panels, PackedMatrix<T>::PanelCols(),
-                                 {kCopiedRows, panels}, kCostOfCopiedRow,
-                                 schedule->num_threads());
+        const Grid grid = Divide(
+            tiles, tile_rows, panels, PackedMatrix<T>::PanelCols(),
+            {kCopiedRows, panels}, kCostOfCopiedRow, schedule->num_threads());
         schedule->Add(
             1, grid.row_parts * grid.panel_parts, [=](int64_t, int64_t chunk) {
               const int64_t row_part = chunk / grid.panel_parts;
               const int64_t panel_part = chunk % grid.panel_parts;
               Run(left, packed, first,
-                  {row_part * tiles / grid.row_parts * kTileRows,
-                   std::min((row_part + 1) * tiles / grid.row_parts * kTileRows,
+                  {row_part * tiles / grid.row_parts * tile_rows,
+                   std::min((row_part + 1) * tiles / grid.row_parts * tile_rows,
                             left.rows),
                    panel_part * panels / grid.panel_parts,
                    (panel_part + 1) * panels / grid.panel_parts});

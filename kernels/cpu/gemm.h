@@ -37,6 +37,11 @@ inline int64_t TileHeight(int64_t rows) {
   return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
 
+// Products may read bfloat16 numbers up to this many rows, and this depth of
+// each row.
+int64_t PaddedRows(int64_t rows);
+int64_t PaddedDepth(int64_t depth);
+
 // The rows of a matrix, in memory that the caller owns. If there is an index,
 // row i is at index[i] strides from `data`, otherwise at i strides. Strides are
 // in elements; with a stride of 0 all rows are the same.
@@ -114,9 +119,15 @@ class PackedMatrix {
   void PackPanels(const Fill& fill, Schedule* schedule) const;
   int64_t NumTasks() const;
   int64_t PaddedCols() const;
-  // Returns the depth of all blocks but the last, which is nearly as deep. With
-  // bfloat16 the depth is even, so that both rows of a pair are in one block.
+  // Returns the depth of all blocks but the last, which is nearly as deep and
+  // the only one that may need padding. Blocks decide the order of additions,
+  // so they are the same with and without bfloat16.
   int64_t BlockDepth() const;
+  // Returns the depth that a block takes in memory.
+  int64_t StoredDepth(int64_t block) const {
+    return bfloat16_ ? PaddedDepth(block) : block;
+  }
+  int64_t TileRows() const;
 
   int64_t depth_ = 0;
   int64_t cols_ = 0;
@@ -137,9 +148,10 @@ struct Product {
   int64_t rows = 0;
   Rows<const T> a;
   // A as bfloat16 numbers, if the caller has it so. It is read in place of `a`
-  // if B holds bfloat16 and the processor multiplies these. With an odd depth,
-  // each row needs one more number behind it; any finite one will do, since it
-  // is multiplied by zero.
+  // if B holds bfloat16 and the processor multiplies these. The depth must be
+  // even if there is an index. Without one, rows and depth are padded: the
+  // memory has PaddedRows(rows) rows with PaddedDepth(depth) numbers. Padding
+  // behind a row must be finite, since it is multiplied by zero.
   Rows<const uint16_t> rounded_a;
   PackedMatrix<T> b;
   Rows<const T> init;
@@ -153,11 +165,13 @@ struct Product {
  private:
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
-  // Factor, the type of A's elements, is T or BfloatPair.
-  template <typename Factor>
-  void RunTile(int64_t row, int64_t height, int64_t start, int64_t block,
-               int64_t panel, const Factor* const* a_rows,
-               int64_t a_stride) const;
+  // Computes all tiles of these rows and a panel, for one block of the depth.
+  // a_row(row) returns where the block's part of a row of A begins, whose
+  // elements, of type T or BfloatPair, are a_stride apart.
+  template <typename ARow>
+  void RunTiles(int64_t first_row, int64_t last_row, int64_t start,
+                int64_t block, int64_t panel, const ARow& a_row,
+                int64_t a_stride) const;
 
   template <typename U>
   friend class TransposedProducts;

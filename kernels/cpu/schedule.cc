@@ -6,6 +6,8 @@
 #include <memory>
 #include <thread>
 
+#include "kernels/cpu/simd_kernels.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -18,6 +20,20 @@ void Pause() {
   __builtin_ia32_pause();
 #endif
 }
+
+// While such an object lives, its thread's matrix registers, if the processor
+// has any, are ready for products.
+class MatrixRegisters {
+ public:
+  MatrixRegisters() {
+    if (Simd().multiplies_matrices()) Simd().matrices.configure();
+  }
+  ~MatrixRegisters() {
+    if (Simd().multiplies_matrices()) Simd().matrices.release();
+  }
+  MatrixRegisters(const MatrixRegisters&) = delete;
+  MatrixRegisters& operator=(const MatrixRegisters&) = delete;
+};
 
 // The progress of all chunks with one number, which follow each other phase
 // after phase. Each object has a cache line of its own. Threads read these side
@@ -170,11 +186,14 @@ void Schedule::Run(const Threads& threads) {
   }
   const int64_t members = std::min(num_threads_, most_members);
   Execution execution(*this);
+  const auto work = [&](int64_t member) {
+    const MatrixRegisters registers;
+    execution.Work(member, members);
+  };
   if (members == 1) {
-    execution.Work(0, 1);
+    work(0);
   } else {
-    threads.run(members,
-                [&](int64_t member) { execution.Work(member, members); });
+    threads.run(members, work);
   }
 }
 

@@ -1,9 +1,9 @@
 """The inner loops for one instruction set, with the flags of CMakeLists.txt."""
 
-def simd_kernels(name, vector_bytes, copts = []):
+def simd_kernels(name, vector_bytes, copts = [], source = "simd_kernels.cc"):
     native.cc_library(
         name = name,
-        srcs = ["simd_kernels.cc"],
+        srcs = [source],
         copts = [
             "-ffp-contract=fast",
             "-fno-math-errno",

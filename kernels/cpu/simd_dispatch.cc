@@ -18,6 +18,10 @@ const SimdTable& Table();
 namespace avx512bf16 {
 const SimdTable& Table();
 }
+namespace amx {
+bool CanRun();
+const SimdTable& Table();
+}  // namespace amx
 #endif
 
 namespace {
@@ -27,7 +31,7 @@ const SimdTable* Choose() {
     const char* name;
     const SimdTable& (*table)();
   };
-  Candidate candidates[4] = {};
+  Candidate candidates[5] = {};
   int count = 0;
 #ifdef CRNN_SIMD_X86
   __builtin_cpu_init();
@@ -38,6 +42,7 @@ const SimdTable* Choose() {
   // The compiler's flag for BF16 implies BW.
   if (has_avx512 && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512bf16")) {
+    if (HasAmx()) candidates[count++] = {"amx", amx::Table};
     candidates[count++] = {"avx512bf16", avx512bf16::Table};
   }
   if (has_avx512) candidates[count++] = {"avx512", avx512::Table};
@@ -55,6 +60,14 @@ const SimdTable* Choose() {
 }
 
 }  // namespace
+
+bool HasAmx() {
+#ifdef CRNN_SIMD_X86
+  return amx::CanRun();
+#else
+  return false;
+#endif
+}
 
 const SimdTable& Simd() {
   static const SimdTable* const table = Choose();

@@ -62,6 +62,10 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
           const Panel* panel, const T* const* init, T* const* c, int64_t cols) {
   Vector<T> sum[rows][vectors] = {};
   const A* row[rows];
+  // A panel is larger than the L1 cache. If there is much to multiply, fetching
+  // its rows ahead costs nothing; with few rows of A, it would take the place
+  // of other loads.
+  constexpr bool kPrefetchesPanel = CRNN_SIMD_BYTES == 64 && rows >= 4;
   // Prefetches the places that the sums go to while the sums are computed.
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
@@ -74,7 +78,12 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
   const auto add_row = [&](const auto& factor) __attribute__((always_inline)) {
     decltype(LoadFactors(panel)) b[vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) b[v] = LoadFactors(panel + v * kWidth<T>);
+    for (int v = 0; v < vectors; ++v) {
+      b[v] = LoadFactors(panel + v * kWidth<T>);
+      if constexpr (kPrefetchesPanel) {
+        __builtin_prefetch(panel + (v + 8 * vectors) * kWidth<T>);
+      }
+    }
     panel += vectors * kWidth<T>;
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
@@ -176,9 +185,17 @@ void Transpose(int64_t rows, int64_t cols, const T* from, int64_t from_stride,
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = r < square_rows ? square_cols : 0; c < cols; ++c) {
-      to[c * to_stride + r] = from[r * from_stride + c];
+      __builtin_memcpy(to + c * to_stride + r, from + r * from_stride + c,
+                       sizeof(T));
     }
   }
+}
+
+// A pair is moved like a float.
+void TransposePairs(int64_t rows, int64_t cols, const BfloatPair* from,
+                    int64_t from_stride, BfloatPair* to, int64_t to_stride) {
+  Transpose<float>(rows, cols, reinterpret_cast<const float*>(from),
+                   from_stride, reinterpret_cast<float*>(to), to_stride);
 }
 
 template <typename T>
@@ -435,7 +452,7 @@ const SimdTable& Table() {
       MakeKernels<double>(),
       {SigmoidArray, TanhArray},
       {FromHalves<FromFloat16>, ToHalves<ToFloat16>, FromHalves<FromBfloat16>,
-       ToHalves<ToBfloat16>, ToBfloat16Pairs}};
+       ToHalves<ToBfloat16>, ToBfloat16Pairs, TransposePairs}};
   return table;
 }
 

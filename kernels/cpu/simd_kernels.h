@@ -94,6 +94,27 @@ struct SimdConversions {
   // to[i] = the pair of even[i] and odd[i], rounded.
   void (*to_bfloat16_pairs)(int64_t n, const float* even, const float* odd,
                             BfloatPair* to);
+  // Does what SimdKernels<float>::transpose does.
+  void (*transpose_pairs)(int64_t rows, int64_t cols, const BfloatPair* from,
+                          int64_t from_stride, BfloatPair* to,
+                          int64_t to_stride);
+};
+
+// Products by registers that hold whole matrices, which all rows of a block of
+// A, equally far apart, are read into at once. All pointers are null if the
+// processor has no such registers.
+struct SimdMatrices {
+  // A thread calls `configure` before it calls `tile`, and then `release`,
+  // since other libraries configure the registers in their own ways.
+  void (*configure)();
+  void (*release)();
+  // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to
+  // bfloat16_rows rows. They are indexed by the panel's number of vectors.
+  using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
+                        int64_t a_stride, const BfloatPair* panel,
+                        const float* const* init, float* const* c,
+                        int64_t cols);
+  Tile tile[SimdKernels<float>::kMaxVectors + 1];
 };
 
 struct SimdTable {
@@ -102,19 +123,28 @@ struct SimdTable {
   SimdKernels<double> float64;
   SimdFunctions functions;
   SimdConversions conversions;
+  // Tiles that multiply bfloat16 numbers read A and panels up to multiples of
+  // this many rows and this much depth.
+  int64_t bfloat16_rows = 1, bfloat16_depth = 2;
+  SimdMatrices matrices = {};
 
   // Returns whether this instruction set multiplies bfloat16 numbers, which is
   // faster than multiplying floats.
   bool multiplies_bfloat16() const {
     return float32.bfloat16_pair_tile[1][1] != nullptr;
   }
+  // Returns whether it does so by matrix registers.
+  bool multiplies_matrices() const { return matrices.tile[1] != nullptr; }
 };
 
 // Returns the table for the best instruction set that this processor has, or
 // for the one that the environment variable CUDNN_RNN_TF_CPU_ISA names
-// ("baseline", "avx2", "avx512" or "avx512bf16"). A name is ignored if the
-// processor cannot run it.
+// ("baseline", "avx2", "avx512", "avx512bf16" or "amx"). A name is ignored if
+// the processor cannot run it.
 const SimdTable& Simd();
+
+// Returns whether this process can multiply bfloat16 matrices with AMX.
+bool HasAmx();
 
 template <typename T>
 const SimdKernels<T>& Kernels();

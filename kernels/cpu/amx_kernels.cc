@@ -1,0 +1,154 @@
+// Products of bfloat16 numbers with Intel's AMX. Its registers hold matrices of
+// 16 rows by 64 bytes, and one instruction multiplies two such matrices. The
+// build compiles this file with the flags and definitions of simd_kernels.cc
+// for AVX-512 with BF16, but with another CRNN_SIMD_NAME.
+#include "kernels/cpu/simd_kernels.h"
+
+namespace cudnn_rnn_tf {
+namespace avx512bf16 {
+const SimdTable& Table();
+}
+}  // namespace cudnn_rnn_tf
+
+#if defined(__linux__) && __has_include(<amxbf16intrin.h>)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kernels/cpu/simd_math.h"
+
+namespace cudnn_rnn_tf {
+namespace CRNN_SIMD_NAME {
+namespace {
+
+// Only these functions use the instructions, so no flag of the compiler is
+// needed, which an older one might not know.
+#define CRNN_AMX __attribute__((target("amx-tile,amx-bf16")))
+
+constexpr int64_t kRows = 16;
+constexpr int64_t kPairs = 16;
+constexpr int64_t kPanelVectors = 4;
+
+CRNN_AMX void Configure() {
+  struct alignas(64) Configuration {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  static const Configuration configuration;
+  _tile_loadconfig(&configuration);
+}
+
+CRNN_AMX void Release() { _tile_release(); }
+
+// Writes the products of 16 rows of A with a panel of so many vectors to
+// `sums`. The sums are in registers 0 to 3. With four of them, a product need
+// not wait for the one before it.
+template <int vectors>
+CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
+                       const BfloatPair* panel, float* sums) {
+  constexpr int64_t kPanelBytes = vectors * CRNN_SIMD_BYTES;
+  const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
+  _tile_zero(0);
+  if constexpr (vectors > 1) _tile_zero(1);
+  if constexpr (vectors > 2) _tile_zero(2);
+  if constexpr (vectors > 3) _tile_zero(3);
+  for (int64_t k = 0; k < depth; k += kPairs) {
+    _tile_loadd(4, a + k, a_bytes);
+    _tile_loadd(5, panel, kPanelBytes);
+    _tile_dpbf16ps(0, 4, 5);
+    if constexpr (vectors > 1) {
+      _tile_loadd(6, panel + kWidth<float>, kPanelBytes);
+      _tile_dpbf16ps(1, 4, 6);
+    }
+    if constexpr (vectors > 2) {
+      _tile_loadd(7, panel + 2 * kWidth<float>, kPanelBytes);
+      _tile_dpbf16ps(2, 4, 7);
+    }
+    if constexpr (vectors > 3) {
+      _tile_loadd(5, panel + 3 * kWidth<float>, kPanelBytes);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    panel += kPairs * vectors * kWidth<float>;
+  }
+  _tile_stored(0, sums, kPanelBytes);
+  if constexpr (vectors > 1) {
+    _tile_stored(1, sums + kWidth<float>, kPanelBytes);
+  }
+  if constexpr (vectors > 2) {
+    _tile_stored(2, sums + 2 * kWidth<float>, kPanelBytes);
+  }
+  if constexpr (vectors > 3) {
+    _tile_stored(3, sums + 3 * kWidth<float>, kPanelBytes);
+  }
+}
+
+template <int vectors>
+void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
+          const BfloatPair* panel, const float* const* init, float* const* c,
+          int64_t cols) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      __builtin_prefetch(c[r] + v * kWidth<float>, /*for writing*/ 1);
+    }
+  }
+  alignas(64) float sums[kRows * vectors * kWidth<float>];
+  Multiply<vectors>(depth, a, a_stride, panel, sums);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* const row = sums + r * vectors * kWidth<float>;
+    ForVectors<float>(cols, [&](auto memory, int64_t j) {
+      Floats sum = Whole<float>::Load(row + j);
+      if (init != nullptr) sum += memory.Load(init[r] + j);
+      memory.Store(c[r] + j, sum);
+    });
+  }
+}
+
+// Asks the system to let this process use the registers. Linux does not allow
+// it unasked, since each thread then has 8 KiB more to save, and it refuses if
+// it does not know the registers itself.
+bool AskForRegisters() {
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+
+bool CanRun() {
+  static const bool can_run = AskForRegisters();
+  return can_run;
+}
+
+const SimdTable& Table() {
+  static const SimdTable table = [] {
+    SimdTable table = avx512bf16::Table();
+    table.name = "amx";
+    table.bfloat16_rows = kRows;
+    table.bfloat16_depth = 2 * kPairs;
+    table.matrices = {
+        Configure, Release, {nullptr, Tile<1>, Tile<2>, Tile<3>, Tile<4>}};
+    return table;
+  }();
+  return table;
+}
+
+}  // namespace CRNN_SIMD_NAME
+}  // namespace cudnn_rnn_tf
+
+#else  // There is nothing to compile for.
+
+namespace cudnn_rnn_tf {
+namespace CRNN_SIMD_NAME {
+
+bool CanRun() { return false; }
+const SimdTable& Table() { return avx512bf16::Table(); }
+
+}  // namespace CRNN_SIMD_NAME
+}  // namespace cudnn_rnn_tf
+
+#endif
