@@ -296,9 +296,10 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     rows = [{**dict.fromkeys({k: 0 for row in rows for k in row}, ""), **row} for row in rows]
     text += [
         "## Largest differences from this package's numbers",
-        "Each number is the largest difference from what this package's layer computes in float32, "
-        "divided by the tensor's largest magnitude. Some columns show this package itself: the "
-        "same layer and inputs in half types, or run by CpuPredictor.",
+        "Each number is the largest difference, over the tensors that a network computes, from "
+        "what this package's layer computes in float32, divided by the largest magnitude in the "
+        "tensor. Some columns show this package itself: the same layer and inputs in half types, "
+        "or run by CpuPredictor.",
         table(rows),
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",

@@ -158,7 +158,8 @@ def test_workspaces_are_no_more_than_calls_at_once(tmp_path):
     sources = [
         program,
         *(ROOT / "kernels" / name for name in ("param_layout.cc", "rnn_backend.cc", "rnn_spec.cc")),
-        *sorted(kernels.glob("*.cc")),
+        # AMX has its own table, and this program has only that of the baseline.
+        *sorted(set(kernels.glob("*.cc")) - {kernels / "amx_kernels.cc"}),
     ]
     subprocess.run(["g++", *flags, *sources, "-o", executable], check=True)
     completed = subprocess.run([executable, "8", "4000"], capture_output=True, text=True)
