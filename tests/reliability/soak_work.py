@@ -66,8 +66,8 @@ class Case:
             self._lengths = tf.constant(lengths, tf.int32) if rng.integers(2) else None
             self._expected = [_numbers(result) for result in self._run(True, *arguments)]
         self._arguments = [argument.numpy() for argument in arguments]
-        # Threads call functions, since ops that several threads run eagerly on a GPU may be handed
-        # each other's inputs, if these are in the host's memory (TensorFlow's issue 123980).
+        # Threads call functions: if they ran ops eagerly on one GPU, TensorFlow might hand one
+        # thread's op the inputs of another's.
         self._functions = [
             tf.function(functools.partial(self._run, flag)) for flag in (False, True)
         ]
