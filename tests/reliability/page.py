@@ -123,7 +123,13 @@ def text(rows: list[dict[str, Any]]) -> str:
             "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). This page is written "
             "from all of these lines. A failure is a crash, a hang, an exception of a wrong type, "
             "a wrong result, a layer that is half restored, or a step that was saved and is lost."
-            + ("" if _used_a_gpu(rows) else " All runs so far were on CPUs.")
+            + (
+                ""
+                if _used_a_gpu(rows)
+                else " All runs on this page were on CPUs. A soak on a GPU, whose threads ran ops "
+                "eagerly, failed as [the GPU guide](../guides/gpu.md#habits-worth-having) warns; "
+                "its threads call functions now, and it has not been run again."
+            )
         ),
         "",
         "| run | how many | failures | hours |",
