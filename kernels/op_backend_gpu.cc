@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/gpu/cudnn/algorithm_choice.h"
+#include "kernels/gpu/cudnn/remembered_choices.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/op_backend.h"

@@ -52,7 +52,8 @@ enum class RnnAlgorithm {
   kCudnn
 };
 inline constexpr int kNumRnnAlgorithms = 7;
-// The cuDNN backend runs only algorithms whose numbers are below this.
+// The cuDNN backend runs only algorithms whose numbers are below this, among
+// them `resident`.
 inline constexpr int kNumCudnnAlgorithms = 5;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
     "auto",     "standard",   "persist_static", "persist_static_small_h",
@@ -112,9 +113,6 @@ struct RnnBufferSizes {
   size_t reserve_space = 0;  // 0 in inference.
   size_t forward_workspace = 0;
   size_t backward_workspace = 0;
-  // True if a backward pass overwrites the reserve space. A caller who may need
-  // it again must pass a copy.
-  bool backward_consumes_reserve = false;
 };
 
 // The sequences' lengths, [B], each in [0, T]. They are in host memory or in
@@ -211,6 +209,8 @@ class RnnBackend {
   virtual void Prepare(void* /*buffer*/, size_t /*bytes*/) {}
   virtual RnnStatus Forward(const RnnProblem& problem,
                             const RnnForwardBuffers& buffers) = 0;
+  // Overwrites the reserve space. A caller who may need it again must pass a
+  // copy.
   virtual RnnStatus Backward(const RnnProblem& problem,
                              const RnnBackwardBuffers& buffers) = 0;
   // Computes the sequences' lengths, [B]. In a mask, true values must all be at

@@ -413,20 +413,16 @@ class BackwardOp : public RnnOp {
     buffers.output_h_backprop = DataOf(h_backprop);
     buffers.output_c_backprop = DataOf(c_backprop);
     Tensor consumable;  // A second reference would prevent forwarding.
-    if (sizes.backward_consumes_reserve) {
-      // If nobody else holds the reserve space, this forwards its buffer.
-      OP_REQUIRES_OK(
-          context,
-          context->forward_input_or_allocate_temp(
-              {own_inputs + 6}, tensorflow::DT_UINT8, reserve_space.shape(),
-              tensorflow::AllocatorAttributes(), &consumable));
-      if (!consumable.SharesBufferWith(reserve_space)) {
-        OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                    DataOf(reserve_space), DataOf(consumable),
-                                    reserve_space.TotalBytes())));
-      }
-    } else {
-      consumable = reserve_space;
+    // If nobody else holds the reserve space, this forwards its buffer.
+    OP_REQUIRES_OK(
+        context,
+        context->forward_input_or_allocate_temp(
+            {own_inputs + 6}, tensorflow::DT_UINT8, reserve_space.shape(),
+            tensorflow::AllocatorAttributes(), &consumable));
+    if (!consumable.SharesBufferWith(reserve_space)) {
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
+                                  DataOf(reserve_space), DataOf(consumable),
+                                  reserve_space.TotalBytes())));
     }
     buffers.reserve_space = DataOf(consumable);
     buffers.input_backprop = DataOf(*backprops[0]);

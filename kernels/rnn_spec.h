@@ -29,6 +29,12 @@ inline int64_t NumGates(RnnMode mode) {
   return mode == RnnMode::kLstm ? 4 : mode == RnnMode::kGru ? 3 : 1;
 }
 
+// Returns the number below which a random word of 32 bits drops an element. All
+// backends draw a mask in this way, so that they draw the same one.
+inline uint32_t DropoutThreshold(float rate) {
+  return static_cast<uint32_t>(static_cast<double>(rate) * 4294967296.0);
+}
+
 struct RnnSpec {
   RnnMode rnn_mode = RnnMode::kLstm;
   int64_t num_layers = 1;

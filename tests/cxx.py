@@ -19,7 +19,10 @@ CUDNN_BACKEND = [
     *COMPILER,
     *(
         f"kernels/gpu/{name}.cc"
-        for name in ("call_addresses", "captured_graph", "libraries", "ptx", "replay")
+        for name in (
+            *("algorithm_rule", "call_addresses", "captured_graph"),
+            *("libraries", "ptx", "replay"),
+        )
     ),
     *("kernels/rnn_backend.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"),
 ]

@@ -30,18 +30,19 @@ SESSION = [
             25,
             REPLAY,
         ),
-        ("choices_in_a_file", 20, ["kernels/gpu/cudnn/algorithm_choice.cc"]),
+        ("choices_in_a_file", 20, ["kernels/gpu/cudnn/remembered_choices.cc"]),
         (
             "backend_on_fake_gpu",
             100,
             [
                 *("kernels/gpu/cudnn/cudnn_backend.cc", "kernels/gpu/cudnn/session.cc"),
                 *(
-                    "kernels/gpu/cudnn/algorithm_choice.cc",
+                    "kernels/gpu/cudnn/remembered_choices.cc",
                     "kernels/gpu/call_addresses.cc",
                     *REPLAY,
                 ),
                 *("kernels/rnn_backend.cc", "kernels/gpu/gpu_backend.cc"),
+                "kernels/gpu/algorithm_rule.cc",
             ],
         ),
         (

@@ -32,7 +32,7 @@ def test_page_is_that_of_the_runs():
 
 @pytest.mark.slow
 def test_caches_under_attack(tmp_path):
-    sources = ["kernels/gpu/cudnn/algorithm_choice.cc", "kernels/gpu/compiled_code_cache.cc"]
+    sources = ["kernels/gpu/cudnn/remembered_choices.cc", "kernels/gpu/compiled_code_cache.cc"]
     program = test_fake_gpu.compiled(tmp_path, "caches_under_attack", sources)
     folder = tmp_path / "caches"
     folder.mkdir()

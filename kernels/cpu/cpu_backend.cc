@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/cpu_network.h"
+#include "kernels/cpu/division.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/param_layout.h"
 
@@ -196,9 +197,12 @@ int64_t WorthThreads(const RnnProblem& problem, int64_t count, bool at_hand) {
 // Runs the pass. If the buffers are null, it only computes their sizes.
 template <typename Storage, typename Compute>
 void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
-                const Threads& threads, int64_t num_threads,
+                const Threads& threads, int64_t most_threads,
                 const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
+  const int64_t num_threads = std::min(
+      most_threads,
+      ThreadsInSteps(problem, DivideGroups<Compute>(problem, most_threads)));
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(
@@ -366,7 +370,6 @@ RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
     RunBackward<decltype(storage), decltype(compute)>(
         problem, {}, threads_, NumThreads(problem), sizes);
   });
-  sizes->backward_consumes_reserve = true;
   return {};
 }
 

@@ -10,7 +10,7 @@
 
 #include "kernels/arena.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/predictor_threads.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -62,7 +62,7 @@ class CpuPredictor {
   const RnnDataType dtype_;
   const Options options_;
   const CpuPackedParams packed_;
-  ThreadPool pool_;
+  PredictorThreads pool_;
   CpuBackend backend_;
   std::atomic<size_t> num_calls_{0};
   std::mutex mutex_;

@@ -52,6 +52,11 @@ int64_t OwnCacheBytes() {
 
 }  // namespace
 
+int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division) {
+  return problem.spec.num_dirs() * PackedRows::NumBlocks(problem.batch_size) *
+         division.strands * division.parts;
+}
+
 Division DivideGroups(const RnnProblem& problem, const Core& core,
                       int64_t num_threads) {
   const RnnSpec& spec = problem.spec;
@@ -62,8 +67,7 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
   if (num_threads == 1) return best;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int64_t strands = 1; strands <= block; ++strands) {
-    const int64_t lanes =
-        spec.num_dirs() * PackedRows::NumBlocks(problem.batch_size) * strands;
+    const int64_t lanes = ThreadsInSteps(problem, {strands, 1});
     const int64_t sharing = std::min(num_threads / lanes, panels);
     for (int64_t parts = 1; parts <= std::max<int64_t>(1, sharing); ++parts) {
       int64_t cycles = CeilDiv(lanes * parts, num_threads) *

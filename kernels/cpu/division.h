@@ -36,6 +36,10 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
 template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads);
 
+// Returns how many threads can work on the steps at the same time. More threads
+// would only wait, and slow those that share a core with them.
+int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division);
+
 }  // namespace cudnn_rnn_tf
 
 #endif  // CUDNN_RNN_TF_KERNELS_CPU_DIVISION_H_

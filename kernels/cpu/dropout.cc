@@ -40,8 +40,7 @@ Words MaskWords(const DropoutMask& mask, uint64_t group) {
 
 template <typename T>
 void ApplyDropout(const DropoutMask& mask, int64_t step, const T* from, T* to) {
-  const uint32_t threshold =
-      static_cast<uint32_t>(static_cast<double>(mask.rate) * 4294967296.0);
+  const uint32_t threshold = DropoutThreshold(mask.rate);
   const T scale = T(1) / (T(1) - static_cast<T>(mask.rate));
   const uint64_t first = static_cast<uint64_t>(step * mask.width);
   const uint64_t last = first + static_cast<uint64_t>(mask.width);

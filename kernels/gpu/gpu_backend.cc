@@ -5,32 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "kernels/arena.h"
+#include "kernels/gpu/algorithm_rule.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// Tells whether the cuDNN backend is likely to be faster than the persistent
-// kernels, which take about `cycles` for a step of a layer. cuDNN multiplies
-// whole batches at once, so large batches cost it less, and it has kernels for
-// one or two sequences. Sequences of different lengths cost it far more. The
-// limits were measured on an H200, as was the model of the cycles.
-bool IsForCudnn(const RnnProblem& problem, double cycles) {
-  const bool is_float = problem.dtype == RnnDataType::kFloat32;
-  const int passes = problem.is_training ? 2 : 1;
-  if (problem.has_sequence_lengths) return cycles > passes * 50e3;
-  if (!problem.is_training && problem.batch_size <= 2 && cycles > 3e3) {
-    return true;
-  }
-  return cycles > passes * (is_float ? 30e3 : 18e3);
-}
-
 // A number of such bytes is NaN in every type.
 constexpr unsigned char kNanByte = 0xFF;
-
-// The size of a reserve space is a multiple of this plus the algorithm's
-// number, which tells a backward pass what algorithm left it.
-constexpr size_t kReserveMultiple = Arena::kAlign;
 
 }  // namespace
 
@@ -68,8 +49,7 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   const bool is_backward = reserve_space > 0;
   const bool is_pinned =
       needs_persistent ||
-      (is_backward ? reserve_space % kReserveMultiple ==
-                         static_cast<size_t>(RnnAlgorithm::kPersistent)
+      (is_backward ? AlgorithmOf(reserve_space) == RnnAlgorithm::kPersistent
                    : problem.algorithm == RnnAlgorithm::kPersistent);
   if (!is_pinned && (is_backward || problem.algorithm != RnnAlgorithm::kAuto)) {
     return {};
@@ -132,12 +112,9 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
 RnnStatus GpuBackend::Run(Pass pass, const CallAddresses& addresses) {
   CRNN_RETURN_IF_ERROR(SessionPool<persistent::Session>::Instance().Take(
       device_, stream(), &session_));
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   // If the caller is capturing the stream, its capture gets the kernels
   // themselves, not a graph.
-  if (!replays_ ||
-      Gpu().cuda.cuStreamIsCapturing(stream(), &capture) != CUDA_SUCCESS ||
-      capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+  if (!replays_ || StreamIsCapturing(stream())) {
     return session_->Enqueue(*network_, pass, addresses);
   }
   std::string why;
@@ -152,8 +129,8 @@ RnnStatus GpuBackend::BufferSizes(const RnnProblem& problem,
   CRNN_RETURN_IF_ERROR(Choose(problem, 0));
   if (!network_) return cudnn_.BufferSizes(problem, sizes);
   if (problem.is_training) {
-    sizes->reserve_space = network_->reserve_size() +
-                           static_cast<size_t>(RnnAlgorithm::kPersistent);
+    sizes->reserve_space =
+        ReserveSize(network_->reserve_size(), RnnAlgorithm::kPersistent);
   }
   sizes->forward_workspace = network_->forward_workspace_size();
   return {};
@@ -171,8 +148,7 @@ RnnStatus GpuBackend::BackwardBufferSizes(const RnnProblem& problem,
     return cudnn_.BackwardBufferSizes(problem, reserve_space, sizes);
   }
   sizes->reserve_space =
-      network_->reserve_size() + static_cast<size_t>(RnnAlgorithm::kPersistent);
-  sizes->backward_consumes_reserve = true;
+      ReserveSize(network_->reserve_size(), RnnAlgorithm::kPersistent);
   sizes->backward_workspace = network_->backward_workspace_size();
   return {};
 }

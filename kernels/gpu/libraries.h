@@ -209,6 +209,13 @@ class RelaxedCaptureMode {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
+// Tells whether a stream is being captured, or may be.
+inline bool StreamIsCapturing(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return Gpu().cuda.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 #define CRNN_RETURN_IF_ERROR(expression)               \
   do {                                                 \
     const RnnStatus crnn_rnn_status = (expression);    \

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "kernels/gpu/compiled_code_cache.h"
-#include "kernels/gpu/cudnn/algorithm_choice.h"
+#include "kernels/gpu/cudnn/remembered_choices.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

@@ -1,5 +1,6 @@
 // Checks the rules for dividing a call among threads. They must hold for any
 // number of threads, so there are one, several, and fewer than were asked for.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -161,6 +162,11 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
       batch * panels >= 16 * threads && (threads & (threads - 1)) == 0) {
     Check(lanes * division.parts >= threads, "an idle thread", batch);
   }
+  // The division is the same without the threads that have no work in it.
+  const int64_t working = std::min(threads, ThreadsInSteps(problem, division));
+  const Division without = DivideGroups(problem, core, working);
+  Check(without.strands == division.strands && without.parts == division.parts,
+        "another division", working);
 }
 
 }  // namespace

@@ -4,18 +4,14 @@
 #include <utility>
 
 #include "kernels/arena.h"
+#include "kernels/gpu/algorithm_rule.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// The size of a reserve space is a multiple of this plus the algorithm's
-// number, so that it tells a backward pass what left it, wherever the tensor
-// has been.
-constexpr size_t kReserveMultiple = Arena::kAlign;
-
 size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
-  return CallBufferSizes(plan, Pass::kForward)[kReserveSpace] +
-         static_cast<size_t>(algorithm);
+  return ReserveSize(CallBufferSizes(plan, Pass::kForward)[kReserveSpace],
+                     algorithm);
 }
 
 CUdeviceptr Address(const void* pointer) {
@@ -76,14 +72,8 @@ RnnStatus CudnnBackend::Configure(const RnnProblem& problem) {
         resources_.device, stream(), &session_, resources_.memory_limit));
   }
   configuration_ = session_->Configuration(problem, options_);
-  is_capturing_ = StreamIsCapturing();
+  is_capturing_ = StreamIsCapturing(stream());
   return {};
-}
-
-bool CudnnBackend::StreamIsCapturing() const {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return Gpu().cuda.cuStreamIsCapturing(stream(), &status) != CUDA_SUCCESS ||
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 // After a kernel has failed, whoever launched it, all later work fails too.
@@ -107,25 +97,6 @@ void CudnnBackend::FindChoice() {
   configuration_->choice = found;
 }
 
-// The algorithm that is fastest for many networks comes first, so that
-// measuring gives up slower ones early.
-std::vector<RnnAlgorithm> CudnnBackend::AlgorithmsFor(
-    const RnnProblem& problem) const {
-  std::vector<RnnAlgorithm> algorithms;
-  if (!problem.is_training && problem.algorithm == RnnAlgorithm::kAuto) {
-    algorithms.push_back(RnnAlgorithm::kResident);
-  }
-  algorithms.push_back(RnnAlgorithm::kStandard);
-  // In float32, cuDNN's persistent kernels compute sigmoid and tanh to about
-  // 1e-5 only. That is more exact than TF32, but less than was asked for
-  // without it.
-  if (problem.dtype != RnnDataType::kFloat32 || options_.allow_tf32) {
-    algorithms.push_back(RnnAlgorithm::kPersistStatic);
-    algorithms.push_back(RnnAlgorithm::kPersistStaticSmallH);
-  }
-  return algorithms;
-}
-
 void CudnnBackend::Decide() {
   CudnnConfiguration& configuration = *configuration_;
   if (IsDecided()) return;
@@ -133,7 +104,8 @@ void CudnnBackend::Decide() {
   Choice choice;
   const bool pinned = problem.algorithm != RnnAlgorithm::kAuto &&
                       problem.algorithm != RnnAlgorithm::kCudnn;
-  const std::vector<RnnAlgorithm> algorithms = AlgorithmsFor(problem);
+  const std::vector<RnnAlgorithm> algorithms =
+      CudnnAlgorithmsFor(problem, options_.allow_tf32);
   const bool replays = options_.replay && Gpu().has_graphs;
   if (pinned || problem.has_sequence_lengths || options_.deterministic ||
       (algorithms.size() == 1 && !replays)) {
@@ -218,15 +190,14 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
                                             RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Configure(problem));
   if (!IsDecided()) FindChoice();
-  RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
-  const size_t number = reserve_space % kReserveMultiple;
+  RnnAlgorithm algorithm = AlgorithmOf(reserve_space);
   // The algorithm resident, which is for inference, leaves no reserve space.
-  if (number > 0 && number < static_cast<size_t>(RnnAlgorithm::kResident)) {
-    algorithm = static_cast<RnnAlgorithm>(number);
+  if (algorithm == RnnAlgorithm::kAuto ||
+      algorithm >= RnnAlgorithm::kResident) {
+    algorithm = RnnAlgorithm::kStandard;
   }
   CRNN_RETURN_IF_ERROR(session_->Passes(configuration_, algorithm, &passes_));
   sizes->reserve_space = ReserveBytes(*passes_->plan, algorithm);
-  sizes->backward_consumes_reserve = true;
   sizes->backward_workspace = WorkspaceBytes(Pass::kBackward);
   return {};
 }

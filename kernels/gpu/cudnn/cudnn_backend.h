@@ -25,7 +25,8 @@ struct CudnnResources {
   std::function<void(const std::string&)> log;
 };
 
-// Runs a network with cuDNN in one stream of one GPU. Used by one thread.
+// Runs a network with cuDNN, or with this package's kernel `resident`, in one
+// stream of one GPU. Used by one thread.
 class CudnnBackend : public RnnBackend {
  public:
   CudnnBackend(CudnnResources resources, const CudnnOptions& options);
@@ -47,12 +48,8 @@ class CudnnBackend : public RnnBackend {
 
  private:
   RnnStatus Configure(const RnnProblem& problem);
-  // Returns the algorithms to choose among, in the order in which they are
-  // measured.
-  std::vector<RnnAlgorithm> AlgorithmsFor(const RnnProblem& problem) const;
   void Decide();
   size_t WorkspaceBytes(Pass pass) const;
-  bool StreamIsCapturing() const;
   // Tells whether the stream is known to work: nothing that was enqueued before
   // has failed.
   bool StreamWorks() const;

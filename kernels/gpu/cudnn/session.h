@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "kernels/gpu/cudnn/algorithm_choice.h"
 #include "kernels/gpu/cudnn/enqueue_pass.h"
+#include "kernels/gpu/cudnn/remembered_choices.h"
 #include "kernels/gpu/replay.h"
 #include "kernels/gpu/session_pool.h"
 

@@ -169,7 +169,8 @@ struct Shape {
   }
 };
 
-// If several launches run a layer, these arguments differ between them.
+// What is set for each launch. If several launches run a layer, each of them
+// runs one direction.
 struct Part {
   int first_direction;
   // Memory in which all bits are set before the launch. It has a ring for each
@@ -184,10 +185,22 @@ struct Sequences {
   // [batch], each in [0, steps], or -1 for one that was out of range; null
   // where all sequences fill the steps.
   const int* lengths;
-  // [batch], the sequences from the longest to the shortest; null with lengths.
+  // [batch], the sequences from the longest to the shortest; null where
+  // lengths is null.
   const int* order;
   int batch, steps;
   int time_stride, batch_stride;
+
+  CRNN_HOST_DEVICE static constexpr Sequences Of(const int* lengths,
+                                                 const int* order, int batch,
+                                                 int steps, bool time_major) {
+    return {lengths,
+            order,
+            batch,
+            steps,
+            time_major ? batch : 1,
+            time_major ? 1 : steps};
+  }
 };
 
 // Lengths that the host knows, as an argument of a kernel. An argument is

@@ -3,9 +3,9 @@
 // Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16. Rows
 // are steps of sequences, as in Sequences.
 #include "elementwise.cuh"
+#include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::HostLengths;
-using cudnn_rnn_tf::persistent::Sequences;
 
 extern "C" __global__ void store_lengths(const HostLengths lengths, int count,
                                          long long* to) {
@@ -190,9 +190,7 @@ extern "C" __global__ void lengths_of_mask(Sequences all,
   if (b >= all.batch) return;
   int count = 0, end = 0;
   for (int time = lane; time < all.steps; time += 32) {
-    const Index at = static_cast<Index>(time) * all.time_stride +
-                     static_cast<Index>(b) * all.batch_stride;
-    if (mask[at]) {
+    if (mask[RowOfTime(all, time, b)]) {
       ++count;
       end = time + 1;
     }

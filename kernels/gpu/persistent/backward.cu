@@ -10,6 +10,7 @@
 // owners add the parts in a fixed order, so that the result does not depend on
 // which part came first.
 #include "exchange.cuh"
+#include "weights.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
 using cudnn_rnn_tf::persistent::BackwardDirection;
@@ -20,7 +21,7 @@ constexpr int kGroups = kShape.backward_warp_groups();
 constexpr int kTiles = kShape.backward_warp_tiles();
 constexpr int kSlotPitch = kShape.backward_slot_pitch();
 constexpr int kAdders = kShape.backward_adders();
-constexpr int kChains = kShape.Chains(kTiles);
+using Weights = WarpWeights<kPairs, kTiles>;
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     backward(const BackwardArguments all) {
@@ -43,14 +44,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // [2][kRows], where a row has the block's gradients by unit and then by slot.
   char* const gradients =
       reinterpret_cast<char*>(parts) + kShape.backward_slots_bytes();
-  Chunk* const shared_weights =
-      reinterpret_cast<Chunk*>(gradients + kShape.backward_gradient_bytes()) +
-      warp * kTiles * 2 * 32 + lane;
-  const auto shared_at = [&](int pair, int i, int half) -> Chunk& {
-    return shared_weights[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 +
-                           half) *
-                          32];
-  };
+  const Weights weights(gradients + kShape.backward_gradient_bytes(), thread);
   // The rows of a group's tiles are dealt so that a pair of lanes, each with
   // the rows g and g + 8, has consecutive units, four of each tile.
   const auto first_unit_of = [&](int group) {
@@ -82,24 +76,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
     return chunk;
   };
-  constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
-  Chunk weights[kHeld][kTiles][2];
-#pragma unroll
-  for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      weights[pair][i][0] = load_weights(pair, i, 0);
-      weights[pair][i][1] = load_weights(pair, i, 1);
-    }
-  }
-#pragma unroll 1
-  for (int pair = RESIDENT_PAIRS; pair < kPairs; ++pair) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      shared_at(pair, i, 0) = load_weights(pair, i, 0);
-      shared_at(pair, i, 1) = load_weights(pair, i, 1);
-    }
-  }
+  Weights::Held held;
+  weights.Load<1>(load_weights, held);
   if (IS_CLUSTER && thread == 0) {
     InitializeBarriers(barriers, 2);
     ArmBarrier(barriers, kShape.backward_step_bytes());
@@ -291,41 +269,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (step < 0) break;
       SynchronizeBlock();
 
-      float sums[ROW_TILES][kTiles][kChains][4] = {};
-#pragma unroll
-      for (int position = 0; position < kPairs; ++position) {
-        const PairAt at(position, kPairs);
-        const int pair = at.pair;
-        Chunk of_gradients[ROW_TILES];
-#pragma unroll
-        for (int n = 0; n < ROW_TILES; ++n) {
-          of_gradients[n] = *reinterpret_cast<const Chunk*>(
-              gradients + (current * kRows + n * 8 + g) * kPitch + pair * 64 +
-              t * 16);
-        }
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          Chunk upper, lower;
-          if (at.is_shared) {
-            upper = shared_at(pair, i, 0);
-            lower = shared_at(pair, i, 1);
-          } else {
-            upper = weights[pair < kHeld ? pair : 0][i][0];
-            lower = weights[pair < kHeld ? pair : 0][i][1];
-          }
-#pragma unroll
-          for (int n = 0; n < ROW_TILES; ++n) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const int w = 2 * half;
-              MultiplyAdd(sums[n][i][(2 * pair + half) % kChains],
-                          upper.word[w], lower.word[w], upper.word[w + 1],
-                          lower.word[w + 1], of_gradients[n].word[w],
-                          of_gradients[n].word[w + 1]);
-            }
-          }
-        }
-      }
+      Weights::Sums sums = {};
+      weights.Multiply(held,
+                       gradients + (current * kRows + g) * kPitch + t * 16,
+                       kPitch, sums);
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
@@ -338,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             for (int j = 0; j < 4; ++j) {
               sum[j] = 0.0f;
 #pragma unroll
-              for (int chain = 0; chain < kChains; ++chain) {
+              for (int chain = 0; chain < Weights::kChains; ++chain) {
                 sum[j] += sums[n][group * kItems + i][chain][j];
               }
             }
@@ -412,10 +359,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const int unit = rank * BLOCK_UNITS + i % BLOCK_UNITS;
         if (unit >= NUM_UNITS) continue;
         const int slot = i / BLOCK_UNITS % kSlots;
-        const long long to =
-            (sequence.length + i / BLOCK_UNITS / kSlots) *
-                static_cast<long long>(sequences.time_stride) +
-            sequence.b * static_cast<long long>(sequences.batch_stride);
+        const long long to = RowOfTime(
+            sequences, sequence.length + i / BLOCK_UNITS / kSlots, sequence.b);
         gates[(to * kSlots + slot) * NUM_UNITS + unit] = FromFloat(0.0f);
       }
     }

@@ -9,8 +9,6 @@
 #include "arguments.h"
 #include "device.cuh"
 
-using cudnn_rnn_tf::persistent::Sequences;
-
 #if defined(IS_LSTM)
 constexpr int kGates = 4, kSlots = 4;
 #elif defined(IS_GRU)
@@ -25,34 +23,6 @@ constexpr int kGates = 1, kSlots = 1;
 CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
   return kGates == 3 && gate == 2 ? 3 : gate;
 }
-
-// The sequence in a row of a team, and the places of its steps.
-struct Sequence {
-  int b = -1;  // -1 if there is none.
-  int length = 0;
-  bool is_invalid = false;
-
-  __device__ Sequence(const Sequences& all, int row) {
-    if (row >= all.batch) return;
-    b = all.order == nullptr ? row : all.order[row];
-    length = all.lengths == nullptr ? all.steps : all.lengths[b];
-    if (length < 0) {
-      length = 0;
-      is_invalid = true;
-    }
-  }
-  // Makes this a row without a sequence.
-  __device__ void Clear() {
-    b = -1;
-    length = 0;
-  }
-  // The row of a step in the buffers. Steps are counted in the order of
-  // reading.
-  __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {
-    const int time = is_reversed ? length - 1 - step : step;
-    return time * all.time_stride + b * all.batch_stride;
-  }
-};
 
 // Computes a cell's step. `inputs` are added to `sums`, the recurrent products;
 // those of a GRU's candidate are on the recurrent side in slot 2 and on the

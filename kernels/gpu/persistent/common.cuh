@@ -8,6 +8,7 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
 #include "cells.cuh"
+#include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::Part;
 using cudnn_rnn_tf::persistent::Shape;
@@ -20,21 +21,6 @@ constexpr int kItems = sizeof(Word) / sizeof(Item);
 constexpr Shape kShape = {NUM_UNITS,      kItems,  TEAM,   IS_CLUSTER,
                           BLOCK_UNITS,    WARPS,   SPLITS, ROW_TILES,
                           RESIDENT_PAIRS, IS_STACK};
-// The pair that a warp takes at a position. Pairs in shared memory are spread
-// among those in registers, so that the products of one pair hide the loads of
-// another.
-struct PairAt {
-  int pair;
-  bool is_shared;
-
-  CRNN_HOST_DEVICE constexpr PairAt(int position, int pairs)
-      : pair(0), is_shared(false) {
-    const int num_shared = pairs - RESIDENT_PAIRS;
-    const int before = position * num_shared / pairs;
-    is_shared = (position + 1) * num_shared / pairs > before;
-    pair = is_shared ? RESIDENT_PAIRS + before : position - before;
-  }
-};
 
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();

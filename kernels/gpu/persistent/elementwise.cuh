@@ -14,17 +14,6 @@ static __device__ Index IndexStep() {
   return static_cast<Index>(gridDim.x) * blockDim.x;
 }
 
-struct Step {
-  int time, b;
-};
-static __device__ Step StepOfRow(const cudnn_rnn_tf::persistent::Sequences& all,
-                                 Index row) {
-  return all.batch_stride == 1 ? Step{static_cast<int>(row / all.batch),
-                                      static_cast<int>(row % all.batch)}
-                               : Step{static_cast<int>(row % all.steps),
-                                      static_cast<int>(row / all.steps)};
-}
-
 struct Words4 {
   Word word[4];
 };

@@ -15,6 +15,7 @@
 //
 // Whoever compiles also defines IS_TRAINING if it is for training.
 #include "stack.cuh"
+#include "weights.cuh"
 
 using cudnn_rnn_tf::persistent::ForwardArguments;
 using cudnn_rnn_tf::persistent::ForwardDirection;
@@ -23,7 +24,7 @@ constexpr int kPairs = kShape.forward_warp_pairs();
 constexpr int kTiles = kShape.forward_warp_tiles();
 constexpr int kPitch = kShape.forward_pitch();
 constexpr int kSumsPitch = kShape.forward_sums_pitch();
-constexpr int kChains = kShape.Chains(kTiles);
+using Weights = WarpWeights<kPairs, kTiles>;
 // The number of steps by which the products of the input side are loaded ahead,
 // since a step may be shorter than a load from memory takes.
 constexpr int kAhead = 2;
@@ -94,15 +95,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   // [SPLITS][kRows], where a row has the sums by unit and then by slot.
   float* const sums_of_block =
       reinterpret_cast<float*>(states + kShape.forward_h_bytes());
-  Chunk* const shared_weights =
-      reinterpret_cast<Chunk*>(reinterpret_cast<char*>(sums_of_block) +
-                               kShape.forward_sums_bytes()) +
-      warp * kTiles * 2 * 32 + lane;
-  const auto shared_at = [&](int pair, int i, int half) -> Chunk& {
-    return shared_weights[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 +
-                           half) *
-                          32];
-  };
+  const Weights weights(
+      reinterpret_cast<char*>(sums_of_block) + kShape.forward_sums_bytes(),
+      thread);
   // A tile has four units; rows g and g + 8 are two slots of one of them.
   const auto load_weights = [&](int pair, int i, int half) {
     const int unit_of_block = (first_tile + i) * 4 + g / 2;
@@ -117,24 +112,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             static_cast<long long>(gate * NUM_UNITS + unit) * NUM_UNITS,
         ((first_pair + pair) * 16 + t * 4) * kItems);
   };
-  constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
-  Chunk weights[kHeld][kTiles][2];
-#pragma unroll
-  for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      weights[pair][i][0] = load_weights(pair, i, 0);
-      weights[pair][i][1] = load_weights(pair, i, 1);
-    }
-  }
-#pragma unroll 2
-  for (int pair = RESIDENT_PAIRS; pair < kPairs; ++pair) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      shared_at(pair, i, 0) = load_weights(pair, i, 0);
-      shared_at(pair, i, 1) = load_weights(pair, i, 1);
-    }
-  }
+  Weights::Held held;
+  weights.Load<2>(load_weights, held);
 
   int share = 0;
   do {
@@ -223,41 +202,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // `multiply` multiplies this block's rows of the weights by numbers in
     // shared memory, and `read_sums` reads the sums for a thread's cell.
     const auto multiply = [&](const char* numbers) {
-      float sums[ROW_TILES][kTiles][kChains][4] = {};
-#pragma unroll
-      for (int position = 0; position < kPairs; ++position) {
-        const PairAt at(position, kPairs);
-        const int pair = at.pair;
-        Chunk of_h[ROW_TILES];
-#pragma unroll
-        for (int n = 0; n < ROW_TILES; ++n) {
-          of_h[n] = *reinterpret_cast<const Chunk*>(
-              numbers + (n * 8 + g) * kPitch + (first_pair + pair) * 64 +
-              t * 16);
-        }
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          Chunk upper, lower;
-          if (at.is_shared) {
-            upper = shared_at(pair, i, 0);
-            lower = shared_at(pair, i, 1);
-          } else {
-            upper = weights[pair < kHeld ? pair : 0][i][0];
-            lower = weights[pair < kHeld ? pair : 0][i][1];
-          }
-#pragma unroll
-          for (int n = 0; n < ROW_TILES; ++n) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const int w = 2 * half;
-              MultiplyAdd(sums[n][i][(2 * position + half) % kChains],
-                          upper.word[w], lower.word[w], upper.word[w + 1],
-                          lower.word[w + 1], of_h[n].word[w],
-                          of_h[n].word[w + 1]);
-            }
-          }
-        }
-      }
+      Weights::Sums sums = {};
+      weights.Multiply(held, numbers + g * kPitch + first_pair * 64 + t * 16,
+                       kPitch, sums);
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
@@ -271,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           for (int column = 0; column < 2; ++column) {
             float upper = 0.0f, lower = 0.0f;
 #pragma unroll
-            for (int chain = 0; chain < kChains; ++chain) {
+            for (int chain = 0; chain < Weights::kChains; ++chain) {
               upper += sums[n][i][chain][column];
               lower += sums[n][i][chain][2 + column];
             }
@@ -486,9 +433,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const int at = rank * BLOCK_UNITS + i % BLOCK_UNITS;
         if (at >= NUM_UNITS) continue;
         const long long to =
-            (sequence.length + i / BLOCK_UNITS) *
-                static_cast<long long>(sequences.time_stride) +
-            sequence.b * static_cast<long long>(sequences.batch_stride);
+            RowOfTime(sequences, sequence.length + i / BLOCK_UNITS, sequence.b);
         static_cast<Item*>(my.output)[to * all.output_stride + at] = fill;
 #if defined(IS_TRAINING)
         static_cast<Item*>(my.previous_h)[to * NUM_UNITS + at] =

@@ -265,18 +265,18 @@ RnnStatus Kernel::GetBoth(const KernelChoice& choice, const KernelChoice& other,
   return status.ok() ? other_status : status;
 }
 
-Kernel::Grid Kernel::MostAtOnce(int shares, int num_dirs) const {
-  if (shape_.is_cluster) return {shares, num_dirs};
+Kernel::Grid Kernel::MostAtOnce(int shares, int at_once) const {
+  if (shape_.is_cluster) return {shares, at_once};
   const auto with_dirs = [&](int dirs) -> Grid {
     return {std::min(shares, teams_at_once_ / dirs), dirs};
   };
   const auto rounds = [&](const Grid& grid) {
     return ((shares + grid.teams - 1) / grid.teams) *
-           ((num_dirs + grid.dirs - 1) / grid.dirs);
+           ((at_once + grid.dirs - 1) / grid.dirs);
   };
   // If an odd number of teams fits, two directions at the same time would leave
   // one of them idle.
-  const Grid together = with_dirs(std::min(num_dirs, teams_at_once_));
+  const Grid together = with_dirs(std::min(at_once, teams_at_once_));
   const Grid one_by_one = with_dirs(1);
   return rounds(one_by_one) < rounds(together) ? one_by_one : together;
 }
@@ -288,8 +288,8 @@ size_t Kernel::RingBytes(const Grid& grid) const {
          static_cast<size_t>(grid.teams * grid.dirs);
 }
 
-size_t Kernel::ring_bytes(int shares, int num_dirs) const {
-  return RingBytes(MostAtOnce(shares, num_dirs));
+size_t Kernel::ring_bytes(int shares, int at_once) const {
+  return RingBytes(MostAtOnce(shares, at_once));
 }
 
 CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
@@ -313,12 +313,12 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
   return config;
 }
 
-RnnStatus Kernel::EnqueueParts(CUstream stream, int shares, int num_dirs,
+RnnStatus Kernel::EnqueueParts(CUstream stream, int shares, int at_once,
                                void* ring, Part* part, void* arguments) const {
-  const Grid most = MostAtOnce(shares, num_dirs);
+  const Grid most = MostAtOnce(shares, at_once);
   part->ring = ring;
   void* parameters[] = {arguments};
-  for (int d = 0; d < num_dirs; d += most.dirs) {
+  for (int d = 0; d < at_once; d += most.dirs) {
     part->first_direction = d;
     CUlaunchAttribute attribute;
     const CUlaunchConfig config = Config(most, stream, &attribute);
@@ -408,8 +408,7 @@ RnnStatus Auxiliary::ApplyDropout(CUstream stream, const Sequences& sequences,
                                   const uint64_t* seed, float rate,
                                   void* values) const {
   Sequences all = sequences;
-  uint32_t threshold =
-      static_cast<uint32_t>(static_cast<double>(rate) * 4294967296.0);
+  uint32_t threshold = DropoutThreshold(rate);
   float scale = 1.0f / (1.0f - rate);
   void* parameters[] = {&all,  &count,     &width, &layer,
                         &seed, &threshold, &scale, &values};
@@ -472,12 +471,7 @@ RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
   CRNN_RETURN_IF_ERROR(CompileKernel("auxiliary.cu", "lengths_of_mask",
                                      {TypeMacro(RnnDataType::kFloat32)},
                                      &kernel));
-  Sequences all = {nullptr,
-                   nullptr,
-                   batch,
-                   steps,
-                   time_major ? batch : 1,
-                   time_major ? 1 : steps};
+  Sequences all = Sequences::Of(nullptr, nullptr, batch, steps, time_major);
   void* parameters[] = {&all, &mask, &lengths};
   constexpr int kSequences = kThreadsOfNumbers / 32;
   return Launch(kernel, stream, (batch + kSequences - 1) / kSequences,

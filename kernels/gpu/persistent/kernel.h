@@ -57,15 +57,15 @@ class Kernel {
 
   const Shape& shape() const { return shape_; }
   // The bytes of the memory through which the kernel's teams exchange. `shares`
-  // is the number of teams that the batch would fill at once, `num_dirs` the
-  // number of stages if the kernel runs a stack.
-  size_t ring_bytes(int shares, int num_dirs) const;
+  // is the number of teams that the batch would fill at once, `at_once` that of
+  // the layer's directions or the stack's stages.
+  size_t ring_bytes(int shares, int at_once) const;
   // Enqueues the kernel. `arguments` are ForwardArguments or BackwardArguments,
   // whichever the kernel takes; this sets their part.
   template <typename Arguments>
-  RnnStatus Enqueue(CUstream stream, int shares, int num_dirs, void* ring,
+  RnnStatus Enqueue(CUstream stream, int shares, int at_once, void* ring,
                     Arguments* arguments) const {
-    return EnqueueParts(stream, shares, num_dirs, ring, &arguments->part,
+    return EnqueueParts(stream, shares, at_once, ring, &arguments->part,
                         arguments);
   }
 
@@ -77,12 +77,12 @@ class Kernel {
   // clusters. Blocks of other teams wait for each other, so one launch has no
   // more of them than the GPU runs at the same time; the teams then run several
   // shares of the batch each, and several launches run the directions.
-  Grid MostAtOnce(int shares, int num_dirs) const;
+  Grid MostAtOnce(int shares, int at_once) const;
   size_t RingBytes(const Grid& grid) const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
   // `part` is a member of `arguments`.
-  RnnStatus EnqueueParts(CUstream stream, int shares, int num_dirs, void* ring,
+  RnnStatus EnqueueParts(CUstream stream, int shares, int at_once, void* ring,
                          Part* part, void* arguments) const;
 
   CUkernel kernel_ = nullptr;

@@ -185,14 +185,9 @@ int64_t Network::StateStride() const {
 }
 
 Sequences Network::SequencesOf(const int* lengths, const int* order) const {
-  const int batch = static_cast<int>(problem_.batch_size);
-  const int steps = static_cast<int>(problem_.max_time);
-  return {lengths,
-          order,
-          batch,
-          steps,
-          problem_.time_major ? batch : 1,
-          problem_.time_major ? 1 : steps};
+  return Sequences::Of(lengths, order, static_cast<int>(problem_.batch_size),
+                       static_cast<int>(problem_.max_time),
+                       problem_.time_major);
 }
 
 RnnStatus Network::SetToOnes(const Handles& handles, void* steps,

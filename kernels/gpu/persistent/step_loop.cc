@@ -83,8 +83,7 @@ StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
   buffers_.units = static_cast<int>(spec.num_units);
   buffers_.directions = static_cast<int>(spec.num_dirs());
   buffers_.scale = 1.0f / (1.0f - spec.recurrent_dropout);
-  buffers_.threshold = static_cast<uint32_t>(
-      static_cast<double>(spec.recurrent_dropout) * 4294967296.0);
+  buffers_.threshold = DropoutThreshold(spec.recurrent_dropout);
   weights_ = arena->Take<char>(spec.num_dirs() * NumWeights(spec) * item);
 }
 

@@ -7,6 +7,7 @@
 // of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
 #include "cells.cuh"
 #include "elementwise.cuh"
+#include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
 using cudnn_rnn_tf::persistent::BackwardDirection;

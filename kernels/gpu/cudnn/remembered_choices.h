@@ -1,7 +1,7 @@
-// The choice of how each configuration runs. It is made once and remembered in
-// the process and, if a file is named for that, beyond it.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_
+// Remembers how each configuration runs, which is chosen once: in the process
+// and, if a file is named for that, beyond it.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_REMEMBERED_CHOICES_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_REMEMBERED_CHOICES_H_
 
 #include <atomic>
 #include <cstddef>
@@ -79,4 +79,4 @@ class Choices {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_ALGORITHM_CHOICE_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_REMEMBERED_CHOICES_H_

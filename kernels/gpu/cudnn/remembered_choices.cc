@@ -1,4 +1,4 @@
-#include "kernels/gpu/cudnn/algorithm_choice.h"
+#include "kernels/gpu/cudnn/remembered_choices.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -1,5 +1,6 @@
-#ifndef CUDNN_RNN_TF_KERNELS_CPU_THREAD_POOL_H_
-#define CUDNN_RNN_TF_KERNELS_CPU_THREAD_POOL_H_
+// The threads of a CpuPredictor. Ops run on those of TensorFlow.
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_PREDICTOR_THREADS_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_PREDICTOR_THREADS_H_
 
 #include <atomic>
 #include <chrono>
@@ -13,13 +14,13 @@ namespace cudnn_rnn_tf {
 // Threads that help a calling thread. They start when they are first needed.
 // After a job, they stay awake for a moment in case another follows, and then
 // sleep. A forked process starts its own.
-class ThreadPool {
+class PredictorThreads {
  public:
   // `num_threads` includes the calling thread.
-  explicit ThreadPool(int64_t num_threads);
-  ~ThreadPool();
-  ThreadPool(const ThreadPool&) = delete;
-  ThreadPool& operator=(const ThreadPool&) = delete;
+  explicit PredictorThreads(int64_t num_threads);
+  ~PredictorThreads();
+  PredictorThreads(const PredictorThreads&) = delete;
+  PredictorThreads& operator=(const PredictorThreads&) = delete;
 
   // Calls body(0) on the calling thread, and body(member) for every member in
   // [1, members) whose thread has joined before body(0) returns. Threads that
@@ -49,4 +50,4 @@ class ThreadPool {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_CPU_THREAD_POOL_H_
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_PREDICTOR_THREADS_H_

@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/predictor_threads.h"
 
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ void Pause() {
 
 }  // namespace
 
-class ThreadPool::Helpers {
+class PredictorThreads::Helpers {
  public:
   explicit Helpers(int64_t count) : helpers_(count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -148,12 +148,13 @@ class ThreadPool::Helpers {
   std::vector<Helper> helpers_;
 };
 
-ThreadPool::ThreadPool(int64_t num_threads) : num_threads_(num_threads) {}
+PredictorThreads::PredictorThreads(int64_t num_threads)
+    : num_threads_(num_threads) {}
 
-ThreadPool::~ThreadPool() { AbandonAfterFork(); }
+PredictorThreads::~PredictorThreads() { AbandonAfterFork(); }
 
-void ThreadPool::Run(int64_t members,
-                     const std::function<void(int64_t)>& body) {
+void PredictorThreads::Run(int64_t members,
+                           const std::function<void(int64_t)>& body) {
   const std::unique_lock<std::mutex> lock(running_, std::try_to_lock);
   if (!lock || members == 1) return body(0);
   AbandonAfterFork();
@@ -161,13 +162,13 @@ void ThreadPool::Run(int64_t members,
   helpers_->Run(members, body);
 }
 
-void ThreadPool::NoteCall() {
+void PredictorThreads::NoteCall() {
   last_caller_.store(ThisThread(), std::memory_order_relaxed);
   last_call_.store(std::chrono::steady_clock::now().time_since_epoch().count(),
                    std::memory_order_relaxed);
 }
 
-bool ThreadPool::CallsFollow() const {
+bool PredictorThreads::CallsFollow() const {
   const std::chrono::steady_clock::duration last_call(
       last_call_.load(std::memory_order_relaxed));
   return last_caller_.load(std::memory_order_relaxed) == ThisThread() &&
@@ -178,7 +179,7 @@ bool ThreadPool::CallsFollow() const {
 // After a fork, the child process has no helper threads to join, and their
 // mutex and condition variables are in an unknown state. So it leaks the
 // helpers' objects and does not destroy them.
-void ThreadPool::AbandonAfterFork() {
+void PredictorThreads::AbandonAfterFork() {
   if (helpers_ && !helpers_->are_in_this_process()) {
     static_cast<void>(helpers_.release());
   }

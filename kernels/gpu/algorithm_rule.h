@@ -1,0 +1,35 @@
+// The rule that says which algorithm runs a network on a GPU. Where it leaves
+// several of cuDNN's, cudnn/measure.h times them.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// Tells whether the cuDNN backend is likely to be faster than the persistent
+// kernels, which take about `cycles` for a step of a layer. cuDNN multiplies
+// whole batches at once, so large batches cost it less, and it has kernels for
+// one or two sequences. Sequences of different lengths cost it far more. The
+// limits were measured on an H200, as was the model of the cycles.
+bool IsForCudnn(const RnnProblem& problem, double cycles);
+
+// Returns the algorithms that the cuDNN backend chooses among, in the order in
+// which they are measured.
+std::vector<RnnAlgorithm> CudnnAlgorithmsFor(const RnnProblem& problem,
+                                             bool allow_tf32);
+
+// The size of a reserve space tells a backward pass what algorithm left it,
+// wherever the tensor has been. `bytes` is what the algorithm needs, a multiple
+// of Arena::kAlign.
+size_t ReserveSize(size_t bytes, RnnAlgorithm algorithm);
+// Returns the algorithm that such a size tells. A caller may have made up a
+// size that tells none.
+RnnAlgorithm AlgorithmOf(size_t reserve_space);
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_

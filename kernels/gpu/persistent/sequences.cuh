@@ -1,0 +1,56 @@
+// The sequences of a batch as kernels meet them: which one is in a row of a
+// team, how long it is, and where its steps lie in the buffers.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SEQUENCES_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SEQUENCES_CUH_
+
+#include "arguments.h"
+#include "device.cuh"
+
+using cudnn_rnn_tf::persistent::Sequences;
+
+// Returns the row of a step in the buffers.
+static __device__ long long RowOfTime(const Sequences& all, long long time,
+                                      long long b) {
+  return time * all.time_stride + b * all.batch_stride;
+}
+
+// Returns the step that is in a row of the buffers.
+struct Step {
+  int time, b;
+};
+static __device__ Step StepOfRow(const Sequences& all, long long row) {
+  return all.batch_stride == 1 ? Step{static_cast<int>(row / all.batch),
+                                      static_cast<int>(row % all.batch)}
+                               : Step{static_cast<int>(row % all.steps),
+                                      static_cast<int>(row / all.steps)};
+}
+
+// The sequence in a row of a team, and the places of its steps.
+struct Sequence {
+  int b = -1;  // -1 if there is none.
+  int length = 0;
+  bool is_invalid = false;
+
+  __device__ Sequence(const Sequences& all, int row) {
+    if (row >= all.batch) return;
+    b = all.order == nullptr ? row : all.order[row];
+    length = all.lengths == nullptr ? all.steps : all.lengths[b];
+    if (length < 0) {
+      length = 0;
+      is_invalid = true;
+    }
+  }
+  // Makes this a row without a sequence.
+  __device__ void Clear() {
+    b = -1;
+    length = 0;
+  }
+  // The row of a step in the buffers. Steps are counted in the order of
+  // reading.
+  __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {
+    const int time = is_reversed ? length - 1 - step : step;
+    return static_cast<int>(RowOfTime(all, time, b));
+  }
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SEQUENCES_CUH_
