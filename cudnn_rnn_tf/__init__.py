@@ -35,6 +35,7 @@ else:
         convert,
         cudnn_rnn_ops,
         keras,
+        op_gradients,  # noqa: F401 - Registers gradients.
         second_order,  # noqa: F401 - Registers a gradient.
     )
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import app, flags, logging
 from absl.flags import argparse_flags
 
-from cudnn_rnn_tf import bench, convert, file_inspection, installation_info, portable
+from cudnn_rnn_tf import bench, convert, file_inspection, installation_info, ops, portable
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.files import write_whole
@@ -232,8 +232,9 @@ def parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--direction", choices=("unidirectional", "bidirectional"), default="unidirectional"
     )
-    types = ("float64", "float32", "float16", "bfloat16")
-    measure.add_argument("--dtype", choices=types, default="float32", help="of weights and data")
+    measure.add_argument(
+        "--dtype", choices=ops.DTYPES, default="float32", help="of weights and data"
+    )
     measure.add_argument(
         "--shortest", type=_count, help="steps of the shortest sequence: lengths vary, with a mask"
     )

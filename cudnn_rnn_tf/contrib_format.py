@@ -14,38 +14,36 @@ for each weight: if the cell has one bias for two, the slot's tensor holds the m
 and each side gets this mean back.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.format_converters import converter_of
 
-_CELL_NAMES = {
-    "lstm": "cudnn_compatible_lstm_cell",
-    "gru": "cudnn_compatible_gru_cell",
-    "rnn_tanh": "basic_rnn_cell",
-    "rnn_relu": "basic_rnn_cell",
+# The names of contrib's step-by-step cells.
+CELL_NAMES = {
+    constants.CUDNN_LSTM: "cudnn_compatible_lstm_cell",
+    constants.CUDNN_GRU: "cudnn_compatible_gru_cell",
+    constants.CUDNN_RNN_TANH: "basic_rnn_cell",
+    constants.CUDNN_RNN_RELU: "basic_rnn_cell",
 }
-# The name's prefix of the kernel that joins both sides, and the number of gates in it.
-_JOINED = {"lstm": ("", 4), "gru": ("gates/", 2), "rnn_tanh": ("", 1), "rnn_relu": ("", 1)}
 
 
-def _pseudo_layers(config: RnnConfig, scope: str) -> Iterator[tuple[str, int]]:
-    """Yields each pseudo-layer's variable scope, and how many inputs it has a matrix for."""
-    cell = _CELL_NAMES[config.rnn_mode]
-    outer = f"{scope}/" if scope else ""
-    for layer in range(config.num_layers):
-        fan_in = config.layout.num_dirs * config.num_units
-        if layer == 0:
-            fan_in = 0 if config.input_mode == "skip_input" else config.input_size
-        if config.direction == "unidirectional":
-            yield f"{outer}rnn/multi_rnn_cell/cell_{layer}/{cell}", fan_in
-            continue
-        for side in ("fw", "bw"):
-            inner = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{side}/{cell}"
-            yield outer + inner, fan_in
+def cell_scope(cell_name: str, direction: str, layer: int, is_fwd: bool) -> str:
+    """Returns the variable scope of a cell, which its tensors' names begin with.
+
+    Args:
+        cell_name: one of `CELL_NAMES`, or what a program calls its cells.
+        direction: the network's.
+        layer: the layer that the cell computes.
+        is_fwd: whether it computes the layer's forward direction.
+    """
+    if direction == constants.CUDNN_RNN_UNIDIRECTION:
+        return f"rnn/multi_rnn_cell/cell_{layer}/{cell_name}"
+    side = "fw" if is_fwd else "bw"
+    return f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{side}/{cell_name}"
 
 
 def _check(config: RnnConfig) -> None:
@@ -59,24 +57,23 @@ def _check(config: RnnConfig) -> None:
 def tensor_shapes(config: RnnConfig, scope: str = "") -> dict[str, tuple[int, ...]]:
     """Returns the names and shapes of the tensors of contrib's checkpoints.
 
+    They are in the order of the converters: all weights, then all biases.
+
     Raises:
         ValueError: if contrib's format has no place for such a network.
     """
     _check(config)
-    units = config.num_units
-    part, gates = _JOINED[config.rnn_mode]
-    shapes: dict[str, tuple[int, ...]] = {}
-    for cell, fan_in in _pseudo_layers(config, scope):
-        shapes[f"{cell}/{part}kernel"] = (fan_in + units, gates * units)
-        shapes[f"{cell}/{part}bias"] = (gates * units,)
-        if config.rnn_mode == "gru":
-            candidate = f"{cell}/candidate"
-            if fan_in:
-                shapes[f"{candidate}/input_projection/kernel"] = (fan_in, units)
-            shapes[f"{candidate}/input_projection/bias"] = (units,)
-            shapes[f"{candidate}/hidden_projection/kernel"] = (units, units)
-            shapes[f"{candidate}/hidden_projection/bias"] = (units,)
-    return shapes
+    converter = converter_of(config)
+    outer = f"{scope}/" if scope else ""
+    weights: dict[str, tuple[int, ...]] = {}
+    biases: dict[str, tuple[int, ...]] = {}
+    for index, fan_in in enumerate(converter._fan_ins()):
+        layer, side = divmod(index, config.layout.num_dirs)
+        cell = outer + cell_scope(CELL_NAMES[config.rnn_mode], config.direction, layer, side == 0)
+        of_weights, of_biases = converter._weight_shapes(fan_in), converter._bias_shapes()
+        weights |= {f"{cell}/{name}": shape for name, shape in of_weights.items()}
+        biases |= {f"{cell}/{name}": shape for name, shape in of_biases.items()}
+    return weights | biases
 
 
 def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[str, tf.Tensor]:
@@ -86,7 +83,7 @@ def from_params(config: RnnConfig, params: tf.Tensor, scope: str = "") -> dict[s
         ValueError: if contrib's format has no place for such a network.
     """
     weights, biases = converter_of(config).opaque_to_tf_canonical(params)
-    return dict(zip(ordered(tensor_shapes(config, scope)), weights + biases, strict=True))
+    return dict(zip(tensor_shapes(config, scope), weights + biases, strict=True))
 
 
 def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = "") -> tf.Tensor:
@@ -97,13 +94,8 @@ def to_params(config: RnnConfig, tensors: Mapping[str, tf.Tensor], scope: str = 
             its static shape does not fit; the tensor is named.
         tf.errors.InvalidArgumentError: likewise for a shape that is known when run only.
     """
-    shapes = ordered(tensor_shapes(config, scope))
-    return converter_of(config).tf_canonical_to_opaque(checked(shapes, tensors))
-
-
-def ordered(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Returns `tensor_shapes` in the order of the converters: all weights, then all biases."""
-    return dict(sorted(shapes.items(), key=lambda item: len(item[1]), reverse=True))
+    canonical = checked(tensor_shapes(config, scope), tensors)
+    return converter_of(config).tf_canonical_to_opaque(canonical)
 
 
 def checked(

@@ -1,4 +1,4 @@
-"""Runs inference on a CPU with NumPy arrays and without TensorFlow."""
+"""Runs a layer's inference on a CPU with NumPy arrays, in calls that go past TensorFlow."""
 
 import os
 from typing import Any, NamedTuple

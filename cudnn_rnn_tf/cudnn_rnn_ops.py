@@ -14,8 +14,8 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
-from cudnn_rnn_tf.op_call import params_size, run
-from cudnn_rnn_tf.op_functions import (  # noqa: F401 - Programs look for the functions here.
+from cudnn_rnn_tf.contrib_call import params_size, run
+from cudnn_rnn_tf.contrib_functions import (  # noqa: F401 - Programs look for the functions here.
     cudnn_gru,
     cudnn_lstm,
     cudnn_rnn_canonical_to_opaque_params,

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from cudnn_rnn_tf import constants
 from cudnn_rnn_tf._compat import saved_model_pb2
+from cudnn_rnn_tf.contrib_format import CELL_NAMES
 from cudnn_rnn_tf.convert import network, onnx_format, torch_format
 
 
@@ -215,12 +217,17 @@ def _of_node(name: str, node: Any) -> Network:
 
 _OWN_TENSOR = re.compile(r"(.*?)/?(?:\.ATTRIBUTES/)?layer_(\d+)_(forward|backward)_(\w*)kernel")
 _OWN_GATES = {"forget_gate_": "lstm", "update_gate_": "gru"}
+# The mode of each of contrib's cells, and the number of gates in its kernel.
+_CONTRIB_MODES = {
+    CELL_NAMES[constants.CUDNN_LSTM]: ("lstm", 4),
+    CELL_NAMES[constants.CUDNN_GRU]: ("gru", 1),
+    CELL_NAMES[constants.CUDNN_RNN_TANH]: ("rnn", 1),
+}
 _CONTRIB_TENSOR = re.compile(
     r"(.*?)/?(?:(rnn/multi_rnn_cell)|stack_bidirectional_rnn)/cell_(\d+)/(?:bidirectional_rnn/[fb]w/)?"
-    r"(cudnn_compatible_lstm_cell|cudnn_compatible_gru_cell|basic_rnn_cell)/"
+    rf"({'|'.join(_CONTRIB_MODES)})/"
     r"(kernel|candidate/(?:input|hidden)_projection/kernel)"
 )
-_CONTRIB_MODES = {"l": ("lstm", 4), "g": ("gru", 1), "b": ("rnn", 1)}
 
 
 def _of_checkpoint(prefix: pathlib.Path) -> Iterator[Network]:
@@ -270,7 +277,7 @@ def _of_own_tensors(name: str, found: dict[str, Any]) -> Network:
 
 
 def _of_contribs_tensors(name: str, found: dict[str, Any]) -> Network:
-    mode, gates = _CONTRIB_MODES[found["cell"].removeprefix("cudnn_compatible_")[0]]
+    mode, gates = _CONTRIB_MODES[found["cell"]]
     shapes = found["shapes"]
     if mode == "gru":
         units = shapes["candidate/hidden_projection/kernel"][1]

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf import constants, ops, pseudo_layers
 from cudnn_rnn_tf.config import RnnConfig
 
 
@@ -128,13 +128,9 @@ class CudnnParamsFormatConverter:
     def _tf_canonical_to_cu_canonical(
         self, tf_canonicals: Sequence[tf.Tensor], weights_proj: Sequence[tf.Tensor] | None
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        weight_counts = [
-            len(self._weight_names(layer))
-            for layer in range(self._num_layers)
-            for _ in range(self._num_dirs)
-        ]
+        weight_counts = [len(self._weight_shapes(fan_in)) for fan_in in self._fan_ins()]
         num_weights, num_cells = sum(weight_counts), len(weight_counts)
-        num_biases = num_cells * len(self._bias_names())
+        num_biases = num_cells * len(self._bias_shapes())
         expected = (num_weights + num_biases, num_cells if self._num_proj else 0)
         received = (len(tf_canonicals), len(weights_proj or []))
         if received != expected:
@@ -150,7 +146,7 @@ class CudnnParamsFormatConverter:
             cu_weights += self._tf_to_cudnn_weights(cell // self._num_dirs, *own)
             if weights_proj:
                 cu_weights.append(tf.transpose(weights_proj[cell]))
-            own = [next(biases) for _ in self._bias_names()]
+            own = [next(biases) for _ in self._bias_shapes()]
             cu_biases += self._tf_to_cudnn_biases(*own)
         return cu_weights, cu_biases
 
@@ -175,13 +171,19 @@ class CudnnParamsFormatConverter:
         width = self._config.layout.output_size
         return [rows[:, :-width], rows[:, -width:]]
 
-    # These are the names of a cell's tensors, in order.
+    # What follows are a cell's tensors, in order: their names in contrib's checkpoints, and shapes.
 
-    def _weight_names(self, layer: int) -> list[str]:
-        return ["kernel"]
+    def _fan_ins(self) -> list[int]:
+        """Returns for each cell how many inputs it has a matrix for."""
+        kernels = [layer.kernel for layer in pseudo_layers.shapes(self._config)]
+        return [0 if shape is None else shape[1] for shape in kernels]
 
-    def _bias_names(self) -> list[str]:
-        return ["bias"]
+    def _weight_shapes(self, fan_in: int) -> dict[str, tuple[int, ...]]:
+        layout = self._config.layout
+        return {"kernel": (fan_in + layout.output_size, layout.num_gates * self._num_units)}
+
+    def _bias_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"bias": (self._config.layout.num_gates * self._num_units,)}
 
     # Derived classes override these methods, in programs too.
 
@@ -264,16 +266,22 @@ class CudnnParamsFormatConverterGRU(CudnnParamsFormatConverter):
 
     _rnn_mode = constants.CUDNN_GRU
 
-    def _weight_names(self, layer: int) -> list[str]:
-        inputs = ["candidate/input_projection/kernel"] if self._has_input_side(layer) else []
-        return ["gates/kernel", *inputs, "candidate/hidden_projection/kernel"]
+    def _weight_shapes(self, fan_in: int) -> dict[str, tuple[int, ...]]:
+        units = self._num_units
+        inputs = {"candidate/input_projection/kernel": (fan_in, units)} if fan_in else {}
+        return {
+            "gates/kernel": (fan_in + units, 2 * units),
+            **inputs,
+            "candidate/hidden_projection/kernel": (units, units),
+        }
 
-    def _bias_names(self) -> list[str]:
-        return [
-            "gates/bias",
-            "candidate/input_projection/bias",
-            "candidate/hidden_projection/bias",
-        ]
+    def _bias_shapes(self) -> dict[str, tuple[int, ...]]:
+        units = self._num_units
+        return {
+            "gates/bias": (2 * units,),
+            "candidate/input_projection/bias": (units,),
+            "candidate/hidden_projection/bias": (units,),
+        }
 
     def _cudnn_to_tf_weights(self, *cu_weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
         r, z, candidate = zip(*self._sides(cu_weights), strict=True)

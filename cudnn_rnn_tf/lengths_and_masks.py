@@ -1,5 +1,7 @@
 """Handles masks, lengths, ragged tensors and the order of variable-length sequences."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
@@ -11,6 +13,25 @@ HOW_TO_MAKE_RAGGED = (
     "of arrays [time, input_size], tf.RaggedTensor.from_row_lengths(tf.concat(arrays, 0), "
     "[len(a) for a in arrays]) makes a ragged tensor that fits"
 )
+
+
+def as_lengths(sequence_lengths: Any, argument: str = "sequence_lengths") -> tf.Tensor:
+    """Returns callers' sequence lengths as a tensor that `ops.forward` takes.
+
+    Args:
+        sequence_lengths: integers [B], a tensor or what TensorFlow makes one of.
+        argument: what the error calls them.
+
+    Returns:
+        int32 [B] where they are of that type, else int64 [B].
+
+    Raises:
+        TypeError: if they are not integers.
+    """
+    lengths = tf.convert_to_tensor(sequence_lengths)
+    if not lengths.dtype.is_integer:
+        raise TypeError(f"expected {argument} to be integers, but received {lengths.dtype.name}")
+    return lengths if lengths.dtype == tf.int32 else tf.cast(lengths, tf.int64)
 
 
 def lengths_from_mask(
@@ -54,15 +75,28 @@ def lengths_from_mask(
     check = tf.debugging.Assert(
         is_right,
         [
+            # Up to "but", this is the text of kernels/mask_kernels.cc.
             f"expected the mask of {owner} to be padded on the right (in each sequence all true "
-            "values before all false ones; pad_sequences makes it so with padding='post'), but "
-            "received:",
+            'values before all false ones; pad_sequences makes it so with padding="post", and the '
+            "layers of cudnn_rnn_tf.keras take any mask), but received:",
             mask,
         ],
         summarize=100,
     )
     with tf.control_dependencies([check]):
         return tf.identity(lengths)
+
+
+def mask_from_lengths(
+    sequence_lengths: tf.Tensor, outputs: tf.Tensor, time_major: bool
+) -> tf.Tensor:
+    """Returns the mask [B, T] ([T, B] time-major) of outputs [B, T, n] ([T, B, n] time-major)."""
+    time_axis = 0 if time_major else 1
+    max_time = outputs.shape.as_list()[time_axis]
+    if max_time is None:
+        max_time = tf.shape(outputs)[time_axis]
+    mask = tf.sequence_mask(sequence_lengths, max_time)
+    return tf.transpose(mask) if time_major else mask
 
 
 def reverse_sequences(

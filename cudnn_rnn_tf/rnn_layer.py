@@ -8,14 +8,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, constants, kernel_parts, opaque_kernel, ops
+from cudnn_rnn_tf import _compat, buffer_parts, constants, opaque_kernel, ops
 from cudnn_rnn_tf.argument_errors import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.layer_weights import HasOpaqueKernel
 from cudnn_rnn_tf.lengths_and_masks import (
     HOW_TO_MAKE_RAGGED,
+    as_lengths,
     from_ragged,
     lengths_from_mask,
+    mask_from_lengths,
     padding_first,
     reverse_sequences,
     to_ragged,
@@ -257,7 +259,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         self._config = config
         kernel = opaque_kernel.OpaqueKernel(
             config,
-            initializer=kernel_parts.make_initializer(
+            initializer=buffer_parts.make_initializer(
                 config,
                 self.kernel_initializer,
                 self.recurrent_initializer or self.kernel_initializer,
@@ -266,10 +268,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             dtype=self.variable_dtype,
             name="opaque_kernel",
         )
-        kernel.regularizer = kernel_parts.make_regularizer(
+        kernel.regularizer = buffer_parts.make_regularizer(
             config, self.kernel_regularizer, self.recurrent_regularizer, self.bias_regularizer
         )
-        kernel.constraint = kernel_parts.make_constraint(
+        kernel.constraint = buffer_parts.make_constraint(
             config, self.kernel_constraint, self.recurrent_constraint, self.bias_constraint
         )
         self.kernel = kernel
@@ -330,45 +332,19 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         elif mask is _compat.keras_mask(inputs):
             # Keras passes on the inputs' own mask itself.
             mask = None
-        inputs = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
-        if not inputs.dtype.is_floating:
+        given = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
+        if not given.dtype.is_floating:
             # Keras itself casts only floating-point inputs.
-            inputs = tf.cast(inputs, self.compute_dtype)
-        ragged = inputs if isinstance(inputs, tf.RaggedTensor) else None
-        if ragged is not None:
-            given = mask if sequence_lengths is None else sequence_lengths
-            mask = None
-            if sequence_lengths is None and isinstance(given, tf.RaggedTensor):
-                mask = given.to_tensor()
-                given = None
-            inputs, sequence_lengths = from_ragged(ragged, given, self.time_major)
-            if mask is not None:
-                mask = tf.transpose(mask) if self.time_major else mask
-                sequence_lengths = lengths_from_mask(mask, inputs, self.time_major, self.name)
-        elif mask is not None:
-            if sequence_lengths is not None:
-                raise ValueError(
-                    f"layer {self.name!r} received both sequence_lengths and a mask, which say the "
-                    "same thing twice: pass one of them"
-                )
-            sequence_lengths = lengths_from_mask(mask, inputs, self.time_major, self.name)
-        elif sequence_lengths is not None:
-            sequence_lengths = tf.convert_to_tensor(sequence_lengths)
-            if not sequence_lengths.dtype.is_integer:
-                raise TypeError(
-                    f"expected sequence_lengths of layer {self.name!r} to be integers, but "
-                    f"received {sequence_lengths.dtype.name}"
-                )
-            if sequence_lengths.dtype != tf.int32:
-                sequence_lengths = tf.cast(sequence_lengths, tf.int64)
+            given = tf.cast(given, self.compute_dtype)
+        inputs, lengths = self._padded(given, sequence_lengths, mask)
         if self.go_backwards:
-            inputs = reverse_sequences(inputs, sequence_lengths, self.time_major)
+            inputs = reverse_sequences(inputs, lengths, self.time_major)
         outputs, states = ops.forward(
             self._config,
             inputs,
             self._initial_states(inputs, initial_state),
             tf.convert_to_tensor(self.kernel),
-            sequence_lengths=sequence_lengths,
+            sequence_lengths=lengths,
             seed=next_seed(self.seed_generator) if training and self.seed_generator else None,
             time_major=self.time_major,
             is_training=bool(training),
@@ -377,23 +353,35 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         if self.stateful:
             for variable, state in zip(self.states, states, strict=True):
                 variable.assign(state)
-        if not self.return_sequences:
+        if self.return_sequences:
+            outputs = self._all_outputs(outputs, given, lengths, mask)
+        else:
             outputs = self._last_outputs(states[0])
-        elif ragged is not None:
-            outputs = to_ragged(outputs, ragged, self.time_major)
-        elif mask is not None:
-            if self.go_backwards:
-                outputs = padding_first(outputs, sequence_lengths, self.time_major)
-        elif sequence_lengths is not None:
-            # If a mask was given, Keras passes it on. For lengths, layers and losses downstream get
-            # this one.
-            time_axis = 0 if self.time_major else 1
-            max_time = outputs.shape.as_list()[time_axis]
-            if max_time is None:
-                max_time = tf.shape(outputs)[time_axis]
-            valid = tf.sequence_mask(sequence_lengths, max_time)
-            _compat.set_keras_mask(outputs, tf.transpose(valid) if self.time_major else valid)
         return (outputs, *states) if self.return_state else outputs
+
+    def _padded(
+        self, inputs: tf.Tensor | tf.RaggedTensor, sequence_lengths: Any, mask: Any
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the inputs, padded if they are ragged, and their lengths; None for full ones."""
+        if isinstance(inputs, tf.RaggedTensor):
+            if sequence_lengths is None and isinstance(mask, tf.RaggedTensor):
+                # The mask may say shorter lengths than the inputs' rows have.
+                padded, _ = from_ragged(inputs, None, self.time_major)
+                mask = mask.to_tensor()
+                mask = tf.transpose(mask) if self.time_major else mask
+                return padded, lengths_from_mask(mask, padded, self.time_major, self.name)
+            given = mask if sequence_lengths is None else sequence_lengths
+            return from_ragged(inputs, given, self.time_major)
+        if mask is None:
+            if sequence_lengths is None:
+                return inputs, None
+            return inputs, as_lengths(sequence_lengths, f"sequence_lengths of layer {self.name!r}")
+        if sequence_lengths is not None:
+            raise ValueError(
+                f"layer {self.name!r} received both sequence_lengths and a mask, which say the "
+                "same thing twice: pass one of them"
+            )
+        return inputs, lengths_from_mask(mask, inputs, self.time_major, self.name)
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
         batch_axis = 1 if self.time_major else 0
@@ -415,6 +403,25 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         if not isinstance(initial_state, (list, tuple)):
             initial_state = [initial_state]
         return [tf.convert_to_tensor(state, dtype=inputs.dtype) for state in initial_state]
+
+    def _all_outputs(
+        self,
+        outputs: tf.Tensor,
+        inputs: tf.Tensor | tf.RaggedTensor,
+        lengths: tf.Tensor | None,
+        mask: Any,
+    ) -> tf.Tensor | tf.RaggedTensor:
+        """Returns the outputs of all steps, ragged as the inputs are, or with Keras's mask."""
+        if isinstance(inputs, tf.RaggedTensor):
+            return to_ragged(outputs, inputs, self.time_major)
+        if mask is None and lengths is not None:
+            # If a mask was given, Keras passes it on. For lengths, layers and losses downstream get
+            # this one.
+            valid = mask_from_lengths(lengths, outputs, self.time_major)
+            _compat.set_keras_mask(outputs, valid)
+        if mask is not None and self.go_backwards:
+            return padding_first(outputs, lengths, self.time_major)
+        return outputs
 
     def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:
         # The final states of the top layer are its outputs at each sequence's last step.

@@ -245,7 +245,7 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         # A derived class's converter may give the weights any shapes.
         shapes: list[tuple[int, ...] | None] = [None] * len(self._param_names)
         if self._format_converter_cls is CONVERTERS[self._rnn_mode]:
-            shapes = list(contrib_format.ordered(contrib_format.tensor_shapes(config)).values())
+            shapes = list(contrib_format.tensor_shapes(config).values())
         names = [f"{scope}/{each}" if scope else each for each in self._param_names]
         super().__init__(
             opaque_params,
@@ -297,19 +297,16 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
 
     def _tf_canonical_name_prefix(self, layer: int, is_fwd: bool = True) -> str:
         """Returns the variable scope of a cell; programs override this."""
-        if self._direction != constants.CUDNN_RNN_BIDIRECTION:
-            return f"rnn/multi_rnn_cell/cell_{layer}/{self._rnn_cell_name}"
-        side = "fw" if is_fwd else "bw"
-        outer = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn"
-        return f"{outer}/{side}/{self._rnn_cell_name}"
+        return contrib_format.cell_scope(self._rnn_cell_name, self._direction, layer, is_fwd)
 
     def _tf_canonical_names_single_layer(
         self, prefix: str, tf_weights_names: list[str], tf_bias_names: list[str]
     ) -> None:
         """Adds the names of one cell's weights and biases; programs override this."""
-        # The names are taken from layer 1, since the first layer may lack some.
-        tf_weights_names += [f"{prefix}/{each}" for each in self.format_converter._weight_names(1)]
-        tf_bias_names += [f"{prefix}/{each}" for each in self.format_converter._bias_names()]
+        # All cells with inputs have these names. A first layer may lack some, which are left out.
+        weights = self.format_converter._weight_shapes(fan_in=self._input_size)
+        tf_weights_names += [f"{prefix}/{each}" for each in weights]
+        tf_bias_names += [f"{prefix}/{each}" for each in self.format_converter._bias_shapes()]
 
     def slots(self, optimizer: Any) -> dict[str, SaveableObject]:
         """Returns saveables of an optimizer's slots of the buffer, each saved gate by gate, too.
@@ -367,7 +364,7 @@ class CudnnLSTMSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of an LSTM's buffer."""
 
     _rnn_mode = constants.CUDNN_LSTM
-    _rnn_cell_name = "cudnn_compatible_lstm_cell"
+    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterLSTM
 
 
@@ -375,7 +372,7 @@ class CudnnGRUSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of a GRU's buffer."""
 
     _rnn_mode = constants.CUDNN_GRU
-    _rnn_cell_name = "cudnn_compatible_gru_cell"
+    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterGRU
 
 
@@ -383,7 +380,7 @@ class CudnnRNNTanhSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of a tanh RNN's buffer."""
 
     _rnn_mode = constants.CUDNN_RNN_TANH
-    _rnn_cell_name = "basic_rnn_cell"
+    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterTanh
 
 
@@ -391,7 +388,7 @@ class CudnnRNNReluSaveable(CudnnOpaqueParamsSaveable):
     """`CudnnOpaqueParamsSaveable` of a ReLU RNN's buffer."""
 
     _rnn_mode = constants.CUDNN_RNN_RELU
-    _rnn_cell_name = "basic_rnn_cell"
+    _rnn_cell_name = contrib_format.CELL_NAMES[_rnn_mode]
     _format_converter_cls = CudnnParamsFormatConverterRelu
 
 

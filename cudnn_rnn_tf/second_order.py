@@ -6,7 +6,7 @@ TensorFlow's own operations and differentiates those twice.
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import core_network, ops
+from cudnn_rnn_tf import core_network, op_gradients, ops
 from cudnn_rnn_tf.config import RnnConfig
 
 # The recomputed outputs may differ from the op's by this much, relative to the outputs' norm.
@@ -16,7 +16,7 @@ _OUTPUT_TOLERANCE = 0.02
 
 @tf.RegisterGradient("CudnnRnnTf>Backward")
 def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
-    config = ops.config_of(op)
+    config = op_gradients.config_of(op)
     time_major = op.get_attr("time_major")
     num_seeds = len(op.get_attr("Tseed"))
     inputs, h, c, params, sequence_lengths, *others = op.inputs

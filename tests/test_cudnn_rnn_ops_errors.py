@@ -71,7 +71,7 @@ def test_is_training_must_not_be_a_tensor():
 
 
 def test_lengths_must_be_integers():
-    with pytest.raises(TypeError, match="integer sequence_lengths, but received float32"):
+    with pytest.raises(TypeError, match="sequence_lengths to be integers, but received float32"):
         make_gru()(INPUTS, STATE, GRU_PARAMS, sequence_lengths=[1.0, 2.0, 3.0])
 
 

@@ -1,5 +1,7 @@
 """Tests the layers' errors, which say what was expected, what came and in which argument."""
 
+import contextlib
+import re
 import warnings
 
 import keras
@@ -8,7 +10,9 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal
 
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.lengths_and_masks import lengths_from_mask
 from cudnn_rnn_tf.op_library import raw_ops
 
 MODES = tuple(LAYERS)
@@ -305,6 +309,20 @@ def test_mask_not_padded_on_the_right(dynamic_call, row):
     mask = np.array([[True] * 4, row])
     with pytest.raises(tf.errors.InvalidArgumentError, match="net.*to be padded on the right"):
         dynamic_call(make("gru", name="net"), INPUTS, mask=mask)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_mask_not_padded_on_the_right_without_the_ops():
+    """Graphs that must not have this package's ops raise the op's error."""
+    mask = tf.constant([[True, False, True, False]])
+    texts = []
+    for context in (contextlib.nullcontext(), ops.substituted_forward(lambda *_, **__: None)):
+        with context, pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            lengths_from_mask(mask, tf.zeros((1, 4, 5)), time_major=False, layer_name="net")
+        # TensorFlow's assertions escape the quotes in their text.
+        message = raised.value.message.replace("\\", "")
+        texts.append(re.search("expected the mask .*, but", message)[0])
+    assert texts[0] == texts[1]
 
 
 def test_mask_of_another_time():

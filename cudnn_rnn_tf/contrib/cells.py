@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _compat, constants
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer
+from cudnn_rnn_tf.contrib_format import CELL_NAMES
 
 _v1 = tf.compat.v1
 
@@ -178,7 +179,7 @@ class CudnnCompatibleLSTMCell(_Cell):
         reuse: as of `tf.compat.v1.variable_scope`.
     """
 
-    name = "cudnn_compatible_lstm_cell"
+    name = CELL_NAMES[constants.CUDNN_LSTM]
 
     @property
     def state_size(self) -> LSTMStateTuple:
@@ -206,7 +207,7 @@ class CudnnCompatibleGRUCell(_Cell):
             gates start at one.
     """
 
-    name = "cudnn_compatible_gru_cell"
+    name = CELL_NAMES[constants.CUDNN_GRU]
 
     def __init__(self, num_units: int, reuse: bool | None = None, kernel_initializer: Any = None):
         super().__init__(num_units, reuse)
@@ -240,7 +241,7 @@ class BasicRNNCell(_Cell):
         reuse: as of `tf.compat.v1.variable_scope`.
     """
 
-    name = "basic_rnn_cell"
+    name = CELL_NAMES[constants.CUDNN_RNN_TANH]
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, kernel_parts, ops
+from cudnn_rnn_tf import _compat, buffer_parts, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import CUDNN_INPUT_LINEAR_MODE, CUDNN_RNN_UNIDIRECTION
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer, unique_name
@@ -228,7 +228,7 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
             is_weight = index < len(weight_shapes)
             given = self._kernel_initializer if is_weight else self._bias_initializer
             if given is not None:
-                initializer = kernel_parts.with_own_seed(given, index)
+                initializer = buffer_parts.with_own_seed(given, index)
             elif is_weight:
                 seed = None if self._seed is None else self._seed + index
                 initializer = _v1.glorot_uniform_initializer(seed)

@@ -14,6 +14,7 @@ import numpy as np
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.initializers import AllGates, PerGate
+from cudnn_rnn_tf.keras.bidirectional import directions_of
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
@@ -65,7 +66,7 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
     elif name is not None:
         raise TypeError(f"a name is for a model, but received {type(source).__name__}")
     layers, dropout = _without_dropout(source if isinstance(source, (list, tuple)) else [source])
-    parts = [part for layer in layers for part in _directions(layer)]
+    parts = [part for layer in layers for part in directions_of(layer)]
     for part in parts:
         _check_stock(part)
     _check_stack(layers, parts)
@@ -74,7 +75,7 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
     return network.make_layer(
         rnn_mode,
         [_from_weights(rnn_mode, part.get_weights()) for part in parts],
-        len(_directions(layers[0])),
+        len(directions_of(layers[0])),
         {
             **_initializers_of(bottom),
             **{key: getattr(bottom, key) for key in _REGULARIZERS},
@@ -127,7 +128,7 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
             go_backwards=layer.go_backwards and index == 0,
         )
         stock.build((batch_size, None, fan_in))
-        for part in _directions(stock):
+        for part in directions_of(stock):
             part.set_weights(_to_weights(layer.rnn_mode, next(weights)))
         layers.append(stock)
         if layer.dropout and not is_top:
@@ -178,19 +179,13 @@ def _belongs(layer: keras.layers.Layer, stack: Sequence[keras.layers.Layer]) -> 
         return _is_stock(stack[-1])
 
     def kind(stock: keras.layers.Layer) -> list[Any]:
-        return [(type(part), part.units) for part in _directions(stock)]
+        return [(type(part), part.units) for part in directions_of(stock)]
 
     return kind(stack[0]) == kind(layer)
 
 
 def _is_stock(layer: Any) -> bool:
-    return all(isinstance(part, _STOCK) for part in _directions(layer))
-
-
-def _directions(layer: Any) -> list[Any]:
-    if isinstance(layer, keras.layers.Bidirectional):
-        return [layer.forward_layer, layer.backward_layer]
-    return [layer]
+    return all(isinstance(part, _STOCK) for part in directions_of(layer))
 
 
 def _without_dropout(source: Sequence[Any]) -> tuple[list[keras.layers.Layer], float]:
@@ -269,13 +264,13 @@ def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> 
                 )
 
     for layer in layers:
-        if len(_directions(layer)) != len(_directions(layers[0])):
+        if len(directions_of(layer)) != len(directions_of(layers[0])):
             raise ValueError("expected all layers of a stack, or none, to be Bidirectional")
-        check(layer, **({"merge_mode": "concat"} if len(_directions(layer)) == 2 else {}))
+        check(layer, **({"merge_mode": "concat"} if len(directions_of(layer)) == 2 else {}))
         if layer is not layers[-1]:
             check(layer, return_sequences=True)
         if layer is not layers[0]:
-            check(_directions(layer)[0], go_backwards=False)
+            check(directions_of(layer)[0], go_backwards=False)
         if len(layers) > 1:
             # One layer of ours would return the states of the whole stack.
             check(layer, return_state=False)

@@ -8,14 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants
+from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
 from cudnn_rnn_tf.pseudo_layers import SIDES_WITH_BIAS, PseudoLayer, cut, join
 from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
 
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
-# The types, by NumPy's names, that a layer's weights can have.
-DTYPES = ("float64", "float32", "float16", "bfloat16")
 NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _T = TypeVar("_T")
 
@@ -101,10 +99,11 @@ def make_layer(
     """
     for pseudo_layer in weights:
         for tensor in pseudo_layer:
-            if tensor is not None and tensor.dtype.name not in DTYPES:
+            if tensor is not None and tensor.dtype.name not in ops.DTYPES:
+                *others, last = ops.DTYPES
                 raise ValueError(
-                    f"expected weights of type {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, but "
-                    f"received {tensor.dtype.name}"
+                    f"expected weights of type {', '.join(others)} or {last}, but received "
+                    f"{tensor.dtype.name}"
                 )
     bottom = weights[0]
     options = dict(options)

@@ -114,3 +114,10 @@ class Bidirectional(keras.layers.Bidirectional):
 
 
 keras.saving.get_custom_objects()["Bidirectional"] = Bidirectional
+
+
+def directions_of(layer: keras.layers.Layer) -> list[Any]:
+    """Returns the two layers in Keras's or this package's `Bidirectional`; of others, the layer."""
+    if isinstance(layer, keras.layers.Bidirectional):
+        return [layer.forward_layer, layer.backward_layer]
+    return [layer]

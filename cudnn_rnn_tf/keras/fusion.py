@@ -19,7 +19,6 @@ _ACTIVATIONS = {
     "relu": (keras.activations.relu, keras.ops.relu, tf.nn.relu),
     "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, tf.sigmoid),
 }
-_DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +65,7 @@ def fusion_of(layer: keras.layers.RNN) -> Fusion:
         never = "reset_after=False"
     elif getattr(layer, "use_cudnn", "auto") is False:
         never = "use_cudnn=False"
-    elif cell.compute_dtype not in _DTYPES:
+    elif cell.compute_dtype not in ops.DTYPES:
         never = f"it computes in {cell.compute_dtype}"
     else:
         return Fusion(not_in_training=_dropout_reason(layer))

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf.keras.bidirectional import Bidirectional
+from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
 from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
 
@@ -88,9 +88,9 @@ class Stack(keras.layers.Layer):
         self, sequences: tf.Tensor, mask: tf.Tensor | None = None, training: bool | None = None
     ) -> tf.Tensor:
         recurrent, dropouts = _parted(self.layers)
-        cells = [part.cell for layer in recurrent for part in _directions(layer)]
+        cells = [part.cell for layer in recurrent for part in directions_of(layer)]
         top = self.layers[-1]
-        num_dirs = len(_directions(top))
+        num_dirs = len(directions_of(top))
         batch_size = tf.shape(sequences)[0]
         packing = packing_of(mask, sequences)
         lengths = None
@@ -140,12 +140,12 @@ def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
     if reason:
         return reason
     layers, _ = _parted(layers)
-    parts = [part for layer in layers for part in _directions(layer)]
+    parts = [part for layer in layers for part in directions_of(layer)]
     if type(parts[0]) not in (LSTM, GRU, SimpleRNN):
         return f"{layers[0].name!r} is none of cudnn_rnn_tf.keras's layers"
     for layer in layers:
         # If a wrapper's directions run in one op, they are alike, so the first stands for both.
-        part = _directions(layer)[0]
+        part = directions_of(layer)[0]
         if (type(layer), type(part)) != (type(layers[0]), type(parts[0])):
             return f"{layers[0].name!r} and {layer.name!r} are of different classes"
         if isinstance(layer, Bidirectional):
@@ -201,9 +201,3 @@ def _dropout_reason(layers: Sequence[keras.layers.Layer]) -> str:
         if dropout.rate and isinstance(recurrent[0], keras.layers.Bidirectional):
             return f"{dropout.name!r} is between layers of two directions"
     return ""
-
-
-def _directions(layer: keras.layers.Layer) -> list[Any]:
-    if isinstance(layer, keras.layers.Bidirectional):
-        return [layer.forward_layer, layer.backward_layer]
-    return [layer]

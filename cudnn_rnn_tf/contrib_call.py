@@ -1,4 +1,4 @@
-"""Runs networks for the op-level models and functions, in the forms that callers' data have."""
+"""Runs networks for the op-level API of `tf.contrib`, in the forms that callers' data have."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.lengths_and_masks import from_ragged, to_ragged
+from cudnn_rnn_tf.lengths_and_masks import as_lengths, from_ragged, to_ragged
 
 # Returns the network's configuration, given inputs, states and params in the shapes that the ops
 # take.
@@ -56,17 +56,11 @@ def run(
     if isinstance(sequence_lengths, bool):
         # In TensorFlow up to 1.12, the models had is_training in this place.
         raise TypeError(
-            f"expected integer sequence_lengths, but received {sequence_lengths!r}: pass "
+            f"expected sequence_lengths to be integers, but received {sequence_lengths!r}: pass "
             "is_training by name"
         )
     if sequence_lengths is not None:
-        sequence_lengths = tf.convert_to_tensor(sequence_lengths)
-        if not sequence_lengths.dtype.is_integer:
-            raise TypeError(
-                f"expected integer sequence_lengths, but received {sequence_lengths.dtype.name}"
-            )
-        if sequence_lengths.dtype != tf.int32:
-            sequence_lengths = tf.cast(sequence_lengths, tf.int64)
+        sequence_lengths = as_lengths(sequence_lengths)
     is_ragged = isinstance(inputs, tf.RaggedTensor)
     given = inputs if is_ragged else tf.convert_to_tensor(inputs, dtype)
     inputs = given
