@@ -40,8 +40,9 @@ LEGEND = f"""\
 * **Numbers** without a unit are milliseconds of a call: the median over rounds and, in
   parentheses, the quartiles. Networks are in float32 unless the page says otherwise. A training
   step is the forward pass and the gradients of the inputs and all weights.
-* **Of matmul's rate**: the rate of the network's matrix products, divided by that of `tf.matmul` of
-  two {MATMUL_SIZE}×{MATMUL_SIZE} matrices, timed in the same process and the same rounds.
+* **Of matmul's rate**: the rate at which this package's layer (in a `tf.function`) computes the
+  network's matrix products, divided by that of `tf.matmul` of two {MATMUL_SIZE}×{MATMUL_SIZE}
+  matrices, timed in the same process and the same rounds.
 * **The call alone** is the time of a `tf.function` that adds two numbers. Every layer in a
   `tf.function` takes that time as well.
 

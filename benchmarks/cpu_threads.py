@@ -1,6 +1,7 @@
 """Times the CPU backend beside other libraries with several numbers of threads.
 
     python -m benchmarks.cpu_threads [--threads=1,2,4,8,16] [--quick] [--shapes=REGEX]
+                                     [--nohalf_types]
 
 It leaves cpu_threads/NAME.json (every round's median; the name says the processor's cores and the
 numbers of threads), cpu_threads.md and cpu_threads.svg in --output. The page has a part for each
@@ -11,6 +12,7 @@ benchmarks.cpu.
 import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -24,7 +26,8 @@ from absl import app, flags
 from benchmarks import cpu_timing
 from benchmarks.cpu_models import NETWORKS, Network
 from benchmarks.cpu_report import COLOURS, TITLES, geometric_mean, table
-from benchmarks.cpu_worker import FUSED, PREDICTOR, Worker
+from benchmarks.cpu_timing import IN_HALF_TYPES
+from benchmarks.cpu_worker import FUSED, HALF_TYPES, PREDICTOR, Worker, in_half_type
 
 _OUTPUT = flags.DEFINE_string(
     "output", str(cpu_timing.ROOT / "benchmarks" / "results"), "Where to write."
@@ -37,6 +40,7 @@ _THREADS = flags.DEFINE_list(
     "The numbers of threads of each library.",
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds per network.", lower_bound=1)
+_HALF_TYPES = flags.DEFINE_bool("half_types", True, "Time this package in half types as well.")
 _QUICK = flags.DEFINE_bool("quick", False, "3 rounds of a few calls: to see that all works.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the page of the files that are there.")
 
@@ -44,10 +48,12 @@ MATMUL = "tf.matmul"
 
 LEGEND = """\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
-  units, directions. All are in float32.
+  units, directions. They are in float32 where no other type is named.
 * **Ratio**: the time of the fastest other library, with the same number of threads, over this
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
+* **Speed in float16 or bfloat16**: this package's time in float32, with the same number of threads,
+  over its time in that type; above 1, the half type is faster.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
   column names. `tf.matmul` multiplies two 2048×2048 matrices: it shows what the machine's cores
   gain together.
@@ -61,6 +67,7 @@ def run(file: pathlib.Path) -> None:
     counts = sorted({int(count) for count in _THREADS.value})
     networks = [network for network in NETWORKS if re.search(_SHAPES.value, str(network))]
     peers, missing = cpu_timing.find_peers(_PEERS.value)
+    in_half_types = IN_HALF_TYPES if _HALF_TYPES.value else []
     rounds = 3 if _QUICK.value else _ROUNDS.value
     environment = cpu_timing.environment()
     runs: list[dict[str, Any]] = []
@@ -75,7 +82,7 @@ def run(file: pathlib.Path) -> None:
         with contextlib.ExitStack() as stack:
             workers = {
                 library: stack.enter_context(Worker(library, threads))
-                for library in (FUSED, PREDICTOR, *peers)
+                for library in (FUSED, PREDICTOR, *in_half_types, *peers)
             }
             for worker in workers.values():
                 environment.update(worker.ask("versions"))
@@ -103,7 +110,8 @@ def load(folder: pathlib.Path) -> list[dict[str, Any]]:
         ]
         environment = one["environment"]
         key = (environment["processor"], environment["cores"])
-        report = reports.setdefault(key, {"peers": one["peers"], "runs": [], "files": {}})
+        heading = {"peers": one["peers"], "instructions": environment["instruction set"]}
+        report = reports.setdefault(key, {**heading, "runs": [], "files": {}})
         report["runs"] += finished
         report["files"][path.name] = f"{_described(environment)}; {one['rounds']} rounds"
     most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
@@ -130,6 +138,7 @@ class Times:
                 for library, seconds in of_libraries.items():
                     key = (network, what, library, one["threads"])
                     self._medians[key] = statistics.median(seconds)
+        self.libraries = {library for _, _, library, _ in self._medians}
         # Networks can be compared only if they ran with every number of threads.
         networks = dict.fromkeys(network for network, *_ in self._medians)
         self.networks = [
@@ -147,6 +156,12 @@ class Times:
         others = [time for time in times if time is not None]
         own = self.of(network, what, system, threads)
         return min(others) / own if others and own is not None else None
+
+    def gain(self, dtype: str, network: str, what: str, system: str, threads: int) -> float | None:
+        """The time in float32 over that in a half type."""
+        own = self.of(network, what, in_half_type(system, dtype), threads)
+        float32 = self.of(network, what, system, threads)
+        return float32 / own if float32 is not None and own is not None else None
 
     def scaling(self, network: str, what: str, library: str, threads: int) -> float | None:
         least, many = (self.of(network, what, library, n) for n in (self.counts[0], threads))
@@ -218,7 +233,10 @@ def page(reports: list[dict[str, Any]]) -> str:
 def _part(report: dict[str, Any]) -> list[str]:
     times = Times(report)
     peers = ", ".join(times.peers)
-    text = [f"## {report['title']}", f"The other libraries: {peers}."]
+    text = [
+        f"## {report['title']}",
+        f"The other libraries: {peers}. This package's instruction set: {report['instructions']}.",
+    ]
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
     names = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
     for what, system in parts:
@@ -226,6 +244,14 @@ def _part(report: dict[str, Any]) -> list[str]:
             f"{TITLES[what]}, {names[system]}, **ratio**:",
             table(_rows(times, what, system, times.ratio)),
         ]
+    for dtype in HALF_TYPES:
+        gain = functools.partial(times.gain, dtype)
+        for what, system in parts:
+            if in_half_type(system, dtype) in times.libraries:
+                text += [
+                    f"{TITLES[what]}, {names[system]}, **speed in {dtype}**:",
+                    table(_rows(times, what, system, gain)),
+                ]
     rows = [
         {
             "what": f"{TITLES[what]}, {names.get(library, library)}",

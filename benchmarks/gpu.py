@@ -34,7 +34,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import platform
 import random
 import re
 import subprocess
@@ -46,7 +45,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import gpu_rows
+from benchmarks import gpu_environment, gpu_rows
 
 _SYSTEM = flags.DEFINE_enum(
     "system", None, ["cudnn_rnn_tf", "keras", "torch", "bare"], "What to time.", required=True
@@ -423,12 +422,8 @@ def _command(*words: str) -> str:
 def _environment() -> dict[str, str]:
     program = "import ctypes; print(ctypes.CDLL('libcudnn.so.9').cudnnGetVersion())"
     version = int(_command(sys.executable, "-c", program))
-    return {
-        "GPU": _command("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
-        "cuDNN": f"{version // 10000}.{version // 100 % 100}.{version % 100}",
-        "Python": platform.python_version(),
-        "commit": _COMMIT.value,
-    }
+    cudnn = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    return {**gpu_environment.environment(_COMMIT.value), "cuDNN": cudnn}
 
 
 def main(_: list[str]) -> None:

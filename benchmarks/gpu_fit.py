@@ -4,16 +4,16 @@ On the GPU machine, in the root of the repository:
 
     python -m benchmarks.gpu_fit --output=DIR --commit=HASH
 
-leaves DIR/gpu_fit.json. Anywhere, `python -m benchmarks.gpu_fit --render --output=DIR` writes
-benchmarks/results/gpu_fit.md from it. Every measurement has a process of its own; those of first
-steps run three at a time.
+leaves DIR/gpu_fit.json. With `--policy=NAME`, once or several times, only these rows of the first
+table are measured, and take the places of those in the DIR/gpu_fit.json that is there. Anywhere,
+`python -m benchmarks.gpu_fit --render --output=DIR` writes benchmarks/results/gpu_fit.md from it.
+Every measurement has a process of its own; those of first steps run three at a time.
 """
 
 import concurrent.futures
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,15 +24,21 @@ from typing import Any
 
 from absl import app, flags
 
+from benchmarks import gpu_environment
+
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.")
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the page instead of measuring.")
-_CHILD = flags.DEFINE_list("child", None, "A measurement and its arguments, for this program.")
+_POLICIES = flags.DEFINE_multi_string("policy", None, "Measure only these rows of the first table.")
+_CHILD = flags.DEFINE_string("child", None, "A measurement and its arguments, as JSON, for itself.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Each is this package's layers, Keras's, or no recurrent layers at all.
 SYSTEMS = ("this package", "Keras", "no recurrent layers")
-POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
+# With CHECK_ROWS, the optimizer looks for overflows only in those rows of the embedding's gradient
+# that the batch uses.
+CHECK_ROWS = "mixed_float16, check of used rows"
+POLICIES = ("float32", "mixed_float16", CHECK_ROWS, "mixed_bfloat16")
 VOCABULARY, CLASSES, BATCH, STEPS, BATCHES, EPOCHS = 20000, 20, 64, 200, 60, 4
 # Networks whose first step and memory are measured: cell, layers, units, directions, batch, steps,
 # type.
@@ -73,7 +79,14 @@ def _fit(system: str, policy: str) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
-    keras.mixed_precision.set_global_policy(policy)
+    class CheckRows(keras.mixed_precision.LossScaleOptimizer):
+        def check_finite(self, grads):
+            return super().check_finite(
+                [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
+            )
+
+    keras.mixed_precision.set_global_policy(policy.partition(",")[0])
+    adam = keras.optimizers.Adam()
     rng = np.random.default_rng(0)
     ids = rng.integers(1, VOCABULARY, (BATCHES * BATCH, STEPS)).astype("int32")
     for row, length in zip(ids, rng.integers(STEPS // 4, STEPS + 1, len(ids)), strict=True):
@@ -86,7 +99,8 @@ def _fit(system: str, policy: str) -> dict[str, Any]:
     for layer in _recurrent(system, "LSTM", 2, 256, 2):
         values = layer(values)
     model = keras.Model(tokens, keras.layers.Dense(CLASSES, dtype="float32")(values))
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    optimizer = CheckRows(adam) if policy == CHECK_ROWS else adam
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(data, verbose=0)
     milliseconds = []
     for _ in range(EPOCHS):
@@ -96,14 +110,14 @@ def _fit(system: str, policy: str) -> dict[str, Any]:
     return {"ms": milliseconds}
 
 
-def _step(system: str, *network: str) -> dict[str, Any]:
+def _step(system: str, *network: Any) -> dict[str, Any]:
     """Runs training steps of a network with a mask: the first one's time, and the peak memory."""
     import keras
     import numpy as np
     import tensorflow as tf
 
-    cell, (layers, units, directions, batch, steps) = network[0], map(int, network[1:6])
-    keras.config.set_dtype_policy(network[6])
+    cell, layers, units, directions, batch, steps, dtype = network
+    keras.config.set_dtype_policy(dtype)
     lengths = np.random.default_rng(0).integers(steps // 4, steps + 1, batch)
 
     def step_of(layers, inputs, mask):
@@ -124,9 +138,9 @@ def _step(system: str, *network: str) -> dict[str, Any]:
         return step
 
     # Another network loads the libraries.
-    others = tf.zeros((3, 5, 24), network[6]), tf.sequence_mask([5, 2, 3], 5)
+    others = tf.zeros((3, 5, 24), dtype), tf.sequence_mask([5, 2, 3], 5)
     step_of(_recurrent(system, cell, 1, 24, 1), *others)(*others)
-    data = tf.zeros((batch, steps, units), network[6]), tf.sequence_mask(lengths, steps)
+    data = tf.zeros((batch, steps, units), dtype), tf.sequence_mask(lengths, steps)
     made = _recurrent(system, cell, layers, units, directions)
     step = step_of(made, *data)
     tf.test.experimental.sync_devices()
@@ -155,7 +169,7 @@ MEASUREMENTS = {"fit": _fit, "step": _step, "versions": _versions}
 
 def _run(*child: object, **environment: str) -> dict[str, Any]:
     process = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_fit", "--child=" + ",".join(map(str, child))],
+        [sys.executable, "-m", "benchmarks.gpu_fit", "--child=" + json.dumps(child)],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -181,23 +195,25 @@ def _first_steps(network: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _measure(directory: pathlib.Path) -> None:
-    gpu = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    environment = {"GPU": gpu, "Python": platform.python_version(), "commit": _COMMIT.value}
-    results: dict[str, Any] = {"environment": {**environment, **_run("versions")}}
-    results["fit"] = [
-        {"system": system, "policy": policy, **_run("fit", system, policy)}
-        for policy in POLICIES
-        for system in SYSTEMS
-        if (system, policy) != ("Keras", "mixed_bfloat16")  # Its cuDNN op has no such kernel.
-    ]
-    with concurrent.futures.ThreadPoolExecutor(3) as executor:
-        results["step"] = list(executor.map(_first_steps, NETWORKS))
-    (directory / "gpu_fit.json").write_text(json.dumps(results, indent=1) + "\n")
+    environment = {**gpu_environment.environment(_COMMIT.value), **_run("versions")}
+    path = directory / "gpu_fit.json"
+    results: dict[str, Any] = {"environment": environment, "fit": []}
+    if _POLICIES.value:
+        results = json.loads(path.read_text())
+        results["fit"] = [row for row in results["fit"] if row["policy"] not in _POLICIES.value]
+    for policy in _POLICIES.value or POLICIES:
+        for system in SYSTEMS:
+            if (system, policy) == ("Keras", "mixed_bfloat16"):
+                continue  # Its cuDNN op has no such kernel.
+            row = {"system": system, "policy": policy}
+            if _POLICIES.value:
+                row["commit"] = _COMMIT.value
+            results["fit"].append({**row, **_run("fit", system, policy)})
+            path.write_text(json.dumps(results, indent=1) + "\n")
+    if not _POLICIES.value:
+        with concurrent.futures.ThreadPoolExecutor(3) as executor:
+            results["step"] = list(executor.map(_first_steps, NETWORKS))
+    path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 # The page.
@@ -231,7 +247,11 @@ def _text(results: dict[str, Any]) -> str:
                 f"{own['megabytes'] / keras['megabytes']:.2f}",
             ]
         )
-    run = ", ".join(f"{name} {value}" for name, value in results["environment"].items())
+    environment = dict(results["environment"])
+    environment["GPU"] = gpu_environment.describe_gpus(environment["GPU"])
+    run = ", ".join(f"{name} {value}" for name, value in environment.items())
+    later = {row["policy"]: row["commit"] for row in results["fit"] if "commit" in row}
+    run += "".join(f"; the row “{policy}” has commit {later[policy]}" for policy in later)
     parts = [
         "# `model.fit`, the first step, and memory on a GPU",
         "## `model.fit`",
@@ -241,16 +261,20 @@ def _text(results: dict[str, Any]) -> str:
         f"{STEPS} words. The numbers are milliseconds of a step of `model.fit`: the median of "
         f"{EPOCHS} epochs of {BATCHES} steps, and their range. The last column is the same model "
         "without the LSTM; Keras compiles such a model with XLA. Keras's layers cannot use cuDNN "
-        "in bfloat16.",
+        "in bfloat16. – was not measured.",
         _table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
         "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on the "
-        "CPU, and the host waits for the result.",
+        "CPU, and the host waits for the result. In the row “check of used rows”, a subclass of "
+        "this optimizer checks only the rows of the gradient that belong to words of the batch, "
+        "since all others are zero "
+        "([how to write it](../../docs/guides/speed.md#where-it-gains-little)).",
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
         "`tf.function`. The seconds are those of a network's first step, with the tracing of the "
-        "function, in a process that has already run another network. “Cold” is without compiled "
-        "kernels from earlier processes, “warm” is with them. Megabytes are the peak of a later "
+        "function, in a process that has already run another network. “Cold” and “warm” "
+        "are this package's times: “cold” without compiled kernels from earlier processes, “warm” "
+        "with them. Megabytes are the peak of a later "
         "step, without the weights and the data. The last column is this package's peak, divided "
         "by Keras's. “LSTM 256, B64 T200” is a layer of 256 units, with 64 sequences of 200 steps; "
         "`L×` before the units means L layers, and tf32 is float32 with TensorFloat-32 allowed.",
@@ -269,7 +293,7 @@ def _text(results: dict[str, Any]) -> str:
 
 def main(_: list[str]) -> None:
     if _CHILD.value:
-        name, *arguments = _CHILD.value
+        name, *arguments = json.loads(_CHILD.value)
         print(json.dumps(MEASUREMENTS[name](*arguments)))
         return
     directory = pathlib.Path(_OUTPUT.value)

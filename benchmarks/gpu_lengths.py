@@ -26,9 +26,8 @@ import dataclasses
 import gc
 import json
 import pathlib
-import platform
+import re
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,11 +35,14 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
+from benchmarks import gpu_environment
+
 _SYSTEM = flags.DEFINE_enum(
     "system", None, ["cudnn_rnn_tf", "keras", "torch", "report"], "What to time.", required=True
 )
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+_ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DRAWS = 8  # The number of lists of lengths, which take turns.
@@ -95,6 +97,9 @@ ROWS = [
         (("lstm", 2, 512, 1, 2, 60), ("float16",), False),
         (("lstm", 2, 256, 2, 64, 200), ("tf32",), False),
         (("gru", 1, 256, 1, 128, 100), ("float16",), False),
+        (("lstm", 1, 128, 1, 8, 100), ("tf32",), False),
+        (("lstm", 1, 512, 1, 32, 100), ("tf32",), False),
+        (("gru", 1, 1024, 1, 64, 100), ("float16",), False),
     ]
     for type_ in types
 ]
@@ -332,16 +337,12 @@ SYSTEMS = {
 
 def _measure(system: str, path: pathlib.Path) -> None:
     variants, wait, versions = SYSTEMS[system]
-    gpu = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    environment = {"GPU": gpu, "Python": platform.python_version(), "commit": _COMMIT.value}
+    environment = {**gpu_environment.environment(_COMMIT.value), **versions()}
     with path.open("a") as file:
-        print(json.dumps({"environment": {**environment, **versions()}}), file=file)
+        print(json.dumps({"environment": environment}), file=file)
         for row in ROWS:
+            if not re.search(_ROWS.value, str(row)):
+                continue
             gc.collect()
             for variant, milliseconds in sample_in_turns(dict(variants(row)), wait).items():
                 steps = STEPS_OF_CALL.get(variant, 1)
@@ -514,6 +515,7 @@ def _read(directory: pathlib.Path) -> tuple[Times, Environments]:
             record = json.loads(line)
             if "environment" in record:
                 environment = record["environment"]
+                environment["GPU"] = gpu_environment.describe_gpus(environment["GPU"])
             else:
                 what = record["row"].rpartition(", ")[2]
                 environments.setdefault(what, {})[system] = environment
@@ -523,11 +525,12 @@ def _read(directory: pathlib.Path) -> tuple[Times, Environments]:
 
 LEGEND = """\
 * **Network**: the kind of cell and its number of units; `L×` before the units means a stack of L
-  layers; then B sequences and T steps; then the type, where tf32 is float32 with TensorFloat-32
-  allowed.
-* **Numbers without a unit** are milliseconds of a step. Below about 0.7 ms, a step may take as long
-  as TensorFlow's work on the host. The time of this work varies by chance, so differences between
-  such small numbers in a row may be chance as well.
+  layers; then B sequences and T time steps; then the type, where tf32 is float32 with
+  TensorFloat-32 allowed.
+* **Numbers without a unit** are milliseconds of a step: in training, a forward and a backward
+  pass; in inference, a forward pass. Below about 0.7 ms, TensorFlow's work on the host, not the
+  GPU, may decide how long a step takes. The time of this work varies by chance, so differences
+  between such small numbers in a row may be chance as well.
 * **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
   **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
   sequences. **Lengths**: this package's layer is called with lengths instead of a mask.

@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import gpu_rows
+from benchmarks import gpu_environment, gpu_rows
 
 _INPUT = flags.DEFINE_string("input", None, "Directory that runs have left, or their folders.")
 _NEAR = flags.DEFINE_float("near", None, "Print the rows this near an aim, or below it.")
@@ -61,9 +61,8 @@ def _read(directory: pathlib.Path) -> Results:
             result = json.loads(line)
             if "environment" in result:
                 commit = result["environment"]["commit"]
-                # If there are several GPUs, each has a line.
-                lines = {name: value.splitlines() for name, value in result["environment"].items()}
-                environments[commit] = _join(environments.get(commit, {}), lines)
+                values = {name: [value] for name, value in result["environment"].items()}
+                environments[commit] = _join(environments.get(commit, {}), values)
                 continue
             key, system = result["row"], path.name.split(".")[0]
             row = rows[key]
@@ -200,8 +199,9 @@ LEGEND = """\
 * **–** was not measured. Keras does not run bfloat16 by cuDNN.
 
 The rows were measured before this package had
-[persistent kernels](../../docs/internals/gpu_kernels.md). With `algorithm="cudnn"`, networks still
-run as they did then. All systems of a row ran on one GPU, one after the other."""
+[persistent kernels](../../docs/internals/gpu_kernels.md). With `algorithm="cudnn"`, training still
+runs as it did then; so does inference, but without `resident`. All systems of a row ran on one GPU,
+one after the other."""
 
 
 def _means_by(times: Times) -> list[str]:
@@ -331,12 +331,13 @@ def page(results: Results) -> str:
     """The text of gpu_speed.md."""
     times, memory, choices = (_part(results, name) for name in ("ms", "bytes", "choices"))
     environment = _join(*results["environments"].values())
+    environment["GPU"] = [gpu_environment.describe_gpus(gpus) for gpus in environment["GPU"]]
     versions = "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
     text = [
         "# Sequences of equal length on a GPU",
         "This page says how many times as fast this package is as Keras, as PyTorch, and as a "
-        "C++ program that calls cuDNN. In the tables of all rows, the first rows are "
-        "those whose smallest ratio, over all the other systems, is the lowest.",
+        "C++ program that calls cuDNN. The tables under “Training” and “Inference” have all rows, "
+        "in the order of the smallest ratio in each row; the lowest comes first.",
         "![Sorted ratios](gpu_speed.svg)",
         LEGEND,
         "## In short",

@@ -17,12 +17,10 @@ network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persiste
 of their own if the kind is added to the file's name, as in `tests_of_gpu_on_h100.json`.
 """
 
-import collections
 import concurrent.futures
 import json
 import os
 import pathlib
-import platform
 import re
 import subprocess
 import sys
@@ -33,6 +31,8 @@ from collections.abc import Callable
 from typing import Any
 
 from absl import app, flags
+
+from benchmarks import gpu_environment
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the parts' results.", required=True)
 _SANITIZER_SECONDS = flags.DEFINE_integer("sanitizer_seconds", 300, "A tool may take so long.")
@@ -166,7 +166,6 @@ def _run(command: list[str], timeout: int = 560, **environment: str) -> tuple[in
 
 
 def _environment() -> dict[str, str]:
-    _, gpus = _run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
     program = (
         "import ctypes, keras, tensorflow as tf\n"
         "tf.config.list_logical_devices()\n"
@@ -176,12 +175,10 @@ def _environment() -> dict[str, str]:
     _, output = _run([sys.executable, "-c", program])
     tensorflow, keras, cudnn = re.search(r"VERSIONS (\S+) (\S+) (\d+)", output).groups()
     return {
-        "GPU": "; ".join(gpus.strip().splitlines()),
+        **gpu_environment.environment(_COMMIT.value),
         "TensorFlow": tensorflow,
         "Keras": keras,
         "cuDNN": f"{int(cudnn) // 10000}.{int(cudnn) // 100 % 100}.{int(cudnn) % 100}",
-        "Python": platform.python_version(),
-        "commit": _COMMIT.value,
     }
 
 
@@ -385,14 +382,9 @@ def _render(directory: pathlib.Path) -> None:
 
 
 def _named(environment: dict[str, str]) -> str:
-    """The machine and the versions, with GPUs of one kind counted: `"A, 1; A, 1"` are two A."""
-    gpus = environment["GPU"].split("; ")
-    kinds = [
-        " × ".join([str(n)] * (n > 1) + [kind]) for kind, n in collections.Counter(gpus).items()
-    ]
-    return ", ".join(
-        f"{key} {value}" for key, value in {**environment, "GPU": "; ".join(kinds)}.items()
-    )
+    """The machine and the versions."""
+    described = {**environment, "GPU": gpu_environment.describe_gpus(environment["GPU"])}
+    return ", ".join(f"{key} {value}" for key, value in described.items())
 
 
 def _section(name: str, part: dict[str, Any]) -> str:

@@ -132,7 +132,7 @@ def test_environment_variables_are_the_codes():
     [
         "layers.py",
         "cudnn_rnn_ops.py",
-        "op_functions.py",
+        "contrib_functions.py",
         "contrib/python/layers/cudnn_rnn.py",
     ],
 )

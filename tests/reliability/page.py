@@ -123,13 +123,10 @@ def text(rows: list[dict[str, Any]]) -> str:
             "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). This page is written "
             "from all of these lines. A failure is a crash, a hang, an exception of a wrong type, "
             "a wrong result, a layer that is half restored, or a step that was saved and is lost."
-            + (
-                ""
-                if _used_a_gpu(rows)
-                else " All runs on this page were on CPUs. A soak on a GPU, whose threads ran ops "
-                "eagerly, failed as [the GPU guide](../guides/gpu.md#habits-worth-having) warns; "
-                "its threads call functions now, and it has not been run again."
-            )
+            " One more run, on a GPU, is not in the tables. It was a [soak](#soaks): many threads "
+            "that train and infer at the same time. They ran ops eagerly, and it failed as [the "
+            "GPU guide](../guides/gpu.md#habits-worth-having) warns. The threads of the soaks in "
+            "the tables call `tf.function`s." + _failed(rows)
         ),
         "",
         "| run | how many | failures | hours |",
@@ -189,15 +186,11 @@ def _clearer(words: str) -> str:
     return CLEARER.get(words, words)
 
 
-def _used_a_gpu(rows: list[dict[str, Any]]) -> bool:
-    samples = (
-        sample
-        for row in rows
-        for processes in row.get("memory", {}).values()
-        for of_process in processes
-        for sample in of_process
-    )
-    return any("gpu" in sample for sample in samples)
+def _failed(rows: list[dict[str, Any]]) -> str:
+    """Where to read of failures, if there were any."""
+    titles = [KINDS[row["run"]][0] for row in rows if row["failures"]]
+    links = [f"[{title}](#{title.lower().replace(' ', '-')})" for title in dict.fromkeys(titles)]
+    return f" What failed stands under {' and '.join(links)}." if links else ""
 
 
 def _memory(memory: dict[str, list[list[dict[str, int]]]], commit: str) -> list[str]:

@@ -79,10 +79,20 @@ class Case:
             found = self._functions[with_gradients](*arguments)
         for index, value in enumerate(map(_numbers, found)):
             expected = self._expected[index]
-            error = np.max(np.abs(value - expected), initial=0)
-            largest = max(1.0, np.max(np.abs(expected), initial=0))
-            assert error <= TOLERANCES[self.dtype] * largest, (
-                f"result {index} of {self.config}, {self.dtype}, is off by {error}"
+            error, largest = _error(value, expected)
+            if error <= TOLERANCES[self.dtype] * largest:
+                continue
+            # The rest tells an op that went wrong from an op that was given wrong inputs.
+            intact = [
+                np.array_equal(argument.numpy(), given)
+                for argument, given in zip(arguments, self._arguments, strict=True)
+            ]
+            again = _numbers(self._functions[with_gradients](*arguments)[index])
+            lengths = "without lengths" if self._lengths is None else "with lengths"
+            raise AssertionError(
+                f"result {index} of {self.config}, {self.dtype}, {lengths}, is off by {error}; "
+                f"{intact.count(True)} of {len(intact)} inputs are as they were given; run again, "
+                f"it is off by {_error(again, expected)[0]}"
             )
 
     def _run(self, with_gradients: bool, *arguments: tf.Tensor) -> list[tf.Tensor]:
@@ -102,6 +112,12 @@ class Case:
         if with_gradients:
             results += tape.gradient(total, [inputs, params])
         return results
+
+
+def _error(value: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The largest difference, and the largest magnitude that was expected, at least 1."""
+    difference = np.max(np.abs(value - expected), initial=0)
+    return difference, max(1.0, np.max(np.abs(expected), initial=0))
 
 
 def _numbers(tensor: tf.Tensor) -> np.ndarray:
@@ -150,7 +166,7 @@ def work_in_threads(seconds: float, seed: int) -> dict[str, Any]:
 
     def work(index: int) -> None:
         own = np.random.default_rng([seed, index])
-        while time.monotonic() < end:
+        while time.monotonic() < end and not failures:
             case, kind = cases[own.integers(len(cases))], own.integers(3)
             what, done = (
                 ("inference", "as computed alone on a CPU"),
@@ -171,16 +187,13 @@ def work_in_threads(seconds: float, seed: int) -> dict[str, Any]:
         thread.start()
     memory = []
     while any(thread.is_alive() for thread in threads):
-        time.sleep(seconds / SAMPLES)
+        threads[0].join(seconds / SAMPLES)
         memory.append(_megabytes())
     for thread in threads:
         thread.join()
     if not failures:
         failures += _growth(memory)
-    found = {"counts": counts, "memory": memory, "failures": failures}
-    for gpu in tf.config.list_physical_devices("GPU")[:1]:
-        found["device"] = tf.config.experimental.get_device_details(gpu)["device_name"]
-    return found
+    return {"counts": counts, "memory": memory, "failures": failures}
 
 
 def _megabytes() -> dict[str, int]:
@@ -315,7 +328,10 @@ def main(arguments: list[str]) -> None:
             pathlib.Path(values[0]), int(values[1]), int(values[2])
         ),
     }
-    print(json.dumps(works[what]()))
+    found = works[what]()
+    for gpu in tf.config.list_physical_devices("GPU")[:1]:
+        found["device"] = tf.config.experimental.get_device_details(gpu)["device_name"]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
