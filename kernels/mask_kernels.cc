@@ -2,9 +2,9 @@
 #include <memory>
 #include <string>
 
-#include "kernels/no_throw.h"
+#include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
-#include "kernels/rnn_attrs.h"
+#include "kernels/op_status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -61,10 +61,10 @@ class LengthsFromMaskOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("CudnnRnnTf>LengthsFromMask").Device(tensorflow::DEVICE_CPU),
-    NoThrow<LengthsFromMaskOp<CpuDevice>>);
+    NoThrowKernel<LengthsFromMaskOp<CpuDevice>>);
 REGISTER_KERNEL_BUILDER(
     Name("CudnnRnnTf>LengthsFromMask").Device(tensorflow::DEVICE_GPU),
-    NoThrow<LengthsFromMaskOp<GpuDevice>>);
+    NoThrowKernel<LengthsFromMaskOp<GpuDevice>>);
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

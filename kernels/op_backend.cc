@@ -1,6 +1,5 @@
 #include "kernels/op_backend.h"
 
-#include <algorithm>
 #include <functional>
 
 #include "absl/status/status.h"

@@ -43,13 +43,13 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
       std::getenv("CUDNN_RNN_TF_FORCE_REPACK") != nullptr;
   static const bool poison_scratch =
       std::getenv("CUDNN_RNN_TF_POISON_SCRATCH") != nullptr;
-  CudnnOptions options;
+  GpuOptions options;
   options.allow_tf32 = tsl::tensor_float_32_execution_enabled();
   options.deterministic = tensorflow::OpDeterminismRequired();
   options.replay = ReplayIsOn();
   options.force_repack = force_repack;
   options.poison_scratch = poison_scratch;
-  CudnnResources resources;
+  GpuResources resources;
   resources.device = stream->parent()->device_ordinal();
   resources.stream = stream->platform_specific_handle().stream;
   resources.is_profiled = [] { return tsl::profiler::TraceMe::Active(); };

@@ -1,7 +1,5 @@
 #include "kernels/param_layout.h"
 
-#include <utility>
-
 namespace cudnn_rnn_tf {
 namespace {
 

@@ -37,7 +37,7 @@ struct ParamBlock {
 // each row-major: [num_units, fan_in], or [num_proj, num_units] for a
 // projection. All biases follow in the same order.
 //
-// Requires spec.Problem() to be empty.
+// Requires spec.Error() to be empty.
 class ParamLayout {
  public:
   explicit ParamLayout(const RnnSpec& spec);

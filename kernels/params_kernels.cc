@@ -2,12 +2,11 @@
 // ParamsToCanonical.
 #include <memory>
 
-#include "kernels/no_throw.h"
+#include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace cudnn_rnn_tf {
@@ -144,21 +143,21 @@ class ParamsToCanonicalOp : public ConversionOp {
 
 REGISTER_KERNEL_BUILDER(
     Name("CudnnRnnTf>ParamsSize").Device(tensorflow::DEVICE_CPU),
-    NoThrow<ParamsSizeOp>);
+    NoThrowKernel<ParamsSizeOp>);
 REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsSize")
                             .Device(tensorflow::DEVICE_GPU)
                             .HostMemory("params_size"),
-                        NoThrow<ParamsSizeOp>);
+                        NoThrowKernel<ParamsSizeOp>);
 
-#define CRNN_REGISTER_ON(T, DEVICE, Type)                         \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams")    \
-                              .Device(tensorflow::DEVICE)         \
-                              .TypeConstraint<T>("T"),            \
-                          NoThrow<CanonicalToParamsOp<Type, T>>); \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical")    \
-                              .Device(tensorflow::DEVICE)         \
-                              .TypeConstraint<T>("T"),            \
-                          NoThrow<ParamsToCanonicalOp<Type, T>>)
+#define CRNN_REGISTER_ON(T, DEVICE, Type)                               \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams")          \
+                              .Device(tensorflow::DEVICE)               \
+                              .TypeConstraint<T>("T"),                  \
+                          NoThrowKernel<CanonicalToParamsOp<Type, T>>); \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical")          \
+                              .Device(tensorflow::DEVICE)               \
+                              .TypeConstraint<T>("T"),                  \
+                          NoThrowKernel<ParamsToCanonicalOp<Type, T>>)
 #define CRNN_REGISTER(T)                      \
   CRNN_REGISTER_ON(T, DEVICE_CPU, CpuDevice); \
   CRNN_REGISTER_ON(T, DEVICE_GPU, GpuDevice)

@@ -3,37 +3,16 @@
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_ATTRS_H_
 
-#include <exception>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/op_status.h"
 #include "kernels/rnn_spec.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace cudnn_rnn_tf {
-
-template <typename... Args>
-absl::Status InvalidArgument(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat(args...));
-}
-
-// Returns what `body` returns, or a status if it throws. An exception must not
-// pass through TensorFlow's own functions: it would leave locks held or end the
-// process. So every shape function and every kernel is called by way of this.
-template <typename Body>
-absl::Status WithoutExceptions(const Body& body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory");
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  }
-}
 
 template <typename E, typename Context>
 absl::Status ReadEnum(Context* context, const char* attr,
@@ -85,8 +64,8 @@ absl::Status ReadRunAttrs(Context* context, RnnSpec* spec, bool* time_major,
 }
 
 inline absl::Status CheckSpec(const RnnSpec& spec) {
-  const std::string problem = spec.Problem();
-  if (!problem.empty()) return InvalidArgument(problem);
+  const std::string error = spec.Error();
+  if (!error.empty()) return InvalidArgument(error);
   return absl::OkStatus();
 }
 

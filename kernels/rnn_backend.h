@@ -54,7 +54,7 @@ enum class RnnAlgorithm {
 inline constexpr int kNumRnnAlgorithms = 7;
 // The cuDNN backend runs only algorithms whose numbers are below this, among
 // them `resident`.
-inline constexpr int kNumCudnnAlgorithms = 5;
+inline constexpr int kNumMeasuredAlgorithms = 5;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
     "auto",     "standard",   "persist_static", "persist_static_small_h",
     "resident", "persistent", "cudnn"};
@@ -185,8 +185,8 @@ class RnnBackend {
     return CheckSequenceLengths(problem, lengths);
   }
   // Computes the sizes of a forward pass's buffers.
-  virtual RnnStatus BufferSizes(const RnnProblem& problem,
-                                RnnBufferSizes* sizes) = 0;
+  virtual RnnStatus ForwardBufferSizes(const RnnProblem& problem,
+                                       RnnBufferSizes* sizes) = 0;
   // A pass is fastest if the output begins this many bytes past a multiple of
   // kOutputPeriod. This is 0 also if the place makes no difference.
   virtual size_t OutputOffset(const RnnProblem& /*problem*/) const { return 0; }

@@ -7,12 +7,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/no_throw.h"
+#include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace cudnn_rnn_tf {
@@ -267,8 +266,8 @@ class ForwardOp : public RnnOp {
                    context->allocate_output(2, run.c_shape, &output_c));
     RnnBufferSizes sizes;
     if (!run.empty()) {
-      OP_REQUIRES_OK(context,
-                     ToTensorFlow(backend->BufferSizes(run.problem, &sizes)));
+      OP_REQUIRES_OK(context, ToTensorFlow(backend->ForwardBufferSizes(
+                                  run.problem, &sizes)));
     }
     OP_REQUIRES_OK(
         context,
@@ -442,25 +441,25 @@ class BackwardOp : public RnnOp {
                                       .Device(tensorflow::DEVICE_GPU) \
                                       .HostMemory("seed")             \
                                       .TypeConstraint<T>("T")),       \
-                          NoThrow<ForwardOp<GpuDevice>>);             \
+                          NoThrowKernel<ForwardOp<GpuDevice>>);       \
   REGISTER_KERNEL_BUILDER(Lengths(Name("CudnnRnnTf>Backward")         \
                                       .Device(tensorflow::DEVICE_GPU) \
                                       .HostMemory("seed")             \
                                       .TypeConstraint<T>("T")),       \
-                          NoThrow<BackwardOp<GpuDevice>>)
+                          NoThrowKernel<BackwardOp<GpuDevice>>)
 #define CRNN_INT32(builder) \
   builder.TypeConstraint<int32_t>("Tlengths").HostMemory("sequence_lengths")
 #define CRNN_INT64(builder) builder.TypeConstraint<int64_t>("Tlengths")
-#define CRNN_REGISTER(T)                                      \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")          \
-                              .Device(tensorflow::DEVICE_CPU) \
-                              .TypeConstraint<T>("T"),        \
-                          NoThrow<ForwardOp<CpuDevice>>);     \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")         \
-                              .Device(tensorflow::DEVICE_CPU) \
-                              .TypeConstraint<T>("T"),        \
-                          NoThrow<BackwardOp<CpuDevice>>);    \
-  CRNN_REGISTER_LENGTHS(T, CRNN_INT32);                       \
+#define CRNN_REGISTER(T)                                         \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Forward")             \
+                              .Device(tensorflow::DEVICE_CPU)    \
+                              .TypeConstraint<T>("T"),           \
+                          NoThrowKernel<ForwardOp<CpuDevice>>);  \
+  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>Backward")            \
+                              .Device(tensorflow::DEVICE_CPU)    \
+                              .TypeConstraint<T>("T"),           \
+                          NoThrowKernel<BackwardOp<CpuDevice>>); \
+  CRNN_REGISTER_LENGTHS(T, CRNN_INT32);                          \
   CRNN_REGISTER_LENGTHS(T, CRNN_INT64)
 CRNN_REGISTER(double);
 CRNN_REGISTER(float);

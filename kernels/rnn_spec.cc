@@ -88,7 +88,7 @@ const char* RnnModeName(RnnMode mode) {
   return "unknown";
 }
 
-std::string CellClipProblem(double cell_clip) {
+std::string CellClipError(double cell_clip) {
   constexpr double kSmallest = std::numeric_limits<float>::min();
   constexpr double kLargest = std::numeric_limits<float>::max();
   if (cell_clip == 0.0 || (cell_clip >= kSmallest && cell_clip <= kLargest)) {
@@ -103,7 +103,7 @@ std::string CellClipProblem(double cell_clip) {
          Text(cell_clip);
 }
 
-std::string RnnSpec::Problem() const {
+std::string RnnSpec::Error() const {
   if (num_layers < 1) {
     return Received("num_layers must be at least 1", num_layers);
   }
@@ -149,8 +149,8 @@ std::string RnnSpec::Problem() const {
              Text(rate);
     }
   }
-  const std::string cell_clip_problem = CellClipProblem(Exact(cell_clip));
-  if (!cell_clip_problem.empty()) return cell_clip_problem;
+  const std::string cell_clip_error = CellClipError(Exact(cell_clip));
+  if (!cell_clip_error.empty()) return cell_clip_error;
   if (cell_clip > 0.0f && !is_lstm()) {
     return "cell_clip is for rnn_mode 'lstm' only, but received " +
            Text(cell_clip) + " with rnn_mode '" + RnnModeName(rnn_mode) + "'";

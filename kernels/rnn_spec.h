@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace cudnn_rnn_tf {
 
@@ -78,7 +77,7 @@ struct RnnSpec {
   // Returns what is wrong with the configuration, including `input_size`, or an
   // empty string. In a valid configuration, no product of one layer's sizes
   // overflows, and a ParamLayout fits into the memory of any machine.
-  std::string Problem() const;
+  std::string Error() const;
 
   // The random counter of a dropout mask has 16 bits for the layer. The masks
   // of recurrent dropout have the last number, which no mask of outputs has,
@@ -92,7 +91,7 @@ struct RnnSpec {
 
 // Returns what is wrong with a clipping bound, or an empty string. Callers
 // check a bound before they round it to `RnnSpec::cell_clip`.
-std::string CellClipProblem(double cell_clip);
+std::string CellClipError(double cell_clip);
 
 }  // namespace cudnn_rnn_tf
 

@@ -1,8 +1,6 @@
 // Registers CudnnRnnTf>LengthsFromMask, which turns a mask into sequence
 // lengths.
-#include "absl/strings/str_cat.h"
 #include "ops/shape_function.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -28,7 +26,7 @@ REGISTER_OP("CudnnRnnTf>LengthsFromMask")
     .Output("sequence_lengths: int64")
     .Attr("time_major: bool = false")
     .Attr("owner: string = ''")
-    .SetShapeFn(NoThrow<LengthsFromMaskShape>)
+    .SetShapeFn(NoThrowShape<LengthsFromMaskShape>)
     .Doc(R"doc(
 Counts the steps of sequences that are padded on the right.
 

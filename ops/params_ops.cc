@@ -5,7 +5,6 @@
 #include "kernels/rnn_attrs.h"
 #include "ops/op_attrs.h"
 #include "ops/shape_function.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -101,7 +100,7 @@ absl::Status ParamsToCanonicalShape(InferenceContext* c) {
 REGISTER_OP("CudnnRnnTf>ParamsSize")
     .Output("params_size: int64")
     .CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
-    .SetShapeFn(NoThrow<ParamsSizeShape>)
+    .SetShapeFn(NoThrowShape<ParamsSizeShape>)
     .Doc(R"doc(
 Returns the number of elements in a network's opaque parameter buffer.
 )doc");
@@ -113,7 +112,7 @@ REGISTER_OP("CudnnRnnTf>CanonicalToParams")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
     .Attr("num_weights: int >= 1")
     .Attr("num_biases: int >= 0")
-    .SetShapeFn(NoThrow<CanonicalToParamsShape>)
+    .SetShapeFn(NoThrowShape<CanonicalToParamsShape>)
     .Doc(R"doc(
 Packs canonical weights and biases into one opaque parameter buffer.
 
@@ -131,7 +130,7 @@ REGISTER_OP("CudnnRnnTf>ParamsToCanonical")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
     .Attr("num_weights: int >= 1")
     .Attr("num_biases: int >= 0")
-    .SetShapeFn(NoThrow<ParamsToCanonicalShape>)
+    .SetShapeFn(NoThrowShape<ParamsToCanonicalShape>)
     .Doc(R"doc(
 Takes an opaque parameter buffer apart: the inverse of CanonicalToParams.
 )doc");

@@ -6,7 +6,6 @@
 #include "kernels/rnn_attrs.h"
 #include "ops/op_attrs.h"
 #include "ops/shape_function.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -155,7 +154,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Attr(
         "algorithm: {'auto', 'standard', 'persist_static', "
         "'persist_static_small_h', 'resident', 'persistent', 'cudnn'} = 'auto'")
-    .SetShapeFn(NoThrow<ForwardShape>)
+    .SetShapeFn(NoThrowShape<ForwardShape>)
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.
 
@@ -214,7 +213,7 @@ REGISTER_OP("CudnnRnnTf>Backward")
     .Output("input_c_backprop: T")
     .Output("params_backprop: T")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.CRNN_RUN_ATTRS
-    .SetShapeFn(NoThrow<BackwardShape>)
+    .SetShapeFn(NoThrowShape<BackwardShape>)
     .Doc(R"doc(
 Computes the gradients of a Forward with is_training, with respect to its inputs.
 

@@ -2,7 +2,7 @@
 #ifndef CUDNN_RNN_TF_OPS_SHAPE_FUNCTION_H_
 #define CUDNN_RNN_TF_OPS_SHAPE_FUNCTION_H_
 
-#include "kernels/rnn_attrs.h"
+#include "kernels/op_status.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace cudnn_rnn_tf {
@@ -11,7 +11,8 @@ namespace cudnn_rnn_tf {
 // registered with TensorFlow.
 template <
     absl::Status (*function)(tensorflow::shape_inference::InferenceContext*)>
-absl::Status NoThrow(tensorflow::shape_inference::InferenceContext* context) {
+absl::Status NoThrowShape(
+    tensorflow::shape_inference::InferenceContext* context) {
   return WithoutExceptions([=] { return function(context); });
 }
 

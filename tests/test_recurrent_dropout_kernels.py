@@ -31,7 +31,7 @@ def network(tmp_path_factory) -> ctypes.CDLL:
     sources = [
         *(
             f"kernels/gpu/persistent/{name}.cc"
-            for name in "network network_backward step_loop kernel division".split()
+            for name in "network network_backward step_loop kernel auxiliary division".split()
         ),
         *("kernels/gpu/call_addresses.cc", "kernels/rnn_backend.cc"),
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),

@@ -53,9 +53,9 @@ inline RnnSpec MakeSpec(const std::string& rnn_mode, int64_t num_layers,
   spec.dropout = dropout;
   spec.cell_clip = static_cast<float>(cell_clip);
   spec.recurrent_dropout = recurrent_dropout;
-  std::string problem = CellClipProblem(cell_clip);
-  if (problem.empty()) problem = spec.Problem();
-  if (!problem.empty()) throw py::value_error(problem);
+  std::string error = CellClipError(cell_clip);
+  if (error.empty()) error = spec.Error();
+  if (!error.empty()) throw py::value_error(error);
   return spec;
 }
 

@@ -347,8 +347,8 @@ int64_t CpuBackend::NumThreads(const RnnProblem& problem) const {
              : woken;
 }
 
-RnnStatus CpuBackend::BufferSizes(const RnnProblem& problem,
-                                  RnnBufferSizes* sizes) {
+RnnStatus CpuBackend::ForwardBufferSizes(const RnnProblem& problem,
+                                         RnnBufferSizes* sizes) {
   sizes->forward_workspace = 0;
   // The workspace must suffice for later calls whether or not they find the
   // threads at hand.

@@ -40,8 +40,8 @@ class CpuBackend : public RnnBackend {
   explicit CpuBackend(Threads threads, const CpuPackedParams* packed = nullptr)
       : threads_(std::move(threads)), packed_(packed) {}
 
-  RnnStatus BufferSizes(const RnnProblem& problem,
-                        RnnBufferSizes* sizes) override;
+  RnnStatus ForwardBufferSizes(const RnnProblem& problem,
+                               RnnBufferSizes* sizes) override;
   RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
                                 RnnBufferSizes* sizes) override;
   void Prepare(void* buffer, size_t bytes) override;

@@ -73,7 +73,7 @@ void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
     if (workspace->max_time != max_time ||
         workspace->batch_size != batch_size) {
       RnnBufferSizes sizes;
-      backend_.BufferSizes(problem, &sizes);
+      backend_.ForwardBufferSizes(problem, &sizes);
       workspace->memory.Grow(sizes.forward_workspace);
       backend_.Prepare(workspace->memory.data(), workspace->memory.size());
       workspace->max_time = max_time;

@@ -1,6 +1,5 @@
 #include "kernels/cpu/dropout.h"
 
-#include <algorithm>
 #include <array>
 
 namespace cudnn_rnn_tf {

@@ -1,7 +1,6 @@
 #include "kernels/cpu/gemm.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <utility>

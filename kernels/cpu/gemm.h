@@ -96,7 +96,6 @@ class PackedMatrix {
   PackedMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
 
   int64_t depth() const { return depth_; }
-  int64_t cols() const { return cols_; }
   int64_t panels() const;
 
   // Add the work that fills B to the schedule: from rows, from numbers stored

@@ -2,7 +2,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_PACKED_ROWS_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_PACKED_ROWS_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <condition_variable>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
+
+#include "kernels/cpu/pause.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -24,12 +26,6 @@ const void* ThisThread() {
   return &thread;
 }
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 class PredictorThreads::Helpers {
@@ -38,8 +34,8 @@ class PredictorThreads::Helpers {
     for (int64_t i = 0; i < count; ++i) {
       try {
         helpers_[i].thread = std::thread([this, i] { Work(i + 1); });
-      } catch (const std::system_error&) {
-        return;  // The system has no more threads; fewer will do.
+      } catch (const std::exception&) {
+        return;  // There is no thread or memory left; fewer threads will do.
       }
     }
   }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <iterator>
 #include <memory>
 #include <thread>
 
+#include "kernels/cpu/pause.h"
 #include "kernels/cpu/simd_kernels.h"
 
 namespace cudnn_rnn_tf {
@@ -14,12 +16,6 @@ namespace {
 // A thread that waits for others looks this often before it yields its
 // processor.
 constexpr int kSpins = 2000;
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // While such an object lives, its thread's matrix registers, if the processor
 // has any, are ready for products.
@@ -60,17 +56,37 @@ class alignas(64) ChunkState {
   std::atomic<int64_t> state_{0};
 };
 
+// Keeps the first exception of a schedule's threads. It must not leave a thread
+// of the pool, which would end the process, nor the calling thread while others
+// still work.
+class FirstException {
+ public:
+  bool is_set() const { return is_set_.load(std::memory_order_relaxed); }
+  void Set(std::exception_ptr exception) {
+    if (!is_set_.exchange(true)) exception_ = std::move(exception);
+  }
+  // To be called when no other thread works any more.
+  void Rethrow() const {
+    if (is_set()) std::rethrow_exception(exception_);
+  }
+
+ private:
+  std::atomic<bool> is_set_{false};
+  std::exception_ptr exception_;
+};
+
 }  // namespace
 
 // The state that a schedule's threads share while it runs.
 class Schedule::Execution {
  public:
-  explicit Execution(const Schedule& schedule) : schedule_(schedule) {
+  Execution(const Schedule& schedule, FirstException* exception)
+      : schedule_(schedule), exception_(exception) {
     size_t chunks = 0;
     for (const Entry& entry : schedule.entries_) {
       chunks = std::max(chunks, static_cast<size_t>(entry.chunks));
       for (const Schedule& lane : entry.lanes) {
-        lanes_.push_back(std::make_unique<Execution>(lane));
+        lanes_.push_back(std::make_unique<Execution>(lane, exception));
       }
     }
     chunks_ = std::vector<ChunkState>(chunks);
@@ -88,7 +104,7 @@ class Schedule::Execution {
         for (int64_t i = 0; i < entry.chunks; ++i) {
           const int64_t chunk = (first + i) % entry.chunks;
           if (!chunks_[chunk].Take(phase)) continue;
-          entry.body(repeat, chunk);
+          Call(entry.body, repeat, chunk);
           chunks_[chunk].Done(phase);
         }
         chunks_before = entry.chunks;
@@ -103,6 +119,16 @@ class Schedule::Execution {
   }
 
  private:
+  // After an exception, the work that is left counts as done.
+  void Call(const Body& body, int64_t repeat, int64_t chunk) {
+    if (exception_->is_set()) return;
+    try {
+      body(repeat, chunk);
+    } catch (...) {
+      exception_->Set(std::current_exception());
+    }
+  }
+
   // Waits until all chunks of a phase are done. The phases before it are done
   // already, because no thread takes a chunk before they are.
   void Await(int64_t phase, int64_t chunks) const {
@@ -135,6 +161,7 @@ class Schedule::Execution {
   }
 
   const Schedule& schedule_;
+  FirstException* const exception_;
   std::vector<ChunkState> chunks_;
   std::vector<std::unique_ptr<Execution>> lanes_;  // Of all entries, in order.
 };
@@ -185,7 +212,8 @@ void Schedule::Run(const Threads& threads) {
                             entry.lanes.empty() ? entry.chunks : num_threads_);
   }
   const int64_t members = std::min(num_threads_, most_members);
-  Execution execution(*this);
+  FirstException exception;
+  Execution execution(*this, &exception);
   const auto work = [&](int64_t member) {
     const MatrixRegisters registers;
     execution.Work(member, members);
@@ -195,6 +223,7 @@ void Schedule::Run(const Threads& threads) {
   } else {
     threads.run(members, work);
   }
+  exception.Rethrow();
 }
 
 }  // namespace cudnn_rnn_tf

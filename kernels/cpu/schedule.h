@@ -4,12 +4,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <utility>
 #include <vector>
 
-namespace cudnn_rnn_tf {
+#include "kernels/ceil_div.h"
 
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+namespace cudnn_rnn_tf {
 
 // Runs body(member) for the members in [0, members), at the same time if there
 // are threads for them. It must call body(0) and may leave out others, because
@@ -65,6 +64,8 @@ class Schedule {
   // of all their chunks. The phases must be independent of each other, without
   // repeats or lanes.
   void AddTogether(const std::function<void()>& add);
+  // If the work throws in any thread, throws the first such exception, after
+  // all threads have ended.
   void Run(const Threads& threads);
 
  private:

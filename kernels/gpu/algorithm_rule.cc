@@ -1,7 +1,5 @@
 #include "kernels/gpu/algorithm_rule.h"
 
-#include "kernels/arena.h"
-
 namespace cudnn_rnn_tf {
 
 bool IsForCudnn(const RnnProblem& problem, double cycles) {
@@ -31,14 +29,6 @@ std::vector<RnnAlgorithm> CudnnAlgorithmsFor(const RnnProblem& problem,
     algorithms.push_back(RnnAlgorithm::kPersistStaticSmallH);
   }
   return algorithms;
-}
-
-size_t ReserveSize(size_t bytes, RnnAlgorithm algorithm) {
-  return bytes + static_cast<size_t>(algorithm);
-}
-
-RnnAlgorithm AlgorithmOf(size_t reserve_space) {
-  return static_cast<RnnAlgorithm>(reserve_space % Arena::kAlign);
 }
 
 }  // namespace cudnn_rnn_tf

@@ -1,9 +1,8 @@
-// The rule that says which algorithm runs a network on a GPU. Where it leaves
-// several of cuDNN's, cudnn/measure.h times them.
+// The rule that says which algorithm runs a network on a GPU, if the caller
+// names none. Where it leaves several of cuDNN's, cudnn/measure.h times them.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 
-#include <cstddef>
 #include <vector>
 
 #include "kernels/rnn_backend.h"
@@ -21,14 +20,6 @@ bool IsForCudnn(const RnnProblem& problem, double cycles);
 // which they are measured.
 std::vector<RnnAlgorithm> CudnnAlgorithmsFor(const RnnProblem& problem,
                                              bool allow_tf32);
-
-// The size of a reserve space tells a backward pass what algorithm left it,
-// wherever the tensor has been. `bytes` is what the algorithm needs, a multiple
-// of Arena::kAlign.
-size_t ReserveSize(size_t bytes, RnnAlgorithm algorithm);
-// Returns the algorithm that such a size tells. A caller may have made up a
-// size that tells none.
-RnnAlgorithm AlgorithmOf(size_t reserve_space);
 
 }  // namespace cudnn_rnn_tf
 

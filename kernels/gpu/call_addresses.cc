@@ -1,14 +1,6 @@
 #include "kernels/gpu/call_addresses.h"
 
 namespace cudnn_rnn_tf {
-namespace {
-
-CUdeviceptr Address(const void* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
-}
-
-}  // namespace
-
 CallAddresses AddressesOf(const RnnProblem& problem,
                           const RnnForwardBuffers& buffers) {
   CallAddresses addresses = {};

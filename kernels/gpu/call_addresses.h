@@ -37,6 +37,10 @@ enum CallBuffer {
 // The address is 0 for a buffer that the pass does not use.
 using CallAddresses = std::array<CUdeviceptr, kNumCallBuffers>;
 
+inline CUdeviceptr Address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
 CallAddresses AddressesOf(const RnnProblem& problem,
                           const RnnForwardBuffers& buffers);
 CallAddresses AddressesOf(const RnnProblem& problem,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <string>
 #include <unordered_map>
 
@@ -384,7 +385,13 @@ RnnStatus CapturedGraph::Capture(CUstream stream,
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
       "begin a capture"));
-  const RnnStatus status = enqueue();
+  RnnStatus status;
+  try {
+    status = enqueue();
+  } catch (const std::bad_alloc&) {
+    // The capture must end in any case, since the stream captures again later.
+    status = {RnnStatus::Code::kResourceExhausted, "out of memory"};
+  }
   CUgraph captured = nullptr;
   const CUresult ended = Cuda().cuStreamEndCapture(stream, &captured);
   graph->graph_.reset(captured);

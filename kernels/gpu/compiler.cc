@@ -3,10 +3,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include "kernels/gpu/compiled_code_cache.h"
+#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -21,16 +21,13 @@ RnnStatus NvrtcStatus(nvrtcResult result, const std::string& what) {
 // Names the architecture of the current context's device, such as "sm_90".
 RnnStatus Architecture(std::string* name) {
   CUdevice device;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
   *name = "sm_";
   for (const CUdevice_attribute attribute :
        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR}) {
     int number = 0;
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Gpu().cuda.cuDeviceGetAttribute(&number, attribute, device),
-                   "read a device's attributes"));
+    CRNN_RETURN_IF_ERROR(ReadAttribute(device, attribute, &number));
     *name += std::to_string(number);
   }
   return {};
@@ -63,8 +60,7 @@ std::string KeyOf(const std::string& file,
   return key;
 }
 
-// The files that this process has compiled, by name and options. The object is
-// never destroyed, since threads may run until the process ends.
+// The files that this process has compiled, by name and options.
 struct Libraries {
   using Name = std::pair<std::string, std::vector<std::string>>;
   std::mutex mutex;
@@ -72,8 +68,7 @@ struct Libraries {
   const CompiledCodeCache files = CompiledCodeCache::OfUser();
 
   static Libraries& Instance() {
-    alignas(Libraries) static char storage[sizeof(Libraries)];
-    static Libraries* const libraries = ::new (storage) Libraries;
+    static NeverDestroyed<Libraries> libraries;
     return *libraries;
   }
 };

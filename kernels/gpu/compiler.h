@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/gpu/libraries.h"
+#include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
@@ -19,6 +20,19 @@ struct SourceFile {
 
 // The files under kernels/gpu that the build puts into the library.
 const std::vector<SourceFile>& EmbeddedSources();
+
+// The macros that tell kernels the type of the data and the kind of cell.
+inline const char* TypeMacro(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
+         : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
+                                          : "IS_BFLOAT16";
+}
+inline const char* ModeMacro(RnnMode mode) {
+  return mode == RnnMode::kLstm      ? "IS_LSTM"
+         : mode == RnnMode::kGru     ? "IS_GRU"
+         : mode == RnnMode::kRnnTanh ? "IS_TANH"
+                                     : "IS_RELU";
+}
 
 // Gets the kernel `entry` of the embedded file `file`, compiled with `macros`
 // ("A", "B=1") for the current context's device. Kernels belong to no context

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "kernels/gpu/algorithm_rule.h"
+#include "kernels/gpu/lengths_of_mask.h"
+#include "kernels/gpu/reserve_size.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -15,7 +17,7 @@ constexpr unsigned char kNanByte = 0xFF;
 
 }  // namespace
 
-GpuBackend::GpuBackend(CudnnResources resources, const CudnnOptions& options)
+GpuBackend::GpuBackend(GpuResources resources, const GpuOptions& options)
     : device_(resources.device),
       stream_(resources.stream),
       allow_tf32_(options.allow_tf32),
@@ -57,7 +59,7 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   RnnStatus status = LoadCudaDriver();
   double cycles = 0.0;
   if (status.ok()) {
-    status = persistent::Network::Plan(problem, allow_tf32_, &cycles);
+    status = persistent::Network::EstimateCycles(problem, allow_tf32_, &cycles);
   }
   const auto failure = [&] {
     if (needs_persistent) {
@@ -124,10 +126,10 @@ RnnStatus GpuBackend::Run(Pass pass, const CallAddresses& addresses) {
   return status;
 }
 
-RnnStatus GpuBackend::BufferSizes(const RnnProblem& problem,
-                                  RnnBufferSizes* sizes) {
+RnnStatus GpuBackend::ForwardBufferSizes(const RnnProblem& problem,
+                                         RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Choose(problem, 0));
-  if (!network_) return cudnn_.BufferSizes(problem, sizes);
+  if (!network_) return cudnn_.ForwardBufferSizes(problem, sizes);
   if (problem.is_training) {
     sizes->reserve_space =
         ReserveSize(network_->reserve_size(), RnnAlgorithm::kPersistent);
@@ -182,9 +184,7 @@ RnnStatus GpuBackend::Backward(const RnnProblem& problem,
 
 RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int64_t* lengths) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  const RnnStatus status = persistent::EnqueueLengthsOfMask(
-      stream(), mask.values, static_cast<int>(mask.batch_size),
-      static_cast<int>(mask.max_time), mask.time_major, lengths);
+  const RnnStatus status = EnqueueLengthsOfMask(stream(), mask, lengths);
   if (status.ok()) return {};
   log_(status.message);
   // Without CUDA's compiler, the host reads the mask.

@@ -28,13 +28,13 @@ namespace cudnn_rnn_tf {
 // persistent kernels, and all others are an error.
 class GpuBackend : public RnnBackend {
  public:
-  GpuBackend(CudnnResources resources, const CudnnOptions& options);
+  GpuBackend(GpuResources resources, const GpuOptions& options);
   ~GpuBackend() override;
 
   RnnStatus ReadSequenceLengths(size_t reserve_space, RnnProblem* problem,
                                 RnnLengths* lengths) override;
-  RnnStatus BufferSizes(const RnnProblem& problem,
-                        RnnBufferSizes* sizes) override;
+  RnnStatus ForwardBufferSizes(const RnnProblem& problem,
+                               RnnBufferSizes* sizes) override;
   size_t OutputOffset(const RnnProblem& problem) const override;
   RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
                                 RnnBufferSizes* sizes) override;

@@ -240,6 +240,17 @@ inline cublasComputeType_t ComputeType(RnnDataType dtype, bool allow_tf32) {
 // Converts a driver call's result to a status; `what` completes "CUDA failed
 // to".
 RnnStatus CudaStatus(CUresult result, const char* what);
+
+// Gets the current context's device.
+inline RnnStatus CurrentDevice(CUdevice* device) {
+  return CudaStatus(Gpu().cuda.cuCtxGetDevice(device), "name the device");
+}
+inline RnnStatus ReadAttribute(CUdevice device, CUdevice_attribute attribute,
+                               int* value) {
+  return CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
+                    "read a device's attributes");
+}
+
 // Converts the result of a call of cuBLAS; `what` completes "cuBLAS failed to".
 inline RnnStatus CublasStatus(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};

@@ -70,6 +70,8 @@ class Replay {
   // this replay take, and those of all replays of the process.
   size_t bytes() const { return bytes_; }
   static size_t TotalBytes();
+  // While all replays take this much or more, sessions make no more of them.
+  static constexpr size_t kMaxTotalBytes = size_t{512} << 20;
   // The number of launches of all replays of the process.
   static int64_t TotalLaunches();
 

@@ -5,11 +5,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "kernels/gpu/libraries.h"
+#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 
@@ -19,9 +19,7 @@ template <typename Session>
 class SessionPool {
  public:
   static SessionPool& Instance() {
-    // The pool is never destroyed, since at exit the CUDA context may be gone.
-    alignas(SessionPool) static char storage[sizeof(SessionPool)];
-    static SessionPool* const pool = ::new (storage) SessionPool;
+    static NeverDestroyed<SessionPool> pool;
     return *pool;
   }
 

@@ -51,10 +51,10 @@ RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
 }
 
 RnnStatus CudnnPlan::Create(cudnnHandle_t, const RnnProblem& problem,
-                            const CudnnOptions& options,
+                            RnnAlgorithm algorithm, const GpuOptions&,
                             std::unique_ptr<CudnnPlan>* plan) {
   plan->reset(new CudnnPlan(problem));
-  (*plan)->workspace_size_ = static_cast<size_t>(options.algorithm);
+  (*plan)->workspace_size_ = static_cast<size_t>(algorithm);
   return {};
 }
 
@@ -99,7 +99,7 @@ Choice MeasureChoice(CudnnSession*, CudnnConfiguration*,
 // `has_plan` is true.
 namespace persistent {
 
-RnnStatus Network::Plan(const RnnProblem&, bool, double* cycles) {
+RnnStatus Network::EstimateCycles(const RnnProblem&, bool, double* cycles) {
   *cycles = 0.0;
   if (has_plan) return {};
   return {RnnStatus::Code::kUnimplemented, "no plan"};
@@ -124,12 +124,11 @@ RnnStatus Session::EnqueueReplay(const Network&, Pass, const CallAddresses&,
   return {};
 }
 
-RnnStatus EnqueueLengthsOfMask(CUstream, const void*, int, int, bool,
-                               int64_t*) {
+}  // namespace persistent
+
+RnnStatus EnqueueLengthsOfMask(CUstream, const RnnMask&, int64_t*) {
   return {};
 }
-
-}  // namespace persistent
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
@@ -180,8 +179,8 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-CudnnResources ResourcesOf(int stream) {
-  CudnnResources resources;
+GpuResources ResourcesOf(int stream) {
+  GpuResources resources;
   resources.stream = reinterpret_cast<void*>(uintptr_t{1} + stream);
   resources.is_profiled = [] { return false; };
   resources.memory_limit = [] { return size_t{0}; };
@@ -194,11 +193,11 @@ CudnnResources ResourcesOf(int stream) {
 }
 
 RnnStatus Run(const RnnProblem& problem, int stream, bool replay = false) {
-  CudnnOptions options;
+  GpuOptions options;
   options.replay = replay;
   CudnnBackend backend(ResourcesOf(stream), options);
   RnnBufferSizes sizes;
-  CRNN_RETURN_IF_ERROR(backend.BufferSizes(problem, &sizes));
+  CRNN_RETURN_IF_ERROR(backend.ForwardBufferSizes(problem, &sizes));
   if (problem.is_training && Draw(0, 1) == 1) {
     const size_t reserve_space = sizes.reserve_space;
     CRNN_RETURN_IF_ERROR(
@@ -214,7 +213,7 @@ void CheckFailures(unsigned seed) {
   problem.batch_size = 1 + seed;  // Makes a configuration of its own.
   problem.is_training = Draw(0, 1) == 1;
   // The algorithm resident does not train, so training draws among the others.
-  const int most = kNumCudnnAlgorithms - (problem.is_training ? 2 : 1);
+  const int most = kNumMeasuredAlgorithms - (problem.is_training ? 2 : 1);
   const bool is_pinned = Draw(0, 2) == 0;
   measured = static_cast<RnnAlgorithm>(Draw(1, most));
   if (is_pinned) problem.algorithm = measured;
@@ -282,8 +281,8 @@ void CheckRecurrentDropout() {
     const bool is_refused = problem.is_training ? !has_plan || !may_be_ours
                                                 : !has_plan && is_pinned;
     RnnBufferSizes sizes;
-    RnnStatus status =
-        GpuBackend(ResourcesOf(0), CudnnOptions()).BufferSizes(problem, &sizes);
+    RnnStatus status = GpuBackend(ResourcesOf(0), GpuOptions())
+                           .ForwardBufferSizes(problem, &sizes);
     Check(status.ok() != is_refused, "a forward pass");
     if (!problem.is_training) continue;
     // The number of the algorithm is the rest of the reserve space's size.
@@ -299,7 +298,7 @@ void CheckRecurrentDropout() {
     // A reserve space that another algorithm left is found to be wrong.
     for (const size_t reserve_space : {size_t{256}, expected}) {
       sizes = {};
-      status = GpuBackend(ResourcesOf(0), CudnnOptions())
+      status = GpuBackend(ResourcesOf(0), GpuOptions())
                    .BackwardBufferSizes(problem, reserve_space, &sizes);
       check();
     }

@@ -508,31 +508,29 @@ void CheckNetwork(unsigned seed) {
   being_checked = Describe(drawn);
   layout = std::make_unique<ParamLayout>(drawn.spec);
   std::unique_ptr<CudnnPlan> plan;
-  CudnnOptions options;
-  options.algorithm = static_cast<RnnAlgorithm>(draw(1, 3));
+  const auto algorithm = static_cast<RnnAlgorithm>(draw(1, 3));
   standard_bytes = 10 * draw(10, 100);
   persistent_bytes = standard_bytes * draw(13, 20) / 10;
-  const RnnStatus status = CudnnPlan::Create(nullptr, drawn, options, &plan);
+  const RnnStatus status =
+      CudnnPlan::Create(nullptr, drawn, algorithm, {}, &plan);
   Check(status.ok(), status.message);
   const int64_t first_steps = (drawn.max_time + 1) / 2 * drawn.batch_size;
   const auto is_aligned = [&](int64_t size) {
     return first_steps * size * SizeOf(drawn.dtype) % 256 == 0;
   };
   const bool drops = drawn.spec.dropout > 0 && drawn.spec.num_layers > 1;
-  const bool in_halves = drawn.is_training && !drops &&
-                         !drawn.has_sequence_lengths &&
-                         options.algorithm != RnnAlgorithm::kStandard &&
-                         drawn.spec.num_dirs() == 1 && drawn.max_time >= 100 &&
-                         is_aligned(drawn.spec.input_size) &&
-                         is_aligned(drawn.spec.layer_output_size()) &&
-                         persistent_bytes * 2 > standard_bytes * 3;
+  const bool in_halves =
+      drawn.is_training && !drops && !drawn.has_sequence_lengths &&
+      algorithm != RnnAlgorithm::kStandard && drawn.spec.num_dirs() == 1 &&
+      drawn.max_time >= 100 && is_aligned(drawn.spec.input_size) &&
+      is_aligned(drawn.spec.layer_output_size()) &&
+      persistent_bytes * 2 > standard_bytes * 3;
   Check(plan->parts().size() == (in_halves ? 2 : 1), "number of parts");
-  Check(
-      plan->workspace_size() ==
-          (in_halves ? (drawn.max_time + 1) / 2 : drawn.max_time) *
-              (options.algorithm == RnnAlgorithm::kStandard ? standard_bytes
-                                                            : persistent_bytes),
-      "size of the workspace");
+  Check(plan->workspace_size() ==
+            (in_halves ? (drawn.max_time + 1) / 2 : drawn.max_time) *
+                (algorithm == RnnAlgorithm::kStandard ? standard_bytes
+                                                      : persistent_bytes),
+        "size of the workspace");
   std::vector<char> reserve;
   CheckPass(Pass::kForward, plan.get(), {kInput, kInputH, kInputC},
             {kOutput, kOutputH, kOutputC}, &reserve);

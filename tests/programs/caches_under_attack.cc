@@ -49,7 +49,7 @@ std::string NameOf(int index) {
 Choice RandomChoice(Random* random) {
   Choice choice;
   choice.algorithm =
-      static_cast<RnnAlgorithm>(1 + (*random)() % (kNumCudnnAlgorithms - 1));
+      static_cast<RnnAlgorithm>(1 + (*random)() % (kNumMeasuredAlgorithms - 1));
   choice.source = "measured";
   choice.forward_is_chain = (*random)() % 2 == 0;
   choice.timings = std::string((*random)() % 100, 't') + " ms";
@@ -197,7 +197,7 @@ void ReadDamaged(Random* random) {
     for (int i = 0; i < kNumNames; ++i) {
       if (!Choices::Instance().Find(NameOf(i), &choice)) continue;
       Check(static_cast<int>(choice.algorithm) > 0 &&
-                static_cast<int>(choice.algorithm) < kNumCudnnAlgorithms,
+                static_cast<int>(choice.algorithm) < kNumMeasuredAlgorithms,
             "an algorithm");
       ++found;
     }

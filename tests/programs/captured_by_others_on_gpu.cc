@@ -120,9 +120,9 @@ class Network {
   void Run() {
     RnnBufferSizes sizes;
     {
-      CudnnBackend backend(Resources(), CudnnOptions());
+      CudnnBackend backend(Resources(), GpuOptions());
       RnnForwardBuffers buffers;
-      Check(backend.BufferSizes(problem_, &sizes));
+      Check(backend.ForwardBufferSizes(problem_, &sizes));
       Check(sizes.reserve_space <= kMaxReserveBytes, "a large reserve space");
       FillBoth(&buffers);
       buffers.output_h = Pointer(outputs_[1].first);
@@ -132,7 +132,7 @@ class Network {
       buffers.workspace = workspace.get();
       Check(backend.Forward(problem_, buffers));
     }
-    CudnnBackend backend(Resources(), CudnnOptions());
+    CudnnBackend backend(Resources(), GpuOptions());
     RnnBackwardBuffers buffers;
     Check(backend.BackwardBufferSizes(problem_, sizes.reserve_space, &sizes));
     FillBoth(&buffers);
@@ -209,8 +209,8 @@ class Network {
     buffers->reserve_space = Pointer(reserve_space_);
   }
 
-  CudnnResources Resources() const {
-    CudnnResources resources;
+  GpuResources Resources() const {
+    GpuResources resources;
     resources.stream = stream_;
     resources.allocate = [this](size_t bytes) { return memory_.Lend(bytes); };
     resources.is_profiled = [] { return false; };

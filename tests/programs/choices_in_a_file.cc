@@ -32,7 +32,7 @@ std::vector<Choice> RandomChoices(unsigned seed) {
     // The first value is kAuto, which is not an algorithm but asks for a
     // choice.
     choice.algorithm =
-        static_cast<RnnAlgorithm>(1 + random() % (kNumCudnnAlgorithms - 1));
+        static_cast<RnnAlgorithm>(1 + random() % (kNumMeasuredAlgorithms - 1));
     choice.source = random() % 4 == 0 ? "rule" : "measured";
     choice.forward_is_chain = random() % 2 == 0;
     choice.backward_is_chain = random() % 2 == 0;

@@ -41,7 +41,7 @@ struct Session {
     RnnProblem problem;
     problem.max_time = time;
     CudnnConfiguration* const configuration =
-        session.Configuration(problem, CudnnOptions());
+        session.Configuration(problem, GpuOptions());
     std::unique_ptr<PlannedPasses>& runs = configuration->passes[1];
     if (runs == nullptr) runs = std::make_unique<PlannedPasses>();
     std::unique_ptr<Replay>& replay = runs->forward.replay;

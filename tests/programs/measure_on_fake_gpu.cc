@@ -55,7 +55,7 @@ struct FakeAlgorithm {
   bool is_there;
   FakePass passes[2];
 };
-std::array<FakeAlgorithm, kNumCudnnAlgorithms> algorithms;
+std::array<FakeAlgorithm, kNumMeasuredAlgorithms> algorithms;
 
 struct FakeNode {
   size_t index;  // Its place in its graph.
@@ -79,13 +79,13 @@ RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
 }
 
 RnnStatus CudnnPlan::Create(cudnnHandle_t, const RnnProblem& problem,
-                            const CudnnOptions& options,
+                            RnnAlgorithm algorithm, const GpuOptions&,
                             std::unique_ptr<CudnnPlan>* plan) {
-  if (!algorithms[static_cast<int>(options.algorithm)].is_there) {
+  if (!algorithms[static_cast<int>(algorithm)].is_there) {
     return {RnnStatus::Code::kUnimplemented, "no such algorithm"};
   }
   plan->reset(new CudnnPlan(problem));
-  (*plan)->workspace_size_ = static_cast<size_t>(options.algorithm);
+  (*plan)->workspace_size_ = static_cast<size_t>(algorithm);
   return {};
 }
 
@@ -180,7 +180,7 @@ constexpr float kTolerated = 1.1f;
 
 struct Drawn {
   RnnProblem problem;
-  CudnnOptions options;
+  GpuOptions options;
   std::vector<RnnAlgorithm> asked;
 
   int num_passes() const { return problem.is_training ? 2 : 1; }
@@ -198,7 +198,7 @@ Drawn Draw(std::mt19937* random) {
   drawn.options.replay = !chance(4);
   // Some of the other algorithms are added, in any order.
   drawn.asked = {RnnAlgorithm::kStandard};
-  for (int i = 2; i < kNumCudnnAlgorithms; ++i) {
+  for (int i = 2; i < kNumMeasuredAlgorithms; ++i) {
     if (!chance(3)) drawn.asked.push_back(static_cast<RnnAlgorithm>(i));
   }
   if (chance(3)) drawn.asked.resize(1);
@@ -351,7 +351,7 @@ void CheckChoice(unsigned seed) {
 
     // Only the chosen algorithm is kept, with replays of the chosen kind.
     const int chosen = static_cast<int>(choice.algorithm);
-    for (int i = 0; is_measured && i < kNumCudnnAlgorithms; ++i) {
+    for (int i = 0; is_measured && i < kNumMeasuredAlgorithms; ++i) {
       Check((configuration->passes[i] != nullptr) == (i == chosen),
             "other passes are kept");
     }

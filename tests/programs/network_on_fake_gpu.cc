@@ -203,7 +203,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   static std::string message;
   double cycles;
   persistent::Network network;
-  RnnStatus status = persistent::Network::Plan(problem, allows_tf32, &cycles);
+  RnnStatus status =
+      persistent::Network::EstimateCycles(problem, allows_tf32, &cycles);
   message = status.message;
   if (!status.ok()) return message.c_str();
   const auto check = [](const RnnStatus& done) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <random>
 #include <thread>
 #include <vector>
@@ -111,6 +112,39 @@ void CheckSchedule(std::mt19937* random, int64_t threads, int64_t started) {
   around.CheckAll();
 }
 
+// Exceptions of any thread arrive at the caller, when no other thread works.
+void CheckException(std::mt19937* random, int64_t threads, int64_t started) {
+  const int64_t phases = 30, chunks = 1 + (*random)() % 8;
+  const int64_t failing = (*random)() % phases,
+                chunk_failing = (*random)() % chunks;
+  std::atomic<int> working{0};
+  std::atomic<int64_t> later{0};
+  const auto body = [&](int64_t phase, int64_t chunk) {
+    ++working;
+    if (phase > failing) ++later;
+    std::this_thread::yield();
+    --working;
+    if (phase == failing && chunk == chunk_failing) throw std::bad_alloc();
+  };
+  Schedule schedule(threads);
+  std::vector<Schedule> lanes;
+  for (int lane = 0; lane < 2; ++lane) {
+    lanes.emplace_back(threads);
+    if (lane == 0) lanes.back().Add(phases, chunks, body);
+    lanes.back().Add(3, 2, [](int64_t, int64_t) {});
+  }
+  schedule.AddLanes(std::move(lanes));
+  bool is_caught = false;
+  try {
+    schedule.Run(StartThreads(threads, started));
+  } catch (const std::bad_alloc&) {
+    is_caught = true;
+  }
+  Check(is_caught, "an exception is lost", failing);
+  Check(working == 0, "a thread still works", working);
+  Check(later == 0, "work after an exception", later);
+}
+
 // Every row must be in exactly one strand, at the place that the strand says.
 void CheckStrands(std::mt19937* random) {
   const int64_t batch = (*random)() % 100 + 1, time = (*random)() % 9 + 1;
@@ -175,7 +209,10 @@ int main() {
   std::mt19937 random(7);
   for (int64_t threads : {1, 2, 3, 7, 16}) {
     for (int64_t started : {int64_t{1}, int64_t{2}, threads}) {
-      for (int i = 0; i < 20; ++i) CheckSchedule(&random, threads, started);
+      for (int i = 0; i < 20; ++i) {
+        CheckSchedule(&random, threads, started);
+        CheckException(&random, threads, started);
+      }
     }
   }
   for (int i = 0; i < 300; ++i) CheckStrands(&random);

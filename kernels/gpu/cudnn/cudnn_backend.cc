@@ -5,6 +5,7 @@
 
 #include "kernels/arena.h"
 #include "kernels/gpu/algorithm_rule.h"
+#include "kernels/gpu/reserve_size.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -12,10 +13,6 @@ namespace {
 size_t ReserveBytes(const CudnnPlan& plan, RnnAlgorithm algorithm) {
   return ReserveSize(CallBufferSizes(plan, Pass::kForward)[kReserveSpace],
                      algorithm);
-}
-
-CUdeviceptr Address(const void* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
 // Mixes two 64-bit seeds into one: each is added and then goes through the
@@ -52,11 +49,10 @@ struct WorkspaceLayout {
 
 }  // namespace
 
-CudnnBackend::CudnnBackend(CudnnResources resources,
-                           const CudnnOptions& options)
+CudnnBackend::CudnnBackend(GpuResources resources, const GpuOptions& options)
     : resources_(std::move(resources)), options_(options) {
   // If there is no driver, the first call returns that error.
-  if (LoadCudaDriver().ok()) apart_.emplace();
+  if (LoadCudaDriver().ok()) relaxed_capture_.emplace();
 }
 
 CudnnBackend::~CudnnBackend() {
@@ -145,8 +141,8 @@ size_t CudnnBackend::WorkspaceBytes(Pass pass) const {
   return arena.used();
 }
 
-RnnStatus CudnnBackend::BufferSizes(const RnnProblem& problem,
-                                    RnnBufferSizes* sizes) {
+RnnStatus CudnnBackend::ForwardBufferSizes(const RnnProblem& problem,
+                                           RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Configure(problem));
   Decide();
   Choice& choice = configuration_->choice;

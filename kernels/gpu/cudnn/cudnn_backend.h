@@ -1,39 +1,24 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CUDNN_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_CUDNN_BACKEND_H_
 
-#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "kernels/gpu/cudnn/measure.h"
+#include "kernels/gpu/gpu_options.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
-
-// The resources that a call uses of its device, whose context must be current.
-struct CudnnResources {
-  int device = 0;
-  void* stream = nullptr;
-  // Tells whether a profiler is active. No graphs are made while it is: CUPTI
-  // breaks them, and they may crash when it stops.
-  std::function<bool()> is_profiled;
-  AllocateMemory allocate;
-  // Returns the bytes that `allocate` has in all, or 0 if that is not known.
-  std::function<size_t()> memory_limit;
-  // Writes a line to TensorFlow's log at verbosity 1.
-  std::function<void(const std::string&)> log;
-};
 
 // Runs a network with cuDNN, or with this package's kernel `resident`, in one
 // stream of one GPU. Used by one thread.
 class CudnnBackend : public RnnBackend {
  public:
-  CudnnBackend(CudnnResources resources, const CudnnOptions& options);
+  CudnnBackend(GpuResources resources, const GpuOptions& options);
   ~CudnnBackend() override;
 
-  RnnStatus BufferSizes(const RnnProblem& problem,
-                        RnnBufferSizes* sizes) override;
+  RnnStatus ForwardBufferSizes(const RnnProblem& problem,
+                               RnnBufferSizes* sizes) override;
   size_t OutputOffset(const RnnProblem& problem) const override;
   RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
                                 RnnBufferSizes* sizes) override;
@@ -72,10 +57,10 @@ class CudnnBackend : public RnnBackend {
 
   CUstream stream() const { return static_cast<CUstream>(resources_.stream); }
 
-  const CudnnResources resources_;
-  const CudnnOptions options_;
+  const GpuResources resources_;
+  const GpuOptions options_;
   // These two live as long as the call. A pool lends the session.
-  std::optional<RelaxedCaptureMode> apart_;
+  std::optional<RelaxedCaptureMode> relaxed_capture_;
   std::unique_ptr<CudnnSession> session_;
   // These are known once the sizes were asked for. The first is true while
   // someone else is capturing our stream.

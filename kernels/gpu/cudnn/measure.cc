@@ -260,7 +260,7 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
   }
   const Clock::time_point deadline = Clock::now() + kBudget;
   Choice choice;
-  std::array<Times, kNumCudnnAlgorithms> times;
+  std::array<Times, kNumMeasuredAlgorithms> times;
   Times* best = &times[static_cast<int>(choice.algorithm)];
   const bool replays = configuration->options.replay && Gpu().has_graphs;
   for (const auto& [algorithm, passes] : candidates) {
@@ -292,13 +292,13 @@ Choice MeasureChoice(CudnnSession* session, CudnnConfiguration* configuration,
               allocate, best);
     choice.forward_is_chain = best->forward.is_chain;
     choice.backward_is_chain = best->backward.is_chain;
-    for (int i = 0; i < kNumCudnnAlgorithms; ++i) {
+    for (int i = 0; i < kNumMeasuredAlgorithms; ++i) {
       if (times[i].sum() < kNever) {
         AppendTimes(kRnnAlgorithmNames[i], times[i], &choice.timings);
       }
     }
   }
-  for (int i = 0; i < kNumCudnnAlgorithms; ++i) {
+  for (int i = 0; i < kNumMeasuredAlgorithms; ++i) {
     std::unique_ptr<PlannedPasses>& passes = configuration->passes[i];
     if (i != static_cast<int>(choice.algorithm)) passes.reset();
     if (passes == nullptr) continue;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/arena.h"
+#include "kernels/ceil_div.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -111,7 +112,7 @@ constexpr double kWorthHalving = 1.5;
 // Returns the number of steps of all of `count` parts but the last, which may
 // have fewer.
 int64_t StepsOfPart(int64_t max_time, int64_t count) {
-  return (max_time + count - 1) / count;
+  return CeilDiv(max_time, count);
 }
 
 // Returns "cudnnRNNForward" for "Gpu().cudnn.cudnnRNNForward(…)".
@@ -176,10 +177,10 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
 }
 
 RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
-                            const CudnnOptions& options,
+                            RnnAlgorithm algorithm, const GpuOptions& options,
                             std::unique_ptr<CudnnPlan>* plan) {
   std::unique_ptr<CudnnPlan> built(new CudnnPlan(problem));
-  CRNN_RETURN_IF_ERROR(built->Build(handle, options));
+  CRNN_RETURN_IF_ERROR(built->Build(handle, algorithm, options));
   *plan = std::move(built);
   return {};
 }
@@ -327,7 +328,8 @@ RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t handle, void* states) {
   return {};
 }
 
-RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
+RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
+                           const GpuOptions& options) {
   const RnnSpec& spec = problem_.spec;
   const int64_t largest = std::numeric_limits<int32_t>::max();
   for (const int64_t size :
@@ -363,12 +365,11 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
                                    dropout_.get(), handle, 0.0f, nullptr, 0, 0),
                                problem_);
   }
-  CRNN_RETURN_IF_ERROR(
-      DescribeNetwork(options.algorithm, options.allow_tf32, &rnn_));
+  CRNN_RETURN_IF_ERROR(DescribeNetwork(algorithm, options.allow_tf32, &rnn_));
   CRNN_RETURN_IF_ERROR(DescribeStates(&h_, spec.output_size()));
   CRNN_RETURN_IF_ERROR(DescribeStates(&c_, spec.num_units));
   CRNN_RETURN_IF_ERROR(DivideTime(handle, 1));
-  if (MayRunInHalves(options.algorithm)) {
+  if (MayRunInHalves(algorithm)) {
     RnnDescriptor standard;
     size_t workspace, reserve;
     CRNN_RETURN_IF_ERROR(DescribeNetwork(RnnAlgorithm::kStandard,
@@ -379,7 +380,7 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, const CudnnOptions& options) {
       CRNN_RETURN_IF_ERROR(DivideTime(handle, 2));
     }
   }
-  if (options.algorithm == RnnAlgorithm::kResident) {
+  if (algorithm == RnnAlgorithm::kResident) {
     // The resident network takes the parameters as they are, and asks for a
     // workspace of its own.
     weight_space_size_ = ParamLayout(spec).size() * SizeOf(problem_.dtype);

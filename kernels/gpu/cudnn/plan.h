@@ -8,26 +8,11 @@
 #include <vector>
 
 #include "kernels/gpu/descriptors.h"
+#include "kernels/gpu/gpu_options.h"
 #include "kernels/gpu/resident/network.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
-
-// Besides the problem, these decide how cuDNN computes.
-struct CudnnOptions {
-  // The algorithm that a plan runs. The one in the problem may leave the choice
-  // open.
-  RnnAlgorithm algorithm = RnnAlgorithm::kStandard;
-  bool allow_tf32 = true;
-  // The algorithm is chosen by rule, not by measuring.
-  bool deterministic = false;
-  // Passes may be replayed as CUDA graphs.
-  bool replay = true;
-  // For tests: parameters are copied as if cuDNN's layout were another one.
-  bool force_repack = false;
-  // For tests: the memory that a pass writes to is filled with NaN first.
-  bool poison_scratch = false;
-};
 
 // A piece of the parameters, with its offsets in the opaque buffer and in
 // cuDNN's buffer, in bytes.
@@ -64,7 +49,7 @@ inline constexpr size_t kMaxCudnnParts = 2;
 class CudnnPlan {
  public:
   static RnnStatus Create(cudnnHandle_t handle, const RnnProblem& problem,
-                          const CudnnOptions& options,
+                          RnnAlgorithm algorithm, const GpuOptions& options,
                           std::unique_ptr<CudnnPlan>* plan);
 
   // Describes the data anew, for a problem with sequence lengths.
@@ -100,7 +85,8 @@ class CudnnPlan {
 
  private:
   explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
-  RnnStatus Build(cudnnHandle_t handle, const CudnnOptions& options);
+  RnnStatus Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
+                  const GpuOptions& options);
   RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
                             RnnDescriptor* descriptor);
   // Sequences are full if `lengths` is null.

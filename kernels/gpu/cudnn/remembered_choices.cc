@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <new>
 #include <sstream>
 
 #include "kernels/gpu/replace_file.h"
@@ -46,7 +45,7 @@ bool ParseLine(const std::string& line, std::string* configuration,
       choice->timings.find('\t') != std::string::npos ||
       !ParseRnnAlgorithm(algorithm, &choice->algorithm) ||
       choice->algorithm == RnnAlgorithm::kAuto ||
-      static_cast<int>(choice->algorithm) >= kNumCudnnAlgorithms ||
+      static_cast<int>(choice->algorithm) >= kNumMeasuredAlgorithms ||
       !ParseIsChain(forward, &choice->forward_is_chain) ||
       !ParseIsChain(backward, &choice->backward_is_chain)) {
     return false;
@@ -64,10 +63,7 @@ std::string Choice::Text() const {
 }
 
 Choices& Choices::Instance() {
-  // The object is never destroyed, since threads may run until the process
-  // ends.
-  alignas(Choices) static char storage[sizeof(Choices)];
-  static Choices* const choices = ::new (storage) Choices;
+  static NeverDestroyed<Choices> choices;
   return *choices;
 }
 

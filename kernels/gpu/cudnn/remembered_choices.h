@@ -9,8 +9,8 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
+#include "kernels/never_destroyed.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -58,6 +58,8 @@ class Choices {
   std::string Text();
 
  private:
+  friend class NeverDestroyed<Choices>;
+
   struct Entry {
     int uses = 0;
     State state = State::kUndecided;

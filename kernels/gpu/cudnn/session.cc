@@ -1,7 +1,6 @@
 #include "kernels/gpu/cudnn/session.h"
 
 #include <algorithm>
-#include <cstring>
 #include <initializer_list>
 #include <iterator>
 
@@ -13,9 +12,8 @@ namespace {
 // Every new shape makes a new configuration. Apart from its replays, it is a
 // few descriptors in host memory.
 constexpr size_t kMaxConfigurations = 256;
-// All replays of the process take at most kMaxReplayBytes, except that each
-// session may have kOwnReplayBytes in any case.
-constexpr size_t kMaxReplayBytes = size_t{512} << 20;
+// Each session may have replays of this size even if all replays of the process
+// take too much memory.
 constexpr size_t kOwnReplayBytes = size_t{64} << 20;
 // A configuration has fallen out of use when kIntervalsUnused times the mean
 // interval between its uses has gone by without one. Intervals are counted in
@@ -26,7 +24,7 @@ constexpr int64_t kMinInterval = 8;
 constexpr int64_t kAssumedInterval = 64;
 constexpr size_t kKeptPart = 64;
 
-std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
+std::string KeyOf(const RnnProblem& problem, const GpuOptions& options) {
   std::string key = KeyOf(problem);
   key.push_back(
       static_cast<char>(options.allow_tf32 | options.force_repack << 1 |
@@ -38,7 +36,7 @@ std::string KeyOf(const RnnProblem& problem, const CudnnOptions& options) {
 // rounded up to a power of two, since a step of one such configuration costs
 // about what a step of another does.
 std::string NameOf(const std::string& gpu, RnnProblem problem,
-                   const CudnnOptions& options) {
+                   const GpuOptions& options) {
   int64_t rounded = 1;
   while (rounded < problem.max_time) rounded *= 2;
   problem.max_time = rounded;
@@ -98,8 +96,7 @@ RnnStatus CudnnSession::Open(CUstream stream,
                              none);
   handles_ = {handle_.get(), stream, /*blas=*/nullptr};
   CUdevice device;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
   char name[256] = "";
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuDeviceGetName(name, sizeof(name), device),
@@ -177,7 +174,7 @@ RnnStatus CudnnSession::CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
 }
 
 CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
-                                                const CudnnOptions& options) {
+                                                const GpuOptions& options) {
   const std::string key = KeyOf(problem, options);
   const auto found = index_.find(key);
   ++uses_;
@@ -221,10 +218,9 @@ RnnStatus CudnnSession::Passes(CudnnConfiguration* configuration,
       configuration->passes[static_cast<int>(algorithm)];
   if (held == nullptr) {
     auto made = std::make_unique<PlannedPasses>();
-    CudnnOptions options = configuration->options;
-    options.algorithm = algorithm;
-    CRNN_RETURN_IF_ERROR(CudnnPlan::Create(
-        handle_.get(), configuration->problem, options, &made->plan));
+    CRNN_RETURN_IF_ERROR(
+        CudnnPlan::Create(handle_.get(), configuration->problem, algorithm,
+                          configuration->options, &made->plan));
     if (made->plan->resident() != nullptr) CRNN_RETURN_IF_ERROR(MakeBlas());
     held = std::move(made);
   }
@@ -240,13 +236,13 @@ RnnStatus CudnnSession::MakeBlas() {
 }
 
 bool CudnnSession::MakeRoomForReplay() {
-  if (Replay::TotalBytes() < kMaxReplayBytes) return true;
+  if (Replay::TotalBytes() < Replay::kMaxTotalBytes) return true;
   size_t own = 0;
   for (const auto& [key, configuration] : configurations_) {
     if (HasFallenOutOfUse(*configuration, uses_)) configuration->DropReplays();
     own += configuration->ReplayBytes();
   }
-  return Replay::TotalBytes() < kMaxReplayBytes || own < kOwnReplayBytes;
+  return Replay::TotalBytes() < Replay::kMaxTotalBytes || own < kOwnReplayBytes;
 }
 
 void ReturnSession(int device, CUstream stream,

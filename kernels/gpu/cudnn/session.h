@@ -30,7 +30,7 @@ struct PlannedPasses {
 // A problem with its choice and its plans.
 struct CudnnConfiguration {
   RnnProblem problem;
-  CudnnOptions options;
+  GpuOptions options;
   Choice choice;
   bool decided = false;
   // How many choices had been given up when this one was decided.
@@ -38,7 +38,7 @@ struct CudnnConfiguration {
   // The configuration's name among the choices.
   std::string name;
   // One for each algorithm, made when it is first needed.
-  std::array<std::unique_ptr<PlannedPasses>, kNumCudnnAlgorithms> passes;
+  std::array<std::unique_ptr<PlannedPasses>, kNumMeasuredAlgorithms> passes;
   // The number of the configuration's uses, and its first and last use, which
   // are counted among the uses of all configurations of the session.
   int64_t uses = 0, first_use = 0, last_use = 0;
@@ -74,7 +74,7 @@ class CudnnSession {
 
   // The result is valid until the next call.
   CudnnConfiguration* Configuration(const RnnProblem& problem,
-                                    const CudnnOptions& options);
+                                    const GpuOptions& options);
   RnnStatus Passes(CudnnConfiguration* configuration, RnnAlgorithm algorithm,
                    PlannedPasses** passes);
   // Tells whether one more pass may be captured. If all replays of the process

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/ceil_div.h"
 #include "kernels/gpu/ptx.h"
 
 namespace cudnn_rnn_tf {
@@ -123,7 +124,7 @@ RnnStatus EnqueueTranspose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
   uint32_t inner32 = static_cast<uint32_t>(inner);
   uint32_t items = static_cast<uint32_t>(items_in_row);
   void* arguments[] = {&from, &to, &outer32, &inner32, &items};
-  const int64_t blocks = (outer * inner + kRowsPerBlock - 1) / kRowsPerBlock;
+  const int64_t blocks = CeilDiv(outer * inner, kRowsPerBlock);
   return CudaStatus(
       Gpu().cuda.cuLaunchKernel(
           reinterpret_cast<CUfunction>(kernels[chosen]),

@@ -179,25 +179,3 @@ extern "C" __global__ void add_parts(Index count, int num_parts,
     to[i] = FromFloat(sum);
   }
 }
-
-// Computes the lengths of sequences, [batch], from a mask: bool [batch, steps]
-// or [steps, batch], as the strides of `all` say. The length is -1 if a
-// sequence's true values are not all at its beginning. A warp has one sequence.
-extern "C" __global__ void lengths_of_mask(Sequences all,
-                                           const unsigned char* mask,
-                                           long long* lengths) {
-  const int b = static_cast<int>(FirstIndex() / 32), lane = threadIdx.x % 32;
-  if (b >= all.batch) return;
-  int count = 0, end = 0;
-  for (int time = lane; time < all.steps; time += 32) {
-    if (mask[RowOfTime(all, time, b)]) {
-      ++count;
-      end = time + 1;
-    }
-  }
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    count += __shfl_xor_sync(~0u, count, lanes);
-    end = max(end, __shfl_xor_sync(~0u, end, lanes));
-  }
-  if (lane == 0) lengths[b] = count == end ? count : -1;
-}

@@ -4,6 +4,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "kernels/ceil_div.h"
+
 namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
@@ -20,8 +22,6 @@ constexpr int kLeastTeam = 8;
 // way.
 constexpr int kMostChunks = 4;
 
-int DivideUp(int a, int b) { return (a + b - 1) / b; }
-
 int RegistersOfThread(int warps) {
   return std::min(kMaxThreadRegisters, kRegisters / (warps * 32) / 8 * 8);
 }
@@ -36,8 +36,8 @@ int TeamsAtOnce(const GpuLimits& gpu, const Shape& shape) {
   return std::max(1, usable / shape.team);
 }
 
-// The properties of a shape in one pass.
-struct Pass {
+// What a pass of a shape costs.
+struct PassCost {
   int tiles, pairs;  // A warp's share.
   int useful_warps;  // The warps that have tiles.
   // The registers of a thread besides those for weights, about as compilers
@@ -47,7 +47,7 @@ struct Pass {
 };
 
 int Rounds(const Shape& shape) {
-  return DivideUp(shape.block_units * shape.rows(), 32 * shape.warps);
+  return CeilDiv(shape.block_units * shape.rows(), 32 * shape.warps);
 }
 
 // The number of a thread's sums, each of which takes a register.
@@ -57,20 +57,20 @@ int Sums(const Shape& shape, int tiles) {
 
 double ClusterWait(int step_bytes) { return 400.0 + 0.1 * step_bytes; }
 
-Pass ForwardPass(const Shape& shape) {
+PassCost ForwardCost(const Shape& shape) {
   const int tiles = shape.forward_warp_tiles();
   const int of_below = shape.is_stack ? 9 * shape.forward_thread_chunks() : 0;
   return {tiles, shape.forward_warp_pairs(),
-          DivideUp(shape.forward_tiles(), tiles) * shape.splits,
+          CeilDiv(shape.forward_tiles(), tiles) * shape.splits,
           44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape) + of_below,
           shape.is_cluster ? ClusterWait(shape.forward_step_bytes())
                            : 2000.0 + 0.04 * shape.forward_step_bytes()};
 }
 
-Pass BackwardPass(const Shape& shape) {
+PassCost BackwardCost(const Shape& shape) {
   const int tiles = shape.backward_warp_tiles();
   return {tiles, shape.backward_pairs(),
-          DivideUp(shape.backward_groups(), shape.backward_warp_groups()),
+          CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
           48 + Sums(shape, tiles) + 28 * Rounds(shape),
           shape.is_cluster ? ClusterWait(shape.backward_step_bytes())
                            : 1850.0 + 0.12 * shape.backward_step_bytes()};
@@ -78,29 +78,29 @@ Pass BackwardPass(const Shape& shape) {
 
 // Estimates the cycles of a step of the whole batch.
 double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
-              const Pass& pass, int shared_bytes) {
-  const double products = DivideUp(shape.warps, 4) * 2.0 * pass.pairs *
-                          pass.tiles * shape.row_tiles;
+              const PassCost& cost, int shared_bytes) {
+  const double products =
+      CeilDiv(shape.warps, 4) * 2.0 * cost.pairs * cost.tiles * shape.row_tiles;
   const double shared_reads =
       4.0 * shape.warps *
-      (pass.pairs * shape.row_tiles +
-       (pass.pairs - shape.resident_pairs) * pass.tiles * 2);
+      (cost.pairs * shape.row_tiles +
+       (cost.pairs - shape.resident_pairs) * cost.tiles * 2);
   // The stages of a stack check whether each number of their inputs is there.
   const double looks = shape.is_stack ? 300.0 * Rounds(shape) - 150.0 : 0.0;
   // Blocks that share a multiprocessor wait at the same time, but work one
   // after the other.
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
-                      120.0 * DivideUp(shape.warps, 4) + 8.0 * products +
+                      120.0 * CeilDiv(shape.warps, 4) + 8.0 * products +
                       shared_reads + looks;
   const int registers =
-      DivideUp(pass.registers + 8 * pass.tiles * shape.resident_pairs, 8) * 8;
+      CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(kRegisters / (32 * shape.warps * registers),
                             gpu.shared_bytes / (shared_bytes + kReservedBytes));
-  const int teams = DivideUp(layer.batch_size, shape.rows()) * layer.num_dirs *
+  const int teams = CeilDiv(layer.batch_size, shape.rows()) * layer.num_dirs *
                     shape.Stages(layer.num_layers);
-  const int turns = DivideUp(teams, TeamsAtOnce(gpu, shape));
+  const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
-  return DivideUp(turns, together) * (pass.wait + together * work);
+  return CeilDiv(turns, together) * (cost.wait + together * work);
 }
 
 std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
@@ -134,10 +134,10 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
           shape.is_stack = layer.num_layers > 1;
           const int chunk_units = shape.chunk_units();
           shape.block_units =
-              DivideUp(DivideUp(shape.units, team), chunk_units) * chunk_units;
+              CeilDiv(CeilDiv(shape.units, team), chunk_units) * chunk_units;
           if (!is_cluster) {
             // The team has no blocks that would be without units.
-            shape.team = DivideUp(shape.units, shape.block_units);
+            shape.team = CeilDiv(shape.units, shape.block_units);
             if (shape.team < kLeastTeam || shape.team > gpu.multiprocessors) {
               continue;
             }
@@ -145,24 +145,24 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
           if (shape.is_stack &&
               (!is_cluster || shape.units % chunk_units != 0 ||
                shape.forward_thread_chunks() > kMostChunks ||
-               DivideUp(layer.batch_size, shape.rows()) *
+               CeilDiv(layer.batch_size, shape.rows()) *
                        shape.Stages(layer.num_layers) >
                    TeamsAtOnce(gpu, shape))) {
             continue;
           }
-          const Pass pass =
-              is_backward ? BackwardPass(shape) : ForwardPass(shape);
-          const int room = RegistersOfThread(warps) - pass.registers;
-          if (room < 0 || pass.useful_warps < warps || warps % splits != 0 ||
+          const PassCost cost =
+              is_backward ? BackwardCost(shape) : ForwardCost(shape);
+          const int room = RegistersOfThread(warps) - cost.registers;
+          if (room < 0 || cost.useful_warps < warps || warps % splits != 0 ||
               (is_backward && splits > 1)) {
             continue;
           }
-          shape.resident_pairs = std::min(room / (8 * pass.tiles), pass.pairs);
+          shape.resident_pairs = std::min(room / (8 * cost.tiles), cost.pairs);
           const int shared_bytes = is_backward ? shape.backward_shared_bytes()
                                                : shape.forward_shared_bytes();
           if (shared_bytes > gpu.shared_bytes) continue;
           divisions.push_back(
-              {shape, Cycles(layer, gpu, shape, pass, shared_bytes)});
+              {shape, Cycles(layer, gpu, shape, cost, shared_bytes)});
         }
       }
     }

@@ -1,4 +1,4 @@
-// Compiles and launches the persistent kernels and the small ones around them.
+// Compiles and launches the persistent kernels.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_KERNEL_H_
 
@@ -21,7 +21,7 @@ namespace persistent {
 RnnStatus CheckDevice();
 
 // These properties decide which persistent kernel runs.
-struct KernelChoice {
+struct KernelRequest {
   RnnMode rnn_mode;
   RnnDataType dtype;
   bool is_backward;
@@ -38,21 +38,21 @@ class Kernel {
  public:
   // Finds the ways to divide the layer on the current context's device. It is
   // an error if there is none. Compiles nothing.
-  static RnnStatus Divide(const KernelChoice& choice,
+  static RnnStatus Divide(const KernelRequest& request,
                           std::vector<Division>* divisions);
   // Estimates the cycles that a step takes, for the whole batch and in a stack
   // for all layers. The status says why if the kernel cannot be had. Compiles
   // nothing.
-  static RnnStatus Plan(const KernelChoice& choice, double* cycles);
+  static RnnStatus EstimateCycles(const KernelRequest& request, double* cycles);
   // Gets the kernel, and compiles it unless that was done before. A failure is
   // remembered.
-  static RnnStatus Get(const KernelChoice& choice, Kernel* kernel);
-  // Gets the kernels of both choices, which are compiled at the same time, and
-  // sets `kernel` to that of `choice`. Fails if either fails.
-  static RnnStatus GetBoth(const KernelChoice& choice,
-                           const KernelChoice& other, Kernel* kernel);
+  static RnnStatus Get(const KernelRequest& request, Kernel* kernel);
+  // Gets the kernels of both requests, which are compiled at the same time, and
+  // sets `kernel` to that of `request`. Fails if either fails.
+  static RnnStatus GetBoth(const KernelRequest& request,
+                           const KernelRequest& other, Kernel* kernel);
   // Compiles a kernel for a shape that need not be the one that Get chooses.
-  static RnnStatus Compile(const KernelChoice& choice, const Shape& shape,
+  static RnnStatus Compile(const KernelRequest& request, const Shape& shape,
                            Kernel* kernel);
 
   const Shape& shape() const { return shape_; }
@@ -90,50 +90,6 @@ class Kernel {
   bool is_backward_ = false;
   int teams_at_once_ = 0;
 };
-
-// The small kernels, which auxiliary.cu describes. Counts are in numbers, not
-// bytes.
-class Auxiliary {
- public:
-  static RnnStatus Get(RnnDataType dtype, Auxiliary* kernels);
-
-  RnnStatus StoreLengths(CUstream stream, const int32_t* lengths, int count,
-                         int64_t* to) const;
-  // `to` is in device memory, as is the seed that ApplyDropout takes.
-  RnnStatus StoreSeed(CUstream stream, const uint64_t seed[2],
-                      uint64_t* to) const;
-  RnnStatus OrderSequences(CUstream stream, const int64_t* given, int batch,
-                           int steps, int* lengths, int* order) const;
-  RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
-                         int64_t count, int width, int layer,
-                         const uint64_t* seed, float rate, void* values) const;
-  RnnStatus SpreadInputs(CUstream stream, int64_t count, int units, int gates,
-                         int slots, const void* inputs, void* to) const;
-  RnnStatus GatherInputs(CUstream stream, int64_t count, int units, int gates,
-                         int slots, const void* of_forward,
-                         const void* of_backward, void* to) const;
-  RnnStatus CopyWithoutPadding(CUstream stream, const Sequences& sequences,
-                               int64_t count, int width, const void* from,
-                               void* to) const;
-  RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
-                           int64_t rows, int width, int64_t pitch,
-                           const void* from, void* to) const;
-  RnnStatus SumBiases(CUstream stream, const float* sums, int rows, int units,
-                      int gates, int slots, int recurrent_slot,
-                      void* input_bias, void* recurrent_bias) const;
-  RnnStatus AddParts(CUstream stream, int64_t count, int num_parts,
-                     const float* parts, void* to) const;
-
- private:
-  CUkernel lengths_, seed_, order_, dropout_, spread_, gather_, copy_,
-      transpose_, biases_, parts_;
-};
-
-// Enqueues the computation of lengths, [batch], from a mask, bool [batch,
-// steps] or, time-major, [steps, batch]. The length is -1 for a sequence whose
-// true values are not all at its beginning.
-RnnStatus EnqueueLengthsOfMask(CUstream stream, const void* mask, int batch,
-                               int steps, bool time_major, int64_t* lengths);
 
 // Returns a line for each persistent kernel that this process has used.
 std::string KernelsText();

@@ -4,9 +4,20 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "kernels/ceil_div.h"
+#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/cublas.h"
 #include "kernels/gpu/libraries.h"
+#include "kernels/never_destroyed.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -19,17 +30,34 @@ struct Handles {
   CUstream stream;
 };
 
-// The macros that tell kernels the type of the data and the kind of cell.
-inline const char* TypeMacro(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
-         : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
-                                          : "IS_BFLOAT16";
-}
-inline const char* ModeMacro(RnnMode mode) {
-  return mode == RnnMode::kLstm      ? "IS_LSTM"
-         : mode == RnnMode::kGru     ? "IS_GRU"
-         : mode == RnnMode::kRnnTanh ? "IS_TANH"
-                                     : "IS_RELU";
+// Gets kernels of a file, which are compiled once for each device, type of the
+// data and, if one is given, kind of cell. An entry is a kernel's name in the
+// file and its place in `Kernels`, a type that is used for this file only.
+template <typename Kernels>
+RnnStatus GetKernels(
+    const std::string& file, RnnDataType dtype, std::optional<RnnMode> mode,
+    std::initializer_list<std::pair<const char*, CUkernel Kernels::*>> entries,
+    Kernels* kernels) {
+  using Key = std::tuple<CUdevice, RnnDataType, std::optional<RnnMode>>;
+  static NeverDestroyed<std::mutex> mutex;
+  static NeverDestroyed<std::map<Key, Kernels>> known;
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
+  const Key key = {device, dtype, mode};
+  const std::lock_guard<std::mutex> lock(*mutex);
+  const auto found = known->find(key);
+  if (found != known->end()) {
+    *kernels = found->second;
+    return {};
+  }
+  std::vector<std::string> macros = {TypeMacro(dtype)};
+  if (mode) macros.push_back(ModeMacro(*mode));
+  for (const auto& [name, kernel] : entries) {
+    CRNN_RETURN_IF_ERROR(
+        CompileKernel(file, name, macros, &(kernels->*kernel)));
+  }
+  known->emplace(key, *kernels);
+  return {};
 }
 
 inline RnnStatus Launch(CUkernel kernel, CUstream stream, int64_t blocks,
@@ -47,9 +75,8 @@ inline RnnStatus Launch(CUkernel kernel, CUstream stream, int64_t blocks,
 inline constexpr int kThreadsOfNumbers = 256, kMaxBlocksOfNumbers = 2048;
 inline RnnStatus LaunchOver(CUkernel kernel, CUstream stream, int64_t count,
                             void** parameters) {
-  const int64_t blocks =
-      std::clamp<int64_t>((count + kThreadsOfNumbers - 1) / kThreadsOfNumbers,
-                          1, kMaxBlocksOfNumbers);
+  const int64_t blocks = std::clamp<int64_t>(CeilDiv(count, kThreadsOfNumbers),
+                                             1, kMaxBlocksOfNumbers);
   return Launch(kernel, stream, blocks, kThreadsOfNumbers, 1, parameters);
 }
 

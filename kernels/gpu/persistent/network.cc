@@ -1,10 +1,10 @@
 #include "kernels/gpu/persistent/network.h"
 
-#include <algorithm>
 #include <limits>
 #include <string>
 
 #include "kernels/arena.h"
+#include "kernels/ceil_div.h"
 #include "kernels/gpu/persistent/network_memory.h"
 #include "kernels/gpu/replay.h"
 #include "kernels/param_layout.h"
@@ -22,7 +22,7 @@ RnnStatus Unsupported(const char* what) {
           std::string("the algorithm persistent cannot run ") + what};
 }
 
-KernelChoice ChoiceOf(const RnnProblem& problem, bool is_backward) {
+KernelRequest RequestOf(const RnnProblem& problem, bool is_backward) {
   const RnnSpec& spec = problem.spec;
   return {spec.rnn_mode,
           problem.dtype,
@@ -58,10 +58,10 @@ RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
 }  // namespace
 
 RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
-                                KernelChoice* choice, double* cycles) {
+                                KernelRequest* request, double* cycles) {
   const RnnSpec& spec = problem.spec;
-  *choice = ChoiceOf(problem, is_backward);
-  CRNN_RETURN_IF_ERROR(Kernel::Plan(*choice, cycles));
+  *request = RequestOf(problem, is_backward);
+  CRNN_RETURN_IF_ERROR(Kernel::EstimateCycles(*request, cycles));
   // Dropout and a second direction need all steps of the layer below at once,
   // so networks that have either do not run as a stack.
   if (is_backward || spec.num_layers == 1 ||
@@ -69,31 +69,31 @@ RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
       problem.has_dropout_between_layers()) {
     return {};
   }
-  KernelChoice stack = *choice;
+  KernelRequest stack = *request;
   stack.num_layers = static_cast<int>(spec.num_layers);
   double stack_cycles = 0.0;
-  if (Kernel::Plan(stack, &stack_cycles).ok() &&
+  if (Kernel::EstimateCycles(stack, &stack_cycles).ok() &&
       stack_cycles < kStackGain * stack.num_layers * *cycles) {
-    *choice = stack;
+    *request = stack;
     *cycles = stack_cycles / stack.num_layers;
   }
   return {};
 }
 
-RnnStatus Network::Plan(const RnnProblem& problem, bool allow_tf32,
-                        double* cycles) {
+RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
+                                  double* cycles) {
   CRNN_RETURN_IF_ERROR(CheckProblem(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(CheckDevice());
   *cycles = 0.0;
   // No other kernels on a GPU have recurrent dropout, so the time that it takes
   // does not matter.
   if (problem.has_recurrent_dropout()) return {};
-  KernelChoice choice;
-  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, false, &choice, cycles));
+  KernelRequest request;
+  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, false, &request, cycles));
   if (!problem.is_training) return {};
   // A forward pass in training is of no use if its backward pass cannot run.
   double backward = 0.0;
-  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, true, &choice, &backward));
+  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, true, &request, &backward));
   *cycles += backward;
   return {};
 }
@@ -110,18 +110,18 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   if (problem.has_recurrent_dropout()) {
     return StepLoop::Get(problem, allow_tf32, &network->loop_);
   }
-  KernelChoice choice;
+  KernelRequest request;
   double cycles = 0.0;
-  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, is_backward, &choice, &cycles));
-  network->is_stack_ = choice.num_layers > 1;
+  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, is_backward, &request, &cycles));
+  network->is_stack_ = request.num_layers > 1;
   if (problem.is_training && !is_backward) {
     CRNN_RETURN_IF_ERROR(
-        Kernel::GetBoth(choice, ChoiceOf(problem, true), &network->kernel_));
+        Kernel::GetBoth(request, RequestOf(problem, true), &network->kernel_));
   } else {
-    CRNN_RETURN_IF_ERROR(Kernel::Get(choice, &network->kernel_));
+    CRNN_RETURN_IF_ERROR(Kernel::Get(request, &network->kernel_));
   }
   const int64_t rows = network->kernel_.shape().rows();
-  network->shares_ = static_cast<int>((problem.batch_size + rows - 1) / rows);
+  network->shares_ = static_cast<int>(CeilDiv(problem.batch_size, rows));
   return {};
 }
 
@@ -332,9 +332,9 @@ RnnStatus Network::Forward(const Handles& handles,
         direction.last_c = At(buffer(kOutputC), state);
       }
     }
-    if (workspace.steps) {
-      CRNN_RETURN_IF_ERROR(
-          loop_.Forward(handles, *workspace.steps, l, reserve.seed, arguments));
+    if (workspace.step_memory) {
+      CRNN_RETURN_IF_ERROR(loop_.Forward(handles, *workspace.step_memory, l,
+                                         reserve.seed, arguments));
     } else if (!is_stack_ || is_last) {
       CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, shares_, AtOnce(),
                                            workspace.ring, &arguments));

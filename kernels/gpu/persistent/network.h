@@ -8,6 +8,7 @@
 
 #include "kernels/gpu/call_addresses.h"
 #include "kernels/gpu/libraries.h"
+#include "kernels/gpu/persistent/auxiliary.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/persistent/launch.h"
 #include "kernels/gpu/persistent/step_loop.h"
@@ -24,8 +25,8 @@ class Network {
   // Estimates the cycles that a step of a layer takes, in training forward and
   // backward together. A status of kUnimplemented says why the kernels do not
   // run the problem on the current context's device. Compiles nothing.
-  static RnnStatus Plan(const RnnProblem& problem, bool allow_tf32,
-                        double* cycles);
+  static RnnStatus EstimateCycles(const RnnProblem& problem, bool allow_tf32,
+                                  double* cycles);
 
   // Compiles the kernels of a forward pass or, with `is_backward`, of a
   // backward pass, unless that was done before. In training, a forward pass
@@ -72,7 +73,7 @@ class Network {
   // Chooses the kernel that runs a pass, and estimates the cycles that it takes
   // for a step of a layer.
   static RnnStatus ChooseKernel(const RnnProblem& problem, bool is_backward,
-                                KernelChoice* choice, double* cycles);
+                                KernelRequest* request, double* cycles);
   // The number of directions of a layer, or stages of a stack, that run at the
   // same time.
   int AtOnce() const;

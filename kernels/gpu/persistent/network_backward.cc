@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/arena.h"
+#include "kernels/ceil_div.h"
 #include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/persistent/network_memory.h"
 #include "kernels/param_layout.h"
@@ -55,8 +56,7 @@ RnnStatus Network::MakeOperand(CUstream stream, const Sequences& sequences,
 // of them than the GPU could compute at the same time.
 int64_t Network::PartsOfSum(int64_t m, int64_t n) const {
   constexpr int64_t kFewestParts = 8, kFewestRows = 64;
-  const int64_t tiles =
-      ((m + kTileSize - 1) / kTileSize) * ((n + kTileSize - 1) / kTileSize);
+  const int64_t tiles = CeilDiv(m, kTileSize) * CeilDiv(n, kTileSize);
   for (int64_t parts = std::min(kMostTiles / tiles, rows_ / kFewestRows);
        parts >= kFewestParts; --parts) {
     if (rows_ % parts == 0) return parts;
@@ -104,19 +104,19 @@ RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
   StepsOperand operand = {};
   for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
     const int64_t slot = spec_.is_gru() && gate == 2 ? 3 : gate;
-    if (workspace.steps) {
+    if (workspace.step_memory) {
       count = 1;
       CRNN_RETURN_IF_ERROR(loop_.MaskStates(
-          handles.stream, *workspace.steps, arguments.sequences, d, gate,
+          handles.stream, *workspace.step_memory, arguments.sequences, d, gate,
           direction.previous_h, workspace.masked_h));
     } else {
       count = spec_.is_gru() && gate == 0 ? 2 : num_gates - gate;
     }
-    if (gate == 0 || workspace.steps) {
+    if (gate == 0 || workspace.step_memory) {
       CRNN_RETURN_IF_ERROR(MakeOperand(
           handles.stream, WithoutLengths(arguments.sequences),
           /*is_recurrent=*/true, units,
-          workspace.steps ? workspace.masked_h : direction.previous_h,
+          workspace.step_memory ? workspace.masked_h : direction.previous_h,
           workspace.operand, &operand));
     }
     CRNN_RETURN_IF_ERROR(MultiplySteps(
@@ -171,9 +171,9 @@ RnnStatus Network::Backward(const Handles& handles,
         direction.first_c_backprop = At(buffer(kInputCBackprop), state);
       }
     }
-    CRNN_RETURN_IF_ERROR(workspace.steps
-                             ? loop_.Backward(handles, *workspace.steps, l,
-                                              reserve.seed, arguments)
+    CRNN_RETURN_IF_ERROR(workspace.step_memory
+                             ? loop_.Backward(handles, *workspace.step_memory,
+                                              l, reserve.seed, arguments)
                              : kernel_.Enqueue(handles.stream, shares_,
                                                static_cast<int>(num_dirs),
                                                workspace.ring, &arguments));

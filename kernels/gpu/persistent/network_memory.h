@@ -73,7 +73,7 @@ struct Network::Reserve {
 struct Network::ForwardWorkspace {
   void* blas;
   void* ring;
-  std::optional<StepLoop::Memory> steps;
+  std::optional<StepLoop::Memory> step_memory;
   int64_t* given = nullptr;
   int* lengths = nullptr;
   int* order = nullptr;
@@ -85,7 +85,7 @@ struct Network::ForwardWorkspace {
     blas = arena->Take<char>(kBlasBytes);
     ring = arena->Take<char>(network.RingBytes());
     if (network.problem_.has_recurrent_dropout()) {
-      steps.emplace(network.problem_, arena);
+      step_memory.emplace(network.problem_, arena);
     }
     if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
     if (network.problem_.is_training) return;
@@ -110,7 +110,7 @@ struct Network::ForwardWorkspace {
 struct Network::BackwardWorkspace {
   void* blas;
   void* ring;
-  std::optional<StepLoop::Memory> steps;
+  std::optional<StepLoop::Memory> step_memory;
   // The states before each step as a gate reads them; gates use it by turns.
   void* masked_h = nullptr;
   std::array<float*, kMaxDirs> bias_sums = {};
@@ -127,7 +127,7 @@ struct Network::BackwardWorkspace {
     blas = arena->Take<char>(kBlasBytes);
     ring = arena->Take<char>(network.RingBytes());
     if (network.problem_.has_recurrent_dropout()) {
-      steps.emplace(network.problem_, arena);
+      step_memory.emplace(network.problem_, arena);
       masked_h = arena->Take<char>(network.StepsBytes(spec.num_units));
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {

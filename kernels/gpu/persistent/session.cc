@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -10,8 +9,6 @@ namespace {
 
 // Every new shape makes a new entry.
 constexpr size_t kMaxPasses = 1024;
-// All replays of the process take at most this.
-constexpr size_t kMaxReplayBytes = size_t{512} << 20;
 // A pass is captured at this use. Capturing takes as long as enqueuing the pass
 // several times. So if there are more passes than room for them, and they push
 // each other out, a pass must have been used more often.
@@ -79,13 +76,14 @@ PassReplay* Session::Find(const Network& network, Pass pass) {
 
 bool Session::MakeRoom() {
   for (auto entry = passes_.rbegin();
-       Replay::TotalBytes() >= kMaxReplayBytes && entry != passes_.rend();
+       Replay::TotalBytes() >= Replay::kMaxTotalBytes &&
+       entry != passes_.rend();
        ++entry) {
     if (entry->second.replay == nullptr) continue;
     entry->second = PassReplay();
     has_forgotten_ = true;
   }
-  return Replay::TotalBytes() < kMaxReplayBytes;
+  return Replay::TotalBytes() < Replay::kMaxTotalBytes;
 }
 
 // A pass has kernels and fills but no copies, so the call's own workspace is

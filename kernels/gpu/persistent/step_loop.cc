@@ -1,12 +1,6 @@
 #include "kernels/gpu/persistent/step_loop.h"
 
 #include <limits>
-#include <map>
-#include <mutex>
-#include <new>
-#include <tuple>
-
-#include "kernels/gpu/compiler.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
@@ -33,43 +27,17 @@ RnnStatus StepLoop::Check(const RnnProblem& problem) {
           "recurrent dropout"};
 }
 
-RnnStatus StepLoop::GetKernels(const RnnProblem& problem, Kernels* kernels) {
-  using Key = std::tuple<CUdevice, RnnDataType, RnnMode>;
-  using Known = std::map<Key, Kernels>;
-  // The map is never destroyed, since threads may run until the process ends.
-  alignas(Known) static char storage[sizeof(Known)];
-  static Known* const known = ::new (storage) Known;
-  static std::mutex mutex;
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuCtxGetDevice(&device), "name the device"));
-  const Key key = {device, problem.dtype, problem.spec.rnn_mode};
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = known->find(key);
-  if (found != known->end()) {
-    *kernels = found->second;
-    return {};
-  }
-  for (const auto& [name, kernel] :
-       {std::pair("copy_weights", &Kernels::weights),
-        {"draw_masks", &Kernels::masks},
-        {"forward_step", &Kernels::forward},
-        {"backward_step", &Kernels::backward},
-        {"mask_states", &Kernels::states}}) {
-    CRNN_RETURN_IF_ERROR(CompileKernel(
-        "steps.cu", name,
-        {TypeMacro(problem.dtype), ModeMacro(problem.spec.rnn_mode)},
-        &(kernels->*kernel)));
-  }
-  known->emplace(key, *kernels);
-  return {};
-}
-
 RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
                         StepLoop* loop) {
   loop->problem_ = problem;
   loop->allows_tf32_ = allow_tf32;
-  return GetKernels(problem, &loop->kernels_);
+  return GetKernels("steps.cu", problem.dtype, problem.spec.rnn_mode,
+                    {{"copy_weights", &Kernels::weights},
+                     {"draw_masks", &Kernels::masks},
+                     {"forward_step", &Kernels::forward},
+                     {"backward_step", &Kernels::backward},
+                     {"mask_states", &Kernels::states}},
+                    &loop->kernels_);
 }
 
 StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {

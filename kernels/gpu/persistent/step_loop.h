@@ -62,7 +62,6 @@ class StepLoop {
     CUkernel weights, masks, forward, backward, states;
   };
 
-  static RnnStatus GetKernels(const RnnProblem& problem, Kernels* kernels);
   // Copies the recurrent matrices and draws the masks of a layer.
   template <typename Arguments>
   RnnStatus Begin(const Handles& handles, const Memory& memory, int64_t layer,

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
 
 namespace cudnn_rnn_tf {
@@ -32,23 +33,17 @@ struct Device {
   int major, blocks, shared_bytes, l2_bytes;
 };
 
-RnnStatus CurrentDevice(CUdevice* id, Device* device) {
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuCtxGetDevice(id), "name the device"));
+RnnStatus Describe(CUdevice id, Device* device) {
   for (const auto& [attribute, value] :
        {std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &device->major),
         std::pair(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->blocks),
         std::pair(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                   &device->shared_bytes),
         std::pair(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &device->l2_bytes)}) {
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, *id),
-                   "read a device's attributes"));
+    CRNN_RETURN_IF_ERROR(ReadAttribute(id, attribute, value));
   }
   return {};
 }
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 RnnStatus NotResident(const std::string& why) {
   return {RnnStatus::Code::kUnimplemented,
@@ -81,19 +76,19 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
                        ", must be at most " + std::to_string(max_batch));
   }
   const int64_t gates = NumGates(shape.rnn_mode);
-  int64_t units = DivideUp(shape.num_units, device.blocks);
+  int64_t units = CeilDiv(shape.num_units, device.blocks);
   // A block writes words of two numbers of a half type, so it has whole pairs
   // of units.
   if (!is_float) units += units % 2;
-  const int64_t rows = gates * units, groups = DivideUp(rows, 8);
-  const int64_t slices = DivideUp(shape.num_units * item / kSliceBytes, kWarps);
+  const int64_t rows = gates * units, groups = CeilDiv(rows, 8);
+  const int64_t slices = CeilDiv(shape.num_units * item / kSliceBytes, kWarps);
   const int64_t chunks = slices * groups;
-  const int64_t rounds = DivideUp(units * shape.batch_size * 4, kThreads);
+  const int64_t rounds = CeilDiv(units * shape.batch_size * 4, kThreads);
   if (chunks > kMaxChunks || rounds > kMaxRounds) {
     return NotResident("there are too many units, " +
                        std::to_string(shape.num_units));
   }
-  const int64_t pitch = DivideUp(rows * shape.batch_size, 32) * 32 + 8;
+  const int64_t pitch = CeilDiv(rows * shape.batch_size, 32) * 32 + 8;
   const int64_t other_bytes =
       2 * kWarps * pitch * static_cast<int64_t>(sizeof(float)) +
       (is_float ? kWarps * 2 * shape.batch_size * kSliceBytes : 0);
@@ -108,7 +103,7 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
   const int64_t room =
       (device.shared_bytes - other_bytes) / (kThreads * kChunkBytes);
   division->units = units;
-  division->blocks = DivideUp(shape.num_units, units);
+  division->blocks = CeilDiv(shape.num_units, units);
   division->in_registers = std::clamp(free_registers / 4, int64_t{0}, chunks);
   division->in_shared = std::min(room, chunks - division->in_registers);
   division->ahead = 0;
@@ -146,26 +141,6 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
   return {};
 }
 
-const char* TypeMacro(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
-         : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
-                                          : "IS_BFLOAT16";
-}
-
-const char* ModeMacro(RnnMode mode) {
-  switch (mode) {
-    case RnnMode::kLstm:
-      return "IS_LSTM";
-    case RnnMode::kGru:
-      return "IS_GRU";
-    case RnnMode::kRnnTanh:
-      return "IS_TANH";
-    case RnnMode::kRnnRelu:
-      break;
-  }
-  return "IS_RELU";
-}
-
 std::vector<std::string> Macros(const ResidentShape& shape,
                                 const Division& division) {
   std::vector<std::string> macros = {TypeMacro(shape.dtype),
@@ -195,7 +170,8 @@ RnnStatus ResidentKernel::Get(const ResidentShape& shape,
   CUdevice id;
   Device device;
   Division division;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&id, &device));
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&id));
+  CRNN_RETURN_IF_ERROR(Describe(id, &device));
   CRNN_RETURN_IF_ERROR(Divide(shape, device, &division));
   CRNN_RETURN_IF_ERROR(CompileKernel(
       "resident.cu", "resident", Macros(shape, division), &kernel->kernel_));

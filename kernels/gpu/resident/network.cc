@@ -103,7 +103,6 @@ RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const Buffers& buffers,
       inputs + first * problem_.batch_size * input_size * item;
   const int64_t rows_of_weights =
       problem_.spec.num_gates() * problem_.spec.num_units;
-  const bool tf32 = problem_.dtype == RnnDataType::kFloat32 && allow_tf32_;
   const float one = 1.0f, zero = 0.0f;
   const cudaDataType_t type = CudaType(problem_.dtype);
   return CublasStatus(
@@ -113,8 +112,7 @@ RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const Buffers& buffers,
           reinterpret_cast<const void*>(weights), type, input_size,
           reinterpret_cast<const void*>(rows), type, input_size, &zero,
           reinterpret_cast<void*>(projected), CUDA_R_32F, rows_of_weights,
-          tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
-          CUBLAS_GEMM_DEFAULT),
+          ComputeType(problem_.dtype, allow_tf32_), CUBLAS_GEMM_DEFAULT),
       "multiply");
 }
 

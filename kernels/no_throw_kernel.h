@@ -1,8 +1,8 @@
 // Wraps an OpKernel so that exceptions in Compute become a status.
-#ifndef CUDNN_RNN_TF_KERNELS_NO_THROW_H_
-#define CUDNN_RNN_TF_KERNELS_NO_THROW_H_
+#ifndef CUDNN_RNN_TF_KERNELS_NO_THROW_KERNEL_H_
+#define CUDNN_RNN_TF_KERNELS_NO_THROW_KERNEL_H_
 
-#include "kernels/rnn_attrs.h"
+#include "kernels/op_status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace cudnn_rnn_tf {
@@ -11,7 +11,7 @@ namespace cudnn_rnn_tf {
 // constructors of `Op` must handle their own exceptions, since a derived class
 // cannot stop those of its base.
 template <typename Op>
-class NoThrow final : public Op {
+class NoThrowKernel final : public Op {
  public:
   using Op::Op;
 
@@ -25,4 +25,4 @@ class NoThrow final : public Op {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_NO_THROW_H_
+#endif  // CUDNN_RNN_TF_KERNELS_NO_THROW_KERNEL_H_

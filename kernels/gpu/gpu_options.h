@@ -1,0 +1,41 @@
+// What a caller tells the GPU backends besides the problem.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_GPU_OPTIONS_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_GPU_OPTIONS_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+struct GpuOptions {
+  bool allow_tf32 = true;
+  // The algorithm is chosen by rule, not by measuring.
+  bool deterministic = false;
+  // Passes may be replayed as CUDA graphs.
+  bool replay = true;
+  // For tests: parameters are copied as if cuDNN's layout were another one.
+  bool force_repack = false;
+  // For tests: the memory that a pass writes to is filled with NaN first.
+  bool poison_scratch = false;
+};
+
+// The resources that a call uses of its device, whose context must be current.
+struct GpuResources {
+  int device = 0;
+  void* stream = nullptr;
+  // Tells whether a profiler is active. No graphs are made while it is: CUPTI
+  // breaks them, and they may crash when it stops.
+  std::function<bool()> is_profiled;
+  AllocateMemory allocate;
+  // Returns the bytes that `allocate` has in all, or 0 if that is not known.
+  std::function<size_t()> memory_limit;
+  // Writes a line to TensorFlow's log at verbosity 1.
+  std::function<void(const std::string&)> log;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_GPU_OPTIONS_H_
