@@ -322,7 +322,8 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
       Arena arena(memory);
       std::vector<CpuForwardWeights<Compute>> layers;
       for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-        layers.push_back(network.PackForward(layer, stored, &arena, &now));
+        layers.push_back(network.PackForward(layer, stored, /*in_place=*/false,
+                                             &arena, &now));
       }
       *bytes = arena.used();
       return layers;

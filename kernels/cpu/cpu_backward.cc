@@ -20,8 +20,8 @@ struct CpuNetwork<T>::BackwardLayer {
     Rows<T> dz;
     int64_t first = 0;
     int64_t rows = 0;
-    Rows<const T> h;          // The states that the rows read, [N, P].
-    PackedMatrix<T> weights;  // [rows, P]
+    Rows<const T> h;         // The states that the rows read, [N, P].
+    RightMatrix<T> weights;  // [rows, P]
   };
   struct Scratch {
     T* dh;  // [strand, h_stride]
@@ -47,7 +47,7 @@ struct CpuNetwork<T>::BackwardLayer {
   int64_t dz_stride = 0;
   // The masked states with recurrent dropout, [N, num_gates * P].
   T* masked[2] = {};
-  PackedMatrix<T> projection[2];  // [P, H]
+  RightMatrix<T> projection[2];  // [P, H]
   // Only with a projection: the gradient of its result, [N, P], and what was
   // projected, [N, H].
   T* projected_backprop[2] = {};
@@ -113,7 +113,7 @@ void CpuNetwork<T>::PackWeights(Stored<T> params, Arena* arena,
                                 BackwardLayer* layer,
                                 Schedule* schedule) const {
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    const PackedMatrix<T> packed(depth, cols, StepsMultiplyBfloat16(), arena);
+    const RightMatrix<T> packed(depth, cols, StepsMultiplyBfloat16(), arena);
     if (!arena->only_counts()) packed.Pack(params.From(offset), schedule);
     return packed;
   };
@@ -177,8 +177,8 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   const Strand& strand = *group.strand;
   const auto& scratch = layer.scratch[group_index];
   T* const dh = scratch.dh;
-  const int64_t first = panel * PackedMatrix<T>::PanelCols();
-  const int64_t n = std::min(PackedMatrix<T>::PanelCols(), out_ - first);
+  const int64_t first = panel * RightMatrix<T>::PanelCols();
+  const int64_t n = std::min(RightMatrix<T>::PanelCols(), out_ - first);
   if (step > 0) {
     const int64_t t = group.TimeBack(step - 1);
     Product<T> product;
@@ -277,8 +277,8 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
   const auto& scratch = layer.scratch[group_index];
   const auto& kept = layer.kept[group.dir];
   const T clip = static_cast<T>(spec_.cell_clip);
-  const int64_t unit = panel * PackedMatrix<T>::PanelCols();
-  const int64_t n = std::min(PackedMatrix<T>::PanelCols(), units_ - unit);
+  const int64_t unit = panel * RightMatrix<T>::PanelCols();
+  const int64_t n = std::min(RightMatrix<T>::PanelCols(), units_ - unit);
   T* dy = scratch.dh;
   int64_t dy_stride = h_stride_;
   if (spec_.num_proj > 0) {
@@ -387,7 +387,7 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     // The scope gives the memory back, so the next product packs in the same
     // place.
     const Arena::Scope scope(arena);
-    product.b = PackedMatrix<T>(gates_, fan_in, MultipliesBfloat16(), arena);
+    product.b = RightMatrix<T>(gates_, fan_in, MultipliesBfloat16(), arena);
     if (arena->only_counts()) return;
     product.b.Pack(params.From(offsets.input_weights), schedule);
     product.AddTo(schedule);

@@ -12,6 +12,9 @@ namespace {
 // That is enough to reuse the weights, and few enough that the recurrence finds
 // the results in a cache.
 constexpr int64_t kChunkRows = 192;
+// Packing the weights takes about as long as multiplying them by this many rows
+// in place takes longer.
+constexpr int64_t kRowsInPlace = 12;
 
 }  // namespace
 
@@ -97,12 +100,17 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
 
 template <typename T>
 CpuForwardWeights<T> CpuNetwork<T>::PackForward(int64_t layer, Stored<T> params,
-                                                Arena* arena,
+                                                bool in_place, Arena* arena,
                                                 Schedule* schedule) const {
   CpuForwardWeights<T> weights;
   const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
                         int64_t offset) {
-    const PackedMatrix<T> matrix(depth, cols, bfloat16, arena);
+    if (in_place) {
+      return arena->only_counts()
+                 ? RightMatrix<T>()
+                 : RightMatrix<T>(depth, cols, params.From(offset).InPlace());
+    }
+    const RightMatrix<T> matrix(depth, cols, bfloat16, arena);
     if (!arena->only_counts()) {
       matrix.PackTransposed(params.From(offset), schedule);
     }
@@ -354,8 +362,8 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   const bool from_the_end = step % 2 == 1;
   for (int64_t i = 0; i < panels.last - panels.first; ++i) {
     const int64_t panel = from_the_end ? panels.last - 1 - i : panels.first + i;
-    const int64_t unit = panel * PackedMatrix<T>::PanelCols();
-    const int64_t n = std::min(PackedMatrix<T>::PanelCols(), units_ - unit);
+    const int64_t unit = panel * RightMatrix<T>::PanelCols();
+    const int64_t n = std::min(RightMatrix<T>::PanelCols(), units_ - unit);
     Product<T> product;
     product.rows = active;
     product.a = {h, h_stride_};
@@ -426,9 +434,9 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   product.b = layer.weights.projection[group.dir];
   product.c = {next_h, h_stride_};
   product.RunPanels(panels.first, panels.last);
-  const int64_t first = panels.first * PackedMatrix<T>::PanelCols();
+  const int64_t first = panels.first * RightMatrix<T>::PanelCols();
   const int64_t last =
-      std::min(panels.last * PackedMatrix<T>::PanelCols(), out_);
+      std::min(panels.last * RightMatrix<T>::PanelCols(), out_);
   for (int64_t r = 0; r < product.rows; ++r) {
     PrepareState(layer, group_index, (step + 1) % 2, r, first, last - first);
     WriteOutput(layer, group.strand->Row(t, r), group.dir * out_ + first,
@@ -474,6 +482,8 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
       has_dropout(spec_.num_layers - 1)
           ? arena->Take<T>(problem_.max_time * batch_ * layer_out_)
           : nullptr;
+  const bool in_place =
+      call.params.in_place() && problem_.max_time * batch_ <= kRowsInPlace;
   Rows<const T> input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // All layers use the same working memory, one after the other.
@@ -483,7 +493,8 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
       layer->weights = call.packed[index];
     } else {
       schedule->AddTogether([&] {
-        layer->weights = PackForward(index, call.params, arena, schedule);
+        layer->weights =
+            PackForward(index, call.params, in_place, arena, schedule);
       });
     }
     if (index == 0 && !call.input.in_place()) {
@@ -525,7 +536,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
 
 #define CRNN_INSTANTIATE(T)                                 \
   template CpuForwardWeights<T> CpuNetwork<T>::PackForward( \
-      int64_t, Stored<T>, Arena*, Schedule*) const;         \
+      int64_t, Stored<T>, bool, Arena*, Schedule*) const;   \
   template void CpuNetwork<T>::Forward(                     \
       const CpuForwardCall<T>&, const CpuReserve<T>&, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);

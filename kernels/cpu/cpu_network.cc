@@ -61,7 +61,7 @@ CpuNetwork<T>::CpuNetwork(const RnnProblem& problem, const PackedRows& rows,
 template <typename T>
 typename CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t cols,
                                                         int64_t part) const {
-  const int64_t panels = CeilDiv(cols, PackedMatrix<T>::PanelCols());
+  const int64_t panels = CeilDiv(cols, RightMatrix<T>::PanelCols());
   return {part * panels / division_.parts,
           (part + 1) * panels / division_.parts};
 }

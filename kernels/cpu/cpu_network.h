@@ -55,11 +55,11 @@ struct CpuReserve {
 // by direction.
 template <typename T>
 struct CpuForwardWeights {
-  PackedMatrix<T> input[2];         // [fan_in, num_gates * H]
-  PackedMatrix<T> recurrent[2][4];  // And by gate, [P, H].
-  PackedMatrix<T> projection[2];    // [H, P]
-  T* bias[2] = {};                  // [num_gates * H]
-  T* candidate_bias[2] = {};        // [H], of a GRU's R_h h; else zeros.
+  RightMatrix<T> input[2];         // [fan_in, num_gates * H]
+  RightMatrix<T> recurrent[2][4];  // And by gate, [P, H].
+  RightMatrix<T> projection[2];    // [H, P]
+  T* bias[2] = {};                 // [num_gates * H]
+  T* candidate_bias[2] = {};       // [H], of a GRU's R_h h; else zeros.
 };
 
 // Rows of a caller's tensor, whose numbers are of type T or of a half type.
@@ -119,9 +119,11 @@ class CpuNetwork {
   // Takes memory for a layer's weights from the arena and adds the work that
   // packs them to the schedule; the weights serve calls of any shape once it
   // has run. The arena's buffer must outlive them. If the arena only counts,
-  // nothing is added.
+  // nothing is added. With `in_place`, the weights are read where they are, and
+  // only the biases are packed.
   CpuForwardWeights<T> PackForward(int64_t layer, Stored<T> params,
-                                   Arena* arena, Schedule* schedule) const;
+                                   bool in_place, Arena* arena,
+                                   Schedule* schedule) const;
   // Both add a pass to the schedule and take its workspace from the arena. The
   // network, the call and what they refer to must live until the schedule has
   // run. If the arena only counts, nothing is added.

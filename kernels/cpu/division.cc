@@ -85,7 +85,7 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
 template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
   const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t cols = PackedMatrix<T>::PanelCols();
+  const int64_t cols = RightMatrix<T>::PanelCols();
   // A core is assumed to multiply and add two vectors per cycle. Matrix
   // registers take the same time for two vectors of all their rows.
   Core core = {OwnCacheBytes(), cols, static_cast<int64_t>(cols * sizeof(T)),

@@ -151,8 +151,8 @@ int64_t PaddedDepth(int64_t depth) {
 }
 
 template <typename T>
-PackedMatrix<T>::PackedMatrix(int64_t depth, int64_t cols, bool bfloat16,
-                              Arena* arena)
+RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
+                            Arena* arena)
     : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
   const int64_t size = StoredDepth(depth) * PaddedCols();
   data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
@@ -160,34 +160,34 @@ PackedMatrix<T>::PackedMatrix(int64_t depth, int64_t cols, bool bfloat16,
 }
 
 template <typename T>
-int64_t PackedMatrix<T>::PanelCols() {
+int64_t RightMatrix<T>::PanelCols() {
   return Kernels<T>().panel_vectors * Kernels<T>().vector_cols;
 }
 
 template <typename T>
-int64_t PackedMatrix<T>::PaddedCols() const {
+int64_t RightMatrix<T>::PaddedCols() const {
   const int64_t width = Kernels<T>().vector_cols;
   return CeilDiv(cols_, width) * width;
 }
 
 template <typename T>
-int64_t PackedMatrix<T>::BlockDepth() const {
+int64_t RightMatrix<T>::BlockDepth() const {
   return PaddedDepth(CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth)));
 }
 
 template <typename T>
-int64_t PackedMatrix<T>::TileRows() const {
+int64_t RightMatrix<T>::TileRows() const {
   return bfloat16_ && Simd().multiplies_matrices() ? Simd().bfloat16_rows
                                                    : kTileRows;
 }
 
 template <typename T>
-int64_t PackedMatrix<T>::panels() const {
+int64_t RightMatrix<T>::panels() const {
   return CeilDiv(cols_, PanelCols());
 }
 
 template <typename T>
-const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
+const void* RightMatrix<T>::Panel(int64_t start, int64_t panel) const {
   const int64_t block = StoredDepth(std::min(BlockDepth(), depth_ - start));
   const int64_t offset = start * PaddedCols() + panel * block * PanelCols();
   return bfloat16_ ? static_cast<const void*>(
@@ -196,7 +196,7 @@ const void* PackedMatrix<T>::Panel(int64_t start, int64_t panel) const {
 }
 
 template <typename T>
-int64_t PackedMatrix<T>::NumTasks() const {
+int64_t RightMatrix<T>::NumTasks() const {
   return CeilDiv(depth_, BlockDepth()) * panels();
 }
 
@@ -205,7 +205,7 @@ int64_t PackedMatrix<T>::NumTasks() const {
 // [block, width]. If cols < width, `to` holds zeros already.
 template <typename T>
 template <typename Fill>
-void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
+void RightMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
   const int64_t start = task / panels() * BlockDepth();
   const int64_t block = std::min(BlockDepth(), depth_ - start);
   const int64_t panel = task % panels();
@@ -227,14 +227,14 @@ void PackedMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
 
 template <typename T>
 template <typename Fill>
-void PackedMatrix<T>::PackPanels(const Fill& fill, Schedule* schedule) const {
+void RightMatrix<T>::PackPanels(const Fill& fill, Schedule* schedule) const {
   schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
     matrix.PackPanel(task, fill);
   });
 }
 
 template <typename T>
-void PackedMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
+void RightMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
   const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
                         T* to, int64_t width) {
     CopyRows(b.From(start, col), block, cols, to, width);
@@ -243,7 +243,7 @@ void PackedMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
 }
 
 template <typename T>
-void PackedMatrix<T>::Pack(Stored<T> b, Schedule* schedule) const {
+void RightMatrix<T>::Pack(Stored<T> b, Schedule* schedule) const {
   if (b.in_place()) return Pack(Rows<const T>{b.InPlace(), cols_}, schedule);
   const auto fill = [b, stride = cols_](int64_t start, int64_t block,
                                         int64_t col, int64_t cols, T* to,
@@ -256,8 +256,8 @@ void PackedMatrix<T>::Pack(Stored<T> b, Schedule* schedule) const {
 }
 
 template <typename T>
-void PackedMatrix<T>::PackTransposed(Stored<T> b_transposed,
-                                     Schedule* schedule) const {
+void RightMatrix<T>::PackTransposed(Stored<T> b_transposed,
+                                    Schedule* schedule) const {
   const auto fill = [b_transposed, stride = depth_](
                         int64_t start, int64_t block, int64_t col, int64_t cols,
                         T* to, int64_t width) {
@@ -282,8 +282,8 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
                           int64_t a_stride) const {
   using Factor = std::remove_cv_t<std::remove_pointer_t<decltype(a_row(0))>>;
   const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t col = panel * PackedMatrix<T>::PanelCols();
-  const int64_t cols = std::min(PackedMatrix<T>::PanelCols(), b.cols_ - col);
+  const int64_t col = panel * RightMatrix<T>::PanelCols();
+  const int64_t cols = std::min(RightMatrix<T>::PanelCols(), b.cols_ - col);
   const int64_t vectors = CeilDiv(cols, simd.vector_cols);
   const void* const panel_data = b.Panel(start, panel);
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
@@ -326,6 +326,24 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
 }
 
 template <typename T>
+void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
+                         int64_t block, int64_t panel) const {
+  const SimdKernels<T>& simd = Kernels<T>();
+  const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
+  const int64_t first = panel * RightMatrix<T>::PanelCols();
+  const int64_t last = std::min(first + RightMatrix<T>::PanelCols(), b.cols_);
+  for (int64_t col = first; col < last; col += simd.vector_cols) {
+    const int64_t cols = std::min(simd.vector_cols, last - col);
+    const T* const columns = b.in_place_ + col * b.depth_ + start;
+    for (int64_t row = first_row; row < last_row; ++row) {
+      simd.dots(block, a[row] + start, columns, b.depth_, cols,
+                before.data == nullptr ? nullptr : before[row] + col,
+                c[row] + col);
+    }
+  }
+}
+
+template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
   const bool in_place =
@@ -334,6 +352,12 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
   const int64_t block_depth = b.BlockDepth();
   for (int64_t start = 0; start < b.depth_; start += block_depth) {
     const int64_t block = std::min(block_depth, b.depth_ - start);
+    if (b.in_place_ != nullptr) {
+      for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+        RunDots(first_row, last_row, start, block, panel);
+      }
+      continue;
+    }
     const auto run_tiles = [&](const auto& a_row) {
       for (int64_t panel = first_panel; panel < last_panel; ++panel) {
         RunTiles(first_row, last_row, start, block, panel, a_row, 1);
@@ -376,7 +400,7 @@ void Product<T>::AddTo(Schedule* schedule) const {
     });
     return;
   }
-  const int64_t panel_cols = PackedMatrix<T>::PanelCols();
+  const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t tile_rows = b.TileRows();
   const int64_t tiles = CeilDiv(rows, tile_rows);
   const Grid grid = Divide(tiles, tile_rows, panels, panel_cols,
@@ -414,14 +438,14 @@ template <typename T>
 int64_t TransposedProducts<T>::NumPanels(const Left& left) const {
   int64_t panels = 0;
   for (const Term& term : left.terms) {
-    panels += CeilDiv(rights_[term.b].cols, PackedMatrix<T>::PanelCols());
+    panels += CeilDiv(rights_[term.b].cols, RightMatrix<T>::PanelCols());
   }
   return panels;
 }
 
 template <typename T>
 void TransposedProducts<T>::Run(const Left& left,
-                                const std::vector<PackedMatrix<T>>& packed,
+                                const std::vector<RightMatrix<T>>& packed,
                                 int64_t first_depth, const Task& task) {
   alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
   constexpr bool kHasPairs = std::is_same_v<T, float>;
@@ -487,7 +511,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
     // The scope gives the memory back, so the next part is packed in the same
     // place.
     const Arena::Scope scope(arena);
-    std::vector<PackedMatrix<T>> packed;
+    std::vector<RightMatrix<T>> packed;
     for (const Right& right : rights_) {
       packed.emplace_back(std::min(kPackedDepth, depth_ - first), right.cols,
                           bfloat16_, arena);
@@ -505,7 +529,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
         // If there are no products, the tasks only compute sums of columns.
         const int64_t panels = std::max<int64_t>(1, NumPanels(left));
         const Grid grid = Divide(
-            tiles, tile_rows, panels, PackedMatrix<T>::PanelCols(),
+            tiles, tile_rows, panels, RightMatrix<T>::PanelCols(),
             {kCopiedRows, panels}, kCostOfCopiedRow, schedule->num_threads());
         schedule->Add(
             1, grid.row_parts * grid.panel_parts, [=](int64_t, int64_t chunk) {
@@ -523,8 +547,8 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
   }
 }
 
-template class PackedMatrix<float>;
-template class PackedMatrix<double>;
+template class RightMatrix<float>;
+template class RightMatrix<double>;
 template struct Product<float>;
 template struct Product<double>;
 template class TransposedProducts<float>;

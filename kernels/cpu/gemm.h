@@ -82,18 +82,22 @@ struct Stored {
   }
 };
 
-// The right-hand side B [depth, cols] of a product, copied into the order in
-// which the inner loops read it. B is divided into blocks along its depth, a
-// block into panels of columns, and a panel is stored row by row. The last
-// panel has only as many whole vectors of columns as it needs.
+// The right-hand side B [depth, cols] of a product, usually copied into the
+// order in which the inner loops read it. B is then divided into blocks along
+// its depth, a block into panels of columns, and a panel is stored row by row.
+// The last panel has only as many whole vectors of columns as it needs.
 template <typename T>
-class PackedMatrix {
+class RightMatrix {
  public:
-  PackedMatrix() = default;
+  RightMatrix() = default;
   // Takes memory from the arena. With `bfloat16`, elements are rounded to
   // bfloat16. If the processor multiplies such numbers, products round their
   // other factor to bfloat16 as well.
-  PackedMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
+  RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
+  // Has products read B where it is stored, as [cols, depth]. Each row of a
+  // product takes longer then, but nothing is packed.
+  RightMatrix(int64_t depth, int64_t cols, const T* b_transposed)
+      : depth_(depth), cols_(cols), in_place_(b_transposed) {}
 
   int64_t depth() const { return depth_; }
   int64_t panels() const;
@@ -132,6 +136,7 @@ class PackedMatrix {
   int64_t cols_ = 0;
   bool bfloat16_ = false;
   void* data_ = nullptr;
+  const T* in_place_ = nullptr;  // Null if B is packed.
 
   template <typename U>
   friend struct Product;
@@ -152,7 +157,7 @@ struct Product {
   // memory has PaddedRows(rows) rows with PaddedDepth(depth) numbers. Padding
   // behind a row must be finite, since it is multiplied by zero.
   Rows<const uint16_t> rounded_a;
-  PackedMatrix<T> b;
+  RightMatrix<T> b;
   Rows<const T> init;
   Rows<T> c;
 
@@ -164,6 +169,10 @@ struct Product {
  private:
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
+  // Computes the panel's columns of these rows, for one block of the depth, if
+  // B is not packed.
+  void RunDots(int64_t first_row, int64_t last_row, int64_t start,
+               int64_t block, int64_t panel) const;
   // Computes all tiles of these rows and a panel, for one block of the depth.
   // a_row(row) returns where the block's part of a row of A begins, whose
   // elements, of type T or BfloatPair, are a_stride apart.
@@ -219,7 +228,7 @@ class TransposedProducts {
     int64_t first_row, last_row, first_panel, last_panel;
   };
   int64_t NumPanels(const Left& left) const;
-  static void Run(const Left& left, const std::vector<PackedMatrix<T>>& packed,
+  static void Run(const Left& left, const std::vector<RightMatrix<T>>& packed,
                   int64_t first_depth, const Task& task);
 
   const int64_t depth_;

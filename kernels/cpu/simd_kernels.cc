@@ -144,6 +144,77 @@ inline Vector<T> InterleaveHalf(int half, Vector<T> a, Vector<T> b) {
   return __builtin_shuffle(a, b, index);
 }
 
+// Adds up the elements of each vector. Interleaving vector i with vector
+// i + n / 2 halves the number of vectors; after the last round, the sums are in
+// order.
+template <typename T>
+inline Vector<T> SumOfEach(Vector<T> (&v)[kWidth<T>]) {
+#pragma GCC unroll 4
+  for (int half = kWidth<T> / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < half; ++i) {
+      v[i] = InterleaveHalf<T>(0, v[i], v[i + half]) +
+             InterleaveHalf<T>(1, v[i], v[i + half]);
+    }
+  }
+  return v[0];
+}
+
+// Returns the sums over k of a[k] * column(j)[k], for as many columns j as a
+// vector has elements.
+template <typename T, typename Column>
+inline Vector<T> ProductsWithColumns(int64_t depth, const T* a,
+                                     const Column& column) {
+  constexpr int kN = kWidth<T>;
+  Vector<T> sum[kN] = {};
+  const auto add = [&](int64_t k, const auto& load)
+                       __attribute__((always_inline)) {
+                         const Vector<T> x = load(a + k);
+#pragma GCC unroll 16
+                         for (int j = 0; j < kN; ++j)
+                           sum[j] += x * load(column(j) + k);
+                       };
+  int64_t k = 0;
+  for (; k + kN <= depth; k += kN) add(k, Whole<T>::Load);
+  if (k == depth) return SumOfEach<T>(sum);
+  if (depth < kN) {
+    const Rest<T> rest = {depth};
+    add(0, [&](const T* from) { return rest.Load(from); });
+  } else {
+    // The last whole vector begins with elements that were added before.
+    using Bits = typename ShuffleIndex<T>::Type;
+    Bits is_new = {};
+    for (int i = 0; i < kN; ++i) is_new[i] = depth - kN + i < k ? 0 : -1;
+    add(depth - kN, [&](const T* from) {
+      return (Vector<T>)((Bits)Whole<T>::Load(from) & is_new);
+    });
+  }
+  return SumOfEach<T>(sum);
+}
+
+template <typename T>
+void Dots(int64_t depth, const T* a, const T* b, int64_t b_stride, int64_t cols,
+          const T* init, T* c) {
+  constexpr int kHalf = kWidth<T> / 2;
+  if (cols == kWidth<T>) {
+    // Two addresses and few multiples of the stride are few enough for
+    // registers.
+    const T* const halves[] = {b, b + kHalf * b_stride};
+    Vector<T> sums = ProductsWithColumns<T>(
+        depth, a, [&](int j) __attribute__((always_inline)) {
+          return halves[j / kHalf] + j % kHalf * b_stride;
+        });
+    if (init != nullptr) sums += Whole<T>::Load(init);
+    return Whole<T>::Store(c, sums);
+  }
+  const Rest<T> rest = {cols};
+  Vector<T> sums = ProductsWithColumns<T>(depth, a, [&](int j) {
+    return b + (j < cols ? j : cols - 1) * b_stride;
+  });
+  if (init != nullptr) sums += rest.Load(init);
+  rest.Store(c, sums);
+}
+
 // Transposes a square matrix whose rows are one vector each. Interleaving row i
 // with row i + width / 2 rotates the bits of an element's position; after as
 // many rounds as a column index has bits, rows and columns have changed places.
@@ -156,7 +227,8 @@ void TransposeSquare(const T* from, int64_t from_stride, T* to,
   for (int i = 0; i < kN; ++i) {
     v[i] = Whole<T>::Load(from + i * from_stride);
     // The hardware's own prefetching does not follow so many rows at once.
-    __builtin_prefetch(from + i * from_stride + 4 * kN);
+    __builtin_prefetch(from + i * from_stride + 2 * kN);
+    __builtin_prefetch(to + (i + kN) * to_stride, /*for writing*/ 1);
   }
 #pragma GCC unroll 4
   for (int round = 1; round < kN; round *= 2) {
@@ -177,8 +249,8 @@ void Transpose(int64_t rows, int64_t cols, const T* from, int64_t from_stride,
                T* to, int64_t to_stride) {
   const int64_t square_rows = rows / kWidth<T> * kWidth<T>;
   const int64_t square_cols = cols / kWidth<T> * kWidth<T>;
-  for (int64_t c = 0; c < square_cols; c += kWidth<T>) {
-    for (int64_t r = 0; r < square_rows; r += kWidth<T>) {
+  for (int64_t r = 0; r < square_rows; r += kWidth<T>) {
+    for (int64_t c = 0; c < square_cols; c += kWidth<T>) {
       TransposeSquare<T>(from + r * from_stride + c, from_stride,
                          to + c * to_stride + r, to_stride);
     }
@@ -424,6 +496,7 @@ SimdKernels<T> MakeKernels() {
   }
   kernels.vector_cols = kWidth<T>;
   kernels.panel_vectors = kPanelVectors;
+  kernels.dots = Dots<T>;
   kernels.transpose = Transpose<T>;
   kernels.add_column_sums = AddColumnSums<T>;
   kernels.lstm_forward = LstmForward<T>;

@@ -44,6 +44,11 @@ struct SimdKernels {
   int64_t vector_cols;
   int64_t panel_vectors;
 
+  // For j in [0, cols), with cols <= vector_cols: c[j] = init[j] + the sum over
+  // k of a[k] * b[j * b_stride + k]. init may be c, or null for zeros.
+  void (*dots)(int64_t depth, const T* a, const T* b, int64_t b_stride,
+               int64_t cols, const T* init, T* c);
+
   // to[c * to_stride + r] = from[r * from_stride + c], for r in [0, rows) and c
   // in [0, cols).
   void (*transpose)(int64_t rows, int64_t cols, const T* from,
