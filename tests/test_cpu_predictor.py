@@ -377,6 +377,14 @@ def test_says_what_it_is():
     assert "dtype=float32, num_threads=3)" in repr(predictor)
 
 
+@pytest.mark.parametrize("processors, expected", [(6, 6), (1536, 1024)])
+def test_has_a_thread_for_each_processor(monkeypatch, processors, expected):
+    layer = layer_reference.make("gru", 1, 4)
+    layer.build((None, None, 3))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
+    assert crnn.CpuPredictor(layer).num_threads == expected
+
+
 def test_names_the_layer_of_a_model():
     model = keras.Sequential([keras.Input((None, 4)), keras.layers.Dense(4), crnn.CudnnGRU(1, 3)])
     with pytest.raises(TypeError, match="pass what cudnn_rnn_tf.convert.from_keras returns"):
