@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.keras.mask_packing import Packing
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, join
 from cudnn_rnn_tf.seeds import next_seed
 
@@ -68,11 +67,11 @@ def fusion_of(layer: keras.layers.RNN) -> Fusion:
     elif cell.compute_dtype not in ops.DTYPES:
         never = f"it computes in {cell.compute_dtype}"
     else:
-        return Fusion(not_in_training=_dropout_reason(layer))
+        return Fusion(not_in_training=_recurrent_dropout_reason(layer))
     return Fusion(never, never)
 
 
-def _dropout_reason(layer: keras.layers.RNN) -> str:
+def _recurrent_dropout_reason(layer: keras.layers.RNN) -> str:
     rate = layer.cell.recurrent_dropout
     if rate == 0:
         return ""
@@ -165,13 +164,6 @@ def forward(
         is_training=is_training,
     )
     return outputs, [[state[:, index] for state in states] for index in range(len(cells))]
-
-
-def packing_of(mask: Any, inputs: tf.Tensor) -> Packing | None:
-    """Returns the packing for a layer's mask, or list of masks; None if there is no mask."""
-    if isinstance(mask, (list, tuple)):
-        mask = mask[0]
-    return None if mask is None else Packing(tf.convert_to_tensor(mask), inputs)
 
 
 def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.DType) -> tf.Tensor:
