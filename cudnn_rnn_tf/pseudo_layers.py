@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import ops
@@ -95,3 +96,12 @@ def join(config: RnnConfig, pseudo_layers: Sequence[PseudoLayer]) -> tf.Tensor:
         ops.check_shape(name, part, shape)
         parts.append(tf.reshape(part, [-1]))
     return tf.concat(parts, axis=0)
+
+
+def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns the biases of both sides, with zeros for a missing one; None if both are missing."""
+    bias, recurrent_bias = pseudo_layer.bias, pseudo_layer.recurrent_bias
+    if bias is None and recurrent_bias is None:
+        return None
+    zeros = np.zeros_like(pseudo_layer.kernel[:, 0])
+    return zeros if bias is None else bias, zeros if recurrent_bias is None else recurrent_bias

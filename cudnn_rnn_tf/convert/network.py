@@ -149,15 +149,6 @@ def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
     layer._built_kernel().assign(join(layer._built_config(), complete))
 
 
-def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the biases of both sides, with zeros for a missing one; None if both are missing."""
-    bias, recurrent_bias = pseudo_layer.bias, pseudo_layer.recurrent_bias
-    if bias is None and recurrent_bias is None:
-        return None
-    zeros = np.zeros_like(pseudo_layer.kernel[:, 0])
-    return zeros if bias is None else bias, zeros if recurrent_bias is None else recurrent_bias
-
-
 def reorder(stacked: np.ndarray, order: Sequence[int]) -> np.ndarray:
     """Returns stacked gates [G * H, …] in another order: gate i is the old gate `order[i]`."""
     gates = np.split(stacked, len(order))

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.pseudo_layers import both_biases
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 # By operator: for each place in ONNX's order, the index of that gate in cuDNN's order, and the
@@ -443,7 +444,7 @@ class _ModelWriter:
         order = _TO_ONNX[self._op_type]
         weights = network.pseudo_layers(layer)[index * layer.num_dirs :][: layer.num_dirs]
         # Either all directions have biases or none has.
-        biases = list(filter(None, map(network.both_biases, weights)))
+        biases = list(filter(None, map(both_biases, weights)))
 
         def stack(name: str, tensors: Iterable[np.ndarray]) -> str:
             return self._constant(f"{prefix}_{name}", np.stack(list(tensors)))
