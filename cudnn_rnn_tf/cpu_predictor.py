@@ -96,7 +96,7 @@ class CpuPredictor:
     def __setstate__(self, state: "_State") -> None:
         self._state = state
         config, *options = state
-        self._call = _native.CpuPredictor(config.layout, *options)
+        self._call = _native.PredictorBinding(config.layout, *options)
 
     def __call__(
         self, inputs: Any, initial_state: Any = None, sequence_lengths: Any = None

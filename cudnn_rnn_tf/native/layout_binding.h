@@ -93,9 +93,9 @@ inline py::array Dense(const py::array& array) {
   return py::module_::import("numpy").attr("require")(array, py::none(), "CAE");
 }
 
-class Layout {
+class LayoutBinding {
  public:
-  explicit Layout(const RnnSpec& spec) : spec_(spec), layout_(spec) {}
+  explicit LayoutBinding(const RnnSpec& spec) : spec_(spec), layout_(spec) {}
 
   const RnnSpec& spec() const { return spec_; }
   int64_t size() const { return layout_.size(); }

@@ -90,7 +90,7 @@ def run(case: dict[str, Any]) -> None:
     elif case["what"] == "function":
         getattr(_native, case["function"])(arrays["x"])
     elif case["what"] == "predictor":
-        predictor = _native.CpuPredictor(
+        predictor = _native.PredictorBinding(
             layout,
             arrays["params"],
             network["time_major"],
