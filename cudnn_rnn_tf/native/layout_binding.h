@@ -121,6 +121,29 @@ class LayoutBinding {
     return offsets;
   }
 
+  // Returns (index of the pseudo-layer, field of Python's PseudoLayer, shape)
+  // for each tensor of a pseudo-layer, in the buffer's order. The gates of a
+  // side are adjacent, so they form one tensor.
+  py::list PseudoLayerTensors() const {
+    static constexpr const char* kFields[2][3] = {
+        {"kernel", "recurrent_kernel", "projection"},
+        {"bias", "recurrent_bias"}};
+    const int64_t gates = spec_.num_gates();
+    py::list tensors;
+    for (const bool is_bias : {false, true}) {
+      for (ParamBlock block : blocks(is_bias)) {
+        if (block.linear_layer_id % gates != 0) continue;
+        const int64_t side = block.linear_layer_id / gates;
+        const bool is_projection = side == 2;
+        if (!is_projection) block.rows *= gates;
+        tensors.append(
+            py::make_tuple(block.layer * spec_.num_dirs() + block.dir,
+                           kFields[is_bias][side], ShapeOf(block, is_bias)));
+      }
+    }
+    return tensors;
+  }
+
   py::array CanonicalToParams(const std::vector<py::array>& weights,
                               const std::vector<py::array>& biases) const {
     CheckCount("weights", weights, layout_.weights().size());

@@ -127,6 +127,11 @@ Raises:
       .def_property_readonly(
           "bias_offsets",
           [](const LayoutBinding& layout) { return layout.Offsets(true); })
+      .def_property_readonly(
+          "pseudo_layer_tensors", &LayoutBinding::PseudoLayerTensors,
+          "For each tensor that stacks a side's gates, and each projection, in "
+          "the buffer's order: the pseudo-layer's index, the tensor's name and "
+          "its shape.")
       .def("canonical_to_params", &LayoutBinding::CanonicalToParams,
            py::arg("weights"), py::arg("biases"), R"doc(
 Packs lists of arrays into one buffer [size] of the first weight's dtype.
