@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.pseudo_layers import PseudoLayer, both_biases
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer, both_biases, reorder
 
 # The places of cuDNN's gates r z h in Keras's order, and of Keras's in cuDNN's.
 _GRU_ORDER = (1, 0, 2)
@@ -45,10 +45,7 @@ def to_keras_weights(rnn_mode: str, pseudo_layer: PseudoLayer) -> list[np.ndarra
     """
 
     def unstacked(tensor: np.ndarray) -> np.ndarray:
-        if rnn_mode == constants.CUDNN_GRU:
-            gates = np.split(tensor, 3)
-            tensor = np.concatenate([gates[gate] for gate in _GRU_ORDER])
-        return tensor.T
+        return (reorder(tensor, _GRU_ORDER) if rnn_mode == constants.CUDNN_GRU else tensor).T
 
     weights = [unstacked(pseudo_layer.kernel), unstacked(pseudo_layer.recurrent_kernel)]
     biases = both_biases(pseudo_layer)

@@ -73,3 +73,9 @@ def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | No
         return None
     zeros = np.zeros_like(pseudo_layer.kernel[:, 0])
     return zeros if bias is None else bias, zeros if recurrent_bias is None else recurrent_bias
+
+
+def reorder(stacked: np.ndarray, order: Sequence[int]) -> np.ndarray:
+    """Returns stacked gates [G * H, …] in another order: gate i is the old gate `order[i]`."""
+    gates = np.split(stacked, len(order))
+    return np.concatenate([gates[gate] for gate in order])

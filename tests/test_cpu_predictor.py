@@ -219,7 +219,7 @@ def test_errors():
         ({"initial_state": [h, "c"]}, TypeError, "initial c of a dtype"),
         ({"sequence_lengths": [1]}, ValueError, r"sequence_lengths of shape \(2,\).*\(1,\)"),
         ({"sequence_lengths": 3}, ValueError, r"sequence_lengths of shape \(2,\).*\(\)"),
-        ({"sequence_lengths": [1, 6]}, ValueError, r"sequence_lengths\[1\].*\[0, 5\].*6"),
+        ({"sequence_lengths": [1, 6]}, ValueError, r"lengths\[1\] must lie in \[0, 5\].*6"),
         ({"sequence_lengths": [-1, 5]}, ValueError, r"sequence_lengths\[0\].*received -1"),
         ({"sequence_lengths": [2**32, 5]}, ValueError, r"sequence_lengths\[0\]"),
         ({"sequence_lengths": [1.0, 5.0]}, TypeError, "sequence_lengths to be integers"),

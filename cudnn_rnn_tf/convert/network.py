@@ -155,12 +155,6 @@ def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
     layer._built_kernel().assign(join(config, complete))
 
 
-def reorder(stacked: np.ndarray, order: Sequence[int]) -> np.ndarray:
-    """Returns stacked gates [G * H, …] in another order: gate i is the old gate `order[i]`."""
-    gates = np.split(stacked, len(order))
-    return np.concatenate([gates[gate] for gate in order])
-
-
 def pick(found: Mapping[str, _T], name: str | None, source: str, kind: str) -> tuple[str, _T]:
     """Picks one of the networks in a source.
 
