@@ -84,7 +84,7 @@ def _accelerate(options: argparse.Namespace) -> None:
     target = pathlib.Path(options.target)
     if target.suffix != ".keras":
         raise ValueError(f"expected a target that ends in .keras, but received {options.target!r}")
-    if target.exists() and not options.force:
+    if target.exists() and not (options.force or options.dry_run):
         raise FileExistsError(f"{options.target!r} exists already")
     model = _load(options.source, compile=True)
     fast = accelerate(model, dry_run=options.dry_run, stacks=not options.no_stacks)

@@ -117,7 +117,8 @@ def make_initializer(
 
 def _gate_of(name: str) -> str:
     """Returns the gate in a canonical tensor's name; "" if it names none."""
-    gate = name.split("_", 3)[3]  # This part follows "layer_0_forward_".
+    # ParamBlock::Name in kernels/param_layout.cc makes the names. This follows "layer_0_forward_".
+    gate = name.split("_", 3)[3]
     return re.sub("_?(recurrent_|projection_)?(kernel|bias)$", "", gate)
 
 

@@ -10,12 +10,15 @@ from typing import Any
 import keras
 import numpy as np
 
+from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.keras_weights import to_keras_weights
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer
 
-def _stack(tensors: Sequence[Any]) -> np.ndarray:
-    return np.concatenate([keras.ops.convert_to_numpy(tensor).T for tensor in tensors], axis=-1)
 
-
-def _check_counts(cell: Any, weights: Sequence[Any], biases: Sequence[Any], count: int) -> None:
+def _set_canonical(
+    cell: Any, rnn_mode: str, num_gates: int, weights: Sequence[Any], biases: Sequence[Any]
+) -> None:
+    count = 2 * num_gates
     for argument, tensors, expected in (
         ("weights", weights, count),
         ("biases", biases, count if cell.use_bias else 0),
@@ -25,6 +28,12 @@ def _check_counts(cell: Any, weights: Sequence[Any], biases: Sequence[Any], coun
                 f"expected {expected} canonical {argument} of one pseudo-layer for "
                 f"{type(cell).__name__}, but received {len(tensors)}"
             )
+    sides = [
+        np.concatenate([keras.ops.convert_to_numpy(gate) for gate in gates])
+        for tensors in ((weights, biases) if cell.use_bias else (weights,))
+        for gates in (tensors[:num_gates], tensors[num_gates:])
+    ]
+    cell.set_weights(to_keras_weights(rnn_mode, PseudoLayer(*sides)))
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
@@ -51,11 +60,7 @@ class CudnnCompatibleLSTMCell(keras.layers.LSTMCell):
         Raises:
             ValueError: if a list's length or a shape does not fit.
         """
-        _check_counts(self, weights, biases, 8)
-        stacked = [_stack(weights[:4]), _stack(weights[4:])]
-        if self.use_bias:
-            stacked.append(_stack(biases[:4]) + _stack(biases[4:]))
-        self.set_weights(stacked)
+        _set_canonical(self, constants.CUDNN_LSTM, 4, weights, biases)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -90,16 +95,7 @@ class CudnnCompatibleGRUCell(keras.layers.GRUCell):
         Raises:
             ValueError: if a list's length or a shape does not fit.
         """
-        _check_counts(self, weights, biases, 6)
-
-        def in_keras_order(gates: Sequence[Any]) -> np.ndarray:
-            reset, update, candidate = gates
-            return _stack([update, reset, candidate])
-
-        stacked = [in_keras_order(weights[:3]), in_keras_order(weights[3:])]
-        if self.use_bias:
-            stacked.append(np.stack([in_keras_order(biases[:3]), in_keras_order(biases[3:])]))
-        self.set_weights(stacked)
+        _set_canonical(self, constants.CUDNN_GRU, 3, weights, biases)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

@@ -25,7 +25,7 @@ def run(
     sequence_lengths: Any,
     time_major: bool,
     seed: Any,
-    drops_all: bool = False,
+    dropout: float = 0.0,
     dtype: tf.DType | None = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
@@ -40,7 +40,8 @@ def run(
         sequence_lengths: integers [B]; None where all sequences fill T.
         time_major: the layout of inputs and states.
         seed: of the dropout masks, as callers give it.
-        drops_all: whether dropout between layers drops everything.
+        dropout: rate between layers, as callers give it. The network's own rate is
+            `rate_below_1(dropout)`.
         dtype: of the inputs; None for their own.
         name: name of the op.
 
@@ -86,7 +87,7 @@ def run(
         states = [tf.expand_dims(state, batch_axis) for state in states]
     params = tf.convert_to_tensor(params, dtype=inputs.dtype)
     config = config_of(inputs, states, params)
-    if drops_all and is_training:
+    if dropout == 1.0 and is_training:
         params = _without_upper_inputs(config, params)
     outputs, final_states = ops.forward(
         config,
@@ -106,11 +107,19 @@ def run(
     return outputs, *final_states
 
 
+def rate_below_1(dropout: float) -> float:
+    """Returns the rate of a network for a rate in [0, 1], since networks take no rate of 1.
+
+    The rate is then 0, and `run` drops everything by itself.
+    """
+    return 0.0 if dropout == 1.0 else dropout
+
+
 def _without_upper_inputs(config: RnnConfig, params: tf.Tensor) -> tf.Tensor:
     """Returns the buffer with the input-side matrices of all layers but the first set to zero.
 
     Each layer then gets nothing from the layer below, as if all of its outputs were dropped, and no
-    gradient goes there. The ops themselves only take dropout rates below 1.
+    gradient goes there.
     """
     weights, biases = ops.params_to_canonical(config, params)
     gates, num_dirs = config.layout.num_gates, config.layout.num_dirs

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.contrib_call import ConfigOf, params_size, run
+from cudnn_rnn_tf.contrib_call import ConfigOf, params_size, rate_below_1, run
 
 
 def _config_from(
@@ -18,7 +18,6 @@ def _config_from(
 ) -> ConfigOf:
     """Returns a function that finds a network's sizes in its arguments' static shapes."""
     count_axis = 0 if time_major else 1
-    rate = 0.0 if dropout == 1.0 else dropout
     needed = {"inputs": (2,), "input_h": (count_axis, 2), "input_c": (2,)}
 
     def config_of(inputs: tf.Tensor, states: Sequence[tf.Tensor], params: tf.Tensor) -> RnnConfig:
@@ -58,7 +57,7 @@ def _config_from(
                 input_mode,
                 direction,
                 num_proj=0 if output_size == num_units else output_size,
-                dropout=rate,
+                dropout=rate_below_1(dropout),
             )
 
         if shapes[0][2] is not None:
@@ -141,7 +140,7 @@ def cudnn_lstm(
         sequence_lengths,
         time_major,
         seed,
-        drops_all=dropout == 1.0,
+        dropout=dropout,
         name=name,
     )
 
@@ -199,7 +198,7 @@ def cudnn_gru(
         sequence_lengths,
         time_major,
         seed,
-        drops_all=dropout == 1.0,
+        dropout=dropout,
         name=name,
     )
 
@@ -257,7 +256,7 @@ def cudnn_rnn_tanh(
         sequence_lengths,
         time_major,
         seed,
-        drops_all=dropout == 1.0,
+        dropout=dropout,
         name=name,
     )
 
@@ -317,7 +316,7 @@ def cudnn_rnn_relu(
         sequence_lengths,
         time_major,
         seed,
-        drops_all=dropout == 1.0,
+        dropout=dropout,
         name=name,
     )
 

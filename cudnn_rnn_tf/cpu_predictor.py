@@ -21,7 +21,7 @@ class _State(NamedTuple):
     num_threads: int
 
 
-# No processor has more threads. A larger number is a mistake, and so many must not be started.
+# A larger number is taken for a mistake: so many threads must not be started.
 _MAX_THREADS = 1024
 
 
@@ -39,13 +39,13 @@ class CpuPredictor:
             options, `time_major` and `go_backwards` apply; `return_sequences`, `return_state` and
             `stateful` do not, since a call always takes and returns all outputs and states.
         num_threads: threads that compute a call, including the calling one; None for as many as
-            the process has processors. One thread computes a small call, unless a thread's calls
-            follow each other closely. Results do not depend on it. A call that comes while
-            another one uses all threads is computed by its own thread alone.
+            the process has processors, up to 1024. One thread computes a small call, unless a
+            thread's calls follow each other closely. Results do not depend on it. A call that comes
+            while another one uses all threads is computed by its own thread alone.
 
     Raises:
         TypeError: if `layer` is none of these, or `num_threads` no integer.
-        ValueError: if the layer is not built, or `num_threads` is less than 1.
+        ValueError: if the layer is not built, or `num_threads` does not lie in [1, 1024].
     """
 
     def __init__(self, layer: CudnnRNN, num_threads: int | None = None):
@@ -55,7 +55,7 @@ class CpuPredictor:
                 f"received {layer!r}{what_to_pass(layer)}"
             )
         if num_threads is None:
-            num_threads = len(os.sched_getaffinity(0))
+            num_threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         if isinstance(num_threads, bool) or not isinstance(num_threads, (int, np.integer)):
             raise TypeError(
                 f"expected num_threads to be an integer or None, but received {num_threads!r}"
@@ -96,7 +96,7 @@ class CpuPredictor:
     def __setstate__(self, state: "_State") -> None:
         self._state = state
         config, *options = state
-        self._call = _native.CpuPredictor(config.layout, *options)
+        self._call = _native.PredictorBinding(config.layout, *options)
 
     def __call__(
         self, inputs: Any, initial_state: Any = None, sequence_lengths: Any = None

@@ -14,7 +14,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
-from cudnn_rnn_tf.contrib_call import params_size, run
+from cudnn_rnn_tf.contrib_call import params_size, rate_below_1, run
 from cudnn_rnn_tf.contrib_functions import (  # noqa: F401 - Programs look for the functions here.
     cudnn_gru,
     cudnn_lstm,
@@ -45,10 +45,11 @@ class _CudnnRNN(HasConfig):
         seed: Any = 0,
     ):
         sizes = (num_layers, num_units, input_size)
-        self._drops_all = dropout == 1.0
-        rate = 0.0 if self._drops_all else dropout
-        self._config = RnnConfig(self._rnn_mode, *sizes, input_mode, direction, dropout=rate)
+        self._config = RnnConfig(
+            self._rnn_mode, *sizes, input_mode, direction, dropout=rate_below_1(dropout)
+        )
         self._dtype = tf.as_dtype(dtype)
+        self._dropout = dropout
         self._seed = seed
 
     @property
@@ -107,7 +108,7 @@ class _CudnnRNN(HasConfig):
             sequence_lengths,
             time_major,
             seed=self._seed,
-            drops_all=self._drops_all,
+            dropout=self._dropout,
             dtype=self._dtype,
         )
 

@@ -17,9 +17,10 @@ from cudnn_rnn_tf.config import RnnConfig
 class OpaqueKernel(keras.Variable):
     """A Keras variable of shape [params_size] that is saved as its canonical tensors.
 
-    Object-based checkpoints hold one tensor per gate, layer and direction, under the layout's
-    names, wherever in the object graph the variable is found (optimizers track it as well). A
-    SavedModel, which is for running, not for reading, holds the buffer itself.
+    Object-based checkpoints hold one tensor per gate, layer and direction, under the layout's names
+    (`ParamBlock::Name` in kernels/param_layout.cc), wherever in the object graph the variable is
+    found (optimizers track it as well). A SavedModel, which is for running, not for reading, holds
+    the buffer itself.
 
     Args:
         config: the network.

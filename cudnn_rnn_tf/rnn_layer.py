@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _compat, buffer_parts, constants, opaque_kernel, ops
-from cudnn_rnn_tf.argument_errors import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
+from cudnn_rnn_tf.foreign_arguments import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.layer_weights import HasOpaqueKernel
 from cudnn_rnn_tf.lengths_and_masks import (
     HOW_TO_MAKE_RAGGED,

@@ -25,7 +25,7 @@ def large_cases():
 
 def make(case, data, num_threads=1):
     """Returns a compiled predictor for a case, which may have more options than a layer has."""
-    return native._native.CpuPredictor(
+    return native._native.PredictorBinding(
         case.config.layout, data.params, case.time_major, False, num_threads
     )
 

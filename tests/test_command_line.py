@@ -211,6 +211,9 @@ def test_accelerate(capsys, model, file, tmp_path):
     np.testing.assert_allclose(fast(inputs), model(inputs), atol=1e-5)
     status, _, err = run(capsys, "accelerate", file, target)
     assert status == 1 and "--force replaces it" in err
+    before = target.read_bytes()
+    status, out, _ = run(capsys, "accelerate", file, target, "--dry-run")
+    assert status == 0 and "runs fused" in out and target.read_bytes() == before
     assert run(capsys, "accelerate", file, target, "--force", "--no-stacks")[0] == 0
     assert run(capsys, "accelerate", file, tmp_path / "fast.h5")[0] == 1
     assert run(capsys, "accelerate", tmp_path / "none.keras", tmp_path / "a.keras")[0] == 1

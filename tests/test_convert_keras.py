@@ -259,11 +259,17 @@ def test_model_with_converted_layers():
     np.testing.assert_allclose(fused(data), model(data), rtol=0, atol=1e-5)
 
 
+def tanh(x):
+    """A function of its own, despite its name."""
+    return 2 * keras.ops.tanh(x)
+
+
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
         (keras.layers.LSTM(2, activation="relu"), "activation='relu'.* expected 'tanh'"),
         (keras.layers.SimpleRNN(2, activation="gelu"), "expected 'tanh' or 'relu'"),
+        (keras.layers.LSTM(2, activation=tanh), "activation='tanh'.* expected 'tanh'"),
         (keras.layers.LSTM(2, recurrent_activation="hard_sigmoid"), "recurrent_activation='hard_"),
         (keras.layers.GRU(2, reset_after=False), "reset_after=False"),
         (keras.layers.GRU(2, recurrent_dropout=0.1), "recurrent_dropout=0.1"),

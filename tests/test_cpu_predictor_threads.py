@@ -102,7 +102,7 @@ import numpy as np
 from cudnn_rnn_tf import native
 layout = native.ParamLayout("lstm", 1, 300, 280)
 params = np.linspace(-0.05, 0.05, layout.size, dtype=np.float32)
-predictor = native._native.CpuPredictor(layout, params, False, False, 2)
+predictor = native._native.PredictorBinding(layout, params, False, False, 2)
 inputs = np.ones((1, 20, 280), np.float32)
 expected = predictor(inputs, None, None)[0]
 child = os.fork()
@@ -126,7 +126,7 @@ import numpy as np
 from cudnn_rnn_tf.native import ParamLayout, _native
 
 layout = ParamLayout("lstm", 1, 128, 64)
-predictor = _native.CpuPredictor(layout, np.zeros(layout.size, np.float32), False, False, 2)
+predictor = _native.PredictorBinding(layout, np.zeros(layout.size, np.float32), False, False, 2)
 inputs, called = np.zeros((8, 50, 64), np.float32), threading.Event()
 
 

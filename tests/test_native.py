@@ -58,6 +58,14 @@ def test_layout_by_hand():
     assert layout.weight_offsets[:9] == [0, 6, 12, 18, 24, 27, 30, 33, 36]
     assert layout.weight_offsets[9] == 39
     assert layout.bias_offsets == list(range(78, 78 + 16 * 3, 3))
+    kernels = {"kernel": (12, 2), "recurrent_kernel": (12, 1), "projection": (1, 3)}
+    of_biases = {"bias": (12,), "recurrent_bias": (12,)}
+    assert layout.pseudo_layer_tensors == [
+        (index, name, shape)
+        for tensors in (kernels, of_biases)
+        for index in (0, 1)
+        for name, shape in tensors.items()
+    ]
     assert layout.size == 126
 
 

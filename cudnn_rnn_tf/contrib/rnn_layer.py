@@ -11,6 +11,7 @@ from cudnn_rnn_tf import _compat, buffer_parts, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import CUDNN_INPUT_LINEAR_MODE, CUDNN_RNN_UNIDIRECTION
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer, unique_name
+from cudnn_rnn_tf.contrib_call import rate_below_1
 from cudnn_rnn_tf.saveable import CudnnOpaqueParamsSaveable
 
 _v1 = tf.compat.v1
@@ -54,10 +55,14 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         # RnnConfig checks the arguments before the input size is known. num_units stands in for the
         # input size, since it fits all input modes.
         self._dropout = dropout
-        # The model handles a rate of 1, which RnnConfig does not allow.
-        rate = 0.0 if dropout == 1.0 else dropout
         self._config = RnnConfig(
-            self.rnn_mode, num_layers, num_units, num_units, input_mode, direction, dropout=rate
+            self.rnn_mode,
+            num_layers,
+            num_units,
+            num_units,
+            input_mode,
+            direction,
+            dropout=rate_below_1(dropout),
         )
         self._input_mode = input_mode
         self._input_size: int | None = None

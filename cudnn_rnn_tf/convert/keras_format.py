@@ -1,25 +1,20 @@
-"""Converts from and to `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional`.
-
-Keras holds per layer and direction a kernel [fan_in, G * H], a recurrent kernel [H, G * H], and a
-bias. The bias is [G * H], for both sides together; a GRU's is [2, 3 * H], with the input side's
-first. An LSTM's gates are in cuDNN's order i f c o, a GRU's in the order z r h.
-"""
+"""Converts from and to `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.initializers import AllGates, PerGate
 from cudnn_rnn_tf.keras.bidirectional import directions_of
+from cudnn_rnn_tf.keras.fusion import activation_of, rnn_mode_of, shown
+from cudnn_rnn_tf.keras_weights import from_keras_weights, to_keras_weights
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
-# This order works in both directions, since it exchanges the first two gates.
-_GRU_ORDER = (1, 0, 2)
 
 _INITIALIZERS = ("kernel_initializer", "recurrent_initializer", "bias_initializer")
 _REGULARIZERS = (
@@ -71,10 +66,10 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
         _check_stock(part)
     _check_stack(layers, parts)
     bottom, top = parts[0], layers[-1]
-    rnn_mode = _rnn_mode(bottom)
+    rnn_mode = rnn_mode_of(bottom.cell)
     return network.make_layer(
         rnn_mode,
-        [_from_weights(rnn_mode, part.get_weights()) for part in parts],
+        [_pseudo_layer(part) for part in parts],
         len(directions_of(layers[0])),
         {
             **_initializers_of(bottom),
@@ -129,7 +124,7 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
         )
         stock.build((batch_size, None, fan_in))
         for part in directions_of(stock):
-            part.set_weights(_to_weights(layer.rnn_mode, next(weights)))
+            part.set_weights(to_keras_weights(layer.rnn_mode, next(weights)))
         layers.append(stock)
         if layer.dropout and not is_top:
             seed = None if layer.seed is None else layer.seed + index
@@ -230,11 +225,9 @@ def _check_stock(part: keras.layers.Layer) -> None:
         ("activity_regularizer", (None,)),
     ):
         received = getattr(part, name, expected[0])
-        if name.endswith("activation") and callable(received):
-            received = keras.activations.serialize(received)
-        if received not in expected:
+        if (activation_of(received) if callable(received) else received) not in expected:
             raise ValueError(
-                f"{name}={received!r} of layer {part.name!r} has no equivalent here: expected "
+                f"{name}={shown(received)} of layer {part.name!r} has no equivalent here: expected "
                 f"{' or '.join(map(repr, expected))}"
             )
 
@@ -251,7 +244,7 @@ def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> 
                     f"but {parts[0].name!r} has {values[0]!r} and {layer.name!r} has {value!r}"
                 )
 
-    agree("class", [_rnn_mode(part) for part in parts])
+    agree("class", [rnn_mode_of(part.cell) for part in parts])
     for name in _COMMON:
         agree(name, [getattr(part, name) for part in parts])
 
@@ -274,14 +267,6 @@ def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> 
         if len(layers) > 1:
             # One layer of ours would return the states of the whole stack.
             check(layer, return_state=False)
-
-
-def _rnn_mode(part: keras.layers.Layer) -> str:
-    if isinstance(part, keras.layers.LSTM):
-        return constants.CUDNN_LSTM
-    if isinstance(part, keras.layers.GRU):
-        return constants.CUDNN_GRU
-    return f"rnn_{keras.activations.serialize(part.activation)}"
 
 
 def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> keras.layers.Layer:
@@ -343,23 +328,7 @@ def _to_initializers(layer: CudnnRNN) -> tuple[dict[str, Any], bool]:
     return found, unit_forget_bias
 
 
-def _from_weights(rnn_mode: str, weights: Sequence[np.ndarray]) -> network.PseudoLayer:
-    kernel, recurrent_kernel, *biases = weights
-    sides: Sequence[np.ndarray] = biases
-    if biases and rnn_mode == constants.CUDNN_GRU:
-        sides = list(biases[0])
-    tensors = [kernel.T, recurrent_kernel.T, *sides]
-    if rnn_mode == constants.CUDNN_GRU:
-        tensors = [network.reorder(tensor, _GRU_ORDER) for tensor in tensors]
-    return network.PseudoLayer(*tensors)
-
-
-def _to_weights(rnn_mode: str, pseudo_layer: network.PseudoLayer) -> list[np.ndarray]:
-    kernels = [pseudo_layer.kernel, pseudo_layer.recurrent_kernel]
-    sides = list(network.both_biases(pseudo_layer) or ())
-    if rnn_mode == constants.CUDNN_GRU:
-        kernels = [network.reorder(kernel, _GRU_ORDER) for kernel in kernels]
-        sides = [np.stack([network.reorder(side, _GRU_ORDER) for side in sides])] if sides else []
-    elif sides:
-        sides = [sides[0] + sides[1]]
-    return [kernel.T for kernel in kernels] + sides
+def _pseudo_layer(part: keras.layers.Layer) -> PseudoLayer:
+    """Returns the weights of one direction of a layer as arrays."""
+    tensors = from_keras_weights(rnn_mode_of(part.cell), *part.get_weights())
+    return PseudoLayer(*(None if tensor is None else tensor.numpy() for tensor in tensors))

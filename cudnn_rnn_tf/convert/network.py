@@ -9,12 +9,20 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
-from cudnn_rnn_tf.pseudo_layers import SIDES_WITH_BIAS, PseudoLayer, cut, join
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, join, shapes
 from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
 
 LAYERS = {layer.rnn_mode: layer for layer in (CudnnLSTM, CudnnGRU, CudnnRNNTanh, CudnnRNNRelu)}
-NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+NUM_GATES = {rnn_mode: RnnConfig(rnn_mode, 1, 1, 1).layout.num_gates for rnn_mode in LAYERS}
+# The least bias mode that holds biases of the input side, or not, and of the recurrent side.
+_BIAS_MODES = {
+    (False, False): "none",
+    (True, False): "single_input",
+    (False, True): "single_recurrent",
+    (True, True): "double",
+}
 _T = TypeVar("_T")
 
 
@@ -112,9 +120,7 @@ def make_layer(
         any(layer.bias is not None for layer in weights),
         any(layer.recurrent_bias is not None for layer in weights),
     )
-    options.setdefault(
-        "bias_mode", next(mode for mode, with_bias in SIDES_WITH_BIAS.items() if with_bias == sides)
-    )
+    options.setdefault("bias_mode", _BIAS_MODES[sides])
     if bottom.projection is not None:
         options["num_proj"] = bottom.projection.shape[0]
     layer = LAYERS[rnn_mode](
@@ -130,38 +136,23 @@ def make_layer(
 
 
 def _set_weights(layer: CudnnRNN, weights: Sequence[PseudoLayer]) -> None:
+    config = layer._built_config()
     dtype = tf.as_dtype(layer.variable_dtype).as_numpy_dtype
     complete = []
-    for pseudo_layer in weights:
-        biases = {"bias": pseudo_layer.bias, "recurrent_bias": pseudo_layer.recurrent_bias}
-        for (side, bias), has_bias in zip(
-            biases.items(), SIDES_WITH_BIAS[layer.bias_mode], strict=True
-        ):
-            if bias is None:
-                biases[side] = np.zeros(NUM_GATES[layer.rnn_mode] * layer.num_units)
-            elif not has_bias and np.any(bias):
+    for pseudo_layer, places in zip(weights, shapes(config), strict=True):
+        biases = {}
+        for side in ("bias", "recurrent_bias"):
+            bias, place = getattr(pseudo_layer, side), getattr(places, side)
+            if bias is None and place is not None:
+                biases[side] = np.zeros(place)
+            elif place is None and bias is not None and np.any(bias):
                 raise ValueError(
                     f"bias_mode={layer.bias_mode!r} has no place for a bias that is there and not "
                     "zero"
                 )
         tensors = pseudo_layer._replace(**biases)
         complete.append(PseudoLayer(*(None if t is None else t.astype(dtype) for t in tensors)))
-    layer._built_kernel().assign(join(layer._built_config(), complete))
-
-
-def both_biases(pseudo_layer: PseudoLayer) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the biases of both sides, with zeros for a missing one; None if both are missing."""
-    bias, recurrent_bias = pseudo_layer.bias, pseudo_layer.recurrent_bias
-    if bias is None and recurrent_bias is None:
-        return None
-    zeros = np.zeros_like(pseudo_layer.kernel[:, 0])
-    return zeros if bias is None else bias, zeros if recurrent_bias is None else recurrent_bias
-
-
-def reorder(stacked: np.ndarray, order: Sequence[int]) -> np.ndarray:
-    """Returns stacked gates [G * H, …] in another order: gate i is the old gate `order[i]`."""
-    gates = np.split(stacked, len(order))
-    return np.concatenate([gates[gate] for gate in order])
+    layer._built_kernel().assign(join(config, complete))
 
 
 def pick(found: Mapping[str, _T], name: str | None, source: str, kind: str) -> tuple[str, _T]:

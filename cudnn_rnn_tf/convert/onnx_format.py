@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 # By operator: for each place in ONNX's order, the index of that gate in cuDNN's order, and the
@@ -220,7 +221,7 @@ class _Graph:
             sides = [kernels[direction], recurrent_kernels[direction]]
             if "B" in tensors:
                 sides += np.split(tensors["B"][direction], 2)
-            result.append(network.PseudoLayer(*(network.reorder(side, order) for side in sides)))
+            result.append(network.PseudoLayer(*(reorder(side, order) for side in sides)))
         return result
 
     def _check(self, node: Any) -> None:
@@ -443,21 +444,18 @@ class _ModelWriter:
         order = _TO_ONNX[self._op_type]
         weights = network.pseudo_layers(layer)[index * layer.num_dirs :][: layer.num_dirs]
         # Either all directions have biases or none has.
-        biases = list(filter(None, map(network.both_biases, weights)))
+        biases = list(filter(None, map(both_biases, weights)))
 
         def stack(name: str, tensors: Iterable[np.ndarray]) -> str:
             return self._constant(f"{prefix}_{name}", np.stack(list(tensors)))
 
         inputs = [
             x,
-            stack("W", (network.reorder(part.kernel, order) for part in weights)),
-            stack("R", (network.reorder(part.recurrent_kernel, order) for part in weights)),
+            stack("W", (reorder(part.kernel, order) for part in weights)),
+            stack("R", (reorder(part.recurrent_kernel, order) for part in weights)),
             stack(
                 "B",
-                (
-                    np.concatenate([network.reorder(side, order) for side in sides])
-                    for sides in biases
-                ),
+                (np.concatenate([reorder(side, order) for side in sides]) for sides in biases),
             )
             if biases
             else "",

@@ -17,6 +17,7 @@ import numpy as np
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.pseudo_layers import both_biases
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _FIELDS = {
@@ -128,7 +129,7 @@ def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
         )
     parameters: dict[str, np.ndarray] = {}
     for index, pseudo_layer in enumerate(network.pseudo_layers(layer)):
-        biases = network.both_biases(pseudo_layer)
+        biases = both_biases(pseudo_layer)
         if biases:
             pseudo_layer = pseudo_layer._replace(bias=biases[0], recurrent_bias=biases[1])
         number, direction = divmod(index, layer.num_dirs)

@@ -7,8 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
+from cudnn_rnn_tf.keras.fusion import Fusion, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN, logger
+from cudnn_rnn_tf.keras.mask_packing import packed
 
 _MERGES = {
     "concat": lambda y, y_rev: tf.concat([y, y_rev], axis=-1),
@@ -92,10 +93,7 @@ class Bidirectional(keras.layers.Bidirectional):
         else:
             states = [tf.cast(state, sequences.dtype) for state in initial_state]
             initial_states = [states[:num_states], states[num_states:]]
-        packing = packing_of(mask, sequences)
-        lengths = None
-        if packing:
-            sequences, lengths = packing.pack(sequences), packing.lengths
+        packing, sequences, lengths = packed(mask, sequences)
         outputs, states = forward(cells, sequences, initial_states, lengths, bool(training), 2)
         if self.return_sequences:
             if packing:

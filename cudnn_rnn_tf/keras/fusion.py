@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.keras.mask_packing import Packing
+from cudnn_rnn_tf.keras_weights import from_keras_weights
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, join
 from cudnn_rnn_tf.seeds import next_seed
 
@@ -57,10 +57,10 @@ def fusion_of(layer: keras.layers.RNN) -> Fusion:
         keras.layers.SimpleRNNCell,
     ):
         never = f"its cell is a {type(cell).__name__}"
-    elif not _rnn_mode(cell):
-        never = f"activation={_name(cell.activation)}"
-    elif not _is(getattr(cell, "recurrent_activation", keras.activations.sigmoid), "sigmoid"):
-        never = f"recurrent_activation={_name(cell.recurrent_activation)}"
+    elif not rnn_mode_of(cell):
+        never = f"activation={shown(cell.activation)}"
+    elif activation_of(getattr(cell, "recurrent_activation", tf.sigmoid)) != "sigmoid":
+        never = f"recurrent_activation={shown(cell.recurrent_activation)}"
     elif not getattr(cell, "reset_after", True):
         never = "reset_after=False"
     elif getattr(layer, "use_cudnn", "auto") is False:
@@ -68,11 +68,11 @@ def fusion_of(layer: keras.layers.RNN) -> Fusion:
     elif cell.compute_dtype not in ops.DTYPES:
         never = f"it computes in {cell.compute_dtype}"
     else:
-        return Fusion(not_in_training=_dropout_reason(layer))
+        return Fusion(not_in_training=_recurrent_dropout_reason(layer))
     return Fusion(never, never)
 
 
-def _dropout_reason(layer: keras.layers.RNN) -> str:
+def _recurrent_dropout_reason(layer: keras.layers.RNN) -> str:
     rate = layer.cell.recurrent_dropout
     if rate == 0:
         return ""
@@ -145,7 +145,7 @@ def forward(
     if recurrent_rate or rate:
         seed = next_seed((dropout or cells[0]).seed_generator)
     config = RnnConfig(
-        rnn_mode=_rnn_mode(cells[0]),
+        rnn_mode=rnn_mode_of(cells[0]),
         num_layers=len(cells) // num_dirs,
         num_units=cells[0].units,
         input_size=cells[0].kernel.shape[0] * num_inputs,
@@ -167,26 +167,8 @@ def forward(
     return outputs, [[state[:, index] for state in states] for index in range(len(cells))]
 
 
-def packing_of(mask: Any, inputs: tf.Tensor) -> Packing | None:
-    """Returns the packing for a layer's mask, or list of masks; None if there is no mask."""
-    if isinstance(mask, (list, tuple)):
-        mask = mask[0]
-    return None if mask is None else Packing(tf.convert_to_tensor(mask), inputs)
-
-
 def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.DType) -> tf.Tensor:
-    """Makes the opaque buffer of the cells' weights, such that gradients reach the weights.
-
-    It uses TensorFlow's own operations, because a portable SavedModel cannot have this package's.
-    """
-
-    def stacked(weight: Any) -> tf.Tensor:
-        """Returns a kernel [n, G * H] or a bias [G * H] with the gates first, in cuDNN's order."""
-        weight = tf.transpose(tf.cast(weight, dtype))
-        if config.rnn_mode == constants.CUDNN_GRU:
-            update, reset, candidate = tf.split(weight, 3)
-            weight = tf.concat([reset, update, candidate], axis=0)
-        return weight
+    """Makes the opaque buffer of the cells' weights, such that gradients reach the weights."""
 
     def input_kernel(cell: Any) -> tf.Tensor:
         if num_inputs == 1:
@@ -202,30 +184,23 @@ def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.
             axis=0,
         )
 
-    def biases(cell: Any) -> list[tf.Tensor]:
-        """Returns the biases of the input side and, in a GRU, those of the recurrent side."""
-        if not cell.use_bias:
-            return []
-        sides = tf.reshape(cell.bias, (-1, cell.kernel.shape[1]))
-        return [stacked(side) for side in tf.unstack(sides)]
+    def pseudo_layer(cell: Any) -> PseudoLayer:
+        weights = [input_kernel(cell), cell.recurrent_kernel]
+        if cell.use_bias:
+            weights.append(cell.bias)
+        return from_keras_weights(config.rnn_mode, *(tf.cast(weight, dtype) for weight in weights))
 
-    layers = [
-        PseudoLayer(stacked(input_kernel(cell)), stacked(cell.recurrent_kernel), *biases(cell))
-        for cell in cells
-    ]
-    return join(config, layers)
+    return join(config, [pseudo_layer(cell) for cell in cells])
 
 
-def _rnn_mode(cell: Any) -> str:
+def rnn_mode_of(cell: Any) -> str:
     """Returns the ops' mode that computes what a cell does; "" if there is none."""
-    is_tanh = _is(cell.activation, "tanh")
+    activation = activation_of(cell.activation)
     if isinstance(cell, keras.layers.LSTMCell):
-        return constants.CUDNN_LSTM if is_tanh else ""
+        return constants.CUDNN_LSTM if activation == "tanh" else ""
     if isinstance(cell, keras.layers.GRUCell):
-        return constants.CUDNN_GRU if is_tanh else ""
-    if is_tanh:
-        return constants.CUDNN_RNN_TANH
-    return constants.CUDNN_RNN_RELU if _is(cell.activation, "relu") else ""
+        return constants.CUDNN_GRU if activation == "tanh" else ""
+    return f"rnn_{activation}" if activation in ("tanh", "relu") else ""
 
 
 def _bias_mode(cell: Any) -> str:
@@ -234,9 +209,14 @@ def _bias_mode(cell: Any) -> str:
     return "double" if isinstance(cell, keras.layers.GRUCell) else "single_input"
 
 
-def _is(activation: Any, name: str) -> bool:
-    return any(activation is function for function in _ACTIVATIONS[name])
+def activation_of(function: Any) -> str:
+    """Returns the name of a cell's activation; "" if the ops have no such activation."""
+    for name, functions in _ACTIVATIONS.items():
+        if any(function is each for each in functions):
+            return name
+    return ""
 
 
-def _name(activation: Any) -> str:
-    return repr(getattr(activation, "__name__", activation))
+def shown(value: Any) -> str:
+    """Returns what an error's message calls a function or another value."""
+    return repr(getattr(value, "__name__", value))

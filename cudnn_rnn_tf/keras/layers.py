@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of, packing_of
+from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of
+from cudnn_rnn_tf.keras.mask_packing import packed
 from cudnn_rnn_tf.lengths_and_masks import reverse_sequences
 
 logger = logging.getLogger("cudnn_rnn_tf")
@@ -61,14 +62,13 @@ class _FusedLoop(keras.layers.RNN):
             return super().inner_loop(sequences, initial_state, mask, training=training)
         num_inputs = 1
         if training and acting_rate(self.cell, self.cell.dropout):
-            # There is one mask for all gates, or one for each gate.
-            masks = tf.nest.flatten(self.cell.get_dropout_mask(sequences[:, 0]))
-            num_inputs = len(masks)
-            sequences = tf.concat([sequences * mask[:, tf.newaxis] for mask in masks], axis=-1)
-        packing = packing_of(mask, sequences)
-        lengths = None
-        if packing:
-            sequences, lengths = packing.pack(sequences), packing.lengths
+            # There is one dropout mask for all gates, or one for each gate.
+            dropout_masks = tf.nest.flatten(self.cell.get_dropout_mask(sequences[:, 0]))
+            num_inputs = len(dropout_masks)
+            sequences = tf.concat(
+                [sequences * each[:, tf.newaxis] for each in dropout_masks], axis=-1
+            )
+        packing, sequences, lengths = packed(mask, sequences)
         if self.go_backwards:
             sequences = reverse_sequences(sequences, lengths, time_major=False)
         outputs, [states] = forward(

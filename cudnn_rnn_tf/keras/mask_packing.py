@@ -1,5 +1,7 @@
 """Turns Keras's masks, which may mask any steps, into sequence lengths for the ops."""
 
+from typing import Any
+
 import tensorflow as tf
 
 
@@ -89,3 +91,17 @@ class Packing:
         if zero_masked:
             is_there = self.mask[:, 0 if backward else -1]
         return tf.where(is_there[:, tf.newaxis], h, tf.zeros_like(h))
+
+
+def packed(mask: Any, inputs: tf.Tensor) -> tuple[Packing | None, tf.Tensor, tf.Tensor | None]:
+    """Packs a layer's inputs by its mask, or by the first one of a list of masks.
+
+    Returns:
+        The packing, the packed inputs and their lengths; without a mask None, the inputs and None.
+    """
+    if isinstance(mask, (list, tuple)):
+        mask = mask[0]
+    if mask is None:
+        return None, inputs, None
+    packing = Packing(tf.convert_to_tensor(mask), inputs)
+    return packing, packing.pack(inputs), packing.lengths

@@ -7,8 +7,9 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
-from cudnn_rnn_tf.keras.fusion import Fusion, forward, packing_of
+from cudnn_rnn_tf.keras.fusion import Fusion, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.mask_packing import packed
 
 # The layers and their directions must agree in these.
 _ALIKE = ("units", "use_bias", "activation", "dtype_policy")
@@ -92,10 +93,7 @@ class Stack(keras.layers.Layer):
         top = self.layers[-1]
         num_dirs = len(directions_of(top))
         batch_size = tf.shape(sequences)[0]
-        packing = packing_of(mask, sequences)
-        lengths = None
-        if packing:
-            sequences, lengths = packing.pack(sequences), packing.lengths
+        packing, sequences, lengths = packed(mask, sequences)
         outputs, states = forward(
             cells,
             sequences,

@@ -93,9 +93,9 @@ inline py::array Dense(const py::array& array) {
   return py::module_::import("numpy").attr("require")(array, py::none(), "CAE");
 }
 
-class Layout {
+class LayoutBinding {
  public:
-  explicit Layout(const RnnSpec& spec) : spec_(spec), layout_(spec) {}
+  explicit LayoutBinding(const RnnSpec& spec) : spec_(spec), layout_(spec) {}
 
   const RnnSpec& spec() const { return spec_; }
   int64_t size() const { return layout_.size(); }
@@ -119,6 +119,29 @@ class Layout {
       offsets.push_back(block.offset);
     }
     return offsets;
+  }
+
+  // Returns (index of the pseudo-layer, field of Python's PseudoLayer, shape)
+  // for each tensor of a pseudo-layer, in the buffer's order. The gates of a
+  // side are adjacent, so they form one tensor.
+  py::list PseudoLayerTensors() const {
+    static constexpr const char* kFields[2][3] = {
+        {"kernel", "recurrent_kernel", "projection"},
+        {"bias", "recurrent_bias"}};
+    const int64_t gates = spec_.num_gates();
+    py::list tensors;
+    for (const bool is_bias : {false, true}) {
+      for (ParamBlock block : blocks(is_bias)) {
+        if (block.linear_layer_id % gates != 0) continue;
+        const int64_t side = block.linear_layer_id / gates;
+        const bool is_projection = side == 2;
+        if (!is_projection) block.rows *= gates;
+        tensors.append(
+            py::make_tuple(block.layer * spec_.num_dirs() + block.dir,
+                           kFields[is_bias][side], ShapeOf(block, is_bias)));
+      }
+    }
+    return tensors;
   }
 
   py::array CanonicalToParams(const std::vector<py::array>& weights,

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cudnn_rnn_tf/native/layout_binding.h"
-#include "cudnn_rnn_tf/native/predictor.h"
+#include "cudnn_rnn_tf/native/predictor_binding.h"
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/param_layout.h"
 
@@ -65,7 +65,7 @@ PYBIND11_MODULE(_native, m) {
       "TensorFlow.";
   m.attr("compiler_version") = __VERSION__;
 
-  py::class_<Layout>(m, "ParamLayout", R"doc(
+  py::class_<LayoutBinding>(m, "ParamLayout", R"doc(
 Where every canonical tensor stands in a network's opaque buffer.
 
 All matrices come first, pseudo-layer by pseudo-layer (index
@@ -84,10 +84,10 @@ Raises:
                   const std::string& input_mode, const std::string& direction,
                   const std::string& bias_mode, int64_t num_proj, float dropout,
                   double cell_clip, float recurrent_dropout) {
-                 return Layout(MakeSpec(rnn_mode, num_layers, num_units,
-                                        input_size, input_mode, direction,
-                                        bias_mode, num_proj, dropout, cell_clip,
-                                        recurrent_dropout));
+                 return LayoutBinding(
+                     MakeSpec(rnn_mode, num_layers, num_units, input_size,
+                              input_mode, direction, bias_mode, num_proj,
+                              dropout, cell_clip, recurrent_dropout));
                }),
            py::arg("rnn_mode"), py::arg("num_layers"), py::arg("num_units"),
            py::arg("input_size"), py::arg("input_mode") = "linear_input",
@@ -95,36 +95,44 @@ Raises:
            py::arg("bias_mode") = "double", py::arg("num_proj") = 0,
            py::arg("dropout") = 0.0f, py::arg("cell_clip") = 0.0,
            py::arg("recurrent_dropout") = 0.0f)
-      .def_property_readonly("size", &Layout::size,
+      .def_property_readonly("size", &LayoutBinding::size,
                              "Number of elements in the opaque buffer.")
       .def_property_readonly(
           "num_gates",
-          [](const Layout& layout) { return layout.spec().num_gates(); })
+          [](const LayoutBinding& layout) { return layout.spec().num_gates(); })
       .def_property_readonly(
           "num_dirs",
-          [](const Layout& layout) { return layout.spec().num_dirs(); })
+          [](const LayoutBinding& layout) { return layout.spec().num_dirs(); })
       .def_property_readonly(
           "output_size",
-          [](const Layout& layout) { return layout.spec().output_size(); },
+          [](const LayoutBinding& layout) {
+            return layout.spec().output_size();
+          },
           "num_proj, or num_units without projection.")
       .def_property_readonly(
           "weight_shapes",
-          [](const Layout& layout) { return layout.Shapes(false); })
+          [](const LayoutBinding& layout) { return layout.Shapes(false); })
       .def_property_readonly(
           "bias_shapes",
-          [](const Layout& layout) { return layout.Shapes(true); })
+          [](const LayoutBinding& layout) { return layout.Shapes(true); })
       .def_property_readonly(
           "weight_names",
-          [](const Layout& layout) { return layout.Names(false); })
+          [](const LayoutBinding& layout) { return layout.Names(false); })
       .def_property_readonly(
-          "bias_names", [](const Layout& layout) { return layout.Names(true); })
+          "bias_names",
+          [](const LayoutBinding& layout) { return layout.Names(true); })
       .def_property_readonly(
           "weight_offsets",
-          [](const Layout& layout) { return layout.Offsets(false); })
+          [](const LayoutBinding& layout) { return layout.Offsets(false); })
       .def_property_readonly(
           "bias_offsets",
-          [](const Layout& layout) { return layout.Offsets(true); })
-      .def("canonical_to_params", &Layout::CanonicalToParams,
+          [](const LayoutBinding& layout) { return layout.Offsets(true); })
+      .def_property_readonly(
+          "pseudo_layer_tensors", &LayoutBinding::PseudoLayerTensors,
+          "For each tensor that stacks a side's gates, and each projection, in "
+          "the buffer's order: the pseudo-layer's index, the tensor's name and "
+          "its shape.")
+      .def("canonical_to_params", &LayoutBinding::CanonicalToParams,
            py::arg("weights"), py::arg("biases"), R"doc(
 Packs lists of arrays into one buffer [size] of the first weight's dtype.
 
@@ -132,7 +140,8 @@ Raises:
   ValueError: where a list's length or an array's shape is not the layout's.
   TypeError: where the arrays differ in dtype, or hold no numbers.
 )doc")
-      .def("params_to_canonical", &Layout::ParamsToCanonical, py::arg("params"),
+      .def("params_to_canonical", &LayoutBinding::ParamsToCanonical,
+           py::arg("params"),
            R"doc(
 Takes a buffer [size] apart into (weights, biases), lists of new arrays.
 
@@ -141,12 +150,13 @@ Raises:
   TypeError: where it holds no numbers.
 )doc");
 
-  py::class_<Predictor>(m, "CpuPredictor",
-                        "What cudnn_rnn_tf.CpuPredictor calls.")
-      .def(py::init<const Layout&, const py::array&, bool, bool, int64_t>(),
+  py::class_<PredictorBinding>(m, "PredictorBinding",
+                               "What cudnn_rnn_tf.CpuPredictor calls.")
+      .def(py::init<const LayoutBinding&, const py::array&, bool, bool,
+                    int64_t>(),
            py::arg("layout"), py::arg("params"), py::arg("time_major"),
            py::arg("go_backwards"), py::arg("num_threads"))
-      .def("__call__", &Predictor::Call, py::arg("inputs"),
+      .def("__call__", &PredictorBinding::Call, py::arg("inputs"),
            py::arg("initial_state"), py::arg("sequence_lengths"));
 
   m.def(

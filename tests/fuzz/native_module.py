@@ -73,6 +73,7 @@ def run(case: dict[str, Any]) -> None:
     settings = {name: value for name, key, value in case["changes"] if not name for name in (key,)}
     layout = ParamLayout(**({name: network[name] for name in _SPEC} | settings))
     _ = layout.weight_names, layout.bias_names, layout.weight_offsets, layout.bias_offsets
+    _ = layout.pseudo_layer_tensors
     if layout.size > 10**7 or len(layout.weight_shapes) > 1000:
         return  # Filling so many arrays would take most of the time.
     specs = _arrays(case, layout)
@@ -90,7 +91,7 @@ def run(case: dict[str, Any]) -> None:
     elif case["what"] == "function":
         getattr(_native, case["function"])(arrays["x"])
     elif case["what"] == "predictor":
-        predictor = _native.CpuPredictor(
+        predictor = _native.PredictorBinding(
             layout,
             arrays["params"],
             network["time_major"],

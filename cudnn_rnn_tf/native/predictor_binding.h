@@ -1,6 +1,6 @@
 // The class behind cudnn_rnn_tf.CpuPredictor.
-#ifndef CUDNN_RNN_TF_NATIVE_PREDICTOR_H_
-#define CUDNN_RNN_TF_NATIVE_PREDICTOR_H_
+#ifndef CUDNN_RNN_TF_NATIVE_PREDICTOR_BINDING_H_
+#define CUDNN_RNN_TF_NATIVE_PREDICTOR_BINDING_H_
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -13,11 +13,11 @@
 
 namespace cudnn_rnn_tf {
 
-class Predictor {
+class PredictorBinding {
  public:
   // All arrays that go in and come out have the dtype of `params`.
-  Predictor(const Layout& layout, const py::array& params, bool time_major,
-            bool go_backwards, int64_t num_threads);
+  PredictorBinding(const LayoutBinding& layout, const py::array& params,
+                   bool time_major, bool go_backwards, int64_t num_threads);
 
   // Takes array-likes, of which the last two may be None, and returns (outputs,
   // states).
@@ -40,4 +40,4 @@ class Predictor {
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_NATIVE_PREDICTOR_H_
+#endif  // CUDNN_RNN_TF_NATIVE_PREDICTOR_BINDING_H_

@@ -1,4 +1,4 @@
-#include "cudnn_rnn_tf/native/predictor.h"
+#include "cudnn_rnn_tf/native/predictor_binding.h"
 
 #include <unistd.h>
 
@@ -86,8 +86,8 @@ std::vector<int32_t> ReadLengths(const py::object& value,
   for (py::ssize_t i = 0; i < batch_size; ++i) {
     const int64_t length = lengths.data()[i];
     if (length < 0 || length > max_time) {
-      throw py::value_error("expected sequence_lengths[" + std::to_string(i) +
-                            "] to lie in [0, " + std::to_string(max_time) +
+      throw py::value_error("sequence_lengths[" + std::to_string(i) +
+                            "] must lie in [0, " + std::to_string(max_time) +
                             "], but received " + std::to_string(length));
     }
     checked[i] = static_cast<int32_t>(length);
@@ -97,22 +97,23 @@ std::vector<int32_t> ReadLengths(const py::object& value,
 
 }  // namespace
 
-Predictor::Predictor(const Layout& layout, const py::array& params,
-                     bool time_major, bool go_backwards, int64_t num_threads)
+PredictorBinding::PredictorBinding(const LayoutBinding& layout,
+                                   const py::array& params, bool time_major,
+                                   bool go_backwards, int64_t num_threads)
     : dtype_(params.dtype()),
       predictor_(layout.spec(), DataTypeOf(dtype_),
                  layout.DenseParams(params).data(),
                  {time_major, go_backwards, num_threads}) {}
 
-Predictor::Shape Predictor::StateShape(py::ssize_t batch_size,
-                                       py::ssize_t size) const {
+PredictorBinding::Shape PredictorBinding::StateShape(py::ssize_t batch_size,
+                                                     py::ssize_t size) const {
   const py::ssize_t count = predictor_.spec().num_pseudo_layers();
   return predictor_.options().time_major ? Shape{count, batch_size, size}
                                          : Shape{batch_size, count, size};
 }
 
-py::array Predictor::ToDense(const char* argument,
-                             const py::object& value) const {
+py::array PredictorBinding::ToDense(const char* argument,
+                                    const py::object& value) const {
   py::array array = py::array::ensure(value);
   if (!array) {
     throw py::type_error(std::string("expected ") + argument +
@@ -137,8 +138,8 @@ py::array Predictor::ToDense(const char* argument,
   return array.attr("astype")(dtype_, py::arg("order") = "C");
 }
 
-std::vector<py::array> Predictor::ReadStates(const py::object& initial_state,
-                                             py::ssize_t batch_size) const {
+std::vector<py::array> PredictorBinding::ReadStates(
+    const py::object& initial_state, py::ssize_t batch_size) const {
   const RnnSpec& spec = predictor_.spec();
   std::vector<py::object> given;
   if (py::isinstance<py::list>(initial_state) ||
@@ -168,9 +169,9 @@ std::vector<py::array> Predictor::ReadStates(const py::object& initial_state,
   return states;
 }
 
-py::tuple Predictor::Call(const py::object& inputs,
-                          const py::object& initial_state,
-                          const py::object& sequence_lengths) {
+py::tuple PredictorBinding::Call(const py::object& inputs,
+                                 const py::object& initial_state,
+                                 const py::object& sequence_lengths) {
   const RnnSpec& spec = predictor_.spec();
   const bool time_major = predictor_.options().time_major;
   const py::array input = ToDense("inputs", inputs);
