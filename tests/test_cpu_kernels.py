@@ -93,7 +93,7 @@ def test_instruction_set_agrees_with_reference(isa):
     measured = accuracy(isa)
     assert measured["isa"] == isa
     assert measured["failures"] == []
-    assert measured["num_comparisons"] == 4 * (NUM_CASES + 4)
+    assert measured["num_comparisons"] == 4 * (NUM_CASES + 6)
 
 
 @ALL_SETS
@@ -146,26 +146,30 @@ def print_digest(threads: int) -> dict[str, Any]:
     # With 70 sequences there are as many blocks as threads. With a few sequences, threads share the
     # steps.
     runs = [
-        (70, RnnConfig("lstm", 2, 70, 50, dropout=0.3, **both)),
-        (70, RnnConfig("lstm", 2, 70, 50, num_proj=33, cell_clip=0.5)),
-        (70, RnnConfig("gru", 2, 70, 70, input_mode="skip_input", dropout=0.3)),
-        (70, RnnConfig("rnn_tanh", 2, 130, 50, **both)),
-        (70, RnnConfig("rnn_relu", 1, 130, 50, bias_mode="single_recurrent")),
-        (3, RnnConfig("lstm", 2, 300, 50, dropout=0.3)),
-        (5, RnnConfig("lstm", 1, 300, 50, num_proj=150, **both)),
-        (3, RnnConfig("gru", 2, 290, 290, input_mode="skip_input")),
-        (40, RnnConfig("rnn_tanh", 1, 200, 50)),
-        (70, RnnConfig("gru", 2, 70, 50, dropout=0.3, recurrent_dropout=0.3, **both)),
-        (3, RnnConfig("lstm", 1, 300, 50, num_proj=150, recurrent_dropout=0.3)),
+        (70, 30, RnnConfig("lstm", 2, 70, 50, dropout=0.3, **both)),
+        (70, 30, RnnConfig("lstm", 2, 70, 50, num_proj=33, cell_clip=0.5)),
+        (70, 30, RnnConfig("gru", 2, 70, 70, input_mode="skip_input", dropout=0.3)),
+        (70, 30, RnnConfig("rnn_tanh", 2, 130, 50, **both)),
+        (70, 30, RnnConfig("rnn_relu", 1, 130, 50, bias_mode="single_recurrent")),
+        (3, 30, RnnConfig("lstm", 2, 300, 50, dropout=0.3)),
+        (5, 30, RnnConfig("lstm", 1, 300, 50, num_proj=150, **both)),
+        (3, 30, RnnConfig("gru", 2, 290, 290, input_mode="skip_input")),
+        (40, 30, RnnConfig("rnn_tanh", 1, 200, 50)),
+        (70, 30, RnnConfig("gru", 2, 70, 50, dropout=0.3, recurrent_dropout=0.3, **both)),
+        (3, 30, RnnConfig("lstm", 1, 300, 50, num_proj=150, recurrent_dropout=0.3)),
+        # So few rows are multiplied by weights that are not packed.
+        (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both)),
     ]
     digests = []
-    for index, (batch_size, config) in enumerate(runs):
+    for index, (batch_size, max_time, config) in enumerate(runs):
         for dtype in ("float32", "float64", "bfloat16"):
-            lengths = tuple(n * 7 % 31 for n in range(batch_size)) if index % 2 else None
+            lengths = None
+            if index % 2:
+                lengths = tuple(n * 7 % (max_time + 1) for n in range(batch_size))
             case = random_configs.Case(
                 index=index,
                 config=config,
-                max_time=30,
+                max_time=max_time,
                 batch_size=batch_size,
                 time_major=index % 3 > 0,
                 is_training=index % 5 < 4,
@@ -184,29 +188,32 @@ def print_digest(threads: int) -> dict[str, Any]:
 
 
 def large_cases() -> list[Any]:
-    """Returns cases with several panels of units, blocks of depth, chunks and parts of steps."""
+    """Returns cases with several panels of units, blocks of depth, chunks or parts of steps."""
     import random_configs
 
     from cudnn_rnn_tf.config import RnnConfig
 
     both = {"direction": "bidirectional"}
     runs = [
-        (3, RnnConfig("lstm", 1, 300, 280, num_proj=270, **both), (80, 35, 1)),
-        (2, RnnConfig("gru", 2, 290, 70), None),
-        (70, RnnConfig("lstm", 2, 70, 20, dropout=0.3), tuple(n % 30 for n in range(70))),
-        (5, RnnConfig("gru", 1, 290, 70, recurrent_dropout=0.2, **both), (80, 35, 1, 0, 80)),
+        (3, 80, RnnConfig("lstm", 1, 300, 280, num_proj=270, **both), (80, 35, 1)),
+        (2, 80, RnnConfig("gru", 2, 290, 70), None),
+        (70, 30, RnnConfig("lstm", 2, 70, 20, dropout=0.3), tuple(n % 30 for n in range(70))),
+        (5, 80, RnnConfig("gru", 1, 290, 70, recurrent_dropout=0.2, **both), (80, 35, 1, 0, 80)),
+        # So few rows are multiplied by weights that are not packed.
+        (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both), (4, 0, 1)),
+        (12, 1, RnnConfig("gru", 1, 1030, 7), None),
     ]
     return [
         random_configs.Case(
             index=1000 + index,
             config=config,
-            max_time=80 if batch_size < 70 else 30,
+            max_time=max_time,
             batch_size=batch_size,
             time_major=index == 0,
             is_training=index != 1,
             sequence_lengths=lengths,
         )
-        for index, (batch_size, config, lengths) in enumerate(runs)
+        for index, (batch_size, max_time, config, lengths) in enumerate(runs)
     ]
 
 

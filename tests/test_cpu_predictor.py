@@ -14,7 +14,7 @@ import pytest
 import random_configs
 import reference
 import tensorflow as tf
-from predictor_runs import assert_same_bits, large_cases, make, run, run_op
+from predictor_runs import assert_is_ops, assert_same_bits, large_cases, make, run, run_op
 from test_cpu_kernels import instruction_sets
 
 import cudnn_rnn_tf as crnn
@@ -58,11 +58,11 @@ def assert_near_reference(case, data, results, dtype, rounds_factors):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_random_networks(dtype):
-    """Results are the op's to the bit, and agree with the reference, which shares no code."""
+    """Results are the op's, and agree with the reference, which shares no code."""
     for case in CASES:
         data = random_configs.draw_data(case, dtype)
         results = run(make(case, data), case, data)
-        assert_same_bits(results, run_op(case, data))
+        assert_is_ops(case, results, run_op(case, data))
         rounds_factors = random_configs.cpu_rounds_factors(dtype)
         assert_near_reference(case, data, results, dtype, rounds_factors)
 
@@ -75,7 +75,7 @@ def test_any_number_of_threads(case):
         for num_threads in (1, 2, 3, 8):
             predictor = make(case, data, num_threads)
             for _ in range(3):
-                assert_same_bits(run(predictor, case, data), expected)
+                assert_is_ops(case, run(predictor, case, data), expected)
 
 
 def layers():
@@ -145,13 +145,13 @@ def test_shapes_may_change_from_call_to_call():
     for max_time, batch_size in ((3, 2), (40, 1), (1, 70), (3, 2), (2, 5)):
         shape = dataclasses.replace(case, max_time=max_time, batch_size=batch_size)
         data = random_configs.draw_data(shape, "bfloat16")._replace(params=params)
-        assert_same_bits(run(predictor, shape, data), run_op(shape, data))
+        assert_is_ops(shape, run(predictor, shape, data), run_op(shape, data))
 
 
 def test_weights_are_copied():
     layer = layer_reference.make("gru", 1, 8)
     layer_reference.randomize(layer, (None, None, 3))
-    inputs = layer_reference.normal(2, 5, 3)
+    inputs = layer_reference.normal(3, 5, 3)
     predictor = crnn.CpuPredictor(layer)
     before = layer(inputs).numpy()
     layer.kernel.assign(layer.kernel * 2.0)
@@ -308,7 +308,7 @@ def test_instruction_set(isa):
     for (case, dtype), data, single, pair in zip(tests, datas, singles, pairs, strict=True):
         assert_same_bits(single, pair)
         if isa == native.info()["cpu_isa"]:
-            assert_same_bits(single, run_op(case, data))
+            assert_is_ops(case, single, run_op(case, data))
         rounds_factors = dtype == "bfloat16" and isa in ("avx512bf16", "amx")
         assert_near_reference(case, data, single, dtype, rounds_factors)
     check_conversions(converted, halves, floats)

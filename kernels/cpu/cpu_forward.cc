@@ -12,8 +12,8 @@ namespace {
 // That is enough to reuse the weights, and few enough that the recurrence finds
 // the results in a cache.
 constexpr int64_t kChunkRows = 192;
-// Packing the weights takes about as long as multiplying them by this many rows
-// in place takes longer.
+// With no more rows than these, multiplying the weights where they are takes
+// less time than packing them first.
 constexpr int64_t kRowsInPlace = 12;
 
 }  // namespace
