@@ -48,12 +48,10 @@ MATMUL = "tf.matmul"
 
 LEGEND = """\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
-  units, directions. They are in float32 where no other type is named.
+  units, directions. Ratios are those of float32.
 * **Ratio**: the time of the fastest other library, with the same number of threads, over this
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
-* **Speed in float16 or bfloat16**: this package's time in float32, with the same number of threads,
-  over its time in that type; above 1, the half type is faster.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
   column names. `tf.matmul` multiplies two 2048×2048 matrices: it shows what the machine's cores
   gain together.
@@ -213,7 +211,7 @@ def _rows(times: Times, what: str, system: str, value: Value) -> list[dict[str, 
 def page(reports: list[dict[str, Any]]) -> str:
     """The text of cpu_threads.md, from what `load` returns."""
     text = [
-        "# Speed on a CPU over threads",
+        "# Speed on a CPU with several numbers of threads",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime "
         "with several numbers of threads, and how much each of them gains from more threads.",
         "![Speed over the number of threads](cpu_threads.svg)",
@@ -249,7 +247,8 @@ def _part(report: dict[str, Any]) -> list[str]:
         for what, system in parts:
             if in_half_type(system, dtype) in times.libraries:
                 text += [
-                    f"{TITLES[what]}, {names[system]}, **speed in {dtype}**:",
+                    f"{TITLES[what]}, {names[system]}, **speed in {dtype}**: this package's time in "
+                    f"float32, with the same number of threads, over its time in {dtype}.",
                     table(_rows(times, what, system, gain)),
                 ]
     rows = [

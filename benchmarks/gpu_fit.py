@@ -261,7 +261,7 @@ def _text(results: dict[str, Any]) -> str:
         f"{STEPS} words. The numbers are milliseconds of a step of `model.fit`: the median of "
         f"{EPOCHS} epochs of {BATCHES} steps, and their range. The last column is the same model "
         "without the LSTM; Keras compiles such a model with XLA. Keras's layers cannot use cuDNN "
-        "in bfloat16. – was not measured.",
+        "in bfloat16. “–” means that it was not measured.",
         _table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
         "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on the "

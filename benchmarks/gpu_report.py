@@ -418,16 +418,16 @@ def _section(name: str, part: dict[str, Any]) -> str:
             _table(rows),
         ]
         text += [
-            "If a report disappears once all that a pass writes to is filled with NaN, it was about"
-            " one of two kinds of memory: memory that the pass had written in a way that the "
-            "sanitizer does not see, or memory that no result depends on. Otherwise, a NaN would "
-            "have reached the results, which a test compares."
+            "Some reports disappear when all memory that a pass writes to is filled with NaN first."
+            " Such a report was harmless: if a result had depended on unwritten memory, the NaN "
+            "would have reached it, and a test compares the results. So the memory was written in "
+            "a way that the sanitizer does not see, or no result depends on it."
         ]
     elif name == "graph_speed" and "forks" in result:
         text += [
-            "The table has the microseconds that a kernel takes in a graph of "
-            f"{result['kernels']} empty kernels. They were measured in one process, after each of "
-            "these in turn:",
+            "The table shows how many microseconds a kernel takes in a graph of "
+            f"{result['kernels']} empty kernels. One process measured this first with nothing done "
+            "before, and then again after each of the actions below, one after the other:",
             _table(
                 [
                     {"after": row["after"], "µs per kernel": row["per_kernel"]}
