@@ -247,8 +247,8 @@ def _part(report: dict[str, Any]) -> list[str]:
         for what, system in parts:
             if in_half_type(system, dtype) in times.libraries:
                 text += [
-                    f"{TITLES[what]}, {names[system]}, **speed in {dtype}**: this package's time in "
-                    f"float32, with the same number of threads, over its time in {dtype}.",
+                    f"{TITLES[what]}, {names[system]}, **speed in {dtype}**: this package's time "
+                    f"in float32, with the same number of threads, over its time in {dtype}.",
                     table(_rows(times, what, system, gain)),
                 ]
     rows = [

@@ -181,8 +181,7 @@ def _section(rows: list[dict[str, Any]], title: str, unit: str, about: str) -> l
         notes += [f"{_clearer(what)}: {count:,}" for what, count in row.get("seen", {}).items()]
         notes += _memory(row.get("memory", {}), row["commit"])
         notes += [
-            f"Failed at commit {row['commit']}, on {_clearer(row['machine'])}: "
-            f"{_clearer(failure)}"
+            f"Failed at commit {row['commit']}, on {_clearer(row['machine'])}: {_clearer(failure)}"
             for failure in row["failures"]
         ]
     return lines + [""] * bool(notes) + [f"* {note}" for note in notes]
