@@ -1,5 +1,6 @@
 """Recognizes what programs for other packages pass to the layers."""
 
+import difflib
 import inspect
 from typing import Any
 
@@ -8,8 +9,11 @@ import tensorflow as tf
 from cudnn_rnn_tf import _compat
 
 _DROP_IN = "the layers of cudnn_rnn_tf.keras have it"
-_CLASS = "the class says it (CudnnRNNTanh, CudnnRNNRelu); " + _DROP_IN
 _NOTHING = "leave it out"
+_ACTIVATION = (
+    f"{_NOTHING} for tanh; the class CudnnRNNRelu has ReLU; for other activations, {_DROP_IN}"
+)
+_DIRECTION = 'write direction="bidirectional"'
 _USE_KERAS = (
     "make the model with `import keras`, or unset the environment variable TF_USE_LEGACY_KERAS, "
     "which makes tf.keras mean tf_keras"
@@ -19,12 +23,15 @@ _INSTEAD = {
     "units": "write num_layers=1, num_units=…",
     "hidden_size": "write num_units=…",
     "input_size": f"{_NOTHING}, as the inputs say it",
-    "activation": _CLASS,
-    "nonlinearity": _CLASS,
+    "activation": _ACTIVATION,
+    "nonlinearity": _ACTIVATION,
     "recurrent_activation": _DROP_IN,
     "use_bias": 'write bias_mode="none" for False',
     "bias": 'write bias_mode="none" for False',
-    "unit_forget_bias": 'write bias_initializer=cudnn_rnn_tf.PerGate(forget_gate="ones")',
+    "unit_forget_bias": (
+        'write bias_initializer=cudnn_rnn_tf.PerGate(forget_gate="ones") for True; '
+        f"{_NOTHING} for False"
+    ),
     "recurrent_dropout": _DROP_IN,
     "reset_after": f"{_NOTHING}, as GRUs here have it; with False, {_DROP_IN}",
     "unroll": _NOTHING,
@@ -32,7 +39,11 @@ _INSTEAD = {
     "use_cudnn": _NOTHING,
     "zero_output_for_mask": f"{_NOTHING}, as outputs past a sequence's end are zero",
     "merge_mode": f'{_NOTHING}, as direction="bidirectional" concatenates',
-    "bidirectional": 'write direction="bidirectional"',
+    "bidirectional": _DIRECTION,
+    "layer": _DIRECTION,
+    "backward_layer": _DIRECTION,
+    "weights": f"{_NOTHING}, and call set_weights() once the layer is built",
+    "device": f'{_NOTHING}, and call the layer under tf.device("CPU") or tf.device("GPU")',
     "batch_first": "write time_major=False for True, which is the default",
     "proj_size": "write num_proj=…",
 }
@@ -44,10 +55,12 @@ class ChecksKeywords:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # This is done before `__init__` is called, because Python would first complain that
         # num_units is missing.
-        for keyword in kwargs.keys() & _INSTEAD.keys():
-            if keyword not in inspect.signature(cls.__init__).parameters:
-                raise TypeError(f"{cls.__name__} has no argument {keyword!r}: {_INSTEAD[keyword]}")
         names = list(inspect.signature(cls.__init__).parameters)
+        for keyword in sorted(kwargs.keys() - set(names)):
+            alike = difflib.get_close_matches(keyword, names, 1, cutoff=0.85)
+            instead = _INSTEAD.get(keyword) or (f"did you mean {alike[0]!r}?" if alike else "")
+            if instead:
+                raise TypeError(f"{cls.__name__} has no argument {keyword!r}: {instead}")
         if (
             names[1:3] == ["num_layers", "num_units"]
             and len(args) == 1

@@ -6,6 +6,7 @@ layers of TensorFlow 1, `cudnn_rnn_tf.cudnn_rnn_ops` models whose parameters the
 Each class explains the arguments of its own; `CudnnRNN` explains those that all of them have.
 """
 
+import inspect
 from typing import Any
 
 import keras
@@ -14,6 +15,16 @@ from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 
+def _with_shared_arguments(layer: type[CudnnRNN]) -> type[CudnnRNN]:
+    """Appends what `CudnnRNN` says of its arguments; notebooks show only a class's own text."""
+    if layer.__doc__ and CudnnRNN.__doc__:
+        shared = inspect.cleandoc(CudnnRNN.__doc__).partition("Args:\n")[2]
+        own = inspect.cleandoc(layer.__doc__)
+        layer.__doc__ = f"{own}\n\nArguments that all four layers have:\n{shared}"
+    return layer
+
+
+@_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnLSTM(CudnnRNN):
     """A stack of LSTM layers in one op.
@@ -116,6 +127,7 @@ class CudnnLSTM(CudnnRNN):
         return self._config.cell_clip or None
 
 
+@_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnGRU(CudnnRNN):
     """A stack of GRU layers in one op.
@@ -137,6 +149,7 @@ class CudnnGRU(CudnnRNN):
     rnn_mode = constants.CUDNN_GRU
 
 
+@_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnRNNTanh(CudnnRNN):
     """A stack of plain recurrent layers with tanh in one op.
@@ -157,6 +170,7 @@ class CudnnRNNTanh(CudnnRNN):
     rnn_mode = constants.CUDNN_RNN_TANH
 
 
+@_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnRNNRelu(CudnnRNN):
     """A stack of plain recurrent layers with ReLU in one op.

@@ -467,6 +467,19 @@ def test_automatic_compilation_leaves_models_with_fused_ops_alone():
     assert not model.jit_compile
 
 
+def test_wrong_states_are_told_in_keras_terms():
+    x, state = np.zeros((2, 3, 4)), np.zeros((2, 8))
+    with pytest.raises(ValueError, match=r"initial c of shape \(2, 8\) \(\[batch, units\]\)"):
+        drop_ins.LSTM(8)(x, initial_state=[state, state[:, :7]])
+    with pytest.raises(ValueError, match=r"initial h of shape \(2, 8\).* received \(2, 1, 8\)"):
+        drop_ins.GRU(8)(x, initial_state=[state[:, np.newaxis]])
+    with pytest.raises(ValueError, match="h and c, each of shape .* received 1"):
+        drop_ins.LSTM(8)(x, initial_state=[state])
+    both = drop_ins.Bidirectional(drop_ins.LSTM(8))
+    with pytest.raises(ValueError, match="expected 4 initial states.* received 2"):
+        both(x, initial_state=[state, state])
+
+
 def test_errors_are_keras_own():
     for module in (keras.layers, drop_ins):
         with pytest.raises(ValueError, match="expected a positive integer, got -1"):

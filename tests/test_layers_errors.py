@@ -66,6 +66,9 @@ def test_bad_argument(rnn_mode, argument, value, error, words):
         ({"num_layers": 1, "num_units": 3, "unit_forget_bias": True}, ["PerGate(forget_gate="]),
         ({"num_layers": 1, "num_units": 3, "bidirectional": True}, ['direction="bidirectional"']),
         ({"num_layers": 1, "num_units": 3, "batch_first": True}, ["time_major=False"]),
+        ({"num_layers": 1, "num_units": 3, "device": "cpu"}, ["tf.device"]),
+        ({"num_layers": 1, "num_unit": 3}, ["did you mean 'num_units'?"]),
+        ({"num_layers": 1, "num_units": 3, "return_sequence": 0}, ["'return_sequences'"]),
     ],
 )
 @pytest.mark.parametrize("rnn_mode", MODES)

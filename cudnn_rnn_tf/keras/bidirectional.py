@@ -80,12 +80,14 @@ class Bidirectional(keras.layers.Bidirectional):
         training: bool | None = None,
     ) -> Any:
         num_states = 2 if isinstance(self.forward_layer, LSTM) else 1
-        if (
-            self.needs_two_ops
-            or sequences.dtype != tf.as_dtype(self.forward_layer.compute_dtype)
-            or (initial_state is not None and len(initial_state) != 2 * num_states)
-        ):
+        is_layer_dtype = sequences.dtype == tf.as_dtype(self.forward_layer.compute_dtype)
+        if self.needs_two_ops or not is_layer_dtype:
             return super().call(sequences, initial_state, mask, training)
+        if initial_state is not None and len(initial_state) != 2 * num_states:
+            raise ValueError(
+                f"expected {2 * num_states} initial states, those of the forward layer and then "
+                f"those of the backward layer, but received {len(initial_state)}"
+            )
         cells = [self.forward_layer.cell, self.backward_layer.cell]
         if initial_state is None:
             batch_size = tf.shape(sequences)[0]

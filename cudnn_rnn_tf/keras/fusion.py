@@ -136,7 +136,12 @@ def forward(
 
     Returns:
         outputs [B, T, D * H], and the final states of each cell.
+
+    Raises:
+        ValueError: if a cell has too few or too many states, or a state's static shape is wrong.
     """
+    for cell, states in zip(cells, initial_states, strict=True):
+        _check_states(cell, states, inputs.shape[0])
     recurrent_rate = rate = 0.0
     seed = None
     if is_training:
@@ -165,6 +170,18 @@ def forward(
         is_training=is_training,
     )
     return outputs, [[state[:, index] for state in states] for index in range(len(cells))]
+
+
+def _check_states(cell: Any, states: Sequence[tf.Tensor], batch_size: int | None) -> None:
+    """Raises ValueError in Keras's terms, before the states get the op's axis of layers."""
+    names = "hc" if rnn_mode_of(cell) == constants.CUDNN_LSTM else "h"
+    if len(states) != len(names):
+        raise ValueError(
+            f"expected initial_state to have {' and '.join(names)}, each of shape "
+            f"{(batch_size, cell.units)} ([batch, units]), but received {len(states)}"
+        )
+    for name, state in zip(names, states, strict=True):
+        ops.check_shape(f"initial {name}", state, (batch_size, cell.units), " ([batch, units])")
 
 
 def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.DType) -> tf.Tensor:
