@@ -67,11 +67,11 @@ not reliable."""
 
 WHERE_IT_IS_SLOWER = f"""\
 In inference of one short sequence, a layer in a `tf.function` is slower than PyTorch and ONNX
-Runtime because the call alone takes a large part of the time. With small batches, packing takes
-time as well: in every call, the layer rearranges its weights for the kernels ([what to know for
-speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` needs no such call, and
-packs its weights once. A large LSTM runs at 90 % of the rate of TensorFlow's matrix product, so
-there is little to gain over the other libraries."""
+Runtime because the call alone takes a large part of the time. With few rows (sequences times
+steps), packing takes time as well: a call of more than 12 rows rearranges the layer's weights for
+the kernels ([what to know for speed](../../docs/internals/cpu.md#what-to-know-for-speed)).
+`{PREDICTOR}` does not go through TensorFlow, and packs its weights once. A large LSTM runs at 90 %
+of the rate of TensorFlow's matrix product, so there is little to gain over the other libraries."""
 
 
 class Spread(NamedTuple):

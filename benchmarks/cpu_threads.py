@@ -56,8 +56,9 @@ LEGEND = """\
   column names. `tf.matmul` multiplies two 2048×2048 matrices: it shows what the machine's cores
   gain together.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
-  NumPy arrays. A layer's inference is left out where a call takes less than a millisecond with one
-  thread, because TensorFlow's own work then decides how long it takes."""
+  NumPy arrays. In the tables of inference by a layer in a `tf.function`, networks whose call takes
+  less than a millisecond with one thread are left out, because TensorFlow's own work then decides
+  how long the call takes."""
 
 
 def run(file: pathlib.Path) -> None:

@@ -530,7 +530,7 @@ LEGEND = """\
 * **Numbers without a unit** are milliseconds of a step: in training, a forward and a backward
   pass; in inference, a forward pass. Below about 0.7 ms, TensorFlow's work on the host, not the
   GPU, may decide how long a step takes. The time of this work varies by chance, so differences
-  between such small numbers in a row may be chance as well.
+  between such small numbers of one row may be chance as well.
 * **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
   **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
   sequences. **Lengths**: this package's layer is called with lengths instead of a mask.

@@ -228,13 +228,13 @@ SANITIZED_BY_CUDNN: Sanitized = {
     "memcheck, padded sequences": ("memcheck", SANITIZED, "padded", {}),
     "memcheck, halves of long sequences": ("memcheck", SANITIZED_HALVES, "", {}),
     **{f"{tool}, resident weights": (tool, SANITIZED_RESIDENT, "", {}) for tool in TOOLS},
-    "initcheck": ("initcheck", SANITIZED, "padded", {}),
+    "initcheck, padded sequences": ("initcheck", SANITIZED, "padded", {}),
     # This tells reads of cuDNN's scratch memory from other reads.
-    "initcheck, what passes write to filled with NaN first": (
+    "initcheck, padded sequences, what passes write to filled with NaN first": (
         *("initcheck", SANITIZED, "padded"),
         {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
     ),
-    "initcheck, the same on full sequences": (
+    "initcheck, full sequences, what passes write to filled with NaN first": (
         *("initcheck", SANITIZED, "full"),
         {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
     ),
@@ -319,6 +319,20 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+# What initcheck's reports mean in each part that runs it.
+OF_INITCHECK = {
+    "sanitizer": (
+        "`initcheck` reports nothing when the ops' workspace and reserve space, which are cuDNN's "
+        "scratch memory, are filled with NaN first. So its reports are about reads of that memory "
+        "by cuDNN."
+    ),
+    "sanitizer_persistent": (
+        "`initcheck` reports nothing when all memory that a pass writes to is filled with NaN "
+        "first. Its other reports are harmless: a [test](../../tests/test_gpu_persistent.py) runs "
+        "networks with and without this filling, and the results are the same bits. So no result "
+        "depends on memory that was not written."
+    ),
+}
 # Maps each part to a text that says what it ran.
 ABOUT = {
     "tests": "all tests of the commit that the section names, with the GPU visible",
@@ -417,12 +431,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
             "get to its end has no summary.",
             _table(rows),
         ]
-        text += [
-            "Some reports disappear when all memory that a pass writes to is filled with NaN first."
-            " Such a report was harmless: if a result had depended on unwritten memory, the NaN "
-            "would have reached it, and a test compares the results. So the memory was written in "
-            "a way that the sanitizer does not see, or no result depends on it."
-        ]
+        text += [OF_INITCHECK[name]]
     elif name == "graph_speed" and "forks" in result:
         text += [
             "The table shows how many microseconds a kernel takes in a graph of "

@@ -56,9 +56,10 @@ KINDS = {
         "Soaks",
         "steps or kills",
         "In `tests/reliability/soak.py`, eight threads train and infer with changing shapes and "
-        "lengths, first in one process, then in two at the same time. Their results are compared "
-        "with those of the same network computed alone on a CPU (in runs without a GPU, on the "
-        "same CPU). The memory is watched: the least that a process needs in the last quarter of "
+        "lengths, first in one process, then in two at the same time. The results of inference and "
+        "the gradients are compared with those of the same network computed alone on a CPU (in "
+        "runs without a GPU, on the same CPU); of a training step, only the loss is checked to be "
+        "finite. The memory is watched: the least that a process needs in the last quarter of "
         "the time may exceed the least of the second quarter by at most 5 % plus 100 MB. "
         "Then ever larger training steps run until memory runs out; after each "
         "failure, a small step must still give the right result. Finally, two kinds of "
@@ -127,10 +128,11 @@ def text(rows: list[dict[str, Any]]) -> str:
             "`make reliability` calls the package with wrong arguments, damages its files, kills "
             "programs that use it, and fills their disks. Each run, such as `make reliability "
             'ARGS="calls --seconds=600"`, adds a line to '
-            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). This page is written "
+            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl); the lines of "
+            '[soaks](#soaks) are added by `make reliability ARGS="add FILE"`. This page is written '
             "from all of these lines. A failure is a crash, a hang, an exception of a wrong type, "
             "a wrong result, a layer that is half restored, or a step that was saved and is lost."
-            " One run is not in the tables: a [soak](#soaks) on a GPU whose threads ran ops "
+            " One run was not added: a soak on a GPU whose threads ran ops "
             "eagerly. It failed as [the GPU guide](../guides/gpu.md#habits-worth-having) warns. "
             "The threads of the soaks in the tables call `tf.function`s." + _failed(rows)
         ),
