@@ -319,7 +319,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-# What initcheck's reports mean in each part that runs it.
+# Says what initcheck's reports mean in each part that runs it.
 OF_INITCHECK = {
     "sanitizer": (
         "`initcheck` reports nothing when the ops' workspace and reserve space, which are cuDNN's "

@@ -1,4 +1,4 @@
-// What a caller tells the GPU backends besides the problem.
+// The types here hold what a caller tells the GPU backends besides the problem.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_GPU_OPTIONS_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_GPU_OPTIONS_H_
 

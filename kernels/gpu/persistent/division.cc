@@ -36,7 +36,7 @@ int TeamsAtOnce(const GpuLimits& gpu, const Shape& shape) {
   return std::max(1, usable / shape.team);
 }
 
-// What a pass of a shape costs.
+// Holds what a pass of a shape costs.
 struct PassCost {
   int tiles, pairs;  // A warp's share.
   int useful_warps;  // The warps that have tiles.
