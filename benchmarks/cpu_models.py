@@ -94,6 +94,9 @@ NETWORKS = (
     Network("lstm", 2, 8, 400, 80, 320, 2),
     Network("gru", 3, 16, 100, 512, 512, 1),
     Network("gru", 2, 24, 60, 96, 320, 1),
+    # Calls for single steps, as of a decoder.
+    Network("lstm", 1, 1, 1, 1024, 1024, 1),
+    Network("lstm", 1, 16, 1, 512, 512, 1),
 )
 
 
