@@ -1,6 +1,6 @@
 // Registers CudnnRnnTf>LengthsFromMask, which turns a mask into sequence
 // lengths.
-#include "ops/shape_function.h"
+#include "ops/no_throw_shape.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 

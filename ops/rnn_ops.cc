@@ -4,8 +4,8 @@
 
 #include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
+#include "ops/no_throw_shape.h"
 #include "ops/op_attrs.h"
-#include "ops/shape_function.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 

@@ -249,6 +249,8 @@ void Transpose(int64_t rows, int64_t cols, const T* from, int64_t from_stride,
                T* to, int64_t to_stride) {
   const int64_t square_rows = rows / kWidth<T> * kWidth<T>;
   const int64_t square_cols = cols / kWidth<T> * kWidth<T>;
+  // A row of squares is finished before the next begins, so that few rows are
+  // read at the same time.
   for (int64_t r = 0; r < square_rows; r += kWidth<T>) {
     for (int64_t c = 0; c < square_cols; c += kWidth<T>) {
       TransposeSquare<T>(from + r * from_stride + c, from_stride,

@@ -1,6 +1,6 @@
 // Wraps shape functions so that their exceptions become a status.
-#ifndef CUDNN_RNN_TF_OPS_SHAPE_FUNCTION_H_
-#define CUDNN_RNN_TF_OPS_SHAPE_FUNCTION_H_
+#ifndef CUDNN_RNN_TF_OPS_NO_THROW_SHAPE_H_
+#define CUDNN_RNN_TF_OPS_NO_THROW_SHAPE_H_
 
 #include "kernels/op_status.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -18,4 +18,4 @@ absl::Status NoThrowShape(
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_OPS_SHAPE_FUNCTION_H_
+#endif  // CUDNN_RNN_TF_OPS_NO_THROW_SHAPE_H_
