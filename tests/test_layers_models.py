@@ -105,15 +105,15 @@ def test_lengths_become_a_mask_downstream(time_major, go_backwards):
 def test_losses_ignore_padding_of_lengths():
     inputs, targets = normal(3, 5, 4), normal(3, 5, 2)
     lengths = np.array([5, 1, 3])
+    valid = np.arange(5) < lengths[:, np.newaxis]
+    targets[~valid] += 10.0  # Padding would dominate a loss that counted it.
     sequences, sizes = keras.Input((5, 4)), keras.Input((), dtype="int32")
     x = make("gru")(sequences, sequence_lengths=sizes)
     model = keras.Model([sequences, sizes], keras.layers.Dense(2)(x))
     model.compile(keras.optimizers.SGD(0.0), "mse")
     loss = model.evaluate([inputs, lengths], targets, verbose=0)
-    valid = np.arange(5) < lengths[:, np.newaxis]
     errors = np.square(model.predict([inputs, lengths], verbose=0) - targets).mean(-1)
     np.testing.assert_allclose(loss, errors[valid].mean(), rtol=1e-5)
-    assert abs(errors.mean() - errors[valid].mean()) > 0.01
 
 
 @all_modes

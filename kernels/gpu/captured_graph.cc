@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <string>
 #include <unordered_map>
 
+#include "kernels/gpu/enqueue_lock.h"
 #include "kernels/gpu/ptx.h"
 
 namespace cudnn_rnn_tf {
@@ -527,6 +529,7 @@ RnnStatus CapturedGraph::FillByKernels() {
 }
 
 RnnStatus CapturedGraph::LaunchNodes(CUstream stream, bool* has_begun) const {
+  const std::lock_guard<std::mutex> lock(EnqueueLock(stream));
   *has_begun = false;
   for (const GraphNode& node : nodes_) {
     CRNN_RETURN_IF_ERROR(node.Launch(stream));

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "kernels/arena.h"
+#include "kernels/gpu/enqueue_lock.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -171,6 +173,7 @@ RnnStatus Replay::Launch(CUstream stream, const CallAddresses& addresses,
     instance = &instances_.back();
   }
   CRNN_RETURN_IF_ERROR(Move(addresses, instance));
+  const std::lock_guard<std::mutex> lock(EnqueueLock(stream));
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphLaunch(instance->exec.get(), stream), "launch a graph"));
   ++LaunchesOfAll();

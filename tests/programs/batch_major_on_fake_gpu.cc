@@ -149,9 +149,11 @@ size_t WorkspaceBytes(cudnnRNNDescriptor_t network, int steps) {
                       : persistent_bytes);
 }
 
-// Overwrites a call's workspace, as every call of cuDNN may do.
+// Overwrites a call's workspace, as every call of cuDNN may do. While cuDNN
+// enqueues work, no other thread may.
 void Overwrite(cudnnRNNDescriptor_t network, cudnnRNNDataDescriptor_t x,
                size_t workspace_bytes, void* workspace) {
+  CheckEnqueuesAlone(/*stream=*/nullptr);
   Check(workspace_bytes >= WorkspaceBytes(network, steps_of.at(x)),
         "a workspace that is too small");
   std::memset(workspace, 0xEE, workspace_bytes);

@@ -226,7 +226,8 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   cuda.cuGraphExecDestroy = Exec::Destroy;
-  cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream) {
+  cuda.cuGraphLaunch = [](CUgraphExec exec, CUstream stream) {
+    CheckEnqueuesAlone(stream);
     launched_edges = Exec::Of(exec)->edges;
     for (const FakeNode& node : Exec::Of(exec)->nodes) {
       if (node.type != CU_GRAPH_NODE_TYPE_EMPTY) launched.push_back(node);
@@ -235,6 +236,7 @@ GpuLibraries FakeLibraries() {
   };
   cuda.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction function,
                              void** arguments, void**) {
+    CheckEnqueuesAlone(config->hStream);
     FakeNode& node = launched.emplace_back();
     node.type = CU_GRAPH_NODE_TYPE_KERNEL;
     node.grid = config->gridDimX;

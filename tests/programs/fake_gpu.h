@@ -5,9 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 
+#include "kernels/gpu/enqueue_lock.h"
 #include "kernels/gpu/libraries.h"
 
 namespace cudnn_rnn_tf {
@@ -77,6 +80,16 @@ inline void Check(bool holds, const std::string& what) {
   if (holds) return;
   std::printf("failed: %s, for %s\n", what.c_str(), being_checked.c_str());
   std::exit(1);
+}
+
+// Checks that no other thread could enqueue a graph or a pass right now.
+inline void CheckEnqueuesAlone(CUstream stream) {
+  bool alone = false;
+  std::thread other([&] {
+    alone = !std::unique_lock(EnqueueLock(stream), std::try_to_lock);
+  });
+  other.join();
+  Check(alone, "another thread could enqueue at the same time");
 }
 
 // Runs `check` for as many seeds as the program's argument says.

@@ -1,9 +1,11 @@
 #include "kernels/gpu/cudnn/enqueue_pass.h"
 
+#include <mutex>
 #include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/gpu/cudnn/transpose.h"
+#include "kernels/gpu/enqueue_lock.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -269,6 +271,7 @@ std::array<size_t, kNumCallBuffers> CallBufferSizes(const CudnnPlan& plan,
 
 RnnStatus EnqueuePass(Pass pass, const CudnnHandles& handles, CudnnPlan* plan,
                       const CallAddresses& addresses) {
+  const std::lock_guard<std::mutex> lock(EnqueueLock(handles.stream));
   if (plan->uses_dropout()) {
     CRNN_RETURN_IF_ERROR(plan->AttachDropout(
         handles.handle, reinterpret_cast<void*>(addresses[kDropoutStates])));
