@@ -8,8 +8,9 @@ leaves DIR/SYSTEM.jsonl. Anywhere, from these files:
 
     python -m benchmarks.gpu_lengths --system=report --output=DIR
 
-writes benchmarks/results/gpu_lengths.md and gpu_lengths.svg. The files that the committed page was
-made from are in benchmarks/results/gpu_lengths.
+writes a page and a plot to benchmarks/results, both named like DIR. The files that the committed
+pages were made from are in benchmarks/results/gpu_lengths (H200) and gpu_lengths_h100. A page has
+the rows of ROWS that this package was timed on.
 
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
 step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variants "full" and
@@ -381,6 +382,15 @@ def _means(ratios: dict[str, list[float]]) -> str:
     return f"\nIn the geometric mean, this package is {listed}.\n"
 
 
+def _rows(times: Times, training: bool) -> list[Row]:
+    """The rows of training or of inference that were timed."""
+    return [
+        row
+        for row in ROWS
+        if row.training == training and ("cudnn_rnn_tf", str(row), "full") in times
+    ]
+
+
 def _against_keras(times: Times, row: str, variant: str) -> float:
     """Keras's time over this package's; rows that Keras cannot run come last."""
     theirs = times.get(("keras", row, variant))
@@ -390,8 +400,7 @@ def _against_keras(times: Times, row: str, variant: str) -> float:
 def _speed_table(times: Times, training: bool, variant: str) -> str:
     """All rows of training or of inference, those that gain the least over Keras first."""
     rows = sorted(
-        (str(row) for row in ROWS if row.training == training),
-        key=lambda row: _against_keras(times, row, variant),
+        map(str, _rows(times, training)), key=lambda row: _against_keras(times, row, variant)
     )
     peers = {"Keras": ("keras", variant), "PyTorch": ("torch", variant)}
     if variant == "full":
@@ -417,7 +426,7 @@ def _speed_table(times: Times, training: bool, variant: str) -> str:
 
 def _cudnn_table(times: Times, training: bool) -> str:
     """All rows, with as many steps in a call as were measured; those that gain least come first."""
-    names = [str(row) for row in ROWS if row.training == training]
+    names = [str(row) for row in _rows(times, training)]
     steps_of = {
         suffix: text
         for suffix, text in (("_8", "eight steps"), ("", "one step"))
@@ -448,8 +457,7 @@ def _cudnn_table(times: Times, training: bool) -> str:
 
 def _drawn_table(times: Times) -> str:
     rows = sorted(
-        (row for row in ROWS if row.training),
-        key=lambda row: _against_keras(times, str(row), "drawn"),
+        _rows(times, training=True), key=lambda row: _against_keras(times, str(row), "drawn")
     )
     ratios, cells = [], []
     for row in rows:
@@ -481,9 +489,7 @@ def _plot(times: Times, path: pathlib.Path) -> None:
         theirs = times.get((system, row, "mask"))
         return theirs / times["cudnn_rnn_tf", row, "mask"] if theirs else None
 
-    rows = sorted(
-        (str(row) for row in ROWS if row.training), key=lambda row: speed("torch", row) or 0.0
-    )
+    rows = sorted(map(str, _rows(times, training=True)), key=lambda row: speed("torch", row) or 0.0)
     figure, panel = pyplot.subplots(figsize=(9, 0.9 + 0.3 * len(rows)), layout="constrained")
     for offset, (label, (system, colour)) in zip((0.2, -0.2), peers.items(), strict=True):
         bars = [(i + offset, speed(system, row)) for i, row in enumerate(rows)]
@@ -542,7 +548,8 @@ LEGEND = """\
 * **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 
-def _text(times: Times, environments: Environments) -> str:
+def _text(times: Times, environments: Environments, name: str) -> str:
+    gpu = environments["training"]["cudnn_rnn_tf"]["GPU"].partition(",")[0]
     runs = ". ".join(
         f"{what.capitalize()}: "
         + "; ".join(
@@ -552,8 +559,8 @@ def _text(times: Times, environments: Environments) -> str:
         for what, systems in environments.items()
     )
     parts = [
-        "# Sequences of different lengths and of full length on a GPU",
-        "![How many times as fast this package is](gpu_lengths.svg)",
+        f"# Sequences of different lengths and of full length on an {gpu}",
+        f"![How many times as fast this package is]({name}.svg)",
         LEGEND,
         "## Training, different lengths",
         _speed_table(times, training=True, variant="mask").rstrip(),
@@ -585,8 +592,8 @@ def main(_: list[str]) -> None:
     if _SYSTEM.value == "report":
         results = ROOT / "benchmarks" / "results"
         times, environments = _read(directory)
-        (results / "gpu_lengths.md").write_text(_text(times, environments))
-        _plot(times, results / "gpu_lengths.svg")
+        (results / f"{directory.name}.md").write_text(_text(times, environments, directory.name))
+        _plot(times, results / f"{directory.name}.svg")
         return
     directory.mkdir(parents=True, exist_ok=True)
     _measure(_SYSTEM.value, directory / f"{_SYSTEM.value}.jsonl")

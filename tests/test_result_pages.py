@@ -21,8 +21,11 @@ def load(name: str) -> dict:
 PROGRAMS = {
     "cpu_threads": "from benchmarks import cpu_threads as page; "
     "print(page.page(page.load(results / 'cpu_threads')))",
-    "gpu_lengths": "from benchmarks import gpu_lengths as page; "
-    "print(page._text(*page._read(results / 'gpu_lengths')))",
+    **{
+        name: "from benchmarks import gpu_lengths as page; "
+        f"print(page._text(*page._read(results / {name!r}), {name!r}))"
+        for name in (folder.name for folder in RESULTS.glob("gpu_lengths*") if folder.is_dir())
+    },
 }
 
 
@@ -55,7 +58,7 @@ for row in map(str, gpu_lengths.ROWS):
         times["keras", row, variant] = 0.75 if faster else 3.0
         times["torch", row, variant] = 4.5
 systems = {"cudnn_rnn_tf": {"GPU": "one"}, "keras": {"GPU": "two"}}
-print(gpu_lengths._text(times, {"training": systems}))
+print(gpu_lengths._text(times, {"training": systems}, "name"))
 """
 
 
