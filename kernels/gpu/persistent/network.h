@@ -121,6 +121,22 @@ class Network {
   RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
                           const void* gates, const StepsOperand& operand,
                           float* parts, void* gradient) const;
+  // What the backward kernel reads and writes for layer `l`.
+  BackwardArguments ArgumentsOfBackward(int64_t l, const Reserve& reserve,
+                                        const BackwardWorkspace& workspace,
+                                        const void* output_backprop,
+                                        const CallAddresses& addresses) const;
+  // The following compute the gradients of layer `l` from those of its gates,
+  // which the backward kernel has put in the place of the gates.
+  RnnStatus BackwardInputs(const Handles& handles, int64_t l,
+                           const BackwardArguments& arguments,
+                           const void* params, void* input_backprop) const;
+  // The padding of `input` is undefined if `sequences` has lengths.
+  RnnStatus BackwardParams(const Handles& handles, int64_t l,
+                           const BackwardWorkspace& workspace,
+                           const BackwardArguments& arguments,
+                           const Sequences& sequences, const void* input,
+                           void* params_backprop) const;
   // Computes the gradients of a direction's recurrent matrices.
   RnnStatus BackwardRecurrentWeights(const Handles& handles,
                                      const BackwardWorkspace& workspace,

@@ -127,12 +127,113 @@ RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
   return {};
 }
 
+BackwardArguments Network::ArgumentsOfBackward(
+    int64_t l, const Reserve& reserve, const BackwardWorkspace& workspace,
+    const void* output_backprop, const CallAddresses& addresses) const {
+  const auto buffer = [&](CallBuffer which) {
+    return reinterpret_cast<void*>(addresses[which]);
+  };
+  const ParamLayout layout(spec_);
+  const Reserve::Layer& kept = reserve.layers[l];
+  BackwardArguments arguments = {};
+  arguments.sequences = SequencesOf(reserve.lengths, reserve.order);
+  arguments.output_stride = spec_.layer_output_size();
+  arguments.state_stride = StateStride();
+  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
+    const int64_t pseudo_layer = l * spec_.num_dirs() + d;
+    const int64_t state = StateOffset(pseudo_layer);
+    BackwardDirection& direction = arguments.direction[d];
+    direction.recurrent_weights = Param(
+        buffer(kParams), layout.pseudo_layer(pseudo_layer).recurrent_weights);
+    direction.gates = kept.gates[d];
+    direction.cells = kept.cells[d];
+    direction.previous_h = kept.previous_h[d];
+    direction.output_backprop = At(output_backprop, d * spec_.num_units);
+    direction.last_h_backprop = At(buffer(kOutputHBackprop), state);
+    direction.first_h_backprop = At(buffer(kInputHBackprop), state);
+    direction.bias_sums = workspace.bias_sums[d];
+    if (spec_.is_lstm()) {
+      direction.first_c = At(buffer(kInputC), state);
+      direction.last_c_backprop = At(buffer(kOutputCBackprop), state);
+      direction.first_c_backprop = At(buffer(kInputCBackprop), state);
+    }
+  }
+  return arguments;
+}
+
+RnnStatus Network::BackwardInputs(const Handles& handles, int64_t l,
+                                  const BackwardArguments& arguments,
+                                  const void* params,
+                                  void* input_backprop) const {
+  const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
+  if (!spec_.has_input_weights(l)) {
+    return auxiliary_.GatherInputs(
+        handles.stream, rows_ * units, static_cast<int>(units),
+        static_cast<int>(num_gates), static_cast<int>(slots_),
+        arguments.direction[0].gates, arguments.direction[1].gates,
+        input_backprop);
+  }
+  const ParamLayout layout(spec_);
+  const int64_t input_size = spec_.layer_input_size(l);
+  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
+    const ParamLayout::PseudoLayer& at =
+        layout.pseudo_layer(l * spec_.num_dirs() + d);
+    CRNN_RETURN_IF_ERROR(Multiply(handles, false, false, rows_, input_size,
+                                  num_gates * units,
+                                  arguments.direction[d].gates, slots_ * units,
+                                  Param(params, at.input_weights), input_size,
+                                  /*adds=*/d > 0, input_backprop, input_size));
+  }
+  return {};
+}
+
+RnnStatus Network::BackwardParams(const Handles& handles, int64_t l,
+                                  const BackwardWorkspace& workspace,
+                                  const BackwardArguments& arguments,
+                                  const Sequences& sequences, const void* input,
+                                  void* params_backprop) const {
+  const ParamLayout layout(spec_);
+  const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
+  const int64_t input_size = spec_.layer_input_size(l);
+  const auto pseudo_layer = [&](int64_t d) -> const ParamLayout::PseudoLayer& {
+    return layout.pseudo_layer(l * spec_.num_dirs() + d);
+  };
+  // All directions' products with the input come before the others, which may
+  // make another operand in the same memory.
+  if (spec_.has_input_weights(l)) {
+    StepsOperand operand = {};
+    CRNN_RETURN_IF_ERROR(MakeOperand(handles.stream, sequences,
+                                     /*is_recurrent=*/false, input_size, input,
+                                     workspace.operand, &operand));
+    for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
+      CRNN_RETURN_IF_ERROR(
+          MultiplySteps(handles, num_gates * units, input_size,
+                        arguments.direction[d].gates, operand, workspace.parts,
+                        At(params_backprop, pseudo_layer(d).input_weights)));
+    }
+  }
+  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
+    const ParamLayout::PseudoLayer& at = pseudo_layer(d);
+    CRNN_RETURN_IF_ERROR(BackwardRecurrentWeights(handles, workspace, at, d,
+                                                  arguments, params_backprop));
+    if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
+    const auto bias = [&](int64_t offset) {
+      return offset < 0 ? nullptr : At(params_backprop, offset);
+    };
+    CRNN_RETURN_IF_ERROR(auxiliary_.SumBiases(
+        handles.stream, workspace.bias_sums[d], BiasRows(),
+        static_cast<int>(units), static_cast<int>(num_gates),
+        static_cast<int>(slots_), static_cast<int>(slots_ - 1),
+        bias(at.input_bias), bias(at.recurrent_bias)));
+  }
+  return {};
+}
+
 RnnStatus Network::Backward(const Handles& handles,
                             const CallAddresses& addresses) const {
   const auto buffer = [&](CallBuffer which) {
     return reinterpret_cast<void*>(addresses[which]);
   };
-  const ParamLayout layout(spec_);
   Arena workspace_arena(buffer(kWorkspace));
   Arena reserve_arena(buffer(kReserveSpace));
   const BackwardWorkspace workspace(*this, &workspace_arena);
@@ -141,97 +242,33 @@ RnnStatus Network::Backward(const Handles& handles,
       CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(
                        handles.blas, workspace.blas, kBlasBytes),
                    "take memory"));
-  const Sequences sequences = SequencesOf(reserve.lengths, reserve.order);
-  const int64_t units = spec_.num_units, num_dirs = spec_.num_dirs();
-  const int64_t gate_rows = spec_.num_gates() * units;
   const void* output_backprop = buffer(kOutputBackprop);
   for (int64_t l = spec_.num_layers; l-- > 0;) {
-    const Reserve::Layer& kept = reserve.layers[l];
-    const int64_t input_size = spec_.layer_input_size(l);
-    BackwardArguments arguments = {};
-    arguments.sequences = sequences;
-    arguments.output_stride = spec_.layer_output_size();
-    arguments.state_stride = StateStride();
-    for (int64_t d = 0; d < num_dirs; ++d) {
-      const int64_t pseudo_layer = l * num_dirs + d;
-      const int64_t state = StateOffset(pseudo_layer);
-      BackwardDirection& direction = arguments.direction[d];
-      direction.recurrent_weights = Param(
-          buffer(kParams), layout.pseudo_layer(pseudo_layer).recurrent_weights);
-      direction.gates = kept.gates[d];
-      direction.cells = kept.cells[d];
-      direction.previous_h = kept.previous_h[d];
-      direction.output_backprop = At(output_backprop, d * units);
-      direction.last_h_backprop = At(buffer(kOutputHBackprop), state);
-      direction.first_h_backprop = At(buffer(kInputHBackprop), state);
-      direction.bias_sums = workspace.bias_sums[d];
-      if (spec_.is_lstm()) {
-        direction.first_c = At(buffer(kInputC), state);
-        direction.last_c_backprop = At(buffer(kOutputCBackprop), state);
-        direction.first_c_backprop = At(buffer(kInputCBackprop), state);
-      }
-    }
+    BackwardArguments arguments =
+        ArgumentsOfBackward(l, reserve, workspace, output_backprop, addresses);
+    const Sequences& sequences = arguments.sequences;
     CRNN_RETURN_IF_ERROR(workspace.step_memory
                              ? loop_.Backward(handles, *workspace.step_memory,
                                               l, reserve.seed, arguments)
                              : kernel_.Enqueue(handles.stream, shares_,
-                                               static_cast<int>(num_dirs),
-                                               workspace.ring, &arguments));
+                                               AtOnce(), workspace.ring,
+                                               &arguments));
 
     // The gradient of the inputs goes to the layer below, or to the caller.
     void* const input_backprop =
         l == 0 ? buffer(kInputBackprop) : workspace.gradients[(l - 1) % 2];
-    if (spec_.has_input_weights(l)) {
-      for (int64_t d = 0; d < num_dirs; ++d) {
-        CRNN_RETURN_IF_ERROR(
-            Multiply(handles, false, false, rows_, input_size, gate_rows,
-                     kept.gates[d], slots_ * units,
-                     Param(buffer(kParams),
-                           layout.pseudo_layer(l * num_dirs + d).input_weights),
-                     input_size, d > 0, input_backprop, input_size));
-      }
-    } else {
-      CRNN_RETURN_IF_ERROR(auxiliary_.GatherInputs(
-          handles.stream, rows_ * units, static_cast<int>(units),
-          static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
-          kept.gates[0], kept.gates[1], input_backprop));
-    }
+    CRNN_RETURN_IF_ERROR(
+        BackwardInputs(handles, l, arguments, buffer(kParams), input_backprop));
     if (problem_.has_dropout_between_layers() && l > 0) {
       CRNN_RETURN_IF_ERROR(Dropout(handles.stream, sequences, l - 1,
                                    reserve.seed, input_backprop));
     }
-
     // Padding in the caller's input may hold anything; ours holds zeros.
-    StepsOperand operand = {};
-    if (spec_.has_input_weights(l)) {
-      CRNN_RETURN_IF_ERROR(MakeOperand(
-          handles.stream, l == 0 ? sequences : WithoutLengths(sequences),
-          /*is_recurrent=*/false, input_size,
-          l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
-          workspace.operand, &operand));
-    }
-    for (int64_t d = 0; d < num_dirs && spec_.has_input_weights(l); ++d) {
-      CRNN_RETURN_IF_ERROR(MultiplySteps(
-          handles, gate_rows, input_size, kept.gates[d], operand,
-          workspace.parts,
-          At(buffer(kParamsBackprop),
-             layout.pseudo_layer(l * num_dirs + d).input_weights)));
-    }
-    for (int64_t d = 0; d < num_dirs; ++d) {
-      const ParamLayout::PseudoLayer& at =
-          layout.pseudo_layer(l * num_dirs + d);
-      CRNN_RETURN_IF_ERROR(BackwardRecurrentWeights(
-          handles, workspace, at, d, arguments, buffer(kParamsBackprop)));
-      const auto bias = [&](int64_t offset) {
-        return offset < 0 ? nullptr : At(buffer(kParamsBackprop), offset);
-      };
-      if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
-      CRNN_RETURN_IF_ERROR(auxiliary_.SumBiases(
-          handles.stream, workspace.bias_sums[d], BiasRows(),
-          static_cast<int>(units), static_cast<int>(spec_.num_gates()),
-          static_cast<int>(slots_), static_cast<int>(slots_ - 1),
-          bias(at.input_bias), bias(at.recurrent_bias)));
-    }
+    CRNN_RETURN_IF_ERROR(
+        BackwardParams(handles, l, workspace, arguments,
+                       l == 0 ? sequences : WithoutLengths(sequences),
+                       l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
+                       buffer(kParamsBackprop)));
     output_backprop = input_backprop;
   }
   return {};
