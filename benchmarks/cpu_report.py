@@ -33,45 +33,44 @@ LEGEND = f"""\
   units, directions.
 * **This package** is a Keras layer in a `tf.function`; **{PREDICTOR}** is the layer's inference on
   NumPy arrays, without the overhead of calling TensorFlow. Keras runs in a `tf.function` as well.
-  In inference, PyTorch runs in `torch.inference_mode`, and ONNX Runtime runs one node per layer
-  with bound inputs and outputs. Each library has the same number of threads, and its data in its
-  default layout.
+  In inference, PyTorch runs in `torch.inference_mode`, and ONNX Runtime runs one node per layer,
+  with inputs and outputs in fixed buffers. Each library has the same number of threads, and its
+  data in its default layout.
 * **Ratio**: the fastest other library's time over this package's; above 1, this package is faster.
-* **Numbers** without a unit are milliseconds of a call: the median over rounds and, in
-  parentheses, the quartiles. Networks are in float32 unless the page says otherwise. A training
-  step is the forward pass and the gradients of the inputs and all weights.
+* **Times** are milliseconds of a call: the median over rounds and, in parentheses, the quartiles.
+  Networks are in float32 unless the page says otherwise. A training step is the forward pass and
+  the gradients of the inputs and all weights.
 * **Of matmul's rate**: the rate at which this package's layer (in a `tf.function`) computes the
   network's matrix products, divided by that of `tf.matmul` of two {MATMUL_SIZE}×{MATMUL_SIZE}
   matrices, timed in the same process and the same rounds.
-* **The call alone** is the time of a `tf.function` that adds two numbers. Every layer in a
-  `tf.function` takes that time as well.
+* **The call alone** is the time of a `tf.function` that adds two numbers. The time of a layer in a
+  `tf.function` includes about this much.
 
-In each round, every library is called a few times, in random order, one after the other. Before
-anything is timed, outputs and gradients of all libraries are compared."""
+In each round, inference and training of all libraries are timed one after the other, in random
+order; each is called several times. Before anything is timed, the results of all libraries in
+float32 are compared: outputs and gradients."""
 
 MEMORY_METHOD = """\
-The table compares the memory that a training step uses with the memory that it needs. The memory
-*used* is the peak that one step adds to the memory of a process that has run three steps, plus the
-inputs, the weights and the gradient of the outputs. The memory *needed* is a reference amount that
-is computed in the same way for all libraries and kinds of cells. It is the sum of inputs, outputs,
-weights, the gradients of all three, and (G + 2)·T·B·H·L·D numbers that stay from the forward pass
-for the backward pass, where G is the number of gates. This package's plain RNN keeps fewer numbers,
-so its ratio can be below 1.
+The table compares the memory that a training step uses with a reference amount. The memory
+*used* is a sum: the inputs, the weights, the gradient of the outputs, and the peak that one more
+training step adds in a process that has already run three. The *reference* is the same for all
+libraries and kinds of cells. It is the sum of inputs, outputs, weights, the gradients of all three,
+and (G + 2)·T·B·H·L·D numbers that stay from the forward pass for the backward pass, where G is the
+number of gates. A library that keeps fewer numbers can use less than the reference.
 
-The peak is that of the resident set (`VmHWM`, reset by `/proc/self/clear_refs`). malloc is set
-(`MALLOC_MMAP_THRESHOLD_`) to take blocks of a page or more from the system and to give them back at
-once, and TensorFlow's pool for oneDNN is off, so memory that is kept for later does not count.
-Linux updates its page count only in batches of 32 pages per core, so results below a megabyte are
-not reliable."""
+The peak is that of the resident set (`VmHWM`). Freed memory goes back to the system at once, since
+malloc is set so and TensorFlow's pool is off. Results below a megabyte are not reliable, because
+Linux counts pages in batches."""
 
 
 WHERE_IT_IS_SLOWER = f"""\
 In inference of one short sequence, a layer in a `tf.function` is slower than PyTorch and ONNX
-Runtime because the call alone takes a large part of the time. With few rows (sequences times
-steps), packing takes time as well: a call of more than 12 rows rearranges the layer's weights for
-the kernels ([what to know for speed](../../docs/internals/cpu.md#what-to-know-for-speed)).
-`{PREDICTOR}` does not go through TensorFlow, and packs its weights once. A large LSTM runs at 90 %
-of the rate of TensorFlow's matrix product, so there is little to gain over the other libraries."""
+Runtime because the call alone takes a large part of the time. A call of more than 12 rows
+(sequences times time steps) first rearranges the weights for the kernels (*packing*). If there are
+not many more rows than that, packing takes a large part of the time ([what to know for
+speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does not call TensorFlow,
+and packs its weights only once. In inference, a large LSTM runs at about 90 % of the rate of
+TensorFlow's matrix product, and PyTorch is nearly as fast, so the ratio is near 1."""
 
 
 class Spread(NamedTuple):
@@ -206,8 +205,8 @@ def _summary(
                     add(question + f"{dtype} as in float32", ratios)
     if memory:
         question = (
-            "Training: peak memory over needed memory ([both explained below]"
-            "(#memory-of-a-training-step)), for networks that need a megabyte or more"
+            "Training: memory used over the reference ([both explained below]"
+            "(#memory-of-a-training-step)), for networks whose reference is a megabyte or more"
         )
         add(question, {network: one.median for network, one in memory.items()}, is_gain=False)
     return rows
@@ -271,12 +270,12 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     rows = [
         {
             "network": name,
-            "needed, MB": f"{needed[name] / 1e6:.2f}",
+            "reference, MB": f"{needed[name] / 1e6:.2f}",
             "this package, MB": f"{needed[name] / 1e6 * of[FUSED].median:.2f}",
-            "ratio to needed, this package": f"{of[FUSED]:.2f}"
+            "ratio, this package": f"{of[FUSED]:.2f}"
             + ("" if needed[name] >= SMALLEST_MEMORY else " (too small to tell)"),
             **{
-                f"ratio to needed, {library}": f"{of[library].median:.2f}"
+                f"ratio, {library}": f"{of[library].median:.2f}"
                 for library in of
                 if library != FUSED
             },
@@ -297,10 +296,10 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     rows = [{**dict.fromkeys({k: 0 for row in rows for k in row}, ""), **row} for row in rows]
     text += [
         "## Largest differences from this package's numbers",
-        "Each number is the largest difference, over the tensors that a network computes, from "
-        "what this package's layer computes in float32, divided by the largest magnitude in the "
-        "tensor. Some columns show this package itself: the same layer and inputs in half types, "
-        "or run by CpuPredictor.",
+        "For each tensor that a network computes, the largest difference from this package's "
+        "result in float32 is divided by the largest magnitude in that result. Each number is the "
+        "largest of these quotients. Some columns show this package itself: the same layer and "
+        "inputs in half types, of which only the outputs are compared, or run by CpuPredictor.",
         table(rows),
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",

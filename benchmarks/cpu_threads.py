@@ -53,8 +53,8 @@ LEGEND = """\
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
-  column names. `tf.matmul` multiplies two 2048×2048 matrices: it shows what the machine's cores
-  gain together.
+  column names. The row `tf.matmul` is the product of two 2048×2048 matrices. It shows how much
+  faster this machine can become with more threads.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
   NumPy arrays. In the tables of inference by a layer in a `tf.function`, networks whose call takes
   less than a millisecond with one thread are left out, because TensorFlow's own work then decides
@@ -213,8 +213,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     """The text of cpu_threads.md, from what `load` returns."""
     text = [
         "# Speed on a CPU with several numbers of threads",
-        "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime "
-        "with several numbers of threads, and how much each of them gains from more threads.",
+        "This page says how many times as fast this package is as other libraries with several "
+        "numbers of threads, and how much faster each becomes with more threads. Each part, of one "
+        "machine, names its libraries.",
         "![Speed over the number of threads](cpu_threads.svg)",
         LEGEND,
     ]
@@ -263,7 +264,7 @@ def _part(report: dict[str, Any]) -> list[str]:
     ]
     of_matmul = [times.scaling(times.networks[0], "matmul", FUSED, n) for n in times.counts]
     rows.append({"what": f"`{MATMUL}`", **_cells(of_matmul, times.counts)})
-    return [*text, "**Scaling**, geometric means over these networks:", table(rows)]
+    return [*text, "**Scaling**, geometric means over the networks of the tables:", table(rows)]
 
 
 def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:

@@ -258,17 +258,18 @@ def _text(results: dict[str, Any]) -> str:
         f"The model is an embedding of {VOCABULARY:,} words with a mask, two bidirectional LSTM "
         "layers of 256 units in each direction, and a dense layer. "
         f"Batches have {BATCH} sequences of {STEPS // 4} to "
-        f"{STEPS} words. The numbers are milliseconds of a step of `model.fit`: the median of "
-        f"{EPOCHS} epochs of {BATCHES} steps, and their range. The last column is the same model "
-        "without the LSTM; Keras compiles such a model with XLA. Keras's layers cannot use cuDNN "
-        "in bfloat16. “–” means that it was not measured.",
+        f"{STEPS} words. The numbers are milliseconds of a training step of `model.fit`. The mean "
+        f"time of a step was taken for each of {EPOCHS} epochs of {BATCHES} steps. A cell has the "
+        "median of these means and, in parentheses, the smallest and the largest. The last column "
+        "is the same model without the LSTM layers. TensorFloat-32 was on. Keras's layers cannot "
+        "use cuDNN in bfloat16. “–” means that it was not measured.",
         _table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
         "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on the "
         "CPU, and the host waits for the result. In the row “check of used rows”, a subclass of "
         "this optimizer checks only the rows of the gradient that belong to words of the batch, "
         "since all others are zero "
-        "([how to write it](../../docs/guides/speed.md#where-it-gains-little)).",
+        "([how to write it](../../docs/guides/speed.md#what-gains-little-on-a-gpu)).",
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
         "`tf.function`. The seconds are those of a network's first step, with the tracing of the "

@@ -533,29 +533,36 @@ LEGEND = """\
 * **Network**: the kind of cell and its number of units; `L×` before the units means a stack of L
   layers; then B sequences and T time steps; then the type, where tf32 is float32 with
   TensorFloat-32 allowed.
-* **Numbers without a unit** are milliseconds of a step: in training, a forward and a backward
-  pass; in inference, a forward pass. Below about 0.7 ms, TensorFlow's work on the host, not the
-  GPU, may decide how long a step takes. The time of this work varies by chance, so differences
-  between such small numbers of one row may be chance as well.
-* **Different lengths** are drawn from [T/4, T]; eight lists of them take turns from step to step.
-  **Mask**: this package's layer and Keras's are called with the same mask; PyTorch gets packed
-  sequences. **Lengths**: this package's layer is called with lengths instead of a mask.
-* **Full length**: all sequences have T steps, and the layers get neither a mask nor lengths.
-* **By cuDNN**: this package's own use of cuDNN, replayed as CUDA graphs (`algorithm="cudnn"`).
+* **Times** are milliseconds of a step: in training, a forward and a backward pass; in inference, a
+  forward pass. Below about 0.7 ms, TensorFlow's work on the CPU, not the GPU, may decide how long a
+  step takes. The time of this work varies by chance, so differences between such small numbers of
+  one row may be chance as well.
+* **Different lengths**: each sequence has a length drawn from [T/4, T]. Eight lists, each with a
+  length for every sequence, were drawn; each call uses the next list. **Mask**: this package's
+  layer and Keras's are called with the same mask; PyTorch gets packed sequences. **Lengths**: this
+  package's layer is called with lengths instead of a mask.
+* **Full length**: all sequences have T time steps, and the layers get neither a mask nor lengths.
+* **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN, replayed as CUDA graphs,
+  computes the layer instead of this package's kernels.
 * **Ratio**: the time in the column to its left, divided by this package's time (if lengths differ,
-  its time with a mask); above 1, this package's kernels are faster. Rows with the
-  smallest ratio come first, by the first ratio of each table.
+  its time with a mask); above 1, this package's kernels are faster. Each table is sorted by its
+  first ratio column, smallest first.
 * **–** was not measured. Keras does not run bfloat16 by cuDNN."""
+
+
+def _merged(environments: list[dict[str, str]]) -> dict[str, None]:
+    """Everything that these environments name, once."""
+    return {
+        f"{name} {value}": None
+        for environment in environments
+        for name, value in environment.items()
+    }
 
 
 def _text(times: Times, environments: Environments, name: str) -> str:
     gpu = environments["training"]["cudnn_rnn_tf"]["GPU"].partition(",")[0]
     runs = ". ".join(
-        f"{what.capitalize()}: "
-        + "; ".join(
-            f"{system} with " + ", ".join(f"{name} {value}" for name, value in environment.items())
-            for system, environment in systems.items()
-        )
+        f"{what.capitalize()}: {', '.join(_merged(list(systems.values())))}"
         for what, systems in environments.items()
     )
     parts = [
@@ -570,17 +577,18 @@ def _text(times: Times, environments: Environments, name: str) -> str:
         _speed_table(times, training=False, variant="mask").rstrip(),
         "## Inference, full length",
         _speed_table(times, training=False, variant="full").rstrip(),
-        "## Training, full length, against this package's own use of cuDNN",
-        "If a network is small, TensorFlow's work on the host takes longer than the GPU's. Most of "
-        "this work comes once in each call of a `tf.function`. So the first columns are of calls "
-        "that run eight steps one after another, and the last columns of calls that run one.",
+        "## Training, full length: own kernels and cuDNN",
+        "If a network is small, TensorFlow's work on the CPU takes longer than the GPU's. Most of "
+        "this work is done once in each call of a `tf.function`, however many steps the call runs. "
+        "So the first columns come from calls that run eight steps one after another. The last "
+        "columns come from calls of one step, as do all other tables of this page.",
         _cudnn_table(times, training=True).rstrip(),
-        "## Inference, full length, against this package's own use of cuDNN",
+        "## Inference, full length: own kernels and cuDNN",
         _cudnn_table(times, training=False).rstrip(),
         "## Training, with a different sequence length in each training step",
         "All sequences of a training step have the same length, which changes from step to step; "
-        "eight lengths from [T/2, T] take turns. The last column is this package's time per time "
-        "step here, divided by that in “Training, full length”.",
+        "eight lengths from [T/2, T] take turns. The last column divides this package's time per "
+        "time step in this table by its time per time step in “Training, full length”.",
         _drawn_table(times).rstrip(),
         f"Written by `python -m benchmarks.gpu_lengths` from these runs. {runs}.",
     ]

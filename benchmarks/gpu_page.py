@@ -37,7 +37,6 @@ COMPARISONS = {
 # The peers that every row shows, in the order of its columns.
 PEERS = [comparison[:2] for comparison in COMPARISONS.values()]
 PARTS = ("training", "inference")
-LONG = 375  # Steps.
 COLORS = ("#c0392b", "#2471a3", "#1e8449", "#7d3c98")
 # The GPUs and versions that results came from, by name.
 Environment = dict[str, list[str]]
@@ -181,31 +180,28 @@ LEGEND = """\
   layers; then B sequences and T steps. The networks and lengths are those of DeepBench, a
   benchmark of Baidu's, and some more.
 * **Type**: tf32 is float32 where TensorFloat-32 is allowed.
-* **Numbers without a unit** are milliseconds of a step; in training, that is a forward and a
-  backward pass. TensorFlow runs several short steps (8 to 64) in one `tf.function` call.
+* **Times** are milliseconds of a step; in training, that is a forward and a backward pass. In
+  TensorFlow, one call of a `tf.function` runs 8 steps, up to 64 if they are very short, or one if
+  they are long.
 * **Ratio**: the time of the column to its left over this package's in the same layout; above 1,
   this package is faster. Keras is compared with batch-major data, which is its layout; PyTorch and
   cuDNN are compared with time-major data, which is theirs.
 * **cuDNN** is called from C++, without a framework: kernel by kernel (“eager”), or as a replayed
-  CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32, only the
-  standard algorithm counts: cuDNN's persistent ones are exact to about 1e-5 only, and this package
-  does not use them in float32 either. The first two tables leave rows out of the comparison with
-  cuDNN's graph if the graph takes 0.2 ms or less.
+  CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32 without
+  TensorFloat-32, only cuDNN's basic algorithm, `standard`, is timed: its others, `persist_…`, are
+  exact to about 1e-5 only, and this package does not use them there. In “In short” and “By type”,
+  rows in which cuDNN's graph takes 0.2 ms or less do not count in that comparison. So “Inference”
+  has smaller ratios than “In short”.
 * **Algorithm**: the one that this package chose by measuring
-  ([how](../../docs/internals/cudnn.md#choice)). In inference, that is the fastest; in training,
-  `standard` is taken if it takes less than 5 % longer than the fastest. `resident` is this
-  package's own, the others are cuDNN's.
+  ([how](../../docs/internals/cudnn.md#choice)). In inference, it is the fastest. In training, it is
+  also the fastest, unless `standard` is less than 5 % slower; then it is `standard`. `resident` is
+  this package's own, the others are cuDNN's.
 * **Memory** is the peak of what TensorFlow's allocator gave out, divided by Keras's peak.
-* **–** was not measured. Keras does not run bfloat16 by cuDNN.
-
-The rows were measured before this package had
-[persistent kernels](../../docs/internals/gpu_kernels.md). With `algorithm="cudnn"`, training still
-runs as it did then; so does inference, but without `resident`. All systems of a row ran on one GPU,
-one after the other."""
+* **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 
 def _means_by(times: Times) -> list[str]:
-    """Geometric means by type and by what is timed, and of the longest rows and the others."""
+    """Geometric means by type and by what is timed."""
     rows = {row.key: row for row in gpu_rows.rows()}
     groups: dict[str, Callable[[gpu_rows.Row], bool]] = {
         f"{'training' if training else 'inference'}, {type_}": (
@@ -216,11 +212,6 @@ def _means_by(times: Times) -> list[str]:
         for training in (False, True)
         for type_ in gpu_rows.TYPES
     }
-    both = "training and inference"
-    groups[f"{both}, GRUs of {LONG} steps or more"] = lambda row: (
-        row.mode == "gru" and row.time >= LONG
-    )
-    groups[f"{both}, all other rows"] = lambda row: row.mode != "gru" or row.time < LONG
     lines = ["| | " + " | ".join(COMPARISONS) + " |", "|---" * (len(COMPARISONS) + 1) + "|"]
     for name, holds in groups.items():
         cells = []
@@ -335,15 +326,18 @@ def page(results: Results) -> str:
     versions = "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
     text = [
         "# Sequences of equal length on a GPU",
-        "This page says how many times as fast this package is as Keras, as PyTorch, and as a "
-        "C++ program that calls cuDNN. The tables under “Training” and “Inference” have all rows, "
+        "This page says how many times as fast this package was as Keras, as PyTorch, and as a "
+        "C++ program that calls cuDNN, before it had [persistent "
+        'kernels](../../docs/internals/gpu_kernels.md). `algorithm="cudnn"` still runs training '
+        "as it was measured here. For inference, it runs cuDNN only, so rows whose algorithm is "
+        "`resident` would differ. The tables under “Training” and “Inference” have all rows, "
         "in the order of the smallest ratio in each row; the lowest comes first.",
         "![Sorted ratios](gpu_speed.svg)",
         LEGEND,
         "## In short",
         "\n".join(_summary(times)),
-        "[Where it gains little, and why](../../docs/internals/cudnn.md#where-it-gains-little) "
-        "gives the reasons.",
+        "Another page says [where this gains little, and "
+        "why](../../docs/internals/cudnn.md#where-this-backend-gains-little).",
         "## By type",
         "The table has geometric means of the ratios and, in parentheses, the numbers of rows.",
         "\n".join(_means_by(times)),

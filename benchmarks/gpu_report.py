@@ -17,6 +17,7 @@ network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persiste
 of their own if the kind is added to the file's name, as in `tests_of_gpu_on_h100.json`.
 """
 
+import collections
 import concurrent.futures
 import json
 import os
@@ -230,11 +231,11 @@ SANITIZED_BY_CUDNN: Sanitized = {
     **{f"{tool}, resident weights": (tool, SANITIZED_RESIDENT, "", {}) for tool in TOOLS},
     "initcheck, padded sequences": ("initcheck", SANITIZED, "padded", {}),
     # This tells reads of cuDNN's scratch memory from other reads.
-    "initcheck, padded sequences, what passes write to filled with NaN first": (
+    "initcheck, padded sequences, after scratch memory was filled with NaN": (
         *("initcheck", SANITIZED, "padded"),
         {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
     ),
-    "initcheck, full sequences, what passes write to filled with NaN first": (
+    "initcheck, full sequences, after scratch memory was filled with NaN": (
         *("initcheck", SANITIZED, "full"),
         {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
     ),
@@ -307,7 +308,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "sanitizer_persistent": lambda: _sanitizer(
         {tool: (tool, SANITIZED_PERSISTENT, "", {}) for tool in TOOLS}
         | {
-            "initcheck, what passes write to filled with NaN first": (
+            "initcheck, after all memory that passes write to was filled with NaN": (
                 *("initcheck", SANITIZED_PERSISTENT, ""),
                 {"CUDNN_RNN_TF_POISON_SCRATCH": "1"},
             )
@@ -322,26 +323,26 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 # Says what initcheck's reports mean in each part that runs it.
 OF_INITCHECK = {
     "sanitizer": (
-        "`initcheck` reports nothing when the ops' workspace and reserve space, which are cuDNN's "
-        "scratch memory, are filled with NaN first. So its reports are about reads of that memory "
-        "by cuDNN."
+        "If the ops' workspace and reserve space, which are cuDNN's scratch memory, are filled "
+        "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
+        "about reads of that memory by cuDNN. PyTorch's run, for comparison, has no padding."
     ),
     "sanitizer_persistent": (
         "`initcheck` reports nothing when all memory that a pass writes to is filled with NaN "
-        "first. Its other reports are harmless: a [test](../../tests/test_gpu_persistent.py) runs "
-        "networks with and without this filling, and the results are the same bits. So no result "
-        "depends on memory that was not written."
+        "first. The reports without this filling are harmless: a "
+        "[test](../../tests/test_gpu_persistent.py) runs networks with and without this filling, "
+        "and the results are the same bits. So no result depends on memory that was not written."
     ),
 }
 # Maps each part to a text that says what it ran.
 ABOUT = {
     "tests": "all tests of the commit that the section names, with the GPU visible",
-    "tests_without_replay": "all tests that are not pinned to the CPU, without CUDA graphs",
+    "tests_without_replay": "the same tests, but those that use only the CPU, with CUDA graphs off",
     "tests_of_gpu": "the tests that need a GPU",
     "sanitizer": "small networks that the cuDNN backend runs, under NVIDIA's compute-sanitizer",
     "sanitizer_persistent": "small networks of the persistent kernels, under compute-sanitizer",
-    "char_lm": "`examples/char_lm.py`, which trains a language model",
-    "two_gpus": "`char_lm` on two GPUs",
+    "char_lm": "`examples/char_lm.py`, which trains a language model, on one GPU",
+    "two_gpus": "the same program on two GPUs",
     "graph_speed": "what makes CUDA graphs slower",
 }
 
@@ -401,6 +402,14 @@ def _named(environment: dict[str, str]) -> str:
     return ", ".join(f"{key} {value}" for key, value in described.items())
 
 
+def _grouped(notes: list[str]) -> list[str]:
+    """Notes such as "skipped: test: reason", with the skipped tests of a reason counted."""
+    skipped = [re.match(r"skipped: \w+(?:\[.*?\])?: (.*)", note) for note in notes]
+    failed = [note for note, found in zip(notes, skipped, strict=True) if not found]
+    reasons = collections.Counter(found[1] for found in skipped if found)
+    return failed + [f"{count} skipped: {reason}" for reason, count in reasons.most_common()]
+
+
 def _section(name: str, part: dict[str, Any]) -> str:
     environment, result = part["environment"], part["result"]
     text = [_named(environment)]
@@ -415,7 +424,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
         notes = [
             re.sub(r"(?:(?<=-I)|(?<![\w.]))/[\w.-]+(/[\w.-]+)+", r"…\1", note) for note in notes
         ]
-        text += ["\n".join(f"* {note}" for note in notes) or "Nothing was skipped."]
+        text += ["\n".join(f"* {note}" for note in _grouped(notes)) or "Nothing was skipped."]
     elif name.startswith("sanitizer"):
         rows = [
             {
@@ -427,16 +436,16 @@ def _section(name: str, part: dict[str, Any]) -> str:
             for tool, one in result.items()
         ]
         text += [
-            "The last column has the kernels that the sanitizer's reports name. A run that did not "
-            "get to its end has no summary.",
+            "The last column has the kernels that the sanitizer's reports name. A run that was "
+            "stopped at its time limit has no summary.",
             _table(rows),
         ]
         text += [OF_INITCHECK[name]]
     elif name == "graph_speed" and "forks" in result:
         text += [
             "The table shows how many microseconds a kernel takes in a graph of "
-            f"{result['kernels']} empty kernels. One process measured this first with nothing done "
-            "before, and then again after each of the actions below, one after the other:",
+            f"{result['kernels']} empty kernels. In one process, the graph was timed at the start "
+            "and again after each action; the actions add up.",
             _table(
                 [
                     {"after": row["after"], "µs per kernel": row["per_kernel"]}
@@ -444,9 +453,10 @@ def _section(name: str, part: dict[str, Any]) -> str:
                 ]
             ),
             "The next table has the microseconds that a node takes in graphs of "
-            f"{result['steps']} steps. A step is two empty kernels, in some graphs preceded by a "
-            f"fill of {result['filled_bytes']} bytes; in graphs with forks, one step in "
-            f"{result['fork_every']} has a side branch of one kernel.",
+            f"{result['steps']} steps. A step is two empty kernels. In some graphs, "
+            f"{result['filled_bytes']} bytes are filled before them, either by a memset or by a "
+            f"kernel. In graphs with forks, one step in {result['fork_every']} has a side branch "
+            "of one kernel.",
             _table(
                 [
                     {
@@ -460,9 +470,10 @@ def _section(name: str, part: dict[str, Any]) -> str:
         ]
     else:
         text += [
-            f"Exit status {result['exit status']} after {result['seconds']} s. The end of its "
-            "output:",
-            "```\n" + _without_noise(result["tail"]) + "\n```",
+            f"The program ended with exit status {result['exit status']} after "
+            f"{result['seconds']} s, start-up included. The end of its output, without the text "
+            "that it generated:",
+            "```\n" + _without_noise(result["tail"]).partition("\nSample ")[0] + "\n```",
         ]
     return "\n\n".join(text)
 

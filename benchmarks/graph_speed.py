@@ -215,7 +215,7 @@ def measure_past() -> list[dict[str, Any]]:
 
     graph = device.capture(stream, enqueue)
     instance = device.instantiate(graph)
-    measure("nothing else", instance)
+    measure("the start", instance)
     call_by_call(stream)
     measure(f"{CALLS} kernels launched call by call in one stream", instance)
     call_by_call(device.stream())

@@ -22,7 +22,7 @@ def loaded_cudnn() -> str:
     return next(line.split()[-1] for line in lines if "/libcudnn.so" in line)
 
 
-@pytest.mark.skipif(os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0", reason="this is about graphs")
+@pytest.mark.skipif(os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0", reason="CUDA graphs are off")
 def test_captures_of_the_callers(tmp_path):
     """Callers may capture the stream that a network runs in, or other streams."""
     program = compiled(tmp_path, "captured_by_others_on_gpu", CUDNN_BACKEND, "-pthread")

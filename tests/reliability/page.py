@@ -13,9 +13,10 @@ KINDS = {
     "calls": (
         "Hostile calls",
         "calls",
-        "Ops, graphs and the native module are called with sizes, types, attributes and objects "
-        "that nobody would pass. The calls run in child processes (`make fuzz`). A failure is a "
-        "signal, a hang of more than a minute, or an exception that users are not told to expect.",
+        "Ops (`raw_ops`), graphs and the native module are called with sizes, types, attributes "
+        "and objects that nobody would pass, in child processes; `make fuzz` makes the same kinds "
+        "of calls. “ok” means that a call was accepted and returned. A hang is a call of more than "
+        "a minute.",
     ),
     "files": (
         "Damaged files",
@@ -34,20 +35,19 @@ KINDS = {
         "kills",
         "`examples/char_lm.py` is killed (SIGKILL), resumed and killed again, at random moments "
         "and while it writes. After each kill, the newest checkpoint must not be older than the "
-        "newest one that was seen before the kill. Its tensors must be those, to the bit, that an "
-        "undisturbed run saved at the same step. At the end, the file of the training history must "
-        "be the same as that of an undisturbed run. `convert` is killed while it replaces a file; "
-        "afterwards, the file must be the whole old file or the whole new one. Programs that write "
-        "the choice file and the kernel code are killed as well; a write lasts about a "
-        "millisecond, so few kills fall inside one. "
-        "To save start-up time, the programs in Python begin as forks of a process that has "
-        "imported TensorFlow.",
+        "newest one that was seen before the kill. The tensors in this checkpoint must equal, bit "
+        "for bit, those that an undisturbed run saved at the same step. At the end, the file of "
+        "the training history must be the same as that of an undisturbed run. `convert` is killed "
+        "while it replaces a file; afterwards, the file must be the whole old file or the whole "
+        "new one. Programs that write the choice file and the kernel code are killed as well; a "
+        "write lasts about a millisecond, so few kills fall inside one.",
     ),
     "disks": (
         "Full and read-only disks",
         "programs",
-        "The disks are file systems in memory. Some are mounted read-only; the others have random "
-        "sizes, and some of these had enough room. `convert` and the training program must say in "
+        "The disks are file systems in memory. Some are read-only. The others are small, with "
+        "random sizes; they are called “full” here, although a few turned out to be large enough. "
+        "`convert` and the training program must say in "
         "one line that they cannot write, and every program must "
         "leave the files that are there as they are. When there is room again, training must go on "
         "and end with the same bits as an undisturbed run.",
@@ -55,17 +55,17 @@ KINDS = {
     "soak": (
         "Soaks",
         "steps or kills",
-        "In `tests/reliability/soak.py`, eight threads train and infer with changing shapes and "
-        "lengths, first in one process, then in two at the same time. The results of inference and "
-        "the gradients are compared with those of the same network computed alone on a CPU (in "
-        "runs without a GPU, on the same CPU); of a training step, only the loss is checked to be "
-        "finite. The memory is watched: the least that a process needs in the last quarter of "
-        "the time may exceed the least of the second quarter by at most 5 % plus 100 MB. "
-        "Then ever larger training steps run until memory runs out; after each "
-        "failure, a small step must still give the right result. Finally, two kinds of "
-        "programs are killed and resumed: one that trains under "
-        "`keras.callbacks.BackupAndRestore`, and one of the two workers of a program under "
-        "`tf.distribute.MultiWorkerMirroredStrategy`.",
+        "In `tests/reliability/soak.py`, threads train and infer with changing shapes and "
+        "lengths, first in one process, then in two processes at the same time, with eight threads "
+        "in each. The same networks are also computed on a CPU while nothing else runs. Outputs "
+        "and gradients must agree with these results. For training steps, only one thing is "
+        "checked: the loss must be finite. Memory is sampled, and each quarter of the time is "
+        "represented by its smallest sample. The value of the last quarter must not be larger than "
+        "that of the second by more than 5 % plus 100 MB. "
+        "Then ever larger training steps run until memory runs out; after each failure, a small "
+        "step must still give the right result. Finally, a program that trains under "
+        "`keras.callbacks.BackupAndRestore` is killed and resumed, and so is one worker of a "
+        "program that has two workers under `tf.distribute.MultiWorkerMirroredStrategy`.",
     ),
 }
 # Earlier runs recorded these words, which the page replaces by clearer ones.
@@ -105,7 +105,10 @@ CLEARER = {
     "bias_mode='double', num_proj=32, dropout=0.0, cell_clip=0.0, recurrent_dropout=0.0), "
     "float16, is off by nan": (
         "with two processes at once, in one of 70,331 inferences, the outputs of an LSTM of 96 "
-        "units with `num_proj=32`, which cuDNN runs, had NaN in float16. The cause is not known."
+        "units with `num_proj=32`, which cuDNN runs, had NaN in float16. The most likely cause is "
+        "a CUDA graph that another thread launched in the midst of cuDNN's pass. A "
+        "[lock](../../kernels/gpu/enqueue_lock.h) has prevented that since. The soak has not been "
+        "repeated for its whole length."
     ),
 }
 PROCESSES = {
@@ -128,13 +131,15 @@ def text(rows: list[dict[str, Any]]) -> str:
             "`make reliability` calls the package with wrong arguments, damages its files, kills "
             "programs that use it, and fills their disks. Each run, such as `make reliability "
             'ARGS="calls --seconds=600"`, adds a line to '
-            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl); the lines of "
-            '[soaks](#soaks) are added by `make reliability ARGS="add FILE"`. This page is written '
+            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). A long mixed run (a "
+            "[soak](#soaks)) writes its line to a file of its own; "
+            '`make reliability ARGS="add FILE"` adds that line. This page is written '
             "from all of these lines. A failure is a crash, a hang, an exception of a wrong type, "
             "a wrong result, a layer that is half restored, or a step that was saved and is lost."
-            " One run was not added: a soak on a GPU whose threads ran ops "
-            "eagerly. It failed as [the GPU guide](../guides/gpu.md#habits-worth-having) warns. "
-            "The threads of the soaks in the tables call `tf.function`s." + _failed(rows)
+            " One run is left out. In it, threads ran eager ops on one GPU and received each "
+            "other's tensors, which also [happens without this "
+            "package](../guides/gpu.md#habits-worth-having). In all soaks that are counted here, "
+            "the threads call `tf.function`s instead." + _failed(rows)
         ),
         "",
         "| run | how many | failures | hours |",
@@ -157,18 +162,18 @@ def text(rows: list[dict[str, Any]]) -> str:
         "A + after a commit means that files had been changed since that commit.",
         "",
     ]
-    lines += ["| run | date | commit | machine | minutes |"]
-    lines += ["|---|---|---|---|---|"]
-    for row in rows:
+    lines += ["| | run | date | commit | machine | minutes |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for index, row in enumerate(rows, 1):
         lines.append(
-            f"| {row['run']} | {row['date']} | {row['commit']} | {_clearer(row['machine'])} "
-            f"| {row['seconds'] / 60:.0f} |"
+            f"| {index} | {row['run']} | {row['date']} | {row['commit']} "
+            f"| {_clearer(row['machine'])} | {row['seconds'] / 60:.0f} |"
         )
-    versions = collections.Counter(
-        ", ".join(f"{name} {version}" for name, version in row["versions"].items()) for row in rows
-    )
-    which = f"All {len(rows)} runs" if len(versions) == 1 else "{} of the runs"
-    lines += ["", *(f"* {which.format(n)} used {names}." for names, n in versions.items())]
+    versions = collections.defaultdict(list)
+    for index, row in enumerate(rows, 1):
+        names = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
+        versions[names].append(str(index))
+    lines += ["", *(f"* runs {', '.join(runs)}: {names}" for names, runs in versions.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -201,7 +206,7 @@ def _failed(rows: list[dict[str, Any]]) -> str:
     """Where to read of failures, if there were any."""
     titles = [KINDS[row["run"]][0] for row in rows if row["failures"]]
     links = [f"[{title}](#{title.lower().replace(' ', '-')})" for title in dict.fromkeys(titles)]
-    return f" The failures in the tables stand under {' and '.join(links)}." if links else ""
+    return f" What failed is described under {' and '.join(links)}." if links else ""
 
 
 def _memory(memory: dict[str, list[list[dict[str, int]]]], commit: str) -> list[str]:
