@@ -29,10 +29,9 @@ class CpuPredictor:
     """Runs a layer's inference on the CPU: calls the layer's kernels without TensorFlow.
 
     Apart from the arithmetic, a call takes microseconds, whereas one of a `tf.function` takes
-    hundreds, and the weights are packed once, not in every call. Results are the layer's on the
-    CPU, to the bit, except that calls of a layer with at most 12 time steps in all (B times T) add
-    up in another order. Any number of Python threads may call one predictor at the same time, since
-    the interpreter's lock is released meanwhile. A predictor can be pickled for other processes.
+    hundreds. Results are the layer's on the CPU, to the bit. Any number of Python threads may call
+    one predictor at the same time, since the interpreter's lock is released meanwhile. A predictor
+    can be pickled for other processes.
 
     Args:
         layer: a built `CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` or `CudnnRNNRelu`. Its weights are

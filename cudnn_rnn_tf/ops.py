@@ -137,6 +137,7 @@ def forward(
     time_major: bool = True,
     is_training: bool = True,
     algorithm: str = "auto",
+    may_keep_params: bool = False,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs the network over whole sequences.
@@ -155,6 +156,8 @@ def forward(
         algorithm: on a GPU, which algorithm to use, one of `ALGORITHMS`: cuDNN's, of which "cudnn"
             takes the fastest; this package's own, "persistent" and, for inference alone,
             "resident"; "auto" for the one that is fastest there.
+        may_keep_params: whether a CPU may keep the params, rearranged, for later calls with the
+            same tensor in inference; for reference variables of TensorFlow 1, it must be false.
         name: name of the op.
 
     Returns:
@@ -225,6 +228,7 @@ def forward(
         has_sequence_lengths=has_sequence_lengths,
         is_training=is_training,
         algorithm=algorithm,
+        may_keep_params=may_keep_params,
         name=name,
         **config.spec_attrs(),
     )
@@ -239,7 +243,7 @@ def forward(
 def substituted_forward(function: Callable[..., Any]) -> Iterator[None]:
     """Makes `forward`, within the context, check its arguments and call this function.
 
-    The function takes `forward`'s arguments except the seed, the algorithm and the name, and
+    The function takes `forward`'s arguments except those that change no result and the seed, and
     returns what `forward` does. Other threads are not affected.
     """
     token = _substitute.set(function)

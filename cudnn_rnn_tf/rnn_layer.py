@@ -349,6 +349,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             time_major=self.time_major,
             is_training=bool(training),
             algorithm=self.algorithm,
+            # A cast would make a new tensor in each call, so keeping it would be of no use.
+            may_keep_params=self.compute_dtype == self.variable_dtype,
         )
         if self.stateful:
             for variable, state in zip(self.states, states, strict=True):

@@ -1,6 +1,7 @@
 #include "kernels/op_backend.h"
 
 #include <functional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -11,7 +12,8 @@ namespace cudnn_rnn_tf {
 
 template <>
 std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
-    tensorflow::OpKernelContext* context) {
+    tensorflow::OpKernelContext* context,
+    std::shared_ptr<const CpuPackedParams> packed) {
   tensorflow::thread::ThreadPool* const pool =
       context->device()->tensorflow_cpu_worker_threads()->workers;
   const auto run = [pool](int64_t members,
@@ -20,7 +22,8 @@ std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
       for (int64_t member = begin; member < end; ++member) body(member);
     });
   };
-  return std::make_unique<CpuBackend>(Threads{pool->NumThreads(), run});
+  return std::make_unique<CpuBackend>(Threads{pool->NumThreads(), run},
+                                      std::move(packed));
 }
 
 std::shared_ptr<void> AllocateTemp(

@@ -9,20 +9,27 @@
 
 namespace cudnn_rnn_tf {
 
+class CpuPackedParams;
+
 // Tags that name a kernel's device in its template argument.
 struct CpuDevice {};
 struct GpuDevice {};
 
 // Makes the device's backend for one call, on the threads or the stream of that
-// call.
+// call. On a CPU, forward passes read the parameters in `packed`, unless it is
+// null.
 template <typename Device>
-std::unique_ptr<RnnBackend> MakeBackend(tensorflow::OpKernelContext* context);
+std::unique_ptr<RnnBackend> MakeBackend(
+    tensorflow::OpKernelContext* context,
+    std::shared_ptr<const CpuPackedParams> packed = nullptr);
 template <>
 std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
-    tensorflow::OpKernelContext* context);
+    tensorflow::OpKernelContext* context,
+    std::shared_ptr<const CpuPackedParams> packed);
 template <>
 std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
-    tensorflow::OpKernelContext* context);
+    tensorflow::OpKernelContext* context,
+    std::shared_ptr<const CpuPackedParams> packed);
 
 absl::Status ToTensorFlow(const RnnStatus& status);
 

@@ -36,7 +36,8 @@ bool ReplayIsOn() {
 
 template <>
 std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
-    tensorflow::OpKernelContext* context) {
+    tensorflow::OpKernelContext* context,
+    std::shared_ptr<const CpuPackedParams> /*packed*/) {
   stream_executor::Stream* const stream =
       context->op_device_context()->stream();
   static const bool force_repack =

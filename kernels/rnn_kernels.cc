@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/kept_params.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
@@ -239,6 +240,8 @@ class ForwardOp : public RnnOp {
  public:
   explicit ForwardOp(OpKernelConstruction* context) : RnnOp(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+    OP_REQUIRES_OK(context,
+                   context->GetAttr("may_keep_params", &may_keep_params_));
     OP_REQUIRES_OK(context, WithoutExceptions([&] {
                      return ReadEnum(context, "algorithm", ParseRnnAlgorithm,
                                      &algorithm_);
@@ -256,7 +259,8 @@ class ForwardOp : public RnnOp {
           reinterpret_cast<uintptr_t>(DataOf(context->input(input)));
       if (address % RnnProblem::kAlignment != 0) run.problem.is_aligned = false;
     }
-    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    const std::unique_ptr<RnnBackend> backend =
+        MakeBackend<Device>(context, KeptPacked(context->input(3), run));
     OP_REQUIRES_OK(context, ReadSequenceLengths(0, backend.get(), &run));
     Tensor *output, *output_h, *output_c, *reserve_space;
     OP_REQUIRES_OK(context, AllocateOutput(context, run, *backend, &output));
@@ -338,7 +342,18 @@ class ForwardOp : public RnnOp {
     return absl::OkStatus();
   }
 
+  // In training, parameters change from call to call, so nothing is kept.
+  std::shared_ptr<const CpuPackedParams> KeptPacked(const Tensor& params,
+                                                    const Run& run) const {
+    if (kIsGpu<Device> || !may_keep_params_ || is_training_ || run.empty()) {
+      return nullptr;
+    }
+    return KeptParams::Instance().Packed(params, run.problem.spec,
+                                         run.problem.dtype);
+  }
+
   bool is_training_ = true;
+  bool may_keep_params_ = false;
   RnnAlgorithm algorithm_ = RnnAlgorithm::kAuto;
 };
 

@@ -154,6 +154,7 @@ REGISTER_OP("CudnnRnnTf>Forward")
     .Attr(
         "algorithm: {'auto', 'standard', 'persist_static', "
         "'persist_static_small_h', 'resident', 'persistent', 'cudnn'} = 'auto'")
+    .Attr("may_keep_params: bool = false")
     .SetShapeFn(NoThrowShape<ForwardShape>)
     .Doc(R"doc(
 Runs a stack of recurrent layers over whole sequences.
@@ -192,6 +193,9 @@ algorithm: What runs the network on a GPU. persistent and resident are kernels o
   this package, the latter for inference only; standard, persist_static and
   persist_static_small_h are algorithms of cuDNN's; cudnn is the fastest of
   cuDNN's; auto is the fastest of all. A CPU ignores it.
+may_keep_params: Whether a CPU may keep params, rearranged, for later calls with
+  the same tensor, if not is_training. It must be false if the tensor's memory may
+  change while others hold it, as that of TensorFlow 1's reference variables may.
 )doc");
 
 REGISTER_OP("CudnnRnnTf>Backward")

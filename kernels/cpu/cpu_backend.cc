@@ -358,7 +358,7 @@ RnnStatus CpuBackend::ForwardBufferSizes(const RnnProblem& problem,
     const int64_t num_threads = WorthThreads(problem, threads_.count, at_hand);
     Dispatch(problem.dtype, [&](auto storage, auto compute) {
       RunForward<decltype(storage), decltype(compute)>(
-          problem, {}, threads_, num_threads, packed_, sizes);
+          problem, {}, threads_, num_threads, packed_.get(), sizes);
     });
   }
   return {};
@@ -377,8 +377,9 @@ RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
 RnnStatus CpuBackend::Forward(const RnnProblem& problem,
                               const RnnForwardBuffers& buffers) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    RunForward<decltype(storage), decltype(compute)>(
-        problem, buffers, threads_, NumThreads(problem), packed_, nullptr);
+    RunForward<decltype(storage), decltype(compute)>(problem, buffers, threads_,
+                                                     NumThreads(problem),
+                                                     packed_.get(), nullptr);
   });
   return {};
 }

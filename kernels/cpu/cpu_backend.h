@@ -1,6 +1,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_BACKEND_H_
 
+#include <memory>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -36,9 +37,10 @@ class CpuPackedParams {
 class CpuBackend : public RnnBackend {
  public:
   // If `packed` is not null, forward passes read these weights in place of a
-  // call's parameters; it must outlive the backend.
-  explicit CpuBackend(Threads threads, const CpuPackedParams* packed = nullptr)
-      : threads_(std::move(threads)), packed_(packed) {}
+  // call's parameters.
+  explicit CpuBackend(Threads threads,
+                      std::shared_ptr<const CpuPackedParams> packed = nullptr)
+      : threads_(std::move(threads)), packed_(std::move(packed)) {}
 
   RnnStatus ForwardBufferSizes(const RnnProblem& problem,
                                RnnBufferSizes* sizes) override;
@@ -57,7 +59,7 @@ class CpuBackend : public RnnBackend {
   int64_t NumThreads(const RnnProblem& problem) const;
 
   Threads threads_;
-  const CpuPackedParams* packed_;
+  std::shared_ptr<const CpuPackedParams> packed_;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -28,7 +28,6 @@ CpuPredictor::CpuPredictor(const RnnSpec& spec, RnnDataType dtype,
     : spec_(spec),
       dtype_(dtype),
       options_(options),
-      packed_(spec, dtype, params),
       pool_(options.num_threads),
       backend_(
           {options.num_threads,
@@ -39,7 +38,7 @@ CpuPredictor::CpuPredictor(const RnnSpec& spec, RnnDataType dtype,
              });
            },
            [this] { return pool_.CallsFollow(); }},
-          &packed_) {}
+          std::make_shared<const CpuPackedParams>(spec, dtype, params)) {}
 
 void CpuPredictor::Forward(int64_t max_time, int64_t batch_size,
                            RnnForwardBuffers buffers) {

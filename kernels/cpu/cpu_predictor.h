@@ -61,7 +61,6 @@ class CpuPredictor {
   const RnnSpec spec_;
   const RnnDataType dtype_;
   const Options options_;
-  const CpuPackedParams packed_;
   PredictorThreads pool_;
   CpuBackend backend_;
   std::atomic<size_t> num_calls_{0};

@@ -136,7 +136,8 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     attributes["recurrent_dropout"] = network.get("recurrent_dropout", 0.0)
     attributes["has_sequence_lengths"] = True
     if case["op"] == "forward":
-        return tensors, {**attributes, "is_training": True, "algorithm": "auto"}
+        chosen = {"is_training": True, "algorithm": "auto", "may_keep_params": False}
+        return tensors, {**attributes, **chosen}
     for suffix in ("", "_backprop"):
         tensors |= {f"output{suffix}": {**outputs}, f"output_h{suffix}": {**h}}
         tensors[f"output_c{suffix}"] = {**c}

@@ -1,0 +1,198 @@
+"""Weights that the op on a CPU keeps from call to call are those that the variable has now."""
+
+import pathlib
+import threading
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_reference import config_of, make, normal, randomize
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import contrib, ops
+
+INPUTS = normal(3, 5, 4)
+
+
+def expected(layer: Any, inputs: np.ndarray = INPUTS) -> np.ndarray:
+    """What the op computes from a copy of the layer's weights, without keeping anything."""
+    states = [tf.zeros(shape, inputs.dtype) for shape in layer.state_shape(len(inputs))]
+    outputs, _ = ops.forward(
+        config_of(layer),
+        tf.constant(inputs),
+        states,
+        tf.constant(layer.kernel.numpy()),
+        time_major=False,
+        is_training=False,
+    )
+    return outputs.numpy()
+
+
+def assert_is_right(found: Any, layer: Any) -> None:
+    np.testing.assert_allclose(found, expected(layer), rtol=1e-5, atol=1e-6)
+
+
+def scatter(layer: Any, *_: Any) -> None:
+    """From now on, each read of the variable makes a copy, and writes do not."""
+    layer.kernel.value.scatter_nd_update([[0], [5]], layer.kernel.value[1:3])
+
+
+def train(layer: Any, *_: Any) -> None:
+    model = keras.Sequential([keras.Input(INPUTS.shape[1:]), layer])
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    model.fit(INPUTS, np.ones((*INPUTS.shape[:2], layer.num_units)), verbose=0)
+
+
+def restore(layer: Any, random: np.random.Generator, folder: pathlib.Path) -> None:
+    layer.kernel.assign(random.standard_normal(layer.kernel.shape))
+    checkpoint = tf.train.Checkpoint(layer=layer)
+    path = checkpoint.save(folder / "checkpoint")
+    layer.kernel.assign(random.standard_normal(layer.kernel.shape))
+    layer(INPUTS)
+    checkpoint.restore(path).assert_consumed()
+
+
+def assign(layer: Any, random: np.random.Generator, _: Any) -> None:
+    layer.kernel.assign(random.standard_normal(layer.kernel.shape))
+
+
+CHANGES = {
+    "assign": assign,
+    "assign_add": lambda layer, *_: layer.kernel.assign_add(tf.fill(layer.kernel.shape, 0.1)),
+    "assign_sub": lambda layer, *_: layer.kernel.assign_sub(tf.fill(layer.kernel.shape, 0.1)),
+    "scatter": scatter,
+    "set_weights": lambda layer, *_: layer.set_weights([w * 0.9 for w in layer.get_weights()]),
+    "train": train,
+    "restore": restore,
+}
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_of_the_variable_are_seen(change, is_traced, tmp_path):
+    layer = randomize(make("lstm"), (None, None, 4))
+    call = tf.function(layer) if is_traced else layer
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        for _ in range(2):
+            assert_is_right(call(INPUTS), layer)
+        before = layer.kernel.numpy()
+        CHANGES[change](layer, random, tmp_path)
+        assert change == "scatter" or not np.array_equal(before, layer.kernel.numpy())
+    scatter(layer)
+    CHANGES[change](layer, random, tmp_path)
+    assert_is_right(call(INPUTS), layer)
+
+
+def test_changes_within_a_function_are_seen():
+    layer = randomize(make("gru", 2, 6), (None, None, 4))
+
+    @tf.function
+    def run(steps):
+        found = tf.TensorArray(tf.float32, steps)
+        for step in tf.range(steps):
+            found = found.write(step, layer(INPUTS))
+            layer.kernel.assign(0.5 * layer.kernel)
+        return found.stack()
+
+    values = layer.kernel.numpy()
+    for outputs in run(4):
+        layer.kernel.assign(values)
+        assert_is_right(outputs, layer)
+        values = 0.5 * values
+
+
+def test_threads_see_old_or_new_weights():
+    """A thread changes the weights while others call; each call has all old or all new ones."""
+    layer = randomize(make("lstm", 1, 16), (None, None, 4))
+    values = [0.3 * normal(layer.params_size(), seed=seed) for seed in range(2)]
+    allowed = []
+    for value in values:
+        layer.kernel.assign(value)
+        allowed.append(layer(INPUTS).numpy())
+    call, wrong, ended = tf.function(layer), [], threading.Event()
+
+    def work():
+        while not ended.is_set():
+            outputs = call(INPUTS).numpy()
+            if not any(np.array_equal(outputs, one) for one in allowed):
+                wrong.append(outputs)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for index in range(300):
+        layer.kernel.assign(values[index % 2])
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 4), (2, 6, 4), (3, 5, 4), (1, 40, 4)])
+def test_results_are_those_of_a_predictor(shape):
+    """In calls of any size, to the bit, from the first call on."""
+    layer = randomize(make("lstm", 2, 20, direction="bidirectional"), (None, None, 4))
+    inputs = normal(*shape)
+    outputs, _ = crnn.CpuPredictor(layer)(inputs)
+    for _ in range(3):
+        np.testing.assert_array_equal(layer(inputs), outputs)
+
+
+def test_more_layers_than_are_kept():
+    layers = [randomize(make("rnn_tanh"), (None, None, 4), seed=seed) for seed in range(80)]
+    for _ in range(2):
+        for layer in layers:
+            assert_is_right(layer(INPUTS), layer)
+
+
+def resident_bytes() -> int:
+    """The memory that this process has now."""
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_weights_that_nobody_has_any_more_are_dropped():
+    layer = randomize(make("lstm", 1, 400), (None, None, 400))
+    inputs = normal(2, 2, 400)
+    sizes = []
+    for _ in range(60):
+        layer.kernel.assign_add(tf.fill(layer.kernel.shape, 1e-3))
+        layer(inputs)
+        sizes.append(resident_bytes())
+    # Each of the 50 later changes makes 5 MB of weights and as much of their packed form.
+    assert sizes[-1] - sizes[10] < 100e6
+
+
+def kept_flags(function: Any) -> list[bool]:
+    """The attribute `may_keep_params` of each forward op in a function's graph."""
+    return [
+        op.get_attr("may_keep_params")
+        for op in function.get_concrete_function().graph.get_operations()
+        if op.type == "CudnnRnnTf>Forward"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_kept"), [("float32", True), ("bfloat16", True), ("mixed_bfloat16", False)]
+)
+def test_only_a_variable_itself_is_kept(dtype, is_kept):
+    """A layer that casts its weights makes a new tensor in each call."""
+    layer = make("lstm", dtype=dtype)
+    assert kept_flags(tf.function(lambda: layer(INPUTS))) == [is_kept]
+
+
+def test_reference_variables():
+    """TensorFlow 1's variables write to memory that others hold, so nothing of them is kept."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with tf.compat.v1.variable_scope("scope", use_resource=False):
+            layer = contrib.CudnnLSTM(1, 3)
+            outputs, _ = layer(INPUTS, training=False)
+        assert layer.kernel.op.type == "VariableV2"
+        double = layer.kernel.assign(2 * layer.kernel)
+        session.run(tf.compat.v1.global_variables_initializer())
+        found = [session.run(outputs), session.run(outputs)]
+        np.testing.assert_array_equal(*found)
+        session.run(double)
+        assert np.abs(session.run(outputs) - found[0]).max() > 1e-3
