@@ -53,24 +53,22 @@ float32 are compared: outputs and gradients."""
 MEMORY_METHOD = """\
 The table compares the memory that a training step uses with a reference amount. The memory
 *used* is a sum: the inputs, the weights, the gradient of the outputs, and the peak that one more
-training step adds in a process that has already run three. The *reference* is the same for all
-libraries and kinds of cells. It is the sum of inputs, outputs, weights, the gradients of all three,
-and (G + 2)·T·B·H·L·D numbers that stay from the forward pass for the backward pass, where G is the
+training step adds in a process that has already run three. The *reference* of a network is the
+same for all libraries. It is the sum of inputs, outputs, weights, the gradients of all three, and
+(G + 2)·T·B·H·L·D float32 numbers that the forward pass keeps for the backward pass, where G is the
 number of gates. A library that keeps fewer numbers can use less than the reference.
 
-The peak is that of the resident set (`VmHWM`). Freed memory goes back to the system at once, since
-malloc is set so and TensorFlow's pool is off. Results below a megabyte are not reliable, because
-Linux counts pages in batches."""
+The peak is that of the resident set (`VmHWM`). malloc is configured to give freed memory back to
+the system at once, and TensorFlow's memory pool is off. Results below a megabyte are not reliable,
+because Linux counts pages in batches."""
 
 
 WHERE_IT_IS_SLOWER = f"""\
 In inference of one short sequence, a layer in a `tf.function` is slower than PyTorch and ONNX
-Runtime because the call alone takes a large part of the time. A call of more than 12 rows
-(sequences times time steps) first rearranges the weights for the kernels (*packing*). If there are
-not many more rows than that, packing takes a large part of the time ([what to know for
-speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does not call TensorFlow,
-and packs its weights only once. In inference, a large LSTM runs at about 90 % of the rate of
-TensorFlow's matrix product, and PyTorch is nearly as fast, so the ratio is near 1."""
+Runtime because the call alone takes a large part of the time ([what to know for
+speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does not call TensorFlow.
+In inference, a large LSTM runs at about 90 % of the rate of TensorFlow's matrix product, and
+PyTorch is nearly as fast, so the ratio is near 1."""
 
 
 class Spread(NamedTuple):
@@ -298,8 +296,9 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         "## Largest differences from this package's numbers",
         "For each tensor that a network computes, the largest difference from this package's "
         "result in float32 is divided by the largest magnitude in that result. Each number is the "
-        "largest of these quotients. Some columns show this package itself: the same layer and "
-        "inputs in half types, of which only the outputs are compared, or run by CpuPredictor.",
+        "largest of these quotients. Some columns compare this package with itself: the same layer "
+        "with the same inputs, run in a half type, or by CpuPredictor, or both. For half types, "
+        "only the outputs are compared.",
         table(rows),
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",

@@ -214,8 +214,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     text = [
         "# Speed on a CPU with several numbers of threads",
         "This page says how many times as fast this package is as other libraries with several "
-        "numbers of threads, and how much faster each becomes with more threads. Each part, of one "
-        "machine, names its libraries.",
+        "numbers of threads, and how much faster each of these libraries, this package included, "
+        "becomes with more threads. The page has a part for each machine, which begins with the "
+        "libraries that ran on it.",
         "![Speed over the number of threads](cpu_threads.svg)",
         LEGEND,
     ]
@@ -264,7 +265,11 @@ def _part(report: dict[str, Any]) -> list[str]:
     ]
     of_matmul = [times.scaling(times.networks[0], "matmul", FUSED, n) for n in times.counts]
     rows.append({"what": f"`{MATMUL}`", **_cells(of_matmul, times.counts)})
-    return [*text, "**Scaling**, geometric means over the networks of the tables:", table(rows)]
+    scaling = (
+        "**Scaling**: geometric means over the networks. The row “Inference, a layer in a "
+        "`tf.function`” leaves out the same networks as its table above; the other rows have all."
+    )
+    return [*text, scaling, table(rows)]
 
 
 def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:

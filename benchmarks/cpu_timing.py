@@ -156,6 +156,6 @@ def environment() -> dict[str, str]:
         "commit": git("rev-parse", "--short=12", "HEAD") + (" with local changes" * bool(changes)),
         "processor": model.group(1) if model else platform.machine(),
         "cores": str(os.cpu_count()),
-        "load average before": f"{os.getloadavg()[0]:.2f}",
+        "load average before the run": f"{os.getloadavg()[0]:.2f}",
         "Python": platform.python_version(),
     }

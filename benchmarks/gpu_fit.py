@@ -251,7 +251,9 @@ def _text(results: dict[str, Any]) -> str:
     environment["GPU"] = gpu_environment.describe_gpus(environment["GPU"])
     run = ", ".join(f"{name} {value}" for name, value in environment.items())
     later = {row["policy"]: row["commit"] for row in results["fit"] if "commit" in row}
-    run += "".join(f"; the row “{policy}” has commit {later[policy]}" for policy in later)
+    run += "".join(
+        f"; the row “{policy}” was measured at commit {later[policy]}" for policy in later
+    )
     parts = [
         "# `model.fit`, the first step, and memory on a GPU",
         "## `model.fit`",
@@ -262,7 +264,7 @@ def _text(results: dict[str, Any]) -> str:
         f"time of a step was taken for each of {EPOCHS} epochs of {BATCHES} steps. A cell has the "
         "median of these means and, in parentheses, the smallest and the largest. The last column "
         "is the same model without the LSTM layers. TensorFloat-32 was on. Keras's layers cannot "
-        "use cuDNN in bfloat16. “–” means that it was not measured.",
+        "use cuDNN in bfloat16. “–” marks what was not measured.",
         _table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
         "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on the "

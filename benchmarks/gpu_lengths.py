@@ -373,13 +373,12 @@ def _table(titles: list[str], rows: list[list[str]]) -> str:
 
 def _means(ratios: dict[str, list[float]]) -> str:
     found = [
-        f"{statistics.geometric_mean(values):.2f} times as fast as {name} "
-        f"(at least {min(values):.2f})"
+        f"{statistics.geometric_mean(values):.2f} against {name} (smallest: {min(values):.2f})"
         for name, values in ratios.items()
         if values
     ]
     listed = " and ".join([", ".join(found[:-1])] * (len(found) > 1) + found[-1:])
-    return f"\nIn the geometric mean, this package is {listed}.\n"
+    return f"\nThe geometric mean of the ratios is {listed}.\n"
 
 
 def _rows(times: Times, training: bool) -> list[Row]:
@@ -446,7 +445,8 @@ def _cudnn_table(times: Times, training: bool) -> str:
     for steps in steps_of.values():
         titles += [f"this package, {steps}", f"by cuDNN, {steps}", "ratio"]
     means = " and ".join(
-        f"{statistics.geometric_mean(found):.2f} with {steps} in a call (at least {min(found):.2f})"
+        f"{statistics.geometric_mean(found):.2f} with {steps} in a call "
+        f"(smallest: {min(found):.2f})"
         for steps, found in zip(
             steps_of.values(), zip(*(ratios for ratios, _ in rows), strict=True), strict=True
         )
@@ -544,9 +544,9 @@ LEGEND = """\
 * **Full length**: all sequences have T time steps, and the layers get neither a mask nor lengths.
 * **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN, replayed as CUDA graphs,
   computes the layer instead of this package's kernels.
-* **Ratio**: the time in the column to its left, divided by this package's time (if lengths differ,
-  its time with a mask); above 1, this package's kernels are faster. Each table is sorted by its
-  first ratio column, smallest first.
+* **Ratio**: the time in the column to its left, divided by this package's time (in the tables
+  “different lengths”, its time with a mask); above 1, this package's kernels are faster. Each table
+  is sorted by its first ratio column, smallest first.
 * **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 

@@ -188,10 +188,11 @@ LEGEND = """\
   cuDNN are compared with time-major data, which is theirs.
 * **cuDNN** is called from C++, without a framework: kernel by kernel (“eager”), or as a replayed
   CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32 without
-  TensorFloat-32, only cuDNN's basic algorithm, `standard`, is timed: its others, `persist_…`, are
-  exact to about 1e-5 only, and this package does not use them there. In “In short” and “By type”,
-  rows in which cuDNN's graph takes 0.2 ms or less do not count in that comparison. So “Inference”
-  has smaller ratios than “In short”.
+  TensorFloat-32, only cuDNN's basic algorithm, `standard`, is timed: cuDNN's other algorithms,
+  whose names begin with `persist_`, are exact to about 1e-5 only, and this package does not use
+  them there. The tables “In short” and “By type” leave out, in the comparison with “cuDNN, graph”
+  only, the rows in which that graph takes 0.2 ms or less. So some ratios against “cuDNN, graph” in
+  the table “Inference” are smaller than the smallest one that “In short” names.
 * **Algorithm**: the one that this package chose by measuring
   ([how](../../docs/internals/cudnn.md#choice)). In inference, it is the fastest. In training, it is
   also the fastest, unless `standard` is less than 5 % slower; then it is `standard`. `resident` is
@@ -326,17 +327,16 @@ def page(results: Results) -> str:
     versions = "; ".join(f"{name} {', '.join(values)}" for name, values in environment.items())
     text = [
         "# Sequences of equal length on a GPU",
-        "This page says how many times as fast this package was as Keras, as PyTorch, and as a "
-        "C++ program that calls cuDNN, before it had [persistent "
-        'kernels](../../docs/internals/gpu_kernels.md). `algorithm="cudnn"` still runs training '
-        "as it was measured here. For inference, it runs cuDNN only, so rows whose algorithm is "
-        "`resident` would differ. The tables under “Training” and “Inference” have all rows, "
-        "in the order of the smallest ratio in each row; the lowest comes first.",
+        "These measurements are from the time before this package had [persistent "
+        "kernels](../../docs/internals/gpu_kernels.md). The page compares the package's speed with "
+        "that of Keras, of PyTorch, and of a C++ program that calls cuDNN. The tables under "
+        "“Training” and “Inference” have all rows, in the order of the smallest ratio in each row; "
+        "the lowest comes first.",
         "![Sorted ratios](gpu_speed.svg)",
         LEGEND,
         "## In short",
         "\n".join(_summary(times)),
-        "Another page says [where this gains little, and "
+        "Another page says [where cuDNN gains little, and "
         "why](../../docs/internals/cudnn.md#where-this-backend-gains-little).",
         "## By type",
         "The table has geometric means of the ratios and, in parentheses, the numbers of rows.",

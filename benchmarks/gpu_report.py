@@ -325,7 +325,9 @@ OF_INITCHECK = {
     "sanitizer": (
         "If the ops' workspace and reserve space, which are cuDNN's scratch memory, are filled "
         "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
-        "about reads of that memory by cuDNN. PyTorch's run, for comparison, has no padding."
+        "about reads of that memory by cuDNN. PyTorch's sequences have no padding. “Halves” are "
+        "[two halves of the time steps](../../docs/internals/cudnn.md#halves); “resident weights” "
+        "are those of [a kernel of this package](../../docs/internals/cudnn.md#resident-weights)."
     ),
     "sanitizer_persistent": (
         "`initcheck` reports nothing when all memory that a pass writes to is filled with NaN "
@@ -337,12 +339,15 @@ OF_INITCHECK = {
 # Maps each part to a text that says what it ran.
 ABOUT = {
     "tests": "all tests of the commit that the section names, with the GPU visible",
-    "tests_without_replay": "the same tests, but those that use only the CPU, with CUDA graphs off",
+    "tests_without_replay": (
+        "the tests of the section `tests` with CUDA graphs off; four modules that use only the CPU "
+        "are left out"
+    ),
     "tests_of_gpu": "the tests that need a GPU",
     "sanitizer": "small networks that the cuDNN backend runs, under NVIDIA's compute-sanitizer",
     "sanitizer_persistent": "small networks of the persistent kernels, under compute-sanitizer",
-    "char_lm": "`examples/char_lm.py`, which trains a language model, on one GPU",
-    "two_gpus": "the same program on two GPUs",
+    "char_lm": "`examples/char_lm.py`, which trains a language model, on one GPU of the machine",
+    "two_gpus": "`examples/char_lm.py` on two GPUs",
     "graph_speed": "what makes CUDA graphs slower",
 }
 
@@ -436,8 +441,11 @@ def _section(name: str, part: dict[str, Any]) -> str:
             for tool, one in result.items()
         ]
         text += [
-            "The last column has the kernels that the sanitizer's reports name. A run that was "
-            "stopped at its time limit has no summary.",
+            "compute-sanitizer has four tools: `memcheck` looks for accesses outside of memory, "
+            "`racecheck` for races in shared memory, `synccheck` for wrong synchronization, and "
+            "`initcheck` for reads of memory that was never written. The last column has the "
+            "kernels that their reports name. A run that was stopped at its time limit has no "
+            "summary.",
             _table(rows),
         ]
         text += [OF_INITCHECK[name]]
@@ -445,7 +453,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
         text += [
             "The table shows how many microseconds a kernel takes in a graph of "
             f"{result['kernels']} empty kernels. In one process, the graph was timed at the start "
-            "and again after each action; the actions add up.",
+            "and again after each action; each action is done in addition to those above it.",
             _table(
                 [
                     {"after": row["after"], "µs per kernel": row["per_kernel"]}
@@ -454,7 +462,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
             ),
             "The next table has the microseconds that a node takes in graphs of "
             f"{result['steps']} steps. A step is two empty kernels. In some graphs, "
-            f"{result['filled_bytes']} bytes are filled before them, either by a memset or by a "
+            f"each step first fills {result['filled_bytes']} bytes, either by a memset or by a "
             f"kernel. In graphs with forks, one step in {result['fork_every']} has a side branch "
             "of one kernel.",
             _table(
@@ -470,7 +478,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
         ]
     else:
         text += [
-            f"The program ended with exit status {result['exit status']} after "
+            f"`examples/char_lm.py` ended with exit status {result['exit status']} after "
             f"{result['seconds']} s, start-up included. The end of its output, without the text "
             "that it generated:",
             "```\n" + _without_noise(result["tail"]).partition("\nSample ")[0] + "\n```",

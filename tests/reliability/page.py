@@ -13,9 +13,9 @@ KINDS = {
     "calls": (
         "Hostile calls",
         "calls",
-        "Ops (`raw_ops`), graphs and the native module are called with sizes, types, attributes "
-        "and objects that nobody would pass, in child processes; `make fuzz` makes the same kinds "
-        "of calls. “ok” means that a call was accepted and returned. A hang is a call of more than "
+        "Child processes call ops (`raw_ops`), graphs and the native module with sizes, types, "
+        "attributes and objects that nobody would pass; `make fuzz` makes the same kinds of calls. "
+        "“ok” means that a call was accepted and returned. A hang is a call of more than "
         "a minute.",
     ),
     "files": (
@@ -46,7 +46,8 @@ KINDS = {
         "Full and read-only disks",
         "programs",
         "The disks are file systems in memory. Some are read-only. The others are small, with "
-        "random sizes; they are called “full” here, although a few turned out to be large enough. "
+        "random or very small sizes; they are called “full” here, although a few turned out to be "
+        "large enough. "
         "`convert` and the training program must say in "
         "one line that they cannot write, and every program must "
         "leave the files that are there as they are. When there is room again, training must go on "
@@ -62,10 +63,15 @@ KINDS = {
         "checked: the loss must be finite. Memory is sampled, and each quarter of the time is "
         "represented by its smallest sample. The value of the last quarter must not be larger than "
         "that of the second by more than 5 % plus 100 MB. "
-        "Then ever larger training steps run until memory runs out; after each failure, a small "
-        "step must still give the right result. Finally, a program that trains under "
-        "`keras.callbacks.BackupAndRestore` is killed and resumed, and so is one worker of a "
-        "program that has two workers under `tf.distribute.MultiWorkerMirroredStrategy`.",
+        "Then training steps of growing size run with about 1 GiB of memory, three of each size. "
+        "The larger ones run out of memory. After each failure, a small step must still give the "
+        "right result. Finally, a program that trains under `keras.callbacks.BackupAndRestore` is "
+        "killed and resumed. In a program with two workers under "
+        "`tf.distribute.MultiWorkerMirroredStrategy`, one worker is killed; then the other is "
+        "ended too, and both are started again from the last checkpoint. In all soaks, threads "
+        "call `tf.function`s: one earlier soak, which is not counted, had threads that ran eager "
+        "ops on one GPU and received each other's tensors, as [also happens without this "
+        "package](../guides/gpu.md#habits-worth-having).",
     ),
 }
 # Earlier runs recorded these words, which the page replaces by clearer ones.
@@ -104,11 +110,11 @@ CLEARER = {
     "num_units=96, input_size=16, input_mode='linear_input', direction='unidirectional', "
     "bias_mode='double', num_proj=32, dropout=0.0, cell_clip=0.0, recurrent_dropout=0.0), "
     "float16, is off by nan": (
-        "with two processes at once, in one of 70,331 inferences, the outputs of an LSTM of 96 "
-        "units with `num_proj=32`, which cuDNN runs, had NaN in float16. The most likely cause is "
-        "a CUDA graph that another thread launched in the midst of cuDNN's pass. A "
-        "[lock](../../kernels/gpu/enqueue_lock.h) has prevented that since. The soak has not been "
-        "repeated for its whole length."
+        "while two processes ran at once, in one of 70,331 inferences, a float16 LSTM of 96 units "
+        "with `num_proj=32` had NaN among its outputs. cuDNN runs this network. The cause is most "
+        "likely a CUDA graph that another thread launched in the midst of cuDNN's pass. A "
+        "[lock](../../kernels/gpu/enqueue_lock.h) has prevented that since. No soak of this length "
+        "has been run on a GPU since then."
     ),
 }
 PROCESSES = {
@@ -131,15 +137,12 @@ def text(rows: list[dict[str, Any]]) -> str:
             "`make reliability` calls the package with wrong arguments, damages its files, kills "
             "programs that use it, and fills their disks. Each run, such as `make reliability "
             'ARGS="calls --seconds=600"`, adds a line to '
-            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). A long mixed run (a "
-            "[soak](#soaks)) writes its line to a file of its own; "
-            '`make reliability ARGS="add FILE"` adds that line. This page is written '
-            "from all of these lines. A failure is a crash, a hang, an exception of a wrong type, "
-            "a wrong result, a layer that is half restored, or a step that was saved and is lost."
-            " One run is left out. In it, threads ran eager ops on one GPU and received each "
-            "other's tensors, which also [happens without this "
-            "package](../guides/gpu.md#habits-worth-having). In all soaks that are counted here, "
-            "the threads call `tf.function`s instead." + _failed(rows)
+            "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). A [soak](#soaks), a "
+            "long run of mixed work, is started by `tests/reliability/soak.py --out=FILE`; "
+            '`make reliability ARGS="add FILE"` copies its line from FILE. This page is written '
+            "from these lines. A failure is a crash, a hang, an exception of a wrong type, "
+            "a wrong result, memory that grows, a layer that is half restored, or a step that was "
+            "saved and is lost."
         ),
         "",
         "| run | how many | failures | hours |",
@@ -149,6 +152,8 @@ def text(rows: list[dict[str, Any]]) -> str:
     for kind, of_kind in kinds.items():
         title, unit, _ = KINDS[kind]
         failures = sum(len(row["failures"]) for row in of_kind)
+        if failures:
+            title = f"[{title}](#{title.lower().replace(' ', '-')})"
         hours = sum(row["seconds"] for row in of_kind) / 3600
         total = _totals(of_kind).total()
         lines.append(f"| {title} | {total:,} {unit} | {failures} | {hours:.1f} |")
@@ -200,13 +205,6 @@ def _wrapped(text: str) -> str:
 
 def _clearer(words: str) -> str:
     return CLEARER.get(words, words)
-
-
-def _failed(rows: list[dict[str, Any]]) -> str:
-    """Where to read of failures, if there were any."""
-    titles = [KINDS[row["run"]][0] for row in rows if row["failures"]]
-    links = [f"[{title}](#{title.lower().replace(' ', '-')})" for title in dict.fromkeys(titles)]
-    return f" What failed is described under {' and '.join(links)}." if links else ""
 
 
 def _memory(memory: dict[str, list[list[dict[str, int]]]], commit: str) -> list[str]:
