@@ -43,8 +43,8 @@ LEGEND = f"""\
 * **Of matmul's rate**: the rate at which this package's layer (in a `tf.function`) computes the
   network's matrix products, divided by that of `tf.matmul` of two {MATMUL_SIZE}×{MATMUL_SIZE}
   matrices, timed in the same process and the same rounds.
-* **The call alone** is the time of a `tf.function` that adds two numbers. The time of a layer in a
-  `tf.function` includes about this much.
+* **The call alone** is the time of a `tf.function` that adds two numbers. A call of a layer in a
+  `tf.function` spends roughly this much outside the layer. Both times vary from call to call.
 
 In each round, inference and training of all libraries are timed one after the other, in random
 order; each is called several times. Before anything is timed, the results of all libraries in
@@ -56,7 +56,8 @@ The table compares the memory that a training step uses with a reference amount.
 training step adds in a process that has already run three. The *reference* of a network is the
 same for all libraries. It is the sum of inputs, outputs, weights, the gradients of all three, and
 (G + 2)·T·B·H·L·D float32 numbers that the forward pass keeps for the backward pass, where G is the
-number of gates. A library that keeps fewer numbers can use less than the reference.
+number of gates. The *ratio* is the memory used over the reference. A library that keeps fewer
+numbers can use less than the reference.
 
 The peak is that of the resident set (`VmHWM`). malloc is configured to give freed memory back to
 the system at once, and TensorFlow's memory pool is off. Results below a megabyte are not reliable,
@@ -64,11 +65,11 @@ because Linux counts pages in batches."""
 
 
 WHERE_IT_IS_SLOWER = f"""\
-In inference of one short sequence, a layer in a `tf.function` is slower than PyTorch and ONNX
-Runtime because the call alone takes a large part of the time ([what to know for
+In inference of a few time steps, and of one sequence, a layer in a `tf.function` can be slower than
+ONNX Runtime or PyTorch, because the call alone takes a large part of the time ([what to know for
 speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does not call TensorFlow.
-In inference, a large LSTM runs at about 90 % of the rate of TensorFlow's matrix product, and
-PyTorch is nearly as fast, so the ratio is near 1."""
+In inference, large LSTMs of this package and of PyTorch both run at about 90 % of the rate of
+TensorFlow's matrix product. So the ratio is near 1."""
 
 
 class Spread(NamedTuple):
@@ -122,6 +123,13 @@ class Timing:
 
     def speed_against(self, library: str, system: str = FUSED) -> Spread:
         return ratio(self.seconds[library], self.seconds[system])
+
+
+def described(environment: dict[str, str]) -> str:
+    """The machine and the versions."""
+    # Earlier runs named the load average less clearly.
+    names = {"load average before": "load average before the run"}
+    return ", ".join(f"{names.get(name, name)} {value}" for name, value in environment.items())
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -246,11 +254,12 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         for name, result in results.items()
     }
     large = {n: of[FUSED] for n, of in memory.items() if needed[n] >= SMALLEST_MEMORY}
-    environment = ", ".join(f"{key} {value}" for key, value in report["environment"].items())
+    environment = described(report["environment"])
     text = [
         "# Speed on a CPU",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime. "
-        "In the tables of times and of memory, the networks that gain the least come first.",
+        "The tables of times begin with the networks that gain the least, the table of memory with "
+        "those that take the most.",
         "![How many times as fast as each other library, per network](cpu.svg)",
         LEGEND,
         "## In short",
@@ -262,7 +271,8 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         text += [table([_timing_row(timing, report) for timing in _slowest_first(of_networks)])]
     text += [
         "## Half types",
-        "The ratio is the speed in the half type over that in float32.",
+        "The half types are float16 and bfloat16. The ratio is this package's time in float32 over "
+        "its time in the half type.",
         table(_half_type_rows(timings)),
     ]
     rows = [

@@ -25,7 +25,7 @@ from absl import app, flags
 
 from benchmarks import cpu_timing
 from benchmarks.cpu_models import NETWORKS, Network
-from benchmarks.cpu_report import COLOURS, TITLES, geometric_mean, table
+from benchmarks.cpu_report import COLOURS, TITLES, described, geometric_mean, table
 from benchmarks.cpu_timing import IN_HALF_TYPES
 from benchmarks.cpu_worker import FUSED, HALF_TYPES, PREDICTOR, Worker, in_half_type
 
@@ -53,8 +53,8 @@ LEGEND = """\
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
-  column names. The row `tf.matmul` is the product of two 2048×2048 matrices. It shows how much
-  faster this machine can become with more threads.
+  column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices; it is
+  not a limit.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
   NumPy arrays. In the tables of inference by a layer in a `tf.function`, networks whose call takes
   less than a millisecond with one thread are left out, because TensorFlow's own work then decides
@@ -112,16 +112,12 @@ def load(folder: pathlib.Path) -> list[dict[str, Any]]:
         heading = {"peers": one["peers"], "instructions": environment["instruction set"]}
         report = reports.setdefault(key, {**heading, "runs": [], "files": {}})
         report["runs"] += finished
-        report["files"][path.name] = f"{_described(environment)}; {one['rounds']} rounds"
+        report["files"][path.name] = f"{described(environment)}; {one['rounds']} rounds"
     most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
     return [
         {"title": f"{processor}, {cores} cores", **reports[processor, cores]}
         for processor, cores in most_cores_first
     ]
-
-
-def _described(environment: dict[str, str]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in environment.items())
 
 
 class Times:
@@ -213,10 +209,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     """The text of cpu_threads.md, from what `load` returns."""
     text = [
         "# Speed on a CPU with several numbers of threads",
-        "This page says how many times as fast this package is as other libraries with several "
-        "numbers of threads, and how much faster each of these libraries, this package included, "
-        "becomes with more threads. The page has a part for each machine, which begins with the "
-        "libraries that ran on it.",
+        "This package and other libraries ran with several numbers of threads. This page says how "
+        "many times as fast this package is with the same number of threads, and how much faster "
+        "each library becomes with more threads. There is a part for each machine.",
         "![Speed over the number of threads](cpu_threads.svg)",
         LEGEND,
     ]
@@ -239,7 +234,7 @@ def _part(report: dict[str, Any]) -> list[str]:
         f"The other libraries: {peers}. This package's instruction set: {report['instructions']}.",
     ]
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
-    names = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
+    names = {FUSED: "this package's layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
     for what, system in parts:
         text += [
             f"{TITLES[what]}, {names[system]}, **ratio**:",
@@ -266,8 +261,9 @@ def _part(report: dict[str, Any]) -> list[str]:
     of_matmul = [times.scaling(times.networks[0], "matmul", FUSED, n) for n in times.counts]
     rows.append({"what": f"`{MATMUL}`", **_cells(of_matmul, times.counts)})
     scaling = (
-        "**Scaling**: geometric means over the networks. The row “Inference, a layer in a "
-        "`tf.function`” leaves out the same networks as its table above; the other rows have all."
+        "**Scaling**: geometric means over the networks. The row “Inference, this package's layer "
+        "in a `tf.function`” leaves out the networks that its table above leaves out; the other "
+        "rows have all."
     )
     return [*text, scaling, table(rows)]
 

@@ -267,11 +267,11 @@ def _text(results: dict[str, Any]) -> str:
         "use cuDNN in bfloat16. “–” marks what was not measured.",
         _table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
-        "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on the "
-        "CPU, and the host waits for the result. In the row “check of used rows”, a subclass of "
-        "this optimizer checks only the rows of the gradient that belong to words of the batch, "
-        "since all others are zero "
-        "([how to write it](../../docs/guides/speed.md#what-gains-little-on-a-gpu)).",
+        "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on "
+        "the CPU, and the program enqueues no more work for the GPU until the result is there. In "
+        "the row “check of used rows”, a subclass of this optimizer checks only the rows of the "
+        "gradient that belong to words of the batch, since all others are zero ([how to write "
+        "it](../../docs/guides/speed.md#what-gains-little-on-a-gpu)).",
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
         "`tf.function`. The seconds are those of a network's first step, with the tracing of the "

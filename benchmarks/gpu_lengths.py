@@ -534,7 +534,7 @@ LEGEND = """\
   layers; then B sequences and T time steps; then the type, where tf32 is float32 with
   TensorFloat-32 allowed.
 * **Times** are milliseconds of a step: in training, a forward and a backward pass; in inference, a
-  forward pass. Below about 0.7 ms, TensorFlow's work on the CPU, not the GPU, may decide how long a
+  forward pass. Below about 1 ms, TensorFlow's work on the CPU, not the GPU, may decide how long a
   step takes. The time of this work varies by chance, so differences between such small numbers of
   one row may be chance as well.
 * **Different lengths**: each sequence has a length drawn from [T/4, T]. Eight lists, each with a
@@ -542,8 +542,9 @@ LEGEND = """\
   layer and Keras's are called with the same mask; PyTorch gets packed sequences. **Lengths**: this
   package's layer is called with lengths instead of a mask.
 * **Full length**: all sequences have T time steps, and the layers get neither a mask nor lengths.
-* **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN, replayed as CUDA graphs,
-  computes the layer instead of this package's kernels.
+* **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN's kernels compute the layer
+  instead of this package's; the kernels of a pass are recorded as a CUDA graph, and then launched
+  together.
 * **Ratio**: the time in the column to its left, divided by this package's time (in the tables
   “different lengths”, its time with a mask); above 1, this package's kernels are faster. Each table
   is sorted by its first ratio column, smallest first.
@@ -578,10 +579,11 @@ def _text(times: Times, environments: Environments, name: str) -> str:
         "## Inference, full length",
         _speed_table(times, training=False, variant="full").rstrip(),
         "## Training, full length: own kernels and cuDNN",
-        "If a network is small, TensorFlow's work on the CPU takes longer than the GPU's. Most of "
-        "this work is done once in each call of a `tf.function`, however many steps the call runs. "
-        "So the first columns come from calls that run eight steps one after another. The last "
-        "columns come from calls of one step, as do all other tables of this page.",
+        "If a network is small, TensorFlow's work on the CPU takes longer than the GPU's work. "
+        "Most of the CPU's work is done once in each call of a `tf.function`, however many steps "
+        "the call runs. So the first columns come from calls that run eight steps one after "
+        "another. The last columns come from calls of one step, as do all other tables of this "
+        "page.",
         _cudnn_table(times, training=True).rstrip(),
         "## Inference, full length: own kernels and cuDNN",
         _cudnn_table(times, training=False).rstrip(),

@@ -183,9 +183,9 @@ LEGEND = """\
 * **Times** are milliseconds of a step; in training, that is a forward and a backward pass. In
   TensorFlow, one call of a `tf.function` runs 8 steps, up to 64 if they are very short, or one if
   they are long.
-* **Ratio**: the time of the column to its left over this package's in the same layout; above 1,
-  this package is faster. Keras is compared with batch-major data, which is its layout; PyTorch and
-  cuDNN are compared with time-major data, which is theirs.
+* **Ratio**: the time in the column to its left, divided by this package's; above 1, this package
+  is faster. Each library is timed in its own layout: Keras with batch-major data, PyTorch and cuDNN
+  with time-major data. This package is timed in both, and compared in the other library's.
 * **cuDNN** is called from C++, without a framework: kernel by kernel (“eager”), or as a replayed
   CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32 without
   TensorFloat-32, only cuDNN's basic algorithm, `standard`, is timed: cuDNN's other algorithms,
@@ -330,13 +330,13 @@ def page(results: Results) -> str:
         "These measurements are from the time before this package had [persistent "
         "kernels](../../docs/internals/gpu_kernels.md). The page compares the package's speed with "
         "that of Keras, of PyTorch, and of a C++ program that calls cuDNN. The tables under "
-        "“Training” and “Inference” have all rows, in the order of the smallest ratio in each row; "
-        "the lowest comes first.",
+        "“Training” and “Inference” have a row for each network and type, sorted by the smallest "
+        "ratio in the row, the lowest first.",
         "![Sorted ratios](gpu_speed.svg)",
         LEGEND,
         "## In short",
         "\n".join(_summary(times)),
-        "Another page says [where cuDNN gains little, and "
+        "Another page says [for which networks this package gains little over the others, and "
         "why](../../docs/internals/cudnn.md#where-this-backend-gains-little).",
         "## By type",
         "The table has geometric means of the ratios and, in parentheses, the numbers of rows.",

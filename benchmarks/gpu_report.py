@@ -325,9 +325,11 @@ OF_INITCHECK = {
     "sanitizer": (
         "If the ops' workspace and reserve space, which are cuDNN's scratch memory, are filled "
         "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
-        "about reads of that memory by cuDNN. PyTorch's sequences have no padding. “Halves” are "
-        "[two halves of the time steps](../../docs/internals/cudnn.md#halves); “resident weights” "
-        "are those of [a kernel of this package](../../docs/internals/cudnn.md#resident-weights)."
+        "about reads of that memory by cuDNN. The sequences that `torch.nn.LSTM` gets have no "
+        "padding, so its run compares with this package's runs of full sequences only. “Halves” "
+        "are [two halves of the time steps](../../docs/internals/cudnn.md#halves); “resident "
+        "weights” are those of [a kernel of this "
+        "package](../../docs/internals/cudnn.md#resident-weights)."
     ),
     "sanitizer_persistent": (
         "`initcheck` reports nothing when all memory that a pass writes to is filled with NaN "
@@ -340,12 +342,15 @@ OF_INITCHECK = {
 ABOUT = {
     "tests": "all tests of the commit that the section names, with the GPU visible",
     "tests_without_replay": (
-        "the tests of the section `tests` with CUDA graphs off; four modules that use only the CPU "
-        "are left out"
+        "the tests of the section `tests` with CUDA graphs off, without the modules that use "
+        f"only the CPU: {', '.join(f'`{module}`' for module in PINNED_TO_CPU)}"
     ),
     "tests_of_gpu": "the tests that need a GPU",
     "sanitizer": "small networks that the cuDNN backend runs, under NVIDIA's compute-sanitizer",
-    "sanitizer_persistent": "small networks of the persistent kernels, under compute-sanitizer",
+    "sanitizer_persistent": (
+        "small networks that the [persistent kernels](../../docs/internals/gpu_kernels.md) run, "
+        "under compute-sanitizer"
+    ),
     "char_lm": "`examples/char_lm.py`, which trains a language model, on one GPU of the machine",
     "two_gpus": "`examples/char_lm.py` on two GPUs",
     "graph_speed": "what makes CUDA graphs slower",
@@ -461,10 +466,10 @@ def _section(name: str, part: dict[str, Any]) -> str:
                 ]
             ),
             "The next table has the microseconds that a node takes in graphs of "
-            f"{result['steps']} steps. A step is two empty kernels. In some graphs, "
-            f"each step first fills {result['filled_bytes']} bytes, either by a memset or by a "
-            f"kernel. In graphs with forks, one step in {result['fork_every']} has a side branch "
-            "of one kernel.",
+            f"{result['steps']} steps. A step is two empty kernels. In some graphs, each step "
+            f"first fills {result['filled_bytes']} bytes, either by a memset or by a kernel; a "
+            "node is a kernel or a memset. In graphs with forks, one step in "
+            f"{result['fork_every']} has a side branch of one kernel.",
             _table(
                 [
                     {

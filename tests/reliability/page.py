@@ -13,8 +13,9 @@ KINDS = {
     "calls": (
         "Hostile calls",
         "calls",
-        "Child processes call ops (`raw_ops`), graphs and the native module with sizes, types, "
-        "attributes and objects that nobody would pass; `make fuzz` makes the same kinds of calls. "
+        "Child processes call ops (`raw_ops`) and the native module (`native_module`) with sizes, "
+        "types, attributes and objects that nobody would pass, and load graphs and SavedModels in "
+        "which nodes of this package's ops were edited (`graphs`). `make fuzz` does the same. "
         "“ok” means that a call was accepted and returned. A hang is a call of more than "
         "a minute.",
     ),
@@ -69,9 +70,9 @@ KINDS = {
         "killed and resumed. In a program with two workers under "
         "`tf.distribute.MultiWorkerMirroredStrategy`, one worker is killed; then the other is "
         "ended too, and both are started again from the last checkpoint. In all soaks, threads "
-        "call `tf.function`s: one earlier soak, which is not counted, had threads that ran eager "
-        "ops on one GPU and received each other's tensors, as [also happens without this "
-        "package](../guides/gpu.md#habits-worth-having).",
+        "call `tf.function`s. Eager ops of several threads on one GPU can receive each other's "
+        "tensors, [also without this package](../guides/gpu.md#habits-worth-having); this happened "
+        "in one earlier soak, which is not counted.",
     ),
 }
 # Earlier runs recorded these words, which the page replaces by clearer ones.
@@ -92,7 +93,7 @@ CLEARER = {
     "not changed": "the change happened to leave the file as it was, so it was read",
     "resumed, in the end equal to the bit": "resumed; the final weights are equal to the bit",
     "said so in one line, left nothing": (
-        "reported in one line that it could not write; left no file"
+        "reported in one line that it could not write; made no output file"
     ),
     "said so in one line, then went on to the same end": (
         "reported in one line that it could not write; later went on to the same end"
@@ -113,8 +114,8 @@ CLEARER = {
         "while two processes ran at once, in one of 70,331 inferences, a float16 LSTM of 96 units "
         "with `num_proj=32` had NaN among its outputs. cuDNN runs this network. The cause is most "
         "likely a CUDA graph that another thread launched in the midst of cuDNN's pass. A "
-        "[lock](../../kernels/gpu/enqueue_lock.h) has prevented that since. No soak of this length "
-        "has been run on a GPU since then."
+        "[lock](../../kernels/gpu/enqueue_lock.h) has prevented that since. That soak took 20 "
+        "minutes. No soak as long as that has been run on a GPU since."
     ),
 }
 PROCESSES = {
@@ -134,15 +135,16 @@ def text(rows: list[dict[str, Any]]) -> str:
         "# Reliability: what was tried, and what failed",
         "",
         _wrapped(
-            "`make reliability` calls the package with wrong arguments, damages its files, kills "
-            "programs that use it, and fills their disks. Each run, such as `make reliability "
-            'ARGS="calls --seconds=600"`, adds a line to '
+            "`make reliability` does one of four things: it calls the package with wrong "
+            "arguments, damages its files, kills programs that use it, or fills their disks. A "
+            "run, such as "
+            '`make reliability ARGS="calls --seconds=600"`, adds a line to '
             "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). A [soak](#soaks), a "
             "long run of mixed work, is started by `tests/reliability/soak.py --out=FILE`; "
-            '`make reliability ARGS="add FILE"` copies its line from FILE. This page is written '
-            "from these lines. A failure is a crash, a hang, an exception of a wrong type, "
-            "a wrong result, memory that grows, a layer that is half restored, or a step that was "
-            "saved and is lost."
+            '`make reliability ARGS="add FILE"` then copies its line from FILE to that file. This '
+            "page is written from these lines. A failure is a crash, a hang, an exception of a "
+            "wrong type, a wrong result, memory that grows, a layer that is half restored, or a "
+            "step that was saved and is lost."
         ),
         "",
         "| run | how many | failures | hours |",
