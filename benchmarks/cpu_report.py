@@ -36,15 +36,16 @@ LEGEND = f"""\
   In inference, PyTorch runs in `torch.inference_mode`, and ONNX Runtime runs one node per layer,
   with inputs and outputs in fixed buffers. Each library has the same number of threads, and its
   data in its default layout.
-* **Ratio**: the fastest other library's time over this package's; above 1, this package is faster.
+* **Ratio**: in each round, the fastest other library's time over this package's; the tables have
+  the median over rounds and, in parentheses, the quartiles; above 1, this package is faster.
 * **Times** are milliseconds of a call: the median over rounds and, in parentheses, the quartiles.
   Networks are in float32 unless the page says otherwise. A training step is the forward pass and
   the gradients of the inputs and all weights.
 * **Of matmul's rate**: the rate at which this package's layer (in a `tf.function`) computes the
   network's matrix products, divided by that of `tf.matmul` of two {MATMUL_SIZE}×{MATMUL_SIZE}
   matrices, timed in the same process and the same rounds.
-* **The call alone** is the time of a `tf.function` that adds two numbers. A call of a layer in a
-  `tf.function` spends roughly this much outside the layer. Both times vary from call to call.
+* **The call alone** is the time of a `tf.function` that adds two numbers. It only estimates what a
+  call of a layer in a `tf.function` spends outside the layer; the shortest calls take less.
 
 In each round, inference and training of all libraries are timed one after the other, in random
 order; each is called several times. Before anything is timed, the results of all libraries in
@@ -65,11 +66,11 @@ because Linux counts pages in batches."""
 
 
 WHERE_IT_IS_SLOWER = f"""\
-In inference of a few time steps, and of one sequence, a layer in a `tf.function` can be slower than
-ONNX Runtime or PyTorch, because the call alone takes a large part of the time ([what to know for
-speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does not call TensorFlow.
-In inference, large LSTMs of this package and of PyTorch both run at about 90 % of the rate of
-TensorFlow's matrix product. So the ratio is near 1."""
+In inference of only a few time steps, or of only one sequence, a layer in a `tf.function` can be
+slower than ONNX Runtime or PyTorch, because the call alone takes a large part of the time ([what to
+know for speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does not call
+TensorFlow. In inference, large LSTMs of this package and of PyTorch both run at about 90 % of the
+rate of TensorFlow's matrix product. So the ratio is near 1."""
 
 
 class Spread(NamedTuple):
@@ -258,8 +259,7 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     text = [
         "# Speed on a CPU",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime. "
-        "The tables of times begin with the networks that gain the least, the table of memory with "
-        "those that take the most.",
+        "The tables of times begin with the smallest ratios, the table of memory with the largest.",
         "![How many times as fast as each other library, per network](cpu.svg)",
         LEGEND,
         "## In short",

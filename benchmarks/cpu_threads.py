@@ -53,12 +53,13 @@ LEGEND = """\
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
-  column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices; it is
-  not a limit.
+  column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices; it
+  is not a limit. The times that are divided may come from different runs; the end of the page says
+  which run had which numbers of threads.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
   NumPy arrays. In the tables of inference by a layer in a `tf.function`, networks whose call takes
-  less than a millisecond with one thread are left out, because TensorFlow's own work then decides
-  how long the call takes."""
+  less than a millisecond with one thread are left out, because TensorFlow's own work then takes
+  much of the time."""
 
 
 def run(file: pathlib.Path) -> None:
@@ -112,7 +113,10 @@ def load(folder: pathlib.Path) -> list[dict[str, Any]]:
         heading = {"peers": one["peers"], "instructions": environment["instruction set"]}
         report = reports.setdefault(key, {**heading, "runs": [], "files": {}})
         report["runs"] += finished
-        report["files"][path.name] = f"{described(environment)}; {one['rounds']} rounds"
+        threads = ", ".join(str(count) for count in sorted({run["threads"] for run in finished}))
+        report["files"][path.name] = (
+            f"threads {threads}, {described(environment)}; {one['rounds']} rounds"
+        )
     most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
     return [
         {"title": f"{processor}, {cores} cores", **reports[processor, cores]}
@@ -260,11 +264,12 @@ def _part(report: dict[str, Any]) -> list[str]:
     ]
     of_matmul = [times.scaling(times.networks[0], "matmul", FUSED, n) for n in times.counts]
     rows.append({"what": f"`{MATMUL}`", **_cells(of_matmul, times.counts)})
-    scaling = (
-        "**Scaling**: geometric means over the networks. The row “Inference, this package's layer "
-        "in a `tf.function`” leaves out the networks that its table above leaves out; the other "
-        "rows have all."
-    )
+    scaling = "**Scaling**: geometric means over the networks."
+    if times.counted("inference", FUSED) != times.networks:
+        scaling += (
+            " The row “Inference, this package's layer in a `tf.function`” leaves out the networks "
+            "that its tables above leave out; the other rows have all."
+        )
     return [*text, scaling, table(rows)]
 
 

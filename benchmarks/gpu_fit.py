@@ -277,7 +277,7 @@ def _text(results: dict[str, Any]) -> str:
         "`tf.function`. The seconds are those of a network's first step, with the tracing of the "
         "function, in a process that has already run another network. “Cold” and “warm” "
         "are this package's times: “cold” without compiled kernels from earlier processes, “warm” "
-        "with them. Megabytes are the peak of a later "
+        "with them. Megabytes are the peak of GPU memory in a later "
         "step, without the weights and the data. The last column is this package's peak, divided "
         "by Keras's. “LSTM 256, B64 T200” is a layer of 256 units, with 64 sequences of 200 steps; "
         "`L×` before the units means L layers, and tf32 is float32 with TensorFloat-32 allowed.",
@@ -290,7 +290,10 @@ def _text(results: dict[str, Any]) -> str:
         ),
         f"Written by `python -m benchmarks.gpu_fit` from a run with {run}.",
     ]
-    wrapped = (part if part.startswith("|") else textwrap.fill(part, 100) for part in parts)
+    wrapped = (
+        part if part.startswith("|") else textwrap.fill(part, 100, break_on_hyphens=False)
+        for part in parts
+    )
     return "\n\n".join(wrapped) + "\n"
 
 

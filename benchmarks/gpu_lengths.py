@@ -452,7 +452,7 @@ def _cudnn_table(times: Times, training: bool) -> str:
         )
     )
     table = _table(titles, [cells for _, cells in sorted(rows)])
-    return f"{table}\nIn the geometric mean, the ratio is {means}.\n"
+    return f"{table}\nThe geometric mean of the ratios is {means}.\n"
 
 
 def _drawn_table(times: Times) -> str:
@@ -535,8 +535,8 @@ LEGEND = """\
   TensorFloat-32 allowed.
 * **Times** are milliseconds of a step: in training, a forward and a backward pass; in inference, a
   forward pass. Below about 1 ms, TensorFlow's work on the CPU, not the GPU, may decide how long a
-  step takes. The time of this work varies by chance, so differences between such small numbers of
-  one row may be chance as well.
+  step takes. The time of this work varies by chance, so small differences between such times may
+  be chance.
 * **Different lengths**: each sequence has a length drawn from [T/4, T]. Eight lists, each with a
   length for every sequence, were drawn; each call uses the next list. **Mask**: this package's
   layer and Keras's are called with the same mask; PyTorch gets packed sequences. **Lengths**: this
@@ -581,9 +581,9 @@ def _text(times: Times, environments: Environments, name: str) -> str:
         "## Training, full length: own kernels and cuDNN",
         "If a network is small, TensorFlow's work on the CPU takes longer than the GPU's work. "
         "Most of the CPU's work is done once in each call of a `tf.function`, however many steps "
-        "the call runs. So the first columns come from calls that run eight steps one after "
-        "another. The last columns come from calls of one step, as do all other tables of this "
-        "page.",
+        "the call runs. So in this table and the next, the first columns come from calls that run "
+        "eight steps one after another. The last columns, and all other tables of this page, come "
+        "from calls of one step.",
         _cudnn_table(times, training=True).rstrip(),
         "## Inference, full length: own kernels and cuDNN",
         _cudnn_table(times, training=False).rstrip(),

@@ -185,7 +185,8 @@ LEGEND = """\
   they are long.
 * **Ratio**: the time in the column to its left, divided by this package's; above 1, this package
   is faster. Each library is timed in its own layout: Keras with batch-major data, PyTorch and cuDNN
-  with time-major data. This package is timed in both, and compared in the other library's.
+  with time-major data. This package is timed in both layouts, and a ratio
+  uses its time in the layout of the other library.
 * **cuDNN** is called from C++, without a framework: kernel by kernel (“eager”), or as a replayed
   CUDA graph (“graph”), each with the fastest of cuDNN's algorithms. In float32 without
   TensorFloat-32, only cuDNN's basic algorithm, `standard`, is timed: cuDNN's other algorithms,

@@ -326,7 +326,7 @@ OF_INITCHECK = {
         "If the ops' workspace and reserve space, which are cuDNN's scratch memory, are filled "
         "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
         "about reads of that memory by cuDNN. The sequences that `torch.nn.LSTM` gets have no "
-        "padding, so its run compares with this package's runs of full sequences only. “Halves” "
+        "padding, so compare it with this package's run of full sequences. “Halves” "
         "are [two halves of the time steps](../../docs/internals/cudnn.md#halves); “resident "
         "weights” are those of [a kernel of this "
         "package](../../docs/internals/cudnn.md#resident-weights)."
@@ -340,7 +340,10 @@ OF_INITCHECK = {
 }
 # Maps each part to a text that says what it ran.
 ABOUT = {
-    "tests": "all tests of the commit that the section names, with the GPU visible",
+    "tests": (
+        "all tests that the commit named in the section had (later commits have more), with the "
+        "GPU visible"
+    ),
     "tests_without_replay": (
         "the tests of the section `tests` with CUDA graphs off, without the modules that use "
         f"only the CPU: {', '.join(f'`{module}`' for module in PINNED_TO_CPU)}"
@@ -446,11 +449,11 @@ def _section(name: str, part: dict[str, Any]) -> str:
             for tool, one in result.items()
         ]
         text += [
-            "compute-sanitizer has four tools: `memcheck` looks for accesses outside of memory, "
-            "`racecheck` for races in shared memory, `synccheck` for wrong synchronization, and "
-            "`initcheck` for reads of memory that was never written. The last column has the "
-            "kernels that their reports name. A run that was stopped at its time limit has no "
-            "summary.",
+            "compute-sanitizer has four tools: `memcheck` looks for accesses outside allocated "
+            "memory, `racecheck` for races in shared memory, `synccheck` for wrong "
+            "synchronization, and `initcheck` for reads of memory that was never written. The "
+            "last column has the kernels that their reports name. A run that was stopped at its "
+            "time limit has no summary.",
             _table(rows),
         ]
         text += [OF_INITCHECK[name]]
@@ -467,7 +470,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
             ),
             "The next table has the microseconds that a node takes in graphs of "
             f"{result['steps']} steps. A step is two empty kernels. In some graphs, each step "
-            f"first fills {result['filled_bytes']} bytes, either by a memset or by a kernel; a "
+            f"first fills {result['filled_bytes']} bytes, either by a memset or by a kernel. A "
             "node is a kernel or a memset. In graphs with forks, one step in "
             f"{result['fork_every']} has a side branch of one kernel.",
             _table(

@@ -47,7 +47,7 @@ KINDS = {
         "Full and read-only disks",
         "programs",
         "The disks are file systems in memory. Some are read-only. The others are small, with "
-        "random or very small sizes; they are called “full” here, although a few turned out to be "
+        "random or very small sizes; they are called “full” here, although some turned out to be "
         "large enough. "
         "`convert` and the training program must say in "
         "one line that they cannot write, and every program must "
@@ -57,22 +57,23 @@ KINDS = {
     "soak": (
         "Soaks",
         "steps or kills",
-        "In `tests/reliability/soak.py`, threads train and infer with changing shapes and "
-        "lengths, first in one process, then in two processes at the same time, with eight threads "
-        "in each. The same networks are also computed on a CPU while nothing else runs. Outputs "
-        "and gradients must agree with these results. For training steps, only one thing is "
-        "checked: the loss must be finite. Memory is sampled, and each quarter of the time is "
-        "represented by its smallest sample. The value of the last quarter must not be larger than "
-        "that of the second by more than 5 % plus 100 MB. "
-        "Then training steps of growing size run with about 1 GiB of memory, three of each size. "
-        "The larger ones run out of memory. After each failure, a small step must still give the "
-        "right result. Finally, a program that trains under `keras.callbacks.BackupAndRestore` is "
-        "killed and resumed. In a program with two workers under "
-        "`tf.distribute.MultiWorkerMirroredStrategy`, one worker is killed; then the other is "
-        "ended too, and both are started again from the last checkpoint. In all soaks, threads "
-        "call `tf.function`s. Eager ops of several threads on one GPU can receive each other's "
-        "tensors, [also without this package](../guides/gpu.md#habits-worth-having); this happened "
-        "in one earlier soak, which is not counted.",
+        "A soak has the parts below; some runs had only some of them. First, threads do three "
+        "things with changing shapes and lengths: inference, gradients, and training steps of a "
+        "model. They do so first in one process, then in two processes at the same time, with "
+        "eight threads in each. The outputs of inference, and the gradients, must agree with "
+        "those that a CPU computed while nothing else ran. After a training step, the loss must "
+        "be finite. Memory is sampled, and each quarter of the time is represented by its "
+        "smallest sample. The value of the last quarter must not be larger than that of the "
+        "second by more than 5 % plus 100 MB. In the next part, training steps of growing size "
+        "run with about 1 GiB of memory, three of each size. The larger ones run out of memory. "
+        "After each failure, a small step must still give the right result. In the last part, a "
+        "program that trains under `keras.callbacks.BackupAndRestore` is killed and resumed. In a "
+        "program with two workers under `tf.distribute.MultiWorkerMirroredStrategy`, one worker "
+        "is killed; then the other is ended too, and both are started again from the last "
+        "checkpoint. Threads call `tf.function`s, since eager ops of several threads on one GPU "
+        "can receive each other's tensors, [also without this "
+        "package](../guides/gpu.md#habits-worth-having). An earlier soak, whose threads called "
+        "eager ops, is not counted for this reason.",
     ),
 }
 # Earlier runs recorded these words, which the page replaces by clearer ones.
@@ -114,8 +115,8 @@ CLEARER = {
         "while two processes ran at once, in one of 70,331 inferences, a float16 LSTM of 96 units "
         "with `num_proj=32` had NaN among its outputs. cuDNN runs this network. The cause is most "
         "likely a CUDA graph that another thread launched in the midst of cuDNN's pass. A "
-        "[lock](../../kernels/gpu/enqueue_lock.h) has prevented that since. That soak took 20 "
-        "minutes. No soak as long as that has been run on a GPU since."
+        "[lock](../../kernels/gpu/enqueue_lock.h) now prevents that. No soak has been run on "
+        "a GPU since for as long as that one (20 minutes)."
     ),
 }
 PROCESSES = {
@@ -131,20 +132,21 @@ def write(path: pathlib.Path = PAGE) -> None:
 
 def text(rows: list[dict[str, Any]]) -> str:
     """The page of these rows."""
+    rows = [{**row, "number": number} for number, row in enumerate(rows, 1)]
     lines = [
         "# Reliability: what was tried, and what failed",
         "",
         _wrapped(
-            "`make reliability` does one of four things: it calls the package with wrong "
+            "`make reliability` runs one of four kinds of test: it calls the package with wrong "
             "arguments, damages its files, kills programs that use it, or fills their disks. A "
             "run, such as "
             '`make reliability ARGS="calls --seconds=600"`, adds a line to '
             "[reliability.jsonl](../../benchmarks/results/reliability.jsonl). A [soak](#soaks), a "
-            "long run of mixed work, is started by `tests/reliability/soak.py --out=FILE`; "
-            '`make reliability ARGS="add FILE"` then copies its line from FILE to that file. This '
-            "page is written from these lines. A failure is a crash, a hang, an exception of a "
-            "wrong type, a wrong result, memory that grows, a layer that is half restored, or a "
-            "step that was saved and is lost."
+            "run of mixed work, is started by `tests/reliability/soak.py --out=FILE`; "
+            '`make reliability ARGS="add FILE"` then copies the line of that soak from FILE '
+            "to reliability.jsonl. This page is written from these lines. A failure is a crash, a "
+            "hang, an exception of a wrong type, a wrong result, memory that grows, a layer that "
+            "is half restored, or a step that was saved and is lost."
         ),
         "",
         "| run | how many | failures | hours |",
@@ -171,15 +173,15 @@ def text(rows: list[dict[str, Any]]) -> str:
     ]
     lines += ["| | run | date | commit | machine | minutes |"]
     lines += ["|---|---|---|---|---|---|"]
-    for index, row in enumerate(rows, 1):
+    for row in rows:
         lines.append(
-            f"| {index} | {row['run']} | {row['date']} | {row['commit']} "
+            f"| {row['number']} | {row['run']} | {row['date']} | {row['commit']} "
             f"| {_clearer(row['machine'])} | {row['seconds'] / 60:.0f} |"
         )
     versions = collections.defaultdict(list)
-    for index, row in enumerate(rows, 1):
+    for row in rows:
         names = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
-        versions[names].append(str(index))
+        versions[names].append(str(row["number"]))
     lines += ["", *(f"* runs {', '.join(runs)}: {names}" for names, runs in versions.items())]
     return "\n".join(lines) + "\n"
 
@@ -193,9 +195,9 @@ def _section(rows: list[dict[str, Any]], title: str, unit: str, about: str) -> l
     notes = []
     for row in rows:
         notes += [f"{_clearer(what)}: {count:,}" for what, count in row.get("seen", {}).items()]
-        notes += _memory(row.get("memory", {}), row["commit"])
+        notes += _memory(row.get("memory", {}), row["number"])
         notes += [
-            f"Failed at commit {row['commit']}, on {_clearer(row['machine'])}: {_clearer(failure)}"
+            f"Failed in [run](#the-runs) {row['number']}: {_clearer(failure)}"
             for failure in row["failures"]
         ]
     return lines + [""] * bool(notes) + [f"* {note}" for note in notes]
@@ -209,7 +211,7 @@ def _clearer(words: str) -> str:
     return CLEARER.get(words, words)
 
 
-def _memory(memory: dict[str, list[list[dict[str, int]]]], commit: str) -> list[str]:
+def _memory(memory: dict[str, list[list[dict[str, int]]]], number: int) -> list[str]:
     """The least that the processes of a run needed in each quarter of their time."""
     texts = collections.defaultdict(list)
     for part, processes in memory.items():
@@ -224,7 +226,7 @@ def _memory(memory: dict[str, list[list[dict[str, int]]]], commit: str) -> list[
                 texts[name].append(f"{where} {', '.join(map(str, needs))}")
     return [
         f"least {MEMORY[name]} in each quarter of the time, in MB: {'; '.join(found)} "
-        f"(at commit {commit})"
+        f"(in [run](#the-runs) {number})"
         for name, found in texts.items()
     ]
 
