@@ -113,9 +113,10 @@ def load(folder: pathlib.Path) -> list[dict[str, Any]]:
         heading = {"peers": one["peers"], "instructions": environment["instruction set"]}
         report = reports.setdefault(key, {**heading, "runs": [], "files": {}})
         report["runs"] += finished
-        threads = ", ".join(str(count) for count in sorted({run["threads"] for run in finished}))
+        threads = ", ".join(map(str, sorted({run["threads"] for run in finished})))
+        cut_off = "" if len(finished) == len(one["runs"]) else " (then this run was cut off)"
         report["files"][path.name] = (
-            f"threads {threads}, {described(environment)}; {one['rounds']} rounds"
+            f"threads {threads}{cut_off}, {described(environment)}; {one['rounds']} rounds"
         )
     most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
     return [
@@ -214,8 +215,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     text = [
         "# Speed on a CPU with several numbers of threads",
         "This package and other libraries ran with several numbers of threads. This page says how "
-        "many times as fast this package is with the same number of threads, and how much faster "
-        "each library becomes with more threads. There is a part for each machine.",
+        "many times as fast this package is as the fastest other library with the same number of "
+        "threads, and how much faster each becomes with more threads. There is a part for each "
+        "machine.",
         "![Speed over the number of threads](cpu_threads.svg)",
         LEGEND,
     ]

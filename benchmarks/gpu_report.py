@@ -326,10 +326,10 @@ OF_INITCHECK = {
         "If the ops' workspace and reserve space, which are cuDNN's scratch memory, are filled "
         "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
         "about reads of that memory by cuDNN. The sequences that `torch.nn.LSTM` gets have no "
-        "padding, so compare it with this package's run of full sequences. “Halves” "
-        "are [two halves of the time steps](../../docs/internals/cudnn.md#halves); “resident "
-        "weights” are those of [a kernel of this "
-        "package](../../docs/internals/cudnn.md#resident-weights)."
+        "padding, so the run to compare it with is `initcheck`, full sequences, which was made "
+        "only with this filling. “Halves” are [two halves of the time "
+        "steps](../../docs/internals/cudnn.md#halves); “resident weights” are those of [a kernel "
+        "of this package](../../docs/internals/cudnn.md#resident-weights)."
     ),
     "sanitizer_persistent": (
         "`initcheck` reports nothing when all memory that a pass writes to is filled with NaN "

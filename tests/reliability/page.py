@@ -38,10 +38,10 @@ KINDS = {
         "and while it writes. After each kill, the newest checkpoint must not be older than the "
         "newest one that was seen before the kill. The tensors in this checkpoint must equal, bit "
         "for bit, those that an undisturbed run saved at the same step. At the end, the file of "
-        "the training history must be the same as that of an undisturbed run. `convert` is killed "
-        "while it replaces a file; afterwards, the file must be the whole old file or the whole "
-        "new one. Programs that write the choice file and the kernel code are killed as well; a "
-        "write lasts about a millisecond, so few kills fall inside one.",
+        "the training history must be the same as that of an undisturbed run. `convert` is told "
+        "to overwrite a file and is killed at a random moment; afterwards, the file must be the "
+        "whole old file or the whole new one. Programs that write the choice file and the kernel "
+        "code are killed as well; a write lasts about a millisecond, so few kills fall inside one.",
     ),
     "disks": (
         "Full and read-only disks",
@@ -65,15 +65,15 @@ KINDS = {
         "be finite. Memory is sampled, and each quarter of the time is represented by its "
         "smallest sample. The value of the last quarter must not be larger than that of the "
         "second by more than 5 % plus 100 MB. In the next part, training steps of growing size "
-        "run with about 1 GiB of memory, three of each size. The larger ones run out of memory. "
-        "After each failure, a small step must still give the right result. In the last part, a "
-        "program that trains under `keras.callbacks.BackupAndRestore` is killed and resumed. In a "
-        "program with two workers under `tf.distribute.MultiWorkerMirroredStrategy`, one worker "
-        "is killed; then the other is ended too, and both are started again from the last "
-        "checkpoint. Threads call `tf.function`s, since eager ops of several threads on one GPU "
-        "can receive each other's tensors, [also without this "
-        "package](../guides/gpu.md#habits-worth-having). An earlier soak, whose threads called "
-        "eager ops, is not counted for this reason.",
+        "run with about 1 GiB of memory (the GPU's, if there is one), three of each size. The "
+        "larger ones run out of memory. After each failure, a small step must still give the "
+        "right result. In the last part, a program that trains under "
+        "`keras.callbacks.BackupAndRestore` is killed and resumed. In a program with two workers "
+        "under `tf.distribute.MultiWorkerMirroredStrategy`, one worker is killed; then the other "
+        "is ended too, and both are started again from the last checkpoint. Threads call "
+        "`tf.function`s, since eager ops of several threads on one GPU can receive each other's "
+        "tensors, [also without this package](../guides/gpu.md#habits-worth-having). An earlier "
+        "soak, whose threads called eager ops, is not counted for this reason.",
     ),
 }
 # Earlier runs recorded these words, which the page replaces by clearer ones.
@@ -115,8 +115,8 @@ CLEARER = {
         "while two processes ran at once, in one of 70,331 inferences, a float16 LSTM of 96 units "
         "with `num_proj=32` had NaN among its outputs. cuDNN runs this network. The cause is most "
         "likely a CUDA graph that another thread launched in the midst of cuDNN's pass. A "
-        "[lock](../../kernels/gpu/enqueue_lock.h) now prevents that. No soak has been run on "
-        "a GPU since for as long as that one (20 minutes)."
+        "[lock](../../kernels/gpu/enqueue_lock.h) now prevents that. Since then, soaks on a "
+        "GPU were shorter than that one (20 minutes), and are not counted here."
     ),
 }
 PROCESSES = {
