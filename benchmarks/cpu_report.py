@@ -44,8 +44,9 @@ LEGEND = f"""\
 * **Of matmul's rate**: the rate at which this package's layer (in a `tf.function`) computes the
   network's matrix products, divided by that of `tf.matmul` of two {MATMUL_SIZE}×{MATMUL_SIZE}
   matrices, timed in the same process and the same rounds.
-* **The call alone** is the time of a `tf.function` that adds two numbers. It only estimates what a
-  call of a layer in a `tf.function` spends outside the layer; the shortest calls take less.
+* **The call alone** is the time of a `tf.function` that adds two numbers. It is only an
+  estimate of what a call of a layer in a `tf.function` spends outside the layer: the shortest calls
+  of a layer take less than this in all.
 
 In each round, inference and training of all libraries are timed one after the other, in random
 order; each is called several times. Before anything is timed, the results of all libraries in
@@ -70,7 +71,7 @@ In inference of only a few time steps, or of only one sequence, a layer in a `tf
 slower than ONNX Runtime or PyTorch, because the call alone takes a large part of the time ([what to
 know for speed](../../docs/internals/cpu.md#what-to-know-for-speed)). `{PREDICTOR}` does not call
 TensorFlow. In inference, large LSTMs of this package and of PyTorch both run at about 90 % of the
-rate of TensorFlow's matrix product. So the ratio is near 1."""
+rate of TensorFlow's matrix product. So their ratio is near 1."""
 
 
 class Spread(NamedTuple):

@@ -325,9 +325,9 @@ OF_INITCHECK = {
     "sanitizer": (
         "If the ops' workspace and reserve space, which are cuDNN's scratch memory, are filled "
         "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
-        "about reads of that memory by cuDNN. The sequences that `torch.nn.LSTM` gets have no "
-        "padding, so the run to compare it with is `initcheck`, full sequences, which was made "
-        "only with this filling. “Halves” are [two halves of the time "
+        "about reads of that memory by cuDNN. `torch.nn.LSTM` ran on full "
+        "sequences and without this filling; this package's `initcheck` run of full sequences had "
+        "it. “Halves” are [two halves of the time "
         "steps](../../docs/internals/cudnn.md#halves); “resident weights” are those of [a kernel "
         "of this package](../../docs/internals/cudnn.md#resident-weights)."
     ),
