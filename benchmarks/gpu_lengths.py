@@ -23,87 +23,26 @@ device is waited for. A row's variants take turns, a sample each, so that a slow
 meets all of them; the median of a variant's seven samples counts.
 """
 
-import dataclasses
 import gc
 import json
 import pathlib
 import re
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 from absl import app, flags
 
-from benchmarks import gpu_environment
+from benchmarks import gpu_environment, gpu_lengths_page
+from benchmarks.gpu_lengths_rows import DRAWS, ROWS, SYSTEMS, Row, draw_lengths, draw_times
 
-_SYSTEM = flags.DEFINE_enum(
-    "system", None, ["cudnn_rnn_tf", "keras", "torch", "report"], "What to time.", required=True
-)
+_SYSTEM = flags.DEFINE_enum("system", None, [*SYSTEMS, "report"], "What to time.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-DRAWS = 8  # The number of lists of lengths, which take turns.
 STEPS_OF_CALL = {"full_8": DRAWS, "cudnn_8": DRAWS}  # By variant; others have one.
 WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 7
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A network, the shape of its data and its type; "tf32" is float32 with TF32 allowed."""
-
-    mode: str
-    layers: int
-    units: int
-    directions: int
-    batch: int
-    time: int
-    type: str
-    training: bool
-
-    @property
-    def dtype(self) -> str:
-        return "float32" if self.type == "tf32" else self.type
-
-    def __str__(self) -> str:
-        sides = "bidirectional " if self.directions == 2 else ""
-        stack = f"{self.layers}×{self.units}" if self.layers > 1 else f"{self.units}"
-        what = "training" if self.training else "inference"
-        return (
-            f"{sides}{self.mode.upper()} {stack}, B{self.batch} T{self.time}, {self.type}, {what}"
-        )
-
-
-ROWS = [
-    Row(*network, type_, training)
-    for network, types, training in [
-        (("lstm", 1, 384, 1, 48, 120), ("float16", "tf32"), True),
-        (("lstm", 2, 640, 1, 32, 80), ("float16",), True),
-        (("gru", 1, 512, 1, 64, 300), ("float16",), True),
-        (("lstm", 3, 320, 2, 32, 400), ("float16",), True),
-        (("lstm", 1, 256, 1, 64, 200), ("bfloat16", "float16", "tf32"), True),
-        (("lstm", 1, 512, 1, 64, 200), ("float16", "tf32"), True),
-        (("lstm", 1, 64, 1, 32, 100), ("tf32",), True),
-        (("gru", 2, 128, 1, 64, 50), ("tf32",), True),
-        (("lstm", 1, 128, 2, 32, 300), ("tf32",), True),
-        (("lstm", 1, 128, 1, 512, 50), ("tf32",), True),
-        (("lstm", 1, 32, 1, 64, 100), ("tf32",), True),
-        (("lstm", 1, 768, 1, 32, 100), ("float16",), True),
-        (("gru", 1, 1024, 1, 32, 100), ("float16",), True),
-        (("lstm", 1, 1024, 1, 64, 100), ("float16", "tf32"), True),
-        (("lstm", 2, 512, 1, 16, 100), ("float16",), False),
-        (("lstm", 2, 512, 1, 2, 60), ("float16",), False),
-        (("lstm", 2, 256, 2, 64, 200), ("tf32",), False),
-        (("gru", 1, 256, 1, 128, 100), ("float16",), False),
-        (("lstm", 1, 128, 1, 8, 100), ("tf32",), False),
-        (("lstm", 1, 512, 1, 32, 100), ("tf32",), False),
-        (("gru", 1, 1024, 1, 64, 100), ("float16",), False),
-    ]
-    for type_ in types
-]
 
 
 # Runs a step, which is given its number.
@@ -134,16 +73,6 @@ def sample_in_turns(
         for variant, step in steps.items():
             samples[variant].append(1e3 * seconds(step, counts[variant]))
     return samples
-
-
-def draw_lengths(row: Row) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    return [rng.integers(row.time // 4, row.time + 1, size=row.batch) for _ in range(DRAWS)]
-
-
-def draw_times(row: Row) -> list[int]:
-    rng = np.random.default_rng(1)
-    return [int(steps) for steps in rng.integers(row.time // 2, row.time + 1, size=DRAWS)]
 
 
 # TensorFlow.
@@ -329,7 +258,7 @@ def _torch_versions() -> dict[str, str]:
     return {"PyTorch": torch.__version__}
 
 
-SYSTEMS = {
+MEASUREMENTS = {
     "cudnn_rnn_tf": (_cudnn_rnn_tf, _wait_in_tensorflow, _tensorflow_versions),
     "keras": (_keras, _wait_in_tensorflow, _tensorflow_versions),
     "torch": (_torch, _wait_in_torch, _torch_versions),
@@ -337,7 +266,7 @@ SYSTEMS = {
 
 
 def _measure(system: str, path: pathlib.Path) -> None:
-    variants, wait, versions = SYSTEMS[system]
+    variants, wait, versions = MEASUREMENTS[system]
     environment = {**gpu_environment.environment(_COMMIT.value), **versions()}
     with path.open("a") as file:
         print(json.dumps({"environment": environment}), file=file)
@@ -352,258 +281,10 @@ def _measure(system: str, path: pathlib.Path) -> None:
                 print(json.dumps(result), file=file, flush=True)
 
 
-# The report.
-
-# Milliseconds by system, row and variant.
-Times = dict[tuple[str, str, str], float]
-
-
-def _cell(milliseconds: float | None) -> str:
-    return f"{milliseconds:.3f}" if milliseconds else "–"
-
-
-def _ratio(theirs: float | None, own: float) -> str:
-    return f"{theirs / own:.1f}" if theirs else "–"
-
-
-def _table(titles: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)]) + "\n"
-
-
-def _means(ratios: dict[str, list[float]]) -> str:
-    found = [
-        f"{statistics.geometric_mean(values):.2f} against {name} (smallest: {min(values):.2f})"
-        for name, values in ratios.items()
-        if values
-    ]
-    listed = " and ".join([", ".join(found[:-1])] * (len(found) > 1) + found[-1:])
-    return f"\nThe geometric mean of the ratios is {listed}.\n"
-
-
-def _rows(times: Times, training: bool) -> list[Row]:
-    """The rows of training or of inference that were timed."""
-    return [
-        row
-        for row in ROWS
-        if row.training == training and ("cudnn_rnn_tf", str(row), "full") in times
-    ]
-
-
-def _against_keras(times: Times, row: str, variant: str) -> float:
-    """Keras's time over this package's; rows that Keras cannot run come last."""
-    theirs = times.get(("keras", row, variant))
-    return theirs / times["cudnn_rnn_tf", row, variant] if theirs else float("inf")
-
-
-def _speed_table(times: Times, training: bool, variant: str) -> str:
-    """All rows of training or of inference, those that gain the least over Keras first."""
-    rows = sorted(
-        map(str, _rows(times, training)), key=lambda row: _against_keras(times, row, variant)
-    )
-    peers = {"Keras": ("keras", variant), "PyTorch": ("torch", variant)}
-    if variant == "full":
-        titles = ["this package", "Keras", "ratio", "PyTorch", "ratio"]
-        own_variants = [variant]
-    else:
-        titles = ["this package, mask", "this package, lengths"]
-        titles += ["Keras, mask", "ratio", "PyTorch, packed", "ratio"]
-        own_variants = [variant, "lengths"]
-    ratios: dict[str, list[float]] = {name: [] for name in peers}
-    table = []
-    for row in rows:
-        own = times["cudnn_rnn_tf", row, variant]
-        cells = [_cell(times.get(("cudnn_rnn_tf", row, name))) for name in own_variants]
-        for name, (system, theirs) in peers.items():
-            time = times.get((system, row, theirs))
-            cells += [_cell(time), _ratio(time, own)]
-            if time:
-                ratios[name].append(time / own)
-        table.append([row.rsplit(", ", 1)[0], *cells])
-    return _table(["network", *titles], table) + _means(ratios)
-
-
-def _cudnn_table(times: Times, training: bool) -> str:
-    """All rows, with as many steps in a call as were measured; those that gain least come first."""
-    names = [str(row) for row in _rows(times, training)]
-    steps_of = {
-        suffix: text
-        for suffix, text in (("_8", "eight steps"), ("", "one step"))
-        if ("cudnn_rnn_tf", names[0], "full" + suffix) in times
-    }
-    rows: list[tuple[list[float], list[str]]] = []
-    for name in names:
-        ratios, cells = [], [name.rsplit(", ", 1)[0]]
-        for suffix in steps_of:
-            own, cudnn = (
-                times["cudnn_rnn_tf", name, which + suffix] for which in ("full", "cudnn")
-            )
-            ratios.append(cudnn / own)
-            cells += [_cell(own), _cell(cudnn), f"{cudnn / own:.2f}"]
-        rows.append((ratios, cells))
-    titles = ["network"]
-    for steps in steps_of.values():
-        titles += [f"this package, {steps}", f"by cuDNN, {steps}", "ratio"]
-    means = " and ".join(
-        f"{statistics.geometric_mean(found):.2f} with {steps} in a call "
-        f"(smallest: {min(found):.2f})"
-        for steps, found in zip(
-            steps_of.values(), zip(*(ratios for ratios, _ in rows), strict=True), strict=True
-        )
-    )
-    table = _table(titles, [cells for _, cells in sorted(rows)])
-    return f"{table}\nThe geometric mean of the ratios is {means}.\n"
-
-
-def _drawn_table(times: Times) -> str:
-    rows = sorted(
-        _rows(times, training=True), key=lambda row: _against_keras(times, str(row), "drawn")
-    )
-    ratios, cells = [], []
-    for row in rows:
-        own = times["cudnn_rnn_tf", str(row), "drawn"]
-        steps = statistics.mean(draw_times(row)) / row.time
-        of_full = own / steps / times["cudnn_rnn_tf", str(row), "full"]
-        keras = times.get(("keras", str(row), "drawn"))
-        if keras:
-            ratios.append(keras / own)
-        name = str(row).rsplit(", ", 1)[0]
-        cells.append([name, _cell(own), _cell(keras), _ratio(keras, own), f"{of_full:.2f}"])
-    titles = ["network", "this package", "Keras", "ratio", "per time step, over full length"]
-    return _table(titles, cells) + _means({"Keras": ratios})
-
-
-def _plot(times: Times, path: pathlib.Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot, ticker
-
-    pyplot.rcParams.update({"svg.hashsalt": path.stem, "font.size": 9})
-    peers = {
-        "against Keras, with a mask": ("keras", "#c0392b"),
-        "against PyTorch, with packed sequences": ("torch", "#2471a3"),
-    }
-
-    def speed(system: str, row: str) -> float | None:
-        theirs = times.get((system, row, "mask"))
-        return theirs / times["cudnn_rnn_tf", row, "mask"] if theirs else None
-
-    rows = sorted(map(str, _rows(times, training=True)), key=lambda row: speed("torch", row) or 0.0)
-    figure, panel = pyplot.subplots(figsize=(9, 0.9 + 0.3 * len(rows)), layout="constrained")
-    for offset, (label, (system, colour)) in zip((0.2, -0.2), peers.items(), strict=True):
-        bars = [(i + offset, speed(system, row)) for i, row in enumerate(rows)]
-        bars = [(place, value) for place, value in bars if value]
-        panel.barh(*zip(*bars, strict=True), height=0.38, color=colour, label=label)
-    panel.axvline(1, color="black", linewidth=1)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
-    panel.set_yticks(range(len(rows)), [row.rsplit(", ", 1)[0] for row in rows])
-    panel.grid(axis="x", color="#dddddd")
-    panel.set_axisbelow(True)
-    panel.set_xlabel("how many times as fast this package trains on sequences of different lengths")
-    panel.set_ylabel("network")
-    panel.legend(loc="lower right", frameon=False)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
-# By what was measured, training or inference, the systems and where they ran.
-Environments = dict[str, dict[str, dict[str, str]]]
-
-
-def _read(directory: pathlib.Path) -> tuple[Times, Environments]:
-    """Reads all systems' files, in which an environment holds for the records that follow it."""
-    times: Times = {}
-    environments: Environments = {}
-    for system in SYSTEMS:
-        for line in (directory / f"{system}.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            if "environment" in record:
-                environment = record["environment"]
-                environment["GPU"] = gpu_environment.describe_gpus(environment["GPU"])
-            else:
-                what = record["row"].rpartition(", ")[2]
-                environments.setdefault(what, {})[system] = environment
-                times[system, record["row"], record["variant"]] = statistics.median(record["ms"])
-    return times, environments
-
-
-LEGEND = """\
-* **Network**: the kind of cell and its number of units; `L×` before the units means a stack of L
-  layers; then B sequences and T time steps; then the type, where tf32 is float32 with
-  TensorFloat-32 allowed.
-* **Times** are milliseconds of a step: in training, a forward and a backward pass; in inference, a
-  forward pass. Below about 1 ms, TensorFlow's work on the CPU, not the GPU, may decide how long a
-  step takes. The time of this work varies by chance, so small differences between such times may
-  be chance.
-* **Different lengths**: each sequence has a length drawn from [T/4, T]. Eight lists, each with a
-  length for every sequence, were drawn; each call uses the next list. **Mask**: this package's
-  layer and Keras's are called with the same mask; PyTorch gets packed sequences. **Lengths**: this
-  package's layer is called with lengths instead of a mask.
-* **Full length**: all sequences have T time steps, and the layers get neither a mask nor lengths.
-* **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN's kernels compute the layer
-  instead of this package's; the kernels of a pass are recorded as a CUDA graph, and then launched
-  together.
-* **Ratio**: the time in the column to its left, divided by this package's time (in the tables
-  “different lengths”, its time with a mask); above 1, this package's kernels are faster. Each table
-  is sorted by its first ratio column, smallest first.
-* **–** was not measured. Keras does not run bfloat16 by cuDNN."""
-
-
-def _merged(environments: list[dict[str, str]]) -> dict[str, None]:
-    """Everything that these environments name, once."""
-    return {
-        f"{name} {value}": None
-        for environment in environments
-        for name, value in environment.items()
-    }
-
-
-def _text(times: Times, environments: Environments, name: str) -> str:
-    gpu = environments["training"]["cudnn_rnn_tf"]["GPU"].partition(",")[0]
-    runs = ". ".join(
-        f"{what.capitalize()}: {', '.join(_merged(list(systems.values())))}"
-        for what, systems in environments.items()
-    )
-    parts = [
-        f"# Sequences of different lengths and of full length on an {gpu}",
-        f"![How many times as fast this package is]({name}.svg)",
-        LEGEND,
-        "## Training, different lengths",
-        _speed_table(times, training=True, variant="mask").rstrip(),
-        "## Training, full length",
-        _speed_table(times, training=True, variant="full").rstrip(),
-        "## Inference, different lengths",
-        _speed_table(times, training=False, variant="mask").rstrip(),
-        "## Inference, full length",
-        _speed_table(times, training=False, variant="full").rstrip(),
-        "## Training, full length: own kernels and cuDNN",
-        "If a network is small, TensorFlow's work on the CPU takes longer than the GPU's work. "
-        "Most of the CPU's work is done once in each call of a `tf.function`, however many steps "
-        "the call runs. So in this table and the next, the first columns come from calls that run "
-        "eight steps one after another. The last columns, and all other tables of this page, come "
-        "from calls of one step.",
-        _cudnn_table(times, training=True).rstrip(),
-        "## Inference, full length: own kernels and cuDNN",
-        _cudnn_table(times, training=False).rstrip(),
-        "## Training, with a different sequence length in each training step",
-        "All sequences of a training step have the same length, which changes from step to step; "
-        "eight lengths from [T/2, T] take turns. The last column divides this package's time per "
-        "time step in this table by its time per time step in “Training, full length”.",
-        _drawn_table(times).rstrip(),
-        f"Written by `python -m benchmarks.gpu_lengths` from these runs. {runs}.",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
 def main(_: list[str]) -> None:
     directory = pathlib.Path(_OUTPUT.value)
     if _SYSTEM.value == "report":
-        results = ROOT / "benchmarks" / "results"
-        times, environments = _read(directory)
-        (results / f"{directory.name}.md").write_text(_text(times, environments, directory.name))
-        _plot(times, results / f"{directory.name}.svg")
+        gpu_lengths_page.write(directory)
         return
     directory.mkdir(parents=True, exist_ok=True)
     _measure(_SYSTEM.value, directory / f"{_SYSTEM.value}.jsonl")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks import cpu_report, gpu_page
+from benchmarks import cpu_report, gpu_lengths_page, gpu_lengths_rows, gpu_page
 
 RESULTS = pathlib.Path(gpu_page.__file__).parent / "results"
 
@@ -17,65 +17,48 @@ def load(name: str) -> dict:
     return json.loads((RESULTS / name).read_text())
 
 
-# The flags of these modules are their own, so each has a process of its own.
-PROGRAMS = {
-    "cpu_threads": "from benchmarks import cpu_threads as page; "
-    "print(page.page(page.load(results / 'cpu_threads')))",
-    **{
-        name: "from benchmarks import gpu_lengths as page; "
-        f"print(page._text(*page._read(results / {name!r}), {name!r}))"
-        for name in (folder.name for folder in RESULTS.glob("gpu_lengths*") if folder.is_dir())
-    },
-}
-
-
 def test_pages_are_those_of_the_data_in_the_repository():
     assert (RESULTS / "cpu.md").read_text() == cpu_report.page(load("cpu.json"))
     assert (RESULTS / "gpu_speed.md").read_text() == gpu_page.page(load("gpu_speed.json"))
-    for name, program in PROGRAMS.items():
-        printed = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"import pathlib; results = pathlib.Path({str(RESULTS)!r}); {program}",
-            ],
-            cwd=RESULTS.parents[1],
-            capture_output=True,
-            text=True,
-        ).stdout
-        assert (RESULTS / f"{name}.md").read_text().strip() == printed.strip()
+    for folder in RESULTS.glob("gpu_lengths*/"):
+        lengths = gpu_lengths_page.page(*gpu_lengths_page.read(folder), folder.name)
+        assert (RESULTS / f"{folder.name}.md").read_text() == lengths
+    # The flags of benchmarks.cpu_threads are also those of other benchmarks, so it has a process of
+    # its own.
+    program = (
+        "import pathlib; from benchmarks import cpu_threads; "
+        f"print(cpu_threads.page(cpu_threads.load(pathlib.Path({str(RESULTS / 'cpu_threads')!r}))))"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], cwd=RESULTS.parents[1], capture_output=True, text=True
+    ).stdout
+    assert (RESULTS / "cpu_threads.md").read_text().strip() == printed.strip()
 
 
-# In these made-up times, Keras takes twice as long as this package, PyTorch three times, and this
-# package's cuDNN path four times. In the last row, which is one of inference, Keras is faster.
-LENGTHS = """
-from benchmarks import gpu_lengths
-times = {}
-for row in map(str, gpu_lengths.ROWS):
-    for variant in ("mask", "lengths", "full", "cudnn", "drawn", "full_8", "cudnn_8"):
-        faster = row == str(gpu_lengths.ROWS[-1]) and variant in ("mask", "full", "drawn")
-        times["cudnn_rnn_tf", row, variant] = 6.0 if "cudnn" in variant else 1.5
-        times["keras", row, variant] = 0.75 if faster else 3.0
-        times["torch", row, variant] = 4.5
-systems = {"cudnn_rnn_tf": {"GPU": "one"}, "keras": {"GPU": "two"}}
-print(gpu_lengths._text(times, {"training": systems}, "name"))
-"""
+def page_of_lengths() -> str:
+    """A page of made-up times.
+
+    Keras takes twice as long as this package, PyTorch three times, and this package's cuDNN path
+    four times. In the last row, which is one of inference, Keras is faster.
+    """
+    times = {}
+    for row in gpu_lengths_rows.ROWS:
+        for variant in ("mask", "lengths", "full", "cudnn", "drawn", "full_8", "cudnn_8"):
+            faster = row == gpu_lengths_rows.ROWS[-1] and variant in ("mask", "full", "drawn")
+            times["cudnn_rnn_tf", str(row), variant] = 6.0 if "cudnn" in variant else 1.5
+            times["keras", str(row), variant] = 0.75 if faster else 3.0
+            times["torch", str(row), variant] = 4.5
+    systems = {"cudnn_rnn_tf": {"GPU": "one"}, "keras": {"GPU": "two"}}
+    return gpu_lengths_page.page(times, {"training": systems}, "name")
 
 
 @pytest.fixture(scope="module")
 def pages():
-    """Returns each page's text; one page is made of made-up times in a process of its own."""
-    lengths = subprocess.run(
-        [sys.executable, "-c", LENGTHS],
-        cwd=RESULTS.parents[1],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    """Returns each page's text."""
     return {
         "cpu": cpu_report.page(load("cpu.json")),
         "gpu_speed": gpu_page.page(load("gpu_speed.json")),
-        "lengths": lengths,
+        "lengths": page_of_lengths(),
     }
 
 

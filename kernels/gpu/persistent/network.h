@@ -121,7 +121,7 @@ class Network {
   RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
                           const void* gates, const StepsOperand& operand,
                           float* parts, void* gradient) const;
-  // What the backward kernel reads and writes for layer `l`.
+  // Returns what the backward kernel reads and writes for layer `l`.
   BackwardArguments ArgumentsOfBackward(int64_t l, const Reserve& reserve,
                                         const BackwardWorkspace& workspace,
                                         const void* output_backprop,

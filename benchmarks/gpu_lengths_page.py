@@ -1,0 +1,260 @@
+"""Writes the pages of the benchmark of sequences of different lengths, and their plots."""
+
+import json
+import pathlib
+import statistics
+
+from benchmarks import gpu_environment
+from benchmarks.gpu_lengths_rows import ROWS, SYSTEMS, Row, draw_times
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+# Milliseconds by system, row and variant.
+Times = dict[tuple[str, str, str], float]
+
+
+def _cell(milliseconds: float | None) -> str:
+    return f"{milliseconds:.3f}" if milliseconds else "–"
+
+
+def _ratio(theirs: float | None, own: float) -> str:
+    return f"{theirs / own:.1f}" if theirs else "–"
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)]) + "\n"
+
+
+def _means(ratios: dict[str, list[float]]) -> str:
+    found = [
+        f"{statistics.geometric_mean(values):.2f} against {name} (smallest: {min(values):.2f})"
+        for name, values in ratios.items()
+        if values
+    ]
+    listed = " and ".join([", ".join(found[:-1])] * (len(found) > 1) + found[-1:])
+    return f"\nThe geometric mean of the ratios is {listed}.\n"
+
+
+def _rows(times: Times, training: bool) -> list[Row]:
+    """The rows of training or of inference that were timed."""
+    return [
+        row
+        for row in ROWS
+        if row.training == training and ("cudnn_rnn_tf", str(row), "full") in times
+    ]
+
+
+def _against_keras(times: Times, row: str, variant: str) -> float:
+    """Keras's time over this package's; rows that Keras cannot run come last."""
+    theirs = times.get(("keras", row, variant))
+    return theirs / times["cudnn_rnn_tf", row, variant] if theirs else float("inf")
+
+
+def _speed_table(times: Times, training: bool, variant: str) -> str:
+    """All rows of training or of inference, those that gain the least over Keras first."""
+    rows = sorted(
+        map(str, _rows(times, training)), key=lambda row: _against_keras(times, row, variant)
+    )
+    peers = {"Keras": ("keras", variant), "PyTorch": ("torch", variant)}
+    if variant == "full":
+        titles = ["this package", "Keras", "ratio", "PyTorch", "ratio"]
+        own_variants = [variant]
+    else:
+        titles = ["this package, mask", "this package, lengths"]
+        titles += ["Keras, mask", "ratio", "PyTorch, packed", "ratio"]
+        own_variants = [variant, "lengths"]
+    ratios: dict[str, list[float]] = {name: [] for name in peers}
+    table = []
+    for row in rows:
+        own = times["cudnn_rnn_tf", row, variant]
+        cells = [_cell(times.get(("cudnn_rnn_tf", row, name))) for name in own_variants]
+        for name, (system, theirs) in peers.items():
+            time = times.get((system, row, theirs))
+            cells += [_cell(time), _ratio(time, own)]
+            if time:
+                ratios[name].append(time / own)
+        table.append([row.rsplit(", ", 1)[0], *cells])
+    return _table(["network", *titles], table) + _means(ratios)
+
+
+def _cudnn_table(times: Times, training: bool) -> str:
+    """All rows, with as many steps in a call as were measured; those that gain least come first."""
+    names = [str(row) for row in _rows(times, training)]
+    steps_of = {
+        suffix: text
+        for suffix, text in (("_8", "eight steps"), ("", "one step"))
+        if ("cudnn_rnn_tf", names[0], "full" + suffix) in times
+    }
+    rows: list[tuple[list[float], list[str]]] = []
+    for name in names:
+        ratios, cells = [], [name.rsplit(", ", 1)[0]]
+        for suffix in steps_of:
+            own, cudnn = (
+                times["cudnn_rnn_tf", name, which + suffix] for which in ("full", "cudnn")
+            )
+            ratios.append(cudnn / own)
+            cells += [_cell(own), _cell(cudnn), f"{cudnn / own:.2f}"]
+        rows.append((ratios, cells))
+    titles = ["network"]
+    for steps in steps_of.values():
+        titles += [f"this package, {steps}", f"by cuDNN, {steps}", "ratio"]
+    means = " and ".join(
+        f"{statistics.geometric_mean(found):.2f} with {steps} in a call "
+        f"(smallest: {min(found):.2f})"
+        for steps, found in zip(
+            steps_of.values(), zip(*(ratios for ratios, _ in rows), strict=True), strict=True
+        )
+    )
+    table = _table(titles, [cells for _, cells in sorted(rows)])
+    return f"{table}\nThe geometric mean of the ratios is {means}.\n"
+
+
+def _drawn_table(times: Times) -> str:
+    rows = sorted(
+        _rows(times, training=True), key=lambda row: _against_keras(times, str(row), "drawn")
+    )
+    ratios, cells = [], []
+    for row in rows:
+        own = times["cudnn_rnn_tf", str(row), "drawn"]
+        steps = statistics.mean(draw_times(row)) / row.time
+        of_full = own / steps / times["cudnn_rnn_tf", str(row), "full"]
+        keras = times.get(("keras", str(row), "drawn"))
+        if keras:
+            ratios.append(keras / own)
+        name = str(row).rsplit(", ", 1)[0]
+        cells.append([name, _cell(own), _cell(keras), _ratio(keras, own), f"{of_full:.2f}"])
+    titles = ["network", "this package", "Keras", "ratio", "per time step, over full length"]
+    return _table(titles, cells) + _means({"Keras": ratios})
+
+
+def _plot(times: Times, path: pathlib.Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot, ticker
+
+    pyplot.rcParams.update({"svg.hashsalt": path.stem, "font.size": 9})
+    peers = {
+        "against Keras, with a mask": ("keras", "#c0392b"),
+        "against PyTorch, with packed sequences": ("torch", "#2471a3"),
+    }
+
+    def speed(system: str, row: str) -> float | None:
+        theirs = times.get((system, row, "mask"))
+        return theirs / times["cudnn_rnn_tf", row, "mask"] if theirs else None
+
+    rows = sorted(map(str, _rows(times, training=True)), key=lambda row: speed("torch", row) or 0.0)
+    figure, panel = pyplot.subplots(figsize=(9, 0.9 + 0.3 * len(rows)), layout="constrained")
+    for offset, (label, (system, colour)) in zip((0.2, -0.2), peers.items(), strict=True):
+        bars = [(i + offset, speed(system, row)) for i, row in enumerate(rows)]
+        bars = [(place, value) for place, value in bars if value]
+        panel.barh(*zip(*bars, strict=True), height=0.38, color=colour, label=label)
+    panel.axvline(1, color="black", linewidth=1)
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
+    panel.set_yticks(range(len(rows)), [row.rsplit(", ", 1)[0] for row in rows])
+    panel.grid(axis="x", color="#dddddd")
+    panel.set_axisbelow(True)
+    panel.set_xlabel("how many times as fast this package trains on sequences of different lengths")
+    panel.set_ylabel("network")
+    panel.legend(loc="lower right", frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+# By what was measured, training or inference, the systems and where they ran.
+Environments = dict[str, dict[str, dict[str, str]]]
+
+
+def read(directory: pathlib.Path) -> tuple[Times, Environments]:
+    """Reads all systems' files, in which an environment holds for the records that follow it."""
+    times: Times = {}
+    environments: Environments = {}
+    for system in SYSTEMS:
+        for line in (directory / f"{system}.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            if "environment" in record:
+                environment = record["environment"]
+                environment["GPU"] = gpu_environment.describe_gpus(environment["GPU"])
+            else:
+                what = record["row"].rpartition(", ")[2]
+                environments.setdefault(what, {})[system] = environment
+                times[system, record["row"], record["variant"]] = statistics.median(record["ms"])
+    return times, environments
+
+
+LEGEND = """\
+* **Network**: the kind of cell and its number of units; `L×` before the units means a stack of L
+  layers; then B sequences and T time steps; then the type, where tf32 is float32 with
+  TensorFloat-32 allowed.
+* **Times** are milliseconds of a step: in training, a forward and a backward pass; in inference, a
+  forward pass. Below about 1 ms, TensorFlow's work on the CPU, not the GPU, may decide how long a
+  step takes. The time of this work varies by chance, so small differences between such times may
+  be chance.
+* **Different lengths**: each sequence has a length drawn from [T/4, T]. Eight lists, each with a
+  length for every sequence, were drawn; each call uses the next list. **Mask**: this package's
+  layer and Keras's are called with the same mask; PyTorch gets packed sequences. **Lengths**: this
+  package's layer is called with lengths instead of a mask.
+* **Full length**: all sequences have T time steps, and the layers get neither a mask nor lengths.
+* **By cuDNN**: this package with `algorithm="cudnn"`, so that cuDNN's kernels compute the layer
+  instead of this package's; the kernels of a pass are recorded as a CUDA graph, and then launched
+  together.
+* **Ratio**: the time in the column to its left, divided by this package's time (in the tables
+  “different lengths”, its time with a mask); above 1, this package's kernels are faster. Each table
+  is sorted by its first ratio column, smallest first.
+* **–** was not measured. Keras does not run bfloat16 by cuDNN."""
+
+
+def _merged(environments: list[dict[str, str]]) -> dict[str, None]:
+    """Everything that these environments name, once."""
+    return {
+        f"{name} {value}": None
+        for environment in environments
+        for name, value in environment.items()
+    }
+
+
+def page(times: Times, environments: Environments, name: str) -> str:
+    """The text of the page; its plot is in `name`.svg."""
+    gpu = environments["training"]["cudnn_rnn_tf"]["GPU"].partition(",")[0]
+    runs = ". ".join(
+        f"{what.capitalize()}: {', '.join(_merged(list(systems.values())))}"
+        for what, systems in environments.items()
+    )
+    parts = [
+        f"# Sequences of different lengths and of full length on an {gpu}",
+        f"![How many times as fast this package is]({name}.svg)",
+        LEGEND,
+        "## Training, different lengths",
+        _speed_table(times, training=True, variant="mask").rstrip(),
+        "## Training, full length",
+        _speed_table(times, training=True, variant="full").rstrip(),
+        "## Inference, different lengths",
+        _speed_table(times, training=False, variant="mask").rstrip(),
+        "## Inference, full length",
+        _speed_table(times, training=False, variant="full").rstrip(),
+        "## Training, full length: own kernels and cuDNN",
+        "If a network is small, TensorFlow's work on the CPU takes longer than the GPU's work. "
+        "Most of the CPU's work is done once in each call of a `tf.function`, however many steps "
+        "the call runs. So in this table and the next, the first columns come from calls that run "
+        "eight steps one after another. The last columns, and all other tables of this page, come "
+        "from calls of one step.",
+        _cudnn_table(times, training=True).rstrip(),
+        "## Inference, full length: own kernels and cuDNN",
+        _cudnn_table(times, training=False).rstrip(),
+        "## Training, with a different sequence length in each training step",
+        "All sequences of a training step have the same length, which changes from step to step; "
+        "eight lengths from [T/2, T] take turns. The last column divides this package's time per "
+        "time step in this table by its time per time step in “Training, full length”.",
+        _drawn_table(times).rstrip(),
+        f"Written by `python -m benchmarks.gpu_lengths` from these runs. {runs}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(directory: pathlib.Path) -> None:
+    """Writes a page and a plot, named like this directory of the systems' files, to `RESULTS`."""
+    times, environments = read(directory)
+    text = page(times, environments, directory.name)
+    (RESULTS / f"{directory.name}.md").write_text(text)
+    _plot(times, RESULTS / f"{directory.name}.svg")

@@ -1,0 +1,73 @@
+"""What `benchmarks.gpu_lengths` times: systems, networks and lengths."""
+
+import dataclasses
+
+import numpy as np
+
+SYSTEMS = ("cudnn_rnn_tf", "keras", "torch")
+DRAWS = 8  # The number of lists of lengths, which take turns.
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A network, the shape of its data and its type; "tf32" is float32 with TF32 allowed."""
+
+    mode: str
+    layers: int
+    units: int
+    directions: int
+    batch: int
+    time: int
+    type: str
+    training: bool
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.type == "tf32" else self.type
+
+    def __str__(self) -> str:
+        sides = "bidirectional " if self.directions == 2 else ""
+        stack = f"{self.layers}×{self.units}" if self.layers > 1 else f"{self.units}"
+        what = "training" if self.training else "inference"
+        return (
+            f"{sides}{self.mode.upper()} {stack}, B{self.batch} T{self.time}, {self.type}, {what}"
+        )
+
+
+ROWS = [
+    Row(*network, type_, training)
+    for network, types, training in [
+        (("lstm", 1, 384, 1, 48, 120), ("float16", "tf32"), True),
+        (("lstm", 2, 640, 1, 32, 80), ("float16",), True),
+        (("gru", 1, 512, 1, 64, 300), ("float16",), True),
+        (("lstm", 3, 320, 2, 32, 400), ("float16",), True),
+        (("lstm", 1, 256, 1, 64, 200), ("bfloat16", "float16", "tf32"), True),
+        (("lstm", 1, 512, 1, 64, 200), ("float16", "tf32"), True),
+        (("lstm", 1, 64, 1, 32, 100), ("tf32",), True),
+        (("gru", 2, 128, 1, 64, 50), ("tf32",), True),
+        (("lstm", 1, 128, 2, 32, 300), ("tf32",), True),
+        (("lstm", 1, 128, 1, 512, 50), ("tf32",), True),
+        (("lstm", 1, 32, 1, 64, 100), ("tf32",), True),
+        (("lstm", 1, 768, 1, 32, 100), ("float16",), True),
+        (("gru", 1, 1024, 1, 32, 100), ("float16",), True),
+        (("lstm", 1, 1024, 1, 64, 100), ("float16", "tf32"), True),
+        (("lstm", 2, 512, 1, 16, 100), ("float16",), False),
+        (("lstm", 2, 512, 1, 2, 60), ("float16",), False),
+        (("lstm", 2, 256, 2, 64, 200), ("tf32",), False),
+        (("gru", 1, 256, 1, 128, 100), ("float16",), False),
+        (("lstm", 1, 128, 1, 8, 100), ("tf32",), False),
+        (("lstm", 1, 512, 1, 32, 100), ("tf32",), False),
+        (("gru", 1, 1024, 1, 64, 100), ("float16",), False),
+    ]
+    for type_ in types
+]
+
+
+def draw_lengths(row: Row) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(row.time // 4, row.time + 1, size=row.batch) for _ in range(DRAWS)]
+
+
+def draw_times(row: Row) -> list[int]:
+    rng = np.random.default_rng(1)
+    return [int(steps) for steps in rng.integers(row.time // 2, row.time + 1, size=DRAWS)]
