@@ -22,7 +22,7 @@ def from_keras_weights(
 ) -> PseudoLayer:
     """Returns a pseudo-layer of tensors, such that gradients reach the weights.
 
-    It uses TensorFlow's own operations, because a portable SavedModel cannot have this package's.
+    It uses TensorFlow's own operations, for portable SavedModels, which cannot have this package's.
     """
 
     def stacked(weight: Any) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """Registers the gradients of the ops, except that of `CudnnRnnTf>Backward`: see second_order.py."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -92,20 +92,38 @@ def _backward(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
     return *grads, None, *[None for _ in seeds]
 
 
-@tf.RegisterGradient("CudnnRnnTf>CanonicalToParams")
-def _canonical_to_params_gradient(op: tf.Operation, params_grad: tf.Tensor) -> tuple[Any, ...]:
-    weights, biases = raw_ops.cudnn_rnn_tf_params_to_canonical(
-        params_grad,
-        num_weights=op.get_attr("num_weights"),
-        num_biases=op.get_attr("num_biases"),
-        **_attrs(op, _PARAMS_ATTRS),
-    )
-    return *weights, *biases
+def _register_conversions(
+    to_params: str, pack: Callable[..., Any], from_params: str, unpack: Callable[..., Any]
+) -> None:
+    """Registers the gradients of two ops that move numbers: each moves the other's gradients."""
+
+    @tf.RegisterGradient(f"CudnnRnnTf>{to_params}")
+    def _to_params_gradient(op: tf.Operation, params_grad: tf.Tensor) -> tuple[Any, ...]:
+        weights, biases = unpack(
+            params_grad,
+            num_weights=op.get_attr("num_weights"),
+            num_biases=op.get_attr("num_biases"),
+            **_attrs(op, _PARAMS_ATTRS),
+        )
+        return *weights, *biases
+
+    @tf.RegisterGradient(f"CudnnRnnTf>{from_params}")
+    def _from_params_gradient(op: tf.Operation, *grads: tf.Tensor) -> tf.Tensor:
+        num_weights = op.get_attr("num_weights")
+        return pack(
+            weights=grads[:num_weights], biases=grads[num_weights:], **_attrs(op, _PARAMS_ATTRS)
+        )
 
 
-@tf.RegisterGradient("CudnnRnnTf>ParamsToCanonical")
-def _params_to_canonical_gradient(op: tf.Operation, *grads: tf.Tensor) -> tf.Tensor:
-    num_weights = op.get_attr("num_weights")
-    return raw_ops.cudnn_rnn_tf_canonical_to_params(
-        weights=grads[:num_weights], biases=grads[num_weights:], **_attrs(op, _PARAMS_ATTRS)
-    )
+_register_conversions(
+    "CanonicalToParams",
+    raw_ops.cudnn_rnn_tf_canonical_to_params,
+    "ParamsToCanonical",
+    raw_ops.cudnn_rnn_tf_params_to_canonical,
+)
+_register_conversions(
+    "KerasToParams",
+    raw_ops.cudnn_rnn_tf_keras_to_params,
+    "ParamsToKeras",
+    raw_ops.cudnn_rnn_tf_params_to_keras,
+)

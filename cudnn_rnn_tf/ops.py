@@ -95,6 +95,42 @@ def params_to_canonical(
     return list(weights), list(biases)
 
 
+def keras_to_params(
+    config: RnnConfig,
+    weights: Sequence[Any],
+    biases: Sequence[Any],
+    may_keep_params: bool = False,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Packs the weights of Keras's layers into one opaque buffer.
+
+    Args:
+        config: the network.
+        weights: for each pseudo-layer a kernel [fan_in, G * H] and a recurrent kernel [H, G * H],
+            with a GRU's gates in Keras's order z r h.
+        biases: for each pseudo-layer [G * H], or [2, G * H] with the bias mode "double"; empty
+            without biases.
+        may_keep_params: whether a CPU may keep the buffer for later calls with the same tensors;
+            for reference variables of TensorFlow 1, it must be false.
+        name: name of the op.
+
+    Returns:
+        The buffer, [params_size], of the weights' dtype.
+
+    Raises:
+        ValueError: in a graph, if the number of tensors or a static shape is not the network's.
+        tf.errors.InvalidArgumentError: if they are not, when run.
+    """
+    return raw_ops.cudnn_rnn_tf_keras_to_params(
+        weights=list(weights),
+        biases=list(biases),
+        input_size=config.input_size,
+        may_keep_params=may_keep_params,
+        name=name,
+        **config.spec_attrs(),
+    )
+
+
 def params_to_named(config: RnnConfig, params: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the canonical tensors of an opaque buffer by name, as checkpoints hold them."""
     weights, biases = params_to_canonical(config, params)

@@ -15,6 +15,11 @@ const char* GateName(RnnMode mode, int64_t gate) {
 
 }  // namespace
 
+std::vector<int64_t> ParamBlock::Shape() const {
+  if (is_bias) return {rows};
+  return {rows, cols};
+}
+
 std::string ParamBlock::Name() const {
   std::string name = "layer_" + std::to_string(layer) +
                      (dir == 0 ? "_forward_" : "_backward_");

@@ -26,6 +26,7 @@ struct ParamBlock {
   RnnMode rnn_mode = RnnMode::kLstm;
 
   int64_t size() const { return rows * cols; }
+  std::vector<int64_t> Shape() const;
   // The canonical tensor's name in checkpoints, such as
   // "layer_0_forward_input_gate_kernel". It has no dots or slashes, since
   // checkpoints would escape them.

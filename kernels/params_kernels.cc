@@ -1,7 +1,13 @@
-// The kernels of CudnnRnnTf>ParamsSize, CanonicalToParams and
-// ParamsToCanonical.
+// The kernels of CudnnRnnTf>ParamsSize and of the ops that convert between
+// parameters and canonical tensors or those of Keras's layers.
 #include <memory>
+#include <optional>
+#include <type_traits>
+#include <vector>
 
+#include "kernels/kept_results.h"
+#include "kernels/keras_layout.h"
+#include "kernels/never_destroyed.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
@@ -20,40 +26,66 @@ using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-TensorShape BlockShape(const ParamBlock& block, bool is_bias) {
-  return is_bias ? TensorShape({block.rows})
-                 : TensorShape({block.rows, block.cols});
+// Copies one tensor of a layout to its place in the params, or from there.
+RnnStatus Move(const ParamBlock& place, size_t item_bytes, bool to_params,
+               void* tensor, void* params, RnnBackend* backend) {
+  void* const part = static_cast<char*>(params) + place.offset * item_bytes;
+  return to_params ? backend->Copy(tensor, part, place.size() * item_bytes)
+                   : backend->Copy(part, tensor, place.size() * item_bytes);
+}
+RnnStatus Move(const KerasTensor& place, size_t item_bytes, bool to_params,
+               void* tensor, void* params, RnnBackend* backend) {
+  return backend->MoveKerasTensor(place, item_bytes, to_params, tensor, params);
 }
 
+// The base of the ops, which have a network but no data. The layout is that of
+// the tensors that the params are converted to or from.
+template <typename Layout>
 class ParamsOp : public OpKernel {
  public:
   explicit ParamsOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(
         context, WithoutExceptions([&]() -> absl::Status {
-          RnnSpec spec;
-          TF_RETURN_IF_ERROR(ReadSpec(context, &spec));
-          TF_RETURN_IF_ERROR(context->GetAttr("input_size", &spec.input_size));
-          TF_RETURN_IF_ERROR(CheckSpec(spec));
-          layout_ = std::make_unique<ParamLayout>(spec);
+          TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
+          TF_RETURN_IF_ERROR(context->GetAttr("input_size", &spec_.input_size));
+          TF_RETURN_IF_ERROR(CheckSpec(spec_));
+          layout_ = std::make_unique<Layout>(spec_);
           return absl::OkStatus();
         }));
   }
 
  protected:
-  const ParamLayout& layout() const { return *layout_; }
+  const RnnSpec& spec() const { return spec_; }
+  const Layout& layout() const { return *layout_; }
 
  private:
-  std::unique_ptr<ParamLayout> layout_;
+  RnnSpec spec_;
+  std::unique_ptr<Layout> layout_;
 };
 
-// The base of the two conversions, which checks that the op has as many weights
-// and biases as the layout.
-class ConversionOp : public ParamsOp {
+class ParamsSizeOp : public ParamsOp<ParamLayout> {
  public:
-  explicit ConversionOp(OpKernelConstruction* context) : ParamsOp(context) {
+  using ParamsOp::ParamsOp;
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* size;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({}), &size));
+    size->scalar<int64_t>()() = layout().size();
+  }
+};
+
+// The base of the conversions, which checks that the op has as many weights and
+// biases as the layout.
+template <typename Layout>
+class ConversionOp : public ParamsOp<Layout> {
+ public:
+  explicit ConversionOp(OpKernelConstruction* context)
+      : ParamsOp<Layout>(context) {
     if (!context->status().ok()) return;
-    CheckCount(context, "num_weights", "weights", layout().weights().size());
-    CheckCount(context, "num_biases", "biases", layout().biases().size());
+    const Layout& layout = this->layout();
+    CheckCount(context, "num_weights", "weights", layout.weights().size());
+    CheckCount(context, "num_biases", "biases", layout.biases().size());
   }
 
  private:
@@ -68,74 +100,97 @@ class ConversionOp : public ParamsOp {
   }
 };
 
-class ParamsSizeOp : public ParamsOp {
+template <typename Layout, typename Device>
+class ToParamsOp : public ConversionOp<Layout> {
  public:
-  using ParamsOp::ParamsOp;
-
-  void Compute(OpKernelContext* context) override {
-    Tensor* size;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({}), &size));
-    size->scalar<int64_t>()() = layout().size();
-  }
-};
-
-template <typename Device, typename T>
-class CanonicalToParamsOp : public ConversionOp {
- public:
-  using ConversionOp::ConversionOp;
-
-  void Compute(OpKernelContext* context) override {
-    Tensor* params;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({layout().size()}), &params));
-    T* const to = params->flat<T>().data();
-    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
-    for (const bool is_bias : {false, true}) {
-      OpInputList list;
-      OP_REQUIRES_OK(
-          context, context->input_list(is_bias ? "biases" : "weights", &list));
-      const auto& blocks = is_bias ? layout().biases() : layout().weights();
-      for (int i = 0; i < list.size(); ++i) {
-        const TensorShape expected = BlockShape(blocks[i], is_bias);
-        OP_REQUIRES(
-            context, list[i].shape() == expected,
-            InvalidArgument("expected shape ", expected.DebugString(), " for ",
-                            blocks[i].Name(), ", but received ",
-                            list[i].shape().DebugString()));
-        OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                    DataOf(list[i]), to + blocks[i].offset,
-                                    list[i].TotalBytes())));
-      }
+  explicit ToParamsOp(OpKernelConstruction* context)
+      : ConversionOp<Layout>(context) {
+    if (context->HasAttr("may_keep_params")) {
+      OP_REQUIRES_OK(context,
+                     context->GetAttr("may_keep_params", &may_keep_params_));
     }
   }
-};
-
-template <typename Device, typename T>
-class ParamsToCanonicalOp : public ConversionOp {
- public:
-  using ConversionOp::ConversionOp;
 
   void Compute(OpKernelContext* context) override {
+    const Layout& layout = this->layout();
+    std::vector<Tensor> tensors;
+    for (const char* const list : {"weights", "biases"}) {
+      OpInputList inputs;
+      OP_REQUIRES_OK(context, context->input_list(list, &inputs));
+      tensors.insert(tensors.end(), inputs.begin(), inputs.end());
+    }
+    auto tensor = tensors.begin();
+    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+      for (const auto& place : *places) {
+        const TensorShape expected(place.Shape());
+        OP_REQUIRES(context, tensor->shape() == expected,
+                    InvalidArgument("expected shape ", expected.DebugString(),
+                                    " for ", place.Name(), ", but received ",
+                                    tensor->shape().DebugString()));
+        ++tensor;
+      }
+    }
+    static NeverDestroyed<KeptResults<Tensor>> kept;
+    const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
+    std::optional<Tensor> params;
+    if (may_keep) params = kept->Find(tensors, this->spec());
+    if (!params) {
+      OP_REQUIRES_OK(context, Make(context, tensors, &params.emplace()));
+      if (may_keep) kept->Keep(tensors, this->spec(), *params);
+    }
+    context->set_output(0, *params);
+  }
+
+ private:
+  absl::Status Make(OpKernelContext* context,
+                    const std::vector<Tensor>& tensors, Tensor* params) const {
+    const Layout& layout = this->layout();
+    TF_RETURN_IF_ERROR(context->allocate_temp(
+        context->expected_output_dtype(0), TensorShape({layout.size()}), params,
+        context->output_alloc_attr(0)));
+    const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
+    backend->Prepare(DataOf(*params), params->TotalBytes());
+    const size_t item_bytes = tensorflow::DataTypeSize(params->dtype());
+    auto tensor = tensors.begin();
+    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+      for (const auto& place : *places) {
+        TF_RETURN_IF_ERROR(ToTensorFlow(
+            Move(place, item_bytes, /*to_params=*/true, DataOf(*tensor++),
+                 DataOf(*params), backend.get())));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool may_keep_params_ = false;
+};
+
+template <typename Layout, typename Device>
+class FromParamsOp : public ConversionOp<Layout> {
+ public:
+  using ConversionOp<Layout>::ConversionOp;
+
+  void Compute(OpKernelContext* context) override {
+    const Layout& layout = this->layout();
     const Tensor& params = context->input(0);
-    OP_REQUIRES(context, params.shape() == TensorShape({layout().size()}),
-                InvalidArgument("expected params of shape [", layout().size(),
+    OP_REQUIRES(context, params.shape() == TensorShape({layout.size()}),
+                InvalidArgument("expected params of shape [", layout.size(),
                                 "] for this configuration, but received ",
                                 params.shape().DebugString()));
-    const T* const from = params.flat<T>().data();
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
-    for (const bool is_bias : {false, true}) {
-      OpOutputList list;
-      OP_REQUIRES_OK(
-          context, context->output_list(is_bias ? "biases" : "weights", &list));
-      const auto& blocks = is_bias ? layout().biases() : layout().weights();
-      for (int i = 0; i < list.size(); ++i) {
+    const size_t item_bytes = tensorflow::DataTypeSize(params.dtype());
+    int output = 0;
+    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+      for (const auto& place : *places) {
         Tensor* tensor;
+        OP_REQUIRES_OK(context,
+                       context->allocate_output(
+                           output++, TensorShape(place.Shape()), &tensor));
+        backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
         OP_REQUIRES_OK(
-            context, list.allocate(i, BlockShape(blocks[i], is_bias), &tensor));
-        OP_REQUIRES_OK(context, ToTensorFlow(backend->Copy(
-                                    from + blocks[i].offset, DataOf(*tensor),
-                                    tensor->TotalBytes())));
+            context,
+            ToTensorFlow(Move(place, item_bytes, /*to_params=*/false,
+                              DataOf(*tensor), DataOf(params), backend.get())));
       }
     }
   }
@@ -149,24 +204,18 @@ REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsSize")
                             .HostMemory("params_size"),
                         NoThrowKernel<ParamsSizeOp>);
 
-#define CRNN_REGISTER_ON(T, DEVICE, Type)                               \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>CanonicalToParams")          \
-                              .Device(tensorflow::DEVICE)               \
-                              .TypeConstraint<T>("T"),                  \
-                          NoThrowKernel<CanonicalToParamsOp<Type, T>>); \
-  REGISTER_KERNEL_BUILDER(Name("CudnnRnnTf>ParamsToCanonical")          \
-                              .Device(tensorflow::DEVICE)               \
-                              .TypeConstraint<T>("T"),                  \
-                          NoThrowKernel<ParamsToCanonicalOp<Type, T>>)
-#define CRNN_REGISTER(T)                      \
-  CRNN_REGISTER_ON(T, DEVICE_CPU, CpuDevice); \
-  CRNN_REGISTER_ON(T, DEVICE_GPU, GpuDevice)
-CRNN_REGISTER(double);
-CRNN_REGISTER(float);
-CRNN_REGISTER(Eigen::half);
-CRNN_REGISTER(Eigen::bfloat16);
+#define CRNN_REGISTER(NAME, Op, Layout)                        \
+  REGISTER_KERNEL_BUILDER(                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
+      NoThrowKernel<Op<Layout, CpuDevice>>);                   \
+  REGISTER_KERNEL_BUILDER(                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
+      NoThrowKernel<Op<Layout, GpuDevice>>)
+CRNN_REGISTER("CanonicalToParams", ToParamsOp, ParamLayout);
+CRNN_REGISTER("ParamsToCanonical", FromParamsOp, ParamLayout);
+CRNN_REGISTER("KerasToParams", ToParamsOp, KerasLayout);
+CRNN_REGISTER("ParamsToKeras", FromParamsOp, KerasLayout);
 #undef CRNN_REGISTER
-#undef CRNN_REGISTER_ON
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

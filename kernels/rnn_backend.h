@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/keras_layout.h"
 #include "kernels/rnn_spec.h"
 
 namespace cudnn_rnn_tf {
@@ -227,6 +228,11 @@ class RnnBackend {
   // enqueued there.
   virtual RnnStatus Copy(const void* from, void* to, size_t bytes) = 0;
   virtual RnnStatus SetZero(void* to, size_t bytes) = 0;
+  // Copies a tensor of Keras's layers to its place in the parameters, or from
+  // there if `to_params` is false. Its numbers have `item_bytes` bytes each.
+  virtual RnnStatus MoveKerasTensor(const KerasTensor& place, size_t item_bytes,
+                                    bool to_params, void* tensor,
+                                    void* params) = 0;
 
  protected:
   // ReadSequenceLengths for lengths in host memory.

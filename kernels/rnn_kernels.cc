@@ -7,7 +7,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/kept_params.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/kept_results.h"
+#include "kernels/never_destroyed.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
@@ -348,8 +350,14 @@ class ForwardOp : public RnnOp {
     if (kIsGpu<Device> || !may_keep_params_ || is_training_ || run.empty()) {
       return nullptr;
     }
-    return KeptParams::Instance().Packed(params, run.problem.spec,
-                                         run.problem.dtype);
+    using Packed = std::shared_ptr<const CpuPackedParams>;
+    static NeverDestroyed<KeptResults<Packed>> kept;
+    const RnnSpec& spec = run.problem.spec;
+    if (const auto found = kept->Find({params}, spec)) return *found;
+    const auto packed = std::make_shared<const CpuPackedParams>(
+        spec, run.problem.dtype, params.data());
+    kept->Keep({params}, spec, packed);
+    return packed;
   }
 
   bool is_training_ = true;

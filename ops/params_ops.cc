@@ -1,6 +1,9 @@
-// Registers CudnnRnnTf>ParamsSize, CanonicalToParams and ParamsToCanonical,
-// which convert between the opaque buffer of parameters and the tensors it
-// holds.
+// Registers CudnnRnnTf>ParamsSize and the ops that convert between the opaque
+// buffer of parameters and the tensors it holds: CanonicalToParams and
+// ParamsToCanonical, KerasToParams and ParamsToKeras.
+#include <vector>
+
+#include "kernels/keras_layout.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
 #include "ops/no_throw_shape.h"
@@ -11,6 +14,7 @@
 namespace cudnn_rnn_tf {
 namespace {
 
+using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -20,7 +24,8 @@ absl::Status ReadParamsSpec(InferenceContext* c, RnnSpec* spec) {
   return CheckSpec(*spec);
 }
 
-absl::Status CheckCounts(InferenceContext* c, const ParamLayout& layout) {
+template <typename Layout>
+absl::Status CheckCounts(InferenceContext* c, const Layout& layout) {
   int64_t num_weights, num_biases;
   TF_RETURN_IF_ERROR(c->GetAttr("num_weights", &num_weights));
   TF_RETURN_IF_ERROR(c->GetAttr("num_biases", &num_biases));
@@ -39,9 +44,11 @@ absl::Status CheckCounts(InferenceContext* c, const ParamLayout& layout) {
   return absl::OkStatus();
 }
 
-ShapeHandle BlockShape(InferenceContext* c, const ParamBlock& block,
-                       bool is_bias) {
-  return is_bias ? c->Vector(block.rows) : c->Matrix(block.rows, block.cols);
+template <typename Tensor>
+ShapeHandle ShapeOf(InferenceContext* c, const Tensor& tensor) {
+  std::vector<DimensionHandle> sizes;
+  for (const int64_t size : tensor.Shape()) sizes.push_back(c->MakeDim(size));
+  return c->MakeShape(sizes);
 }
 
 absl::Status ParamsSizeShape(InferenceContext* c) {
@@ -51,20 +58,21 @@ absl::Status ParamsSizeShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-absl::Status CanonicalToParamsShape(InferenceContext* c) {
+// The shape of the params that are made of the layout's tensors.
+template <typename Layout>
+absl::Status ToParamsShape(InferenceContext* c) {
   RnnSpec spec;
   TF_RETURN_IF_ERROR(ReadParamsSpec(c, &spec));
-  const ParamLayout layout(spec);
+  const Layout layout(spec);
   TF_RETURN_IF_ERROR(CheckCounts(c, layout));
   int input = 0;
-  for (const bool is_bias : {false, true}) {
-    for (const ParamBlock& block :
-         is_bias ? layout.biases() : layout.weights()) {
+  for (const auto* const tensors : {&layout.weights(), &layout.biases()}) {
+    for (const auto& tensor : *tensors) {
       ShapeHandle unused;
-      const ShapeHandle expected = BlockShape(c, block, is_bias);
+      const ShapeHandle expected = ShapeOf(c, tensor);
       if (!c->Merge(c->input(input), expected, &unused).ok()) {
         return InvalidArgument("expected shape ", c->DebugString(expected),
-                               " for ", block.Name(), ", but received ",
+                               " for ", tensor.Name(), ", but received ",
                                c->DebugString(c->input(input)));
       }
       ++input;
@@ -74,10 +82,12 @@ absl::Status CanonicalToParamsShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-absl::Status ParamsToCanonicalShape(InferenceContext* c) {
+// The shapes of the layout's tensors, which are taken from the params.
+template <typename Layout>
+absl::Status FromParamsShape(InferenceContext* c) {
   RnnSpec spec;
   TF_RETURN_IF_ERROR(ReadParamsSpec(c, &spec));
-  const ParamLayout layout(spec);
+  const Layout layout(spec);
   TF_RETURN_IF_ERROR(CheckCounts(c, layout));
   ShapeHandle unused;
   if (!c->Merge(c->input(0), c->Vector(layout.size()), &unused).ok()) {
@@ -86,11 +96,10 @@ absl::Status ParamsToCanonicalShape(InferenceContext* c) {
                            c->DebugString(c->input(0)));
   }
   int output = 0;
-  for (const ParamBlock& block : layout.weights()) {
-    c->set_output(output++, BlockShape(c, block, /*is_bias=*/false));
-  }
-  for (const ParamBlock& block : layout.biases()) {
-    c->set_output(output++, BlockShape(c, block, /*is_bias=*/true));
+  for (const auto* const tensors : {&layout.weights(), &layout.biases()}) {
+    for (const auto& tensor : *tensors) {
+      c->set_output(output++, ShapeOf(c, tensor));
+    }
   }
   return absl::OkStatus();
 }
@@ -112,7 +121,7 @@ REGISTER_OP("CudnnRnnTf>CanonicalToParams")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
     .Attr("num_weights: int >= 1")
     .Attr("num_biases: int >= 0")
-    .SetShapeFn(NoThrowShape<CanonicalToParamsShape>)
+    .SetShapeFn(NoThrowShape<ToParamsShape<ParamLayout>>)
     .Doc(R"doc(
 Packs canonical weights and biases into one opaque parameter buffer.
 
@@ -130,9 +139,44 @@ REGISTER_OP("CudnnRnnTf>ParamsToCanonical")
     .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
     .Attr("num_weights: int >= 1")
     .Attr("num_biases: int >= 0")
-    .SetShapeFn(NoThrowShape<ParamsToCanonicalShape>)
+    .SetShapeFn(NoThrowShape<FromParamsShape<ParamLayout>>)
     .Doc(R"doc(
 Takes an opaque parameter buffer apart: the inverse of CanonicalToParams.
+)doc");
+
+REGISTER_OP("CudnnRnnTf>KerasToParams")
+    .Input("weights: num_weights * T")
+    .Input("biases: num_biases * T")
+    .Output("params: T")
+    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
+    .Attr("num_weights: int >= 1")
+    .Attr("num_biases: int >= 0")
+    .Attr("may_keep_params: bool = false")
+    .SetShapeFn(NoThrowShape<ToParamsShape<KerasLayout>>)
+    .Doc(R"doc(
+Packs the weights of Keras's recurrent layers into one opaque parameter buffer.
+
+weights: For each pseudo-layer a kernel [fan_in, gates * num_units], unless it is
+  one of skip_input, and a recurrent kernel [num_units, gates * num_units]. A
+  GRU's gates are in Keras's order, update gate first. Keras has no projection;
+  one is [num_units, num_proj], after its recurrent kernel [num_proj, …].
+biases: For each pseudo-layer [gates * num_units], or with bias_mode 'double'
+  [2, gates * num_units], the input side first.
+params: The buffer, of shape [params_size].
+may_keep_params: Whether a CPU may keep the buffer for later calls with the same
+  tensors; for reference variables of TensorFlow 1, it must be false.
+)doc");
+
+REGISTER_OP("CudnnRnnTf>ParamsToKeras")
+    .Input("params: T")
+    .Output("weights: num_weights * T")
+    .Output("biases: num_biases * T")
+    .CRNN_TYPE_ATTR.CRNN_SPEC_ATTRS.Attr("input_size: int >= 1")
+    .Attr("num_weights: int >= 1")
+    .Attr("num_biases: int >= 0")
+    .SetShapeFn(NoThrowShape<FromParamsShape<KerasLayout>>)
+    .Doc(R"doc(
+Takes an opaque parameter buffer apart: the inverse of KerasToParams.
 )doc");
 
 }  // namespace cudnn_rnn_tf

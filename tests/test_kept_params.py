@@ -12,6 +12,7 @@ from layer_reference import config_of, make, normal, randomize
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import contrib, ops
+from cudnn_rnn_tf import keras as drop_ins
 
 INPUTS = normal(3, 5, 4)
 
@@ -148,30 +149,73 @@ def test_more_layers_than_are_kept():
             assert_is_right(layer(INPUTS), layer)
 
 
+def make_drop_in(kind: str, dtype: str | None = None) -> Any:
+    # Keras's own recurrent initializer has no bfloat16.
+    options = {"return_sequences": True, "recurrent_initializer": "he_normal", "dtype": dtype}
+    if kind == "lstm":
+        return drop_ins.LSTM(5, **options)
+    if kind == "stack":
+        return drop_ins.Stack([drop_ins.SimpleRNN(5, **options) for _ in range(2)])
+    return drop_ins.Bidirectional(drop_ins.GRU(5, **options), dtype=dtype)
+
+
+DROP_INS = ("lstm", "stack", "bidirectional")
+
+
+def as_keras_runs_it(layer: Any) -> np.ndarray:
+    """What Keras's own loops over time compute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drop_ins.layers.Fusion, "reason", lambda *_: "as Keras runs it")
+        patch.setattr(
+            drop_ins.bidirectional.Bidirectional, "needs_two_ops", "so that the layers run alone"
+        )
+        outputs = INPUTS
+        for part in layer.layers if isinstance(layer, drop_ins.Stack) else [layer]:
+            outputs = part(outputs)
+    return outputs.numpy()
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize("name", DROP_INS)
+def test_changes_of_each_weight_of_keras_are_seen(name, is_traced):
+    """A drop-in's buffer is made of several variables, of which any one may change."""
+    layer = make_drop_in(name)
+    layer.build(INPUTS.shape)
+    call = tf.function(layer) if is_traced else layer
+    random = np.random.default_rng(0)
+    for variable in [*layer.trainable_variables, *layer.trainable_variables]:
+        variable.assign(random.standard_normal(variable.shape))
+        for _ in range(2):
+            np.testing.assert_allclose(call(INPUTS), as_keras_runs_it(layer), rtol=1e-5, atol=1e-5)
+
+
 def resident_bytes() -> int:
     """The memory that this process has now."""
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_weights_that_nobody_has_any_more_are_dropped():
-    layer = randomize(make("lstm", 1, 400), (None, None, 400))
+@pytest.mark.parametrize("make_layer", [lambda: make("lstm", 1, 400), lambda: drop_ins.LSTM(400)])
+def test_weights_that_nobody_has_any_more_are_dropped(make_layer):
+    layer = make_layer()
+    layer.build((None, None, 400))
     inputs = normal(2, 2, 400)
+    variable = layer.trainable_variables[0]
     sizes = []
     for _ in range(60):
-        layer.kernel.assign_add(tf.fill(layer.kernel.shape, 1e-3))
+        variable.assign_add(tf.fill(variable.shape, 1e-3))
         layer(inputs)
         sizes.append(resident_bytes())
     # Each of the 50 later changes makes 5 MB of weights and as much of their packed form.
     assert sizes[-1] - sizes[10] < 100e6
 
 
-def kept_flags(function: Any) -> list[bool]:
-    """The attribute `may_keep_params` of each forward op in a function's graph."""
-    return [
+def kept_flags(function: Any) -> set[bool]:
+    """The values of the attribute `may_keep_params` in a function's graph."""
+    return {
         op.get_attr("may_keep_params")
         for op in function.get_concrete_function().graph.get_operations()
-        if op.type == "CudnnRnnTf>Forward"
-    ]
+        if op.type in ("CudnnRnnTf>Forward", "CudnnRnnTf>KerasToParams")
+    }
 
 
 @pytest.mark.parametrize(
@@ -179,8 +223,10 @@ def kept_flags(function: Any) -> list[bool]:
 )
 def test_only_a_variable_itself_is_kept(dtype, is_kept):
     """A layer that casts its weights makes a new tensor in each call."""
-    layer = make("lstm", dtype=dtype)
-    assert kept_flags(tf.function(lambda: layer(INPUTS))) == [is_kept]
+    for layer in (make("lstm", dtype=dtype), *(make_drop_in(kind, dtype) for kind in DROP_INS)):
+        assert kept_flags(tf.function(lambda layer=layer: layer(INPUTS))) == {is_kept}
+        training = tf.function(lambda layer=layer: layer(INPUTS, training=True))
+        assert kept_flags(training) == {is_kept and isinstance(layer, crnn.CudnnLSTM)}
 
 
 def test_reference_variables():

@@ -21,8 +21,9 @@ FUSES_RECURRENT_DROPOUT = pytest.mark.skipif(
 )
 
 
-def record_fused_calls(monkeypatch):
-    """Returns the list in which the networks are put that the fused ops are asked to run."""
+@pytest.fixture
+def fused_calls(monkeypatch):
+    """Records the networks that the fused ops are asked to run."""
     calls = []
     forward = ops.forward
 
@@ -32,14 +33,6 @@ def record_fused_calls(monkeypatch):
 
     monkeypatch.setattr(ops, "forward", counting)
     return calls
-
-
-@pytest.fixture
-def fused_calls(monkeypatch):
-    """Records the fused ops' networks, and has the ops run calls of few time steps, too."""
-    for limit in ("_FEW_STEPS_IN_INFERENCE", "_FEW_STEPS_IN_TRAINING"):
-        monkeypatch.setattr(drop_ins.layers, limit, 0)
-    return record_fused_calls(monkeypatch)
 
 
 def draw_mask(random: np.random.Generator, kind: str, shape: tuple[int, int]) -> Any:
@@ -151,16 +144,6 @@ def test_random_layers_are_keras_layers(seed, fused_calls):
     check_equal(run(layer, inputs, in_graph, **arguments), expected)
     assert len(fused_calls) == 1
     assert layer.runs_fused
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_calls_of_few_steps_run_as_keras_runs_them(training, monkeypatch):
-    calls = record_fused_calls(monkeypatch)
-    layer = drop_ins.LSTM(3)
-    for steps in range(1, 7):
-        calls.clear()
-        layer(np.ones((2, steps, 4)), training=training)
-        assert bool(calls) == (steps > (2 if training else 4))
 
 
 @pytest.mark.parametrize("seed", random_configs.mostly_slow(range(24), 7))

@@ -11,7 +11,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.keras_weights import from_keras_weights
-from cudnn_rnn_tf.pseudo_layers import PseudoLayer, join
+from cudnn_rnn_tf.pseudo_layers import join
 from cudnn_rnn_tf.seeds import next_seed
 
 _ACTIVATIONS = {
@@ -159,15 +159,18 @@ def forward(
         dropout=rate,
         recurrent_dropout=recurrent_rate,
     )
+    # Casts make new tensors in each call, so keeping what is made of them would be of no use.
+    may_keep_params = not is_training and cells[0].variable_dtype == inputs.dtype.name
     outputs, states = ops.forward(
         config,
         inputs,
         [tf.stack(kind, axis=1) for kind in zip(*initial_states, strict=True)],
-        _params(config, cells, num_inputs, inputs.dtype),
+        _params(config, cells, num_inputs, inputs.dtype, may_keep_params),
         sequence_lengths=sequence_lengths,
         seed=seed,
         time_major=False,
         is_training=is_training,
+        may_keep_params=may_keep_params,
     )
     return outputs, [[state[:, index] for state in states] for index in range(len(cells))]
 
@@ -184,7 +187,13 @@ def _check_states(cell: Any, states: Sequence[tf.Tensor], batch_size: int | None
         ops.check_shape(f"initial {name}", state, (batch_size, cell.units), " ([batch, units])")
 
 
-def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.DType) -> tf.Tensor:
+def _params(
+    config: RnnConfig,
+    cells: Sequence[Any],
+    num_inputs: int,
+    dtype: tf.DType,
+    may_keep_params: bool,
+) -> tf.Tensor:
     """Makes the opaque buffer of the cells' weights, such that gradients reach the weights."""
 
     def input_kernel(cell: Any) -> tf.Tensor:
@@ -201,13 +210,23 @@ def _params(config: RnnConfig, cells: Sequence[Any], num_inputs: int, dtype: tf.
             axis=0,
         )
 
-    def pseudo_layer(cell: Any) -> PseudoLayer:
-        weights = [input_kernel(cell), cell.recurrent_kernel]
-        if cell.use_bias:
-            weights.append(cell.bias)
-        return from_keras_weights(config.rnn_mode, *(tf.cast(weight, dtype) for weight in weights))
-
-    return join(config, [pseudo_layer(cell) for cell in cells])
+    of_cells = [
+        [tf.cast(weight, dtype) for weight in (input_kernel(cell), cell.recurrent_kernel, *bias)]
+        for cell, bias in ((cell, [cell.bias] if cell.use_bias else []) for cell in cells)
+    ]
+    if ops.has_substitute():
+        # A portable SavedModel cannot have this package's ops.
+        return join(config, [from_keras_weights(config.rnn_mode, *each) for each in of_cells])
+    return ops.keras_to_params(
+        config,
+        [
+            weight
+            for kernel, recurrent_kernel, *_ in of_cells
+            for weight in (kernel, recurrent_kernel)
+        ],
+        [bias for _, _, *biases in of_cells for bias in biases],
+        may_keep_params=may_keep_params,
+    )
 
 
 def rnn_mode_of(cell: Any) -> str:

@@ -13,20 +13,13 @@ from cudnn_rnn_tf.lengths_and_masks import reverse_sequences
 
 logger = logging.getLogger("cudnn_rnn_tf")
 
-# For a call of so few time steps, as of a decoder, making the op's buffer of the weights takes
-# longer than the op saves.
-_FEW_STEPS_IN_INFERENCE, _FEW_STEPS_IN_TRAINING = 4, 2
-
 
 class _FusedLoop(keras.layers.RNN):
     """The base class of the three layers: Keras's layer with another loop over the time steps."""
 
     @property
     def runs_fused(self) -> Fusion:
-        """Tells whether the fused ops run this layer in inference and in training, or why not.
-
-        Whatever it says, Keras's own code runs calls of at most four time steps (two in training).
-        """
+        """Tells whether the fused ops run this layer in inference and in training, or why not."""
         return fusion_of(self)
 
     @property
@@ -65,9 +58,7 @@ class _FusedLoop(keras.layers.RNN):
             [B, 1, H]) and the final states.
         """
         is_cell_dtype = sequences.dtype == tf.as_dtype(self.cell.compute_dtype)
-        few_steps = _FEW_STEPS_IN_TRAINING if training else _FEW_STEPS_IN_INFERENCE
-        is_short = sequences.shape[1] is not None and sequences.shape[1] <= few_steps
-        if self.runs_fused.reason(training) or not is_cell_dtype or is_short:
+        if self.runs_fused.reason(training) or not is_cell_dtype:
             return super().inner_loop(sequences, initial_state, mask, training=training)
         num_inputs = 1
         if training and acting_rate(self.cell, self.cell.dropout):

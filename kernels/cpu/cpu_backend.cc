@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/division.h"
+#include "kernels/cpu/keras_tensors.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/param_layout.h"
 
@@ -402,6 +403,14 @@ RnnStatus CpuBackend::Copy(const void* from, void* to, size_t bytes) {
 
 RnnStatus CpuBackend::SetZero(void* to, size_t bytes) {
   if (bytes > 0) std::memset(to, 0, bytes);
+  return {};
+}
+
+RnnStatus CpuBackend::MoveKerasTensor(const KerasTensor& place,
+                                      size_t item_bytes, bool to_params,
+                                      void* tensor, void* params) {
+  cudnn_rnn_tf::MoveKerasTensor(place, item_bytes, to_params, tensor, params,
+                                threads_);
   return {};
 }
 

@@ -53,6 +53,9 @@ class CpuBackend : public RnnBackend {
                      const RnnBackwardBuffers& buffers) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
+  RnnStatus MoveKerasTensor(const KerasTensor& place, size_t item_bytes,
+                            bool to_params, void* tensor,
+                            void* params) override;
 
  private:
   // Returns the number of threads that a call for this problem runs on.

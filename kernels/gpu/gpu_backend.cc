@@ -162,10 +162,13 @@ std::shared_ptr<void> GpuBackend::Workspace(size_t bytes,
 
 void GpuBackend::Prepare(void* buffer, size_t bytes) {
   if (!poisons_ || bytes == 0) return;
-  const RnnStatus status = CudaStatus(
-      Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(buffer),
-                                 kNanByte, bytes, stream()),
-      "fill device memory");
+  RnnStatus status = LoadCudaDriver();
+  if (status.ok()) {
+    status = CudaStatus(
+        Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(buffer),
+                                   kNanByte, bytes, stream()),
+        "fill device memory");
+  }
   if (!status.ok()) log_(status.message);
 }
 
@@ -216,6 +219,12 @@ RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {
 
 RnnStatus GpuBackend::SetZero(void* to, size_t bytes) {
   return cudnn_.SetZero(to, bytes);
+}
+
+RnnStatus GpuBackend::MoveKerasTensor(const KerasTensor& place,
+                                      size_t item_bytes, bool to_params,
+                                      void* tensor, void* params) {
+  return cudnn_.MoveKerasTensor(place, item_bytes, to_params, tensor, params);
 }
 
 }  // namespace cudnn_rnn_tf

@@ -48,6 +48,9 @@ class GpuBackend : public RnnBackend {
   RnnStatus LengthsOfMask(const RnnMask& mask, int64_t* lengths) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
+  RnnStatus MoveKerasTensor(const KerasTensor& place, size_t item_bytes,
+                            bool to_params, void* tensor,
+                            void* params) override;
 
  private:
   // Decides once for the call whether the persistent kernels run, and compiles

@@ -18,7 +18,10 @@ EXPECTED = (
     ValueError,
     TypeError,
 )
-OPS = ("forward", "backward", "canonical_to_params", "params_to_canonical", "params_size")
+OPS = (
+    *("forward", "backward", "params_size"),
+    *("canonical_to_params", "params_to_canonical", "keras_to_params", "params_to_keras"),
+)
 _SPEC = ("rnn_mode", "num_layers", "num_units", "num_proj", "input_mode", "direction", "bias_mode")
 _OTHER_DTYPES = ("int32", "int64", "uint8", "bool", "complex64")
 
@@ -67,6 +70,7 @@ def run(case: dict[str, Any]) -> None:
     op = getattr(raw_ops, f"cudnn_rnn_tf_{case['op']}")
     lists = {
         "canonical_to_params": ("weights", "biases"),
+        "keras_to_params": ("weights", "biases"),
         "forward": ("seed",),
         "backward": ("seed",),
     }.get(case["op"], ())
@@ -102,18 +106,22 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     def tensor(*shape: int, dtype: str = network["dtype"], fill: str = "normal") -> dict[str, Any]:
         return {"shape": list(shape), "dtype": dtype, "fill": [fill, 1]}
 
-    if case["op"] == "params_to_canonical":
-        attributes["num_weights"] = len(layout.weight_shapes)
-        attributes["num_biases"] = len(layout.bias_shapes)
-    if case["op"] == "canonical_to_params":
+    if case["op"].endswith(("_to_params", "_to_canonical", "_to_keras")):
+        attributes["input_size"] = network["input_size"]
+        weights, biases = layout.weight_shapes, layout.bias_shapes
+        if "keras" in case["op"]:
+            weights, biases = _keras_shapes(layout, network["bias_mode"])
+        if case["op"].startswith("params"):
+            counts = {"num_weights": len(weights), "num_biases": len(biases)}
+            return {"params": tensor(layout.size)}, attributes | counts
+        if case["op"] == "keras_to_params":
+            attributes["may_keep_params"] = True
         tensors = {
             f"{kind}_{index:03}": tensor(*shape)
-            for kind, shapes in (("weights", layout.weight_shapes), ("biases", layout.bias_shapes))
+            for kind, shapes in (("weights", weights), ("biases", biases))
             for index, shape in enumerate(shapes)
         }
-        return tensors, {**attributes, "input_size": network["input_size"]}
-    if case["op"] == "params_to_canonical":
-        return {"params": tensor(layout.size)}, {**attributes, "input_size": network["input_size"]}
+        return tensors, attributes
     time, batch, time_major = network["max_time"], network["batch_size"], network["time_major"]
     lead = (time, batch) if time_major else (batch, time)
     count = network["num_layers"] * layout.num_dirs
@@ -143,6 +151,16 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
         tensors[f"output_c{suffix}"] = {**c}
     tensors["reserve_space"] = tensor(_reserve_space(case), dtype="uint8", fill="zeros")
     return tensors, attributes
+
+
+def _keras_shapes(layout: native.ParamLayout, bias_mode: str) -> tuple[list[Any], list[Any]]:
+    """Returns the shapes of the weights and of the biases that Keras's layers would hold."""
+    shapes = [shape for *_, shape in layout.pseudo_layer_tensors]
+    weights = [shape[::-1] for shape in shapes if len(shape) == 2]
+    biases = [shape for shape in shapes if len(shape) == 1]
+    if bias_mode == "double":
+        biases = [(2, *shape) for shape in biases[::2]]
+    return weights, biases
 
 
 def _reserve_space(case: dict[str, Any]) -> int:

@@ -1,0 +1,60 @@
+#include "kernels/keras_layout.h"
+
+#include "kernels/param_layout.h"
+
+namespace cudnn_rnn_tf {
+
+std::vector<int64_t> KerasTensor::Shape() const {
+  if (!is_bias) return {fan_in, gates * units};
+  if (sides == 1) return {gates * units};
+  return {sides, gates * units};
+}
+
+std::string KerasTensor::Name() const {
+  return "layer_" + std::to_string(layer) +
+         (dir == 0 ? "_forward_" : "_backward_") + kind;
+}
+
+KerasLayout::KerasLayout(const RnnSpec& spec) {
+  const ParamLayout layout(spec);
+  size_ = layout.size();
+  for (int64_t index = 0; index < spec.num_pseudo_layers(); ++index) {
+    const ParamLayout::PseudoLayer& offsets = layout.pseudo_layer(index);
+    KerasTensor gates;
+    gates.layer = index / spec.num_dirs();
+    gates.dir = index % spec.num_dirs();
+    gates.gates = spec.num_gates();
+    gates.units = spec.num_units;
+    // Keras has a GRU's update gate before its reset gate.
+    gates.swaps_gates = spec.is_gru();
+    const auto weight = [&](const char* kind, int64_t fan_in, int64_t offset) {
+      KerasTensor tensor = gates;
+      tensor.kind = kind;
+      tensor.fan_in = fan_in;
+      tensor.offset = offset;
+      return tensor;
+    };
+    if (spec.has_input_weights(gates.layer)) {
+      weights_.push_back(weight("kernel", spec.layer_input_size(gates.layer),
+                                offsets.input_weights));
+    }
+    weights_.push_back(weight("recurrent_kernel", spec.output_size(),
+                              offsets.recurrent_weights));
+    if (spec.num_proj > 0) {
+      KerasTensor projection =
+          weight("projection", spec.num_units, offsets.projection);
+      projection.gates = 1;
+      projection.units = spec.num_proj;
+      weights_.push_back(projection);
+    }
+    if (spec.bias_mode == BiasMode::kNone) continue;
+    KerasTensor bias = weight(
+        "bias", /*fan_in=*/1,
+        spec.has_input_bias() ? offsets.input_bias : offsets.recurrent_bias);
+    bias.is_bias = true;
+    bias.sides = spec.bias_mode == BiasMode::kDouble ? 2 : 1;
+    biases_.push_back(bias);
+  }
+}
+
+}  // namespace cudnn_rnn_tf
