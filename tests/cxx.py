@@ -24,7 +24,8 @@ CUDNN_BACKEND = [
             *("libraries", "ptx", "replay"),
         )
     ),
-    *("kernels/rnn_backend.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"),
+    *("kernels/rnn_backend.cc", "kernels/keras_layout.cc", "kernels/param_layout.cc"),
+    "kernels/rnn_spec.cc",
 ]
 
 
