@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/rnn_spec.h"
@@ -14,10 +16,10 @@
 
 namespace cudnn_rnn_tf {
 
-// What was made lately of tensors that hold a network's parameters. Each entry
-// holds the tensors that it was made of. While somebody else holds a tensor,
-// TensorFlow's variables do not write to its memory but take new memory. So a
-// call that gets the same memory again gets the same numbers. (Reference
+// What was made lately of tensors that hold a network's parameters. The tensors
+// that an entry was made of are held. While somebody else holds a tensor, an
+// update of a TensorFlow variable takes new memory rather than write to it. So
+// a call that gets the same memory again gets the same numbers. (Reference
 // variables of TensorFlow 1 do not keep to this; the ops' attribute
 // may_keep_params is false for them.)
 //
@@ -31,46 +33,71 @@ class KeptResults {
                              const RnnSpec& spec) {
     const std::lock_guard<std::mutex> lock(mutex_);
     DropUnused();
-    const auto found =
-        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& one) {
-          return Alike(one.spec, spec) &&
-                 std::equal(one.tensors.begin(), one.tensors.end(),
-                            tensors.begin(), tensors.end(), IsSame);
-        });
+    const auto found = EntryOf(tensors, spec);
     if (found == entries_.end()) return std::nullopt;
     entries_.splice(entries_.begin(), entries_, found);
     return found->result;
   }
 
-  // If two calls that come first at the same time both keep a result, the later
-  // entry is the one that is dropped first.
+  // Keeps a result, unless another call has kept one in the meantime.
   void Keep(const std::vector<tensorflow::Tensor>& tensors, const RnnSpec& spec,
             const Result& result) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    entries_.push_front({tensors, spec, result});
+    if (EntryOf(tensors, spec) != entries_.end()) return;
+    Entry entry = {{}, spec, result};
+    for (const tensorflow::Tensor& tensor : tensors) {
+      entry.tensors.push_back(Held(tensor, entry));
+    }
+    entries_.push_front(std::move(entry));
     if (entries_.size() > kMostEntries) entries_.pop_back();
   }
 
  private:
+  // Entries that are made of the same tensor share one reference to it.
+  // Otherwise they would take each other's references for somebody else's.
+  using HeldTensor = std::shared_ptr<const tensorflow::Tensor>;
   struct Entry {
-    std::vector<tensorflow::Tensor> tensors;
+    std::vector<HeldTensor> tensors;
     RnnSpec spec;
     Result result;
   };
   static constexpr size_t kMostEntries = 64;
 
+  typename std::list<Entry>::iterator EntryOf(
+      const std::vector<tensorflow::Tensor>& tensors, const RnnSpec& spec) {
+    return std::find_if(
+        entries_.begin(), entries_.end(), [&](const Entry& one) {
+          return Alike(one.spec, spec) &&
+                 std::equal(one.tensors.begin(), one.tensors.end(),
+                            tensors.begin(), tensors.end(), IsSame);
+        });
+  }
   // Drops the entries of which nobody else has a tensor any more: a variable
   // took new memory, or is gone.
   void DropUnused() {
     entries_.remove_if([](const Entry& entry) {
       return std::any_of(
           entry.tensors.begin(), entry.tensors.end(),
-          [](const auto& tensor) { return tensor.RefCountIsOne(); });
+          [](const HeldTensor& held) { return held->RefCountIsOne(); });
     });
   }
-  static bool IsSame(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
-    return a.SharesBufferWith(b) && a.data() == b.data() &&
-           a.dtype() == b.dtype();
+  // Returns the reference that an entry, or the unfinished one, has to this
+  // tensor; a new one if none has.
+  HeldTensor Held(const tensorflow::Tensor& tensor,
+                  const Entry& unfinished) const {
+    for (const HeldTensor& held : unfinished.tensors) {
+      if (IsSame(held, tensor)) return held;
+    }
+    for (const Entry& entry : entries_) {
+      for (const HeldTensor& held : entry.tensors) {
+        if (IsSame(held, tensor)) return held;
+      }
+    }
+    return std::make_shared<const tensorflow::Tensor>(tensor);
+  }
+  static bool IsSame(const HeldTensor& held, const tensorflow::Tensor& tensor) {
+    return held->SharesBufferWith(tensor) && held->data() == tensor.data() &&
+           held->dtype() == tensor.dtype();
   }
   // Tells whether networks have the same parameters.
   static bool Alike(const RnnSpec& a, const RnnSpec& b) {

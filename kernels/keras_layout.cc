@@ -20,22 +20,22 @@ KerasLayout::KerasLayout(const RnnSpec& spec) {
   size_ = layout.size();
   for (int64_t index = 0; index < spec.num_pseudo_layers(); ++index) {
     const ParamLayout::PseudoLayer& offsets = layout.pseudo_layer(index);
-    KerasTensor gates;
-    gates.layer = index / spec.num_dirs();
-    gates.dir = index % spec.num_dirs();
-    gates.gates = spec.num_gates();
-    gates.units = spec.num_units;
+    KerasTensor common;
+    common.layer = index / spec.num_dirs();
+    common.dir = index % spec.num_dirs();
+    common.gates = spec.num_gates();
+    common.units = spec.num_units;
     // Keras has a GRU's update gate before its reset gate.
-    gates.swaps_gates = spec.is_gru();
+    common.swaps_gates = spec.is_gru();
     const auto weight = [&](const char* kind, int64_t fan_in, int64_t offset) {
-      KerasTensor tensor = gates;
+      KerasTensor tensor = common;
       tensor.kind = kind;
       tensor.fan_in = fan_in;
       tensor.offset = offset;
       return tensor;
     };
-    if (spec.has_input_weights(gates.layer)) {
-      weights_.push_back(weight("kernel", spec.layer_input_size(gates.layer),
+    if (spec.has_input_weights(common.layer)) {
+      weights_.push_back(weight("kernel", spec.layer_input_size(common.layer),
                                 offsets.input_weights));
     }
     weights_.push_back(weight("recurrent_kernel", spec.output_size(),
