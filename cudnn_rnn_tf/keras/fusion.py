@@ -210,21 +210,20 @@ def _params(
             axis=0,
         )
 
-    of_cells = [
-        [tf.cast(weight, dtype) for weight in (input_kernel(cell), cell.recurrent_kernel, *bias)]
-        for cell, bias in ((cell, [cell.bias] if cell.use_bias else []) for cell in cells)
-    ]
+    def weights_of(cell: Any) -> list[tf.Tensor]:
+        weights = [input_kernel(cell), cell.recurrent_kernel]
+        if cell.use_bias:
+            weights.append(cell.bias)
+        return [tf.cast(weight, dtype) for weight in weights]
+
+    of_cells = [weights_of(cell) for cell in cells]
     if ops.has_substitute():
         # A portable SavedModel cannot have this package's ops.
         return join(config, [from_keras_weights(config.rnn_mode, *each) for each in of_cells])
     return ops.keras_to_params(
         config,
-        [
-            weight
-            for kernel, recurrent_kernel, *_ in of_cells
-            for weight in (kernel, recurrent_kernel)
-        ],
-        [bias for _, _, *biases in of_cells for bias in biases],
+        weights=[weight for each in of_cells for weight in each[:2]],
+        biases=[bias for each in of_cells for bias in each[2:]],
         may_keep_params=may_keep_params,
     )
 
