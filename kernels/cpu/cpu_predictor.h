@@ -16,8 +16,8 @@
 namespace cudnn_rnn_tf {
 
 // Runs inference with the CPU kernels, without TensorFlow. Weights are packed
-// once, and working memory is kept between calls; TensorFlow's ops do both in
-// every call. Any number of threads may call Forward at the same time.
+// once, and working memory is kept between calls. Any number of threads may
+// call Forward at the same time.
 class CpuPredictor {
  public:
   struct Options {
