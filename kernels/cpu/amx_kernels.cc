@@ -86,11 +86,11 @@ CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
 template <int vectors>
 void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
           const BfloatPair* panel, const float* const* init, float* const* c,
-          int64_t cols) {
+          int64_t col, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
-      __builtin_prefetch(c[r] + v * kWidth<float>, /*for writing*/ 1);
+      __builtin_prefetch(c[r] + col + v * kWidth<float>, /*for writing*/ 1);
     }
   }
   alignas(64) float sums[kRows * vectors * kWidth<float>];
@@ -99,8 +99,8 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
     const float* const row = sums + r * vectors * kWidth<float>;
     ForVectors<float>(cols, [&](auto memory, int64_t j) {
       Floats sum = Whole<float>::Load(row + j);
-      if (init != nullptr) sum += memory.Load(init[r] + j);
-      memory.Store(c[r] + j, sum);
+      if (init != nullptr) sum += memory.Load(init[r] + col + j);
+      memory.Store(c[r] + col + j, sum);
     });
   }
 }

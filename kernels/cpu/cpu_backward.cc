@@ -165,20 +165,21 @@ void CpuNetwork<T>::EndBackward(const CpuBackwardCall<T>& call,
   });
 }
 
-// The first part of a step, for a panel of the states. It takes the gradients
+// The first part of a step, for a slice of the states. It takes the gradients
 // of the step that was taken before (a later one in the direction's time) back
 // to the states, and adds the gradients of this step's outputs. It needs all
 // panels of the step that was taken before.
 template <typename T>
 void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
                                    int64_t group_index, int64_t step,
-                                   int64_t panel) const {
+                                   Range slice) const {
   const Group group = this->group(group_index);
   const Strand& strand = *group.strand;
   const auto& scratch = layer.scratch[group_index];
   T* const dh = scratch.dh;
-  const int64_t first = panel * RightMatrix<T>::PanelCols();
-  const int64_t n = std::min(RightMatrix<T>::PanelCols(), out_ - first);
+  const int64_t first = slice.first * RightMatrix<T>::PanelCols();
+  const int64_t n =
+      std::min(slice.last * RightMatrix<T>::PanelCols(), out_) - first;
   if (step > 0) {
     const int64_t t = group.TimeBack(step - 1);
     Product<T> product;
@@ -194,10 +195,10 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
       product.b = segment.weights;
       if (scratch.masks == nullptr) {
         if (is_there) product.init = product.c;
-        product.RunPanels(panel, panel + 1);
+        product.RunPanels(slice.first, slice.last);
       } else {
         product.c = {scratch.masked_dh, h_stride_};
-        product.RunPanels(panel, panel + 1);
+        product.RunPanels(slice.first, slice.last);
         const T* const masks = OfGate(scratch.masks, segment.first / units_);
         for (int64_t r = 0; r < product.rows; ++r) {
           const int64_t begin = r * h_stride_ + first;
@@ -262,12 +263,12 @@ void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
   }
 }
 
-// The second part of a step, for a panel of units: it computes the gradients of
-// preactivations from those of the outputs.
+// The second part of a step, for a slice of the units: it computes the
+// gradients of preactivations from those of the outputs.
 template <typename T>
 void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
                                   int64_t group_index, int64_t step,
-                                  int64_t panel) const {
+                                  Range slice) const {
   const SimdKernels<T>& simd = Kernels<T>();
   const Group group = this->group(group_index);
   const Strand& strand = *group.strand;
@@ -277,8 +278,9 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
   const auto& scratch = layer.scratch[group_index];
   const auto& kept = layer.kept[group.dir];
   const T clip = static_cast<T>(spec_.cell_clip);
-  const int64_t unit = panel * RightMatrix<T>::PanelCols();
-  const int64_t n = std::min(RightMatrix<T>::PanelCols(), units_ - unit);
+  const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
+  const int64_t n =
+      std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
   T* dy = scratch.dh;
   int64_t dy_stride = h_stride_;
   if (spec_.num_proj > 0) {
@@ -289,7 +291,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
     product.a = StepRows(layer.projected_backprop[group.dir], out_, strand, t);
     product.b = layer.projection[group.dir];
     product.c = {dy, units_};
-    product.RunPanels(panel, panel + 1);
+    product.RunPanels(slice.first, slice.last);
   }
   for (int64_t r = 0; r < active; ++r) {
     PrefetchKept(layer, group, step + 1, r, unit, n);
@@ -350,19 +352,22 @@ void CpuNetwork<T>::BackwardGroup(
   });
   // There is one more phase after the last step, which takes its gradients back
   // to the initial states.
-  schedule->Add(
-      group(group_index).strand->longest * phases_per_step + 1, division_.parts,
-      [=](int64_t phase, int64_t part) {
-        const int64_t step = phase / phases_per_step;
-        const bool is_first_phase = phase % phases_per_step == 0;
-        const Range panels = PartPanels(is_first_phase ? out_ : units_, part);
-        for (int64_t panel = panels.first; panel < panels.last; ++panel) {
-          if (is_first_phase) BackwardStates(*layer, group_index, step, panel);
-          if (!is_first_phase || phases_per_step == 1) {
-            BackwardUnits(*layer, group_index, step, panel);
-          }
-        }
-      });
+  schedule->Add(group(group_index).strand->longest * phases_per_step + 1,
+                division_.parts, [=](int64_t phase, int64_t part) {
+                  const int64_t step = phase / phases_per_step;
+                  const bool is_first_phase = phase % phases_per_step == 0;
+                  const Range panels =
+                      PartPanels(is_first_phase ? out_ : units_, part);
+                  for (int64_t i = 0; i < NumSlices(panels); ++i) {
+                    const Range slice = Slice(panels, i);
+                    if (is_first_phase) {
+                      BackwardStates(*layer, group_index, step, slice);
+                    }
+                    if (!is_first_phase || phases_per_step == 1) {
+                      BackwardUnits(*layer, group_index, step, slice);
+                    }
+                  }
+                });
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
     EndBackward(call, *layer, group_index);
   });

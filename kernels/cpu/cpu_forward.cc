@@ -360,10 +360,12 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   // all of them, those that one step read last are still there when the next
   // step begins.
   const bool from_the_end = step % 2 == 1;
-  for (int64_t i = 0; i < panels.last - panels.first; ++i) {
-    const int64_t panel = from_the_end ? panels.last - 1 - i : panels.first + i;
-    const int64_t unit = panel * RightMatrix<T>::PanelCols();
-    const int64_t n = std::min(RightMatrix<T>::PanelCols(), units_ - unit);
+  const int64_t slices = NumSlices(panels);
+  for (int64_t i = 0; i < slices; ++i) {
+    const Range slice = Slice(panels, from_the_end ? slices - 1 - i : i);
+    const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
+    const int64_t n =
+        std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
     Product<T> product;
     product.rows = active;
     product.a = {h, h_stride_};
@@ -381,7 +383,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
         product.c = gates.From(0, gate * units_);
         product.init = product.c;
       }
-      product.RunPanels(panel, panel + 1);
+      product.RunPanels(slice.first, slice.last);
     }
     for (int64_t r = 0; r < active; ++r) {
       PrefetchPlaces(layer, group, step + 1, r, unit, n);

@@ -190,6 +190,20 @@ class CpuNetwork {
     int64_t first, last;
   };
   Range PartPanels(int64_t cols, int64_t part) const;
+  // Slices of panels, which a step computes one after the other. They have so
+  // many columns that calls take little time, and so few that what one part of
+  // a step has written is still in a near cache when the next part reads it.
+  static int64_t PanelsOfSlice() {
+    constexpr int64_t kSliceCols = 128;
+    return std::max<int64_t>(1, kSliceCols / RightMatrix<T>::PanelCols());
+  }
+  static int64_t NumSlices(Range panels) {
+    return CeilDiv(panels.last - panels.first, PanelsOfSlice());
+  }
+  static Range Slice(Range panels, int64_t index) {
+    const int64_t first = panels.first + index * PanelsOfSlice();
+    return {first, std::min(first + PanelsOfSlice(), panels.last)};
+  }
   // Returns the rows of a matrix that belong to a strand's sequences at time t.
   template <typename U>
   static Rows<U> StepRows(U* matrix, int64_t stride, const Strand& strand,
@@ -276,11 +290,11 @@ class CpuNetwork {
   void BeginBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
                      int64_t group_index) const;
   void BackwardStates(const BackwardLayer& layer, int64_t group_index,
-                      int64_t step, int64_t panel) const;
+                      int64_t step, Range slice) const;
   void PrefetchKept(const BackwardLayer& layer, const Group& group,
                     int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
-                     int64_t step, int64_t panel) const;
+                     int64_t step, Range slice) const;
   void EndBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
                    int64_t group_index) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,

@@ -27,7 +27,6 @@ constexpr int64_t kCopiedRows = 96;
 constexpr int64_t kPackedDepth = 768;
 constexpr int64_t kMaxPanelCols = 64;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
-constexpr int64_t kMaxTileRows = 16;
 // This many rows of a block of A stay in the L2 cache beside a panel. As
 // bfloat16 numbers, they take 192 KiB of the stack.
 constexpr int64_t kCachedRows = 192;
@@ -278,50 +277,64 @@ void RightMatrix<T>::PackTransposed(Stored<T> b_transposed,
 template <typename T>
 template <typename ARow>
 void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
-                          int64_t block, int64_t panel, const ARow& a_row,
+                          int64_t block, int64_t first_panel,
+                          int64_t last_panel, const ARow& a_row,
                           int64_t a_stride) const {
   using Factor = std::remove_cv_t<std::remove_pointer_t<decltype(a_row(0))>>;
   const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t col = panel * RightMatrix<T>::PanelCols();
-  const int64_t cols = std::min(RightMatrix<T>::PanelCols(), b.cols_ - col);
-  const int64_t vectors = CeilDiv(cols, simd.vector_cols);
-  const void* const panel_data = b.Panel(start, panel);
+  const int64_t panel_cols = RightMatrix<T>::PanelCols();
+  const int64_t num_rows = last_row - first_row;
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
-  for (int64_t row = first_row; row < last_row;) {
-    const int64_t height = b.TileRows() == kTileRows
-                               ? TileHeight(last_row - row)
-                               : std::min(b.TileRows(), last_row - row);
-    const Factor* a_rows[kMaxTileRows];
-    const T* init_rows[kMaxTileRows];
-    T* c_rows[kMaxTileRows];
-    for (int64_t r = 0; r < height; ++r) {
-      a_rows[r] = a_row(row + r);
-      c_rows[r] = c[row + r] + col;
-      if (before.data != nullptr) init_rows[r] = before[row + r] + col;
+  const Factor* a_rows[kCachedRows];
+  const T* init_rows[kCachedRows];
+  T* c_rows[kCachedRows];
+  for (int64_t r = 0; r < num_rows; ++r) {
+    a_rows[r] = a_row(first_row + r);
+    c_rows[r] = c[first_row + r];
+    if (before.data != nullptr) init_rows[r] = before[first_row + r];
+  }
+  const int64_t whole_panels = b.cols_ / panel_cols;
+  for (int64_t panel = first_panel, span; panel < last_panel; panel += span) {
+    span = std::max<int64_t>(
+        1, simd.few_rows_vectors / (num_rows * simd.panel_vectors));
+    while (span > 1 && panel + span > std::min(last_panel, whole_panels)) {
+      span /= 2;
     }
-    const T* const* const inits = before.data == nullptr ? nullptr : init_rows;
-    if constexpr (!std::is_same_v<Factor, T>) {
-      const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
-      const int64_t depth = PaddedDepth(block) / 2;
-      if (Simd().multiplies_matrices()) {
-        // With one row, the stride of 0 has that row read 16 times.
-        const int64_t row_stride = height > 1 ? a_rows[1] - a_rows[0] : 0;
-        Simd().matrices.tile[vectors](height, depth, a_rows[0], row_stride,
-                                      pairs, inits, c_rows, cols);
+    const int64_t col = panel * panel_cols;
+    const int64_t cols = std::min(span * panel_cols, b.cols_ - col);
+    const int64_t vectors = CeilDiv(cols, simd.vector_cols);
+    const void* const panel_data = b.Panel(start, panel);
+    for (int64_t row = 0; row < num_rows;) {
+      const int64_t height = b.TileRows() == kTileRows
+                                 ? TileHeight(num_rows - row)
+                                 : std::min(b.TileRows(), num_rows - row);
+      const Factor* const* const a = a_rows + row;
+      const T* const* const inits =
+          before.data == nullptr ? nullptr : init_rows + row;
+      T* const* const sums = c_rows + row;
+      if constexpr (!std::is_same_v<Factor, T>) {
+        const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
+        const int64_t depth = PaddedDepth(block) / 2;
+        if (Simd().multiplies_matrices()) {
+          // With one row, the stride of 0 has that row read 16 times.
+          const int64_t row_stride = height > 1 ? a[1] - a[0] : 0;
+          Simd().matrices.tile[vectors](height, depth, a[0], row_stride, pairs,
+                                        inits, sums, col, cols);
+        } else {
+          simd.bfloat16_pair_tile[height][vectors](depth, a, a_stride, pairs,
+                                                   inits, sums, col, cols);
+        }
+      } else if (b.bfloat16_) {
+        const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
+        simd.bfloat16_tile[height][vectors](block, a, a_stride, pairs, inits,
+                                            sums, col, cols);
       } else {
-        simd.bfloat16_pair_tile[height][vectors](depth, a_rows, a_stride, pairs,
-                                                 inits, c_rows, cols);
+        const auto* const numbers = static_cast<const T*>(panel_data);
+        simd.tile[height][vectors](block, a, a_stride, numbers, inits, sums,
+                                   col, cols);
       }
-    } else if (b.bfloat16_) {
-      const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
-      simd.bfloat16_tile[height][vectors](block, a_rows, a_stride, pairs, inits,
-                                          c_rows, cols);
-    } else {
-      const auto* const numbers = static_cast<const T*>(panel_data);
-      simd.tile[height][vectors](block, a_rows, a_stride, numbers, inits,
-                                 c_rows, cols);
+      row += height;
     }
-    row += height;
   }
 }
 
@@ -359,9 +372,8 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
       continue;
     }
     const auto run_tiles = [&](const auto& a_row) {
-      for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-        RunTiles(first_row, last_row, start, block, panel, a_row, 1);
-      }
+      RunTiles(first_row, last_row, start, block, first_panel, last_panel,
+               a_row, 1);
     };
     if (!b.bfloat16_ || !Simd().multiplies_bfloat16()) {
       run_tiles([&](int64_t row) { return a[row] + start; });
@@ -480,27 +492,25 @@ void TransposedProducts<T>::Run(const Left& left,
           std::max<int64_t>(0, task.first_panel - panels_before);
       const int64_t last = std::min(panels, task.last_panel - panels_before);
       panels_before += panels;
-      for (int64_t panel = first; panel < last; ++panel) {
-        const auto run = [&](const auto& a_row, int64_t a_stride) {
-          product.RunTiles(task.first_row, task.last_row, start, block, panel,
-                           a_row, a_stride);
-        };
-        if constexpr (kHasPairs) {
-          if (bfloat16) {
-            run(
-                [&](int64_t row) -> const BfloatPair* {
-                  return pairs + (row - task.first_row) * kMaxPairs;
-                },
-                1);
-            continue;
-          }
+      const auto run = [&](const auto& a_row, int64_t a_stride) {
+        product.RunTiles(task.first_row, task.last_row, start, block, first,
+                         last, a_row, a_stride);
+      };
+      if constexpr (kHasPairs) {
+        if (bfloat16) {
+          run(
+              [&](int64_t row) -> const BfloatPair* {
+                return pairs + (row - task.first_row) * kMaxPairs;
+              },
+              1);
+          continue;
         }
-        run(
-            [&](int64_t row) -> const T* {
-              return copied + row - task.first_row;
-            },
-            kCopiedRows);
       }
+      run(
+          [&](int64_t row) -> const T* {
+            return copied + row - task.first_row;
+          },
+          kCopiedRows);
     }
   }
 }

@@ -173,13 +173,13 @@ struct Product {
   // B is not packed.
   void RunDots(int64_t first_row, int64_t last_row, int64_t start,
                int64_t block, int64_t panel) const;
-  // Computes all tiles of these rows and a panel, for one block of the depth.
+  // Computes all tiles of these rows and panels, for one block of the depth.
   // a_row(row) returns where the block's part of a row of A begins, whose
   // elements, of type T or BfloatPair, are a_stride apart.
   template <typename ARow>
   void RunTiles(int64_t first_row, int64_t last_row, int64_t start,
-                int64_t block, int64_t panel, const ARow& a_row,
-                int64_t a_stride) const;
+                int64_t block, int64_t first_panel, int64_t last_panel,
+                const ARow& a_row, int64_t a_stride) const;
 
   template <typename U>
   friend class TransposedProducts;

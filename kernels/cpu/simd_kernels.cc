@@ -14,6 +14,11 @@ namespace {
 // its rows. 6 rows by 4 vectors take 29 of AVX-512's 32 registers, and 6 rows
 // by 2 vectors take 15 of the 16 that AVX2 and SSE have.
 constexpr int kPanelVectors = CRNN_SIMD_BYTES == 64 ? 4 : 2;
+// A sum takes a new product every four cycles, in which a core computes eight
+// vectors of products. A tile of one or two rows therefore spans panels of two
+// vectors until it has eight sums. Panels of four vectors gain nothing from
+// this, since reading them takes as long.
+constexpr int kFewRowsVectors = kPanelVectors == 2 ? 8 : 4;
 
 template <typename T>
 inline Vector<T> LoadFactors(const T* from) {
@@ -59,42 +64,47 @@ inline Floats AddProduct(Floats sum, Factor<BfloatPair, BfloatPair> x,
 
 template <typename T, typename A, typename Panel, int rows, int vectors>
 void Tile(int64_t depth, const A* const* a, int64_t a_stride,
-          const Panel* panel, const T* const* init, T* const* c, int64_t cols) {
+          const Panel* panel, const T* const* init, T* const* c, int64_t col,
+          int64_t cols) {
   Vector<T> sum[rows][vectors] = {};
   const A* row[rows];
   // A panel is larger than the L1 cache. If there is much to multiply, fetching
   // its rows ahead costs nothing; with few rows of A, it would take the place
   // of other loads.
   constexpr bool kPrefetchesPanel = CRNN_SIMD_BYTES == 64 && rows >= 4;
+  constexpr int64_t kNumbers = std::is_same<A, Panel>::value ? 1 : 2;
+  constexpr int kRowVectors = vectors < kPanelVectors ? vectors : kPanelVectors;
+  constexpr int64_t kPanelRow = kRowVectors * kWidth<T>;
+  const int64_t panel_size = (depth + kNumbers - 1) / kNumbers * kPanelRow;
   // Prefetches the places that the sums go to while the sums are computed.
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
     row[r] = a[r];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
-      __builtin_prefetch(c[r] + v * kWidth<T>, /*for writing*/ 1);
+      __builtin_prefetch(c[r] + col + v * kWidth<T>, /*for writing*/ 1);
     }
   }
   const auto add_row = [&](const auto& factor) __attribute__((always_inline)) {
     decltype(LoadFactors(panel)) b[vectors];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
-      b[v] = LoadFactors(panel + v * kWidth<T>);
+      b[v] = LoadFactors(panel + v / kRowVectors * panel_size +
+                         v % kRowVectors * kWidth<T>);
       if constexpr (kPrefetchesPanel) {
         __builtin_prefetch(panel + (v + 8 * vectors) * kWidth<T>);
       }
     }
-    panel += vectors * kWidth<T>;
+    panel += kPanelRow;
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       const auto x = factor(r);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
         sum[r][v] = AddProduct(sum[r][v], x, b[v]);
       }
     }
   };
-  constexpr int64_t kNumbers = std::is_same<A, Panel>::value ? 1 : 2;
   int64_t offset = 0;
   for (int64_t k = 0; k + kNumbers <= depth; k += kNumbers) {
     add_row([&](int r) { return Factor<Panel, A>(row[r] + offset, a_stride); });
@@ -107,16 +117,16 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
-      const int64_t col = v * kWidth<T>;
-      const Rest<T> rest = {cols - col};
+      const int64_t first = col + v * kWidth<T>;
+      const Rest<T> rest = {cols - v * kWidth<T>};
       if (rest.count >= kWidth<T>) {
-        if (init != nullptr) sum[r][v] += Whole<T>::Load(init[r] + col);
-        Whole<T>::Store(c[r] + col, sum[r][v]);
+        if (init != nullptr) sum[r][v] += Whole<T>::Load(init[r] + first);
+        Whole<T>::Store(c[r] + first, sum[r][v]);
       } else if (rest.count > 0) {
-        if (init != nullptr) sum[r][v] += rest.Load(init[r] + col);
-        rest.Store(c[r] + col, sum[r][v]);
+        if (init != nullptr) sum[r][v] += rest.Load(init[r] + first);
+        rest.Store(c[r] + first, sum[r][v]);
       }
     }
   }
@@ -473,6 +483,12 @@ void SetTiles(typename SimdKernels<T>::template Tiles<A, Panel>& tiles) {
     tiles[rows][3] = Tile<T, A, Panel, rows, 3>;
     tiles[rows][4] = Tile<T, A, Panel, rows, 4>;
   }
+  if constexpr (2 * kPanelVectors * rows <= kFewRowsVectors) {
+    tiles[rows][2 * kPanelVectors] = Tile<T, A, Panel, rows, 2 * kPanelVectors>;
+  }
+  if constexpr (4 * kPanelVectors * rows <= kFewRowsVectors) {
+    tiles[rows][4 * kPanelVectors] = Tile<T, A, Panel, rows, 4 * kPanelVectors>;
+  }
 }
 
 template <typename T, typename A, typename Panel>
@@ -498,6 +514,7 @@ SimdKernels<T> MakeKernels() {
   }
   kernels.vector_cols = kWidth<T>;
   kernels.panel_vectors = kPanelVectors;
+  kernels.few_rows_vectors = kFewRowsVectors;
   kernels.dots = Dots<T>;
   kernels.transpose = Transpose<T>;
   kernels.add_column_sums = AddColumnSums<T>;

@@ -18,18 +18,21 @@ struct BfloatPair {
 template <typename T>
 struct SimdKernels {
   static constexpr int kTileRows = 6;
-  static constexpr int kMaxVectors = 4;
+  static constexpr int kMaxVectors = 8;
 
-  // Computes one tile of a product. For each of its rows r, c[r][0:cols] =
-  // init[r][0:cols] + the sum over k of a[r][k * a_stride] * panel[k]. A row of
-  // the panel has as many whole vectors as cols needs, and holds zeros beyond
-  // cols. init may be c, or null for zeros.
+  // Computes one tile of a product. For each of its rows r, c[r][col:col+cols]
+  // = init[r][col:col+cols] + the sum over k of a[r][k * a_stride] * panel[k].
+  // A row of the panel has as many whole vectors as cols needs, and holds zeros
+  // beyond cols. init may be c, or null for zeros.
   template <typename A, typename Panel>
   using TileKernel = void (*)(int64_t depth, const A* const* a,
                               int64_t a_stride, const Panel* panel,
-                              const T* const* init, T* const* c, int64_t cols);
-  // Indexed by the tile's number of rows and the panel's number of vectors;
-  // both begin at 1.
+                              const T* const* init, T* const* c, int64_t col,
+                              int64_t cols);
+  // Indexed by the tile's number of rows and of vectors; both begin at 1. A
+  // tile with more vectors than a panel spans two or four whole panels, each of
+  // which begins where the one before ends. There are such tiles with up to
+  // few_rows_vectors vectors in all their rows together.
   template <typename A, typename Panel>
   using Tiles = TileKernel<A, Panel>[kTileRows + 1][kMaxVectors + 1];
   Tiles<T, T> tile;
@@ -43,6 +46,7 @@ struct SimdKernels {
   Tiles<BfloatPair, BfloatPair> bfloat16_pair_tile;
   int64_t vector_cols;
   int64_t panel_vectors;
+  int64_t few_rows_vectors;
 
   // For j in [0, cols), with cols <= vector_cols: c[j] = init[j] + the sum over
   // k of a[k] * b[j * b_stride + k]. init may be c, or null for zeros.
@@ -117,7 +121,7 @@ struct SimdMatrices {
   // bfloat16_rows rows. They are indexed by the panel's number of vectors.
   using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
                         int64_t a_stride, const BfloatPair* panel,
-                        const float* const* init, float* const* c,
+                        const float* const* init, float* const* c, int64_t col,
                         int64_t cols);
   Tile tile[SimdKernels<float>::kMaxVectors + 1];
 };
