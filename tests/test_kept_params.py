@@ -14,6 +14,8 @@ import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import contrib, ops
 from cudnn_rnn_tf import keras as drop_ins
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
 INPUTS = normal(3, 5, 4)
 
 
@@ -29,6 +31,12 @@ def expected(layer: Any, inputs: np.ndarray = INPUTS) -> np.ndarray:
         is_training=False,
     )
     return outputs.numpy()
+
+
+def on_cpu_in_thread(call: Any, inputs: np.ndarray) -> Any:
+    """Calls on the CPU, since a thread does not inherit the device of the one that starts it."""
+    with tf.device("CPU:0"):
+        return call(inputs)
 
 
 def assert_is_right(found: Any, layer: Any) -> None:
@@ -117,7 +125,7 @@ def test_threads_see_old_or_new_weights():
 
     def work():
         while not ended.is_set():
-            outputs = call(INPUTS).numpy()
+            outputs = on_cpu_in_thread(call, INPUTS).numpy()
             if not any(np.array_equal(outputs, one) for one in allowed):
                 wrong.append(outputs)
 
@@ -196,7 +204,7 @@ def resident_bytes() -> int:
 
 def call_in_threads(layer: Any, inputs: np.ndarray) -> None:
     """Calls the layer in threads, so that several of them are the first that have its weights."""
-    threads = [threading.Thread(target=layer, args=(inputs,)) for _ in range(4)]
+    threads = [threading.Thread(target=on_cpu_in_thread, args=(layer, inputs)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

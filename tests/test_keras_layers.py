@@ -16,8 +16,9 @@ from cudnn_rnn_tf.config import RnnConfig
 CLASSES = ("LSTM", "GRU", "SimpleRNN")
 # The largest errors, as parts of the largest magnitude in a tensor, as in test_against_keras.py.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
+HAS_GPU = bool(tf.config.get_visible_devices("GPU"))
 FUSES_RECURRENT_DROPOUT = pytest.mark.skipif(
-    bool(tf.config.get_visible_devices("GPU")), reason="test_gpu_recurrent_dropout.py tests GPUs"
+    HAS_GPU, reason="test_gpu_recurrent_dropout.py tests GPUs"
 )
 
 
@@ -71,6 +72,14 @@ def draw_options(random: np.random.Generator, class_name: str) -> dict[str, Any]
     if not (options["unroll"] and options["go_backwards"]):
         options["zero_output_for_mask"] = toss()
     return options
+
+
+def without_cudnn(layer: Any) -> None:
+    """Keeps one of Keras's layers from calling cuDNN on a GPU.
+
+    By cuDNN, Keras refuses masks with holes and returns gradients of padding that were not written.
+    """
+    layer.use_cudnn = False
 
 
 def run(layer: Any, inputs: Any, in_graph: bool, **arguments: Any) -> dict[str, np.ndarray]:
@@ -130,8 +139,7 @@ def test_random_layers_are_keras_layers(seed, fused_calls):
     options = draw_options(random, class_name)
     inputs, states = draw_inputs(random, options, 2 if class_name == "LSTM" else 1)
     stock = getattr(keras.layers, class_name)(**options)
-    # On a GPU, Keras would call cuDNN, which refuses masks with holes.
-    stock.use_cudnn = False
+    without_cudnn(stock)
     layer = getattr(drop_ins, class_name)(**options)
     for each in (stock, layer):
         each.build(inputs.shape)
@@ -160,6 +168,8 @@ def test_random_bidirectional_layers_are_keras_layers(seed, fused_calls):
         # In Keras, a copied SimpleRNN forgets its seed, so the global seed is set.
         keras.utils.set_random_seed(seed)
         inner = getattr(module, class_name)(**options)
+        if module is keras.layers:
+            without_cudnn(inner)
         layer = module.Bidirectional(inner, merge_mode=merge_mode, dtype=options["dtype"])
         layer.build(inputs.shape)
         layers.append(layer)
@@ -404,6 +414,7 @@ def test_half_types(class_name, policy, fused_calls):
     np.testing.assert_allclose(tf.cast(outputs, "float32"), exact(inputs), atol=tolerance)
 
 
+@pytest.mark.skipif(HAS_GPU, reason="on a GPU, Keras calls cuDNN, which refuses integers")
 def test_inputs_of_another_type_than_the_layer_run_as_keras_runs_them(fused_calls):
     integers = tf.constant([[[1, 2], [3, 4], [5, 6]]])
     stock, layer = keras.layers.GRU(3), drop_ins.GRU(3)
@@ -436,6 +447,8 @@ def test_training_a_stateful_masked_model(class_name, bidirectional):
             layer = getattr(module, class_name)(
                 4, return_sequences=True, stateful=True, dropout=0.2, seed=5, **options
             )
+            if module is keras.layers:
+                without_cudnn(layer)
             return module.Bidirectional(layer) if bidirectional else layer
 
         model = keras.Sequential(
