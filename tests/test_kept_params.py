@@ -236,8 +236,9 @@ def test_weights_that_nobody_has_any_more_are_dropped(layer, call):
             variable.assign_add(tf.fill(variable.shape, 1e-3))
         call(layer, inputs)
         sizes.append(resident_bytes())
-    # Each of the later changes makes at least 5 MB of weights and as much of their packed form.
-    assert sizes[-1] - sizes[3] < 100e6
+    # Each of the 56 later changes makes at least 5 MB of weights and as much of their packed form.
+    # The allocator's own memory grows as well, mostly by that of threads: by up to 120 MB so far.
+    assert sizes[-1] - sizes[3] < 200e6
 
 
 def kept_flags(function: Any) -> set[bool]:
