@@ -293,13 +293,13 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
     c_rows[r] = c[first_row + r];
     if (before.data != nullptr) init_rows[r] = before[first_row + r];
   }
-  const int64_t whole_panels = b.cols_ / panel_cols;
+  // A tile of few rows spans several panels, if these are whole.
+  const int64_t most_panels = std::max<int64_t>(
+      1, simd.few_rows_vectors / (num_rows * simd.panel_vectors));
+  const int64_t whole_panels = std::min(last_panel, b.cols_ / panel_cols);
   for (int64_t panel = first_panel, span; panel < last_panel; panel += span) {
-    span = std::max<int64_t>(
-        1, simd.few_rows_vectors / (num_rows * simd.panel_vectors));
-    while (span > 1 && panel + span > std::min(last_panel, whole_panels)) {
-      span /= 2;
-    }
+    span = most_panels;
+    while (span > 1 && panel + span > whole_panels) span /= 2;
     const int64_t col = panel * panel_cols;
     const int64_t cols = std::min(span * panel_cols, b.cols_ - col);
     const int64_t vectors = CeilDiv(cols, simd.vector_cols);
