@@ -30,6 +30,7 @@ constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // This many rows of a block of A stay in the L2 cache beside a panel. As
 // bfloat16 numbers, they take 192 KiB of the stack.
 constexpr int64_t kCachedRows = 192;
+static_assert(kCachedRows >= kTaskRows && kCachedRows >= kCopiedRows, "");
 
 // The time that a task takes to bring one number of its rows into a near cache,
 // in multiplications. It is longer if the rows are copied.
@@ -283,6 +284,7 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
   using Factor = std::remove_cv_t<std::remove_pointer_t<decltype(a_row(0))>>;
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
+  const int64_t tile_rows = b.TileRows();
   const int64_t num_rows = last_row - first_row;
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
   const Factor* a_rows[kCachedRows];
@@ -305,9 +307,9 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
     const int64_t vectors = CeilDiv(cols, simd.vector_cols);
     const void* const panel_data = b.Panel(start, panel);
     for (int64_t row = 0; row < num_rows;) {
-      const int64_t height = b.TileRows() == kTileRows
+      const int64_t height = tile_rows == kTileRows
                                  ? TileHeight(num_rows - row)
-                                 : std::min(b.TileRows(), num_rows - row);
+                                 : std::min(tile_rows, num_rows - row);
       const Factor* const* const a = a_rows + row;
       const T* const* const inits =
           before.data == nullptr ? nullptr : init_rows + row;
@@ -492,6 +494,7 @@ void TransposedProducts<T>::Run(const Left& left,
           std::max<int64_t>(0, task.first_panel - panels_before);
       const int64_t last = std::min(panels, task.last_panel - panels_before);
       panels_before += panels;
+      if (first >= last) continue;
       const auto run = [&](const auto& a_row, int64_t a_stride) {
         product.RunTiles(task.first_row, task.last_row, start, block, first,
                          last, a_row, a_stride);

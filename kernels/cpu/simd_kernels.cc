@@ -19,6 +19,7 @@ constexpr int kPanelVectors = CRNN_SIMD_BYTES == 64 ? 4 : 2;
 // vectors until it has eight sums. Panels of four vectors gain nothing from
 // this, since reading them takes as long.
 constexpr int kFewRowsVectors = kPanelVectors == 2 ? 8 : 4;
+static_assert(kFewRowsVectors <= SimdKernels<float>::kMaxVectors, "");
 
 template <typename T>
 inline Vector<T> LoadFactors(const T* from) {
@@ -86,11 +87,27 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
     }
   }
   const auto add_row = [&](const auto& factor) __attribute__((always_inline)) {
+    const auto vector = [&](int v) {
+      return LoadFactors(panel + v / kRowVectors * panel_size +
+                         v % kRowVectors * kWidth<T>);
+    };
+    if constexpr (vectors > kPanelVectors) {
+      // An array of so many vectors would take registers from the sums.
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) {
+        const auto b = vector(v);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) {
+          sum[r][v] = AddProduct(sum[r][v], factor(r), b);
+        }
+      }
+      panel += kPanelRow;
+      return;
+    }
     decltype(LoadFactors(panel)) b[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
-      b[v] = LoadFactors(panel + v / kRowVectors * panel_size +
-                         v % kRowVectors * kWidth<T>);
+      b[v] = vector(v);
       if constexpr (kPrefetchesPanel) {
         __builtin_prefetch(panel + (v + 8 * vectors) * kWidth<T>);
       }
