@@ -1,5 +1,6 @@
 """Weights that the op on a CPU keeps from call to call are those that the variable has now."""
 
+import ctypes
 import pathlib
 import threading
 from typing import Any
@@ -198,7 +199,8 @@ def test_changes_of_each_weight_of_keras_are_seen(name, is_traced):
 
 
 def resident_bytes() -> int:
-    """The memory that this process has now."""
+    """The memory that this process has now, without what the allocator keeps of freed blocks."""
+    ctypes.CDLL(None).malloc_trim(0)
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
@@ -236,9 +238,9 @@ def test_weights_that_nobody_has_any_more_are_dropped(layer, call):
             variable.assign_add(tf.fill(variable.shape, 1e-3))
         call(layer, inputs)
         sizes.append(resident_bytes())
-    # Each of the 56 later changes makes at least 5 MB of weights and as much of their packed form.
-    # The allocator's own memory grows as well, mostly by that of threads: by up to 120 MB so far.
-    assert sizes[-1] - sizes[3] < 200e6
+    # Each of the later changes makes at least 5 MB of weights and as much of their packed form. The
+    # need of threads varies by some tens of MB, so the least of the last sizes counts.
+    assert min(sizes[-10:]) - sizes[3] < 100e6
 
 
 def kept_flags(function: Any) -> set[bool]:

@@ -77,7 +77,7 @@ def draw_options(random: np.random.Generator, class_name: str) -> dict[str, Any]
 def without_cudnn(layer: Any) -> None:
     """Keeps one of Keras's layers from calling cuDNN on a GPU.
 
-    By cuDNN, Keras refuses masks with holes and returns gradients of padding that were not written.
+    With cuDNN, Keras refuses masks with holes, and gradients of padding can be arbitrary numbers.
     """
     layer.use_cudnn = False
 
