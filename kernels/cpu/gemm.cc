@@ -177,8 +177,9 @@ int64_t RightMatrix<T>::BlockDepth() const {
 
 template <typename T>
 int64_t RightMatrix<T>::TileRows() const {
-  return bfloat16_ && Simd().multiplies_matrices() ? Simd().bfloat16_rows
-                                                   : kTileRows;
+  if (!bfloat16_) return kTileRows;
+  return Simd().multiplies_matrices() ? Simd().bfloat16_rows
+                                      : Kernels<T>().bfloat16_tile_rows;
 }
 
 template <typename T>

@@ -35,8 +35,9 @@ const SimdTable* Choose() {
   int count = 0;
 #ifdef CRNN_SIMD_X86
   __builtin_cpu_init();
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") &&
+                        __builtin_cpu_supports("f16c") &&
+                        __builtin_cpu_supports("fma");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
                           __builtin_cpu_supports("avx512dq");
   // The compiler's flag for BF16 implies BW.

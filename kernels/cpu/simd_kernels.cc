@@ -532,6 +532,10 @@ SimdKernels<T> MakeKernels() {
   kernels.vector_cols = kWidth<T>;
   kernels.panel_vectors = kPanelVectors;
   kernels.few_rows_vectors = kFewRowsVectors;
+  // With 16 registers, a higher tile whose panel has pairs would move sums to
+  // the stack and back.
+  kernels.bfloat16_tile_rows =
+      kPanelVectors == 2 ? 4 : SimdKernels<T>::kTileRows;
   kernels.dots = Dots<T>;
   kernels.transpose = Transpose<T>;
   kernels.add_column_sums = AddColumnSums<T>;

@@ -47,6 +47,8 @@ struct SimdKernels {
   int64_t vector_cols;
   int64_t panel_vectors;
   int64_t few_rows_vectors;
+  // The most rows of a bfloat16_tile or bfloat16_pair_tile.
+  int64_t bfloat16_tile_rows;
 
   // For j in [0, cols), with cols <= vector_cols: c[j] = init[j] + the sum over
   // k of a[k] * b[j * b_stride + k]. init may be c, or null for zeros.

@@ -4,7 +4,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_SIMD_MATH_H_
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
 #endif
 
@@ -139,8 +139,8 @@ inline Doubles Tanh(Doubles x) {
   return x;
 }
 
-// The half types are converted by arithmetic on bits or, with AVX-512, by its
-// instructions for float16. Neither depends on whether the thread treats
+// The half types are converted by arithmetic on bits or, with AVX2 and AVX-512,
+// by instructions for float16. Neither depends on whether the thread treats
 // denormal floats as zeros.
 
 #ifdef __AVX512F__
@@ -149,6 +149,13 @@ inline Floats FromFloat16(Halves half) {
 }
 inline Halves ToFloat16(Floats x) {
   return (Halves)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+}
+#elif defined(__F16C__)
+inline Floats FromFloat16(Halves half) {
+  return (Floats)_mm256_cvtph_ps((__m128i)half);
+}
+inline Halves ToFloat16(Floats x) {
+  return (Halves)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
 }
 #else
 // Converts the magnitude and adds the sign at the end. Once a float16's
