@@ -3,16 +3,16 @@
     python -m benchmarks.cpu_threads [--threads=1,2,4,8,16] [--quick] [--shapes=REGEX]
                                      [--nohalf_types]
 
-It leaves cpu_threads/NAME.json (every round's median; the name says the processor's cores and the
-numbers of threads), cpu_threads.md and cpu_threads.svg in --output. The page has a part for each
-processor, of all files there. `--render` only writes the page. The other flags are those of
-benchmarks.cpu.
+Each network runs with all numbers of threads before the next network begins, so a run that is cut
+off has what it finished. The run leaves cpu_threads/NAME.json (every round's median; the name says
+the number of cores), cpu_threads.md and cpu_threads.svg in --output. The page has a part for each
+file there. `--render` only writes the page. The other flags are those of benchmarks.cpu.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -54,8 +54,7 @@ LEGEND = """\
   each row.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
   column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices; it
-  is not a limit. The times that are divided may come from different runs; the end of the page says
-  which run had which numbers of threads.
+  is not a limit.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
   NumPy arrays. In the tables of inference by a layer in a `tf.function`, networks whose call takes
   less than a millisecond with one thread are left out, because TensorFlow's own work then takes
@@ -78,51 +77,38 @@ def run(file: pathlib.Path) -> None:
         "not installed": missing,
         "runs": runs,
     }
-    for threads in counts:
-        with contextlib.ExitStack() as stack:
-            workers = {
-                library: stack.enter_context(Worker(library, threads))
-                for library in (FUSED, PREDICTOR, *in_half_types, *peers)
+    with contextlib.ExitStack() as stack:
+        workers = {
+            (threads, library): stack.enter_context(Worker(library, threads))
+            for threads in counts
+            for library in (FUSED, PREDICTOR, *in_half_types, *peers)
+        }
+        for worker in workers.values():
+            worker.send("versions")
+        for worker in workers.values():
+            environment.update(worker.receive())
+        for network, threads in itertools.product(networks, counts):
+            of_count = {
+                library: one for (count, library), one in workers.items() if count == threads
             }
-            for worker in workers.values():
-                environment.update(worker.ask("versions"))
-            for network in networks:
-                seconds = cpu_timing.time_network(
-                    network, workers, rounds, cpu_timing.block_seconds(_QUICK.value)
-                )["seconds"]
-                name = dataclasses.asdict(network)
-                runs.append({"threads": threads, "network": name, "seconds": seconds})
-                file.write_text(json.dumps(report, indent=1) + "\n")
-                print(threads, network, flush=True)
+            seconds = cpu_timing.time_network(
+                network, of_count, rounds, cpu_timing.block_seconds(_QUICK.value)
+            )["seconds"]
+            name = dataclasses.asdict(network)
+            runs.append({"threads": threads, "network": name, "seconds": seconds})
+            file.write_text(json.dumps(report, indent=1) + "\n")
+            print(threads, network, flush=True)
 
 
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns a report for each processor, the one with the most cores first.
-
-    A run that was cut off counts without the number of threads that it was at.
-    """
-    reports: dict[tuple[str, str], dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.json")):
-        one = json.loads(path.read_text())
-        networks = collections.Counter(run["threads"] for run in one["runs"])
-        finished = [
-            run for run in one["runs"] if networks[run["threads"]] == max(networks.values())
-        ]
-        environment = one["environment"]
-        key = (environment["processor"], environment["cores"])
-        heading = {"peers": one["peers"], "instructions": environment["instruction set"]}
-        report = reports.setdefault(key, {**heading, "runs": [], "files": {}})
-        report["runs"] += finished
-        threads = ", ".join(map(str, sorted({run["threads"] for run in finished})))
-        cut_off = "" if len(finished) == len(one["runs"]) else " (then this run was cut off)"
-        report["files"][path.name] = (
-            f"threads {threads}{cut_off}, {described(environment)}; {one['rounds']} rounds"
-        )
-    most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
-    return [
-        {"title": f"{processor}, {cores} cores", **reports[processor, cores]}
-        for processor, cores in most_cores_first
-    ]
+    """Returns the report of each run, that with the most cores first."""
+    reports = []
+    for path in folder.glob("*.json"):
+        report = json.loads(path.read_text())
+        environment = report["environment"]
+        name = f"{environment['processor']}, {environment['cores']} cores"
+        reports.append({**report, "title": name, "file": path.name})
+    return sorted(reports, key=lambda report: -int(report["environment"]["cores"]))
 
 
 class Times:
@@ -139,7 +125,7 @@ class Times:
                     key = (network, what, library, one["threads"])
                     self._medians[key] = statistics.median(seconds)
         self.libraries = {library for _, _, library, _ in self._medians}
-        # Networks can be compared only if they ran with every number of threads.
+        # A run that was cut off has a last network without some of the numbers of threads.
         networks = dict.fromkeys(network for network, *_ in self._medians)
         self.networks = [
             network
@@ -224,9 +210,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     for report in reports:
         text += _part(report)
     files = ". ".join(
-        f"[{name}](cpu_threads/{name}): {run}"
+        f"[{report['file']}](cpu_threads/{report['file']}): {described(report['environment'])}; "
+        f"{report['rounds']} rounds"
         for report in reports
-        for name, run in report["files"].items()
     )
     text.append(f"Written by `python -m benchmarks.cpu_threads`. {files}.")
     return "\n\n".join(text) + "\n"
@@ -237,7 +223,8 @@ def _part(report: dict[str, Any]) -> list[str]:
     peers = ", ".join(times.peers)
     text = [
         f"## {report['title']}",
-        f"The other libraries: {peers}. This package's instruction set: {report['instructions']}.",
+        f"The other libraries: {peers}. This package's instruction set: "
+        f"{report['environment']['instruction set']}.",
     ]
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
     names = {FUSED: "this package's layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
@@ -329,7 +316,7 @@ def main(_: list[str]) -> None:
     folder = directory / "cpu_threads"
     if not _RENDER.value:
         folder.mkdir(parents=True, exist_ok=True)
-        run(folder / f"{os.cpu_count()}_cores_{'_'.join(_THREADS.value)}_threads.json")
+        run(folder / f"{len(os.sched_getaffinity(0))}_cores.json")
     reports = load(folder)
     (directory / "cpu_threads.md").write_text(page(reports))
     _plot(reports, directory / "cpu_threads.svg")
