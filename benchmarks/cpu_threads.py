@@ -3,10 +3,11 @@
     python -m benchmarks.cpu_threads [--threads=1,2,4,8,16] [--quick] [--shapes=REGEX]
                                      [--nohalf_types]
 
-Each network runs with all numbers of threads before the next network begins, so a run that is cut
-off has what it finished. The run leaves cpu_threads/NAME.json (every round's median; the name says
-the number of cores), cpu_threads.md and cpu_threads.svg in --output. The page has a part for each
-file there. `--render` only writes the page. The other flags are those of benchmarks.cpu.
+Each network runs with all numbers of threads before the next network begins, so what is compared
+was measured within minutes. The run leaves cpu_threads/NAME.json (every round's median; the name
+says the cores and the numbers of threads), cpu_threads.md and cpu_threads.svg in --output. The page
+has a part for each processor, of all files there. `--render` only writes the page. The other flags
+are those of benchmarks.cpu.
 """
 
 import contextlib
@@ -54,7 +55,8 @@ LEGEND = """\
   each row.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
   column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices; it
-  is not a limit.
+  is not a limit. The times that are divided may come from different runs; the end of the page says
+  which run had which numbers of threads.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
   NumPy arrays. In the tables of inference by a layer in a `tf.function`, networks whose call takes
   less than a millisecond with one thread are left out, because TensorFlow's own work then takes
@@ -101,14 +103,24 @@ def run(file: pathlib.Path) -> None:
 
 
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the report of each run, that with the most cores first."""
-    reports = []
-    for path in folder.glob("*.json"):
-        report = json.loads(path.read_text())
-        environment = report["environment"]
-        name = f"{environment['processor']}, {environment['cores']} cores"
-        reports.append({**report, "title": name, "file": path.name})
-    return sorted(reports, key=lambda report: -int(report["environment"]["cores"]))
+    """Returns a report for each processor, the one with the most cores first."""
+    reports: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        one = json.loads(path.read_text())
+        environment = one["environment"]
+        key = (environment["processor"], environment["cores"])
+        heading = {"peers": one["peers"], "instructions": environment["instruction set"]}
+        report = reports.setdefault(key, {**heading, "runs": [], "files": {}})
+        report["runs"] += one["runs"]
+        threads = ", ".join(map(str, sorted({run["threads"] for run in one["runs"]})))
+        report["files"][path.name] = (
+            f"threads {threads}, {described(environment)}; {one['rounds']} rounds"
+        )
+    most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
+    return [
+        {"title": f"{processor}, {cores} cores", **reports[processor, cores]}
+        for processor, cores in most_cores_first
+    ]
 
 
 class Times:
@@ -125,7 +137,8 @@ class Times:
                     key = (network, what, library, one["threads"])
                     self._medians[key] = statistics.median(seconds)
         self.libraries = {library for _, _, library, _ in self._medians}
-        # A run that was cut off has a last network without some of the numbers of threads.
+        # Networks can be compared only if they ran with every number of threads. The last one of a
+        # run that was cut off did not.
         networks = dict.fromkeys(network for network, *_ in self._medians)
         self.networks = [
             network
@@ -210,9 +223,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     for report in reports:
         text += _part(report)
     files = ". ".join(
-        f"[{report['file']}](cpu_threads/{report['file']}): {described(report['environment'])}; "
-        f"{report['rounds']} rounds"
+        f"[{name}](cpu_threads/{name}): {run}"
         for report in reports
+        for name, run in report["files"].items()
     )
     text.append(f"Written by `python -m benchmarks.cpu_threads`. {files}.")
     return "\n\n".join(text) + "\n"
@@ -223,8 +236,7 @@ def _part(report: dict[str, Any]) -> list[str]:
     peers = ", ".join(times.peers)
     text = [
         f"## {report['title']}",
-        f"The other libraries: {peers}. This package's instruction set: "
-        f"{report['environment']['instruction set']}.",
+        f"The other libraries: {peers}. This package's instruction set: {report['instructions']}.",
     ]
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
     names = {FUSED: "this package's layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
@@ -316,7 +328,9 @@ def main(_: list[str]) -> None:
     folder = directory / "cpu_threads"
     if not _RENDER.value:
         folder.mkdir(parents=True, exist_ok=True)
-        run(folder / f"{len(os.sched_getaffinity(0))}_cores.json")
+        run(
+            folder / f"{len(os.sched_getaffinity(0))}_cores_{'_'.join(_THREADS.value)}_threads.json"
+        )
     reports = load(folder)
     (directory / "cpu_threads.md").write_text(page(reports))
     _plot(reports, directory / "cpu_threads.svg")
