@@ -94,7 +94,7 @@ def test_instruction_set_agrees_with_reference(isa):
     measured = accuracy(isa)
     assert measured["isa"] == isa
     assert measured["failures"] == []
-    assert measured["num_comparisons"] == 4 * (NUM_CASES + 6)
+    assert measured["num_comparisons"] == 4 * (NUM_CASES + 8)
 
 
 @ALL_SETS
@@ -160,6 +160,9 @@ def print_digest(threads: int) -> dict[str, Any]:
         (3, 30, RnnConfig("lstm", 1, 300, 50, num_proj=150, recurrent_dropout=0.3)),
         # So few rows are multiplied by weights that are not packed.
         (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both)),
+        # With one step, the number of threads decides whether weights are packed beforehand.
+        (24, 1, RnnConfig("lstm", 2, 330, 530, num_proj=150, **both)),
+        (4, 1, RnnConfig("gru", 1, 600, 530)),
     ]
     digests = []
     for index, (batch_size, max_time, config) in enumerate(runs):
@@ -203,6 +206,9 @@ def large_cases() -> list[Any]:
         # So few rows are multiplied by weights that are not packed.
         (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both), (4, 0, 1)),
         (12, 1, RnnConfig("gru", 1, 1030, 7), None),
+        # With so few steps, each product packs the weights for itself.
+        (20, 2, RnnConfig("lstm", 2, 150, 530, num_proj=70, **both), (2, 1, 0, 2) * 5),
+        (7, 2, RnnConfig("gru", 1, 270, 130), None),
     ]
     return [
         random_configs.Case(

@@ -323,8 +323,8 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
       Arena arena(memory);
       std::vector<CpuForwardWeights<Compute>> layers;
       for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-        layers.push_back(network.PackForward(layer, stored, /*in_place=*/false,
-                                             &arena, &now));
+        layers.push_back(network.PackForward(
+            layer, stored, WeightsForm::kPacked, &arena, &now));
       }
       *bytes = arena.used();
       return layers;

@@ -109,13 +109,12 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
 }
 
 template <typename T>
-void CpuNetwork<T>::PackWeights(Stored<T> params, Arena* arena,
-                                BackwardLayer* layer,
-                                Schedule* schedule) const {
+void CpuNetwork<T>::PackBackward(Stored<T> params, Arena* arena,
+                                 BackwardLayer* layer,
+                                 Schedule* schedule) const {
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
-    const RightMatrix<T> packed(depth, cols, StepsMultiplyBfloat16(), arena);
-    if (!arena->only_counts()) packed.Pack(params.From(offset), schedule);
-    return packed;
+    return PackMatrix(depth, cols, StepsMultiplyBfloat16(),
+                      {params.From(offset)}, form(), arena, schedule);
   };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
@@ -392,9 +391,10 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     // The scope gives the memory back, so the next product packs in the same
     // place.
     const Arena::Scope scope(arena);
-    product.b = RightMatrix<T>(gates_, fan_in, MultipliesBfloat16(), arena);
+    product.b = PackMatrix(gates_, fan_in, MultipliesBfloat16(),
+                           {params.From(offsets.input_weights)}, form(), arena,
+                           schedule);
     if (arena->only_counts()) return;
-    product.b.Pack(params.From(offsets.input_weights), schedule);
     product.AddTo(schedule);
     return;
   }
@@ -507,7 +507,7 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
       // back to the products that come after the steps.
       const Arena::Scope steps_scope(arena);
       schedule->AddTogether(
-          [&] { PackWeights(call.params, arena, layer.get(), schedule); });
+          [&] { PackBackward(call.params, arena, layer.get(), schedule); });
     }
     if (!arena->only_counts()) {
       AddGroups(

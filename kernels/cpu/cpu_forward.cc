@@ -100,21 +100,14 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
 
 template <typename T>
 CpuForwardWeights<T> CpuNetwork<T>::PackForward(int64_t layer, Stored<T> params,
-                                                bool in_place, Arena* arena,
+                                                WeightsForm form, Arena* arena,
                                                 Schedule* schedule) const {
   CpuForwardWeights<T> weights;
   const auto pack = [&](int64_t depth, int64_t cols, bool bfloat16,
                         int64_t offset) {
-    if (in_place) {
-      return arena->only_counts()
-                 ? RightMatrix<T>()
-                 : RightMatrix<T>(depth, cols, params.From(offset).InPlace());
-    }
-    const RightMatrix<T> matrix(depth, cols, bfloat16, arena);
-    if (!arena->only_counts()) {
-      matrix.PackTransposed(params.From(offset), schedule);
-    }
-    return matrix;
+    return PackMatrix(depth, cols, bfloat16,
+                      {params.From(offset), /*transposed=*/true}, form, arena,
+                      schedule);
   };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
@@ -486,6 +479,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
           : nullptr;
   const bool in_place =
       call.params.in_place() && problem_.max_time * batch_ <= kRowsInPlace;
+  const WeightsForm form = in_place ? WeightsForm::kInPlace : this->form();
   Rows<const T> input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // All layers use the same working memory, one after the other.
@@ -495,8 +489,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
       layer->weights = call.packed[index];
     } else {
       schedule->AddTogether([&] {
-        layer->weights =
-            PackForward(index, call.params, in_place, arena, schedule);
+        layer->weights = PackForward(index, call.params, form, arena, schedule);
       });
     }
     if (index == 0 && !call.input.in_place()) {
@@ -536,10 +529,10 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
   }
 }
 
-#define CRNN_INSTANTIATE(T)                                 \
-  template CpuForwardWeights<T> CpuNetwork<T>::PackForward( \
-      int64_t, Stored<T>, bool, Arena*, Schedule*) const;   \
-  template void CpuNetwork<T>::Forward(                     \
+#define CRNN_INSTANTIATE(T)                                      \
+  template CpuForwardWeights<T> CpuNetwork<T>::PackForward(      \
+      int64_t, Stored<T>, WeightsForm, Arena*, Schedule*) const; \
+  template void CpuNetwork<T>::Forward(                          \
       const CpuForwardCall<T>&, const CpuReserve<T>&, Arena*, Schedule*) const
 CRNN_INSTANTIATE(float);
 CRNN_INSTANTIATE(double);

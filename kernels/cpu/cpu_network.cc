@@ -67,6 +67,27 @@ typename CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t cols,
 }
 
 template <typename T>
+RightMatrix<T> CpuNetwork<T>::PackMatrix(int64_t depth, int64_t cols,
+                                         bool bfloat16,
+                                         typename RightMatrix<T>::Source source,
+                                         WeightsForm form, Arena* arena,
+                                         Schedule* schedule) const {
+  switch (form) {
+    case WeightsForm::kInPlace:
+      return RightMatrix<T>::InPlace(depth, cols, source.numbers);
+    case WeightsForm::kUnpacked:
+      // Panels that leave no near cache need not be small, so they are bfloat16
+      // only if the processor multiplies such numbers.
+      return RightMatrix<T>(depth, cols, MultipliesBfloat16(), source);
+    case WeightsForm::kPacked:
+      break;
+  }
+  const RightMatrix<T> matrix(depth, cols, bfloat16, arena);
+  if (!arena->only_counts()) matrix.Pack(source, schedule);
+  return matrix;
+}
+
+template <typename T>
 void CpuNetwork<T>::DropOut(int64_t layer, const T* from, T* to,
                             Schedule* schedule) const {
   const DropoutMask mask = {
@@ -106,6 +127,9 @@ template struct CpuReserve<double>;
                                      const uint64_t*, int64_t);             \
   template CpuNetwork<T>::Range CpuNetwork<T>::PartPanels(int64_t, int64_t) \
       const;                                                                \
+  template RightMatrix<T> CpuNetwork<T>::PackMatrix(                        \
+      int64_t, int64_t, bool, typename RightMatrix<T>::Source, WeightsForm, \
+      Arena*, Schedule*) const;                                             \
   template void CpuNetwork<T>::DropOut(int64_t, const T*, T*, Schedule*)    \
       const;                                                                \
   template void CpuNetwork<T>::DrawMasks(int64_t, const Group&, T*) const

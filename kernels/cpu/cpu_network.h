@@ -108,6 +108,10 @@ struct CpuBackwardCall {
   T* params_backprop;
 };
 
+// How products read weights: in panels that are packed once for all products,
+// in panels that each product packs for itself, or where the caller has them.
+enum class WeightsForm { kPacked, kUnpacked, kInPlace };
+
 template <typename T>
 class CpuNetwork {
  public:
@@ -119,10 +123,9 @@ class CpuNetwork {
   // Takes memory for a layer's weights from the arena and adds the work that
   // packs them to the schedule; the weights serve calls of any shape once it
   // has run. The arena's buffer must outlive them. If the arena only counts,
-  // nothing is added. With `in_place`, the weights are read where they are, and
-  // only the biases are packed.
+  // nothing is added. Forms other than kPacked need no memory but for biases.
   CpuForwardWeights<T> PackForward(int64_t layer, Stored<T> params,
-                                   bool in_place, Arena* arena,
+                                   WeightsForm form, Arena* arena,
                                    Schedule* schedule) const;
   // Both add a pass to the schedule and take its workspace from the arena. The
   // network, the call and what they refer to must live until the schedule has
@@ -244,6 +247,18 @@ class CpuNetwork {
     return MultipliesBfloat16() && spec_.has_input_weights(0) &&
            spec_.input_size % 2 == 0;
   }
+  // Returns the form of weights that are not multiplied in place. Packing
+  // weights for all products does not pay if there are only two.
+  WeightsForm form() const {
+    const int64_t products =
+        problem_.max_time * static_cast<int64_t>(strands_.size());
+    return products <= 2 ? WeightsForm::kUnpacked : WeightsForm::kPacked;
+  }
+  // Returns weights in this form, and adds the work of packing to the schedule.
+  RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
+                            typename RightMatrix<T>::Source source,
+                            WeightsForm form, Arena* arena,
+                            Schedule* schedule) const;
   // Returns whether the weights of the steps are packed as bfloat16. With few
   // sequences, a step reads each panel only once and takes as long as reading
   // the weights, so fewer bytes pay on any processor.
@@ -282,8 +297,8 @@ class CpuNetwork {
   struct BackwardLayer;
   void LayOut(int64_t index, const CpuReserve<T>& reserve, Arena* arena,
               BackwardLayer* layer) const;
-  void PackWeights(Stored<T> params, Arena* arena, BackwardLayer* layer,
-                   Schedule* schedule) const;
+  void PackBackward(Stored<T> params, Arena* arena, BackwardLayer* layer,
+                    Schedule* schedule) const;
   void BackwardGroup(const CpuBackwardCall<T>& call,
                      const std::shared_ptr<const BackwardLayer>& layer,
                      int64_t group_index, Schedule* schedule) const;

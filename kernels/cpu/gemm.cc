@@ -25,7 +25,9 @@ constexpr int64_t kCopiedRows = 96;
 // The factors of transposed products are packed in parts of this depth, which
 // stay in the L3 cache.
 constexpr int64_t kPackedDepth = 768;
-constexpr int64_t kMaxPanelCols = 64;
+// The most columns that panels have, and that tiles of few rows span.
+template <typename T>
+constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // This many rows of a block of A stay in the L2 cache beside a panel. As
 // bfloat16 numbers, they take 192 KiB of the stack.
@@ -87,7 +89,7 @@ Grid Divide(int64_t tiles, int64_t tile_rows, int64_t panels,
 // the depth.
 void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
                    BfloatPair* to) {
-  constexpr int64_t kMaxRow = std::max(kMaxPanelCols, kCopiedRows);
+  constexpr int64_t kMaxRow = std::max(kMaxPanelCols<float>, kCopiedRows);
   static constexpr float kZeros[kMaxRow] = {};
   for (int64_t i = 0; i < PaddedDepth(depth); i += 2) {
     const float* const even = i < depth ? from + i * stride : kZeros;
@@ -154,7 +156,7 @@ template <typename T>
 RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
                             Arena* arena)
     : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
-  const int64_t size = StoredDepth(depth) * PaddedCols();
+  const int64_t size = (bfloat16 ? PaddedDepth(depth) : depth) * PaddedCols();
   data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
                    : arena->Take<T>(size);
 }
@@ -187,41 +189,24 @@ int64_t RightMatrix<T>::panels() const {
   return CeilDiv(cols_, PanelCols());
 }
 
-template <typename T>
-const void* RightMatrix<T>::Panel(int64_t start, int64_t panel) const {
-  const int64_t block = StoredDepth(std::min(BlockDepth(), depth_ - start));
-  const int64_t offset = start * PaddedCols() + panel * block * PanelCols();
-  return bfloat16_ ? static_cast<const void*>(
-                         static_cast<const uint16_t*>(data_) + offset)
-                   : static_cast<const T*>(data_) + offset;
-}
-
-template <typename T>
-int64_t RightMatrix<T>::NumTasks() const {
-  return CeilDiv(depth_, BlockDepth()) * panels();
-}
-
 // fill(start, block, col, cols, to, width) must write the part of B with rows
 // [start, start + block) and columns [col, col + cols) to `to`, which is
 // [block, width]. If cols < width, `to` holds zeros already.
 template <typename T>
 template <typename Fill>
-void RightMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
-  const int64_t start = task / panels() * BlockDepth();
-  const int64_t block = std::min(BlockDepth(), depth_ - start);
-  const int64_t panel = task % panels();
+void RightMatrix<T>::PackPanel(int64_t start, int64_t panel, const Fill& fill,
+                               void* to) const {
+  const int64_t block = Block(start);
   const int64_t col = panel * PanelCols();
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
   const int64_t cols = std::min(width, cols_ - col);
-  void* const panel_data = const_cast<void*>(Panel(start, panel));
-  alignas(64) T staged[kMaxBlockDepth * kMaxPanelCols];
-  T* const to = bfloat16_ ? staged : static_cast<T*>(panel_data);
-  if (cols < width) std::fill_n(to, block * width, T(0));
-  fill(start, block, col, cols, to, width);
+  alignas(64) T staged[kMaxBlockDepth * kMaxPanelCols<T>];
+  T* const numbers = bfloat16_ ? staged : static_cast<T*>(to);
+  if (cols < width) std::fill_n(numbers, block * width, T(0));
+  fill(start, block, col, cols, numbers, width);
   if constexpr (std::is_same_v<T, float>) {
     if (bfloat16_) {
-      RoundRowPairs(staged, block, width, width,
-                    static_cast<BfloatPair*>(panel_data));
+      RoundRowPairs(staged, block, width, width, static_cast<BfloatPair*>(to));
     }
   }
 }
@@ -229,9 +214,13 @@ void RightMatrix<T>::PackPanel(int64_t task, const Fill& fill) const {
 template <typename T>
 template <typename Fill>
 void RightMatrix<T>::PackPanels(const Fill& fill, Schedule* schedule) const {
-  schedule->Add(1, NumTasks(), [matrix = *this, fill](int64_t, int64_t task) {
-    matrix.PackPanel(task, fill);
-  });
+  const int64_t blocks = CeilDiv(depth_, BlockDepth());
+  schedule->Add(
+      1, blocks * panels(), [matrix = *this, fill](int64_t, int64_t task) {
+        const int64_t panel = task % matrix.panels();
+        const int64_t start = task / matrix.panels() * matrix.BlockDepth();
+        matrix.PackPanel(start, panel, fill, matrix.Panel(start, panel));
+      });
 }
 
 template <typename T>
@@ -244,47 +233,79 @@ void RightMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
 }
 
 template <typename T>
-void RightMatrix<T>::Pack(Stored<T> b, Schedule* schedule) const {
-  if (b.in_place()) return Pack(Rows<const T>{b.InPlace(), cols_}, schedule);
-  const auto fill = [b, stride = cols_](int64_t start, int64_t block,
-                                        int64_t col, int64_t cols, T* to,
-                                        int64_t width) {
-    for (int64_t i = 0; i < block; ++i) {
-      b.From((start + i) * stride + col).Copy(cols, to + i * width);
-    }
-  };
-  PackPanels(fill, schedule);
+void RightMatrix<T>::Pack(Source source, Schedule* schedule) const {
+  PackPanels(FillFrom(source), schedule);
 }
 
 template <typename T>
-void RightMatrix<T>::PackTransposed(Stored<T> b_transposed,
-                                    Schedule* schedule) const {
-  const auto fill = [b_transposed, stride = depth_](
-                        int64_t start, int64_t block, int64_t col, int64_t cols,
-                        T* to, int64_t width) {
-    const Stored<T> from = b_transposed.From(col * stride + start);
+auto RightMatrix<T>::FillFrom(Source source) const {
+  return [=, depth = depth_, all_cols = cols_](int64_t start, int64_t block,
+                                               int64_t col, int64_t cols, T* to,
+                                               int64_t width) {
+    if (!source.transposed) {
+      const Stored<T> from = source.numbers.From(start * all_cols + col);
+      if (from.in_place()) {
+        return CopyRows<T>({from.InPlace(), all_cols}, block, cols, to, width);
+      }
+      for (int64_t i = 0; i < block; ++i) {
+        from.From(i * all_cols).Copy(cols, to + i * width);
+      }
+      return;
+    }
+    const Stored<T> from = source.numbers.From(col * depth + start);
     const auto transpose = Kernels<T>().transpose;
     if (from.in_place()) {
-      return transpose(cols, block, from.InPlace(), stride, to, width);
+      return transpose(cols, block, from.InPlace(), depth, to, width);
     }
-    alignas(64) T converted[kMaxPanelCols * kMaxBlockDepth];
+    alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
     for (int64_t c = 0; c < cols; ++c) {
-      from.From(c * stride).Copy(block, converted + c * kMaxBlockDepth);
+      from.From(c * depth).Copy(block, converted + c * kMaxBlockDepth);
     }
     transpose(cols, block, converted, kMaxBlockDepth, to, width);
   };
-  PackPanels(fill, schedule);
+}
+
+template <typename T>
+template <typename Run>
+void RightMatrix<T>::ForPanels(int64_t start, int64_t first_panel,
+                               int64_t last_panel, const Run& run) const {
+  if (data_ == nullptr) {
+    return ForPanelsOfSource(start, first_panel, last_panel, run);
+  }
+  run(first_panel, last_panel, Panel(start, first_panel));
+}
+
+// It is not inlined, since it takes much of the stack.
+template <typename T>
+template <typename Run>
+[[gnu::noinline]] void RightMatrix<T>::ForPanelsOfSource(int64_t start,
+                                                         int64_t first_panel,
+                                                         int64_t last_panel,
+                                                         const Run& run) const {
+  const auto fill = FillFrom(source_);
+  alignas(64) char packed[kMaxBlockDepth * kMaxPanelCols<T> * sizeof(T)];
+  // As many panels as a tile of few rows spans.
+  const int64_t span = kMaxPanelCols<T> / PanelCols();
+  for (int64_t first = first_panel; first < last_panel; first += span) {
+    const int64_t last = std::min(first + span, last_panel);
+    for (int64_t panel = first; panel < last; ++panel) {
+      PackPanel(start, panel, fill,
+                packed + (panel - first) * PanelBytes(start));
+    }
+    run(first, last, packed);
+  }
 }
 
 template <typename T>
 template <typename ARow>
 void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
                           int64_t block, int64_t first_panel,
-                          int64_t last_panel, const ARow& a_row,
-                          int64_t a_stride) const {
+                          int64_t last_panel, const void* panels,
+                          const ARow& a_row, int64_t a_stride) const {
   using Factor = std::remove_cv_t<std::remove_pointer_t<decltype(a_row(0))>>;
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
+  const int64_t panel_bytes = b.PanelBytes(start);
   const int64_t tile_rows = b.TileRows();
   const int64_t num_rows = last_row - first_row;
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
@@ -306,7 +327,8 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
     const int64_t col = panel * panel_cols;
     const int64_t cols = std::min(span * panel_cols, b.cols_ - col);
     const int64_t vectors = CeilDiv(cols, simd.vector_cols);
-    const void* const panel_data = b.Panel(start, panel);
+    const void* const panel_data =
+        static_cast<const char*>(panels) + (panel - first_panel) * panel_bytes;
     for (int64_t row = 0; row < num_rows;) {
       const int64_t height = tile_rows == kTileRows
                                  ? TileHeight(num_rows - row)
@@ -350,7 +372,8 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
   const int64_t last = std::min(first + RightMatrix<T>::PanelCols(), b.cols_);
   for (int64_t col = first; col < last; col += simd.vector_cols) {
     const int64_t cols = std::min(simd.vector_cols, last - col);
-    const T* const columns = b.in_place_ + col * b.depth_ + start;
+    const T* const columns =
+        b.source_.numbers.From(col * b.depth_ + start).InPlace();
     for (int64_t row = first_row; row < last_row; ++row) {
       simd.dots(block, a[row] + start, columns, b.depth_, cols,
                 before.data == nullptr ? nullptr : before[row] + col,
@@ -368,15 +391,18 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
   const int64_t block_depth = b.BlockDepth();
   for (int64_t start = 0; start < b.depth_; start += block_depth) {
     const int64_t block = std::min(block_depth, b.depth_ - start);
-    if (b.in_place_ != nullptr) {
+    if (b.in_place_) {
       for (int64_t panel = first_panel; panel < last_panel; ++panel) {
         RunDots(first_row, last_row, start, block, panel);
       }
       continue;
     }
     const auto run_tiles = [&](const auto& a_row) {
-      RunTiles(first_row, last_row, start, block, first_panel, last_panel,
-               a_row, 1);
+      b.ForPanels(start, first_panel, last_panel,
+                  [&](int64_t first, int64_t last, const void* panels) {
+                    RunTiles(first_row, last_row, start, block, first, last,
+                             panels, a_row, 1);
+                  });
     };
     if (!b.bfloat16_ || !Simd().multiplies_bfloat16()) {
       run_tiles([&](int64_t row) { return a[row] + start; });
@@ -498,7 +524,7 @@ void TransposedProducts<T>::Run(const Left& left,
       if (first >= last) continue;
       const auto run = [&](const auto& a_row, int64_t a_stride) {
         product.RunTiles(task.first_row, task.last_row, start, block, first,
-                         last, a_row, a_stride);
+                         last, product.b.Panel(start, first), a_row, a_stride);
       };
       if constexpr (kHasPairs) {
         if (bfloat16) {

@@ -82,61 +82,99 @@ struct Stored {
   }
 };
 
-// The right-hand side B [depth, cols] of a product, usually copied into the
-// order in which the inner loops read it. B is then divided into blocks along
-// its depth, a block into panels of columns, and a panel is stored row by row.
-// The last panel has only as many whole vectors of columns as it needs.
+// The right-hand side B [depth, cols] of a product. Products read it in the
+// order of their inner loops: B is divided into blocks along its depth, a block
+// into panels of columns, and a panel is stored row by row. The last panel has
+// only as many whole vectors of columns as it needs.
 template <typename T>
 class RightMatrix {
  public:
+  // B in memory that the caller owns, stored as [depth, cols] or, if it is
+  // transposed, as [cols, depth].
+  struct Source {
+    Stored<T> numbers;
+    bool transposed = false;
+  };
+
   RightMatrix() = default;
-  // Takes memory from the arena. With `bfloat16`, elements are rounded to
-  // bfloat16. If the processor multiplies such numbers, products round their
-  // other factor to bfloat16 as well.
+  // Takes memory for the panels from the arena. With `bfloat16`, elements are
+  // rounded to bfloat16. If the processor multiplies such numbers, products
+  // round their other factor to bfloat16 as well.
   RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
-  // Has products read B where it is stored, as [cols, depth]. Each row of a
-  // product takes longer then, but nothing is packed.
-  RightMatrix(int64_t depth, int64_t cols, const T* b_transposed)
-      : depth_(depth), cols_(cols), in_place_(b_transposed) {}
+  // Has each product pack the panels that it reads, a few at a time. This is
+  // faster if only one or two products read them, and the results are the same.
+  RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Source source)
+      : depth_(depth), cols_(cols), bfloat16_(bfloat16), source_(source) {}
+  // Has products read B where it is stored, as [cols, depth] numbers of type T.
+  // Each row of a product takes longer then, but nothing is packed.
+  static RightMatrix InPlace(int64_t depth, int64_t cols,
+                             Stored<T> b_transposed) {
+    RightMatrix matrix(depth, cols, /*bfloat16=*/false, {b_transposed, true});
+    matrix.in_place_ = true;
+    return matrix;
+  }
 
   int64_t depth() const { return depth_; }
   int64_t panels() const;
 
-  // Add the work that fills B to the schedule: from rows, from numbers stored
-  // as [depth, cols], or from numbers stored as [cols, depth]. The source must
-  // live until the schedule has run.
+  // Add the work that fills the panels to the schedule. The source must live
+  // until the schedule has run.
   void Pack(Rows<const T> b, Schedule* schedule) const;
-  void Pack(Stored<T> b, Schedule* schedule) const;
-  void PackTransposed(Stored<T> b_transposed, Schedule* schedule) const;
+  void Pack(Source source, Schedule* schedule) const;
 
   // Returns the number of columns of a panel; the last panel may have fewer.
   static int64_t PanelCols();
 
  private:
-  // Returns where the panel's part of the block that begins at row `start` is
-  // stored.
-  const void* Panel(int64_t start, int64_t panel) const;
+  // Returns a function that copies a part of B; see PackPanel.
+  auto FillFrom(Source source) const;
+  // Writes a panel's part of the block that begins at row `start` to `to`.
   template <typename Fill>
-  void PackPanel(int64_t task, const Fill& fill) const;
+  void PackPanel(int64_t start, int64_t panel, const Fill& fill,
+                 void* to) const;
   template <typename Fill>
   void PackPanels(const Fill& fill, Schedule* schedule) const;
-  int64_t NumTasks() const;
+  // Calls run(first, last, data) for panels [first_panel, last_panel) of the
+  // block that begins at row `start`, all at once or a few at a time. `data` is
+  // where panels [first, last) are stored.
+  template <typename Run>
+  void ForPanels(int64_t start, int64_t first_panel, int64_t last_panel,
+                 const Run& run) const;
+  template <typename Run>
+  void ForPanelsOfSource(int64_t start, int64_t first_panel, int64_t last_panel,
+                         const Run& run) const;
+  // Returns where a panel's part of the block that begins at row `start` is
+  // stored, if panels are packed.
+  void* Panel(int64_t start, int64_t panel) const {
+    return static_cast<char*>(data_) + start * PaddedCols() * element_bytes() +
+           panel * PanelBytes(start);
+  }
+  // Returns the bytes of a panel's part of such a block.
+  int64_t PanelBytes(int64_t start) const {
+    const int64_t block = Block(start);
+    return (bfloat16_ ? PaddedDepth(block) : block) * PanelCols() *
+           element_bytes();
+  }
+  int64_t element_bytes() const {
+    return bfloat16_ ? sizeof(uint16_t) : sizeof(T);
+  }
   int64_t PaddedCols() const;
   // Returns the depth of all blocks but the last, which is nearly as deep and
   // the only one that may need padding. Blocks decide the order of additions,
   // so they are the same with and without bfloat16.
   int64_t BlockDepth() const;
-  // Returns the depth that a block takes in memory.
-  int64_t StoredDepth(int64_t block) const {
-    return bfloat16_ ? PaddedDepth(block) : block;
+  // Returns the depth of the block that begins at row `start`.
+  int64_t Block(int64_t start) const {
+    return std::min(BlockDepth(), depth_ - start);
   }
   int64_t TileRows() const;
 
   int64_t depth_ = 0;
   int64_t cols_ = 0;
   bool bfloat16_ = false;
-  void* data_ = nullptr;
-  const T* in_place_ = nullptr;  // Null if B is packed.
+  void* data_ = nullptr;  // The panels; null if products pack them.
+  Source source_;
+  bool in_place_ = false;
 
   template <typename U>
   friend struct Product;
@@ -174,12 +212,13 @@ struct Product {
   void RunDots(int64_t first_row, int64_t last_row, int64_t start,
                int64_t block, int64_t panel) const;
   // Computes all tiles of these rows and panels, for one block of the depth.
-  // a_row(row) returns where the block's part of a row of A begins, whose
-  // elements, of type T or BfloatPair, are a_stride apart.
+  // `panels` holds the panels. a_row(row) returns where the block's part of a
+  // row of A begins, whose elements, of type T or BfloatPair, are a_stride
+  // apart.
   template <typename ARow>
   void RunTiles(int64_t first_row, int64_t last_row, int64_t start,
                 int64_t block, int64_t first_panel, int64_t last_panel,
-                const ARow& a_row, int64_t a_stride) const;
+                const void* panels, const ARow& a_row, int64_t a_stride) const;
 
   template <typename U>
   friend class TransposedProducts;
