@@ -189,37 +189,55 @@ int64_t RightMatrix<T>::panels() const {
   return CeilDiv(cols_, PanelCols());
 }
 
+template <typename T>
+int64_t RightMatrix<T>::SpanEnd(int64_t panel) const {
+  const int64_t end = panel + kMaxPanelCols<T> / PanelCols();
+  return std::max(panel + 1, std::min(end, PaddedCols() / PanelCols()));
+}
+
 // fill(start, block, col, cols, to, width) must write the part of B with rows
-// [start, start + block) and columns [col, col + cols) to `to`, which is
-// [block, width]. If cols < width, `to` holds zeros already.
+// [start, start + block) and columns [col, col + cols) to `to`, which holds
+// panels of [block, width]. If the last one has fewer columns, `to` holds zeros
+// already.
 template <typename T>
 template <typename Fill>
-void RightMatrix<T>::PackPanel(int64_t start, int64_t panel, const Fill& fill,
-                               void* to) const {
+void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
+                              const Fill& fill, void* to) const {
   const int64_t block = Block(start);
-  const int64_t col = panel * PanelCols();
+  const int64_t col = first * PanelCols();
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
-  const int64_t cols = std::min(width, cols_ - col);
+  const int64_t cols = std::min(last * PanelCols(), cols_) - col;
   alignas(64) T staged[kMaxBlockDepth * kMaxPanelCols<T>];
   T* const numbers = bfloat16_ ? staged : static_cast<T*>(to);
-  if (cols < width) std::fill_n(numbers, block * width, T(0));
+  const int64_t size = block * width;
+  if (cols < (last - first) * width) {
+    std::fill_n(numbers + (last - first - 1) * size, size, T(0));
+  }
   fill(start, block, col, cols, numbers, width);
   if constexpr (std::is_same_v<T, float>) {
-    if (bfloat16_) {
-      RoundRowPairs(staged, block, width, width, static_cast<BfloatPair*>(to));
+    for (int64_t i = 0; bfloat16_ && i < last - first; ++i) {
+      RoundRowPairs(staged + i * size, block, width, width,
+                    reinterpret_cast<BfloatPair*>(static_cast<char*>(to) +
+                                                  i * PanelBytes(start)));
     }
   }
 }
 
 template <typename T>
 template <typename Fill>
-void RightMatrix<T>::PackPanels(const Fill& fill, Schedule* schedule) const {
-  const int64_t blocks = CeilDiv(depth_, BlockDepth());
+void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
+  std::vector<int64_t> firsts;
+  for (int64_t panel = 0; panel < panels(); panel = SpanEnd(panel)) {
+    firsts.push_back(panel);
+  }
+  const auto spans = static_cast<int64_t>(firsts.size());
   schedule->Add(
-      1, blocks * panels(), [matrix = *this, fill](int64_t, int64_t task) {
-        const int64_t panel = task % matrix.panels();
-        const int64_t start = task / matrix.panels() * matrix.BlockDepth();
-        matrix.PackPanel(start, panel, fill, matrix.Panel(start, panel));
+      1, CeilDiv(depth_, BlockDepth()) * spans,
+      [=, matrix = *this, firsts = std::move(firsts)](int64_t, int64_t task) {
+        const int64_t start = task / spans * matrix.BlockDepth();
+        const int64_t first = firsts[task % spans];
+        matrix.PackSpan(start, first, matrix.SpanEnd(first), fill,
+                        matrix.Panel(start, first));
       });
 }
 
@@ -227,14 +245,18 @@ template <typename T>
 void RightMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
   const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
                         T* to, int64_t width) {
-    CopyRows(b.From(start, col), block, cols, to, width);
+    const Rows<const T> from = b.From(start, col);
+    for (int64_t i = 0; i < block; ++i) {
+      if (i + kAhead < block) Prefetch(from[i + kAhead], cols);
+      Kernels<T>().copy_to_panels(cols, from[i], to + i * width, block * width);
+    }
   };
-  PackPanels(fill, schedule);
+  PackSpans(fill, schedule);
 }
 
 template <typename T>
 void RightMatrix<T>::Pack(Source source, Schedule* schedule) const {
-  PackPanels(FillFrom(source), schedule);
+  PackSpans(FillFrom(source), schedule);
 }
 
 template <typename T>
@@ -242,26 +264,36 @@ auto RightMatrix<T>::FillFrom(Source source) const {
   return [=, depth = depth_, all_cols = cols_](int64_t start, int64_t block,
                                                int64_t col, int64_t cols, T* to,
                                                int64_t width) {
+    const Stored<T> numbers = source.numbers;
     if (!source.transposed) {
-      const Stored<T> from = source.numbers.From(start * all_cols + col);
-      if (from.in_place()) {
-        return CopyRows<T>({from.InPlace(), all_cols}, block, cols, to, width);
-      }
+      alignas(64) T converted[kMaxPanelCols<T>];
       for (int64_t i = 0; i < block; ++i) {
-        from.From(i * all_cols).Copy(cols, to + i * width);
+        const Stored<T> row = numbers.From((start + i) * all_cols + col);
+        if (i + kAhead < block) {
+          row.From(kAhead * all_cols).PrefetchFirst(cols);
+        }
+        if (!row.in_place()) row.Copy(cols, converted);
+        Kernels<T>().copy_to_panels(cols,
+                                    row.in_place() ? row.InPlace() : converted,
+                                    to + i * width, block * width);
       }
       return;
     }
-    const Stored<T> from = source.numbers.From(col * depth + start);
     const auto transpose = Kernels<T>().transpose;
-    if (from.in_place()) {
-      return transpose(cols, block, from.InPlace(), depth, to, width);
+    for (int64_t c = 0; c < cols; c += width, to += block * width) {
+      const int64_t n = std::min(width, cols - c);
+      const Stored<T> from = numbers.From((col + c) * depth + start);
+      if (from.in_place()) {
+        transpose(n, block, from.InPlace(), depth, to, width);
+        continue;
+      }
+      alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
+      for (int64_t i = 0; i < n; ++i) {
+        if (i + 1 < n) from.From((i + 1) * depth).PrefetchFirst(block);
+        from.From(i * depth).Copy(block, converted + i * kMaxBlockDepth);
+      }
+      transpose(n, block, converted, kMaxBlockDepth, to, width);
     }
-    alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
-    for (int64_t c = 0; c < cols; ++c) {
-      from.From(c * depth).Copy(block, converted + c * kMaxBlockDepth);
-    }
-    transpose(cols, block, converted, kMaxBlockDepth, to, width);
   };
 }
 
@@ -284,14 +316,9 @@ template <typename Run>
                                                          const Run& run) const {
   const auto fill = FillFrom(source_);
   alignas(64) char packed[kMaxBlockDepth * kMaxPanelCols<T> * sizeof(T)];
-  // As many panels as a tile of few rows spans.
-  const int64_t span = kMaxPanelCols<T> / PanelCols();
-  for (int64_t first = first_panel; first < last_panel; first += span) {
-    const int64_t last = std::min(first + span, last_panel);
-    for (int64_t panel = first; panel < last; ++panel) {
-      PackPanel(start, panel, fill,
-                packed + (panel - first) * PanelBytes(start));
-    }
+  for (int64_t first = first_panel, last; first < last_panel; first = last) {
+    last = std::min(SpanEnd(first), last_panel);
+    PackSpan(start, first, last, fill, packed);
     run(first, last, packed);
   }
 }

@@ -73,6 +73,11 @@ struct Stored {
   Stored From(int64_t first) const { return {data, convert, offset + first}; }
   bool in_place() const { return convert == nullptr; }
   const T* InPlace() const { return static_cast<const T*>(data) + offset; }
+  void PrefetchFirst(int64_t n) const {
+    if (in_place()) return Prefetch(InPlace(), n);
+    // Numbers that are converted are of a half type.
+    Prefetch(static_cast<const uint16_t*>(data) + offset, n);
+  }
   void Copy(int64_t n, T* to) const {
     if (in_place()) {
       std::copy_n(InPlace(), n, to);
@@ -126,14 +131,18 @@ class RightMatrix {
   static int64_t PanelCols();
 
  private:
-  // Returns a function that copies a part of B; see PackPanel.
+  // Returns a function that copies a part of B; see PackSpan.
   auto FillFrom(Source source) const;
-  // Writes a panel's part of the block that begins at row `start` to `to`.
+  // Panels are packed in spans, so that more neighbouring numbers are read at a
+  // time. Returns the end of the span that begins at `panel`: a tile of few
+  // rows spans as many panels.
+  int64_t SpanEnd(int64_t panel) const;
+  // Writes the part of a span that is in the block that begins at row `start`.
   template <typename Fill>
-  void PackPanel(int64_t start, int64_t panel, const Fill& fill,
-                 void* to) const;
+  void PackSpan(int64_t start, int64_t first, int64_t last, const Fill& fill,
+                void* to) const;
   template <typename Fill>
-  void PackPanels(const Fill& fill, Schedule* schedule) const;
+  void PackSpans(const Fill& fill, Schedule* schedule) const;
   // Calls run(first, last, data) for panels [first_panel, last_panel) of the
   // block that begins at row `start`, all at once or a few at a time. `data` is
   // where panels [first, last) are stored.

@@ -11,7 +11,7 @@ namespace {
 
 // The most sequences of a block. They are enough to reuse each panel of the
 // recurrent weights.
-constexpr int64_t kBlockSize = 32;
+constexpr int64_t kBlockSize = 64;
 
 }  // namespace
 

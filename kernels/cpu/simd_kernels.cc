@@ -150,6 +150,15 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
 }
 
 template <typename T>
+void CopyToPanels(int64_t n, const T* from, T* to, int64_t panel_size) {
+  constexpr int64_t kCols = kPanelVectors * kWidth<T>;
+  ForVectors<T>(n, [&](auto memory, int64_t j) {
+    memory.Store(to + j / kCols * panel_size + j % kCols,
+                 memory.Load(from + j));
+  });
+}
+
+template <typename T>
 struct ShuffleIndex;
 template <>
 struct ShuffleIndex<float> {
@@ -537,6 +546,7 @@ SimdKernels<T> MakeKernels() {
   kernels.bfloat16_tile_rows =
       kPanelVectors == 2 ? 4 : SimdKernels<T>::kTileRows;
   kernels.dots = Dots<T>;
+  kernels.copy_to_panels = CopyToPanels<T>;
   kernels.transpose = Transpose<T>;
   kernels.add_column_sums = AddColumnSums<T>;
   kernels.lstm_forward = LstmForward<T>;

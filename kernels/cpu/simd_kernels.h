@@ -55,6 +55,9 @@ struct SimdKernels {
   void (*dots)(int64_t depth, const T* a, const T* b, int64_t b_stride,
                int64_t cols, const T* init, T* c);
 
+  // Copies n numbers to a row of neighbouring panels, whose first elements in
+  // the row are panel_size numbers apart.
+  void (*copy_to_panels)(int64_t n, const T* from, T* to, int64_t panel_size);
   // to[c * to_stride + r] = from[r * from_stride + c], for r in [0, rows) and c
   // in [0, cols).
   void (*transpose)(int64_t rows, int64_t cols, const T* from,
