@@ -5,9 +5,9 @@
 
 Each network runs with all numbers of threads before the next network begins, so what is compared
 was measured within minutes. The run leaves cpu_threads/NAME.json (every round's median; the name
-says the cores and the numbers of threads), cpu_threads.md and cpu_threads.svg in --output. The page
-has a part for each processor, of all files there. `--render` only writes the page. The other flags
-are those of benchmarks.cpu.
+says the processor, its cores and the numbers of threads), cpu_threads.md and cpu_threads.svg in
+--output. The page has a part for each processor, of all files there. `--render` only writes the
+page. The other flags are those of benchmarks.cpu.
 """
 
 import contextlib
@@ -63,14 +63,17 @@ LEGEND = """\
   much of the time."""
 
 
-def run(file: pathlib.Path) -> None:
-    """Runs the benchmark as the flags say; the file has all finished networks at any time."""
+def run(folder: pathlib.Path) -> None:
+    """Runs the benchmark as the flags say; its file has all finished networks at any time."""
     counts = sorted({int(count) for count in _THREADS.value})
     networks = [network for network in NETWORKS if re.search(_SHAPES.value, str(network))]
     peers, missing = cpu_timing.find_peers(_PEERS.value)
     in_half_types = IN_HALF_TYPES if _HALF_TYPES.value else []
     rounds = 3 if _QUICK.value else _ROUNDS.value
     environment = cpu_timing.environment()
+    words = re.findall(r"[a-z]+", environment["processor"].lower().replace("(r)", ""))
+    words += [environment["cores"], "cores", *map(str, counts), "threads"]
+    file = folder / f"{'_'.join(words)}.json"
     runs: list[dict[str, Any]] = []
     report = {
         "environment": environment,
@@ -328,9 +331,7 @@ def main(_: list[str]) -> None:
     folder = directory / "cpu_threads"
     if not _RENDER.value:
         folder.mkdir(parents=True, exist_ok=True)
-        run(
-            folder / f"{len(os.sched_getaffinity(0))}_cores_{'_'.join(_THREADS.value)}_threads.json"
-        )
+        run(folder)
     reports = load(folder)
     (directory / "cpu_threads.md").write_text(page(reports))
     _plot(reports, directory / "cpu_threads.svg")
