@@ -10,9 +10,6 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A panel's block of this depth stays in the L2 cache. It is deep enough that
-// the sums are seldom read and written.
-constexpr int64_t kMaxBlockDepth = 512;
 constexpr int64_t kMaxPairs = kMaxBlockDepth / 2;
 // The most rows and columns of a task, which one thread computes. Tasks are
 // smaller if there are many threads.
@@ -25,9 +22,6 @@ constexpr int64_t kCopiedRows = 96;
 // The factors of transposed products are packed in parts of this depth, which
 // stay in the L3 cache.
 constexpr int64_t kPackedDepth = 768;
-// The most columns that panels have, and that tiles of few rows span.
-template <typename T>
-constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // This many rows of a block of A stay in the L2 cache beside a panel. As
 // bfloat16 numbers, they take 192 KiB of the stack.
@@ -38,9 +32,6 @@ static_assert(kCachedRows >= kTaskRows && kCachedRows >= kCopiedRows, "");
 // in multiplications. It is longer if the rows are copied.
 constexpr int64_t kCostOfRow = 13;
 constexpr int64_t kCostOfCopiedRow = 30;
-
-// A row is prefetched while the row this many places before it is copied.
-constexpr int64_t kAhead = 16;
 
 // A division of a matrix of sums into tasks. Its rows are divided into
 // row_parts, in whole tiles, and its columns into panel_parts, in whole panels.
@@ -82,20 +73,6 @@ Grid Divide(int64_t tiles, int64_t tile_rows, int64_t panels,
     try_grid((rounds + 1) * threads / parts, parts);
   }
   return best;
-}
-
-// Rounds n numbers of each of the rows [depth, stride] to bfloat16 and writes
-// them as pairs of rows, [PaddedDepth(depth) / 2, stride], with zeros beyond
-// the depth.
-void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
-                   BfloatPair* to) {
-  constexpr int64_t kMaxRow = std::max(kMaxPanelCols<float>, kCopiedRows);
-  static constexpr float kZeros[kMaxRow] = {};
-  for (int64_t i = 0; i < PaddedDepth(depth); i += 2) {
-    const float* const even = i < depth ? from + i * stride : kZeros;
-    const float* const odd = i + 1 < depth ? even + stride : kZeros;
-    Simd().conversions.to_bfloat16_pairs(n, even, odd, to + i / 2 * stride);
-  }
 }
 
 // Rounds A [depth, kCopiedRows] and writes its first columns as rows of pairs,
@@ -143,185 +120,6 @@ template <typename Write, typename RunTiles>
 }
 
 }  // namespace
-
-int64_t PaddedRows(int64_t rows) {
-  return CeilDiv(rows, Simd().bfloat16_rows) * Simd().bfloat16_rows;
-}
-
-int64_t PaddedDepth(int64_t depth) {
-  return CeilDiv(depth, Simd().bfloat16_depth) * Simd().bfloat16_depth;
-}
-
-template <typename T>
-RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
-                            Arena* arena)
-    : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
-  const int64_t size = (bfloat16 ? PaddedDepth(depth) : depth) * PaddedCols();
-  data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
-                   : arena->Take<T>(size);
-}
-
-template <typename T>
-int64_t RightMatrix<T>::PanelCols() {
-  return Kernels<T>().panel_vectors * Kernels<T>().vector_cols;
-}
-
-template <typename T>
-int64_t RightMatrix<T>::PaddedCols() const {
-  const int64_t width = Kernels<T>().vector_cols;
-  return CeilDiv(cols_, width) * width;
-}
-
-template <typename T>
-int64_t RightMatrix<T>::BlockDepth() const {
-  return PaddedDepth(CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth)));
-}
-
-template <typename T>
-int64_t RightMatrix<T>::TileRows() const {
-  if (!bfloat16_) return kTileRows;
-  return Simd().multiplies_matrices() ? Simd().bfloat16_rows
-                                      : Kernels<T>().bfloat16_tile_rows;
-}
-
-template <typename T>
-int64_t RightMatrix<T>::panels() const {
-  return CeilDiv(cols_, PanelCols());
-}
-
-template <typename T>
-int64_t RightMatrix<T>::SpanEnd(int64_t panel) const {
-  const int64_t end = panel + kMaxPanelCols<T> / PanelCols();
-  return std::max(panel + 1, std::min(end, PaddedCols() / PanelCols()));
-}
-
-// fill(start, block, col, cols, to, width) must write the part of B with rows
-// [start, start + block) and columns [col, col + cols) to `to`, which holds
-// panels of [block, width]. If the last one has fewer columns, `to` holds zeros
-// already.
-template <typename T>
-template <typename Fill>
-void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
-                              const Fill& fill, void* to) const {
-  const int64_t block = Block(start);
-  const int64_t col = first * PanelCols();
-  const int64_t width = std::min(PanelCols(), PaddedCols() - col);
-  const int64_t cols = std::min(last * PanelCols(), cols_) - col;
-  alignas(64) T staged[kMaxBlockDepth * kMaxPanelCols<T>];
-  T* const numbers = bfloat16_ ? staged : static_cast<T*>(to);
-  const int64_t size = block * width;
-  if (cols < (last - first) * width) {
-    std::fill_n(numbers + (last - first - 1) * size, size, T(0));
-  }
-  fill(start, block, col, cols, numbers, width);
-  if constexpr (std::is_same_v<T, float>) {
-    for (int64_t i = 0; bfloat16_ && i < last - first; ++i) {
-      RoundRowPairs(staged + i * size, block, width, width,
-                    reinterpret_cast<BfloatPair*>(static_cast<char*>(to) +
-                                                  i * PanelBytes(start)));
-    }
-  }
-}
-
-template <typename T>
-template <typename Fill>
-void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
-  std::vector<int64_t> firsts;
-  for (int64_t panel = 0; panel < panels(); panel = SpanEnd(panel)) {
-    firsts.push_back(panel);
-  }
-  const auto spans = static_cast<int64_t>(firsts.size());
-  schedule->Add(
-      1, CeilDiv(depth_, BlockDepth()) * spans,
-      [=, matrix = *this, firsts = std::move(firsts)](int64_t, int64_t task) {
-        const int64_t start = task / spans * matrix.BlockDepth();
-        const int64_t first = firsts[task % spans];
-        matrix.PackSpan(start, first, matrix.SpanEnd(first), fill,
-                        matrix.Panel(start, first));
-      });
-}
-
-template <typename T>
-void RightMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
-  const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
-                        T* to, int64_t width) {
-    const Rows<const T> from = b.From(start, col);
-    for (int64_t i = 0; i < block; ++i) {
-      if (i + kAhead < block) Prefetch(from[i + kAhead], cols);
-      Kernels<T>().copy_to_panels(cols, from[i], to + i * width, block * width);
-    }
-  };
-  PackSpans(fill, schedule);
-}
-
-template <typename T>
-void RightMatrix<T>::Pack(Source source, Schedule* schedule) const {
-  PackSpans(FillFrom(source), schedule);
-}
-
-template <typename T>
-auto RightMatrix<T>::FillFrom(Source source) const {
-  return [=, depth = depth_, all_cols = cols_](int64_t start, int64_t block,
-                                               int64_t col, int64_t cols, T* to,
-                                               int64_t width) {
-    const Stored<T> numbers = source.numbers;
-    if (!source.transposed) {
-      alignas(64) T converted[kMaxPanelCols<T>];
-      for (int64_t i = 0; i < block; ++i) {
-        const Stored<T> row = numbers.From((start + i) * all_cols + col);
-        if (i + kAhead < block) {
-          row.From(kAhead * all_cols).PrefetchFirst(cols);
-        }
-        if (!row.in_place()) row.Copy(cols, converted);
-        Kernels<T>().copy_to_panels(cols,
-                                    row.in_place() ? row.InPlace() : converted,
-                                    to + i * width, block * width);
-      }
-      return;
-    }
-    const auto transpose = Kernels<T>().transpose;
-    for (int64_t c = 0; c < cols; c += width, to += block * width) {
-      const int64_t n = std::min(width, cols - c);
-      const Stored<T> from = numbers.From((col + c) * depth + start);
-      if (from.in_place()) {
-        transpose(n, block, from.InPlace(), depth, to, width);
-        continue;
-      }
-      alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
-      for (int64_t i = 0; i < n; ++i) {
-        if (i + 1 < n) from.From((i + 1) * depth).PrefetchFirst(block);
-        from.From(i * depth).Copy(block, converted + i * kMaxBlockDepth);
-      }
-      transpose(n, block, converted, kMaxBlockDepth, to, width);
-    }
-  };
-}
-
-template <typename T>
-template <typename Run>
-void RightMatrix<T>::ForPanels(int64_t start, int64_t first_panel,
-                               int64_t last_panel, const Run& run) const {
-  if (data_ == nullptr) {
-    return ForPanelsOfSource(start, first_panel, last_panel, run);
-  }
-  run(first_panel, last_panel, Panel(start, first_panel));
-}
-
-// It is not inlined, since it takes much of the stack.
-template <typename T>
-template <typename Run>
-[[gnu::noinline]] void RightMatrix<T>::ForPanelsOfSource(int64_t start,
-                                                         int64_t first_panel,
-                                                         int64_t last_panel,
-                                                         const Run& run) const {
-  const auto fill = FillFrom(source_);
-  alignas(64) char packed[kMaxBlockDepth * kMaxPanelCols<T> * sizeof(T)];
-  for (int64_t first = first_panel, last; first < last_panel; first = last) {
-    last = std::min(SpanEnd(first), last_panel);
-    PackSpan(start, first, last, fill, packed);
-    run(first, last, packed);
-  }
-}
 
 template <typename T>
 template <typename ARow>
@@ -614,8 +412,6 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
   }
 }
 
-template class RightMatrix<float>;
-template class RightMatrix<double>;
 template struct Product<float>;
 template struct Product<double>;
 template class TransposedProducts<float>;

@@ -1,0 +1,206 @@
+#include "kernels/cpu/right_matrix.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// The most columns that panels have, and that tiles of few rows span.
+template <typename T>
+constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
+static_assert(kMaxPanelCols<float> <= kMaxRowPairs, "");
+
+// Copies rows of numbers to panels of [rows, width].
+template <typename T>
+void CopyToPanels(Rows<const T> from, int64_t rows, int64_t n, T* to,
+                  int64_t width) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i + kAhead < rows) Prefetch(from[i + kAhead], n);
+    Kernels<T>().copy_to_panels(n, from[i], to + i * width, rows * width);
+  }
+}
+
+}  // namespace
+
+int64_t PaddedRows(int64_t rows) {
+  return CeilDiv(rows, Simd().bfloat16_rows) * Simd().bfloat16_rows;
+}
+
+int64_t PaddedDepth(int64_t depth) {
+  return CeilDiv(depth, Simd().bfloat16_depth) * Simd().bfloat16_depth;
+}
+
+template <typename T>
+RightMatrix<T>::RightMatrix(int64_t depth, int64_t cols, bool bfloat16,
+                            Arena* arena)
+    : depth_(depth), cols_(cols), bfloat16_(bfloat16) {
+  const int64_t size = (bfloat16 ? PaddedDepth(depth) : depth) * PaddedCols();
+  data_ = bfloat16 ? static_cast<void*>(arena->Take<uint16_t>(size))
+                   : arena->Take<T>(size);
+}
+
+template <typename T>
+int64_t RightMatrix<T>::PanelCols() {
+  return Kernels<T>().panel_vectors * Kernels<T>().vector_cols;
+}
+
+template <typename T>
+int64_t RightMatrix<T>::PaddedCols() const {
+  const int64_t width = Kernels<T>().vector_cols;
+  return CeilDiv(cols_, width) * width;
+}
+
+template <typename T>
+int64_t RightMatrix<T>::BlockDepth() const {
+  return PaddedDepth(CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth)));
+}
+
+template <typename T>
+int64_t RightMatrix<T>::TileRows() const {
+  if (!bfloat16_) return SimdKernels<T>::kTileRows;
+  return Simd().multiplies_matrices() ? Simd().bfloat16_rows
+                                      : Kernels<T>().bfloat16_tile_rows;
+}
+
+template <typename T>
+int64_t RightMatrix<T>::panels() const {
+  return CeilDiv(cols_, PanelCols());
+}
+
+template <typename T>
+int64_t RightMatrix<T>::SpanEnd(int64_t panel) const {
+  const int64_t end = panel + kMaxPanelCols<T> / PanelCols();
+  return std::max(panel + 1, std::min(end, PaddedCols() / PanelCols()));
+}
+
+// fill(start, block, col, cols, to, width) must write the part of B with rows
+// [start, start + block) and columns [col, col + cols) to `to`, which holds
+// panels of [block, width]. If the last one has fewer columns, `to` holds zeros
+// already.
+template <typename T>
+template <typename Fill>
+void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
+                              const Fill& fill, void* to) const {
+  const int64_t block = Block(start);
+  const int64_t col = first * PanelCols();
+  const int64_t width = std::min(PanelCols(), PaddedCols() - col);
+  const int64_t cols = std::min(last * PanelCols(), cols_) - col;
+  alignas(64) T staged[kMaxBlockDepth * kMaxPanelCols<T>];
+  T* const numbers = bfloat16_ ? staged : static_cast<T*>(to);
+  const int64_t size = block * width;
+  if (cols < (last - first) * width) {
+    std::fill_n(numbers + (last - first - 1) * size, size, T(0));
+  }
+  fill(start, block, col, cols, numbers, width);
+  if constexpr (std::is_same_v<T, float>) {
+    for (int64_t i = 0; bfloat16_ && i < last - first; ++i) {
+      RoundRowPairs(staged + i * size, block, width, width,
+                    reinterpret_cast<BfloatPair*>(static_cast<char*>(to) +
+                                                  i * PanelBytes(start)));
+    }
+  }
+}
+
+template <typename T>
+template <typename Fill>
+void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
+  std::vector<int64_t> firsts;
+  for (int64_t panel = 0; panel < panels(); panel = SpanEnd(panel)) {
+    firsts.push_back(panel);
+  }
+  const auto spans = static_cast<int64_t>(firsts.size());
+  schedule->Add(
+      1, CeilDiv(depth_, BlockDepth()) * spans,
+      [=, matrix = *this, firsts = std::move(firsts)](int64_t, int64_t task) {
+        const int64_t start = task / spans * matrix.BlockDepth();
+        const int64_t first = firsts[task % spans];
+        matrix.PackSpan(start, first, matrix.SpanEnd(first), fill,
+                        matrix.Panel(start, first));
+      });
+}
+
+template <typename T>
+void RightMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
+  const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
+                        T* to, int64_t width) {
+    CopyToPanels(b.From(start, col), block, cols, to, width);
+  };
+  PackSpans(fill, schedule);
+}
+
+template <typename T>
+void RightMatrix<T>::Pack(Source source, Schedule* schedule) const {
+  PackSpans(FillFrom(source), schedule);
+}
+
+template <typename T>
+auto RightMatrix<T>::FillFrom(Source source) const {
+  return [=, depth = depth_, all_cols = cols_](int64_t start, int64_t block,
+                                               int64_t col, int64_t cols, T* to,
+                                               int64_t width) {
+    const Stored<T> numbers = source.numbers;
+    if (!source.transposed) {
+      const Stored<T> from = numbers.From(start * all_cols + col);
+      if (from.in_place()) {
+        return CopyToPanels<T>({from.InPlace(), all_cols}, block, cols, to,
+                               width);
+      }
+      alignas(64) T converted[kMaxPanelCols<T>];
+      for (int64_t i = 0; i < block; ++i) {
+        if (i + kAhead < block) {
+          from.From((i + kAhead) * all_cols).PrefetchFirst(cols);
+        }
+        from.From(i * all_cols).Copy(cols, converted);
+        Kernels<T>().copy_to_panels(cols, converted, to + i * width,
+                                    block * width);
+      }
+      return;
+    }
+    const auto transpose = Kernels<T>().transpose;
+    for (int64_t c = 0; c < cols; c += width, to += block * width) {
+      const int64_t n = std::min(width, cols - c);
+      const Stored<T> from = numbers.From((col + c) * depth + start);
+      if (from.in_place()) {
+        transpose(n, block, from.InPlace(), depth, to, width);
+        continue;
+      }
+      alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
+      for (int64_t i = 0; i < n; ++i) {
+        if (i + 1 < n) from.From((i + 1) * depth).PrefetchFirst(block);
+        from.From(i * depth).Copy(block, converted + i * kMaxBlockDepth);
+      }
+      transpose(n, block, converted, kMaxBlockDepth, to, width);
+    }
+  };
+}
+
+template <typename T>
+void RightMatrix<T>::ForPanelsOfSource(
+    int64_t start, int64_t first_panel, int64_t last_panel,
+    const std::function<void(int64_t, int64_t, const void*)>& run) const {
+  const auto fill = FillFrom(source_);
+  alignas(64) char packed[kMaxBlockDepth * kMaxPanelCols<T> * sizeof(T)];
+  for (int64_t first = first_panel, last; first < last_panel; first = last) {
+    last = std::min(SpanEnd(first), last_panel);
+    PackSpan(start, first, last, fill, packed);
+    run(first, last, packed);
+  }
+}
+
+void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
+                   BfloatPair* to) {
+  static constexpr float kZeros[kMaxRowPairs] = {};
+  for (int64_t i = 0; i < PaddedDepth(depth); i += 2) {
+    const float* const even = i < depth ? from + i * stride : kZeros;
+    const float* const odd = i + 1 < depth ? even + stride : kZeros;
+    Simd().conversions.to_bfloat16_pairs(n, even, odd, to + i / 2 * stride);
+  }
+}
+
+template class RightMatrix<float>;
+template class RightMatrix<double>;
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,208 @@
+// The right-hand side of a matrix product on a CPU, in the order in which the
+// inner loops read it.
+#ifndef CUDNN_RNN_TF_KERNELS_CPU_RIGHT_MATRIX_H_
+#define CUDNN_RNN_TF_KERNELS_CPU_RIGHT_MATRIX_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+
+#include "kernels/arena.h"
+#include "kernels/cpu/schedule.h"
+#include "kernels/cpu/simd_kernels.h"
+
+namespace cudnn_rnn_tf {
+
+// A block of a right-hand side has at most this depth. A panel of it stays in
+// the L2 cache, and the sums are seldom read and written.
+constexpr int64_t kMaxBlockDepth = 512;
+
+// Both fetch n numbers into the L2 cache. Code that reads a few neighbouring
+// numbers of each of many rows needs them, since the hardware does not foresee
+// such reads. The asm is there because GCC takes a function that only
+// prefetches for one without effect, and removes calls of it.
+template <typename T>
+void Prefetch(const T* from, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + i, 0, 2);
+  asm volatile("");
+}
+template <typename T>
+void PrefetchToWrite(T* to, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(to + i, 1, 2);
+  asm volatile("");
+}
+
+// Code that goes through such rows fetches the one this many places ahead.
+constexpr int64_t kAhead = 16;
+
+// Products may read bfloat16 numbers up to this many rows, and this depth of
+// each row.
+int64_t PaddedRows(int64_t rows);
+int64_t PaddedDepth(int64_t depth);
+
+// The rows of a matrix, in memory that the caller owns. If there is an index,
+// row i is at index[i] strides from `data`, otherwise at i strides. Strides are
+// in elements; with a stride of 0 all rows are the same.
+template <typename T>
+struct Rows {
+  T* data = nullptr;
+  int64_t stride = 0;
+  const int64_t* index = nullptr;
+
+  T* operator[](int64_t row) const {
+    return data + (index == nullptr ? row : index[row]) * stride;
+  }
+  Rows From(int64_t row, int64_t col = 0) const {
+    return index == nullptr ? Rows{data + row * stride + col, stride, nullptr}
+                            : Rows{data + col, stride, index + row};
+  }
+  operator Rows<const T>() const { return {data, stride, index}; }
+};
+
+// Numbers in memory that the caller owns. They are of type T if `convert` is
+// null; otherwise `convert` converts them to T when they are read.
+template <typename T>
+struct Stored {
+  const void* data = nullptr;
+  // Converts numbers [first, first + n) of `data` and writes them to `to`.
+  void (*convert)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
+  int64_t offset = 0;
+
+  Stored From(int64_t first) const { return {data, convert, offset + first}; }
+  bool in_place() const { return convert == nullptr; }
+  const T* InPlace() const { return static_cast<const T*>(data) + offset; }
+  void PrefetchFirst(int64_t n) const {
+    if (in_place()) return Prefetch(InPlace(), n);
+    // Numbers that are converted are of a half type.
+    Prefetch(static_cast<const uint16_t*>(data) + offset, n);
+  }
+  void Copy(int64_t n, T* to) const {
+    if (in_place()) {
+      std::copy_n(InPlace(), n, to);
+    } else {
+      convert(data, offset, n, to);
+    }
+  }
+};
+
+// The right-hand side B [depth, cols] of a product. Products read it in the
+// order of their inner loops: B is divided into blocks along its depth, a block
+// into panels of columns, and a panel is stored row by row. The last panel has
+// only as many whole vectors of columns as it needs.
+template <typename T>
+class RightMatrix {
+ public:
+  // B in memory that the caller owns, stored as [depth, cols] or, if it is
+  // transposed, as [cols, depth].
+  struct Source {
+    Stored<T> numbers;
+    bool transposed = false;
+  };
+
+  RightMatrix() = default;
+  // Takes memory for the panels from the arena. With `bfloat16`, elements are
+  // rounded to bfloat16. If the processor multiplies such numbers, products
+  // round their other factor to bfloat16 as well.
+  RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
+  // Has each product pack the panels that it reads, a few at a time. This is
+  // faster if only one or two products read them, and the results are the same.
+  RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Source source)
+      : depth_(depth), cols_(cols), bfloat16_(bfloat16), source_(source) {}
+  // Has products read B where it is stored, as [cols, depth] numbers of type T.
+  // Each row of a product takes longer then, but nothing is packed.
+  static RightMatrix InPlace(int64_t depth, int64_t cols,
+                             Stored<T> b_transposed) {
+    RightMatrix matrix(depth, cols, /*bfloat16=*/false, {b_transposed, true});
+    matrix.in_place_ = true;
+    return matrix;
+  }
+
+  int64_t depth() const { return depth_; }
+  int64_t panels() const;
+
+  // Add the work that fills the panels to the schedule. The source must live
+  // until the schedule has run.
+  void Pack(Rows<const T> b, Schedule* schedule) const;
+  void Pack(Source source, Schedule* schedule) const;
+
+  // Returns the number of columns of a panel; the last panel may have fewer.
+  static int64_t PanelCols();
+
+ private:
+  // Returns a function that copies a part of B; see PackSpan.
+  auto FillFrom(Source source) const;
+  // Panels are packed in spans, so that more neighbouring numbers are read at a
+  // time. Returns the end of the span that begins at `panel`: a tile of few
+  // rows spans as many panels.
+  int64_t SpanEnd(int64_t panel) const;
+  // Writes the part of a span that is in the block that begins at row `start`.
+  template <typename Fill>
+  void PackSpan(int64_t start, int64_t first, int64_t last, const Fill& fill,
+                void* to) const;
+  template <typename Fill>
+  void PackSpans(const Fill& fill, Schedule* schedule) const;
+  // Calls run(first, last, data) for panels [first_panel, last_panel) of the
+  // block that begins at row `start`, all at once or a few at a time. `data` is
+  // where panels [first, last) are stored.
+  template <typename Run>
+  void ForPanels(int64_t start, int64_t first_panel, int64_t last_panel,
+                 const Run& run) const {
+    if (data_ == nullptr) {
+      return ForPanelsOfSource(start, first_panel, last_panel, run);
+    }
+    run(first_panel, last_panel, Panel(start, first_panel));
+  }
+  void ForPanelsOfSource(
+      int64_t start, int64_t first_panel, int64_t last_panel,
+      const std::function<void(int64_t, int64_t, const void*)>& run) const;
+  // Returns where a panel's part of the block that begins at row `start` is
+  // stored, if panels are packed.
+  void* Panel(int64_t start, int64_t panel) const {
+    return static_cast<char*>(data_) + start * PaddedCols() * element_bytes() +
+           panel * PanelBytes(start);
+  }
+  // Returns the bytes of a panel's part of such a block.
+  int64_t PanelBytes(int64_t start) const {
+    const int64_t block = Block(start);
+    return (bfloat16_ ? PaddedDepth(block) : block) * PanelCols() *
+           element_bytes();
+  }
+  int64_t element_bytes() const {
+    return bfloat16_ ? sizeof(uint16_t) : sizeof(T);
+  }
+  int64_t PaddedCols() const;
+  // Returns the depth of all blocks but the last, which is nearly as deep and
+  // the only one that may need padding. Blocks decide the order of additions,
+  // so they are the same with and without bfloat16.
+  int64_t BlockDepth() const;
+  // Returns the depth of the block that begins at row `start`.
+  int64_t Block(int64_t start) const {
+    return std::min(BlockDepth(), depth_ - start);
+  }
+  int64_t TileRows() const;
+
+  int64_t depth_ = 0;
+  int64_t cols_ = 0;
+  bool bfloat16_ = false;
+  void* data_ = nullptr;  // The panels; null if products pack them.
+  Source source_;
+  bool in_place_ = false;
+
+  template <typename U>
+  friend struct Product;
+  template <typename U>
+  friend class TransposedProducts;
+};
+
+// Rounds n numbers of each of the rows [depth, stride] to bfloat16 and writes
+// them as pairs of rows, [PaddedDepth(depth) / 2, stride], with zeros beyond
+// the depth. n is at most kMaxRowPairs.
+constexpr int64_t kMaxRowPairs = 96;
+void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
+                   BfloatPair* to);
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CPU_RIGHT_MATRIX_H_
