@@ -71,7 +71,7 @@ def run(folder: pathlib.Path) -> None:
     in_half_types = IN_HALF_TYPES if _HALF_TYPES.value else []
     rounds = 3 if _QUICK.value else _ROUNDS.value
     environment = cpu_timing.environment()
-    words = re.findall(r"[a-z]+", environment["processor"].lower().replace("(r)", ""))
+    words = re.findall(r"[a-z0-9]+", environment["processor"].lower().replace("(r)", ""))
     words += [environment["cores"], "cores", *map(str, counts), "threads"]
     file = folder / f"{'_'.join(words)}.json"
     runs: list[dict[str, Any]] = []

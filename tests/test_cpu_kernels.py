@@ -145,8 +145,8 @@ def print_digest(threads: int) -> dict[str, Any]:
     from cudnn_rnn_tf.config import RnnConfig
 
     both = {"direction": "bidirectional"}
-    # With 70 sequences there are as many blocks as threads. With a few sequences, threads share the
-    # steps.
+    # With 140 sequences there are four blocks, with 70 there are two. With a few sequences, threads
+    # share the steps.
     runs = [
         (70, 30, RnnConfig("lstm", 2, 70, 50, dropout=0.3, **both)),
         (70, 30, RnnConfig("lstm", 2, 70, 50, num_proj=33, cell_clip=0.5)),
@@ -161,9 +161,10 @@ def print_digest(threads: int) -> dict[str, Any]:
         (3, 30, RnnConfig("lstm", 1, 300, 50, num_proj=150, recurrent_dropout=0.3)),
         # So few rows are multiplied by weights that are not packed.
         (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both)),
-        # With one step, the number of threads decides whether weights are packed beforehand.
+        # With so few steps, the number of threads decides whether weights are packed beforehand.
         (24, 1, RnnConfig("lstm", 2, 330, 530, num_proj=150, **both)),
-        (4, 1, RnnConfig("gru", 1, 600, 530)),
+        (4, 2, RnnConfig("lstm", 1, 33, 3000)),
+        (140, 5, RnnConfig("gru", 1, 70, 130)),
     ]
     digests = []
     for index, (batch_size, max_time, config) in enumerate(runs):

@@ -114,7 +114,7 @@ void CpuNetwork<T>::PackBackward(Stored<T> params, Arena* arena,
                                  Schedule* schedule) const {
   const auto pack = [&](int64_t depth, int64_t cols, int64_t offset) {
     return PackMatrix(depth, cols, StepsMultiplyBfloat16(),
-                      {params.From(offset)}, form(), arena, schedule);
+                      {params.From(offset)}, PackedForm(), arena, schedule);
   };
   for (int64_t dir = 0; dir < dirs_; ++dir) {
     const ParamLayout::PseudoLayer& offsets =
@@ -392,8 +392,8 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
     // place.
     const Arena::Scope scope(arena);
     product.b = PackMatrix(gates_, fan_in, MultipliesBfloat16(),
-                           {params.From(offsets.input_weights)}, form(), arena,
-                           schedule);
+                           {params.From(offsets.input_weights)}, PackedForm(),
+                           arena, schedule);
     if (arena->only_counts()) return;
     product.AddTo(schedule);
     return;

@@ -479,7 +479,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
           : nullptr;
   const bool in_place =
       call.params.in_place() && problem_.max_time * batch_ <= kRowsInPlace;
-  const WeightsForm form = in_place ? WeightsForm::kInPlace : this->form();
+  const WeightsForm form = in_place ? WeightsForm::kInPlace : PackedForm();
   Rows<const T> input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // All layers use the same working memory, one after the other.

@@ -76,9 +76,7 @@ RightMatrix<T> CpuNetwork<T>::PackMatrix(int64_t depth, int64_t cols,
     case WeightsForm::kInPlace:
       return RightMatrix<T>::InPlace(depth, cols, source.numbers);
     case WeightsForm::kUnpacked:
-      // Panels that leave no near cache need not be small, so they are bfloat16
-      // only if the processor multiplies such numbers.
-      return RightMatrix<T>(depth, cols, MultipliesBfloat16(), source);
+      return RightMatrix<T>(depth, cols, bfloat16, source);
     case WeightsForm::kPacked:
       break;
   }

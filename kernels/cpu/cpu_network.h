@@ -123,7 +123,8 @@ class CpuNetwork {
   // Takes memory for a layer's weights from the arena and adds the work that
   // packs them to the schedule; the weights serve calls of any shape once it
   // has run. The arena's buffer must outlive them. If the arena only counts,
-  // nothing is added. Forms other than kPacked need no memory but for biases.
+  // nothing is added. Forms other than kPacked need memory only for biases, but
+  // `params` must outlive them.
   CpuForwardWeights<T> PackForward(int64_t layer, Stored<T> params,
                                    WeightsForm form, Arena* arena,
                                    Schedule* schedule) const;
@@ -247,25 +248,27 @@ class CpuNetwork {
     return MultipliesBfloat16() && spec_.has_input_weights(0) &&
            spec_.input_size % 2 == 0;
   }
-  // Returns the form of weights that are not multiplied in place. Packing
-  // weights for all products does not pay if there are only two.
-  WeightsForm form() const {
+  // Returns the form of weights that are not multiplied in place. Packing them
+  // for all products does not pay if there are only two.
+  WeightsForm PackedForm() const {
     const int64_t products =
         problem_.max_time * static_cast<int64_t>(strands_.size());
     return products <= 2 ? WeightsForm::kUnpacked : WeightsForm::kPacked;
   }
   // Returns weights in this form, and adds the work of packing to the schedule.
+  // Weights in place must be transposed and of type T, and stay so.
   RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
                             typename RightMatrix<T>::Source source,
                             WeightsForm form, Arena* arena,
                             Schedule* schedule) const;
   // Returns whether the weights of the steps are packed as bfloat16. With few
   // sequences, a step reads each panel only once and takes as long as reading
-  // the weights, so fewer bytes pay on any processor.
+  // the weights, so fewer bytes pay on any processor if there are steps enough.
   bool StepsMultiplyBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            (Simd().multiplies_bfloat16() ||
-            PackedRows::MaxBlockSize(problem_.batch_size) <= 4);
+            (PackedRows::MaxBlockSize(problem_.batch_size) <= 4 &&
+             problem_.max_time > 2));
   }
 
   struct ForwardLayer;

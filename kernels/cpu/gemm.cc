@@ -27,11 +27,15 @@ constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // bfloat16 numbers, they take 192 KiB of the stack.
 constexpr int64_t kCachedRows = 192;
 static_assert(kCachedRows >= kTaskRows && kCachedRows >= kCopiedRows, "");
+static_assert(kCopiedRows <= kMaxRoundedCols, "");
 
-// The time that a task takes to bring one number of its rows into a near cache,
-// in multiplications. It is longer if the rows are copied.
+// The times that a task takes to bring one number of its rows, or of its
+// columns, into a near cache, in multiplications. They are longer if the task
+// copies or packs these.
 constexpr int64_t kCostOfRow = 13;
 constexpr int64_t kCostOfCopiedRow = 30;
+constexpr int64_t kCostOfCol = 13;
+constexpr int64_t kCostOfPackedCol = 60;
 
 // A division of a matrix of sums into tasks. Its rows are divided into
 // row_parts, in whole tiles, and its columns into panel_parts, in whole panels.
@@ -44,13 +48,10 @@ struct GridLimits {
 };
 
 // Returns the grid for tiles of so many rows with which, by an estimate, the
-// slowest thread is done first. Before a task multiplies, it must bring its
-// rows and columns into a near cache: cost_of_row and kCostOfCol are the times
-// for one number of them, in multiplications.
+// slowest thread is done first.
 Grid Divide(int64_t tiles, int64_t tile_rows, int64_t panels,
             int64_t panel_cols, const GridLimits& limits, int64_t cost_of_row,
-            int64_t threads) {
-  constexpr int64_t kCostOfCol = 13;
+            int64_t cost_of_col, int64_t threads) {
   const int64_t few_rows = CeilDiv(tiles * tile_rows, limits.task_rows);
   const int64_t few_panels = CeilDiv(panels, limits.task_panels);
   Grid best = {few_rows, few_panels};
@@ -59,8 +60,9 @@ Grid Divide(int64_t tiles, int64_t tile_rows, int64_t panels,
     row_parts = std::clamp(row_parts, few_rows, tiles);
     const int64_t rows = CeilDiv(tiles, row_parts) * tile_rows;
     const int64_t cols = CeilDiv(panels, panel_parts) * panel_cols;
-    const int64_t cost = CeilDiv(row_parts * panel_parts, threads) *
-                         (rows * cols + rows * cost_of_row + cols * kCostOfCol);
+    const int64_t cost =
+        CeilDiv(row_parts * panel_parts, threads) *
+        (rows * cols + rows * cost_of_row + cols * cost_of_col);
     if (cost >= least) return;
     least = cost;
     best = {row_parts, panel_parts};
@@ -210,12 +212,12 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
-  const bool in_place =
+  const bool reads_rounded_a =
       rounded_a.data != nullptr &&
       (rounded_a.index == nullptr || !Simd().multiplies_matrices());
   const int64_t block_depth = b.BlockDepth();
   for (int64_t start = 0; start < b.depth_; start += block_depth) {
-    const int64_t block = std::min(block_depth, b.depth_ - start);
+    const int64_t block = b.Block(start);
     if (b.in_place_) {
       for (int64_t panel = first_panel; panel < last_panel; ++panel) {
         RunDots(first_row, last_row, start, block, panel);
@@ -232,7 +234,7 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
     if (!b.bfloat16_ || !Simd().multiplies_bfloat16()) {
       run_tiles([&](int64_t row) { return a[row] + start; });
     } else if constexpr (std::is_same_v<T, float>) {
-      if (in_place) {
+      if (reads_rounded_a) {
         run_tiles([&](int64_t row) {
           return reinterpret_cast<const BfloatPair*>(rounded_a[row] + start);
         });
@@ -269,9 +271,12 @@ void Product<T>::AddTo(Schedule* schedule) const {
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t tile_rows = b.TileRows();
   const int64_t tiles = CeilDiv(rows, tile_rows);
-  const Grid grid = Divide(tiles, tile_rows, panels, panel_cols,
-                           {kTaskRows, kTaskCols / panel_cols}, kCostOfRow,
-                           schedule->num_threads());
+  // If each task packs its panels, all rows had better be in one task.
+  const bool packs = b.data_ == nullptr && !b.in_place_;
+  const Grid grid = Divide(
+      tiles, tile_rows, panels, panel_cols,
+      {packs ? kCachedRows : kTaskRows, kTaskCols / panel_cols}, kCostOfRow,
+      packs ? kCostOfPackedCol : kCostOfCol, schedule->num_threads());
   // Neighbouring tasks share their panels, since one thread usually takes
   // several of them in turn.
   schedule->Add(1, grid.row_parts * grid.panel_parts,
@@ -321,7 +326,7 @@ void TransposedProducts<T>::Run(const Left& left,
   const bool bfloat16 = packed[0].bfloat16_;
   const int64_t rows = task.last_row - task.first_row;
   for (int64_t start = 0; start < depth; start += block_depth) {
-    const int64_t block = std::min(block_depth, depth - start);
+    const int64_t block = packed[0].Block(start);
     const bool is_first = first_depth + start == 0;
     CopyRows(left.a.From(first_depth + start, task.first_row), block, rows,
              copied, kCopiedRows);
@@ -393,9 +398,10 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
         const int64_t tiles = CeilDiv(left.rows, tile_rows);
         // If there are no products, the tasks only compute sums of columns.
         const int64_t panels = std::max<int64_t>(1, NumPanels(left));
-        const Grid grid = Divide(
-            tiles, tile_rows, panels, RightMatrix<T>::PanelCols(),
-            {kCopiedRows, panels}, kCostOfCopiedRow, schedule->num_threads());
+        const Grid grid =
+            Divide(tiles, tile_rows, panels, RightMatrix<T>::PanelCols(),
+                   {kCopiedRows, panels}, kCostOfCopiedRow, kCostOfCol,
+                   schedule->num_threads());
         schedule->Add(
             1, grid.row_parts * grid.panel_parts, [=](int64_t, int64_t chunk) {
               const int64_t row_part = chunk / grid.panel_parts;

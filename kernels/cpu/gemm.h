@@ -46,13 +46,13 @@ struct Product {
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
   // Computes the panel's columns of these rows, for one block of the depth, if
-  // B is not packed.
+  // B is read where it is stored.
   void RunDots(int64_t first_row, int64_t last_row, int64_t start,
                int64_t block, int64_t panel) const;
   // Computes all tiles of these rows and panels, for one block of the depth.
-  // `panels` holds the panels. a_row(row) returns where the block's part of a
-  // row of A begins, whose elements, of type T or BfloatPair, are a_stride
-  // apart.
+  // `panels` holds these panels, one after the other. a_row(row) returns where
+  // the block's part of a row of A begins, whose elements, of type T or
+  // BfloatPair, are a_stride apart.
   template <typename ARow>
   void RunTiles(int64_t first_row, int64_t last_row, int64_t start,
                 int64_t block, int64_t first_panel, int64_t last_panel,

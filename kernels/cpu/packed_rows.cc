@@ -9,8 +9,8 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The most sequences of a block. They are enough to reuse each panel of the
-// recurrent weights.
+// The most sequences of a block. They share each reading of the recurrent
+// weights, which takes long if no near cache holds these.
 constexpr int64_t kBlockSize = 64;
 
 }  // namespace

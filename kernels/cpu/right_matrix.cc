@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 namespace cudnn_rnn_tf {
 namespace {
 
-// The most columns that panels have, and that tiles of few rows span.
+// The most columns of a panel, and of a span.
 template <typename T>
 constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
-static_assert(kMaxPanelCols<float> <= kMaxRowPairs, "");
+static_assert(kMaxPanelCols<float> <= kMaxRoundedCols, "");
 
 // Copies rows of numbers to panels of [rows, width].
 template <typename T>
@@ -21,6 +19,48 @@ void CopyToPanels(Rows<const T> from, int64_t rows, int64_t n, T* to,
     if (i + kAhead < rows) Prefetch(from[i + kAhead], n);
     Kernels<T>().copy_to_panels(n, from[i], to + i * width, rows * width);
   }
+}
+
+// Returns a function that copies a part of B [depth, all_cols] to panels.
+template <typename T>
+auto FillFrom(typename RightMatrix<T>::Source source, int64_t depth,
+              int64_t all_cols) {
+  return [=](int64_t start, int64_t block, int64_t col, int64_t cols, T* to,
+             int64_t width) {
+    const Stored<T> numbers = source.numbers;
+    if (!source.transposed) {
+      const Stored<T> from = numbers.From(start * all_cols + col);
+      if (from.in_place()) {
+        return CopyToPanels<T>({from.InPlace(), all_cols}, block, cols, to,
+                               width);
+      }
+      alignas(64) T converted[kMaxPanelCols<T>];
+      for (int64_t i = 0; i < block; ++i) {
+        if (i + kAhead < block) {
+          from.From((i + kAhead) * all_cols).PrefetchHalves(cols);
+        }
+        from.From(i * all_cols).Copy(cols, converted);
+        Kernels<T>().copy_to_panels(cols, converted, to + i * width,
+                                    block * width);
+      }
+      return;
+    }
+    const auto transpose = Kernels<T>().transpose;
+    for (int64_t c = 0; c < cols; c += width, to += block * width) {
+      const int64_t n = std::min(width, cols - c);
+      const Stored<T> from = numbers.From((col + c) * depth + start);
+      if (from.in_place()) {
+        transpose(n, block, from.InPlace(), depth, to, width);
+        continue;
+      }
+      alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
+      for (int64_t i = 0; i < n; ++i) {
+        if (i + 1 < n) from.From((i + 1) * depth).PrefetchHalves(block);
+        from.From(i * depth).Copy(block, converted + i * kMaxBlockDepth);
+      }
+      transpose(n, block, converted, kMaxBlockDepth, to, width);
+    }
+  };
 }
 
 }  // namespace
@@ -71,14 +111,20 @@ int64_t RightMatrix<T>::panels() const {
 }
 
 template <typename T>
+int64_t RightMatrix<T>::NumSpans() const {
+  return CeilDiv(WholePanels(), kMaxPanelCols<T> / PanelCols()) + panels() -
+         WholePanels();
+}
+
+template <typename T>
 int64_t RightMatrix<T>::SpanEnd(int64_t panel) const {
   const int64_t end = panel + kMaxPanelCols<T> / PanelCols();
-  return std::max(panel + 1, std::min(end, PaddedCols() / PanelCols()));
+  return std::max(panel + 1, std::min(end, WholePanels()));
 }
 
 // fill(start, block, col, cols, to, width) must write the part of B with rows
 // [start, start + block) and columns [col, col + cols) to `to`, which holds
-// panels of [block, width]. If the last one has fewer columns, `to` holds zeros
+// panels of [block, width]. If the last one has fewer columns, it holds zeros
 // already.
 template <typename T>
 template <typename Fill>
@@ -107,19 +153,16 @@ void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
 template <typename T>
 template <typename Fill>
 void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
-  std::vector<int64_t> firsts;
-  for (int64_t panel = 0; panel < panels(); panel = SpanEnd(panel)) {
-    firsts.push_back(panel);
-  }
-  const auto spans = static_cast<int64_t>(firsts.size());
-  schedule->Add(
-      1, CeilDiv(depth_, BlockDepth()) * spans,
-      [=, matrix = *this, firsts = std::move(firsts)](int64_t, int64_t task) {
-        const int64_t start = task / spans * matrix.BlockDepth();
-        const int64_t first = firsts[task % spans];
-        matrix.PackSpan(start, first, matrix.SpanEnd(first), fill,
-                        matrix.Panel(start, first));
-      });
+  const int64_t spans = NumSpans();
+  schedule->Add(1, CeilDiv(depth_, BlockDepth()) * spans,
+                [=, matrix = *this](int64_t, int64_t task) {
+                  const int64_t start = task / spans * matrix.BlockDepth();
+                  const int64_t first =
+                      std::min(task % spans * (kMaxPanelCols<T> / PanelCols()),
+                               matrix.WholePanels());
+                  matrix.PackSpan(start, first, matrix.SpanEnd(first), fill,
+                                  matrix.Panel(start, first));
+                });
 }
 
 template <typename T>
@@ -133,55 +176,14 @@ void RightMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
 
 template <typename T>
 void RightMatrix<T>::Pack(Source source, Schedule* schedule) const {
-  PackSpans(FillFrom(source), schedule);
-}
-
-template <typename T>
-auto RightMatrix<T>::FillFrom(Source source) const {
-  return [=, depth = depth_, all_cols = cols_](int64_t start, int64_t block,
-                                               int64_t col, int64_t cols, T* to,
-                                               int64_t width) {
-    const Stored<T> numbers = source.numbers;
-    if (!source.transposed) {
-      const Stored<T> from = numbers.From(start * all_cols + col);
-      if (from.in_place()) {
-        return CopyToPanels<T>({from.InPlace(), all_cols}, block, cols, to,
-                               width);
-      }
-      alignas(64) T converted[kMaxPanelCols<T>];
-      for (int64_t i = 0; i < block; ++i) {
-        if (i + kAhead < block) {
-          from.From((i + kAhead) * all_cols).PrefetchFirst(cols);
-        }
-        from.From(i * all_cols).Copy(cols, converted);
-        Kernels<T>().copy_to_panels(cols, converted, to + i * width,
-                                    block * width);
-      }
-      return;
-    }
-    const auto transpose = Kernels<T>().transpose;
-    for (int64_t c = 0; c < cols; c += width, to += block * width) {
-      const int64_t n = std::min(width, cols - c);
-      const Stored<T> from = numbers.From((col + c) * depth + start);
-      if (from.in_place()) {
-        transpose(n, block, from.InPlace(), depth, to, width);
-        continue;
-      }
-      alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
-      for (int64_t i = 0; i < n; ++i) {
-        if (i + 1 < n) from.From((i + 1) * depth).PrefetchFirst(block);
-        from.From(i * depth).Copy(block, converted + i * kMaxBlockDepth);
-      }
-      transpose(n, block, converted, kMaxBlockDepth, to, width);
-    }
-  };
+  PackSpans(FillFrom<T>(source, depth_, cols_), schedule);
 }
 
 template <typename T>
 void RightMatrix<T>::ForPanelsOfSource(
     int64_t start, int64_t first_panel, int64_t last_panel,
     const std::function<void(int64_t, int64_t, const void*)>& run) const {
-  const auto fill = FillFrom(source_);
+  const auto fill = FillFrom<T>(source_, depth_, cols_);
   alignas(64) char packed[kMaxBlockDepth * kMaxPanelCols<T> * sizeof(T)];
   for (int64_t first = first_panel, last; first < last_panel; first = last) {
     last = std::min(SpanEnd(first), last_panel);
@@ -192,7 +194,7 @@ void RightMatrix<T>::ForPanelsOfSource(
 
 void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
                    BfloatPair* to) {
-  static constexpr float kZeros[kMaxRowPairs] = {};
+  static constexpr float kZeros[kMaxRoundedCols] = {};
   for (int64_t i = 0; i < PaddedDepth(depth); i += 2) {
     const float* const even = i < depth ? from + i * stride : kZeros;
     const float* const odd = i + 1 < depth ? even + stride : kZeros;

@@ -1,5 +1,5 @@
-// The right-hand side of a matrix product on a CPU, in the order in which the
-// inner loops read it.
+// The factors of matrix products on a CPU: numbers where their owners have
+// them, and right-hand sides in the order in which the inner loops read them.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_RIGHT_MATRIX_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_RIGHT_MATRIX_H_
 
@@ -73,9 +73,8 @@ struct Stored {
   Stored From(int64_t first) const { return {data, convert, offset + first}; }
   bool in_place() const { return convert == nullptr; }
   const T* InPlace() const { return static_cast<const T*>(data) + offset; }
-  void PrefetchFirst(int64_t n) const {
-    if (in_place()) return Prefetch(InPlace(), n);
-    // Numbers that are converted are of a half type.
+  // Prefetches n numbers, which must be of a half type.
+  void PrefetchHalves(int64_t n) const {
     Prefetch(static_cast<const uint16_t*>(data) + offset, n);
   }
   void Copy(int64_t n, T* to) const {
@@ -131,12 +130,12 @@ class RightMatrix {
   static int64_t PanelCols();
 
  private:
-  // Returns a function that copies a part of B; see PackSpan.
-  auto FillFrom(Source source) const;
   // Panels are packed in spans, so that more neighbouring numbers are read at a
-  // time. Returns the end of the span that begins at `panel`: a tile of few
-  // rows spans as many panels.
+  // time. A last panel of fewer vectors is a span of its own. These return the
+  // number of spans and the end of the span that begins at `panel`.
+  int64_t NumSpans() const;
   int64_t SpanEnd(int64_t panel) const;
+  int64_t WholePanels() const { return PaddedCols() / PanelCols(); }
   // Writes the part of a span that is in the block that begins at row `start`.
   template <typename Fill>
   void PackSpan(int64_t start, int64_t first, int64_t last, const Fill& fill,
@@ -150,7 +149,7 @@ class RightMatrix {
   void ForPanels(int64_t start, int64_t first_panel, int64_t last_panel,
                  const Run& run) const {
     if (data_ == nullptr) {
-      return ForPanelsOfSource(start, first_panel, last_panel, run);
+      return ForPanelsOfSource(start, first_panel, last_panel, std::ref(run));
     }
     run(first_panel, last_panel, Panel(start, first_panel));
   }
@@ -198,8 +197,8 @@ class RightMatrix {
 
 // Rounds n numbers of each of the rows [depth, stride] to bfloat16 and writes
 // them as pairs of rows, [PaddedDepth(depth) / 2, stride], with zeros beyond
-// the depth. n is at most kMaxRowPairs.
-constexpr int64_t kMaxRowPairs = 96;
+// the depth. n is at most kMaxRoundedCols.
+constexpr int64_t kMaxRoundedCols = 96;
 void RoundRowPairs(const float* from, int64_t depth, int64_t n, int64_t stride,
                    BfloatPair* to);
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/right_matrix.h"
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/rnn_backend.h"
 
