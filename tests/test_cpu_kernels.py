@@ -161,7 +161,7 @@ def print_digest(threads: int) -> dict[str, Any]:
         (3, 30, RnnConfig("lstm", 1, 300, 50, num_proj=150, recurrent_dropout=0.3)),
         # So few rows are multiplied by weights that are not packed.
         (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both)),
-        # With so few steps, the number of threads decides whether weights are packed beforehand.
+        # With so few steps, the number of threads can decide whether weights are packed beforehand.
         (24, 1, RnnConfig("lstm", 2, 330, 530, num_proj=150, **both)),
         (4, 2, RnnConfig("lstm", 1, 33, 3000)),
         (140, 5, RnnConfig("gru", 1, 70, 130)),
