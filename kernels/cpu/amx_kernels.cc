@@ -25,9 +25,10 @@ namespace {
 // needed, which an older one might not know.
 #define CRNN_AMX __attribute__((target("amx-tile,amx-bf16")))
 
-constexpr int64_t kRows = 16;
+constexpr int64_t kRows = 16;  // Of a register.
 constexpr int64_t kPairs = 16;
-constexpr int64_t kPanelVectors = 4;
+// A tile of two registers' rows reads each part of a panel once for both.
+constexpr int64_t kTileRows = 2 * kRows;
 
 CRNN_AMX void Configure() {
   struct alignas(64) Configuration {
@@ -43,7 +44,8 @@ CRNN_AMX void Release() { _tile_release(); }
 
 // Writes the products of 16 rows of A with a panel of so many vectors to
 // `sums`. The sums are in registers 0 to 3. With four of them, a product need
-// not wait for the one before it.
+// not wait for the one before it. Most loads come first, since changes between
+// loads and products take tens of cycles at times.
 template <int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
@@ -56,15 +58,15 @@ CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
   for (int64_t k = 0; k < depth; k += kPairs) {
     _tile_loadd(4, a + k, a_bytes);
     _tile_loadd(5, panel, kPanelBytes);
-    _tile_dpbf16ps(0, 4, 5);
     if constexpr (vectors > 1) {
       _tile_loadd(6, panel + kWidth<float>, kPanelBytes);
-      _tile_dpbf16ps(1, 4, 6);
     }
     if constexpr (vectors > 2) {
       _tile_loadd(7, panel + 2 * kWidth<float>, kPanelBytes);
-      _tile_dpbf16ps(2, 4, 7);
     }
+    _tile_dpbf16ps(0, 4, 5);
+    if constexpr (vectors > 1) _tile_dpbf16ps(1, 4, 6);
+    if constexpr (vectors > 2) _tile_dpbf16ps(2, 4, 7);
     if constexpr (vectors > 3) {
       _tile_loadd(5, panel + 3 * kWidth<float>, kPanelBytes);
       _tile_dpbf16ps(3, 4, 5);
@@ -83,6 +85,45 @@ CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
   }
 }
 
+// Does the same for 32 rows and one or two of the panel's vectors. The rows of
+// the panel and of `sums` are panel_bytes long.
+template <int vectors>
+CRNN_AMX void MultiplyTwo(int64_t depth, const BfloatPair* a, int64_t a_stride,
+                          const BfloatPair* panel, int64_t panel_bytes,
+                          float* sums) {
+  const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
+  const int64_t panel_row =
+      panel_bytes / static_cast<int64_t>(sizeof(BfloatPair));
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (vectors > 1) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < depth; k += kPairs) {
+    _tile_loadd(4, a + k, a_bytes);
+    _tile_loadd(5, a + kRows * a_stride + k, a_bytes);
+    _tile_loadd(6, panel, panel_bytes);
+    if constexpr (vectors > 1) {
+      _tile_loadd(7, panel + kWidth<float>, panel_bytes);
+    }
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    if constexpr (vectors > 1) {
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    panel += kPairs * panel_row;
+  }
+  float* const second_sums = sums + kRows * panel_row;
+  _tile_stored(0, sums, panel_bytes);
+  _tile_stored(1, second_sums, panel_bytes);
+  if constexpr (vectors > 1) {
+    _tile_stored(2, sums + kWidth<float>, panel_bytes);
+    _tile_stored(3, second_sums + kWidth<float>, panel_bytes);
+  }
+}
+
 template <int vectors>
 void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
           const BfloatPair* panel, const float* const* init, float* const* c,
@@ -93,10 +134,22 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
       __builtin_prefetch(c[r] + col + v * kWidth<float>, /*for writing*/ 1);
     }
   }
-  alignas(64) float sums[kRows * vectors * kWidth<float>];
-  Multiply<vectors>(depth, a, a_stride, panel, sums);
+  constexpr int64_t kPanelRow = vectors * kWidth<float>;
+  alignas(64) float sums[kTileRows * kPanelRow];
+  if (rows <= kRows) {
+    Multiply<vectors>(depth, a, a_stride, panel, sums);
+  } else {
+    constexpr int64_t kPanelBytes = vectors * CRNN_SIMD_BYTES;
+    MultiplyTwo<vectors == 1 ? 1 : 2>(depth, a, a_stride, panel, kPanelBytes,
+                                      sums);
+    if constexpr (vectors > 2) {
+      constexpr int64_t kFirst = 2 * kWidth<float>;
+      MultiplyTwo<vectors - 2>(depth, a, a_stride, panel + kFirst, kPanelBytes,
+                               sums + kFirst);
+    }
+  }
   for (int64_t r = 0; r < rows; ++r) {
-    const float* const row = sums + r * vectors * kWidth<float>;
+    const float* const row = sums + r * kPanelRow;
     ForVectors<float>(cols, [&](auto memory, int64_t j) {
       Floats sum = Whole<float>::Load(row + j);
       if (init != nullptr) sum += memory.Load(init[r] + col + j);
@@ -130,8 +183,10 @@ const SimdTable& Table() {
     table.name = "amx";
     table.bfloat16_rows = kRows;
     table.bfloat16_depth = 2 * kPairs;
-    table.matrices = {
-        Configure, Release, {nullptr, Tile<1>, Tile<2>, Tile<3>, Tile<4>}};
+    table.matrices = {Configure,
+                      Release,
+                      kTileRows,
+                      {nullptr, Tile<1>, Tile<2>, Tile<3>, Tile<4>}};
     return table;
   }();
   return table;

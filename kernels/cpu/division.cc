@@ -16,6 +16,10 @@ namespace {
 // Bytes per cycle that a core reads from its own L2 cache, and from the cache
 // that all cores share.
 constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
+// Cycles in which matrix registers multiply their rows by one row of a panel.
+// They were seen to take from 4 up to 16, at times for seconds, on cores that
+// several virtual machines may share.
+constexpr int64_t kMatrixCycles = 8;
 // Cycles of a cell's arithmetic for one unit of one sequence.
 constexpr int64_t kCell = 12;
 // Cycles that threads spend to meet after a step: a fixed number, and more for
@@ -100,12 +104,12 @@ template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t cols = RightMatrix<T>::PanelCols();
-  // A core is assumed to multiply and add two vectors per cycle. Matrix
-  // registers take the same time for two vectors of all their rows.
+  // A core is assumed to multiply and add two vectors per cycle.
   Core core = {OwnCacheBytes(), cols, static_cast<int64_t>(cols * sizeof(T)),
                CeilDiv(simd.panel_vectors, 2)};
   if (problem.dtype == RnnDataType::kBfloat16 && Simd().multiplies_matrices()) {
     core.panel_row_bytes = cols * 2;
+    core.panel_row_cycles = kMatrixCycles;
     core.matrix_rows = Simd().bfloat16_rows;
   }
   return DivideGroups(problem, core, num_threads);

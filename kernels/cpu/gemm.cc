@@ -133,7 +133,9 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
   const SimdKernels<T>& simd = Kernels<T>();
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t panel_bytes = b.PanelBytes(start);
-  const int64_t tile_rows = b.TileRows();
+  const bool in_matrices =
+      !std::is_same_v<Factor, T> && Simd().multiplies_matrices();
+  const int64_t tile_rows = in_matrices ? Simd().matrices.rows : b.TileRows();
   const int64_t num_rows = last_row - first_row;
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
   const Factor* a_rows[kCachedRows];
@@ -167,7 +169,7 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
       if constexpr (!std::is_same_v<Factor, T>) {
         const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
         const int64_t depth = PaddedDepth(block) / 2;
-        if (Simd().multiplies_matrices()) {
+        if (in_matrices) {
           // With one row, the stride of 0 has that row read 16 times.
           const int64_t row_stride = height > 1 ? a[1] - a[0] : 0;
           Simd().matrices.tile[vectors](height, depth, a[0], row_stride, pairs,

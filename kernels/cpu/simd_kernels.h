@@ -123,7 +123,8 @@ struct SimdMatrices {
   void (*configure)();
   void (*release)();
   // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to
-  // bfloat16_rows rows. They are indexed by the panel's number of vectors.
+  // `rows` rows. They are indexed by the panel's number of vectors.
+  int64_t rows;
   using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
                         int64_t a_stride, const BfloatPair* panel,
                         const float* const* init, float* const* c, int64_t col,

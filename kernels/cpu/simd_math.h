@@ -109,20 +109,38 @@ struct SplitExp {
   }
 };
 
+// Both return the smaller or larger of x and a limit; NaN passes through. A
+// comparison and a choice would take two instructions.
+inline Floats AtMost(Floats x, float limit) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_min_ps(_mm512_set1_ps(limit), (__m512)x);
+#elif defined(__F16C__)
+  return (Floats)_mm256_min_ps(_mm256_set1_ps(limit), (__m256)x);
+#else
+  return x > limit ? Floats{} + limit : x;
+#endif
+}
+inline Floats AtLeast(Floats x, float limit) {
+#ifdef __AVX512F__
+  return (Floats)_mm512_max_ps(_mm512_set1_ps(limit), (__m512)x);
+#elif defined(__F16C__)
+  return (Floats)_mm256_max_ps(_mm256_set1_ps(limit), (__m256)x);
+#else
+  return x < limit ? Floats{} + limit : x;
+#endif
+}
+
 // Limits x to the range of SplitExp; beyond it, the result no longer changes.
 inline Floats Sigmoid(Floats x) {
-  x = x > 88.0f ? Floats{} + 88.0f : x;
-  x = x < -88.0f ? Floats{} - 88.0f : x;
-  const SplitExp exp(-x);
+  const SplitExp exp(-AtLeast(AtMost(x, 88.0f), -88.0f));
   return 1.0f / (exp.scale * exp.rest + (exp.scale + 1.0f));
 }
 
 // Computes (1 - exp(-2 |x|)) / (1 + exp(-2 |x|)) and gives it the sign of x.
 inline Floats Tanh(Floats x) {
   constexpr int32_t kSign = INT32_MIN;
-  Floats y = 2.0f * (Floats)((Ints)x | kSign);
-  y = y < -20.0f ? Floats{} - 20.0f : y;
-  const SplitExp exp(y);
+  const Floats y = 2.0f * (Floats)((Ints)x | kSign);
+  const SplitExp exp(AtLeast(y, -20.0f));
   const Floats magnitude = ((1.0f - exp.scale) - exp.scale * exp.rest) /
                            ((1.0f + exp.scale) + exp.scale * exp.rest);
   return (Floats)((Ints)magnitude | ((Ints)x & kSign));
