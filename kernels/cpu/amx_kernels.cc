@@ -25,10 +25,10 @@ namespace {
 // needed, which an older one might not know.
 #define CRNN_AMX __attribute__((target("amx-tile,amx-bf16")))
 
-constexpr int64_t kRows = 16;  // Of a register.
+constexpr int64_t kRegisterRows = 16;
 constexpr int64_t kPairs = 16;
 // A tile of two registers' rows reads each part of a panel once for both.
-constexpr int64_t kTileRows = 2 * kRows;
+constexpr int64_t kMaxRows = 2 * kRegisterRows;
 
 CRNN_AMX void Configure() {
   struct alignas(64) Configuration {
@@ -44,8 +44,10 @@ CRNN_AMX void Release() { _tile_release(); }
 
 // Writes the products of 16 rows of A with a panel of so many vectors to
 // `sums`. The sums are in registers 0 to 3. With four of them, a product need
-// not wait for the one before it. Most loads come first, since changes between
-// loads and products take tens of cycles at times.
+// not wait for the one before it. Loads come before products as far as there
+// are registers. In the slow state that docs/internals/cpu.md describes, this
+// takes about 110 cycles for each product, and loads and products by turns take
+// 130.
 template <int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
@@ -85,15 +87,14 @@ CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
   }
 }
 
-// Does the same for 32 rows and one or two of the panel's vectors. The rows of
-// the panel and of `sums` are panel_bytes long.
-template <int vectors>
-CRNN_AMX void MultiplyTwo(int64_t depth, const BfloatPair* a, int64_t a_stride,
-                          const BfloatPair* panel, int64_t panel_bytes,
-                          float* sums) {
+// Does the same for 32 rows of A and one or two vectors of the panel. Registers
+// 0 and 1 have the sums of the first vector, and 2 and 3 those of the second.
+template <int vectors, int panel_vectors>
+CRNN_AMX void MultiplyTall(int64_t depth, const BfloatPair* a, int64_t a_stride,
+                           const BfloatPair* panel, float* sums) {
+  constexpr int64_t kPanelBytes = panel_vectors * CRNN_SIMD_BYTES;
+  constexpr int64_t kPanelRow = panel_vectors * kWidth<float>;
   const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
-  const int64_t panel_row =
-      panel_bytes / static_cast<int64_t>(sizeof(BfloatPair));
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (vectors > 1) {
@@ -102,10 +103,10 @@ CRNN_AMX void MultiplyTwo(int64_t depth, const BfloatPair* a, int64_t a_stride,
   }
   for (int64_t k = 0; k < depth; k += kPairs) {
     _tile_loadd(4, a + k, a_bytes);
-    _tile_loadd(5, a + kRows * a_stride + k, a_bytes);
-    _tile_loadd(6, panel, panel_bytes);
+    _tile_loadd(5, a + kRegisterRows * a_stride + k, a_bytes);
+    _tile_loadd(6, panel, kPanelBytes);
     if constexpr (vectors > 1) {
-      _tile_loadd(7, panel + kWidth<float>, panel_bytes);
+      _tile_loadd(7, panel + kWidth<float>, kPanelBytes);
     }
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 5, 6);
@@ -113,14 +114,14 @@ CRNN_AMX void MultiplyTwo(int64_t depth, const BfloatPair* a, int64_t a_stride,
       _tile_dpbf16ps(2, 4, 7);
       _tile_dpbf16ps(3, 5, 7);
     }
-    panel += kPairs * panel_row;
+    panel += kPairs * kPanelRow;
   }
-  float* const second_sums = sums + kRows * panel_row;
-  _tile_stored(0, sums, panel_bytes);
-  _tile_stored(1, second_sums, panel_bytes);
+  float* const second_sums = sums + kRegisterRows * kPanelRow;
+  _tile_stored(0, sums, kPanelBytes);
+  _tile_stored(1, second_sums, kPanelBytes);
   if constexpr (vectors > 1) {
-    _tile_stored(2, sums + kWidth<float>, panel_bytes);
-    _tile_stored(3, second_sums + kWidth<float>, panel_bytes);
+    _tile_stored(2, sums + kWidth<float>, kPanelBytes);
+    _tile_stored(3, second_sums + kWidth<float>, kPanelBytes);
   }
 }
 
@@ -135,17 +136,16 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
     }
   }
   constexpr int64_t kPanelRow = vectors * kWidth<float>;
-  alignas(64) float sums[kTileRows * kPanelRow];
-  if (rows <= kRows) {
+  alignas(64) float sums[kMaxRows * kPanelRow];
+  if (rows <= kRegisterRows) {
     Multiply<vectors>(depth, a, a_stride, panel, sums);
   } else {
-    constexpr int64_t kPanelBytes = vectors * CRNN_SIMD_BYTES;
-    MultiplyTwo<vectors == 1 ? 1 : 2>(depth, a, a_stride, panel, kPanelBytes,
-                                      sums);
+    MultiplyTall<vectors == 1 ? 1 : 2, vectors>(depth, a, a_stride, panel,
+                                                sums);
     if constexpr (vectors > 2) {
       constexpr int64_t kFirst = 2 * kWidth<float>;
-      MultiplyTwo<vectors - 2>(depth, a, a_stride, panel + kFirst, kPanelBytes,
-                               sums + kFirst);
+      MultiplyTall<vectors - 2, vectors>(depth, a, a_stride, panel + kFirst,
+                                         sums + kFirst);
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
@@ -181,11 +181,11 @@ const SimdTable& Table() {
   static const SimdTable table = [] {
     SimdTable table = avx512bf16::Table();
     table.name = "amx";
-    table.bfloat16_rows = kRows;
+    table.bfloat16_rows = kRegisterRows;
     table.bfloat16_depth = 2 * kPairs;
     table.matrices = {Configure,
                       Release,
-                      kTileRows,
+                      kMaxRows,
                       {nullptr, Tile<1>, Tile<2>, Tile<3>, Tile<4>}};
     return table;
   }();

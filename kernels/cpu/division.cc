@@ -17,8 +17,8 @@ namespace {
 // that all cores share.
 constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
 // Cycles in which matrix registers multiply their rows by one row of a panel.
-// They were seen to take from 4 up to 16, at times for seconds, on cores that
-// several virtual machines may share.
+// It takes them about 4, or 12 and more while a core is in a slow state that
+// docs/internals/cpu.md describes, so this is between the two.
 constexpr int64_t kMatrixCycles = 8;
 // Cycles of a cell's arithmetic for one unit of one sequence.
 constexpr int64_t kCell = 12;
@@ -27,8 +27,9 @@ constexpr int64_t kCell = 12;
 constexpr int64_t kMeeting = 400, kMeetingOfEach = 100;
 // Cycles until the others have the states that a thread has computed: for each
 // sequence, and for each unit of it. Cache lines go from one core to another,
-// which takes far longer than the arithmetic on them. All these numbers were
-// fitted to steps of 128 to 512 units on two cores of an Intel Xeon with AMX.
+// which takes far longer than the arithmetic on them. These and the numbers for
+// meetings were fitted to steps of 128 to 512 units on two cores of an Intel
+// Xeon whose matrix registers took 4 cycles.
 constexpr int64_t kExchange = 1500, kExchangeOfUnit = 9;
 
 // Returns the cycles that a thread takes for its part of a strand's step.

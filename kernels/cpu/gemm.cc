@@ -28,6 +28,8 @@ constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 constexpr int64_t kCachedRows = 192;
 static_assert(kCachedRows >= kTaskRows && kCachedRows >= kCopiedRows, "");
 static_assert(kCopiedRows <= kMaxRoundedCols, "");
+// A matrix register reads 16 rows at a time from arrays of these sizes.
+static_assert(kCachedRows % 16 == 0 && kCopiedRows % 16 == 0, "");
 
 // The times that a task takes to bring one number of its rows, or of its
 // columns, into a near cache, in multiplications. They are longer if the task

@@ -180,6 +180,9 @@ class RightMatrix {
   int64_t Block(int64_t start) const {
     return std::min(BlockDepth(), depth_ - start);
   }
+  // Tasks begin at multiples of this number of rows. It is that of a tile's
+  // rows but with matrix registers, where a tile may have twice as many, and
+  // smaller tasks make more even shares.
   int64_t TileRows() const;
 
   int64_t depth_ = 0;

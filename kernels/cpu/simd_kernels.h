@@ -114,17 +114,17 @@ struct SimdConversions {
                           int64_t to_stride);
 };
 
-// Products by registers that hold whole matrices, which all rows of a block of
-// A, equally far apart, are read into at once. All pointers are null if the
-// processor has no such registers.
+// Products by registers that hold whole matrices, which bfloat16_rows rows of a
+// block of A, equally far apart, are read into at once. All pointers are null
+// if the processor has no such registers.
 struct SimdMatrices {
   // A thread calls `configure` before it calls `tile`, and then `release`,
   // since other libraries configure the registers in their own ways.
   void (*configure)();
   void (*release)();
-  // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to
-  // `rows` rows. They are indexed by the panel's number of vectors.
-  int64_t rows;
+  int64_t rows;  // The most rows of a tile.
+  // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to so
+  // many rows. They are indexed by the panel's number of vectors.
   using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
                         int64_t a_stride, const BfloatPair* panel,
                         const float* const* init, float* const* c, int64_t col,

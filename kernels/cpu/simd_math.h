@@ -109,8 +109,10 @@ struct SplitExp {
   }
 };
 
-// Both return the smaller or larger of x and a limit; NaN passes through. A
-// comparison and a choice would take two instructions.
+// AtMost returns the smaller one of x and a limit, AtLeast the larger one. If a
+// number is NaN, the instructions return their second operand, so x comes
+// second and NaN passes through. A comparison and a choice would take two
+// instructions.
 inline Floats AtMost(Floats x, float limit) {
 #ifdef __AVX512F__
   return (Floats)_mm512_min_ps(_mm512_set1_ps(limit), (__m512)x);

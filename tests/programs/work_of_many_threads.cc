@@ -179,28 +179,35 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   problem.spec.input_size = units;
   problem.max_time = 10;
   problem.batch_size = batch;
-  // A panel has 64 columns of 4 bytes. Two vectors of 16 are multiplied in a
-  // cycle.
-  const cudnn_rnn_tf::Core core = {int64_t{2} << 20, 64, 256, 2};
-  const Division division = DivideGroups(problem, core, threads);
-  const int64_t panels = (units + 63) / 64;
-  const int64_t lanes = PackedRows::NumBlocks(batch) * division.strands;
-  Check(division.strands >= 1 && division.strands <= batch, "strands", batch);
-  Check(division.parts >= 1 && division.parts <= panels, "parts", units);
-  // Threads that wait for each other must all run at the same time.
-  Check(division.parts == 1 || lanes * division.parts <= threads,
-        "more parts than threads", threads);
-  if (threads == 1) Check(lanes == PackedRows::NumBlocks(batch), "one", batch);
-  // If the work can be split evenly, no thread may be idle.
-  if (batch % 4 == 0 && panels % 4 == 0 && threads <= 16 &&
-      batch * panels >= 16 * threads && (threads & (threads - 1)) == 0) {
-    Check(lanes * division.parts >= threads, "an idle thread", batch);
-  }
-  // The division is the same without the threads that have no work in it.
-  const int64_t working = std::min(threads, ThreadsInSteps(problem, division));
-  const Division without = DivideGroups(problem, core, working);
-  Check(without.strands == division.strands && without.parts == division.parts,
+  // The first core has panels of 64 columns of 4 bytes, and multiplies two
+  // vectors of 16 in a cycle. The second has matrix registers for numbers of 2
+  // bytes.
+  const cudnn_rnn_tf::Core cores[] = {{int64_t{2} << 20, 64, 256, 2},
+                                      {int64_t{2} << 20, 64, 128, 8, 16}};
+  for (const cudnn_rnn_tf::Core& core : cores) {
+    const Division division = DivideGroups(problem, core, threads);
+    const int64_t panels = (units + 63) / 64;
+    const int64_t lanes = PackedRows::NumBlocks(batch) * division.strands;
+    Check(division.strands >= 1 && division.strands <= batch, "strands", batch);
+    Check(division.parts >= 1 && division.parts <= panels, "parts", units);
+    // Threads that wait for each other must all run at the same time.
+    Check(division.parts == 1 || lanes * division.parts <= threads,
+          "more parts than threads", threads);
+    if (threads == 1)
+      Check(lanes == PackedRows::NumBlocks(batch), "one", batch);
+    // If the work can be split evenly, no thread may be idle.
+    if (batch % 4 == 0 && panels % 4 == 0 && threads <= 16 &&
+        batch * panels >= 16 * threads && (threads & (threads - 1)) == 0) {
+      Check(lanes * division.parts >= threads, "an idle thread", batch);
+    }
+    // The division is the same without the threads that have no work in it.
+    const int64_t working =
+        std::min(threads, ThreadsInSteps(problem, division));
+    const Division without = DivideGroups(problem, core, working);
+    Check(
+        without.strands == division.strands && without.parts == division.parts,
         "another division", working);
+  }
 }
 
 }  // namespace
