@@ -45,9 +45,9 @@ CRNN_AMX void Release() { _tile_release(); }
 // Writes the products of 16 rows of A with a panel of so many vectors to
 // `sums`. The sums are in registers 0 to 3. With four of them, a product need
 // not wait for the one before it. Loads come before products as far as there
-// are registers. In the slow state that docs/internals/cpu.md describes, this
-// takes about 110 cycles for each product, and loads and products by turns take
-// 130.
+// are registers. With panels in the L2 cache and 16 threads in the slow state
+// that docs/internals/cpu.md describes, a product takes about 110 cycles then,
+// and 130 if loads and products come by turns.
 template <int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
