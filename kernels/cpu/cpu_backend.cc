@@ -42,10 +42,7 @@ class Adapter {
       rows.read = [](const void* data, int64_t first, int64_t n, Compute* to) {
         Convert(static_cast<const Storage*>(data) + first, to, n);
       };
-      rows.write = [](const Compute* from, int64_t n, void* data,
-                      int64_t first) {
-        Convert(from, static_cast<Storage*>(data) + first, n);
-      };
+      rows.write = ConvertTo<Storage, Compute>;
     }
     return rows;
   }
@@ -117,21 +114,6 @@ class Adapter {
     });
   }
 
-  Compute* ParamsResult(void* tensor) {
-    if constexpr (kInPlace) return static_cast<Compute*>(tensor);
-    return arena_->Take<Compute>(num_params());
-  }
-  void ExportParams(const Compute* from, void* tensor) {
-    if constexpr (!kInPlace) {
-      if (arena_->only_counts()) return;
-      schedule_->AddRanges(
-          num_params(), 16384, [=](int64_t first, int64_t last) {
-            Convert(from + first, static_cast<Storage*>(tensor) + first,
-                    last - first);
-          });
-    }
-  }
-
  private:
   static constexpr bool kInPlace = std::is_same_v<Storage, Compute>;
 
@@ -139,7 +121,6 @@ class Adapter {
   int64_t num_states() const {
     return problem_.spec.num_pseudo_layers() * problem_.batch_size;
   }
-  int64_t num_params() const { return ParamLayout(problem_.spec).size(); }
   bool StatesInPlace() const {
     return kInPlace && (problem_.time_major || problem_.batch_size == 1 ||
                         problem_.spec.num_pseudo_layers() == 1);
@@ -261,7 +242,8 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
       adapter.CopyStates(buffers.output_h_backprop, spec.output_size());
   call.input_backprop =
       adapter.SequenceResult(buffers.input_backprop, spec.input_size);
-  call.params_backprop = adapter.ParamsResult(buffers.params_backprop);
+  call.params_backprop =
+      StoredResults<Storage, Compute>(buffers.params_backprop);
   if (spec.is_lstm()) {
     call.c_backprop =
         adapter.CopyStates(buffers.output_c_backprop, spec.num_units);
@@ -280,7 +262,6 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
     adapter.ExportStates(call.c_backprop, spec.num_units,
                          buffers.input_c_backprop);
   }
-  adapter.ExportParams(call.params_backprop, buffers.params_backprop);
   schedule.Run(threads);
 }
 

@@ -411,8 +411,8 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
 // dz^T h, and the sums of dz themselves for the biases.
 template <typename T>
 void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
-                                    T* params_backprop, Arena* arena,
-                                    Schedule* schedule) const {
+                                    Destination<T> params_backprop,
+                                    Arena* arena, Schedule* schedule) const {
   using Term = typename TransposedProducts<T>::Term;
   TransposedProducts<T> products(
       arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows(),
@@ -425,7 +425,7 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
         layout_.pseudo_layer(layer.index * dirs_ + dir);
     const auto gradient = [=](int64_t b, int64_t offset, int64_t first,
                               int64_t cols) {
-      return Term{b, {params_backprop + offset + first * cols, cols}};
+      return Term{b, params_backprop.From(offset + first * cols)};
     };
     const Rows<const T> gates = {layer.kept[dir].gates, gates_};
     int64_t h = -1;
@@ -433,10 +433,10 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
       if (h < 0 || has_recurrent_dropout()) h = products.AddB(segment.h, out_);
       std::vector<Term> terms = {
           gradient(h, offsets.recurrent_weights, segment.first, out_)};
-      std::vector<T*> sums;
+      std::vector<Destination<T>> sums;
       if (offsets.recurrent_bias >= 0) {
-        sums.push_back(params_backprop + offsets.recurrent_bias +
-                       segment.first);
+        sums.push_back(
+            params_backprop.From(offsets.recurrent_bias + segment.first));
       }
       if (segment.dz.data != gates.data + segment.first) {
         products.AddA(segment.dz, segment.rows, std::move(terms),
@@ -449,7 +449,8 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
             gradient(x, offsets.input_weights, segment.first, fan_in));
       }
       if (offsets.input_bias >= 0) {
-        sums.push_back(params_backprop + offsets.input_bias + segment.first);
+        sums.push_back(
+            params_backprop.From(offsets.input_bias + segment.first));
       }
       products.AddA(gates.From(0, segment.first), segment.rows,
                     std::move(terms), std::move(sums));
@@ -478,7 +479,8 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
                          ? arena->Take<T>(max_rows * layer_out_)
                          : nullptr;
   if (rows_.num_rows() == 0) {
-    std::fill_n(call.params_backprop, layout_.size(), T(0));
+    const std::vector<T> zeros(layout_.size());
+    call.params_backprop.Write(layout_.size(), zeros.data());
     return;
   }
   if (!arena->only_counts()) {

@@ -105,7 +105,7 @@ struct CpuBackwardCall {
   T* h_backprop;
   T* c_backprop;
   Rows<T> input_backprop;  // [N, I]
-  T* params_backprop;
+  Destination<T> params_backprop;
 };
 
 // How products read weights: in panels that are packed once for all products,
@@ -317,8 +317,9 @@ class CpuNetwork {
                    int64_t group_index) const;
   void BackwardInputs(const BackwardLayer& layer, int64_t dir, Stored<T> params,
                       Arena* arena, Schedule* schedule) const;
-  void BackwardWeights(const BackwardLayer& layer, T* params_backprop,
-                       Arena* arena, Schedule* schedule) const;
+  void BackwardWeights(const BackwardLayer& layer,
+                       Destination<T> params_backprop, Arena* arena,
+                       Schedule* schedule) const;
 
   const RnnProblem& problem_;
   const RnnSpec& spec_;

@@ -22,6 +22,9 @@ constexpr int64_t kCopiedRows = 96;
 // The factors of transposed products are packed in parts of this depth, which
 // stay in the L3 cache.
 constexpr int64_t kPackedDepth = 768;
+// So many columns of a task are converted together, if results are not of the
+// type that they are computed in.
+constexpr int64_t kConvertedCols = 256;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // This many rows of a block of A stay in the L2 cache beside a panel. As
 // bfloat16 numbers, they take 192 KiB of the stack.
@@ -305,7 +308,7 @@ int64_t TransposedProducts<T>::AddB(Rows<const T> b, int64_t cols) {
 template <typename T>
 void TransposedProducts<T>::AddA(Rows<const T> a, int64_t rows,
                                  std::vector<Term> terms,
-                                 std::vector<T*> sums) {
+                                 std::vector<Destination<T>> sums) {
   lefts_.push_back({a, rows, std::move(terms), std::move(sums)});
 }
 
@@ -325,6 +328,8 @@ void TransposedProducts<T>::Run(const Left& left,
   alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
   constexpr bool kHasPairs = std::is_same_v<T, float>;
   alignas(64) BfloatPair pairs[kHasPairs ? kCopiedRows * kMaxPairs : 1];
+  alignas(64) T converted[kCopiedRows * kConvertedCols];
+  const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t depth = packed[0].depth();
   const int64_t block_depth = packed[0].BlockDepth();
   const bool bfloat16 = packed[0].bfloat16_;
@@ -335,10 +340,12 @@ void TransposedProducts<T>::Run(const Left& left,
     CopyRows(left.a.From(first_depth + start, task.first_row), block, rows,
              copied, kCopiedRows);
     if (task.first_panel == 0) {
-      for (T* const sums : left.sums) {
-        if (is_first) std::fill_n(sums + task.first_row, rows, T(0));
-        Kernels<T>().add_column_sums(block, rows, copied, kCopiedRows,
-                                     sums + task.first_row);
+      for (const Destination<T>& sums : left.sums) {
+        const Destination<T> to = sums.From(task.first_row);
+        T* const sum = to.in_place() ? to.InPlace() : converted;
+        if (is_first) std::fill_n(sum, rows, T(0));
+        Kernels<T>().add_column_sums(block, rows, copied, kCopiedRows, sum);
+        if (!to.in_place()) to.Write(rows, sum);
       }
     }
     if constexpr (std::is_same_v<T, float>) {
@@ -346,41 +353,78 @@ void TransposedProducts<T>::Run(const Left& left,
     }
     int64_t panels_before = 0;
     for (const Term& term : left.terms) {
-      Product<T> product;
-      product.b = packed[term.b];
-      product.c = term.c;
-      if (first_depth > 0) product.init = term.c;
-      const int64_t panels = product.b.panels();
+      const RightMatrix<T>& b = packed[term.b];
+      const int64_t panels = b.panels();
       const int64_t first =
           std::max<int64_t>(0, task.first_panel - panels_before);
       const int64_t last = std::min(panels, task.last_panel - panels_before);
       panels_before += panels;
       if (first >= last) continue;
-      const auto run = [&](const auto& a_row, int64_t a_stride) {
-        product.RunTiles(task.first_row, task.last_row, start, block, first,
-                         last, product.b.Panel(start, first), a_row, a_stride);
-      };
-      if constexpr (kHasPairs) {
-        if (bfloat16) {
-          run(
-              [&](int64_t row) -> const BfloatPair* {
-                return pairs + (row - task.first_row) * kMaxPairs;
-              },
-              1);
-          continue;
+      const int64_t together =
+          term.c.in_place() ? last - first : kConvertedCols / panel_cols;
+      for (int64_t panel = first; panel < last; panel += together) {
+        const int64_t count = std::min(together, last - panel);
+        const int64_t col = panel * panel_cols;
+        const Destination<T> to = term.c.From(task.first_row * b.cols_ + col);
+        Product<T> product;
+        // The products are those with the columns of B from this panel on.
+        product.b = b;
+        product.b.cols_ -= col;
+        if (to.in_place()) {
+          product.c = {to.InPlace(), b.cols_};
+          if (!is_first) product.init = product.c;
+        } else {
+          product.c = {converted, kConvertedCols};
+        }
+        const auto run = [&](const auto& a_row, int64_t a_stride) {
+          product.RunTiles(0, rows, start, block, 0, count,
+                           b.Panel(start, panel), a_row, a_stride);
+        };
+        if constexpr (kHasPairs) {
+          if (bfloat16) {
+            run([&](int64_t row) { return pairs + row * kMaxPairs; }, 1);
+          }
+        }
+        if (!bfloat16) {
+          run([&](int64_t row) { return copied + row; }, kCopiedRows);
+        }
+        if (to.in_place()) continue;
+        const int64_t cols = std::min(count * panel_cols, product.b.cols_);
+        for (int64_t row = 0; row < rows; ++row) {
+          to.From(row * b.cols_).Write(cols, converted + row * kConvertedCols);
         }
       }
-      run(
-          [&](int64_t row) -> const T* {
-            return copied + row - task.first_row;
-          },
-          kCopiedRows);
     }
   }
 }
 
 template <typename T>
+auto TransposedProducts<T>::SumInArena(Arena* arena,
+                                       std::vector<Left>* lefts) const
+    -> std::vector<Conversion> {
+  std::vector<Conversion> conversions;
+  const auto sum_in_arena = [&](int64_t n, Destination<T>* to) {
+    if (to->in_place()) return;
+    T* const sums = arena->Take<T>(n);
+    conversions.push_back({sums, n, *to});
+    *to = {sums};
+  };
+  for (Left& left : *lefts) {
+    for (Term& term : left.terms) {
+      sum_in_arena(left.rows * rights_[term.b].cols, &term.c);
+    }
+    for (Destination<T>& sums : left.sums) sum_in_arena(left.rows, &sums);
+  }
+  return conversions;
+}
+
+template <typename T>
 void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
+  const Arena::Scope scope(arena);
+  std::vector<Left> lefts = lefts_;
+  std::vector<Conversion> conversions;
+  // Sums of a single block are converted by the task that computes them.
+  if (depth_ > kMaxBlockDepth) conversions = SumInArena(arena, &lefts);
   for (int64_t first = 0; first < depth_; first += kPackedDepth) {
     // The scope gives the memory back, so the next part is packed in the same
     // place.
@@ -397,7 +441,7 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
       }
     });
     schedule->AddTogether([&] {
-      for (const Left& left : lefts_) {
+      for (const Left& left : lefts) {
         const int64_t tile_rows = packed[0].TileRows();
         const int64_t tiles = CeilDiv(left.rows, tile_rows);
         // If there are no products, the tasks only compute sums of columns.
@@ -420,6 +464,17 @@ void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
       }
     });
   }
+  if (arena->only_counts()) return;
+  schedule->AddTogether([&] {
+    constexpr int64_t kRange = 16384;
+    for (const Conversion& conversion : conversions) {
+      schedule->AddRanges(conversion.n, kRange,
+                          [=](int64_t first, int64_t last) {
+                            conversion.to.From(first).Write(
+                                last - first, conversion.from + first);
+                          });
+    }
+  });
 }
 
 template struct Product<float>;

@@ -72,7 +72,7 @@ class TransposedProducts {
  public:
   struct Term {
     int64_t b;  // The number that AddB returned for it.
-    Rows<T> c;
+    Destination<T> c;
   };
 
   // With `bfloat16`, both factors are rounded to bfloat16.
@@ -83,7 +83,7 @@ class TransposedProducts {
   // Adds the products of A with the B of every term. Also writes the sums of
   // A's columns to each array in `sums`, [rows].
   void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms,
-            std::vector<T*> sums);
+            std::vector<Destination<T>> sums);
   // Adds all products to the schedule, with memory from the arena. If the arena
   // only counts, nothing is added.
   void AddTo(Arena* arena, Schedule* schedule) const;
@@ -97,7 +97,12 @@ class TransposedProducts {
     Rows<const T> a;
     int64_t rows;
     std::vector<Term> terms;
-    std::vector<T*> sums;
+    std::vector<Destination<T>> sums;
+  };
+  struct Conversion {
+    const T* from;
+    int64_t n;
+    Destination<T> to;
   };
   // A part of the products with one A that is computed on its own. Panels are
   // counted through the B of all terms, one after the other.
@@ -105,6 +110,10 @@ class TransposedProducts {
     int64_t first_row, last_row, first_panel, last_panel;
   };
   int64_t NumPanels(const Left& left) const;
+  // Has sums whose results are of another type than T written to memory from
+  // the arena first, and returns what then converts them.
+  std::vector<Conversion> SumInArena(Arena* arena,
+                                     std::vector<Left>* lefts) const;
   static void Run(const Left& left, const std::vector<RightMatrix<T>>& packed,
                   int64_t first_depth, const Task& task);
 

@@ -86,6 +86,30 @@ struct Stored {
   }
 };
 
+// Memory that the caller owns, for results of type T. It holds numbers of type
+// T if `convert` is null; otherwise `convert` converts n results to its type
+// and writes them to `data` from number `first` on.
+template <typename T>
+struct Destination {
+  void* data = nullptr;
+  void (*convert)(const T* from, int64_t n, void* data,
+                  int64_t first) = nullptr;
+  int64_t offset = 0;
+
+  Destination From(int64_t first) const {
+    return {data, convert, offset + first};
+  }
+  bool in_place() const { return convert == nullptr; }
+  T* InPlace() const { return static_cast<T*>(data) + offset; }
+  void Write(int64_t n, const T* from) const {
+    if (in_place()) {
+      std::copy_n(from, n, InPlace());
+    } else {
+      convert(from, n, data, offset);
+    }
+  }
+};
+
 // The right-hand side B [depth, cols] of a product. Products read it in the
 // order of their inner loops: B is divided into blocks along its depth, a block
 // into panels of columns, and a panel is stored row by row. The last panel has

@@ -40,6 +40,12 @@ inline void Convert(const float* from, Bfloat16* to, int64_t n) {
   Simd().conversions.to_bfloat16(n, from, &to->bits);
 }
 
+// Converts n numbers and writes them to `data` from number `first` on.
+template <typename Storage, typename Compute>
+void ConvertTo(const Compute* from, int64_t n, void* data, int64_t first) {
+  Convert(from, static_cast<Storage*>(data) + first, n);
+}
+
 // Returns a caller's parameters, which are converted to Compute when they are
 // read.
 template <typename Storage, typename Compute>
@@ -48,6 +54,13 @@ Stored<Compute> StoredParams(const void* params) {
   return {params, [](const void* data, int64_t first, int64_t n, Compute* to) {
             Convert(static_cast<const Storage*>(data) + first, to, n);
           }};
+}
+
+// Returns a caller's memory for results of type Compute.
+template <typename Storage, typename Compute>
+Destination<Compute> StoredResults(void* to) {
+  if constexpr (std::is_same_v<Storage, Compute>) return {to};
+  return {to, ConvertTo<Storage, Compute>};
 }
 
 // Calls body(Storage(), Compute()) with the types that tensors of this data
