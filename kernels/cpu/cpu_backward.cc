@@ -98,7 +98,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       scratch.masks = TakeMasks(arena);
       scratch.masked_dh = arena->Take<T>(strand_size_ * h_stride_);
     }
-    if (MultipliesBfloat16()) {
+    if (StepsRoundBoth()) {
       layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
       for (uint16_t*& rounded : scratch.rounded_dz) {
         rounded =
@@ -192,6 +192,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
         product.rounded_a = {rounded + segment.first, layer.dz_stride};
       }
       product.b = segment.weights;
+      product.rounds_a = StepsRoundBoth();
       if (scratch.masks == nullptr) {
         if (is_there) product.init = product.c;
         product.RunPanels(slice.first, slice.last);
@@ -289,6 +290,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
     product.rows = active;
     product.a = StepRows(layer.projected_backprop[group.dir], out_, strand, t);
     product.b = layer.projection[group.dir];
+    product.rounds_a = StepsRoundBoth();
     product.c = {dy, units_};
     product.RunPanels(slice.first, slice.last);
   }

@@ -76,7 +76,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
       scratch.masks = TakeMasks(arena);
       scratch.masked[0] = TakeMasks(arena);
       scratch.masked[1] = TakeMasks(arena);
-    } else if (MultipliesBfloat16()) {
+    } else if (StepsRoundBoth()) {
       for (uint16_t*& rounded : scratch.rounded) {
         rounded = arena->Take<uint16_t>(PaddedRows(strand_size_) * h_stride_);
       }
@@ -363,6 +363,7 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
     product.rows = active;
     product.a = {h, h_stride_};
     product.rounded_a = {scratch.rounded[step % 2], h_stride_};
+    product.rounds_a = StepsRoundBoth();
     for (int64_t j = 0; j < spec_.num_gates(); ++j) {
       const int64_t gate = from_the_end ? spec_.num_gates() - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
@@ -427,6 +428,7 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   product.rows = group.strand->Active(t);
   product.a = {scratch.unprojected, units_};
   product.b = layer.weights.projection[group.dir];
+  product.rounds_a = StepsRoundBoth();
   product.c = {next_h, h_stride_};
   product.RunPanels(panels.first, panels.last);
   const int64_t first = panels.first * RightMatrix<T>::PanelCols();

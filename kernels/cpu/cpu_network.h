@@ -241,6 +241,16 @@ class CpuNetwork {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            Simd().multiplies_bfloat16();
   }
+  bool HasFewSequences() const {
+    return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
+  }
+  // Returns whether the products of the steps round both factors, too. Matrix
+  // registers take as long for a few sequences as for 16, so vectors are mostly
+  // faster then. They multiply the weights by states that are not rounded.
+  bool StepsRoundBoth() const {
+    return MultipliesBfloat16() &&
+           !(HasFewSequences() && Simd().multiplies_matrices());
+  }
   // Returns whether products read the caller's bfloat16 inputs of the first
   // layer as they are. With an odd input size, the last pair of a row would
   // reach into the next row, so inputs are then converted first.
@@ -267,8 +277,7 @@ class CpuNetwork {
   bool StepsMultiplyBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            (Simd().multiplies_bfloat16() ||
-            (PackedRows::MaxBlockSize(problem_.batch_size) <= 4 &&
-             problem_.max_time > 2));
+            (HasFewSequences() && problem_.max_time > 2));
   }
 
   struct ForwardLayer;

@@ -77,8 +77,13 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
   const int64_t depth = spec.num_gates() * spec.output_size();
   Division best;
   if (num_threads == 1) return best;
+  // Training packs the weights in each call. For a single step, that takes
+  // longer than the step, and with more than two strands it takes longer still.
+  const int64_t most_strands =
+      problem.is_training && problem.max_time == 1 ? 2 : block;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int64_t strands = 1; strands <= block; ++strands) {
+  for (int64_t strands = 1; strands <= std::min(block, most_strands);
+       ++strands) {
     const int64_t lanes = ThreadsInSteps(problem, {strands, 1});
     const int64_t sharing = std::min(num_threads / lanes, panels);
     for (int64_t parts = 1; parts <= std::max<int64_t>(1, sharing); ++parts) {

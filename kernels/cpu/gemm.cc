@@ -140,7 +140,9 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
   const int64_t panel_bytes = b.PanelBytes(start);
   const bool in_matrices =
       !std::is_same_v<Factor, T> && Simd().multiplies_matrices();
-  const int64_t tile_rows = in_matrices ? Simd().matrices.rows : b.TileRows();
+  const int64_t tile_rows = in_matrices   ? Simd().matrices.rows
+                            : b.bfloat16_ ? simd.bfloat16_tile_rows
+                                          : kTileRows;
   const int64_t num_rows = last_row - first_row;
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
   const Factor* a_rows[kCachedRows];
@@ -238,7 +240,7 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                              panels, a_row, 1);
                   });
     };
-    if (!b.bfloat16_ || !Simd().multiplies_bfloat16()) {
+    if (!b.bfloat16_ || !rounds_a || !Simd().multiplies_bfloat16()) {
       run_tiles([&](int64_t row) { return a[row] + start; });
     } else if constexpr (std::is_same_v<T, float>) {
       if (reads_rounded_a) {

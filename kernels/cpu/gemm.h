@@ -34,6 +34,9 @@ struct Product {
   // behind a row must be finite, since it is multiplied by zero.
   Rows<const uint16_t> rounded_a;
   RightMatrix<T> b;
+  // Whether A is rounded if B holds bfloat16 and the processor multiplies
+  // these.
+  bool rounds_a = true;
   Rows<const T> init;
   Rows<T> c;
 

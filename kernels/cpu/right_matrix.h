@@ -126,7 +126,7 @@ class RightMatrix {
 
   RightMatrix() = default;
   // Takes memory for the panels from the arena. With `bfloat16`, elements are
-  // rounded to bfloat16. If the processor multiplies such numbers, products
+  // rounded to bfloat16. If the processor multiplies such numbers, products may
   // round their other factor to bfloat16 as well.
   RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Arena* arena);
   // Has each product pack the panels that it reads, a few at a time. This is

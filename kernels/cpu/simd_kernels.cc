@@ -534,9 +534,8 @@ SimdKernels<T> MakeKernels() {
   if constexpr (std::is_same<T, float>::value) {
 #ifdef __AVX512BF16__
     SetAllTiles<T, BfloatPair, BfloatPair>(kernels.bfloat16_pair_tile);
-#else
-    SetAllTiles<T, T, BfloatPair>(kernels.bfloat16_tile);
 #endif
+    SetAllTiles<T, T, BfloatPair>(kernels.bfloat16_tile);
   }
   kernels.vector_cols = kWidth<T>;
   kernels.panel_vectors = kPanelVectors;

@@ -41,8 +41,7 @@ struct SimdKernels {
   // second numbers of the last pairs are zeros.
   Tiles<T, BfloatPair> bfloat16_tile;
   // Here A holds bfloat16 numbers too, with pairs along its rows, and the depth
-  // counts pairs. For T = float, all entries of either this or bfloat16_tile
-  // are null, because A is rounded only if the processor multiplies pairs.
+  // counts pairs. All entries are null unless the processor multiplies pairs.
   Tiles<BfloatPair, BfloatPair> bfloat16_pair_tile;
   int64_t vector_cols;
   int64_t panel_vectors;

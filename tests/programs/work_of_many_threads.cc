@@ -207,6 +207,11 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
     Check(
         without.strands == division.strands && without.parts == division.parts,
         "another division", working);
+    // With more strands, training with one step would pack the weights oftener.
+    cudnn_rnn_tf::RnnProblem step = problem;
+    step.max_time = 1;
+    step.is_training = true;
+    Check(DivideGroups(step, core, threads).strands <= 2, "strands", threads);
   }
 }
 
