@@ -234,9 +234,9 @@ class CpuNetwork {
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
-  // Returns whether products round both their factors to bfloat16. They do if
-  // the data are bfloat16 and the processor multiplies these faster than
-  // floats.
+  // Returns whether products other than those of the steps round both their
+  // factors to bfloat16. They do if the data are bfloat16 and the processor
+  // multiplies these faster than floats.
   bool MultipliesBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
            Simd().multiplies_bfloat16();

@@ -330,7 +330,8 @@ void TransposedProducts<T>::Run(const Left& left,
   alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
   constexpr bool kHasPairs = std::is_same_v<T, float>;
   alignas(64) BfloatPair pairs[kHasPairs ? kCopiedRows * kMaxPairs : 1];
-  alignas(64) T converted[kCopiedRows * kConvertedCols];
+  // Results of type double are never converted.
+  alignas(64) T converted[kHasPairs ? kCopiedRows * kConvertedCols : 1];
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t depth = packed[0].depth();
   const int64_t block_depth = packed[0].BlockDepth();
@@ -422,7 +423,7 @@ auto TransposedProducts<T>::SumInArena(Arena* arena,
 
 template <typename T>
 void TransposedProducts<T>::AddTo(Arena* arena, Schedule* schedule) const {
-  const Arena::Scope scope(arena);
+  const Arena::Scope sums_scope(arena);
   std::vector<Left> lefts = lefts_;
   std::vector<Conversion> conversions;
   // Sums of a single block are converted by the task that computes them.

@@ -28,7 +28,8 @@ struct Product {
   int64_t rows = 0;
   Rows<const T> a;
   // A as bfloat16 numbers, if the caller has it so. It is read in place of `a`
-  // if B holds bfloat16 and the processor multiplies these. The depth must be
+  // if `rounds_a`, B holds bfloat16, and the processor multiplies these. The
+  // depth must be
   // even if there is an index. Without one, rows and depth are padded: the
   // memory has PaddedRows(rows) rows with PaddedDepth(depth) numbers. Padding
   // behind a row must be finite, since it is multiplied by zero.
@@ -74,8 +75,8 @@ template <typename T>
 class TransposedProducts {
  public:
   struct Term {
-    int64_t b;  // The number that AddB returned for it.
-    Destination<T> c;
+    int64_t b;         // The number that AddB returned for it.
+    Destination<T> c;  // [rows, cols], without gaps between rows.
   };
 
   // With `bfloat16`, both factors are rounded to bfloat16.
@@ -113,8 +114,8 @@ class TransposedProducts {
     int64_t first_row, last_row, first_panel, last_panel;
   };
   int64_t NumPanels(const Left& left) const;
-  // Has sums whose results are of another type than T written to memory from
-  // the arena first, and returns what then converts them.
+  // Replaces destinations of another type than T by memory from the arena.
+  // Returns the conversions to do when all sums are complete.
   std::vector<Conversion> SumInArena(Arena* arena,
                                      std::vector<Left>* lefts) const;
   static void Run(const Left& left, const std::vector<RightMatrix<T>>& packed,
