@@ -51,7 +51,7 @@ def run_program(*arguments: str, isa: str | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", [None, "avx2"])  # With AVX2, tiles have other shapes.
+@pytest.mark.parametrize("isa", sorted({instruction_sets()[-1], "avx2"} & {*instruction_sets()}))
 def test_results_do_not_depend_on_the_number_of_threads(isa):
     runs = {threads: run_program("digest", str(threads), isa=isa) for threads in (1, 2, 5, 16)}
     for threads, run in runs.items():
@@ -95,7 +95,7 @@ def test_instruction_set_agrees_with_reference(isa):
     measured = accuracy(isa)
     assert measured["isa"] == isa
     assert measured["failures"] == []
-    assert measured["num_comparisons"] == 4 * (NUM_CASES + 8)
+    assert measured["num_comparisons"] == 4 * (NUM_CASES + 11)
 
 
 @ALL_SETS
@@ -165,6 +165,7 @@ def print_digest(threads: int) -> dict[str, Any]:
         (24, 1, RnnConfig("lstm", 2, 330, 530, num_proj=150, **both)),
         (4, 2, RnnConfig("lstm", 1, 33, 3000)),
         (140, 5, RnnConfig("gru", 1, 70, 130)),
+        (140, 1, RnnConfig("lstm", 1, 270, 130)),
     ]
     digests = []
     for index, (batch_size, max_time, config) in enumerate(runs):
@@ -211,6 +212,10 @@ def large_cases() -> list[Any]:
         # With so few steps, each product packs the weights for itself.
         (20, 2, RnnConfig("lstm", 2, 150, 530, num_proj=70, **both), (2, 1, 0, 2) * 5),
         (7, 2, RnnConfig("gru", 1, 270, 130), None),
+        # Sums over more than 512 steps are in float32 until they are complete.
+        (32, 16, RnnConfig("gru", 1, 70, 20, **both), None),
+        (19, 27, RnnConfig("gru", 1, 70, 20, recurrent_dropout=0.2), None),
+        (20, 40, RnnConfig("lstm", 1, 90, 20, num_proj=70), None),
     ]
     return [
         random_configs.Case(
@@ -243,6 +248,7 @@ def measure_accuracy() -> dict[str, Any]:
         for index in range(12):
             failures += random_configs.inexact_whole_numbers(index, dtype)
     failures += predictor_differences()
+    failures += errors_of_few_sequences()
     measured = {"isa": native.info()["cpu_isa"], "failures": failures}
     for function in ("sigmoid", "tanh"):
         measured[function] = measure_function(function)
@@ -266,6 +272,29 @@ def predictor_differences() -> list[str]:
         if any(a.tobytes() != b.tobytes() for a, b in zip(predicted, computed, strict=True)):
             different.append(f"predictor of {case}")
     return different
+
+
+def errors_of_few_sequences() -> list[str]:
+    """Names bfloat16 networks with few sequences whose outputs are not as exact as bfloat16 allows.
+
+    The steps of few sequences do not round the states that they multiply, except with AVX-512 BF16.
+    """
+    import random_configs
+
+    from cudnn_rnn_tf.config import RnnConfig
+
+    if native.info()["cpu_isa"] == "avx512bf16":
+        return []
+    inexact = []
+    for batch_size in (1, 3, 4):
+        for config in (RnnConfig("lstm", 1, 130, 40, num_proj=70), RnnConfig("gru", 1, 130, 40)):
+            case = random_configs.Case(batch_size, config, 20, batch_size, False, False, None)
+            data, expected = random_configs.draw_smooth_data(case, "bfloat16")
+            results = random_configs.run_ops(case, data)
+            beyond = random_configs.beyond_tolerance(case, results, expected, "bfloat16", False)
+            # Gradients of weights and inputs come from products that do round their factors.
+            inexact += [f"{case}: {name}" for name in beyond if not name.startswith("d_")]
+    return inexact
 
 
 def measure_function(name: str) -> dict[str, Any]:

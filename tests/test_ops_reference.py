@@ -120,8 +120,9 @@ def test_layouts_agree(case):
     ],
     ids=lambda config: f"{config.rnn_mode}-P{config.num_proj}",
 )
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_without_steps_states_pass_through(
-    config, max_time, batch_size, with_lengths, time_major, is_training
+    config, max_time, batch_size, with_lengths, time_major, is_training, dtype
 ):
     """There may be no time steps, no sequences, or only empty ones."""
     case = Case(
@@ -133,7 +134,7 @@ def test_without_steps_states_pass_through(
         is_training=is_training,
         sequence_lengths=(0,) * batch_size if with_lengths else None,
     )
-    data = random_configs.draw_data(case, "float32")
+    data = random_configs.draw_data(case, dtype)
     results = random_configs.run_ops(case, data)
     assert results.outputs.shape == data.d_outputs.shape
     assert np.all(results.outputs == 0)

@@ -114,6 +114,11 @@ class Adapter {
     });
   }
 
+  void ZeroParams(void* tensor) {
+    std::fill_n(static_cast<Storage*>(tensor),
+                ParamLayout(problem_.spec).size(), Storage());
+  }
+
  private:
   static constexpr bool kInPlace = std::is_same_v<Storage, Compute>;
 
@@ -254,6 +259,7 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
     sizes->reserve_space = reserve_arena.used();
     return;
   }
+  if (rows.num_rows() == 0) adapter.ZeroParams(buffers.params_backprop);
   adapter.ExportSequence(call.input_backprop, spec.input_size,
                          buffers.input_backprop);
   adapter.ExportStates(call.h_backprop, spec.output_size(),

@@ -181,7 +181,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
       std::min(slice.last * RightMatrix<T>::PanelCols(), out_) - first;
   if (step > 0) {
     const int64_t t = group.TimeBack(step - 1);
-    Product<T> product;
+    Product<T> product = StepProduct();
     product.rows = strand.Active(t);
     product.c = {dh, h_stride_};
     // For a GRU, dh already holds z * dh, to which the products are added.
@@ -192,7 +192,6 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
         product.rounded_a = {rounded + segment.first, layer.dz_stride};
       }
       product.b = segment.weights;
-      product.rounds_a = StepsRoundBoth();
       if (scratch.masks == nullptr) {
         if (is_there) product.init = product.c;
         product.RunPanels(slice.first, slice.last);
@@ -286,11 +285,10 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
   if (spec_.num_proj > 0) {
     dy = scratch.dy;
     dy_stride = units_;
-    Product<T> product;
+    Product<T> product = StepProduct();
     product.rows = active;
     product.a = StepRows(layer.projected_backprop[group.dir], out_, strand, t);
     product.b = layer.projection[group.dir];
-    product.rounds_a = StepsRoundBoth();
     product.c = {dy, units_};
     product.RunPanels(slice.first, slice.last);
   }
@@ -480,11 +478,7 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
   T* const dropped = has_dropout(spec_.num_layers - 1)
                          ? arena->Take<T>(max_rows * layer_out_)
                          : nullptr;
-  if (rows_.num_rows() == 0) {
-    const std::vector<T> zeros(layout_.size());
-    call.params_backprop.Write(layout_.size(), zeros.data());
-    return;
-  }
+  if (rows_.num_rows() == 0) return;
   if (!arena->only_counts()) {
     for (int64_t dir = 0; dir < dirs_; ++dir) {
       previous_rows_[dir] = rows_.PreviousRows(dir);

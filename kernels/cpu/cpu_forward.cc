@@ -359,11 +359,10 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
     const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
     const int64_t n =
         std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
-    Product<T> product;
+    Product<T> product = StepProduct();
     product.rows = active;
     product.a = {h, h_stride_};
     product.rounded_a = {scratch.rounded[step % 2], h_stride_};
-    product.rounds_a = StepsRoundBoth();
     for (int64_t j = 0; j < spec_.num_gates(); ++j) {
       const int64_t gate = from_the_end ? spec_.num_gates() - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
@@ -424,11 +423,10 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   const auto& scratch = layer.scratch[group_index];
   T* const next_h = scratch.h[(step + 1) % 2];
   const Range panels = PartPanels(out_, part);
-  Product<T> product;
+  Product<T> product = StepProduct();
   product.rows = group.strand->Active(t);
   product.a = {scratch.unprojected, units_};
   product.b = layer.weights.projection[group.dir];
-  product.rounds_a = StepsRoundBoth();
   product.c = {next_h, h_stride_};
   product.RunPanels(panels.first, panels.last);
   const int64_t first = panels.first * RightMatrix<T>::PanelCols();

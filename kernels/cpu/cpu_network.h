@@ -104,8 +104,8 @@ struct CpuBackwardCall {
   // those of the initial states when it has ended.
   T* h_backprop;
   T* c_backprop;
-  Rows<T> input_backprop;  // [N, I]
-  Destination<T> params_backprop;
+  Rows<T> input_backprop;          // [N, I]
+  Destination<T> params_backprop;  // It is not written if there is no row.
 };
 
 // How products read weights: in panels that are packed once for all products,
@@ -250,6 +250,11 @@ class CpuNetwork {
   bool StepsRoundBoth() const {
     return MultipliesBfloat16() &&
            !(HasFewSequences() && Simd().multiplies_matrices());
+  }
+  Product<T> StepProduct() const {
+    Product<T> product;
+    product.rounds_a = StepsRoundBoth();
+    return product;
   }
   // Returns whether products read the caller's bfloat16 inputs of the first
   // layer as they are. With an odd input size, the last pair of a row would

@@ -18,7 +18,8 @@ namespace {
 constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
 // Cycles in which matrix registers multiply their rows by one row of a panel.
 // It takes them about 4, or 12 and more while a core is in a slow state that
-// docs/internals/cpu.md describes, so this is between the two.
+// docs/internals/cpu.md describes, so this is between the two. The vectors that
+// multiply by few sequences take 4 to 10.
 constexpr int64_t kMatrixCycles = 8;
 // Cycles of a cell's arithmetic for one unit of one sequence.
 constexpr int64_t kCell = 12;
@@ -83,11 +84,11 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
   // strands can share the work.
   const bool packs_for_one_step = problem.is_training && problem.max_time == 1;
   const int64_t blocks = PackedRows::NumBlocks(problem.batch_size);
-  const int64_t most_strands =
-      packs_for_one_step && panels >= 4 && blocks <= 2 ? 2 / blocks : block;
+  const int64_t most_strands = packs_for_one_step && panels >= 4 && blocks <= 2
+                                   ? std::min(block, 2 / blocks)
+                                   : block;
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (int64_t strands = 1; strands <= std::min(block, most_strands);
-       ++strands) {
+  for (int64_t strands = 1; strands <= most_strands; ++strands) {
     const int64_t lanes = ThreadsInSteps(problem, {strands, 1});
     const int64_t sharing = std::min(num_threads / lanes, panels);
     for (int64_t parts = 1; parts <= std::max<int64_t>(1, sharing); ++parts) {

@@ -29,10 +29,10 @@ struct Product {
   Rows<const T> a;
   // A as bfloat16 numbers, if the caller has it so. It is read in place of `a`
   // if `rounds_a`, B holds bfloat16, and the processor multiplies these. The
-  // depth must be
-  // even if there is an index. Without one, rows and depth are padded: the
-  // memory has PaddedRows(rows) rows with PaddedDepth(depth) numbers. Padding
-  // behind a row must be finite, since it is multiplied by zero.
+  // depth must be even if there is an index. Without one, rows and depth are
+  // padded: the memory has PaddedRows(rows) rows with PaddedDepth(depth)
+  // numbers. Padding behind a row must be finite, since it is multiplied by
+  // zero.
   Rows<const uint16_t> rounded_a;
   RightMatrix<T> b;
   // Whether A is rounded if B holds bfloat16 and the processor multiplies

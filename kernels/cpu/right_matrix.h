@@ -86,9 +86,9 @@ struct Stored {
   }
 };
 
-// Memory that the caller owns, for results of type T. It holds numbers of type
-// T if `convert` is null; otherwise `convert` converts n results to its type
-// and writes them to `data` from number `first` on.
+// Memory that the caller owns, for results of type T. They are written in place
+// if `convert` is null; otherwise Write has `convert` convert them to another
+// type and write them to `data` from number `first` on.
 template <typename T>
 struct Destination {
   void* data = nullptr;
@@ -101,13 +101,7 @@ struct Destination {
   }
   bool in_place() const { return convert == nullptr; }
   T* InPlace() const { return static_cast<T*>(data) + offset; }
-  void Write(int64_t n, const T* from) const {
-    if (in_place()) {
-      std::copy_n(from, n, InPlace());
-    } else {
-      convert(from, n, data, offset);
-    }
-  }
+  void Write(int64_t n, const T* from) const { convert(from, n, data, offset); }
 };
 
 // The right-hand side B [depth, cols] of a product. Products read it in the

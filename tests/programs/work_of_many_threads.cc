@@ -212,8 +212,13 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
     cudnn_rnn_tf::RnnProblem step = problem;
     step.max_time = 1;
     step.is_training = true;
-    const int64_t strands = DivideGroups(step, core, threads).strands;
-    Check(panels < 4 || batch > 64 || strands <= 2, "strands", threads);
+    const Division of_step = DivideGroups(step, core, threads);
+    Check(panels < 4 || batch > 64 || of_step.strands <= 2, "strands", threads);
+    const Division of_working = DivideGroups(
+        step, core, std::min(threads, ThreadsInSteps(step, of_step)));
+    Check(of_working.strands == of_step.strands &&
+              of_working.parts == of_step.parts,
+          "another division of one step", threads);
   }
 }
 
