@@ -5,11 +5,10 @@
 
 #include "absl/status/status.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/tensorflow_versions.h"
+#include "kernels/pool_threads.h"
 #include "tensorflow/core/framework/device_base.h"
 
 namespace cudnn_rnn_tf {
-
 template <>
 std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
     tensorflow::OpKernelContext* context,
@@ -18,9 +17,7 @@ std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
       context->device()->tensorflow_cpu_worker_threads()->workers;
   const auto run = [pool](int64_t members,
                           const std::function<void(int64_t)>& body) {
-    pool->ParallelFor(members, OneByOne(), [&body](int64_t begin, int64_t end) {
-      for (int64_t member = begin; member < end; ++member) body(member);
-    });
+    RunInPool(pool, members, body);
   };
   return std::make_unique<CpuBackend>(Threads{pool->NumThreads(), run},
                                       std::move(packed));

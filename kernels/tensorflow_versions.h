@@ -3,8 +3,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_TENSORFLOW_VERSIONS_H_
 #define CUDNN_RNN_TF_KERNELS_TENSORFLOW_VERSIONS_H_
 
-#include "tensorflow/core/platform/threadpool.h"
-
 // The build defines CRNN_TENSORFLOW_VERSION, for example as 2021 for TensorFlow
 // 2.21.
 #ifndef CRNN_TENSORFLOW_VERSION
@@ -21,20 +19,5 @@ namespace stream_executor::gpu {
 class TmaDescriptor {};
 }  // namespace stream_executor::gpu
 #endif
-
-namespace cudnn_rnn_tf {
-
-// With these parameters, `ParallelFor` hands out members one by one.
-inline tensorflow::thread::ThreadPool::SchedulingParams OneByOne() {
-  using tensorflow::thread::ThreadPool;
-#if CRNN_TENSORFLOW_VERSION < 2020
-  return ThreadPool::SchedulingParams(
-      ThreadPool::SchedulingStrategy::kFixedBlockSize, std::nullopt, 1);
-#else
-  return ThreadPool::SchedulingParams::Fixed(1);
-#endif
-}
-
-}  // namespace cudnn_rnn_tf
 
 #endif  // CUDNN_RNN_TF_KERNELS_TENSORFLOW_VERSIONS_H_

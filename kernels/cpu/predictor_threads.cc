@@ -16,8 +16,7 @@ namespace {
 // a helper stays awake for this time in case another call follows. It is no
 // longer because others may want the processor.
 constexpr std::chrono::microseconds kAwake(200);
-// A waiting thread looks at the state this often before it does something
-// slower.
+// A helper looks for a job this often before it looks at the clock.
 constexpr int kLooks = 64;
 
 // Returns an address that identifies the calling thread.
@@ -70,12 +69,8 @@ class PredictorThreads::Helpers {
     }
     body(0);
     state_.fetch_sub(kOpen);
-    for (int looks = 0; state_.load(std::memory_order_acquire) & kInside;
-         ++looks) {
-      // A helper inside may have lost its processor, so this thread yields
-      // after a while.
-      looks < kLooks ? Pause() : std::this_thread::yield();
-    }
+    Waiting waiting;
+    while (state_.load(std::memory_order_acquire) & kInside) waiting.Turn();
   }
 
  private:

@@ -5,17 +5,12 @@
 #include <exception>
 #include <iterator>
 #include <memory>
-#include <thread>
 
 #include "kernels/cpu/pause.h"
 #include "kernels/cpu/simd_kernels.h"
 
 namespace cudnn_rnn_tf {
 namespace {
-
-// A thread that waits for others looks this often before it yields its
-// processor.
-constexpr int kSpins = 2000;
 
 // While such an object lives, its thread's matrix registers, if the processor
 // has any, are ready for products.
@@ -132,16 +127,9 @@ class Schedule::Execution {
   // Waits until all chunks of a phase are done. The phases before it are done
   // already, because no thread takes a chunk before they are.
   void Await(int64_t phase, int64_t chunks) const {
-    int spins = 0;
+    Waiting waiting;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      while (!chunks_[chunk].is_done(phase)) {
-        if (spins < kSpins) {
-          ++spins;
-          Pause();
-        } else {
-          std::this_thread::yield();
-        }
-      }
+      while (!chunks_[chunk].is_done(phase)) waiting.Turn();
     }
   }
 
