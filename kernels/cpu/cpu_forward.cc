@@ -12,9 +12,6 @@ namespace {
 // That is enough to reuse the weights, and few enough that the recurrence finds
 // the results in a cache.
 constexpr int64_t kChunkRows = 192;
-// With no more rows than these, multiplying the weights where they are takes
-// less time than packing them first.
-constexpr int64_t kRowsInPlace = 12;
 
 }  // namespace
 
@@ -477,9 +474,8 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
       has_dropout(spec_.num_layers - 1)
           ? arena->Take<T>(problem_.max_time * batch_ * layer_out_)
           : nullptr;
-  const bool in_place =
-      call.params.in_place() && problem_.max_time * batch_ <= kRowsInPlace;
-  const WeightsForm form = in_place ? WeightsForm::kInPlace : PackedForm();
+  const WeightsForm form =
+      MultipliesInPlace(call.params) ? WeightsForm::kInPlace : PackedForm();
   Rows<const T> input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // All layers use the same working memory, one after the other.

@@ -108,6 +108,10 @@ struct CpuBackwardCall {
   Destination<T> params_backprop;  // It is not written if there is no row.
 };
 
+// With no more rows than these, packing or rounding weights takes longer than
+// multiplying by them.
+constexpr int64_t kFewRows = 16;
+
 // How products read weights: in panels that are packed once for all products,
 // in panels that each product packs for itself, or where the caller has them.
 enum class WeightsForm { kPacked, kUnpacked, kInPlace };
@@ -234,12 +238,18 @@ class CpuNetwork {
   T* OfGate(T* masks, int64_t gate) const {
     return masks + gate * strand_size_ * h_stride_;
   }
+  bool HasFewRows() const { return problem_.max_time * batch_ <= kFewRows; }
+  // Returns whether few rows are in few steps, too. Weights in a half type that
+  // are not packed are converted anew in each step.
+  bool HasFewSteps() const { return HasFewRows() && problem_.max_time <= 2; }
   // Returns whether products other than those of the steps round both their
   // factors to bfloat16. They do if the data are bfloat16 and the processor
-  // multiplies these faster than floats.
+  // multiplies these faster than floats, unless rounding takes longer than it
+  // saves. (In inference, the weights may have been rounded before.)
   bool MultipliesBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
-           Simd().multiplies_bfloat16();
+           Simd().multiplies_bfloat16() &&
+           !(problem_.is_training && HasFewSteps());
   }
   bool HasFewSequences() const {
     return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
@@ -263,6 +273,11 @@ class CpuNetwork {
     return MultipliesBfloat16() && spec_.has_input_weights(0) &&
            spec_.input_size % 2 == 0;
   }
+  // Returns whether a forward pass multiplies its weights in place.
+  bool MultipliesInPlace(Stored<T> params) const {
+    return params.in_place() ? HasFewRows()
+                             : HasFewSteps() && !MultipliesBfloat16();
+  }
   // Returns the form of weights that are not multiplied in place. Packing them
   // for all products does not pay if there are only two.
   WeightsForm PackedForm() const {
@@ -271,7 +286,7 @@ class CpuNetwork {
     return products <= 2 ? WeightsForm::kUnpacked : WeightsForm::kPacked;
   }
   // Returns weights in this form, and adds the work of packing to the schedule.
-  // Weights in place must be transposed and of type T, and stay so.
+  // Weights in place must be transposed and stay so.
   RightMatrix<T> PackMatrix(int64_t depth, int64_t cols, bool bfloat16,
                             typename RightMatrix<T>::Source source,
                             WeightsForm form, Arena* arena,
@@ -281,7 +296,7 @@ class CpuNetwork {
   // the weights, so fewer bytes pay on any processor if there are steps enough.
   bool StepsMultiplyBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
-           (Simd().multiplies_bfloat16() ||
+           (MultipliesBfloat16() ||
             (HasFewSequences() && problem_.max_time > 2));
   }
 

@@ -26,6 +26,9 @@ constexpr int64_t kPackedDepth = 768;
 // type that they are computed in.
 constexpr int64_t kConvertedCols = 256;
 constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
+// The most columns of a vector.
+template <typename T>
+constexpr int64_t kMaxVectorCols = 64 / sizeof(T);
 // This many rows of a block of A stay in the L2 cache beside a panel. As
 // bfloat16 numbers, they take 192 KiB of the stack.
 constexpr int64_t kCachedRows = 192;
@@ -206,12 +209,14 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
   const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
   const int64_t first = panel * RightMatrix<T>::PanelCols();
   const int64_t last = std::min(first + RightMatrix<T>::PanelCols(), b.cols_);
+  alignas(64) T converted[kMaxVectorCols<T> * kMaxBlockDepth];
   for (int64_t col = first; col < last; col += simd.vector_cols) {
     const int64_t cols = std::min(simd.vector_cols, last - col);
-    const T* const columns =
-        b.source_.numbers.From(col * b.depth_ + start).InPlace();
+    const Rows<const T> columns =
+        ReadRows(b.source_.numbers.From(col * b.depth_ + start), b.depth_, cols,
+                 block, converted);
     for (int64_t row = first_row; row < last_row; ++row) {
-      simd.dots(block, a[row] + start, columns, b.depth_, cols,
+      simd.dots(block, a[row] + start, columns.data, columns.stride, cols,
                 before.data == nullptr ? nullptr : before[row] + col,
                 c[row] + col);
     }

@@ -45,20 +45,12 @@ auto FillFrom(typename RightMatrix<T>::Source source, int64_t depth,
       }
       return;
     }
-    const auto transpose = Kernels<T>().transpose;
+    alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
     for (int64_t c = 0; c < cols; c += width, to += block * width) {
       const int64_t n = std::min(width, cols - c);
-      const Stored<T> from = numbers.From((col + c) * depth + start);
-      if (from.in_place()) {
-        transpose(n, block, from.InPlace(), depth, to, width);
-        continue;
-      }
-      alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
-      for (int64_t i = 0; i < n; ++i) {
-        if (i + 1 < n) from.From((i + 1) * depth).PrefetchHalves(block);
-        from.From(i * depth).Copy(block, converted + i * kMaxBlockDepth);
-      }
-      transpose(n, block, converted, kMaxBlockDepth, to, width);
+      const Rows<const T> from = ReadRows(
+          numbers.From((col + c) * depth + start), depth, n, block, converted);
+      Kernels<T>().transpose(n, block, from.data, from.stride, to, width);
     }
   };
 }

@@ -86,6 +86,20 @@ struct Stored {
   }
 };
 
+// Returns the first n numbers of each of some rows, which begin `stride`
+// numbers apart. If they must be converted, they are in `buffer`, whose rows
+// have room for kMaxBlockDepth numbers.
+template <typename T>
+Rows<const T> ReadRows(Stored<T> from, int64_t stride, int64_t rows, int64_t n,
+                       T* buffer) {
+  if (from.in_place()) return {from.InPlace(), stride};
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i + 1 < rows) from.From((i + 1) * stride).PrefetchHalves(n);
+    from.From(i * stride).Copy(n, buffer + i * kMaxBlockDepth);
+  }
+  return {buffer, kMaxBlockDepth};
+}
+
 // Memory that the caller owns, for results of type T. They are written in place
 // if `convert` is null; otherwise Write has `convert` convert them to another
 // type and write them to `data` from number `first` on.
@@ -127,8 +141,8 @@ class RightMatrix {
   // faster if only one or two products read them, and the results are the same.
   RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Source source)
       : depth_(depth), cols_(cols), bfloat16_(bfloat16), source_(source) {}
-  // Has products read B where it is stored, as [cols, depth] numbers of type T.
-  // Each row of a product takes longer then, but nothing is packed.
+  // Has products read B where it is stored, as [cols, depth]. Each row of a
+  // product takes longer then, but nothing is packed.
   static RightMatrix InPlace(int64_t depth, int64_t cols,
                              Stored<T> b_transposed) {
     RightMatrix matrix(depth, cols, /*bfloat16=*/false, {b_transposed, true});
