@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/device_base.h"
 
 namespace cudnn_rnn_tf {
+
 template <>
 std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
     tensorflow::OpKernelContext* context,

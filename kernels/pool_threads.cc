@@ -45,7 +45,6 @@ class Job : public std::enable_shared_from_this<Job> {
   }
 
  private:
-  // The number of threads that have joined, or more than that after Close.
   static constexpr int64_t kClosed = int64_t{1} << 32;
 
   bool Join() {
@@ -58,6 +57,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   tensorflow::thread::ThreadPool* const pool_;
   const std::function<void(int64_t)>& body_;
+  // The number of threads that have joined and not left, plus kClosed after
+  // Close.
   std::atomic<int64_t> state_{0};
 };
 

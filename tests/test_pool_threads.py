@@ -3,7 +3,7 @@
 import fresh_process
 
 # Two long calls take all threads on which a call's work can be shared. TensorFlow starts ops on
-# other threads, which must be more than the long calls.
+# other threads, and there must be more of these than long calls.
 SHORT_CALLS_BESIDE_LONG_ONES = """
 import threading
 

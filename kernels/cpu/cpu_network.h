@@ -239,17 +239,20 @@ class CpuNetwork {
     return masks + gate * strand_size_ * h_stride_;
   }
   bool HasFewRows() const { return problem_.max_time * batch_ <= kFewRows; }
-  // Returns whether few rows are in few steps, too. Weights in a half type that
-  // are not packed are converted anew in each step.
-  bool HasFewSteps() const { return HasFewRows() && problem_.max_time <= 2; }
+  // Returns whether this is training with few rows in one or two steps. With
+  // more steps, converting weights of a half type anew in each step takes
+  // longer than packing them. In inference, they are packed once for many
+  // calls.
+  bool TrainsWithFewSteps() const {
+    return problem_.is_training && HasFewRows() && problem_.max_time <= 2;
+  }
   // Returns whether products other than those of the steps round both their
   // factors to bfloat16. They do if the data are bfloat16 and the processor
   // multiplies these faster than floats, unless rounding takes longer than it
-  // saves. (In inference, the weights may have been rounded before.)
+  // saves.
   bool MultipliesBfloat16() const {
     return problem_.dtype == RnnDataType::kBfloat16 &&
-           Simd().multiplies_bfloat16() &&
-           !(problem_.is_training && HasFewSteps());
+           Simd().multiplies_bfloat16() && !TrainsWithFewSteps();
   }
   bool HasFewSequences() const {
     return PackedRows::MaxBlockSize(problem_.batch_size) <= 4;
@@ -275,8 +278,7 @@ class CpuNetwork {
   }
   // Returns whether a forward pass multiplies its weights in place.
   bool MultipliesInPlace(Stored<T> params) const {
-    return params.in_place() ? HasFewRows()
-                             : HasFewSteps() && !MultipliesBfloat16();
+    return params.in_place() ? HasFewRows() : TrainsWithFewSteps();
   }
   // Returns the form of weights that are not multiplied in place. Packing them
   // for all products does not pay if there are only two.

@@ -285,12 +285,13 @@ void Product<T>::AddTo(Schedule* schedule) const {
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t tile_rows = b.TileRows();
   const int64_t tiles = CeilDiv(rows, tile_rows);
-  // If each task packs its panels, all rows had better be in one task.
-  const bool packs = b.data_ == nullptr && !b.in_place_;
+  // If each task packs or converts B, all rows had better be in one task.
+  const bool reads_in_place = b.in_place_ && b.source_.numbers.in_place();
+  const bool copies = b.data_ == nullptr && !reads_in_place;
   const Grid grid = Divide(
       tiles, tile_rows, panels, panel_cols,
-      {packs ? kCachedRows : kTaskRows, kTaskCols / panel_cols}, kCostOfRow,
-      packs ? kCostOfPackedCol : kCostOfCol, schedule->num_threads());
+      {copies ? kCachedRows : kTaskRows, kTaskCols / panel_cols}, kCostOfRow,
+      copies ? kCostOfPackedCol : kCostOfCol, schedule->num_threads());
   // Neighbouring tasks share their panels, since one thread usually takes
   // several of them in turn.
   schedule->Add(1, grid.row_parts * grid.panel_parts,

@@ -141,8 +141,9 @@ class RightMatrix {
   // faster if only one or two products read them, and the results are the same.
   RightMatrix(int64_t depth, int64_t cols, bool bfloat16, Source source)
       : depth_(depth), cols_(cols), bfloat16_(bfloat16), source_(source) {}
-  // Has products read B where it is stored, as [cols, depth]. Each row of a
-  // product takes longer then, but nothing is packed.
+  // Has products read B where it is stored, as [cols, depth], and convert it if
+  // it is of another type. Each row of a product takes longer then, but nothing
+  // is packed.
   static RightMatrix InPlace(int64_t depth, int64_t cols,
                              Stored<T> b_transposed) {
     RightMatrix matrix(depth, cols, /*bfloat16=*/false, {b_transposed, true});
