@@ -215,8 +215,8 @@ def large_cases() -> list[Any]:
         (2, 80, RnnConfig("gru", 2, 290, 70), None),
         (70, 30, RnnConfig("lstm", 2, 70, 20, dropout=0.3), tuple(n % 30 for n in range(70))),
         (5, 80, RnnConfig("gru", 1, 290, 70, recurrent_dropout=0.2, **both), (80, 35, 1, 0, 80)),
-        # So few rows are multiplied by weights that are not packed, in a half type only if there are
-        # one or two steps.
+        # So few rows are multiplied by weights that are not packed; in a half type, only in one or
+        # two steps.
         (3, 4, RnnConfig("lstm", 2, 300, 530, num_proj=150, **both), (4, 0, 1)),
         (12, 1, RnnConfig("gru", 1, 1030, 7), None),
         (8, 2, RnnConfig("lstm", 2, 150, 530, num_proj=70, **both), (2, 1, 0, 2) * 2),
