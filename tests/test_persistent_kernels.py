@@ -73,6 +73,17 @@ STACKS = [
 ]
 
 
+def _each_of(shapes: list[Shape]) -> pytest.MarkDecorator:
+    # One worker of pytest-xdist runs all tests of a shape, so that its kernels are compiled once.
+    return pytest.mark.parametrize(
+        "shape",
+        [
+            pytest.param(shape, marks=pytest.mark.xdist_group(str(shape)), id=str(shape))
+            for shape in shapes
+        ],
+    )
+
+
 class _Part(ctypes.Structure):
     _fields_ = [
         ("first_direction", ctypes.c_int),
@@ -116,11 +127,18 @@ BACKWARD = _arguments(
 )
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
 def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     is_forward = kernel == "forward"
     warps = shape.forward_warps if is_forward else shape.backward_warps
     resident = shape.forward_resident if is_forward else shape.backward_resident
-    library = folder / f"{kernel}.so"
+    library = folder / f"{shape}-{kernel}.so"
+    if library.exists():
+        return ctypes.CDLL(str(library))
     command = [
         *("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"),
         *("-Wno-unknown-pragmas", "-Wno-unused-function", "-fno-strict-aliasing"),
@@ -163,9 +181,9 @@ def _check(tolerance: float, name: str, value: np.ndarray, expected: np.ndarray)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@_each_of(SHAPES)
 @pytest.mark.parametrize("with_lengths", [False, True])
-def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
+def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     rng = np.random.default_rng([shape.num_units, with_lengths])
     dtype = random_configs.numpy_dtype(shape.dtype)
     gates = reference.NUM_GATES[shape.rnn_mode]
@@ -271,7 +289,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
             else:
                 pointer = _pointer(getattr(b, name))
             setattr(arguments.direction[d], name, pointer)
-    forward = _compile(shape, "forward", tmp_path)
+    forward = _compile(shape, "forward", folder)
     forward.run(ctypes.byref(arguments), directions, int(rng.integers(1000)))
 
     check = functools.partial(_check, TOLERANCE[shape.dtype])
@@ -295,7 +313,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
             else:
                 pointer = _pointer(getattr(b, name))
             setattr(arguments.direction[d], name, pointer)
-    backward = _compile(shape, "backward", tmp_path)
+    backward = _compile(shape, "backward", folder)
     backward.run(ctypes.byref(arguments), directions, int(rng.integers(1000)))
 
     expected_weights, expected_biases = reference.split_params(config, gradients.params)
@@ -320,9 +338,9 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", STACKS, ids=str)
+@_each_of(STACKS)
 @pytest.mark.parametrize("with_lengths", [False, True])
-def test_stacks_agree_with_the_reference(shape, with_lengths, tmp_path):
+def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
     rng = np.random.default_rng([shape.num_units, with_lengths])
     dtype = random_configs.numpy_dtype(shape.dtype)
     gates = reference.NUM_GATES[shape.rnn_mode]
@@ -404,7 +422,7 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, tmp_path):
     for own, direction in zip(buffers, arguments.direction, strict=False):
         for name, _ in direction._fields_:
             setattr(direction, name, _pointer(getattr(own, name)))
-    kernel = _compile(shape, "forward", tmp_path)
+    kernel = _compile(shape, "forward", folder)
     kernel.run(ctypes.byref(arguments), layers, int(rng.integers(1000)))
 
     check = functools.partial(_check, layers * TOLERANCE[shape.dtype])

@@ -14,6 +14,9 @@ import pytest
 import random_configs
 from cxx import ROOT, compiled
 
+# One worker of pytest-xdist runs all of them, so that what they share is compiled once.
+pytestmark = pytest.mark.xdist_group("recurrent_dropout_kernels")
+
 MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
