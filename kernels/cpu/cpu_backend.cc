@@ -165,20 +165,27 @@ class Adapter {
   std::vector<int64_t> caller_rows_;
 };
 
-// Returns how many threads, `count` at most, a call has enough work for. Each
+enum class Pass { kForward, kBackward };
+
+// Returns how many threads, `count` at most, a pass has enough work for. Each
 // thread needs a certain amount of work to be worth its cost, and more of it if
 // the threads are not at hand but must be woken.
-int64_t WorthThreads(const RnnProblem& problem, int64_t count, bool at_hand) {
+int64_t WorthThreads(const RnnProblem& problem, Pass pass, int64_t count,
+                     bool at_hand) {
   const double worth_one = at_hand ? 3.75e5 : 2.5e6;
   const RnnSpec& spec = problem.spec;
   const double fan_ins =
       spec.layer_input_size(0) +
       static_cast<double>(spec.num_layers - 1) * spec.layer_output_size() +
       static_cast<double>(spec.num_layers) * spec.output_size();
-  const double flops = 2.0 * problem.max_time * problem.batch_size *
-                       spec.num_dirs() * spec.num_gates() * spec.num_units *
-                       fan_ins;
-  return std::clamp<int64_t>(static_cast<int64_t>(flops / worth_one), 1, count);
+  const double weights =
+      spec.num_dirs() * spec.num_gates() * spec.num_units * fan_ins;
+  // A backward pass also writes the gradient of each weight, which takes as
+  // long as about three operations.
+  const double work = 2.0 * problem.max_time * problem.batch_size +
+                      (pass == Pass::kBackward ? 3 : 0);
+  return std::clamp<int64_t>(static_cast<int64_t>(work * weights / worth_one),
+                             1, count);
 }
 
 // Runs the pass. If the buffers are null, it only computes their sizes.
@@ -328,12 +335,20 @@ void CpuBackend::Prepare(void* buffer, size_t bytes) {
   AdviseLargePages(buffer, bytes);
 }
 
-int64_t CpuBackend::NumThreads(const RnnProblem& problem) const {
-  const int64_t woken = WorthThreads(problem, threads_.count, false);
+int64_t CpuBackend::ForwardThreads(const RnnProblem& problem) const {
+  const auto worth = [&](bool at_hand) {
+    return WorthThreads(problem, Pass::kForward, threads_.count, at_hand);
+  };
+  const int64_t woken = worth(false);
   return woken < threads_.count && threads_.are_at_hand &&
                  threads_.are_at_hand()
-             ? WorthThreads(problem, threads_.count, true)
+             ? worth(true)
              : woken;
+}
+
+int64_t CpuBackend::BackwardThreads(const RnnProblem& problem) const {
+  return WorthThreads(problem, Pass::kBackward, threads_.count,
+                      /*at_hand=*/false);
 }
 
 RnnStatus CpuBackend::ForwardBufferSizes(const RnnProblem& problem,
@@ -343,7 +358,8 @@ RnnStatus CpuBackend::ForwardBufferSizes(const RnnProblem& problem,
   // threads at hand.
   for (const bool at_hand : {false, true}) {
     if (at_hand && !threads_.are_at_hand) continue;
-    const int64_t num_threads = WorthThreads(problem, threads_.count, at_hand);
+    const int64_t num_threads =
+        WorthThreads(problem, Pass::kForward, threads_.count, at_hand);
     Dispatch(problem.dtype, [&](auto storage, auto compute) {
       RunForward<decltype(storage), decltype(compute)>(
           problem, {}, threads_, num_threads, packed_.get(), sizes);
@@ -357,7 +373,7 @@ RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
                                           RnnBufferSizes* sizes) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
     RunBackward<decltype(storage), decltype(compute)>(
-        problem, {}, threads_, NumThreads(problem), sizes);
+        problem, {}, threads_, BackwardThreads(problem), sizes);
   });
   return {};
 }
@@ -366,7 +382,7 @@ RnnStatus CpuBackend::Forward(const RnnProblem& problem,
                               const RnnForwardBuffers& buffers) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
     RunForward<decltype(storage), decltype(compute)>(problem, buffers, threads_,
-                                                     NumThreads(problem),
+                                                     ForwardThreads(problem),
                                                      packed_.get(), nullptr);
   });
   return {};
@@ -376,7 +392,7 @@ RnnStatus CpuBackend::Backward(const RnnProblem& problem,
                                const RnnBackwardBuffers& buffers) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
     RunBackward<decltype(storage), decltype(compute)>(
-        problem, buffers, threads_, NumThreads(problem), nullptr);
+        problem, buffers, threads_, BackwardThreads(problem), nullptr);
   });
   return {};
 }

@@ -58,8 +58,9 @@ class CpuBackend : public RnnBackend {
                             void* params) override;
 
  private:
-  // Returns the number of threads that a call for this problem runs on.
-  int64_t NumThreads(const RnnProblem& problem) const;
+  // Return the number of threads that a pass for this problem runs on.
+  int64_t ForwardThreads(const RnnProblem& problem) const;
+  int64_t BackwardThreads(const RnnProblem& problem) const;
 
   Threads threads_;
   std::shared_ptr<const CpuPackedParams> packed_;
