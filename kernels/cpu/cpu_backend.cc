@@ -18,9 +18,10 @@ namespace cudnn_rnn_tf {
 namespace {
 
 // Gives the network, which computes in Compute, access to a caller's tensors in
-// Storage. The network reads and writes a tensor in place if it can. Otherwise
-// it uses a copy in the arena, and the copying is added to the schedule: Import
-// functions add it before a pass, and Export functions after it.
+// Storage. The network reads and writes sequences in place, and states if it
+// can. Otherwise it uses a copy of the states in the arena, and the copying is
+// added to the schedule: Import functions add it before a pass, and Export
+// functions after it.
 template <typename Storage, typename Compute>
 class Adapter {
  public:
@@ -32,45 +33,14 @@ class Adapter {
     }
   }
 
-  // Sequences with rows of n numbers. Sequence has them converted when the
-  // network reads or writes a row, the other functions all at once. Padding is
-  // never read.
-  CallerRows<Compute> Sequence(const void* tensor, int64_t n) {
-    CallerRows<Compute> rows = {const_cast<void*>(tensor), n,
-                                caller_rows_.data()};
-    if constexpr (!kInPlace) {
-      rows.read = [](const void* data, int64_t first, int64_t n, Compute* to) {
-        Convert(static_cast<const Storage*>(data) + first, to, n);
-      };
-      rows.write = ConvertTo<Storage, Compute>;
-    }
-    return rows;
+  // Sequences with rows of n numbers, which are converted when the network
+  // reads or writes a row. Padding is never read.
+  StoredRows<Compute> Sequence(const void* tensor, int64_t n) const {
+    return {StoredTensor<Storage, Compute>(tensor), n, caller_rows_.data()};
   }
-  Rows<const Compute> ImportSequence(const void* tensor, int64_t n) {
-    if constexpr (kInPlace) {
-      return {static_cast<const Compute*>(tensor), n, caller_rows_.data()};
-    }
-    Compute* const copy = arena_->Take<Compute>(max_rows() * n);
-    ForEachRow([=](int64_t row, int64_t caller_row) {
-      Convert(static_cast<const Storage*>(tensor) + caller_row * n,
-              copy + row * n, n);
-    });
-    return {copy, n};
-  }
-  Rows<Compute> SequenceResult(void* tensor, int64_t n) {
-    if constexpr (kInPlace) {
-      return {static_cast<Compute*>(tensor), n, caller_rows_.data()};
-    }
-    return {arena_->Take<Compute>(max_rows() * n), n};
-  }
-  void ExportSequence(Rows<const Compute> from, int64_t n, void* tensor) {
-    if constexpr (!kInPlace) {
-      Storage* const to = static_cast<Storage*>(tensor);
-      ForEachRow([=](int64_t row, int64_t caller_row) {
-        Convert(from[row], to + caller_row * n, n);
-      });
-    }
-    FillPadding(n, tensor);
+  DestinationRows<Compute> SequenceResult(void* tensor, int64_t n) const {
+    return {DestinationTensor<Storage, Compute>(tensor), n,
+            caller_rows_.data()};
   }
   void FillPadding(int64_t n, void* tensor) {
     Storage* const to = static_cast<Storage*>(tensor);
@@ -134,16 +104,6 @@ class Adapter {
     return arena_->Take<Compute>(num_states() * n);
   }
 
-  template <typename Body>
-  void ForEachRow(const Body& body) {
-    if (arena_->only_counts()) return;
-    schedule_->AddRanges(rows_.num_rows(), 64,
-                         [=](int64_t first, int64_t last) {
-                           for (int64_t row = first; row < last; ++row) {
-                             body(row, caller_rows_[row]);
-                           }
-                         });
-  }
   template <typename Body>
   void ForEachState(const Body& body) {
     const int64_t layers = problem_.spec.num_pseudo_layers();
@@ -209,9 +169,10 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
   CpuForwardCall<Compute> call = {};
   call.input = adapter.Sequence(buffers.input, spec.input_size);
   call.input_h = adapter.ImportStates(buffers.input_h, spec.output_size());
-  call.params = StoredParams<Storage, Compute>(buffers.params);
+  call.params = StoredTensor<Storage, Compute>(buffers.params);
   if (packed != nullptr) call.packed = packed->layers<Compute>();
-  call.output = adapter.Sequence(buffers.output, spec.layer_output_size());
+  call.output =
+      adapter.SequenceResult(buffers.output, spec.layer_output_size());
   call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
   if (spec.is_lstm()) {
     call.input_c = adapter.ImportStates(buffers.input_c, spec.num_units);
@@ -246,16 +207,16 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
   CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
   Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
   CpuBackwardCall<Compute> call = {};
-  call.input = adapter.ImportSequence(buffers.input, spec.input_size);
-  call.params = StoredParams<Storage, Compute>(buffers.params);
+  call.input = adapter.Sequence(buffers.input, spec.input_size);
+  call.params = StoredTensor<Storage, Compute>(buffers.params);
   call.output_backprop =
-      adapter.ImportSequence(buffers.output_backprop, spec.layer_output_size());
+      adapter.Sequence(buffers.output_backprop, spec.layer_output_size());
   call.h_backprop =
       adapter.CopyStates(buffers.output_h_backprop, spec.output_size());
   call.input_backprop =
       adapter.SequenceResult(buffers.input_backprop, spec.input_size);
   call.params_backprop =
-      StoredResults<Storage, Compute>(buffers.params_backprop);
+      DestinationTensor<Storage, Compute>(buffers.params_backprop);
   if (spec.is_lstm()) {
     call.c_backprop =
         adapter.CopyStates(buffers.output_c_backprop, spec.num_units);
@@ -267,8 +228,7 @@ void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
     return;
   }
   if (rows.num_rows() == 0) adapter.ZeroParams(buffers.params_backprop);
-  adapter.ExportSequence(call.input_backprop, spec.input_size,
-                         buffers.input_backprop);
+  adapter.FillPadding(spec.input_size, buffers.input_backprop);
   adapter.ExportStates(call.h_backprop, spec.output_size(),
                        buffers.input_h_backprop);
   if (spec.is_lstm()) {
@@ -311,7 +271,7 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
     using Compute = decltype(compute);
     const CpuNetwork<Compute> network(problem, rows, no_seed,
                                       /*num_threads=*/1);
-    const auto stored = StoredParams<decltype(storage), Compute>(params);
+    const auto stored = StoredTensor<decltype(storage), Compute>(params);
     Schedule now = Schedule::Immediate();
     const auto pack = [&](void* memory, size_t* bytes) {
       Arena arena(memory);

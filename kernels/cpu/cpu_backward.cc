@@ -38,10 +38,12 @@ struct CpuNetwork<T>::BackwardLayer {
   };
 
   int64_t index = 0;
-  Rows<const T> input;            // Dropout applied.
-  Rows<const T> output_backprop;  // [N, D * P]
-  Rows<T> input_backprop;         // [N, fan_in]
-  T* output = nullptr;            // [N + B, D * P]
+  StoredRows<T> input;                // Dropout applied.
+  StoredRows<T> output_backprop;      // [N, D * P]
+  DestinationRows<T> input_backprop;  // [N, fan_in]
+  // Of two directions, the first direction's part of input_backprop.
+  Rows<T> first_input_backprop;
+  T* output = nullptr;  // [N + B, D * P]
   typename CpuReserve<T>::PseudoLayer kept[2] = {};
   std::vector<Segment> segments[2];
   int64_t dz_stride = 0;
@@ -183,7 +185,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     const int64_t t = group.TimeBack(step - 1);
     Product<T> product = StepProduct();
     product.rows = strand.Active(t);
-    product.c = {dh, h_stride_};
+    product.c = {{dh}, h_stride_};
     // For a GRU, dh already holds z * dh, to which the products are added.
     bool is_there = spec_.is_gru();
     for (const auto& segment : layer.segments[group.dir]) {
@@ -193,10 +195,10 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
       }
       product.b = segment.weights;
       if (scratch.masks == nullptr) {
-        if (is_there) product.init = product.c;
+        if (is_there) product.init = {dh, h_stride_};
         product.RunPanels(slice.first, slice.last);
       } else {
-        product.c = {scratch.masked_dh, h_stride_};
+        product.c = {{scratch.masked_dh}, h_stride_};
         product.RunPanels(slice.first, slice.last);
         const T* const masks = OfGate(scratch.masks, segment.first / units_);
         for (int64_t r = 0; r < product.rows; ++r) {
@@ -213,13 +215,16 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   if (step == strand.longest) return;
   const int64_t t = group.TimeBack(step);
   const int64_t next_t = group.TimeBack(step + 1);
+  T converted[kSliceCols];
+  const auto output_backprop = [&](int64_t row) {
+    return layer.output_backprop[row].From(group.dir * out_ + first);
+  };
   for (int64_t r = 0; r < strand.Active(t); ++r) {
     const int64_t row = strand.Row(t, r);
     if (r < strand.Active(next_t)) {
-      const int64_t next_row = strand.Row(next_t, r);
-      Prefetch(layer.output_backprop[next_row] + group.dir * out_ + first, n);
+      output_backprop(strand.Row(next_t, r)).Fetch(n);
     }
-    const T* const from = layer.output_backprop[row] + group.dir * out_ + first;
+    const T* const from = output_backprop(row).Read(n, converted);
     T* const to = dh + r * h_stride_ + first;
     for (int64_t j = 0; j < n; ++j) to[j] += from[j];
     if (spec_.num_proj > 0) {
@@ -289,7 +294,7 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
     product.rows = active;
     product.a = StepRows(layer.projected_backprop[group.dir], out_, strand, t);
     product.b = layer.projection[group.dir];
-    product.c = {dy, units_};
+    product.c = {{dy}, units_};
     product.RunPanels(slice.first, slice.last);
   }
   for (int64_t r = 0; r < active; ++r) {
@@ -381,13 +386,17 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
       layout_.pseudo_layer(layer.index * dirs_ + dir);
   const int64_t fan_in = spec_.layer_input_size(layer.index);
   const Rows<T> dz = {layer.kept[dir].gates, gates_};
-  const Rows<T> dx = layer.input_backprop;
+  const DestinationRows<T> dx =
+      dir + 1 < dirs_ ? DestinationRows<T>(layer.first_input_backprop)
+                      : layer.input_backprop;
+  const Rows<const T> before =
+      dir > 0 ? Rows<const T>(layer.first_input_backprop) : Rows<const T>();
   if (offsets.input_weights >= 0) {
     Product<T> product;
     product.rows = rows_.num_rows();
     product.a = dz;
+    product.init = before;
     product.c = dx;
-    if (dir > 0) product.init = dx;
     // The scope gives the memory back, so the next product packs in the same
     // place.
     const Arena::Scope scope(arena);
@@ -400,9 +409,15 @@ void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
   }
   if (arena->only_counts()) return;
   schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
+    std::vector<T> sums(units_);
     for (int64_t row = first; row < last; ++row) {
-      if (dir == 0) std::fill_n(dx[row], fan_in, T(0));
-      for (int64_t j = 0; j < gates_; ++j) dx[row][j % units_] += dz[row][j];
+      if (dir == 0) {
+        std::fill(sums.begin(), sums.end(), T(0));
+      } else {
+        std::copy_n(before[row], units_, sums.data());
+      }
+      for (int64_t j = 0; j < gates_; ++j) sums[j % units_] += dz[row][j];
+      dx[row].Write(units_, sums.data());
     }
   });
 }
@@ -456,7 +471,8 @@ void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
                     std::move(terms), std::move(sums));
     }
     if (spec_.num_proj > 0) {
-      const int64_t y = products.AddB({layer.unprojected[dir], units_}, units_);
+      const int64_t y =
+          products.AddB({{layer.unprojected[dir]}, units_}, units_);
       products.AddA({layer.projected_backprop[dir], out_}, out_,
                     {gradient(y, offsets.projection, 0, units_)}, {});
     }
@@ -484,7 +500,7 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
       previous_rows_[dir] = rows_.PreviousRows(dir);
     }
   }
-  Rows<const T> output_backprop = call.output_backprop;
+  StoredRows<T> output_backprop = call.output_backprop;
   for (int64_t index = spec_.num_layers - 1; index >= 0; --index) {
     const Arena::Scope scope(arena);
     const auto layer = std::make_shared<BackwardLayer>();
@@ -493,12 +509,18 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     layer->input = call.input;
     layer->input_backprop = call.input_backprop;
     if (index > 0) {
-      layer->input = {reserve.outputs[index - 1], layer_out_};
-      layer->input_backprop = {between[(index - 1) % 2], layer_out_};
+      layer->input = {{reserve.outputs[index - 1]}, layer_out_};
+      layer->input_backprop = {{between[(index - 1) % 2]}, layer_out_};
+    }
+    if (layer->input_backprop.in_place()) {
+      layer->first_input_backprop = layer->input_backprop.InPlace();
+    } else if (dirs_ > 1) {
+      const int64_t n = spec_.input_size;
+      layer->first_input_backprop = {arena->Take<T>(max_rows * n), n};
     }
     if (has_dropout(index) && !arena->only_counts()) {
-      DropOut(index, layer->input.data, dropped, schedule);
-      layer->input = {dropped, layer_out_};
+      DropOut(index, layer->input.numbers.InPlace(), dropped, schedule);
+      layer->input = {{dropped}, layer_out_};
     }
     {
       // Only the steps need the packed weights, so the scope gives their memory
@@ -519,10 +541,10 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     }
     BackwardWeights(*layer, call.params_backprop, arena, schedule);
     if (has_dropout(index) && !arena->only_counts()) {
-      DropOut(index, layer->input_backprop.data, layer->input_backprop.data,
-              schedule);
+      T* const dx = layer->input_backprop.numbers.InPlace();
+      DropOut(index, dx, dx, schedule);
     }
-    output_backprop = layer->input_backprop;
+    if (index > 0) output_backprop = {{between[(index - 1) % 2]}, layer_out_};
   }
 }
 

@@ -19,20 +19,14 @@ constexpr int64_t kChunkRows = 192;
 template <typename T>
 struct CpuNetwork<T>::ForwardLayer {
   int64_t index = 0;
-  Rows<const T> input;  // After dropout.
-  // Used in place of `input` in the first layer if the caller's input is of a
-  // half type; else null.
-  const CallerRows<T>* caller_input = nullptr;
+  StoredRows<T> input;  // After dropout.
   // Indexed by strand: its rows, and their rows in the input. The latter is
   // empty if the input has no index, since both are then the same.
   std::vector<std::vector<int64_t>> rows, input_rows;
   // Outputs are written to each of these: for the next layer or the backward
   // pass, and for the caller.
-  Rows<T> outputs[2];
+  DestinationRows<T> outputs[2];
   int num_outputs = 0;
-  // Outputs are written here too, in the last layer, if the caller's are of a
-  // half type; else null.
-  const CallerRows<T>* caller_output = nullptr;
   typename CpuReserve<T>::PseudoLayer kept[2] = {};  // By direction.
 
   int64_t chunk_steps = 0;
@@ -82,7 +76,7 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     if (spec_.num_proj > 0) {
       scratch.unprojected = arena->Take<T>(strand_size_ * units_);
     }
-    if (layer->caller_input != nullptr && !MultipliesCallersInput()) {
+    if (!layer->input.in_place() && !MultipliesCallersInput()) {
       scratch.input =
           arena->Take<T>(layer->chunk_steps * strand_size_ * spec_.input_size);
     }
@@ -199,7 +193,7 @@ void CpuNetwork<T>::BeginForward(const CpuForwardCall<T>& call,
       PrepareState(layer, group_index, parity, r, 0, out_);
     }
     if (problem_.is_training) {
-      std::copy_n(h, out_, layer.outputs[0][row] + group.dir * out_);
+      layer.outputs[0][row].From(group.dir * out_).Write(out_, h);
     }
     if (!spec_.is_lstm()) return;
     const T* const c = call.input_c + state * units_;
@@ -245,23 +239,22 @@ void CpuNetwork<T>::ForwardInputs(const ForwardLayer& layer,
                             : Rows<T>{layer.scratch[group_index].gates, gates_};
   const int64_t* const input_rows =
       layer.input_rows.empty() ? rows : layer.input_rows[index].data() + first;
-  Rows<const T> input = {layer.input.data, layer.input.stride, input_rows};
+  const StoredRows<T> from(layer.input.numbers, layer.input.stride, input_rows);
+  Rows<const T> input;
   Rows<const uint16_t> rounded_input;
-  if (const CallerRows<T>* const caller = layer.caller_input) {
-    if (MultipliesCallersInput()) {
-      rounded_input = {static_cast<const uint16_t*>(caller->data),
-                       caller->stride, input_rows};
-    } else {
-      T* const converted = layer.scratch[group_index].input;
-      const int64_t n = spec_.input_size;
-      schedule->AddRanges(num_rows, 16, [=](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-          caller->read(caller->data, input_rows[row] * caller->stride, n,
-                       converted + row * n);
-        }
-      });
-      input = {converted, n};
-    }
+  if (from.in_place()) {
+    input = from.InPlace();
+  } else if (MultipliesCallersInput()) {
+    rounded_input = {from.numbers.Halves(), from.stride, input_rows};
+  } else {
+    T* const converted = layer.scratch[group_index].input;
+    const int64_t n = spec_.input_size;
+    schedule->AddRanges(num_rows, 16, [=](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        from[row].Copy(n, converted + row * n);
+      }
+    });
+    input = {converted, n};
   }
   if (spec_.has_input_weights(layer.index)) {
     Product<T> product;
@@ -289,10 +282,7 @@ template <typename T>
 void CpuNetwork<T>::WriteOutput(const ForwardLayer& layer, int64_t row,
                                 int64_t col, int64_t n, const T* from) const {
   for (int i = 0; i < layer.num_outputs; ++i) {
-    std::copy_n(from, n, layer.outputs[i][row] + col);
-  }
-  if (const CallerRows<T>* const caller = layer.caller_output) {
-    caller->write(from, n, caller->data, caller->First(row) + col);
+    layer.outputs[i][row].From(col).Write(n, from);
   }
 }
 
@@ -308,7 +298,7 @@ void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
   const int64_t row = group.strand->Row(t, r);
   if (spec_.num_proj == 0) {
     for (int i = 0; i < layer.num_outputs; ++i) {
-      PrefetchToWrite(layer.outputs[i][row] + group.dir * out_ + unit, n);
+      layer.outputs[i][row].From(group.dir * out_ + unit).Fetch(n);
     }
   }
   if (problem_.is_training && spec_.is_lstm()) {
@@ -370,8 +360,8 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
         product.c = candidate;
         product.init = {};
       } else {
+        product.init = gates.From(0, gate * units_);
         product.c = gates.From(0, gate * units_);
-        product.init = product.c;
       }
       product.RunPanels(slice.first, slice.last);
     }
@@ -424,7 +414,7 @@ void CpuNetwork<T>::ForwardProjection(const ForwardLayer& layer,
   product.rows = group.strand->Active(t);
   product.a = {scratch.unprojected, units_};
   product.b = layer.weights.projection[group.dir];
-  product.c = {next_h, h_stride_};
+  product.c = {{next_h}, h_stride_};
   product.RunPanels(panels.first, panels.last);
   const int64_t first = panels.first * RightMatrix<T>::PanelCols();
   const int64_t last =
@@ -476,7 +466,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
           : nullptr;
   const WeightsForm form =
       MultipliesInPlace(call.params) ? WeightsForm::kInPlace : PackedForm();
-  Rows<const T> input;
+  StoredRows<T> input = call.input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // All layers use the same working memory, one after the other.
     const Arena::Scope scope(arena);
@@ -488,27 +478,20 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
         layer->weights = PackForward(index, call.params, form, arena, schedule);
       });
     }
-    if (index == 0 && !call.input.in_place()) {
-      layer->caller_input = &call.input;
-    }
+    layer->input = input;
     LayOut(index, reserve, arena, layer.get());
     if (arena->only_counts()) continue;
 
-    layer->input = index == 0 ? call.input.InPlace() : input;
     if (has_dropout(index)) {
-      DropOut(index, input.data, dropped, schedule);
-      layer->input = {dropped, layer_out_};
+      DropOut(index, input.numbers.InPlace(), dropped, schedule);
+      layer->input = {{dropped}, layer_out_};
     }
     if (reserve.outputs[index] != nullptr) {
-      layer->outputs[layer->num_outputs++] = {reserve.outputs[index],
+      layer->outputs[layer->num_outputs++] = {{reserve.outputs[index]},
                                               layer_out_};
     }
     if (index + 1 == spec_.num_layers) {
-      if (call.output.in_place()) {
-        layer->outputs[layer->num_outputs++] = call.output.InPlace();
-      } else {
-        layer->caller_output = &call.output;
-      }
+      layer->outputs[layer->num_outputs++] = call.output;
     }
     for (const Strand& strand : strands_) {
       layer->rows.push_back(strand.Rows());
@@ -521,7 +504,7 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
           ForwardGroup(call, layer, group_index, schedule);
         },
         schedule);
-    input = {reserve.outputs[index], layer_out_};
+    input = {{reserve.outputs[index]}, layer_out_};
   }
 }
 

@@ -62,50 +62,31 @@ struct CpuForwardWeights {
   T* candidate_bias[2] = {};       // [H], of a GRU's R_h h; else zeros.
 };
 
-// Rows of a caller's tensor, whose numbers are of type T or of a half type.
-template <typename T>
-struct CallerRows {
-  void* data = nullptr;
-  int64_t stride = 0;
-  const int64_t* index = nullptr;
-  // Convert numbers [first, first + n) of a tensor of a half type to and from
-  // T. Both are null if the tensor's numbers are of type T and can be used in
-  // place.
-  void (*read)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
-  void (*write)(const T* from, int64_t n, void* data, int64_t first) = nullptr;
-
-  bool in_place() const { return read == nullptr; }
-  Rows<T> InPlace() const { return {static_cast<T*>(data), stride, index}; }
-  int64_t First(int64_t row) const {
-    return (index == nullptr ? row : index[row]) * stride;
-  }
-};
-
 template <typename T>
 struct CpuForwardCall {
-  CallerRows<T> input;  // [N, I]
+  StoredRows<T> input;  // [N, I]
   const T* input_h;     // [L * D, B, P]
   const T* input_c;     // [L * D, B, H]
   Stored<T> params;
   // An array of every layer's weights if they are packed already, else null. If
   // it is not null, `params` is not read.
   const CpuForwardWeights<T>* packed;
-  CallerRows<T> output;  // [N, D * P]
+  DestinationRows<T> output;  // [N, D * P]
   T* output_h;
   T* output_c;
 };
 
 template <typename T>
 struct CpuBackwardCall {
-  Rows<const T> input;
+  StoredRows<T> input;  // [N, I]
   Stored<T> params;
-  Rows<const T> output_backprop;  // [N, D * P]
+  StoredRows<T> output_backprop;  // [N, D * P]
   // These hold the gradients of the final states when the pass begins, and
   // those of the initial states when it has ended.
   T* h_backprop;
   T* c_backprop;
-  Rows<T> input_backprop;          // [N, I]
-  Destination<T> params_backprop;  // It is not written if there is no row.
+  DestinationRows<T> input_backprop;  // [N, I]
+  Destination<T> params_backprop;     // It is not written if there is no row.
 };
 
 // With no more rows than these, packing or rounding weights takes longer than
@@ -201,8 +182,8 @@ class CpuNetwork {
   // Slices of panels, which a step computes one after the other. They have so
   // many columns that calls take little time, and so few that what one part of
   // a step has written is still in a near cache when the next part reads it.
+  static constexpr int64_t kSliceCols = 128;
   static int64_t PanelsOfSlice() {
-    constexpr int64_t kSliceCols = 128;
     return std::max<int64_t>(1, kSliceCols / RightMatrix<T>::PanelCols());
   }
   static int64_t NumSlices(Range panels) {

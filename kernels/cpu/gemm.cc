@@ -147,13 +147,14 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
                             : b.bfloat16_ ? simd.bfloat16_tile_rows
                                           : kTileRows;
   const int64_t num_rows = last_row - first_row;
-  const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
+  const Rows<T> sums_of_rows = c.InPlace();
+  const Rows<const T> before = start > 0 ? sums_of_rows : init;
   const Factor* a_rows[kCachedRows];
   const T* init_rows[kCachedRows];
   T* c_rows[kCachedRows];
   for (int64_t r = 0; r < num_rows; ++r) {
     a_rows[r] = a_row(first_row + r);
-    c_rows[r] = c[first_row + r];
+    c_rows[r] = sums_of_rows[first_row + r];
     if (before.data != nullptr) init_rows[r] = before[first_row + r];
   }
   // A tile of few rows spans several panels, if these are whole.
@@ -206,19 +207,20 @@ template <typename T>
 void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
                          int64_t block, int64_t panel) const {
   const SimdKernels<T>& simd = Kernels<T>();
-  const Rows<const T> before = start > 0 ? Rows<const T>(c) : init;
+  const Rows<T> sums = c.InPlace();
+  const Rows<const T> before = start > 0 ? sums : init;
   const int64_t first = panel * RightMatrix<T>::PanelCols();
   const int64_t last = std::min(first + RightMatrix<T>::PanelCols(), b.cols_);
   alignas(64) T converted[kMaxVectorCols<T> * kMaxBlockDepth];
   for (int64_t col = first; col < last; col += simd.vector_cols) {
     const int64_t cols = std::min(simd.vector_cols, last - col);
+    const StoredRows<T> stored(b.source_.numbers, b.depth_);
     const Rows<const T> columns =
-        ReadRows(b.source_.numbers.From(col * b.depth_ + start), b.depth_, cols,
-                 block, converted);
+        ReadRows(stored.From(col, start), cols, block, converted);
     for (int64_t row = first_row; row < last_row; ++row) {
       simd.dots(block, a[row] + start, columns.data, columns.stride, cols,
                 before.data == nullptr ? nullptr : before[row] + col,
-                c[row] + col);
+                sums[row] + col);
     }
   }
 }
@@ -226,6 +228,9 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
 template <typename T>
 void Product<T>::RunRows(int64_t first_row, int64_t last_row,
                          int64_t first_panel, int64_t last_panel) const {
+  if (!c.in_place()) {
+    return RunConverted(first_row, last_row, first_panel, last_panel);
+  }
   const bool reads_rounded_a =
       rounded_a.data != nullptr &&
       (rounded_a.index == nullptr || !Simd().multiplies_matrices());
@@ -262,6 +267,31 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
         }
       };
       RunRounded(first_row, last_row, block, write, run_tiles);
+    }
+  }
+}
+
+template <typename T>
+void Product<T>::RunConverted(int64_t first_row, int64_t last_row,
+                              int64_t first_panel, int64_t last_panel) const {
+  alignas(64) T sums[kTaskRows * kTaskCols];
+  // The rows had better share the panels if these must be packed first.
+  const int64_t most_rows = b.data_ == nullptr ? kCachedRows : kTaskRows;
+  const int64_t panel_cols = RightMatrix<T>::PanelCols();
+  const int64_t stride = kTaskRows * kTaskCols / most_rows;
+  Product part = *this;
+  for (int64_t panel = first_panel, end; panel < last_panel; panel = end) {
+    end = std::min(panel + stride / panel_cols, last_panel);
+    const int64_t col = panel * panel_cols;
+    const int64_t cols = std::min(end * panel_cols, b.cols_) - col;
+    for (int64_t row = first_row; row < last_row; row += most_rows) {
+      const int64_t rows = std::min(most_rows, last_row - row);
+      // Rows and columns keep their numbers.
+      part.c = {{sums - row * stride - col}, stride};
+      part.RunRows(row, row + rows, panel, end);
+      for (int64_t r = 0; r < rows; ++r) {
+        c[row + r].From(col).Write(cols, sums + r * stride);
+      }
     }
   }
 }
@@ -308,7 +338,7 @@ void Product<T>::AddTo(Schedule* schedule) const {
 }
 
 template <typename T>
-int64_t TransposedProducts<T>::AddB(Rows<const T> b, int64_t cols) {
+int64_t TransposedProducts<T>::AddB(StoredRows<T> b, int64_t cols) {
   rights_.push_back({b, cols});
   return static_cast<int64_t>(rights_.size()) - 1;
 }
@@ -380,10 +410,10 @@ void TransposedProducts<T>::Run(const Left& left,
         product.b = b;
         product.b.cols_ -= col;
         if (to.in_place()) {
-          product.c = {to.InPlace(), b.cols_};
-          if (!is_first) product.init = product.c;
+          product.c = {to, b.cols_};
+          if (!is_first) product.init = {to.InPlace(), b.cols_};
         } else {
-          product.c = {converted, kConvertedCols};
+          product.c = {{converted}, kConvertedCols};
         }
         const auto run = [&](const auto& a_row, int64_t a_stride) {
           product.RunTiles(0, rows, start, block, 0, count,

@@ -20,9 +20,9 @@ inline int64_t TileHeight(int64_t rows) {
   return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
 
-// Computes C[rows, cols] = init + A[rows, depth] B. `init` may be C itself, or
-// null for zeros. Each row of C is the same to the bit, whichever rows and
-// panels are computed together with it.
+// Computes C[rows, cols] = init + A[rows, depth] B. `init` may be C itself, if
+// C is in place, or null for zeros. Each row of C is the same to the bit,
+// whichever rows and panels are computed together with it.
 template <typename T>
 struct Product {
   int64_t rows = 0;
@@ -39,7 +39,7 @@ struct Product {
   // these.
   bool rounds_a = true;
   Rows<const T> init;
-  Rows<T> c;
+  DestinationRows<T> c;
 
   void AddTo(Schedule* schedule) const;
   // Computes the columns of panels [first, last) of B at once, on the calling
@@ -49,6 +49,10 @@ struct Product {
  private:
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
+  // Does so if C is not in place: computes a part after the other in memory of
+  // its own, and writes each to C when it is complete.
+  void RunConverted(int64_t first_row, int64_t last_row, int64_t first_panel,
+                    int64_t last_panel) const;
   // Computes the panel's columns of these rows, for one block of the depth, if
   // B is read where it is stored.
   void RunDots(int64_t first_row, int64_t last_row, int64_t start,
@@ -83,7 +87,7 @@ class TransposedProducts {
   TransposedProducts(int64_t depth, bool bfloat16)
       : depth_(depth), bfloat16_(bfloat16) {}
 
-  int64_t AddB(Rows<const T> b, int64_t cols);
+  int64_t AddB(StoredRows<T> b, int64_t cols);
   // Adds the products of A with the B of every term. Also writes the sums of
   // A's columns to each array in `sums`, [rows].
   void AddA(Rows<const T> a, int64_t rows, std::vector<Term> terms,
@@ -94,7 +98,7 @@ class TransposedProducts {
 
  private:
   struct Right {
-    Rows<const T> rows;
+    StoredRows<T> rows;
     int64_t cols;
   };
   struct Left {

@@ -11,13 +11,15 @@ template <typename T>
 constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
 static_assert(kMaxPanelCols<float> <= kMaxRoundedCols, "");
 
-// Copies rows of numbers to panels of [rows, width].
+// Copies the first n numbers of some rows to panels of [rows, width].
 template <typename T>
-void CopyToPanels(Rows<const T> from, int64_t rows, int64_t n, T* to,
+void CopyToPanels(StoredRows<T> from, int64_t rows, int64_t n, T* to,
                   int64_t width) {
+  alignas(64) T converted[kMaxPanelCols<T>];
   for (int64_t i = 0; i < rows; ++i) {
-    if (i + kAhead < rows) Prefetch(from[i + kAhead], n);
-    Kernels<T>().copy_to_panels(n, from[i], to + i * width, rows * width);
+    if (i + kAhead < rows) from[i + kAhead].Fetch(n);
+    Kernels<T>().copy_to_panels(n, from[i].Read(n, converted), to + i * width,
+                                rows * width);
   }
 }
 
@@ -27,29 +29,16 @@ auto FillFrom(typename RightMatrix<T>::Source source, int64_t depth,
               int64_t all_cols) {
   return [=](int64_t start, int64_t block, int64_t col, int64_t cols, T* to,
              int64_t width) {
-    const Stored<T> numbers = source.numbers;
     if (!source.transposed) {
-      const Stored<T> from = numbers.From(start * all_cols + col);
-      if (from.in_place()) {
-        return CopyToPanels<T>({from.InPlace(), all_cols}, block, cols, to,
-                               width);
-      }
-      alignas(64) T converted[kMaxPanelCols<T>];
-      for (int64_t i = 0; i < block; ++i) {
-        if (i + kAhead < block) {
-          from.From((i + kAhead) * all_cols).PrefetchHalves(cols);
-        }
-        from.From(i * all_cols).Copy(cols, converted);
-        Kernels<T>().copy_to_panels(cols, converted, to + i * width,
-                                    block * width);
-      }
-      return;
+      const StoredRows<T> from(source.numbers, all_cols);
+      return CopyToPanels(from.From(start, col), block, cols, to, width);
     }
+    const StoredRows<T> columns(source.numbers, depth);
     alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
     for (int64_t c = 0; c < cols; c += width, to += block * width) {
       const int64_t n = std::min(width, cols - c);
-      const Rows<const T> from = ReadRows(
-          numbers.From((col + c) * depth + start), depth, n, block, converted);
+      const Rows<const T> from =
+          ReadRows(columns.From(col + c, start), n, block, converted);
       Kernels<T>().transpose(n, block, from.data, from.stride, to, width);
     }
   };
@@ -158,7 +147,7 @@ void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
 }
 
 template <typename T>
-void RightMatrix<T>::Pack(Rows<const T> b, Schedule* schedule) const {
+void RightMatrix<T>::Pack(StoredRows<T> b, Schedule* schedule) const {
   const auto fill = [b](int64_t start, int64_t block, int64_t col, int64_t cols,
                         T* to, int64_t width) {
     CopyToPanels(b.From(start, col), block, cols, to, width);

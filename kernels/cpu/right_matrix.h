@@ -1,5 +1,5 @@
-// The factors of matrix products on a CPU: numbers where their owners have
-// them, and right-hand sides in the order in which the inner loops read them.
+// The right-hand factors of matrix products on a CPU, in the order in which the
+// inner loops read them.
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_RIGHT_MATRIX_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_RIGHT_MATRIX_H_
 
@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "kernels/arena.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/schedule.h"
 #include "kernels/cpu/simd_kernels.h"
 
@@ -17,106 +18,22 @@ namespace cudnn_rnn_tf {
 // the L2 cache, and the sums are seldom read and written.
 constexpr int64_t kMaxBlockDepth = 512;
 
-// Both fetch n numbers into the L2 cache. Code that reads a few neighbouring
-// numbers of each of many rows needs them, since the hardware does not foresee
-// such reads. The asm is there because GCC takes a function that only
-// prefetches for one without effect, and removes calls of it.
-template <typename T>
-void Prefetch(const T* from, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + i, 0, 2);
-  asm volatile("");
-}
-template <typename T>
-void PrefetchToWrite(T* to, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(to + i, 1, 2);
-  asm volatile("");
-}
-
-// Code that goes through such rows fetches the one this many places ahead.
-constexpr int64_t kAhead = 16;
-
 // Products may read bfloat16 numbers up to this many rows, and this depth of
 // each row.
 int64_t PaddedRows(int64_t rows);
 int64_t PaddedDepth(int64_t depth);
 
-// The rows of a matrix, in memory that the caller owns. If there is an index,
-// row i is at index[i] strides from `data`, otherwise at i strides. Strides are
-// in elements; with a stride of 0 all rows are the same.
+// Returns the first n numbers of each of some rows. If they must be converted,
+// they are in `buffer`, whose rows have room for kMaxBlockDepth numbers.
 template <typename T>
-struct Rows {
-  T* data = nullptr;
-  int64_t stride = 0;
-  const int64_t* index = nullptr;
-
-  T* operator[](int64_t row) const {
-    return data + (index == nullptr ? row : index[row]) * stride;
-  }
-  Rows From(int64_t row, int64_t col = 0) const {
-    return index == nullptr ? Rows{data + row * stride + col, stride, nullptr}
-                            : Rows{data + col, stride, index + row};
-  }
-  operator Rows<const T>() const { return {data, stride, index}; }
-};
-
-// Numbers in memory that the caller owns. They are of type T if `convert` is
-// null; otherwise `convert` converts them to T when they are read.
-template <typename T>
-struct Stored {
-  const void* data = nullptr;
-  // Converts numbers [first, first + n) of `data` and writes them to `to`.
-  void (*convert)(const void* data, int64_t first, int64_t n, T* to) = nullptr;
-  int64_t offset = 0;
-
-  Stored From(int64_t first) const { return {data, convert, offset + first}; }
-  bool in_place() const { return convert == nullptr; }
-  const T* InPlace() const { return static_cast<const T*>(data) + offset; }
-  // Prefetches n numbers, which must be of a half type.
-  void PrefetchHalves(int64_t n) const {
-    Prefetch(static_cast<const uint16_t*>(data) + offset, n);
-  }
-  void Copy(int64_t n, T* to) const {
-    if (in_place()) {
-      std::copy_n(InPlace(), n, to);
-    } else {
-      convert(data, offset, n, to);
-    }
-  }
-};
-
-// Returns the first n numbers of each of some rows, which begin `stride`
-// numbers apart. If they must be converted, they are in `buffer`, whose rows
-// have room for kMaxBlockDepth numbers.
-template <typename T>
-Rows<const T> ReadRows(Stored<T> from, int64_t stride, int64_t rows, int64_t n,
-                       T* buffer) {
-  if (from.in_place()) return {from.InPlace(), stride};
+Rows<const T> ReadRows(StoredRows<T> from, int64_t rows, int64_t n, T* buffer) {
+  if (from.in_place()) return {from.numbers.InPlace(), from.stride, from.index};
   for (int64_t i = 0; i < rows; ++i) {
-    if (i + 1 < rows) from.From((i + 1) * stride).PrefetchHalves(n);
-    from.From(i * stride).Copy(n, buffer + i * kMaxBlockDepth);
+    if (i + 1 < rows) from[i + 1].Fetch(n);
+    from[i].Copy(n, buffer + i * kMaxBlockDepth);
   }
   return {buffer, kMaxBlockDepth};
 }
-
-// Memory that the caller owns, for results of type T. They are written in place
-// if `convert` is null; otherwise Write has `convert` convert them to another
-// type and write them to `data` from number `first` on.
-template <typename T>
-struct Destination {
-  void* data = nullptr;
-  void (*convert)(const T* from, int64_t n, void* data,
-                  int64_t first) = nullptr;
-  int64_t offset = 0;
-
-  Destination From(int64_t first) const {
-    return {data, convert, offset + first};
-  }
-  bool in_place() const { return convert == nullptr; }
-  T* InPlace() const { return static_cast<T*>(data) + offset; }
-  void Write(int64_t n, const T* from) const { convert(from, n, data, offset); }
-};
 
 // The right-hand side B [depth, cols] of a product. Products read it in the
 // order of their inner loops: B is divided into blocks along its depth, a block
@@ -156,7 +73,7 @@ class RightMatrix {
 
   // Add the work that fills the panels to the schedule. The source must live
   // until the schedule has run.
-  void Pack(Rows<const T> b, Schedule* schedule) const;
+  void Pack(StoredRows<T> b, Schedule* schedule) const;
   void Pack(Source source, Schedule* schedule) const;
 
   // Returns the number of columns of a panel; the last panel may have fewer.

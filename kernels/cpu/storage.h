@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cpu/right_matrix.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/rnn_backend.h"
 
@@ -40,27 +40,24 @@ inline void Convert(const float* from, Bfloat16* to, int64_t n) {
   Simd().conversions.to_bfloat16(n, from, &to->bits);
 }
 
-// Converts n numbers and writes them to `data` from number `first` on.
+// Returns a caller's tensor, whose numbers are converted to Compute when they
+// are read.
 template <typename Storage, typename Compute>
-void ConvertTo(const Compute* from, int64_t n, void* data, int64_t first) {
-  Convert(from, static_cast<Storage*>(data) + first, n);
-}
-
-// Returns a caller's parameters, which are converted to Compute when they are
-// read.
-template <typename Storage, typename Compute>
-Stored<Compute> StoredParams(const void* params) {
-  if constexpr (std::is_same_v<Storage, Compute>) return {params};
-  return {params, [](const void* data, int64_t first, int64_t n, Compute* to) {
+Stored<Compute> StoredTensor(const void* tensor) {
+  if constexpr (std::is_same_v<Storage, Compute>) return {tensor};
+  return {tensor, [](const void* data, int64_t first, int64_t n, Compute* to) {
             Convert(static_cast<const Storage*>(data) + first, to, n);
           }};
 }
 
-// Returns a caller's memory for results of type Compute.
+// Returns a caller's tensor, for results of type Compute.
 template <typename Storage, typename Compute>
-Destination<Compute> StoredResults(void* to) {
-  if constexpr (std::is_same_v<Storage, Compute>) return {to};
-  return {to, ConvertTo<Storage, Compute>};
+Destination<Compute> DestinationTensor(void* tensor) {
+  if constexpr (std::is_same_v<Storage, Compute>) return {tensor};
+  return {tensor,
+          [](const Compute* from, int64_t n, void* data, int64_t first) {
+            Convert(from, static_cast<Storage*>(data) + first, n);
+          }};
 }
 
 // Calls body(Storage(), Compute()) with the types that tensors of this data
