@@ -40,7 +40,7 @@ _THREADS = flags.DEFINE_list(
     [str(2**power) for power in range(8) if 2**power <= len(os.sched_getaffinity(0))],
     "The numbers of threads of each library.",
 )
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds per network.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 7, "Rounds per network.", lower_bound=1)
 _HALF_TYPES = flags.DEFINE_bool("half_types", True, "Time this package in half types as well.")
 _QUICK = flags.DEFINE_bool("quick", False, "3 rounds of a few calls: to see that all works.")
 _RENDER = flags.DEFINE_bool("render", False, "Write the page of the files that are there.")

@@ -37,8 +37,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOLERANCE = {"outputs": 1e-5, "gradient": 1e-4}
 HALF_TYPES_TOLERANCE = 0.05  # This is ten times bfloat16's rounding error.
 
-# In a round, a library is timed for this long, within these numbers of calls.
-BLOCK_SECONDS, QUICK_BLOCK_SECONDS = 0.3, 0.05
+# In a round, a library is timed for this long, within these numbers of calls. Shared machines are
+# slow for tenths of a second at a time, so many short rounds tell more than a few long ones.
+BLOCK_SECONDS, QUICK_BLOCK_SECONDS = 0.1, 0.05
 CALLS = (1, 300)
 # The threads of the library before take this long to fall asleep.
 PAUSE_SECONDS = 0.03
