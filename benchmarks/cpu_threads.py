@@ -58,9 +58,9 @@ LEGEND = """\
   is not a limit. The times that are divided may come from different runs; the end of the page says
   which run had which numbers of threads.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
-  NumPy arrays. In the tables of inference by a layer in a `tf.function`, networks whose call takes
-  less than a millisecond with one thread are left out, because TensorFlow's own work then takes
-  much of the time."""
+  NumPy arrays. In the tables of inference by a layer in a `tf.function`, calls of less than a
+  millisecond are left out (–), because TensorFlow's own work then takes much of the time. A network
+  whose call takes less with one thread has no row."""
 
 
 def run(folder: pathlib.Path) -> None:
@@ -152,8 +152,15 @@ class Times:
     def of(self, network: str, what: str, library: str, threads: int) -> float | None:
         return self._medians.get((network, what, library, threads))
 
+    def is_short(self, network: str, what: str, system: str, threads: int) -> bool:
+        """Whether TensorFlow's own work takes much of the time of such a call."""
+        time = self.of(network, what, system, threads)
+        return (what, system) == ("inference", FUSED) and time is not None and time < 1e-3
+
     def ratio(self, network: str, what: str, system: str, threads: int) -> float | None:
         """The fastest peer's time over this package's."""
+        if self.is_short(network, what, system, threads):
+            return None
         times = [self.of(network, what, peer, threads) for peer in self.peers]
         others = [time for time in times if time is not None]
         own = self.of(network, what, system, threads)
@@ -161,6 +168,8 @@ class Times:
 
     def gain(self, dtype: str, network: str, what: str, system: str, threads: int) -> float | None:
         """The time in float32 over that in a half type."""
+        if self.is_short(network, what, system, threads):
+            return None
         own = self.of(network, what, in_half_type(system, dtype), threads)
         float32 = self.of(network, what, system, threads)
         return float32 / own if float32 is not None and own is not None else None
@@ -171,12 +180,10 @@ class Times:
 
     def counted(self, what: str, system: str) -> list[str]:
         """The networks that a table of this part and system has."""
-        if (what, system) != ("inference", FUSED):
-            return self.networks
         return [
             network
             for network in self.networks
-            if (self.of(network, what, FUSED, self.counts[0]) or 0) >= 1e-3
+            if not self.is_short(network, what, system, self.counts[0])
         ]
 
 
@@ -204,7 +211,8 @@ def _rows(times: Times, what: str, system: str, value: Value) -> list[dict[str, 
     rows = []
     for network in times.counted(what, system):
         values = [value(network, what, system, count) for count in times.counts]
-        rows.append((min(one or 0.0 for one in values), network, values))
+        least = min((one for one in values if one is not None), default=0.0)
+        rows.append((least, network, values))
     means = _means(times, what, system, value)
     return [
         *({"network": name, **_cells(values, times.counts)} for _, name, values in sorted(rows)),
