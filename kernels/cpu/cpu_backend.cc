@@ -18,10 +18,10 @@ namespace cudnn_rnn_tf {
 namespace {
 
 // Gives the network, which computes in Compute, access to a caller's tensors in
-// Storage. The network reads and writes sequences in place, and states if it
+// Storage. The network reads and writes sequences in place, and states where it
 // can. Otherwise it uses a copy of the states in the arena, and the copying is
-// added to the schedule: Import functions add it before a pass, and Export
-// functions after it.
+// added to the schedule: Import and Copy functions add it before a pass, and
+// Export functions after it.
 template <typename Storage, typename Compute>
 class Adapter {
  public:

@@ -41,7 +41,8 @@ struct CpuNetwork<T>::BackwardLayer {
   StoredRows<T> input;                // Dropout applied.
   StoredRows<T> output_backprop;      // [N, D * P]
   DestinationRows<T> input_backprop;  // [N, fan_in]
-  // Of two directions, the first direction's part of input_backprop.
+  // Of two directions, the first direction's part of input_backprop; in place,
+  // the same memory.
   Rows<T> first_input_backprop;
   T* output = nullptr;  // [N + B, D * P]
   typename CpuReserve<T>::PseudoLayer kept[2] = {};

@@ -466,7 +466,6 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
           : nullptr;
   const WeightsForm form =
       MultipliesInPlace(call.params) ? WeightsForm::kInPlace : PackedForm();
-  StoredRows<T> input = call.input;
   for (int64_t index = 0; index < spec_.num_layers; ++index) {
     // All layers use the same working memory, one after the other.
     const Arena::Scope scope(arena);
@@ -478,12 +477,13 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
         layer->weights = PackForward(index, call.params, form, arena, schedule);
       });
     }
-    layer->input = input;
+    layer->input = call.input;
+    if (index > 0) layer->input = {{reserve.outputs[index - 1]}, layer_out_};
     LayOut(index, reserve, arena, layer.get());
     if (arena->only_counts()) continue;
 
     if (has_dropout(index)) {
-      DropOut(index, input.numbers.InPlace(), dropped, schedule);
+      DropOut(index, layer->input.numbers.InPlace(), dropped, schedule);
       layer->input = {{dropped}, layer_out_};
     }
     if (reserve.outputs[index] != nullptr) {
@@ -504,7 +504,6 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
           ForwardGroup(call, layer, group_index, schedule);
         },
         schedule);
-    input = {{reserve.outputs[index]}, layer_out_};
   }
 }
 

@@ -183,8 +183,9 @@ class CpuNetwork {
   // many columns that calls take little time, and so few that what one part of
   // a step has written is still in a near cache when the next part reads it.
   static constexpr int64_t kSliceCols = 128;
+  static_assert(kSliceCols >= kMaxPanelCols<T>, "");
   static int64_t PanelsOfSlice() {
-    return std::max<int64_t>(1, kSliceCols / RightMatrix<T>::PanelCols());
+    return kSliceCols / RightMatrix<T>::PanelCols();
   }
   static int64_t NumSlices(Range panels) {
     return CeilDiv(panels.last - panels.first, PanelsOfSlice());

@@ -32,6 +32,10 @@ constexpr int64_t kMaxVectorCols = 64 / sizeof(T);
 // This many rows of a block of A stay in the L2 cache beside a panel. As
 // bfloat16 numbers, they take 192 KiB of the stack.
 constexpr int64_t kCachedRows = 192;
+// So many sums of a product are computed before they are converted, if C is not
+// in place. They are those of two panels or more.
+constexpr int64_t kConvertedSums = kTaskRows * kTaskCols;
+static_assert(kConvertedSums >= 2 * kCachedRows * kMaxPanelCols<float>, "");
 static_assert(kCachedRows >= kTaskRows && kCachedRows >= kCopiedRows, "");
 static_assert(kCopiedRows <= kMaxRoundedCols, "");
 // A matrix register reads 16 rows at a time from arrays of these sizes.
@@ -272,26 +276,25 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
 }
 
 template <typename T>
-void Product<T>::RunConverted(int64_t first_row, int64_t last_row,
-                              int64_t first_panel, int64_t last_panel) const {
-  alignas(64) T sums[kTaskRows * kTaskCols];
-  // The rows had better share the panels if these must be packed first.
-  const int64_t most_rows = b.data_ == nullptr ? kCachedRows : kTaskRows;
+[[gnu::noinline]] void Product<T>::RunConverted(int64_t first_row,
+                                                int64_t last_row,
+                                                int64_t first_panel,
+                                                int64_t last_panel) const {
+  alignas(64) T sums[kConvertedSums];
+  const int64_t rows = last_row - first_row;
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
-  const int64_t stride = kTaskRows * kTaskCols / most_rows;
+  const int64_t together = kConvertedSums / (rows * panel_cols);
+  const int64_t stride = together * panel_cols;
   Product part = *this;
-  for (int64_t panel = first_panel, end; panel < last_panel; panel = end) {
-    end = std::min(panel + stride / panel_cols, last_panel);
+  for (int64_t panel = first_panel; panel < last_panel; panel += together) {
+    const int64_t end = std::min(panel + together, last_panel);
     const int64_t col = panel * panel_cols;
     const int64_t cols = std::min(end * panel_cols, b.cols_) - col;
-    for (int64_t row = first_row; row < last_row; row += most_rows) {
-      const int64_t rows = std::min(most_rows, last_row - row);
-      // Rows and columns keep their numbers.
-      part.c = {{sums - row * stride - col}, stride};
-      part.RunRows(row, row + rows, panel, end);
-      for (int64_t r = 0; r < rows; ++r) {
-        c[row + r].From(col).Write(cols, sums + r * stride);
-      }
+    // C's rows and columns keep their numbers, so this points before the array.
+    part.c = {{sums - first_row * stride - col}, stride};
+    part.RunRows(first_row, last_row, panel, end);
+    for (int64_t row = 0; row < rows; ++row) {
+      c[first_row + row].From(col).Write(cols, sums + row * stride);
     }
   }
 }

@@ -47,10 +47,11 @@ struct Product {
   void RunPanels(int64_t first, int64_t last) const;
 
  private:
+  // Computes the panels' columns of these rows, which are kCachedRows at most.
   void RunRows(int64_t first_row, int64_t last_row, int64_t first_panel,
                int64_t last_panel) const;
-  // Does so if C is not in place: computes a part after the other in memory of
-  // its own, and writes each to C when it is complete.
+  // Does so if C is not in place: computes one part after the other in memory
+  // of its own, and writes each to C when it is complete.
   void RunConverted(int64_t first_row, int64_t last_row, int64_t first_panel,
                     int64_t last_panel) const;
   // Computes the panel's columns of these rows, for one block of the depth, if

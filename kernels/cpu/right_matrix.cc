@@ -6,9 +6,6 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The most columns of a panel, and of a span.
-template <typename T>
-constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
 static_assert(kMaxPanelCols<float> <= kMaxRoundedCols, "");
 
 // Copies the first n numbers of some rows to panels of [rows, width].

@@ -18,16 +18,21 @@ namespace cudnn_rnn_tf {
 // the L2 cache, and the sums are seldom read and written.
 constexpr int64_t kMaxBlockDepth = 512;
 
+// The most columns of a panel, and of the panels that are packed together.
+template <typename T>
+constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
+
 // Products may read bfloat16 numbers up to this many rows, and this depth of
 // each row.
 int64_t PaddedRows(int64_t rows);
 int64_t PaddedDepth(int64_t depth);
 
-// Returns the first n numbers of each of some rows. If they must be converted,
-// they are in `buffer`, whose rows have room for kMaxBlockDepth numbers.
+// Returns the first n numbers of each of some rows without an index. If they
+// must be converted, they are in `buffer`, whose rows have room for
+// kMaxBlockDepth numbers.
 template <typename T>
 Rows<const T> ReadRows(StoredRows<T> from, int64_t rows, int64_t n, T* buffer) {
-  if (from.in_place()) return {from.numbers.InPlace(), from.stride, from.index};
+  if (from.in_place()) return from.InPlace();
   for (int64_t i = 0; i < rows; ++i) {
     if (i + 1 < rows) from[i + 1].Fetch(n);
     from[i].Copy(n, buffer + i * kMaxBlockDepth);

@@ -66,8 +66,8 @@ struct Stored {
 };
 
 // Where results of type T go. It holds numbers of this type if `convert` is
-// null; otherwise `convert` converts them to its type and writes them to `data`
-// from number `first` on.
+// null; otherwise it holds numbers of a half type, and `convert` converts
+// results and writes them to `data` from number `first` on.
 template <typename T>
 struct Destination {
   void* data = nullptr;
