@@ -54,13 +54,13 @@ LEGEND = """\
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
-  column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices; it
-  is not a limit. The times that are divided may come from different runs; the end of the page says
-  which run had which numbers of threads.
+  column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices, which
+  was timed beside each network; it is not a limit. The times that are divided may come from
+  different runs; the end of the page says which run had which numbers of threads.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
-  NumPy arrays. In the tables of inference by a layer in a `tf.function`, calls of less than a
-  millisecond are left out (–), because TensorFlow's own work then takes much of the time. A network
-  whose call takes less with one thread has no row."""
+  NumPy arrays. In the tables of inference by a layer in a `tf.function`, calls that take less than
+  a millisecond in float32 are left out (–), because TensorFlow's own work then takes much of the
+  time. A network whose call takes less with one thread has no row."""
 
 
 def run(folder: pathlib.Path) -> None:
@@ -274,7 +274,7 @@ def _part(report: dict[str, Any]) -> list[str]:
         for library in (FUSED, PREDICTOR, *times.peers)
         if times.of(times.networks[0], what, library, times.counts[0]) is not None
     ]
-    of_matmul = [times.scaling(times.networks[0], "matmul", FUSED, n) for n in times.counts]
+    of_matmul = _means(times, "matmul", FUSED, times.scaling)
     rows.append({"what": f"`{MATMUL}`", **_cells(of_matmul, times.counts)})
     scaling = "**Scaling**: geometric means over the networks."
     if times.counted("inference", FUSED) != times.networks:
