@@ -223,7 +223,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
   for (int64_t r = 0; r < strand.Active(t); ++r) {
     const int64_t row = strand.Row(t, r);
     if (r < strand.Active(next_t)) {
-      output_backprop(strand.Row(next_t, r)).Fetch(n);
+      output_backprop(strand.Row(next_t, r)).Prefetch(n);
     }
     const T* const from = output_backprop(row).Read(n, converted);
     T* const to = dh + r * h_stride_ + first;

@@ -298,7 +298,7 @@ void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
   const int64_t row = group.strand->Row(t, r);
   if (spec_.num_proj == 0) {
     for (int i = 0; i < layer.num_outputs; ++i) {
-      layer.outputs[i][row].From(group.dir * out_ + unit).Fetch(n);
+      layer.outputs[i][row].From(group.dir * out_ + unit).PrefetchToWrite(n);
     }
   }
   if (problem_.is_training && spec_.is_lstm()) {

@@ -14,7 +14,7 @@ void CopyToPanels(StoredRows<T> from, int64_t rows, int64_t n, T* to,
                   int64_t width) {
   alignas(64) T converted[kMaxPanelCols<T>];
   for (int64_t i = 0; i < rows; ++i) {
-    if (i + kAhead < rows) from[i + kAhead].Fetch(n);
+    if (i + kAhead < rows) from[i + kAhead].Prefetch(n);
     Kernels<T>().copy_to_panels(n, from[i].Read(n, converted), to + i * width,
                                 rows * width);
   }

@@ -34,7 +34,7 @@ template <typename T>
 Rows<const T> ReadRows(StoredRows<T> from, int64_t rows, int64_t n, T* buffer) {
   if (from.in_place()) return from.InPlace();
   for (int64_t i = 0; i < rows; ++i) {
-    if (i + 1 < rows) from[i + 1].Fetch(n);
+    if (i + 1 < rows) from[i + 1].Prefetch(n);
     from[i].Copy(n, buffer + i * kMaxBlockDepth);
   }
   return {buffer, kMaxBlockDepth};

@@ -45,9 +45,9 @@ struct Stored {
   const uint16_t* Halves() const {
     return static_cast<const uint16_t*>(data) + offset;
   }
-  void Fetch(int64_t n) const {
-    if (in_place()) return Prefetch(InPlace(), n);
-    Prefetch(Halves(), n);
+  void Prefetch(int64_t n) const {
+    if (in_place()) return cudnn_rnn_tf::Prefetch(InPlace(), n);
+    cudnn_rnn_tf::Prefetch(Halves(), n);
   }
   void Copy(int64_t n, T* to) const {
     if (in_place()) {
@@ -80,9 +80,9 @@ struct Destination {
   }
   bool in_place() const { return convert == nullptr; }
   T* InPlace() const { return static_cast<T*>(data) + offset; }
-  void Fetch(int64_t n) const {
-    if (in_place()) return PrefetchToWrite(InPlace(), n);
-    PrefetchToWrite(static_cast<uint16_t*>(data) + offset, n);
+  void PrefetchToWrite(int64_t n) const {
+    if (in_place()) return cudnn_rnn_tf::PrefetchToWrite(InPlace(), n);
+    cudnn_rnn_tf::PrefetchToWrite(static_cast<uint16_t*>(data) + offset, n);
   }
   void Write(int64_t n, const T* from) const {
     if (in_place()) {
