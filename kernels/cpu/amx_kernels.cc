@@ -42,58 +42,60 @@ CRNN_AMX void Configure() {
 
 CRNN_AMX void Release() { _tile_release(); }
 
-// Writes the products of 16 rows of A with a panel of so many vectors to
-// `sums`. The sums are in registers 0 to 3. With four of them, a product need
-// not wait for the one before it. Loads come before products as far as there
-// are registers. With panels in the L2 cache and 16 threads in the slow state
-// that docs/internals/cpu.md describes, a product takes about 110 cycles then,
-// and 130 if loads and products come by turns.
+// A whole panel has two vectors.
+template <int vectors>
+constexpr int64_t kPanelRow = (vectors > 1 ? 2 : 1) * kWidth<float>;
+template <int vectors>
+constexpr int64_t kPanelBytes = kPanelRow<vectors> * sizeof(float);
+
+// Writes the products of 16 rows of A with so many vectors, those of one or two
+// panels, to `sums`. The sums are in registers 0 to 3. With four of them, a
+// product need not wait for the one before it. Loads come before products as
+// far as there are registers. With panels in the L2 cache and 16 threads in the
+// slow state that docs/internals/cpu.md describes, a product takes about 110
+// cycles then, and 130 if loads and products come by turns.
 template <int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
-  constexpr int64_t kPanelBytes = vectors * CRNN_SIMD_BYTES;
   const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
+  const BfloatPair* next = panel + depth * kPanelRow<vectors>;
   _tile_zero(0);
   if constexpr (vectors > 1) _tile_zero(1);
-  if constexpr (vectors > 2) _tile_zero(2);
-  if constexpr (vectors > 3) _tile_zero(3);
+  if constexpr (vectors > 2) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
   for (int64_t k = 0; k < depth; k += kPairs) {
     _tile_loadd(4, a + k, a_bytes);
-    _tile_loadd(5, panel, kPanelBytes);
+    _tile_loadd(5, panel, kPanelBytes<vectors>);
     if constexpr (vectors > 1) {
-      _tile_loadd(6, panel + kWidth<float>, kPanelBytes);
+      _tile_loadd(6, panel + kWidth<float>, kPanelBytes<vectors>);
     }
-    if constexpr (vectors > 2) {
-      _tile_loadd(7, panel + 2 * kWidth<float>, kPanelBytes);
-    }
+    if constexpr (vectors > 2) _tile_loadd(7, next, kPanelBytes<vectors>);
     _tile_dpbf16ps(0, 4, 5);
     if constexpr (vectors > 1) _tile_dpbf16ps(1, 4, 6);
-    if constexpr (vectors > 2) _tile_dpbf16ps(2, 4, 7);
-    if constexpr (vectors > 3) {
-      _tile_loadd(5, panel + 3 * kWidth<float>, kPanelBytes);
+    if constexpr (vectors > 2) {
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_loadd(5, next + kWidth<float>, kPanelBytes<vectors>);
       _tile_dpbf16ps(3, 4, 5);
     }
-    panel += kPairs * vectors * kWidth<float>;
+    panel += kPairs * kPanelRow<vectors>;
+    next += kPairs * kPanelRow<vectors>;
   }
-  _tile_stored(0, sums, kPanelBytes);
-  if constexpr (vectors > 1) {
-    _tile_stored(1, sums + kWidth<float>, kPanelBytes);
-  }
+  constexpr int64_t kBytes = vectors * kWidth<float> * sizeof(float);
+  _tile_stored(0, sums, kBytes);
+  if constexpr (vectors > 1) _tile_stored(1, sums + kWidth<float>, kBytes);
   if constexpr (vectors > 2) {
-    _tile_stored(2, sums + 2 * kWidth<float>, kPanelBytes);
-  }
-  if constexpr (vectors > 3) {
-    _tile_stored(3, sums + 3 * kWidth<float>, kPanelBytes);
+    _tile_stored(2, sums + 2 * kWidth<float>, kBytes);
+    _tile_stored(3, sums + 3 * kWidth<float>, kBytes);
   }
 }
 
-// Does the same for 32 rows of A and one or two vectors of the panel. Registers
-// 0 and 1 have the sums of the first vector, and 2 and 3 those of the second.
-template <int vectors, int panel_vectors>
+// Does the same for 32 rows of A and one panel. Registers 0 and 1 have the sums
+// of the first vector, and 2 and 3 those of the second.
+template <int vectors>
 CRNN_AMX void MultiplyTall(int64_t depth, const BfloatPair* a, int64_t a_stride,
                            const BfloatPair* panel, float* sums) {
-  constexpr int64_t kPanelBytes = panel_vectors * CRNN_SIMD_BYTES;
-  constexpr int64_t kPanelRow = panel_vectors * kWidth<float>;
   const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
   _tile_zero(0);
   _tile_zero(1);
@@ -104,9 +106,9 @@ CRNN_AMX void MultiplyTall(int64_t depth, const BfloatPair* a, int64_t a_stride,
   for (int64_t k = 0; k < depth; k += kPairs) {
     _tile_loadd(4, a + k, a_bytes);
     _tile_loadd(5, a + kRegisterRows * a_stride + k, a_bytes);
-    _tile_loadd(6, panel, kPanelBytes);
+    _tile_loadd(6, panel, kPanelBytes<vectors>);
     if constexpr (vectors > 1) {
-      _tile_loadd(7, panel + kWidth<float>, kPanelBytes);
+      _tile_loadd(7, panel + kWidth<float>, kPanelBytes<vectors>);
     }
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 5, 6);
@@ -114,14 +116,14 @@ CRNN_AMX void MultiplyTall(int64_t depth, const BfloatPair* a, int64_t a_stride,
       _tile_dpbf16ps(2, 4, 7);
       _tile_dpbf16ps(3, 5, 7);
     }
-    panel += kPairs * kPanelRow;
+    panel += kPairs * kPanelRow<vectors>;
   }
-  float* const second_sums = sums + kRegisterRows * kPanelRow;
-  _tile_stored(0, sums, kPanelBytes);
-  _tile_stored(1, second_sums, kPanelBytes);
+  float* const second_sums = sums + kRegisterRows * kPanelRow<vectors>;
+  _tile_stored(0, sums, kPanelBytes<vectors>);
+  _tile_stored(1, second_sums, kPanelBytes<vectors>);
   if constexpr (vectors > 1) {
-    _tile_stored(2, sums + kWidth<float>, kPanelBytes);
-    _tile_stored(3, second_sums + kWidth<float>, kPanelBytes);
+    _tile_stored(2, sums + kWidth<float>, kPanelBytes<vectors>);
+    _tile_stored(3, second_sums + kWidth<float>, kPanelBytes<vectors>);
   }
 }
 
@@ -135,21 +137,17 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
       __builtin_prefetch(c[r] + col + v * kWidth<float>, /*for writing*/ 1);
     }
   }
-  constexpr int64_t kPanelRow = vectors * kWidth<float>;
-  alignas(64) float sums[kMaxRows * kPanelRow];
-  if (rows <= kRegisterRows) {
+  constexpr int64_t kSumsRow = vectors * kWidth<float>;
+  alignas(64) float sums[(vectors > 2 ? kRegisterRows : kMaxRows) * kSumsRow];
+  if constexpr (vectors > 2) {
+    Multiply<vectors>(depth, a, a_stride, panel, sums);
+  } else if (rows <= kRegisterRows) {
     Multiply<vectors>(depth, a, a_stride, panel, sums);
   } else {
-    MultiplyTall<vectors == 1 ? 1 : 2, vectors>(depth, a, a_stride, panel,
-                                                sums);
-    if constexpr (vectors > 2) {
-      constexpr int64_t kFirst = 2 * kWidth<float>;
-      MultiplyTall<vectors - 2, vectors>(depth, a, a_stride, panel + kFirst,
-                                         sums + kFirst);
-    }
+    MultiplyTall<vectors>(depth, a, a_stride, panel, sums);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const float* const row = sums + r * kPanelRow;
+    const float* const row = sums + r * kSumsRow;
     ForVectors<float>(cols, [&](auto memory, int64_t j) {
       Floats sum = Whole<float>::Load(row + j);
       if (init != nullptr) sum += memory.Load(init[r] + col + j);
@@ -186,7 +184,7 @@ const SimdTable& Table() {
     table.matrices = {Configure,
                       Release,
                       kMaxRows,
-                      {nullptr, Tile<1>, Tile<2>, Tile<3>, Tile<4>}};
+                      {nullptr, Tile<1>, Tile<2>, nullptr, Tile<4>}};
     return table;
   }();
   return table;

@@ -17,10 +17,10 @@ namespace {
 // that all cores share.
 constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
 // Cycles in which matrix registers multiply their rows by one row of a panel.
-// It takes them about 4, or 12 and more while a core is in a slow state that
+// It takes them about 2, or 6 and more while a core is in a slow state that
 // docs/internals/cpu.md describes, so this is between the two. The vectors that
-// multiply by few sequences take 4 to 10.
-constexpr int64_t kMatrixCycles = 8;
+// multiply by few sequences take 2 to 5.
+constexpr int64_t kMatrixCycles = 4;
 // Cycles of a cell's arithmetic for one unit of one sequence.
 constexpr int64_t kCell = 12;
 // Cycles that threads spend to meet after a step: a fixed number, and more for

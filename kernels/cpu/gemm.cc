@@ -147,9 +147,6 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
   const int64_t panel_bytes = b.PanelBytes(start);
   const bool in_matrices =
       !std::is_same_v<Factor, T> && Simd().multiplies_matrices();
-  const int64_t tile_rows = in_matrices   ? Simd().matrices.rows
-                            : b.bfloat16_ ? simd.bfloat16_tile_rows
-                                          : kTileRows;
   const int64_t num_rows = last_row - first_row;
   const Rows<T> sums_of_rows = c.InPlace();
   const Rows<const T> before = start > 0 ? sums_of_rows : init;
@@ -161,48 +158,63 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
     c_rows[r] = sums_of_rows[first_row + r];
     if (before.data != nullptr) init_rows[r] = before[first_row + r];
   }
-  // A tile of few rows spans several panels, if these are whole.
-  const int64_t most_panels = std::max<int64_t>(
-      1, simd.few_rows_vectors / (num_rows * simd.panel_vectors));
+  // Tiles span several panels, if these are whole.
+  const auto most_panels_of = [&](int64_t height) -> int64_t {
+    if (in_matrices) return height > Simd().bfloat16_rows ? 1 : 2;
+    return simd.tile_vectors[height] / simd.panel_vectors;
+  };
+  const int64_t most_panels = most_panels_of(std::min(num_rows, kTileRows));
   const int64_t whole_panels = std::min(last_panel, b.cols_ / panel_cols);
   for (int64_t panel = first_panel, span; panel < last_panel; panel += span) {
     span = most_panels;
     while (span > 1 && panel + span > whole_panels) span /= 2;
-    const int64_t col = panel * panel_cols;
-    const int64_t cols = std::min(span * panel_cols, b.cols_ - col);
-    const int64_t vectors = CeilDiv(cols, simd.vector_cols);
-    const void* const panel_data =
-        static_cast<const char*>(panels) + (panel - first_panel) * panel_bytes;
-    for (int64_t row = 0; row < num_rows;) {
-      const int64_t height = tile_rows == kTileRows
-                                 ? TileHeight(num_rows - row)
-                                 : std::min(tile_rows, num_rows - row);
+    const auto height_of_next = [&](int64_t row) {
+      const int64_t left = num_rows - row;
+      if (in_matrices) return std::min(Simd().matrices.rows, left);
+      const int64_t most = b.bfloat16_ ? simd.bfloat16_tile_rows : kTileRows;
+      if (most < kTileRows) return std::min(most, left);
+      // A panel may come from a far cache when the first tile reads it. A tall
+      // tile then has more to do in that time.
+      const bool is_tall = left > kTileRows && (row == 0 || span == 1) &&
+                           simd.tile_vectors[kTileRows + 1] > 0;
+      return is_tall ? TallTileHeight(left) : TileHeight(left);
+    };
+    for (int64_t row = 0, height; row < num_rows; row += height) {
+      height = height_of_next(row);
+      const int64_t tile_panels = std::min(span, most_panels_of(height));
       const Factor* const* const a = a_rows + row;
       const T* const* const inits =
           before.data == nullptr ? nullptr : init_rows + row;
       T* const* const sums = c_rows + row;
-      if constexpr (!std::is_same_v<Factor, T>) {
-        const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
-        const int64_t depth = PaddedDepth(block) / 2;
-        if (in_matrices) {
-          // With one row, the stride of 0 has that row read 16 times.
-          const int64_t row_stride = height > 1 ? a[1] - a[0] : 0;
-          Simd().matrices.tile[vectors](height, depth, a[0], row_stride, pairs,
-                                        inits, sums, col, cols);
+      for (int64_t first = panel; first < panel + span; first += tile_panels) {
+        const int64_t col = first * panel_cols;
+        const int64_t cols = std::min(tile_panels * panel_cols, b.cols_ - col);
+        const int64_t vectors = CeilDiv(cols, simd.vector_cols);
+        const void* const data = static_cast<const char*>(panels) +
+                                 (first - first_panel) * panel_bytes;
+        const auto run = [&](const auto& tiles, int64_t depth,
+                             const auto* numbers) {
+          tiles[height][vectors](depth, a, a_stride, numbers,
+                                 panel_bytes / sizeof(*numbers), inits, sums,
+                                 col, cols);
+        };
+        if constexpr (!std::is_same_v<Factor, T>) {
+          const auto* const pairs = static_cast<const BfloatPair*>(data);
+          const int64_t depth = PaddedDepth(block) / 2;
+          if (in_matrices) {
+            // With one row, the stride of 0 has that row read 16 times.
+            const int64_t row_stride = height > 1 ? a[1] - a[0] : 0;
+            Simd().matrices.tile[vectors](height, depth, a[0], row_stride,
+                                          pairs, inits, sums, col, cols);
+          } else {
+            run(simd.bfloat16_pair_tile, depth, pairs);
+          }
+        } else if (b.bfloat16_) {
+          run(simd.bfloat16_tile, block, static_cast<const BfloatPair*>(data));
         } else {
-          simd.bfloat16_pair_tile[height][vectors](depth, a, a_stride, pairs,
-                                                   inits, sums, col, cols);
+          run(simd.tile, block, static_cast<const T*>(data));
         }
-      } else if (b.bfloat16_) {
-        const auto* const pairs = static_cast<const BfloatPair*>(panel_data);
-        simd.bfloat16_tile[height][vectors](block, a, a_stride, pairs, inits,
-                                            sums, col, cols);
-      } else {
-        const auto* const numbers = static_cast<const T*>(panel_data);
-        simd.tile[height][vectors](block, a, a_stride, numbers, inits, sums,
-                                   col, cols);
       }
-      row += height;
     }
   }
 }

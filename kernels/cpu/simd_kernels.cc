@@ -3,6 +3,7 @@
 #include "kernels/cpu/simd_kernels.h"
 
 #include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/simd_math.h"
 
@@ -10,16 +11,22 @@ namespace cudnn_rnn_tf {
 namespace CRNN_SIMD_NAME {
 namespace {
 
-// A tile needs registers for its sums, a row of the panel, and one factor of
-// its rows. 6 rows by 4 vectors take 29 of AVX-512's 32 registers, and 6 rows
-// by 2 vectors take 15 of the 16 that AVX2 and SSE have.
-constexpr int kPanelVectors = CRNN_SIMD_BYTES == 64 ? 4 : 2;
-// A sum takes a new product every four cycles, in which a core computes eight
-// vectors of products. A tile of one or two rows therefore spans panels of two
-// vectors until it has eight sums. Panels of four vectors gain nothing from
-// this, since reading them takes as long.
-constexpr int kFewRowsVectors = kPanelVectors == 2 ? 8 : 4;
-static_assert(kFewRowsVectors <= SimdKernels<float>::kMaxVectors, "");
+constexpr int kPanelVectors = 2;
+constexpr int kTileRows = SimdKernels<float>::kTileRows;
+constexpr bool kHasManyRegisters = CRNN_SIMD_BYTES == 64;
+
+// Returns the most vectors of a tile with so many rows. A tile needs registers
+// for its sums, a row of the panels, and one factor of its rows. 6 rows by 4
+// vectors take 29 of AVX-512's 32 registers, and tall tiles of 12 rows by 2
+// vectors take 27. 6 rows by 2 vectors take 15 of the 16 that AVX2 and SSE
+// have. A sum takes a new product every four cycles, in which a core computes
+// eight vectors of products, so a tile of one or two rows has vectors until it
+// has eight sums. With AVX-512, more than four gain nothing, since reading the
+// panels takes as long.
+constexpr int MostVectors(int rows) {
+  if (kHasManyRegisters) return rows <= kTileRows ? 4 : 2;
+  return rows == 1 ? 8 : rows == 2 ? 4 : rows <= kTileRows ? 2 : 0;
+}
 
 template <typename T>
 inline Vector<T> LoadFactors(const T* from) {
@@ -65,20 +72,19 @@ inline Floats AddProduct(Floats sum, Factor<BfloatPair, BfloatPair> x,
 
 template <typename T, typename A, typename Panel, int rows, int vectors>
 void Tile(int64_t depth, const A* const* a, int64_t a_stride,
-          const Panel* panel, const T* const* init, T* const* c, int64_t col,
-          int64_t cols) {
+          const Panel* panel, int64_t panel_size, const T* const* init,
+          T* const* c, int64_t col, int64_t cols) {
   Vector<T> sum[rows][vectors] = {};
   const A* row[rows];
   // A panel is larger than the L1 cache. If there is much to multiply, fetching
   // its rows ahead costs nothing; with few rows of A, it would take the place
   // of other loads.
-  constexpr bool kPrefetchesPanel = CRNN_SIMD_BYTES == 64 && rows >= 4;
+  constexpr bool kPrefetchesPanel = kHasManyRegisters && rows >= 4;
   constexpr int64_t kNumbers = std::is_same<A, Panel>::value ? 1 : 2;
   constexpr int kRowVectors = vectors < kPanelVectors ? vectors : kPanelVectors;
   constexpr int64_t kPanelRow = kRowVectors * kWidth<T>;
-  const int64_t panel_size = (depth + kNumbers - 1) / kNumbers * kPanelRow;
   // Prefetches the places that the sums go to while the sums are computed.
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
     row[r] = a[r];
 #pragma GCC unroll 8
@@ -87,16 +93,15 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
     }
   }
   const auto add_row = [&](const auto& factor) __attribute__((always_inline)) {
-    const auto vector = [&](int v) {
-      return LoadFactors(panel + v / kRowVectors * panel_size +
-                         v % kRowVectors * kWidth<T>);
+    const auto address = [&](int v) {
+      return panel + v / kRowVectors * panel_size + v % kRowVectors * kWidth<T>;
     };
-    if constexpr (vectors > kPanelVectors) {
+    if constexpr (!kHasManyRegisters && vectors > kPanelVectors) {
       // An array of so many vectors would take registers from the sums.
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
-        const auto b = vector(v);
-#pragma GCC unroll 8
+        const auto b = LoadFactors(address(v));
+#pragma GCC unroll 12
         for (int r = 0; r < rows; ++r) {
           sum[r][v] = AddProduct(sum[r][v], factor(r), b);
         }
@@ -107,13 +112,13 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
     decltype(LoadFactors(panel)) b[vectors];
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
-      b[v] = vector(v);
+      b[v] = LoadFactors(address(v));
       if constexpr (kPrefetchesPanel) {
-        __builtin_prefetch(panel + (v + 8 * vectors) * kWidth<T>);
+        __builtin_prefetch(address(v) + 8 * kPanelRow);
       }
     }
     panel += kPanelRow;
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < rows; ++r) {
       const auto x = factor(r);
 #pragma GCC unroll 8
@@ -132,7 +137,7 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
       add_row([&](int r) { return Factor<Panel, A>(row[r] + offset); });
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) {
@@ -501,49 +506,42 @@ void ToBfloat16Pairs(int64_t n, const float* even, const float* odd,
   __builtin_memcpy(to + j, &words, rest.count * sizeof(BfloatPair));
 }
 
-template <int rows, typename T, typename A, typename Panel>
-void SetTiles(typename SimdKernels<T>::template Tiles<A, Panel>& tiles) {
-  tiles[rows][1] = Tile<T, A, Panel, rows, 1>;
-  tiles[rows][2] = Tile<T, A, Panel, rows, 2>;
-  if constexpr (kPanelVectors > 2) {
-    tiles[rows][3] = Tile<T, A, Panel, rows, 3>;
-    tiles[rows][4] = Tile<T, A, Panel, rows, 4>;
-  }
-  if constexpr (2 * kPanelVectors * rows <= kFewRowsVectors) {
-    tiles[rows][2 * kPanelVectors] = Tile<T, A, Panel, rows, 2 * kPanelVectors>;
-  }
-  if constexpr (4 * kPanelVectors * rows <= kFewRowsVectors) {
-    tiles[rows][4 * kPanelVectors] = Tile<T, A, Panel, rows, 4 * kPanelVectors>;
+template <int vectors, int rows, typename T, typename A, typename Panel>
+void SetTile(typename SimdKernels<T>::template Tiles<A, Panel>& tiles) {
+  if constexpr (vectors <= MostVectors(rows)) {
+    tiles[rows][vectors] = Tile<T, A, Panel, rows, vectors>;
   }
 }
 
-template <typename T, typename A, typename Panel>
-void SetAllTiles(typename SimdKernels<T>::template Tiles<A, Panel>& tiles) {
-  SetTiles<1, T, A, Panel>(tiles);
-  SetTiles<2, T, A, Panel>(tiles);
-  SetTiles<3, T, A, Panel>(tiles);
-  SetTiles<4, T, A, Panel>(tiles);
-  SetTiles<5, T, A, Panel>(tiles);
-  SetTiles<6, T, A, Panel>(tiles);
+template <typename T, typename A, typename Panel, int... i>
+void SetTiles(typename SimdKernels<T>::template Tiles<A, Panel>& tiles,
+              std::integer_sequence<int, i...>) {
+  (SetTile<1, i + 1, T, A, Panel>(tiles), ...);
+  (SetTile<2, i + 1, T, A, Panel>(tiles), ...);
+  (SetTile<4, i + 1, T, A, Panel>(tiles), ...);
+  (SetTile<8, i + 1, T, A, Panel>(tiles), ...);
 }
 
 template <typename T>
 SimdKernels<T> MakeKernels() {
+  constexpr int kMaxTileRows = SimdKernels<T>::kMaxTileRows;
+  constexpr std::make_integer_sequence<int, kMaxTileRows> kAllRows;
   SimdKernels<T> kernels = {};
-  SetAllTiles<T, T, T>(kernels.tile);
+  SetTiles<T, T, T>(kernels.tile, kAllRows);
   if constexpr (std::is_same<T, float>::value) {
 #ifdef __AVX512BF16__
-    SetAllTiles<T, BfloatPair, BfloatPair>(kernels.bfloat16_pair_tile);
+    SetTiles<T, BfloatPair, BfloatPair>(kernels.bfloat16_pair_tile, kAllRows);
 #endif
-    SetAllTiles<T, T, BfloatPair>(kernels.bfloat16_tile);
+    SetTiles<T, T, BfloatPair>(kernels.bfloat16_tile, kAllRows);
   }
   kernels.vector_cols = kWidth<T>;
   kernels.panel_vectors = kPanelVectors;
-  kernels.few_rows_vectors = kFewRowsVectors;
+  for (int rows = 1; rows <= kMaxTileRows; ++rows) {
+    kernels.tile_vectors[rows] = MostVectors(rows);
+  }
   // With 16 registers, a higher tile whose panel has pairs would move sums to
   // the stack and back.
-  kernels.bfloat16_tile_rows =
-      kPanelVectors == 2 ? 4 : SimdKernels<T>::kTileRows;
+  kernels.bfloat16_tile_rows = kHasManyRegisters ? kTileRows : 4;
   kernels.dots = Dots<T>;
   kernels.copy_to_panels = CopyToPanels<T>;
   kernels.transpose = Transpose<T>;

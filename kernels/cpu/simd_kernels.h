@@ -17,24 +17,26 @@ struct BfloatPair {
 // with instructions that the processor lacks.
 template <typename T>
 struct SimdKernels {
+  // All instruction sets have tiles of up to kTileRows rows. Those with 32
+  // registers also have tall tiles, of up to kMaxTileRows rows.
   static constexpr int kTileRows = 6;
+  static constexpr int kMaxTileRows = 12;
   static constexpr int kMaxVectors = 8;
 
   // Computes one tile of a product. For each of its rows r, c[r][col:col+cols]
   // = init[r][col:col+cols] + the sum over k of a[r][k * a_stride] * panel[k].
   // A row of the panel has as many whole vectors as cols needs, and holds zeros
   // beyond cols. init may be c, or null for zeros.
+  // A tile with more vectors than a panel spans two or four whole panels, whose
+  // beginnings are panel_size elements apart.
   template <typename A, typename Panel>
   using TileKernel = void (*)(int64_t depth, const A* const* a,
                               int64_t a_stride, const Panel* panel,
-                              const T* const* init, T* const* c, int64_t col,
-                              int64_t cols);
-  // Indexed by the tile's number of rows and of vectors; both begin at 1. A
-  // tile with more vectors than a panel spans two or four whole panels, each of
-  // which begins where the one before ends. There are such tiles with up to
-  // few_rows_vectors vectors in all their rows together.
+                              int64_t panel_size, const T* const* init,
+                              T* const* c, int64_t col, int64_t cols);
+  // Indexed by the tile's number of rows and of vectors; both begin at 1.
   template <typename A, typename Panel>
-  using Tiles = TileKernel<A, Panel>[kTileRows + 1][kMaxVectors + 1];
+  using Tiles = TileKernel<A, Panel>[kMaxTileRows + 1][kMaxVectors + 1];
   Tiles<T, T> tile;
   // For T = float, panels may hold bfloat16 numbers. Each pair has one number
   // from each of two successive rows of the panel; with an odd depth, the
@@ -45,8 +47,10 @@ struct SimdKernels {
   Tiles<BfloatPair, BfloatPair> bfloat16_pair_tile;
   int64_t vector_cols;
   int64_t panel_vectors;
-  int64_t few_rows_vectors;
-  // The most rows of a bfloat16_tile or bfloat16_pair_tile.
+  // The most vectors of a tile with so many rows; 0 if there is none.
+  int64_t tile_vectors[kMaxTileRows + 1];
+  // The most rows of a bfloat16_tile or bfloat16_pair_tile that is not tall. If
+  // there are fewer than kTileRows, such tiles are never tall.
   int64_t bfloat16_tile_rows;
 
   // For j in [0, cols), with cols <= vector_cols: c[j] = init[j] + the sum over
@@ -123,7 +127,8 @@ struct SimdMatrices {
   void (*release)();
   int64_t rows;  // The most rows of a tile.
   // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to so
-  // many rows. They are indexed by the panel's number of vectors.
+  // many rows, and for up to bfloat16_rows rows if a tile spans two panels.
+  // They are indexed by the tile's number of vectors.
   using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
                         int64_t a_stride, const BfloatPair* panel,
                         const float* const* init, float* const* c, int64_t col,

@@ -179,14 +179,14 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   problem.spec.input_size = units;
   problem.max_time = 10;
   problem.batch_size = batch;
-  // The first core has panels of 64 columns of 4 bytes, and multiplies two
+  // The first core has panels of 32 columns of 4 bytes, and multiplies two
   // vectors of 16 in a cycle. The second has matrix registers for numbers of 2
   // bytes.
-  const cudnn_rnn_tf::Core cores[] = {{int64_t{2} << 20, 64, 256, 2},
-                                      {int64_t{2} << 20, 64, 128, 8, 16}};
+  const cudnn_rnn_tf::Core cores[] = {{int64_t{2} << 20, 32, 128, 1},
+                                      {int64_t{2} << 20, 32, 64, 4, 16}};
   for (const cudnn_rnn_tf::Core& core : cores) {
     const Division division = DivideGroups(problem, core, threads);
-    const int64_t panels = (units + 63) / 64;
+    const int64_t panels = (units + 31) / 32;
     const int64_t lanes = PackedRows::NumBlocks(batch) * division.strands;
     Check(division.strands >= 1 && division.strands <= batch, "strands", batch);
     Check(division.parts >= 1 && division.parts <= panels, "parts", units);
