@@ -8,13 +8,14 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
-import test_fake_gpu
+from cxx import ROOT, compiled
 
 from cudnn_rnn_tf import native
 
@@ -67,7 +68,7 @@ def accuracy(isa: str) -> dict[str, Any]:
 def test_arithmetic_holds_for_all_numbers(tmp_path):
     """The gates' functions have no undefined behaviour, also for NaN, whose bits overflow."""
     sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
-    executable = test_fake_gpu.compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize)
+    executable = compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize)
     completed = subprocess.run([executable], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert completed.stdout == "well\n"
@@ -80,7 +81,21 @@ def test_many_threads_share_the_work(tmp_path):
     sources = [f"kernels/cpu/{name}.cc" for name in names]
     sources += ["kernels/rnn_spec.cc", "kernels/param_layout.cc"]
     options = ("-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16", "-pthread")
-    executable = test_fake_gpu.compiled(tmp_path, "work_of_many_threads", sources, *options)
+    executable = compiled(tmp_path, "work_of_many_threads", sources, *options)
+    completed = subprocess.run([executable], capture_output=True, text=True, timeout=300)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert completed.stdout == "well\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the instructions are those of x86-64")
+def test_products_for_processors_that_are_not_here(tmp_path):
+    """The code for AVX-512 and AMX multiplies matrices of any shape, with faked instructions."""
+    names = ("gemm", "right_matrix", "schedule", "simd_kernels")
+    sources = [f"kernels/cpu/{name}.cc" for name in names]
+    options = ("-DCRNN_SIMD_NAME=avx512bf16", "-DCRNN_SIMD_BYTES=64", "-Wno-psabi", "-pthread")
+    options += ("-include", f"{ROOT}/tests/programs/fake_wide_instructions.h")
+    options += ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    executable = compiled(tmp_path, "products_of_matrices", sources, *options)
     completed = subprocess.run([executable], capture_output=True, text=True, timeout=300)
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert completed.stdout == "well\n"

@@ -58,7 +58,7 @@ template <int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
   const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
-  const BfloatPair* next = panel + depth * kPanelRow<vectors>;
+  const BfloatPair* next_panel = panel + depth * kPanelRow<vectors>;
   _tile_zero(0);
   if constexpr (vectors > 1) _tile_zero(1);
   if constexpr (vectors > 2) {
@@ -71,16 +71,16 @@ CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
     if constexpr (vectors > 1) {
       _tile_loadd(6, panel + kWidth<float>, kPanelBytes<vectors>);
     }
-    if constexpr (vectors > 2) _tile_loadd(7, next, kPanelBytes<vectors>);
+    if constexpr (vectors > 2) _tile_loadd(7, next_panel, kPanelBytes<vectors>);
     _tile_dpbf16ps(0, 4, 5);
     if constexpr (vectors > 1) _tile_dpbf16ps(1, 4, 6);
     if constexpr (vectors > 2) {
       _tile_dpbf16ps(2, 4, 7);
-      _tile_loadd(5, next + kWidth<float>, kPanelBytes<vectors>);
+      _tile_loadd(5, next_panel + kWidth<float>, kPanelBytes<vectors>);
       _tile_dpbf16ps(3, 4, 5);
     }
     panel += kPairs * kPanelRow<vectors>;
-    next += kPairs * kPanelRow<vectors>;
+    next_panel += kPairs * kPanelRow<vectors>;
   }
   constexpr int64_t kBytes = vectors * kWidth<float> * sizeof(float);
   _tile_stored(0, sums, kBytes);
@@ -139,11 +139,9 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
   }
   constexpr int64_t kSumsRow = vectors * kWidth<float>;
   alignas(64) float sums[(vectors > 2 ? kRegisterRows : kMaxRows) * kSumsRow];
-  if constexpr (vectors > 2) {
+  if (vectors > 2 || rows <= kRegisterRows) {
     Multiply<vectors>(depth, a, a_stride, panel, sums);
-  } else if (rows <= kRegisterRows) {
-    Multiply<vectors>(depth, a, a_stride, panel, sums);
-  } else {
+  } else if constexpr (vectors <= 2) {
     MultiplyTall<vectors>(depth, a, a_stride, panel, sums);
   }
   for (int64_t r = 0; r < rows; ++r) {

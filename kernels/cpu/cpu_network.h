@@ -183,7 +183,7 @@ class CpuNetwork {
   // many columns that calls take little time, and so few that what one part of
   // a step has written is still in a near cache when the next part reads it.
   static constexpr int64_t kSliceCols = 128;
-  static_assert(kSliceCols >= kMaxPanelCols<T>, "");
+  static_assert(kSliceCols >= kPackedCols<T>, "");
   static int64_t PanelsOfSlice() {
     return kSliceCols / RightMatrix<T>::PanelCols();
   }

@@ -24,8 +24,8 @@ struct Core {
   int64_t panel_row_bytes;   // Bytes of a panel's row.
   int64_t panel_row_cycles;  // To multiply the row and add it to sums.
   // The sequences that a matrix register multiplies in the time of one. With 1,
-  // tiles are those of TileHeight, whose time grows with their number of
-  // sequences.
+  // tiles are taken to be those of TileHeight, whose time grows with their
+  // number of sequences.
   int64_t matrix_rows = 1;
 };
 

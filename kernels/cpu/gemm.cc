@@ -33,9 +33,9 @@ constexpr int64_t kMaxVectorCols = 64 / sizeof(T);
 // bfloat16 numbers, they take 192 KiB of the stack.
 constexpr int64_t kCachedRows = 192;
 // So many sums of a product are computed before they are converted, if C is not
-// in place. They are those of two panels or more.
+// in place. They are those of several panels.
 constexpr int64_t kConvertedSums = kTaskRows * kTaskCols;
-static_assert(kConvertedSums >= 2 * kCachedRows * kMaxPanelCols<float>, "");
+static_assert(kConvertedSums >= 2 * kCachedRows * kPackedCols<float>, "");
 static_assert(kCachedRows >= kTaskRows && kCachedRows >= kCopiedRows, "");
 static_assert(kCopiedRows <= kMaxRoundedCols, "");
 // A matrix register reads 16 rows at a time from arrays of these sizes.
@@ -87,6 +87,13 @@ Grid Divide(int64_t tiles, int64_t tile_rows, int64_t panels,
     try_grid((rounds + 1) * threads / parts, parts);
   }
   return best;
+}
+
+// Does what TileHeight does, for a tall tile and at least seven rows. If rows
+// are left, there are at least four, for the same reason.
+int64_t TallTileHeight(int64_t rows) {
+  constexpr int64_t kMost = SimdKernels<float>::kMaxTileRows;
+  return rows <= kMost ? rows : std::min(kMost, rows - 4);
 }
 
 // Rounds A [depth, kCopiedRows] and writes its first columns as rows of pairs,
@@ -158,30 +165,32 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
     c_rows[r] = sums_of_rows[first_row + r];
     if (before.data != nullptr) init_rows[r] = before[first_row + r];
   }
-  // Tiles span several panels, if these are whole.
-  const auto most_panels_of = [&](int64_t height) -> int64_t {
+  const auto most_panels = [&](int64_t height) -> int64_t {
     if (in_matrices) return height > Simd().bfloat16_rows ? 1 : 2;
     return simd.tile_vectors[height] / simd.panel_vectors;
   };
-  const int64_t most_panels = most_panels_of(std::min(num_rows, kTileRows));
+  const auto next_height = [&](int64_t row, int64_t span) {
+    const int64_t left = num_rows - row;
+    if (in_matrices) return std::min(Simd().matrices.rows, left);
+    const int64_t most = b.bfloat16_ ? simd.bfloat16_tile_rows : kTileRows;
+    if (most < kTileRows) return std::min(most, left);
+    // A panel may come from a far cache when the first tile reads it. A tall
+    // tile then has more to do in that time.
+    const bool is_tall = left > kTileRows && (row == 0 || span == 1) &&
+                         simd.tile_vectors[kTileRows + 1] > 0;
+    return is_tall ? TallTileHeight(left) : TileHeight(left);
+  };
+  // Panels are taken `span` at a time, as many as tiles can span that are not
+  // tall, if these panels are whole. A tile that spans fewer of them is
+  // computed for one after the other.
+  const int64_t most_at_a_time = most_panels(std::min(num_rows, kTileRows));
   const int64_t whole_panels = std::min(last_panel, b.cols_ / panel_cols);
   for (int64_t panel = first_panel, span; panel < last_panel; panel += span) {
-    span = most_panels;
+    span = most_at_a_time;
     while (span > 1 && panel + span > whole_panels) span /= 2;
-    const auto height_of_next = [&](int64_t row) {
-      const int64_t left = num_rows - row;
-      if (in_matrices) return std::min(Simd().matrices.rows, left);
-      const int64_t most = b.bfloat16_ ? simd.bfloat16_tile_rows : kTileRows;
-      if (most < kTileRows) return std::min(most, left);
-      // A panel may come from a far cache when the first tile reads it. A tall
-      // tile then has more to do in that time.
-      const bool is_tall = left > kTileRows && (row == 0 || span == 1) &&
-                           simd.tile_vectors[kTileRows + 1] > 0;
-      return is_tall ? TallTileHeight(left) : TileHeight(left);
-    };
     for (int64_t row = 0, height; row < num_rows; row += height) {
-      height = height_of_next(row);
-      const int64_t tile_panels = std::min(span, most_panels_of(height));
+      height = next_height(row, span);
+      const int64_t tile_panels = std::min(span, most_panels(height));
       const Factor* const* const a = a_rows + row;
       const T* const* const inits =
           before.data == nullptr ? nullptr : init_rows + row;

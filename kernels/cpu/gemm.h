@@ -19,10 +19,6 @@ namespace cudnn_rnn_tf {
 inline int64_t TileHeight(int64_t rows) {
   return rows == 7 || rows == 8 ? 4 : std::min<int64_t>(6, rows);
 }
-// The same for a tall tile.
-inline int64_t TallTileHeight(int64_t rows) {
-  return rows <= 12 ? rows : std::min<int64_t>(12, rows - 4);
-}
 
 // Computes C[rows, cols] = init + A[rows, depth] B. `init` may be C itself, if
 // C is in place, or null for zeros. Each row of C is the same to the bit,

@@ -6,13 +6,13 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-static_assert(kMaxPanelCols<float> <= kMaxRoundedCols, "");
+static_assert(kPackedCols<float> <= kMaxRoundedCols, "");
 
 // Copies the first n numbers of some rows to panels of [rows, width].
 template <typename T>
 void CopyToPanels(StoredRows<T> from, int64_t rows, int64_t n, T* to,
                   int64_t width) {
-  alignas(64) T converted[kMaxPanelCols<T>];
+  alignas(64) T converted[kPackedCols<T>];
   for (int64_t i = 0; i < rows; ++i) {
     if (i + kAhead < rows) from[i + kAhead].Prefetch(n);
     Kernels<T>().copy_to_panels(n, from[i].Read(n, converted), to + i * width,
@@ -31,7 +31,7 @@ auto FillFrom(typename RightMatrix<T>::Source source, int64_t depth,
       return CopyToPanels(from.From(start, col), block, cols, to, width);
     }
     const StoredRows<T> columns(source.numbers, depth);
-    alignas(64) T converted[kMaxPanelCols<T> * kMaxBlockDepth];
+    alignas(64) T converted[kPackedCols<T> * kMaxBlockDepth];
     for (int64_t c = 0; c < cols; c += width, to += block * width) {
       const int64_t n = std::min(width, cols - c);
       const Rows<const T> from =
@@ -90,13 +90,13 @@ int64_t RightMatrix<T>::panels() const {
 
 template <typename T>
 int64_t RightMatrix<T>::NumSpans() const {
-  return CeilDiv(WholePanels(), kMaxPanelCols<T> / PanelCols()) + panels() -
+  return CeilDiv(WholePanels(), kPackedCols<T> / PanelCols()) + panels() -
          WholePanels();
 }
 
 template <typename T>
 int64_t RightMatrix<T>::SpanEnd(int64_t panel) const {
-  const int64_t end = panel + kMaxPanelCols<T> / PanelCols();
+  const int64_t end = panel + kPackedCols<T> / PanelCols();
   return std::max(panel + 1, std::min(end, WholePanels()));
 }
 
@@ -112,7 +112,7 @@ void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
   const int64_t col = first * PanelCols();
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
   const int64_t cols = std::min(last * PanelCols(), cols_) - col;
-  alignas(64) T staged[kMaxBlockDepth * kMaxPanelCols<T>];
+  alignas(64) T staged[kMaxBlockDepth * kPackedCols<T>];
   T* const numbers = bfloat16_ ? staged : static_cast<T*>(to);
   const int64_t size = block * width;
   if (cols < (last - first) * width) {
@@ -136,7 +136,7 @@ void RightMatrix<T>::PackSpans(const Fill& fill, Schedule* schedule) const {
                 [=, matrix = *this](int64_t, int64_t task) {
                   const int64_t start = task / spans * matrix.BlockDepth();
                   const int64_t first =
-                      std::min(task % spans * (kMaxPanelCols<T> / PanelCols()),
+                      std::min(task % spans * (kPackedCols<T> / PanelCols()),
                                matrix.WholePanels());
                   matrix.PackSpan(start, first, matrix.SpanEnd(first), fill,
                                   matrix.Panel(start, first));
@@ -162,7 +162,7 @@ void RightMatrix<T>::ForPanelsOfSource(
     int64_t start, int64_t first_panel, int64_t last_panel,
     const std::function<void(int64_t, int64_t, const void*)>& run) const {
   const auto fill = FillFrom<T>(source_, depth_, cols_);
-  alignas(64) char packed[kMaxBlockDepth * kMaxPanelCols<T> * sizeof(T)];
+  alignas(64) char packed[kMaxBlockDepth * kPackedCols<T> * sizeof(T)];
   for (int64_t first = first_panel, last; first < last_panel; first = last) {
     last = std::min(SpanEnd(first), last_panel);
     PackSpan(start, first, last, fill, packed);

@@ -18,9 +18,9 @@ namespace cudnn_rnn_tf {
 // the L2 cache, and the sums are seldom read and written.
 constexpr int64_t kMaxBlockDepth = 512;
 
-// The most columns of a panel, and of the panels that are packed together.
+// The most columns that are packed together, which are those of several panels.
 template <typename T>
-constexpr int64_t kMaxPanelCols = 256 / sizeof(T);
+constexpr int64_t kPackedCols = 256 / sizeof(T);
 
 // Products may read bfloat16 numbers up to this many rows, and this depth of
 // each row.
@@ -136,8 +136,8 @@ class RightMatrix {
     return std::min(BlockDepth(), depth_ - start);
   }
   // Tasks begin at multiples of this number of rows. It is that of a tile's
-  // rows but with matrix registers, where a tile may have twice as many, and
-  // smaller tasks make more even shares.
+  // rows. Tall tiles, and tiles of matrix registers, may have twice as many,
+  // but smaller tasks make more even shares.
   int64_t TileRows() const;
 
   int64_t depth_ = 0;

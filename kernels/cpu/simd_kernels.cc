@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kPanelVectors = 2;
 constexpr int kTileRows = SimdKernels<float>::kTileRows;
-constexpr bool kHasManyRegisters = CRNN_SIMD_BYTES == 64;
+constexpr bool kIsAvx512 = CRNN_SIMD_BYTES == 64;
 
 // Returns the most vectors of a tile with so many rows. A tile needs registers
 // for its sums, a row of the panels, and one factor of its rows. 6 rows by 4
@@ -24,7 +24,7 @@ constexpr bool kHasManyRegisters = CRNN_SIMD_BYTES == 64;
 // has eight sums. With AVX-512, more than four gain nothing, since reading the
 // panels takes as long.
 constexpr int MostVectors(int rows) {
-  if (kHasManyRegisters) return rows <= kTileRows ? 4 : 2;
+  if (kIsAvx512) return rows <= kTileRows ? 4 : 2;
   return rows == 1 ? 8 : rows == 2 ? 4 : rows <= kTileRows ? 2 : 0;
 }
 
@@ -76,10 +76,10 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
           T* const* c, int64_t col, int64_t cols) {
   Vector<T> sum[rows][vectors] = {};
   const A* row[rows];
-  // A panel is larger than the L1 cache. If there is much to multiply, fetching
+  // A panel may be larger than the L1 cache. With much to multiply, fetching
   // its rows ahead costs nothing; with few rows of A, it would take the place
   // of other loads.
-  constexpr bool kPrefetchesPanel = kHasManyRegisters && rows >= 4;
+  constexpr bool kPrefetchesPanel = kIsAvx512 && rows >= 4;
   constexpr int64_t kNumbers = std::is_same<A, Panel>::value ? 1 : 2;
   constexpr int kRowVectors = vectors < kPanelVectors ? vectors : kPanelVectors;
   constexpr int64_t kPanelRow = kRowVectors * kWidth<T>;
@@ -96,7 +96,7 @@ void Tile(int64_t depth, const A* const* a, int64_t a_stride,
     const auto address = [&](int v) {
       return panel + v / kRowVectors * panel_size + v % kRowVectors * kWidth<T>;
     };
-    if constexpr (!kHasManyRegisters && vectors > kPanelVectors) {
+    if constexpr (!kIsAvx512 && vectors > kPanelVectors) {
       // An array of so many vectors would take registers from the sums.
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
@@ -525,7 +525,7 @@ void SetTiles(typename SimdKernels<T>::template Tiles<A, Panel>& tiles,
 template <typename T>
 SimdKernels<T> MakeKernels() {
   constexpr int kMaxTileRows = SimdKernels<T>::kMaxTileRows;
-  constexpr std::make_integer_sequence<int, kMaxTileRows> kAllRows;
+  constexpr std::make_integer_sequence<int, kMaxTileRows> kAllRows{};
   SimdKernels<T> kernels = {};
   SetTiles<T, T, T>(kernels.tile, kAllRows);
   if constexpr (std::is_same<T, float>::value) {
@@ -541,7 +541,7 @@ SimdKernels<T> MakeKernels() {
   }
   // With 16 registers, a higher tile whose panel has pairs would move sums to
   // the stack and back.
-  kernels.bfloat16_tile_rows = kHasManyRegisters ? kTileRows : 4;
+  kernels.bfloat16_tile_rows = kIsAvx512 ? kTileRows : 4;
   kernels.dots = Dots<T>;
   kernels.copy_to_panels = CopyToPanels<T>;
   kernels.transpose = Transpose<T>;

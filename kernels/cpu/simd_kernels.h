@@ -17,8 +17,8 @@ struct BfloatPair {
 // with instructions that the processor lacks.
 template <typename T>
 struct SimdKernels {
-  // All instruction sets have tiles of up to kTileRows rows. Those with 32
-  // registers also have tall tiles, of up to kMaxTileRows rows.
+  // All instruction sets have tiles of up to kTileRows rows. AVX-512 also has
+  // tall tiles, of up to kMaxTileRows rows.
   static constexpr int kTileRows = 6;
   static constexpr int kMaxTileRows = 12;
   static constexpr int kMaxVectors = 8;
@@ -34,7 +34,9 @@ struct SimdKernels {
                               int64_t a_stride, const Panel* panel,
                               int64_t panel_size, const T* const* init,
                               T* const* c, int64_t col, int64_t cols);
-  // Indexed by the tile's number of rows and of vectors; both begin at 1.
+  // Indexed by the tile's number of rows and of vectors. There are tiles of 1,
+  // 2, 4 and 8 vectors, up to tile_vectors of their rows; other entries are
+  // null.
   template <typename A, typename Panel>
   using Tiles = TileKernel<A, Panel>[kMaxTileRows + 1][kMaxVectors + 1];
   Tiles<T, T> tile;
@@ -127,8 +129,9 @@ struct SimdMatrices {
   void (*release)();
   int64_t rows;  // The most rows of a tile.
   // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to so
-  // many rows, and for up to bfloat16_rows rows if a tile spans two panels.
-  // They are indexed by the tile's number of vectors.
+  // many rows. They are indexed by the tile's number of vectors, which may be
+  // 1, 2 or 4. With 4, a tile spans two panels without a gap between them, and
+  // has up to bfloat16_rows rows.
   using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
                         int64_t a_stride, const BfloatPair* panel,
                         const float* const* init, float* const* c, int64_t col,
