@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import pathlib
 import platform
 import subprocess
 import sys
@@ -65,13 +66,17 @@ def accuracy(isa: str) -> dict[str, Any]:
     return run_program("accuracy", isa=isa)
 
 
+def check_program(executable: pathlib.Path) -> None:
+    completed = subprocess.run([executable], capture_output=True, text=True, timeout=300)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert completed.stdout == "well\n"
+
+
 def test_arithmetic_holds_for_all_numbers(tmp_path):
     """The gates' functions have no undefined behaviour, also for NaN, whose bits overflow."""
     sanitize = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
     executable = compiled(tmp_path, "numbers_in_cpu_kernels", [], *sanitize)
-    completed = subprocess.run([executable], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert completed.stdout == "well\n"
+    check_program(executable)
 
 
 def test_many_threads_share_the_work(tmp_path):
@@ -82,9 +87,7 @@ def test_many_threads_share_the_work(tmp_path):
     sources += ["kernels/rnn_spec.cc", "kernels/param_layout.cc"]
     options = ("-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16", "-pthread")
     executable = compiled(tmp_path, "work_of_many_threads", sources, *options)
-    completed = subprocess.run([executable], capture_output=True, text=True, timeout=300)
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert completed.stdout == "well\n"
+    check_program(executable)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the instructions are those of x86-64")
@@ -96,9 +99,7 @@ def test_products_for_processors_that_are_not_here(tmp_path):
     options += ("-include", f"{ROOT}/tests/programs/fake_wide_instructions.h")
     options += ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     executable = compiled(tmp_path, "products_of_matrices", sources, *options)
-    completed = subprocess.run([executable], capture_output=True, text=True, timeout=300)
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert completed.stdout == "well\n"
+    check_program(executable)
 
 
 # One worker of pytest runs all tests of a set, so the program runs once for each set.

@@ -19,10 +19,11 @@ constexpr bool kIsAvx512 = CRNN_SIMD_BYTES == 64;
 // for its sums, a row of the panels, and one factor of its rows. 6 rows by 4
 // vectors take 29 of AVX-512's 32 registers, and tall tiles of 12 rows by 2
 // vectors take 27. 6 rows by 2 vectors take 15 of the 16 that AVX2 and SSE
-// have. A sum takes a new product every four cycles, in which a core computes
-// eight vectors of products, so a tile of one or two rows has vectors until it
-// has eight sums. With AVX-512, more than four gain nothing, since reading the
-// panels takes as long.
+// have. (Tiles that split pairs of the panel into floats take more.) A sum
+// takes a new product every four cycles, in which a core computes eight vectors
+// of products, so a tile of one or two rows has vectors until it has eight
+// sums. With AVX-512, more than four gain nothing, since reading the panels
+// takes as long.
 constexpr int MostVectors(int rows) {
   if (kIsAvx512) return rows <= kTileRows ? 4 : 2;
   return rows == 1 ? 8 : rows == 2 ? 4 : rows <= kTileRows ? 2 : 0;
