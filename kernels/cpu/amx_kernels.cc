@@ -51,14 +51,15 @@ constexpr int64_t kPanelBytes = kPanelRow<vectors> * sizeof(float);
 // Writes the products of 16 rows of A with so many vectors, those of one or two
 // panels, to `sums`. The sums are in registers 0 to 3. With four of them, a
 // product need not wait for the one before it. Loads come before products as
-// far as there are registers. With panels in the L2 cache and 16 threads in the
-// slow state that docs/internals/cpu.md describes, a product takes about 110
-// cycles then, and 130 if loads and products come by turns.
+// far as there are registers. When a panel had four vectors, a product took
+// about 110 cycles so, and 130 with loads and products by turns; its panels
+// were in the L2 cache, and 16 threads were in the slow state that
+// docs/internals/cpu.md describes.
 template <int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
   const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
-  const BfloatPair* next_panel = panel + depth * kPanelRow<vectors>;
+  const int64_t panel_size = depth * kPanelRow<vectors>;
   _tile_zero(0);
   if constexpr (vectors > 1) _tile_zero(1);
   if constexpr (vectors > 2) {
@@ -71,16 +72,17 @@ CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
     if constexpr (vectors > 1) {
       _tile_loadd(6, panel + kWidth<float>, kPanelBytes<vectors>);
     }
-    if constexpr (vectors > 2) _tile_loadd(7, next_panel, kPanelBytes<vectors>);
+    if constexpr (vectors > 2) {
+      _tile_loadd(7, panel + panel_size, kPanelBytes<vectors>);
+    }
     _tile_dpbf16ps(0, 4, 5);
     if constexpr (vectors > 1) _tile_dpbf16ps(1, 4, 6);
     if constexpr (vectors > 2) {
       _tile_dpbf16ps(2, 4, 7);
-      _tile_loadd(5, next_panel + kWidth<float>, kPanelBytes<vectors>);
+      _tile_loadd(5, panel + panel_size + kWidth<float>, kPanelBytes<vectors>);
       _tile_dpbf16ps(3, 4, 5);
     }
     panel += kPairs * kPanelRow<vectors>;
-    next_panel += kPairs * kPanelRow<vectors>;
   }
   constexpr int64_t kBytes = vectors * kWidth<float> * sizeof(float);
   _tile_stored(0, sums, kBytes);

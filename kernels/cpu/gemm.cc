@@ -169,33 +169,35 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
     if (in_matrices) return height > Simd().bfloat16_rows ? 1 : 2;
     return simd.tile_vectors[height] / simd.panel_vectors;
   };
-  const auto next_height = [&](int64_t row, int64_t span) {
+  const auto next_height = [&](int64_t row, int64_t together) {
     const int64_t left = num_rows - row;
     if (in_matrices) return std::min(Simd().matrices.rows, left);
     const int64_t most = b.bfloat16_ ? simd.bfloat16_tile_rows : kTileRows;
     if (most < kTileRows) return std::min(most, left);
     // A panel may come from a far cache when the first tile reads it. A tall
     // tile then has more to do in that time.
-    const bool is_tall = left > kTileRows && (row == 0 || span == 1) &&
+    const bool is_tall = left > kTileRows && (row == 0 || together == 1) &&
                          simd.tile_vectors[kTileRows + 1] > 0;
     return is_tall ? TallTileHeight(left) : TileHeight(left);
   };
-  // Panels are taken `span` at a time, as many as tiles can span that are not
-  // tall, if these panels are whole. A tile that spans fewer of them is
-  // computed for one after the other.
+  // Panels are taken `together`, as many as a tile can cover that is not tall,
+  // if these panels are whole. A tile that covers fewer of them is computed for
+  // one after the other.
   const int64_t most_at_a_time = most_panels(std::min(num_rows, kTileRows));
   const int64_t whole_panels = std::min(last_panel, b.cols_ / panel_cols);
-  for (int64_t panel = first_panel, span; panel < last_panel; panel += span) {
-    span = most_at_a_time;
-    while (span > 1 && panel + span > whole_panels) span /= 2;
+  for (int64_t panel = first_panel, together; panel < last_panel;
+       panel += together) {
+    together = most_at_a_time;
+    while (together > 1 && panel + together > whole_panels) together /= 2;
     for (int64_t row = 0, height; row < num_rows; row += height) {
-      height = next_height(row, span);
-      const int64_t tile_panels = std::min(span, most_panels(height));
+      height = next_height(row, together);
+      const int64_t tile_panels = std::min(together, most_panels(height));
       const Factor* const* const a = a_rows + row;
       const T* const* const inits =
           before.data == nullptr ? nullptr : init_rows + row;
       T* const* const sums = c_rows + row;
-      for (int64_t first = panel; first < panel + span; first += tile_panels) {
+      for (int64_t first = panel; first < panel + together;
+           first += tile_panels) {
         const int64_t col = first * panel_cols;
         const int64_t cols = std::min(tile_panels * panel_cols, b.cols_ - col);
         const int64_t vectors = CeilDiv(cols, simd.vector_cols);

@@ -27,8 +27,8 @@ struct SimdKernels {
   // = init[r][col:col+cols] + the sum over k of a[r][k * a_stride] * panel[k].
   // A row of the panel has as many whole vectors as cols needs, and holds zeros
   // beyond cols. init may be c, or null for zeros.
-  // A tile with more vectors than a panel spans two or four whole panels, whose
-  // beginnings are panel_size elements apart.
+  // A tile with more vectors than a panel covers two or four whole panels,
+  // whose beginnings are panel_size elements apart.
   template <typename A, typename Panel>
   using TileKernel = void (*)(int64_t depth, const A* const* a,
                               int64_t a_stride, const Panel* panel,
@@ -130,7 +130,7 @@ struct SimdMatrices {
   int64_t rows;  // The most rows of a tile.
   // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to so
   // many rows. They are indexed by the tile's number of vectors, which may be
-  // 1, 2 or 4. With 4, a tile spans two panels without a gap between them, and
+  // 1, 2 or 4. With 4, a tile covers two panels without a gap between them, and
   // has up to bfloat16_rows rows.
   using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
                         int64_t a_stride, const BfloatPair* panel,
