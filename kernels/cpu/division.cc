@@ -17,21 +17,19 @@ namespace {
 // that all cores share.
 constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
 // Cycles in which matrix registers multiply their rows by one row of a panel.
-// It takes them about 2, or 6 and more while a core is in a slow state that
-// docs/internals/cpu.md describes, so this is between the two. The vectors that
-// multiply by few sequences take 2 to 5.
-constexpr int64_t kMatrixCycles = 4;
+// It takes them about 2 if nothing disturbs them, but 6 and more in a slow
+// state that docs/internals/cpu.md describes.
+constexpr int64_t kMatrixCycles = 8;
 // Cycles of a cell's arithmetic for one unit of one sequence.
 constexpr int64_t kCell = 12;
-// Cycles that threads spend to meet after a step: a fixed number, and more for
-// each thread.
-constexpr int64_t kMeeting = 400, kMeetingOfEach = 100;
+// Cycles that threads spend to meet after a step.
+constexpr int64_t kMeeting = 2000;
 // Cycles until the others have the states that a thread has computed: for each
 // sequence, and for each unit of it. Cache lines go from one core to another,
-// which takes far longer than the arithmetic on them. These and the numbers for
-// meetings were fitted to steps of 128 to 512 units on two cores of an Intel
-// Xeon whose matrix registers took 2 cycles.
+// which takes far longer than the arithmetic on them.
 constexpr int64_t kExchange = 1500, kExchangeOfUnit = 9;
+// The cycles of matrix registers, meetings and exchange were fitted to 528
+// steps on 16 cores of an Intel Xeon, and fit two cores of an AMD EPYC as well.
 
 // Returns the cycles that a thread takes for its part of a strand's step. They
 // do not count that tall tiles multiply while they wait for the shared cache.
@@ -101,8 +99,7 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
                        (StepCycles(sequences, depth, own_panels, core) +
                         sequences * units * kCell);
       if (parts > 1) {
-        cycles += kMeeting + kMeetingOfEach * parts +
-                  sequences * (kExchange + units * kExchangeOfUnit);
+        cycles += kMeeting + sequences * (kExchange + units * kExchangeOfUnit);
       }
       if (cycles >= least) continue;
       least = cycles;

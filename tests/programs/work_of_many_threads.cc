@@ -183,7 +183,7 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   // vectors of 16 in a cycle. The second has matrix registers for numbers of 2
   // bytes.
   const cudnn_rnn_tf::Core cores[] = {{int64_t{2} << 20, 32, 128, 1},
-                                      {int64_t{2} << 20, 32, 64, 4, 16}};
+                                      {int64_t{2} << 20, 32, 64, 8, 16}};
   for (const cudnn_rnn_tf::Core& core : cores) {
     const Division division = DivideGroups(problem, core, threads);
     const int64_t panels = (units + 31) / 32;
