@@ -42,89 +42,65 @@ CRNN_AMX void Configure() {
 
 CRNN_AMX void Release() { _tile_release(); }
 
-// A whole panel has two vectors.
+// A panel has one or two vectors.
 template <int vectors>
-constexpr int64_t kPanelRow = (vectors > 1 ? 2 : 1) * kWidth<float>;
+constexpr int64_t kPanelRow = vectors * kWidth<float>;
 template <int vectors>
 constexpr int64_t kPanelBytes = kPanelRow<vectors> * sizeof(float);
 
-// Writes the products of 16 rows of A with so many vectors, those of one or two
-// panels, to `sums`. The sums are in registers 0 to 3. With four of them, a
-// product need not wait for the one before it. Loads come before products as
-// far as there are registers. When a panel had four vectors, a product took
-// about 110 cycles so, and 130 with loads and products by turns; its panels
-// were in the L2 cache, and 16 threads were in the slow state that
-// docs/internals/cpu.md describes.
-template <int vectors>
+// Writes the products of so many registers of rows of A with the panel's
+// vectors to `sums`. The sums are in registers 0 to 3. Loads and products come
+// by turns, and the rows of the panel are fetched two steps ahead. When the
+// other thread of a core is busy, little room is left to reorder instructions,
+// so loads that came in a row, and those that missed the L1 cache, would keep
+// products waiting.
+template <int registers, int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
-  const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
-  const int64_t panel_size = depth * kPanelRow<vectors>;
-  _tile_zero(0);
-  if constexpr (vectors > 1) _tile_zero(1);
-  if constexpr (vectors > 2) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t k = 0; k < depth; k += kPairs) {
-    _tile_loadd(4, a + k, a_bytes);
-    _tile_loadd(5, panel, kPanelBytes<vectors>);
-    if constexpr (vectors > 1) {
-      _tile_loadd(6, panel + kWidth<float>, kPanelBytes<vectors>);
-    }
-    if constexpr (vectors > 2) {
-      _tile_loadd(7, panel + panel_size, kPanelBytes<vectors>);
-    }
-    _tile_dpbf16ps(0, 4, 5);
-    if constexpr (vectors > 1) _tile_dpbf16ps(1, 4, 6);
-    if constexpr (vectors > 2) {
-      _tile_dpbf16ps(2, 4, 7);
-      _tile_loadd(5, panel + panel_size + kWidth<float>, kPanelBytes<vectors>);
-      _tile_dpbf16ps(3, 4, 5);
-    }
-    panel += kPairs * kPanelRow<vectors>;
-  }
-  constexpr int64_t kBytes = vectors * kWidth<float> * sizeof(float);
-  _tile_stored(0, sums, kBytes);
-  if constexpr (vectors > 1) _tile_stored(1, sums + kWidth<float>, kBytes);
-  if constexpr (vectors > 2) {
-    _tile_stored(2, sums + 2 * kWidth<float>, kBytes);
-    _tile_stored(3, sums + 3 * kWidth<float>, kBytes);
-  }
-}
-
-// Does the same for 32 rows of A and one panel. Registers 0 and 1 have the sums
-// of the first vector, and 2 and 3 those of the second.
-template <int vectors>
-CRNN_AMX void MultiplyTall(int64_t depth, const BfloatPair* a, int64_t a_stride,
-                           const BfloatPair* panel, float* sums) {
+  constexpr int64_t kStep = kPairs * kPanelRow<vectors>;
+  constexpr int kFetched = kStep / kWidth<float> / (registers * vectors);
   const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
   _tile_zero(0);
-  _tile_zero(1);
-  if constexpr (vectors > 1) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  if constexpr (registers > 1) _tile_zero(1);
+  if constexpr (vectors > 1) _tile_zero(2);
+  if constexpr (registers > 1 && vectors > 1) _tile_zero(3);
   for (int64_t k = 0; k < depth; k += kPairs) {
+    const BfloatPair* ahead = panel + 2 * kStep;
+    const auto fetch = [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kFetched; ++i, ahead += kWidth<float>) {
+        __builtin_prefetch(ahead);
+      }
+    };
     _tile_loadd(4, a + k, a_bytes);
-    _tile_loadd(5, a + kRegisterRows * a_stride + k, a_bytes);
     _tile_loadd(6, panel, kPanelBytes<vectors>);
+    fetch();
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (registers > 1) {
+      _tile_loadd(5, a + kRegisterRows * a_stride + k, a_bytes);
+      fetch();
+      _tile_dpbf16ps(1, 5, 6);
+    }
     if constexpr (vectors > 1) {
       _tile_loadd(7, panel + kWidth<float>, kPanelBytes<vectors>);
-    }
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 5, 6);
-    if constexpr (vectors > 1) {
+      fetch();
       _tile_dpbf16ps(2, 4, 7);
+    }
+    if constexpr (registers > 1 && vectors > 1) {
+      fetch();
       _tile_dpbf16ps(3, 5, 7);
     }
-    panel += kPairs * kPanelRow<vectors>;
+    panel += kStep;
   }
   float* const second_sums = sums + kRegisterRows * kPanelRow<vectors>;
   _tile_stored(0, sums, kPanelBytes<vectors>);
-  _tile_stored(1, second_sums, kPanelBytes<vectors>);
+  if constexpr (registers > 1) {
+    _tile_stored(1, second_sums, kPanelBytes<vectors>);
+  }
   if constexpr (vectors > 1) {
     _tile_stored(2, sums + kWidth<float>, kPanelBytes<vectors>);
+  }
+  if constexpr (registers > 1 && vectors > 1) {
     _tile_stored(3, second_sums + kWidth<float>, kPanelBytes<vectors>);
   }
 }
@@ -134,20 +110,19 @@ void Tile(int64_t rows, int64_t depth, const BfloatPair* a, int64_t a_stride,
           const BfloatPair* panel, const float* const* init, float* const* c,
           int64_t col, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) {
       __builtin_prefetch(c[r] + col + v * kWidth<float>, /*for writing*/ 1);
     }
   }
-  constexpr int64_t kSumsRow = vectors * kWidth<float>;
-  alignas(64) float sums[(vectors > 2 ? kRegisterRows : kMaxRows) * kSumsRow];
-  if (vectors > 2 || rows <= kRegisterRows) {
-    Multiply<vectors>(depth, a, a_stride, panel, sums);
-  } else if constexpr (vectors <= 2) {
-    MultiplyTall<vectors>(depth, a, a_stride, panel, sums);
+  alignas(64) float sums[kMaxRows * kPanelRow<vectors>];
+  if (rows <= kRegisterRows) {
+    Multiply<1, vectors>(depth, a, a_stride, panel, sums);
+  } else {
+    Multiply<2, vectors>(depth, a, a_stride, panel, sums);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const float* const row = sums + r * kSumsRow;
+    const float* const row = sums + r * kPanelRow<vectors>;
     ForVectors<float>(cols, [&](auto memory, int64_t j) {
       Floats sum = Whole<float>::Load(row + j);
       if (init != nullptr) sum += memory.Load(init[r] + col + j);
@@ -181,10 +156,8 @@ const SimdTable& Table() {
     table.name = "amx";
     table.bfloat16_rows = kRegisterRows;
     table.bfloat16_depth = 2 * kPairs;
-    table.matrices = {Configure,
-                      Release,
-                      kMaxRows,
-                      {nullptr, Tile<1>, Tile<2>, nullptr, Tile<4>}};
+    table.matrices = {
+        Configure, Release, kMaxRows, {nullptr, Tile<1>, Tile<2>}};
     return table;
   }();
   return table;

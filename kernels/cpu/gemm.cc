@@ -166,7 +166,7 @@ void Product<T>::RunTiles(int64_t first_row, int64_t last_row, int64_t start,
     if (before.data != nullptr) init_rows[r] = before[first_row + r];
   }
   const auto most_panels = [&](int64_t height) -> int64_t {
-    if (in_matrices) return height > Simd().bfloat16_rows ? 1 : 2;
+    if (in_matrices) return 1;
     return simd.tile_vectors[height] / simd.panel_vectors;
   };
   const auto next_height = [&](int64_t row, int64_t together) {

@@ -129,14 +129,13 @@ struct SimdMatrices {
   void (*release)();
   int64_t rows;  // The most rows of a tile.
   // These do what SimdKernels<float>::bfloat16_pair_tile does, for up to so
-  // many rows. They are indexed by the tile's number of vectors, which may be
-  // 1, 2 or 4. With 4, a tile covers two panels without a gap between them, and
-  // has up to bfloat16_rows rows.
+  // many rows and one panel. They are indexed by the tile's number of vectors,
+  // which may be 1 or 2.
   using Tile = void (*)(int64_t rows, int64_t depth, const BfloatPair* a,
                         int64_t a_stride, const BfloatPair* panel,
                         const float* const* init, float* const* c, int64_t col,
                         int64_t cols);
-  Tile tile[SimdKernels<float>::kMaxVectors + 1];
+  Tile tile[3];
 };
 
 struct SimdTable {
