@@ -18,7 +18,7 @@ import re
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -73,6 +73,31 @@ EXACT_MALLOC = {
 
 class WorkerError(Exception):
     """What went wrong in a worker."""
+
+
+def check_is_current(compiled: Sequence[pathlib.Path], root: pathlib.Path) -> None:
+    """Checks that compiled files are those of the sources that results name by their commit.
+
+    Args:
+        compiled: files that are made of the sources.
+        root: the folder of the repository.
+
+    Raises:
+        WorkerError: if a source has changed since the newest of these files was written.
+    """
+    sources = [
+        source
+        for folder in ("cudnn_rnn_tf/native", "kernels", "ops")
+        for source in (root / folder).rglob("*")
+        if source.suffix in {".cc", ".cu", ".cuh", ".h"}
+    ]
+    newest = max(sources, key=lambda source: source.stat().st_mtime)
+    if newest.stat().st_mtime > max(file.stat().st_mtime for file in compiled):
+        raise WorkerError(
+            f"expected compiled code of the sources that are here, but {newest.relative_to(root)} "
+            f"is newer than {', '.join(file.name for file in compiled)}; "
+            "`make .venv/.package` compiles it"
+        )
 
 
 class Worker:
@@ -173,7 +198,9 @@ class _Server:
         import cudnn_rnn_tf as crnn
 
         ops = pathlib.Path(crnn.op_library_path())
-        code = ops.read_bytes() + pathlib.Path(crnn.native._native.__file__).read_bytes()
+        compiled = [ops, pathlib.Path(crnn.native._native.__file__)]
+        check_is_current(compiled, pathlib.Path(__file__).resolve().parent.parent)
+        code = b"".join(file.read_bytes() for file in compiled)
         # crnn.info() must not be used here: it starts TensorFlow, whose number of threads must be
         # set first.
         info = crnn.native.info()

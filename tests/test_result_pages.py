@@ -1,6 +1,7 @@
 """The pages of results: what they say is what their data say, in a form that readers know."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import cpu_report, gpu_lengths_page, gpu_lengths_rows, gpu_page
+from benchmarks import cpu_report, cpu_worker, gpu_lengths_page, gpu_lengths_rows, gpu_page
 
 RESULTS = pathlib.Path(gpu_page.__file__).parent / "results"
 
@@ -104,3 +105,17 @@ def test_ratios_are_the_others_time_over_this_packages(pages):
     assert [table[1][1:] for table in of_cudnn] == [["1.500", "6.000", "4.00"] * 2] * 2
     firsts = [column(table, "ratio")[0] for table in (inference, inference_full, drawn)]
     assert firsts == ["0.5", "0.5", "2.0"]
+
+
+def test_results_are_not_from_code_of_older_sources(tmp_path):
+    for name, age in {"kernels/a.cc": 30, "ops/b.h": 20, "ops/notes.md": 0}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 100 - age))
+    compiled = [tmp_path / "ops.so", tmp_path / "module.so"]
+    for file, age in zip(compiled, (40, 10), strict=True):
+        file.touch()
+        os.utime(file, (0, 100 - age))
+    cpu_worker.check_is_current(compiled, tmp_path)
+    with pytest.raises(cpu_worker.WorkerError, match=r"ops/b\.h is newer than ops\.so; `make"):
+        cpu_worker.check_is_current(compiled[:1], tmp_path)
