@@ -50,10 +50,9 @@ constexpr int64_t kPanelBytes = kPanelRow<vectors> * sizeof(float);
 
 // Writes the products of so many registers of rows of A with the panel's
 // vectors to `sums`. The sums are in registers 0 to 3. Loads and products come
-// by turns, and the rows of the panel are fetched two steps ahead. When the
-// other thread of a core is busy, little room is left to reorder instructions,
-// so loads that came in a row, and those that missed the L1 cache, would keep
-// products waiting.
+// by turns, and the rows of the panel are fetched two steps ahead, because in
+// the slow state that docs/internals/cpu.md describes, loads that follow each
+// other or miss the L1 cache keep products waiting.
 template <int registers, int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
