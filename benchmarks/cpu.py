@@ -79,6 +79,7 @@ def run(file: pathlib.Path) -> None:
             library: stack.enter_context(Worker(library, _THREADS.value))
             for library in (FUSED, PREDICTOR, *IN_HALF_TYPES, *peers)
         }
+        workers[FUSED].ask("check_is_current")
         # If the library is built again while this runs, the numbers come from more than one build.
         builds = set()
         for worker in workers.values():

@@ -88,6 +88,7 @@ def run(folder: pathlib.Path) -> None:
             for threads in counts
             for library in (FUSED, PREDICTOR, *in_half_types, *peers)
         }
+        workers[counts[0], FUSED].ask("check_is_current")
         for worker in workers.values():
             worker.send("versions")
         for worker in workers.values():

@@ -78,12 +78,14 @@ class WorkerError(Exception):
 def check_is_current(compiled: Sequence[pathlib.Path], root: pathlib.Path) -> None:
     """Checks that compiled files are those of the sources that results name by their commit.
 
+    It goes by the times when files were written, so a copied file counts as new.
+
     Args:
         compiled: files that are made of the sources.
         root: the folder of the repository.
 
     Raises:
-        WorkerError: if a source has changed since the newest of these files was written.
+        WorkerError: if a source has changed since one of these files was written.
     """
     sources = [
         source
@@ -91,12 +93,12 @@ def check_is_current(compiled: Sequence[pathlib.Path], root: pathlib.Path) -> No
         for source in (root / folder).rglob("*")
         if source.suffix in {".cc", ".cu", ".cuh", ".h"}
     ]
-    newest = max(sources, key=lambda source: source.stat().st_mtime)
-    if newest.stat().st_mtime > max(file.stat().st_mtime for file in compiled):
+    newest = max([root / "CMakeLists.txt", *sources], key=lambda source: source.stat().st_mtime)
+    oldest = min(compiled, key=lambda file: file.stat().st_mtime)
+    if newest.stat().st_mtime > oldest.stat().st_mtime:
         raise WorkerError(
             f"expected compiled code of the sources that are here, but {newest.relative_to(root)} "
-            f"is newer than {', '.join(file.name for file in compiled)}; "
-            "`make .venv/.package` compiles it"
+            f"is newer than {oldest.name}; `make .venv/.package` compiles it"
         )
 
 
@@ -181,6 +183,12 @@ def _serve(connection: Connection, library: str, threads: int) -> None:
             connection.send(answer)
 
 
+def _compiled_files() -> list[pathlib.Path]:
+    import cudnn_rnn_tf as crnn
+
+    return [pathlib.Path(crnn.op_library_path()), pathlib.Path(crnn.native._native.__file__)]
+
+
 class _Server:
     """What a worker can be asked for, by method name."""
 
@@ -197,10 +205,7 @@ class _Server:
 
         import cudnn_rnn_tf as crnn
 
-        ops = pathlib.Path(crnn.op_library_path())
-        compiled = [ops, pathlib.Path(crnn.native._native.__file__)]
-        check_is_current(compiled, pathlib.Path(__file__).resolve().parent.parent)
-        code = b"".join(file.read_bytes() for file in compiled)
+        code = b"".join(file.read_bytes() for file in _compiled_files())
         # crnn.info() must not be used here: it starts TensorFlow, whose number of threads must be
         # set first.
         info = crnn.native.info()
@@ -211,6 +216,9 @@ class _Server:
             "instruction set": info["cpu_isa"],
             COMPILED_CODE: hashlib.sha256(code).hexdigest()[:12],
         }
+
+    def check_is_current(self) -> None:
+        check_is_current(_compiled_files(), pathlib.Path(__file__).resolve().parent.parent)
 
     def load(self, network: cpu_models.Network, with_results: bool) -> dict[str, np.ndarray]:
         """Builds the model, in place of the one before, and returns its results if wanted."""

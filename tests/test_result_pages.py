@@ -108,14 +108,14 @@ def test_ratios_are_the_others_time_over_this_packages(pages):
 
 
 def test_results_are_not_from_code_of_older_sources(tmp_path):
-    for name, age in {"kernels/a.cc": 30, "ops/b.h": 20, "ops/notes.md": 0}.items():
+    ages = {"CMakeLists.txt": 50, "kernels/a.cc": 30, "ops/b.h": 20, "ops/notes.md": 0}
+    compiled = {"ops.so": 10, "module.so": 15}
+    for name, age in {**ages, **compiled}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (0, 100 - age))
-    compiled = [tmp_path / "ops.so", tmp_path / "module.so"]
-    for file, age in zip(compiled, (40, 10), strict=True):
-        file.touch()
-        os.utime(file, (0, 100 - age))
-    cpu_worker.check_is_current(compiled, tmp_path)
-    with pytest.raises(cpu_worker.WorkerError, match=r"ops/b\.h is newer than ops\.so; `make"):
-        cpu_worker.check_is_current(compiled[:1], tmp_path)
+    files = [tmp_path / name for name in compiled]
+    cpu_worker.check_is_current(files, tmp_path)
+    os.utime(tmp_path / "kernels/a.cc", (0, 87))
+    with pytest.raises(cpu_worker.WorkerError, match=r"kernels/a\.cc is newer than module\.so; `"):
+        cpu_worker.check_is_current(files, tmp_path)
