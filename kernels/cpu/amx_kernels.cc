@@ -57,7 +57,8 @@ template <int registers, int vectors>
 CRNN_AMX void Multiply(int64_t depth, const BfloatPair* a, int64_t a_stride,
                        const BfloatPair* panel, float* sums) {
   constexpr int64_t kStep = kPairs * kPanelRow<vectors>;
-  constexpr int kFetched = kStep / kWidth<float> / (registers * vectors);
+  // Each product fetches its share of a step's cache lines.
+  constexpr int kFetched = kPairs / registers;
   const int64_t a_bytes = a_stride * static_cast<int64_t>(sizeof(BfloatPair));
   _tile_zero(0);
   if constexpr (registers > 1) _tile_zero(1);

@@ -17,8 +17,9 @@ namespace {
 // that all cores share.
 constexpr int64_t kOwnBytes = 32, kSharedBytes = 8;
 // Cycles in which matrix registers multiply their rows by one row of a panel.
-// It takes them about 2 if nothing disturbs them, but 6 and more in a slow
-// state that docs/internals/cpu.md describes.
+// It takes them 1 to 2 if nothing disturbs them, but 5 to 7 in a slow state
+// that docs/internals/cpu.md describes. With up to 4 sequences, vectors do so;
+// a number of their own did not improve the choices.
 constexpr int64_t kMatrixCycles = 8;
 // Cycles of a cell's arithmetic for one unit of one sequence.
 constexpr int64_t kCell = 12;
@@ -28,8 +29,8 @@ constexpr int64_t kMeeting = 2000;
 // sequence, and for each unit of it. Cache lines go from one core to another,
 // which takes far longer than the arithmetic on them.
 constexpr int64_t kExchange = 1500, kExchangeOfUnit = 9;
-// The cycles of matrix registers, meetings and exchange were fitted to 528
-// steps on 16 cores of an Intel Xeon, and fit two cores of an AMD EPYC as well.
+// These numbers were fitted to 528 steps on 16 cores of an Intel Xeon. Those of
+// meetings and exchange fit two cores of an AMD EPYC as well.
 
 // Returns the cycles that a thread takes for its part of a strand's step. They
 // do not count that tall tiles multiply while they wait for the shared cache.

@@ -12,6 +12,9 @@ namespace CRNN_SIMD_NAME {
 namespace {
 
 constexpr int kPanelVectors = 2;
+static_assert(sizeof(SimdMatrices::tile) / sizeof(SimdMatrices::Tile) >
+                  kPanelVectors,
+              "");
 constexpr int kTileRows = SimdKernels<float>::kTileRows;
 constexpr bool kIsAvx512 = CRNN_SIMD_BYTES == 64;
 
