@@ -29,8 +29,9 @@ constexpr int64_t kMeeting = 2000;
 // sequence, and for each unit of it. Cache lines go from one core to another,
 // which takes far longer than the arithmetic on them.
 constexpr int64_t kExchange = 1500, kExchangeOfUnit = 9;
-// These numbers were fitted to 528 steps on 16 cores of an Intel Xeon. Those of
-// meetings and exchange fit two cores of an AMD EPYC as well.
+// The numbers of matrix registers, meetings and exchange were fitted to 528
+// steps on 16 cores of an Intel Xeon. Those of meetings and exchange fit two
+// cores of an AMD EPYC as well.
 
 // Returns the cycles that a thread takes for its part of a strand's step. They
 // do not count that tall tiles multiply while they wait for the shared cache.
