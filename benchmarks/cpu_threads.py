@@ -56,7 +56,8 @@ LEGEND = """\
 * **Scaling**: the time with one thread, divided by the time with the number of threads that the
   column names. For comparison, the row `tf.matmul` has the product of two 2048×2048 matrices, which
   was timed beside each network; it is not a limit. The times that are divided may come from
-  different runs; the end of the page says which run had which numbers of threads.
+  different runs; the end of the page says which run had which numbers of threads. What ran twice
+  has the times of the later run.
 * **This package** is a Keras layer in a `tf.function`; **CpuPredictor** is the layer's inference on
   NumPy arrays. In the tables of inference by a layer in a `tf.function`, calls that take less than
   a millisecond in float32 are left out (–), because TensorFlow's own work then takes much of the
@@ -107,10 +108,13 @@ def run(folder: pathlib.Path) -> None:
 
 
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns a report for each processor, the one with the most cores first."""
+    """Returns a report for each processor, the one with the most cores first.
+
+    A report has its runs in the order of their dates, so that later times replace earlier ones.
+    """
     reports: dict[tuple[str, str], dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.json")):
-        one = json.loads(path.read_text())
+    files = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    for path, one in sorted(files, key=lambda file: file[1]["environment"]["date"]):
         environment = one["environment"]
         key = (environment["processor"], environment["cores"])
         heading = {"peers": one["peers"], "instructions": environment["instruction set"]}

@@ -1,5 +1,6 @@
 """The pages of results: what they say is what their data say, in a form that readers know."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -9,7 +10,14 @@ import sys
 
 import pytest
 
-from benchmarks import cpu_report, cpu_worker, gpu_lengths_page, gpu_lengths_rows, gpu_page
+from benchmarks import (
+    cpu_models,
+    cpu_report,
+    cpu_worker,
+    gpu_lengths_page,
+    gpu_lengths_rows,
+    gpu_page,
+)
 
 RESULTS = pathlib.Path(gpu_page.__file__).parent / "results"
 
@@ -24,16 +32,43 @@ def test_pages_are_those_of_the_data_in_the_repository():
     for folder in RESULTS.glob("gpu_lengths*/"):
         lengths = gpu_lengths_page.page(*gpu_lengths_page.read(folder), folder.name)
         assert (RESULTS / f"{folder.name}.md").read_text() == lengths
-    # The flags of benchmarks.cpu_threads are also those of other benchmarks, so it has a process of
-    # its own.
+    threads = of_cpu_threads(RESULTS / "cpu_threads", "cpu_threads.page(reports)")
+    assert (RESULTS / "cpu_threads.md").read_text().strip() == threads.strip()
+
+
+def of_cpu_threads(folder: pathlib.Path, expression: str) -> str:
+    """Returns what an expression of the reports in a folder prints.
+
+    The flags of benchmarks.cpu_threads are also those of other benchmarks, so it has a process of
+    its own.
+    """
     program = (
         "import pathlib; from benchmarks import cpu_threads; "
-        f"print(cpu_threads.page(cpu_threads.load(pathlib.Path({str(RESULTS / 'cpu_threads')!r}))))"
+        f"reports = cpu_threads.load(pathlib.Path({str(folder)!r})); print({expression})"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", program], cwd=RESULTS.parents[1], capture_output=True, text=True
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=RESULTS.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    assert (RESULTS / "cpu_threads.md").read_text().strip() == printed.strip()
+
+
+def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):
+    network = dataclasses.asdict(cpu_models.Network("gru", 1, 2, 3, 4, 5, 1))
+    for file, day, counts, seconds in (("z", 1, (1, 2), 0.5), ("a", 2, (1,), 0.25)):
+        environment = {"date": f"2026-01-0{day} 12:00 UTC", "processor": "P", "cores": "2"}
+        run = {"network": network, "seconds": {"training": {cpu_worker.FUSED: [seconds]}}}
+        report = {
+            "environment": environment | {"instruction set": "avx2", "commit": file},
+            "rounds": 1,
+            "peers": [],
+            "runs": [{"threads": count, **run} for count in counts],
+        }
+        (tmp_path / f"{file}.json").write_text(json.dumps(report))
+    scaling = "cpu_threads.Times(reports[0]).scaling('GRU 1, 2, 3, 4, 5, 1', 'training', '{}', 2)"
+    assert float(of_cpu_threads(tmp_path, scaling.format(cpu_worker.FUSED))) == 0.25 / 0.5
 
 
 def page_of_lengths() -> str:
