@@ -8,12 +8,13 @@ from cudnn_rnn_tf import native, ops
 from cudnn_rnn_tf.config import RnnConfig
 
 # These cases have enough work for several threads: few sequences share the steps, many are divided
-# among threads.
+# among threads. With many features, more threads share the inputs' products than the steps.
 LARGE = [
     (1, RnnConfig("lstm", 1, 300, 280, num_proj=270)),
     (3, RnnConfig("gru", 1, 290, 70, direction="bidirectional")),
     (17, RnnConfig("lstm", 2, 150, 50, cell_clip=0.5)),
     (70, RnnConfig("rnn_tanh", 2, 130, 50)),
+    (2, RnnConfig("lstm", 1, 40, 900, direction="bidirectional")),
 ]
 
 

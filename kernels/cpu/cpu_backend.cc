@@ -154,9 +154,7 @@ void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
                 const Threads& threads, int64_t most_threads,
                 const CpuPackedParams* packed, RnnBufferSizes* sizes) {
   const RnnSpec& spec = problem.spec;
-  const int64_t num_threads = std::min(
-      most_threads,
-      ThreadsInSteps(problem, DivideGroups<Compute>(problem, most_threads)));
+  const int64_t num_threads = ThreadsInForward<Compute>(problem, most_threads);
   Arena workspace(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const CpuReserve<Compute> reserve(

@@ -532,6 +532,7 @@ void CpuNetwork<T>::Backward(const CpuBackwardCall<T>& call,
     }
     if (!arena->only_counts()) {
       AddGroups(
+          division_.parts,
           [this, &call, layer](int64_t group_index, Schedule* schedule) {
             BackwardGroup(call, layer, group_index, schedule);
           },

@@ -500,6 +500,8 @@ void CpuNetwork<T>::Forward(const CpuForwardCall<T>& call,
       for (int64_t& row : input_rows) row = layer->input.index[row];
     }
     AddGroups(
+        std::max(division_.parts,
+                 schedule->num_threads() / std::max<int64_t>(1, num_groups())),
         [this, &call, layer](int64_t group_index, Schedule* schedule) {
           ForwardGroup(call, layer, group_index, schedule);
         },

@@ -149,11 +149,12 @@ class CpuNetwork {
   // same time as that of the other groups. If several threads share a group,
   // each group is a lane of the schedule; otherwise each is one chunk.
   template <typename Add>
-  void AddGroups(const Add& add, Schedule* schedule) const {
-    if (division_.parts > 1) {
+  void AddGroups(int64_t threads_per_group, const Add& add,
+                 Schedule* schedule) const {
+    if (threads_per_group > 1) {
       std::vector<Schedule> lanes;
       for (int64_t index = 0; index < num_groups(); ++index) {
-        lanes.emplace_back(division_.parts);
+        lanes.emplace_back(threads_per_group);
         add(index, &lanes.back());
       }
       return schedule->AddLanes(std::move(lanes));

@@ -64,6 +64,22 @@ int64_t OwnCacheBytes() {
 #endif
 }
 
+// Returns the properties of this machine's cores.
+template <typename T>
+Core ThisCore(const RnnProblem& problem) {
+  const SimdKernels<T>& simd = Kernels<T>();
+  const int64_t cols = RightMatrix<T>::PanelCols();
+  // A core is assumed to multiply and add two vectors per cycle.
+  Core core = {OwnCacheBytes(), cols, static_cast<int64_t>(cols * sizeof(T)),
+               CeilDiv(simd.panel_vectors, 2)};
+  if (problem.dtype == RnnDataType::kBfloat16 && Simd().multiplies_matrices()) {
+    core.panel_row_bytes = cols * 2;
+    core.panel_row_cycles = kMatrixCycles;
+    core.matrix_rows = Simd().bfloat16_rows;
+  }
+  return core;
+}
+
 }  // namespace
 
 int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division) {
@@ -105,7 +121,7 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
       }
       if (cycles >= least) continue;
       least = cycles;
-      best = {strands, parts};
+      best = {strands, parts, cycles};
     }
   }
   return best;
@@ -113,20 +129,28 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
 
 template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
-  const SimdKernels<T>& simd = Kernels<T>();
-  const int64_t cols = RightMatrix<T>::PanelCols();
-  // A core is assumed to multiply and add two vectors per cycle.
-  Core core = {OwnCacheBytes(), cols, static_cast<int64_t>(cols * sizeof(T)),
-               CeilDiv(simd.panel_vectors, 2)};
-  if (problem.dtype == RnnDataType::kBfloat16 && Simd().multiplies_matrices()) {
-    core.panel_row_bytes = cols * 2;
-    core.panel_row_cycles = kMatrixCycles;
-    core.matrix_rows = Simd().bfloat16_rows;
-  }
-  return DivideGroups(problem, core, num_threads);
+  return DivideGroups(problem, ThisCore<T>(problem), num_threads);
+}
+
+template <typename T>
+int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads) {
+  const Core core = ThisCore<T>(problem);
+  const Division division = DivideGroups(problem, core, num_threads);
+  const int64_t in_steps =
+      std::min(num_threads, ThreadsInSteps(problem, division));
+  const RnnSpec& spec = problem.spec;
+  if (!spec.has_input_weights(0)) return in_steps;
+  const int64_t panels =
+      CeilDiv(spec.num_gates() * spec.num_units, core.panel_cols);
+  const int64_t input_cycles = CeilDiv(problem.batch_size, core.matrix_rows) *
+                               spec.num_dirs() * panels * spec.input_size *
+                               core.panel_row_cycles;
+  return input_cycles / in_steps > division.cycles ? num_threads : in_steps;
 }
 
 template Division DivideGroups<float>(const RnnProblem&, int64_t);
 template Division DivideGroups<double>(const RnnProblem&, int64_t);
+template int64_t ThreadsInForward<float>(const RnnProblem&, int64_t);
+template int64_t ThreadsInForward<double>(const RnnProblem&, int64_t);
 
 }  // namespace cudnn_rnn_tf

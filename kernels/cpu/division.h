@@ -15,6 +15,7 @@ namespace cudnn_rnn_tf {
 struct Division {
   int64_t strands = 1;  // The number per block.
   int64_t parts = 1;    // The number per strand, in whole panels.
+  int64_t cycles = 0;   // An estimate of those that a step takes.
 };
 
 // The properties of a processor's core that decide how long a step takes.
@@ -37,9 +38,16 @@ Division DivideGroups(const RnnProblem& problem, const Core& core,
 template <typename T>
 Division DivideGroups(const RnnProblem& problem, int64_t num_threads);
 
-// Returns how many threads can work on the steps at the same time. More threads
-// would only wait, and slow those that share a core with them.
+// Returns how many threads can work on the steps at the same time.
 int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division);
+
+// Returns how many threads, `num_threads` at most, a forward pass should use.
+// They are those that can work on the steps at the same time, since more would
+// only wait, and slow those that share a core with them. But if the products
+// with the inputs would take these threads longer than the steps, as with few
+// sequences of many features, all threads share these products.
+template <typename T>
+int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads);
 
 }  // namespace cudnn_rnn_tf
 

@@ -95,8 +95,13 @@ class Schedule::Execution {
       for (int64_t repeat = 0; repeat < entry.repeats; ++repeat) {
         Await(phase, chunks_before);
         ++phase;
+        // If there are more members than chunks, some only wait. If two began
+        // with the same chunk, one of them would take its neighbour's, and the
+        // chunks' data would move from cache to cache in every phase.
         const int64_t first = member * entry.chunks / members;
-        for (int64_t i = 0; i < entry.chunks; ++i) {
+        const bool has_own =
+            member == 0 || first > (member - 1) * entry.chunks / members;
+        for (int64_t i = 0; has_own && i < entry.chunks; ++i) {
           const int64_t chunk = (first + i) % entry.chunks;
           if (!chunks_[chunk].Take(phase)) continue;
           Call(entry.body, repeat, chunk);
@@ -134,7 +139,8 @@ class Schedule::Execution {
   }
 
   // Each member begins with its own lane, which neighbouring members may share,
-  // and then helps with what is left of the other lanes.
+  // and then helps with what is left of the other lanes. There it works as the
+  // first member, which never only waits, since that one may not have started.
   void WorkOnLanes(size_t first_lane, int64_t lanes, int64_t member,
                    int64_t members) {
     const int64_t own = member * lanes / members;
@@ -143,8 +149,7 @@ class Schedule::Execution {
       const int64_t first = CeilDiv(lane * members, lanes);
       const int64_t count =
           std::max<int64_t>(1, CeilDiv((lane + 1) * members, lanes) - first);
-      lanes_[first_lane + lane]->Work(i == 0 ? member - first : count - 1,
-                                      count);
+      lanes_[first_lane + lane]->Work(i == 0 ? member - first : 0, count);
     }
   }
 

@@ -21,6 +21,7 @@ namespace {
 using cudnn_rnn_tf::Division;
 using cudnn_rnn_tf::PackedRows;
 using cudnn_rnn_tf::Schedule;
+using cudnn_rnn_tf::ThreadsInForward;
 
 void Check(bool holds, const char* what, int64_t number) {
   if (holds) return;
@@ -222,6 +223,20 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   }
 }
 
+// With one sequence of so few units, one or two threads can work on the steps.
+void CheckThreadsInForward() {
+  cudnn_rnn_tf::RnnProblem problem;
+  problem.spec.num_units = 32;
+  problem.max_time = 100;
+  problem.batch_size = 1;
+  for (int64_t threads : {1, 4, 64}) {
+    problem.spec.input_size = 32;
+    Check(ThreadsInForward<float>(problem, threads) <= 4, "few", threads);
+    problem.spec.input_size = 4096;
+    Check(ThreadsInForward<float>(problem, threads) == threads, "all", threads);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -242,6 +257,7 @@ int main() {
       }
     }
   }
+  CheckThreadsInForward();
   std::printf("well\n");
   return 0;
 }
