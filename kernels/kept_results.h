@@ -32,7 +32,7 @@ class KeptResults {
   std::optional<Result> Find(const std::vector<tensorflow::Tensor>& tensors,
                              const RnnSpec& spec) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    DropUnused();
+    RemoveUnused();
     const auto found = EntryOf(tensors, spec);
     if (found == entries_.end()) return std::nullopt;
     entries_.splice(entries_.begin(), entries_, found);
@@ -50,6 +50,14 @@ class KeptResults {
     }
     entries_.push_front(std::move(entry));
     if (entries_.size() > kMostEntries) entries_.pop_back();
+  }
+
+  // Drops the entries of which nobody else has a tensor any more: a variable
+  // took new memory, or is gone. Find does so as well. This is for calls that
+  // look for nothing, as in training, since no other call may come for long.
+  void DropUnused() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    RemoveUnused();
   }
 
  private:
@@ -72,9 +80,7 @@ class KeptResults {
                             tensors.begin(), tensors.end(), IsSame);
         });
   }
-  // Drops the entries of which nobody else has a tensor any more: a variable
-  // took new memory, or is gone.
-  void DropUnused() {
+  void RemoveUnused() {
     entries_.remove_if([](const Entry& entry) {
       return std::any_of(
           entry.tensors.begin(), entry.tensors.end(),

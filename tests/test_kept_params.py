@@ -1,6 +1,8 @@
 """Weights that the op on a CPU keeps from call to call are those that the variable has now."""
 
 import ctypes
+import functools
+import gc
 import pathlib
 import threading
 from typing import Any
@@ -241,6 +243,20 @@ def test_weights_that_nobody_has_any_more_are_dropped(layer, call):
     # Each of the later changes makes at least 5 MB of weights and as much of their packed form. The
     # need of threads varies by some tens of MB, so the least of the last sizes counts.
     assert min(sizes[-10:]) - sizes[3] < 100e6
+
+
+@pytest.mark.parametrize("make_layer", [functools.partial(make, "lstm", 1), drop_ins.LSTM])
+def test_training_drops_what_inference_kept(make_layer):
+    """Otherwise, the weights of a validation would stay until the next one."""
+    inputs = normal(1, 2, 1000)
+    small, layer = make_layer(4), make_layer(1000)
+    small(inputs)
+    layer(inputs)  # This keeps 32 MB of weights and their packed form.
+    del layer
+    gc.collect()
+    before = resident_bytes()
+    small(inputs, training=True)
+    assert before - resident_bytes() > 50e6
 
 
 def kept_flags(function: Any) -> set[bool]:
