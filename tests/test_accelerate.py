@@ -413,6 +413,23 @@ def test_models_of_classes_of_their_own(capsys):
     assert "left: the code of Coded makes it" in capsys.readouterr().out
 
 
+class Recompiled(Coded):
+    """A model that Keras cannot compile from its config."""
+
+    def compile(self, *args, **kwargs):
+        super().compile(*args, **kwargs)
+
+
+def test_a_class_with_its_own_compile_leaves_the_copy_uncompiled():
+    model = Recompiled(4)
+    model.compile("adam", "mse")
+    model.fit(draw(2, 5, 3), draw(2, 4), verbose=0)
+    with pytest.warns(UserWarning, match="`compile\\(\\)` method is custom"):
+        fast = crnn.accelerate(model)
+    assert not fast.compiled
+    np.testing.assert_allclose(fast(draw(2, 5, 3)), model(draw(2, 5, 3)), atol=1e-6)
+
+
 def test_a_model_compiled_for_xla_is_not_in_the_copy():
     model = keras.Sequential([keras.Input((5, 3)), layers.LSTM(2)])
     model.compile("sgd", "mse", jit_compile=True)

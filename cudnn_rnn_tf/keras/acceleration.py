@@ -47,7 +47,8 @@ def accelerate(
 
     Returns:
         The copy: compiled, if the model is, with its weights, seeds and optimizer state. States of
-        stateful layers are zero. None for a dry run.
+        stateful layers are zero. If the model's class overrides `compile` and not
+        `compile_from_config`, Keras cannot compile the copy, and warns. None for a dry run.
 
     Raises:
         TypeError: if `model` is no Keras model, or Keras cannot make one of its objects from its
@@ -91,7 +92,7 @@ def accelerate(
                 # no kernel for the fused ops.
                 compile_config["jit_compile"] = "auto"
             fast.compile_from_config(compile_config)
-            if model.optimizer.built:
+            if fast.compiled and model.optimizer.built:
                 fast.optimizer.build(fast.trainable_variables)
                 _assign(fast.optimizer.variables, model.optimizer.variables, model.name)
     return fast
