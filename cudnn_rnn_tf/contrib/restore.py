@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from cudnn_rnn_tf import contrib_format
+from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
 
 
 def restore_keras_layer(
@@ -24,10 +25,16 @@ def restore_keras_layer(
             for it: there must be only one.
 
     Raises:
+        TypeError: if `layer` is none of these.
         ValueError: if a tensor is missing or does not fit the layer, or, without `scope`, if there
             is not exactly one layer of its kind in the checkpoint.
         tf.errors.NotFoundError: if there is no such checkpoint.
     """
+    if not isinstance(layer, CudnnRNN):
+        raise TypeError(
+            "expected layer to be a CudnnLSTM, CudnnGRU, CudnnRNNTanh or CudnnRNNRelu of "
+            f"cudnn_rnn_tf, but received {layer!r}{what_to_pass(layer)}"
+        )
     reader = tf.train.load_checkpoint(os.fspath(checkpoint))
     shapes = reader.get_variable_to_shape_map()
     config = dataclasses.replace(layer._config, input_mode=layer.input_mode)
