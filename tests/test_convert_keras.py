@@ -284,6 +284,17 @@ def test_what_has_no_equivalent(layer, message):
         convert.from_keras(layer)
 
 
+@pytest.mark.parametrize("option", ["dropout", "recurrent_dropout"])
+def test_leaves_out_dropout_for_inference(option):
+    stock_layer = keras.layers.LSTM(3, return_sequences=True, **{option: 0.5})
+    data = np.random.default_rng(0).standard_normal((2, 5, 4)).astype("float32")
+    expected = stock_layer(data)
+    with pytest.raises(ValueError, match=rf"{option}=0.5 .*for_inference=True"):
+        convert.from_keras(stock_layer)
+    layer = convert.from_keras(stock_layer, for_inference=True)
+    np.testing.assert_allclose(layer(data), expected, atol=1e-6)
+
+
 def test_directions_must_agree():
     layer = keras.layers.Bidirectional(
         keras.layers.LSTM(3), backward_layer=keras.layers.LSTM(2, go_backwards=True)

@@ -62,7 +62,8 @@ def convert_file(
     if target.exists() and not force:
         raise FileExistsError(f"{str(target)!r} exists already")
     try:
-        layer = _read(source, name, rnn_mode)
+        # ONNX has no dropout in its recurrent operators.
+        layer = _read(source, name, rnn_mode, for_inference=target.suffix == ".onnx")
     except ImportError:
         raise
     except OSError as error:
@@ -86,7 +87,9 @@ def convert_file(
     return f"{where}: {_describe(layer)} -> {target}{note}"
 
 
-def _read(path: pathlib.Path, name: str | None, rnn_mode: str | None) -> CudnnRNN:
+def _read(
+    path: pathlib.Path, name: str | None, rnn_mode: str | None, for_inference: bool
+) -> CudnnRNN:
     if path.suffix in _TORCH_SUFFIXES:
         return torch_format.from_torch(path, name=name, rnn_mode=rnn_mode)
     if rnn_mode is not None:
@@ -100,7 +103,9 @@ def _read(path: pathlib.Path, name: str | None, rnn_mode: str | None) -> CudnnRN
         raise ValueError(f"it holds no model, but a {type(model).__name__}")
     found = dict(keras_format.recurrent_layers(model))
     _, layer = network.pick(found, name, str(path), "recurrent layers")
-    return layer if isinstance(layer, CudnnRNN) else keras_format.from_keras(layer)
+    if isinstance(layer, CudnnRNN):
+        return layer
+    return keras_format.from_keras(layer, for_inference=for_inference)
 
 
 def _write(layer: CudnnRNN, path: pathlib.Path, stock_keras: bool) -> None:

@@ -29,7 +29,9 @@ _REGULARIZERS = (
 _COMMON = ("units", "use_bias", "dtype_policy", "trainable", "stateful", *_REGULARIZERS)
 
 
-def from_keras(source: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
+def from_keras(
+    source: Any, *, name: str | None = None, for_inference: bool = False, **options: Any
+) -> CudnnRNN:
     """Returns a layer that computes the same as a stack of Keras's own layers.
 
     Args:
@@ -39,6 +41,8 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
             contains such a stack.
         name: in a model, the name of the stack's first layer ("outer/inner" within a model in the
             model); None where there is one stack.
+        for_inference: whether to leave out the layers' own `dropout` and `recurrent_dropout`, which
+            act in training only and have no equivalent here.
         **options: to the layer's constructor, instead of what it would be given.
 
     Returns:
@@ -52,8 +56,8 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
     Raises:
         TypeError: if the source is none of those.
         ValueError: if a layer is not built or has no equivalent here (other activations, dropout of
-            inputs or recurrent states, `reset_after=False`, a `merge_mode` other than "concat"), or
-            layers of a stack do not fit together.
+            inputs or recurrent states, unless it is `for_inference`; `reset_after=False`; a
+            `merge_mode` other than "concat"), or layers of a stack do not fit together.
     """
     if isinstance(source, keras.Model):
         found = {key: stack for key, stack in recurrent_layers(source) if isinstance(stack, list)}
@@ -63,7 +67,7 @@ def from_keras(source: Any, *, name: str | None = None, **options: Any) -> Cudnn
     layers, dropout = _without_dropout(source if isinstance(source, (list, tuple)) else [source])
     parts = [part for layer in layers for part in directions_of(layer)]
     for part in parts:
-        _check_stock(part)
+        _check_stock(part, for_inference)
     _check_stack(layers, parts)
     bottom, top = parts[0], layers[-1]
     rnn_mode = rnn_mode_of(bottom.cell)
@@ -209,7 +213,7 @@ def _without_dropout(source: Sequence[Any]) -> tuple[list[keras.layers.Layer], f
     return layers, rates[0] if rates else 0.0
 
 
-def _check_stock(part: keras.layers.Layer) -> None:
+def _check_stock(part: keras.layers.Layer, for_inference: bool) -> None:
     """Checks that one direction of a layer has an equivalent."""
     if not part.built:
         raise ValueError(
@@ -225,11 +229,16 @@ def _check_stock(part: keras.layers.Layer) -> None:
         ("activity_regularizer", (None,)),
     ):
         received = getattr(part, name, expected[0])
-        if (activation_of(received) if callable(received) else received) not in expected:
-            raise ValueError(
-                f"{name}={shown(received)} of layer {part.name!r} has no equivalent here: expected "
-                f"{' or '.join(map(repr, expected))}"
-            )
+        if (activation_of(received) if callable(received) else received) in expected:
+            continue
+        acts_in_training = name in ("dropout", "recurrent_dropout")
+        if acts_in_training and for_inference:
+            continue
+        raise ValueError(
+            f"{name}={shown(received)} of layer {part.name!r} has no equivalent here: expected "
+            f"{' or '.join(map(repr, expected))}"
+            + (", or for_inference=True, which leaves it out" if acts_in_training else "")
+        )
 
 
 def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> None:
