@@ -103,8 +103,8 @@ def cudnn_lstm(
         direction: "unidirectional" or "bidirectional".
         dropout: rate between layers, in [0, 1].
         seed: an integer that seeds a sequence of dropout masks, or an int64 tensor [2].
-        num_proj: P, where there is a projection. The shape of `input_h` says as much; None does
-            not ask it to be anything.
+        num_proj: P, where there is a projection; the last dimension of `input_h` must equal it.
+            With None, that dimension alone says whether there is a projection, and to what size.
         name: name of the op.
 
     Returns:

@@ -186,7 +186,7 @@ class CudnnLSTM(_CudnnRNN):
             input_h: the initial hidden states, [L * D, B, P]; P is H without projection.
             input_c: the initial cell states, [L * D, B, H].
             params: the opaque buffer, [params_size].
-            sequence_lengths: int32 [B]; None where all sequences fill T.
+            sequence_lengths: integers [B]; None where all sequences fill T.
             time_major: if false, the first two dimensions of sequences and states are exchanged.
             is_training: whether dropout acts, a Python bool.
 
@@ -214,7 +214,7 @@ class _CudnnRNNNoInputC(_CudnnRNN):
             input_data: [T, B, I].
             input_h: the initial states, [L * D, B, H].
             params: the opaque buffer, [params_size].
-            sequence_lengths: int32 [B]; None where all sequences fill T.
+            sequence_lengths: integers [B]; None where all sequences fill T.
             time_major: if false, the first two dimensions of sequences and states are exchanged.
             is_training: whether dropout acts, a Python bool.
 

@@ -90,12 +90,13 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         initial_state: h [B, L * D, P], for an LSTM a list of h and c [B, L * D, H] (time-major:
             L * D first). P is `num_proj` where set, else H. Zeros, or the stateful layer's
             states, by default.
-        sequence_lengths: int32 [B], each in [0, T]: steps past a sequence's end are not read,
+        sequence_lengths: integers [B], each in [0, T]: steps past a sequence's end are not read,
             outputs there are zero, and the final state is the state at the end. Layers and losses
             that take the outputs see a Keras mask that says as much.
-        mask: boolean [B, T] ([T, B] time-major) in which every sequence is padded on the right;
-            another way to say `sequence_lengths`, but for where `go_backwards` leaves the padding.
-            One that comes with the inputs gives way to `sequence_lengths`.
+        mask: boolean [B, T] ([T, B] time-major), which says which steps are to be read, in place of
+            `sequence_lengths`. Every sequence must be padded on the right. With `go_backwards`, the
+            outputs then have the padding first, and with `sequence_lengths` last. A mask that comes
+            with the inputs is ignored if there are `sequence_lengths`.
         training: whether dropout acts.
         inputs_mask: the mask that Keras hands on from the layer that made the inputs, where there
             are initial states as well; `mask` and `sequence_lengths` take precedence.
@@ -106,10 +107,12 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         final states, each as its initial state.
 
     Raises:
-        TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`.
+        TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`, or
+            `sequence_lengths` are not integers.
         ValueError: if an argument is out of range or a shape does not fit.
         tf.errors.InvalidArgumentError: if a sequence length is out of range or a mask is not
-            padded on the right.
+            padded on the right. This package's own kernels for GPUs raise no such error: they
+            return NaN as all outputs of that sequence.
     """
 
     rnn_mode: str
