@@ -236,7 +236,7 @@ def parser() -> argparse.ArgumentParser:
         "--dtype", choices=ops.DTYPES, default="float32", help="of weights and data"
     )
     measure.add_argument(
-        "--shortest", type=_count, help="steps of the shortest sequence: lengths vary; Keras gets a mask"
+        "--shortest", type=_count, help="steps of the shortest sequence (Keras gets a mask)"
     )
     measure.add_argument("--seconds", type=float, default=2.0, help="for each number")
     measure.add_argument("--plot", metavar="FILE", help="also draw the numbers, as .png, .svg …")

@@ -52,7 +52,7 @@ def restore_keras_layer(
     names = contrib_format.tensor_shapes(config, scope)
     tensors = {name: reader.get_tensor(name) for name in names if name in shapes}
     tensors = {name: tf.cast(tensor, layer.variable_dtype) for name, tensor in tensors.items()}
-    layer.kernel.assign(contrib_format.to_params(config, tensors, scope))
+    layer._built_kernel().assign(contrib_format.to_params(config, tensors, scope))
 
 
 def _only_scope(names: Iterable[str], first_kernel: str, layer_name: str) -> str:
