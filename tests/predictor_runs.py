@@ -14,7 +14,7 @@ LARGE = [
     (3, RnnConfig("gru", 1, 290, 70, direction="bidirectional")),
     (17, RnnConfig("lstm", 2, 150, 50, cell_clip=0.5)),
     (70, RnnConfig("rnn_tanh", 2, 130, 50)),
-    (2, RnnConfig("lstm", 1, 40, 900, direction="bidirectional")),
+    (1, RnnConfig("lstm", 1, 40, 2000)),
 ]
 
 

@@ -142,10 +142,14 @@ int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads) {
   if (!spec.has_input_weights(0)) return in_steps;
   const int64_t panels =
       CeilDiv(spec.num_gates() * spec.num_units, core.panel_cols);
-  const int64_t input_cycles = CeilDiv(problem.batch_size, core.matrix_rows) *
-                               spec.num_dirs() * panels * spec.input_size *
-                               core.panel_row_cycles;
-  return input_cycles / in_steps > division.cycles ? num_threads : in_steps;
+  // These products are of the rows of several steps together.
+  const int64_t steps = std::min(problem.max_time, core.matrix_rows);
+  const int64_t tiles = CeilDiv(problem.batch_size * steps, core.matrix_rows);
+  const int64_t input_cycles = tiles * spec.num_dirs() * panels *
+                               spec.input_size * core.panel_row_cycles / steps;
+  const bool all_help =
+      num_threads >= 2 * in_steps && input_cycles / in_steps > division.cycles;
+  return all_help ? num_threads : in_steps;
 }
 
 template Division DivideGroups<float>(const RnnProblem&, int64_t);

@@ -44,8 +44,9 @@ int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division);
 // Returns how many threads, `num_threads` at most, a forward pass should use.
 // They are those that can work on the steps at the same time, since more would
 // only wait, and slow those that share a core with them. But if the products
-// with the inputs would take these threads longer than the steps, as with few
-// sequences of many features, all threads share these products.
+// with the inputs of the first layer would take these threads longer than its
+// steps, as with few sequences of many features, and there are twice as many
+// threads, all of them share these products.
 template <typename T>
 int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads);
 

@@ -31,8 +31,8 @@ struct Product {
   // if `rounds_a`, B holds bfloat16, and the processor multiplies these. The
   // depth must be even if there is an index. Without one, rows and depth are
   // padded: the memory has PaddedRows(rows) rows with PaddedDepth(depth)
-  // numbers. Padding behind a row must be finite, since it is multiplied by
-  // zero.
+  // numbers. What is behind a row is multiplied by zero, so an infinity there
+  // makes the row's sums NaN.
   Rows<const uint16_t> rounded_a;
   RightMatrix<T> b;
   // Whether A is rounded if B holds bfloat16 and the processor multiplies

@@ -13,7 +13,8 @@ namespace cudnn_rnn_tf {
 
 // Threads that help a calling thread. They start when they are first needed.
 // After a job, they stay awake for a moment in case another follows, and then
-// sleep. A forked process starts its own.
+// sleep. A forked process starts its own; but if it was forked during another
+// thread's job, it has no helping threads.
 class PredictorThreads {
  public:
   // `num_threads` includes the calling thread.

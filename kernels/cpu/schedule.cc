@@ -43,6 +43,9 @@ class alignas(64) ChunkState {
   void Done(int64_t phase) {
     state_.store(2 * phase + 1, std::memory_order_release);
   }
+  bool is_taken(int64_t phase) const {
+    return state_.load(std::memory_order_relaxed) >= 2 * phase;
+  }
   bool is_done(int64_t phase) const {
     return state_.load(std::memory_order_acquire) > 2 * phase;
   }
@@ -95,13 +98,15 @@ class Schedule::Execution {
       for (int64_t repeat = 0; repeat < entry.repeats; ++repeat) {
         Await(phase, chunks_before);
         ++phase;
-        // If there are more members than chunks, some only wait. If two began
-        // with the same chunk, one of them would take its neighbour's, and the
-        // chunks' data would move from cache to cache in every phase.
+        // If there are more members than chunks, those without a chunk of their
+        // own come last. If two began with the same chunk, one of them would
+        // take its neighbour's, and the chunks' data would move from cache to
+        // cache in every phase.
         const int64_t first = member * entry.chunks / members;
         const bool has_own =
             member == 0 || first > (member - 1) * entry.chunks / members;
-        for (int64_t i = 0; has_own && i < entry.chunks; ++i) {
+        if (!has_own) LetOthersTake(phase, entry.chunks);
+        for (int64_t i = 0; i < entry.chunks; ++i) {
           const int64_t chunk = (first + i) % entry.chunks;
           if (!chunks_[chunk].Take(phase)) continue;
           Call(entry.body, repeat, chunk);
@@ -129,6 +134,16 @@ class Schedule::Execution {
     }
   }
 
+  // Waits until other members have taken all chunks of a phase, but only for a
+  // moment, since they may not have started.
+  void LetOthersTake(int64_t phase, int64_t chunks) const {
+    constexpr int kPauses = 100;
+    int pauses = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      while (!chunks_[chunk].is_taken(phase) && pauses++ < kPauses) Pause();
+    }
+  }
+
   // Waits until all chunks of a phase are done. The phases before it are done
   // already, because no thread takes a chunk before they are.
   void Await(int64_t phase, int64_t chunks) const {
@@ -139,8 +154,7 @@ class Schedule::Execution {
   }
 
   // Each member begins with its own lane, which neighbouring members may share,
-  // and then helps with what is left of the other lanes. There it works as the
-  // first member, which never only waits, since that one may not have started.
+  // and then helps with what is left of the other lanes.
   void WorkOnLanes(size_t first_lane, int64_t lanes, int64_t member,
                    int64_t members) {
     const int64_t own = member * lanes / members;
@@ -149,7 +163,8 @@ class Schedule::Execution {
       const int64_t first = CeilDiv(lane * members, lanes);
       const int64_t count =
           std::max<int64_t>(1, CeilDiv((lane + 1) * members, lanes) - first);
-      lanes_[first_lane + lane]->Work(i == 0 ? member - first : 0, count);
+      lanes_[first_lane + lane]->Work(i == 0 ? member - first : count - 1,
+                                      count);
     }
   }
 
