@@ -52,7 +52,7 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    names = ("source", "target", "name", "rnn_mode", "stock_keras", "force")
+    names = ("source", "target", "name", "rnn_mode", "stock_keras", "for_inference", "force")
     print(convert.convert_file(**{name: getattr(options, name) for name in names}))
 
 
@@ -197,6 +197,11 @@ def parser() -> argparse.ArgumentParser:
     )
     to_other.add_argument(
         "--stock-keras", action="store_true", help="write keras.layers.LSTM and its like"
+    )
+    to_other.add_argument(
+        "--for-inference",
+        action="store_true",
+        help="leave out the dropout of Keras's recurrent layers, as is always done for .onnx",
     )
     to_other.add_argument("--force", action="store_true", help="replace TARGET if it exists")
 

@@ -111,8 +111,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             `sequence_lengths` are not integers.
         ValueError: if an argument is out of range or a shape does not fit.
         tf.errors.InvalidArgumentError: if a sequence length is out of range or a mask is not
-            padded on the right. This package's own kernels for GPUs raise no such error: they
-            return NaN as all outputs of that sequence.
+            padded on the right. For masks, and for lengths in a GPU's memory, this package's own
+            kernels for GPUs raise no error, but return NaN as all outputs of that sequence.
     """
 
     rnn_mode: str

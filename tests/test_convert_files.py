@@ -73,6 +73,17 @@ def test_stock_keras(tmp_path):
     np.testing.assert_array_equal(read(tmp_path / "again.keras"), layer.kernel)
 
 
+def test_dropout_of_keras_layers(tmp_path):
+    source = tmp_path / "source.keras"
+    keras.Sequential([keras.Input((None, 4)), keras.layers.LSTM(3, dropout=0.5)]).save(source)
+    with pytest.raises(ValueError, match="dropout=0.5 .*for_inference=True"):
+        convert.convert_file(source, tmp_path / "target.pt")
+    convert.convert_file(source, tmp_path / "target.onnx")
+    command = ["convert", str(source), str(tmp_path / "target.pt"), "--for-inference"]
+    assert __main__.main(command) == 0
+    np.testing.assert_array_equal(read(tmp_path / "target.pt"), read(tmp_path / "target.onnx"))
+
+
 def test_stateful_and_time_major_models(tmp_path):
     for name, options, lead in (
         ("stateful", {"stateful": True}, (2, None)),

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from cudnn_rnn_tf import contrib_format
-from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
+from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 
 def restore_keras_layer(
@@ -33,7 +33,7 @@ def restore_keras_layer(
     if not isinstance(layer, CudnnRNN):
         raise TypeError(
             "expected layer to be a CudnnLSTM, CudnnGRU, CudnnRNNTanh or CudnnRNNRelu of "
-            f"cudnn_rnn_tf, but received {layer!r}{what_to_pass(layer)}"
+            f"cudnn_rnn_tf, but received {layer!r}"
         )
     reader = tf.train.load_checkpoint(os.fspath(checkpoint))
     shapes = reader.get_variable_to_shape_map()

@@ -23,6 +23,7 @@ def convert_file(
     name: str | None = None,
     rnn_mode: str | None = None,
     stock_keras: bool = False,
+    for_inference: bool = False,
     force: bool = False,
 ) -> str:
     """Converts the recurrent network in a file to another format; the suffixes say which.
@@ -35,6 +36,8 @@ def convert_file(
         name: the network's name within the source, where it has several.
         rnn_mode: "rnn_tanh" or "rnn_relu", for the state dict of a `torch.nn.RNN`.
         stock_keras: whether a Keras model is written with Keras's own layers.
+        for_inference: whether to leave out the `dropout` and `recurrent_dropout` of Keras's layers,
+            which act in training only; they are always left out of an ONNX model.
         force: whether a target that exists is replaced.
 
     Returns:
@@ -62,8 +65,8 @@ def convert_file(
     if target.exists() and not force:
         raise FileExistsError(f"{str(target)!r} exists already")
     try:
-        # ONNX has no dropout in its recurrent operators.
-        layer = _read(source, name, rnn_mode, for_inference=target.suffix == ".onnx")
+        for_inference = for_inference or target.suffix == ".onnx"
+        layer = _read(source, name, rnn_mode, for_inference)
     except ImportError:
         raise
     except OSError as error:
