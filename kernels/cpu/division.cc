@@ -132,9 +132,8 @@ Division DivideGroups(const RnnProblem& problem, int64_t num_threads) {
   return DivideGroups(problem, ThisCore<T>(problem), num_threads);
 }
 
-template <typename T>
-int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads) {
-  const Core core = ThisCore<T>(problem);
+int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
+                         int64_t num_threads) {
   const Division division = DivideGroups(problem, core, num_threads);
   const int64_t in_steps =
       std::min(num_threads, ThreadsInSteps(problem, division));
@@ -150,6 +149,11 @@ int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads) {
   const bool all_help =
       num_threads >= 2 * in_steps && input_cycles / in_steps > division.cycles;
   return all_help ? num_threads : in_steps;
+}
+
+template <typename T>
+int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads) {
+  return ThreadsInForward(problem, ThisCore<T>(problem), num_threads);
 }
 
 template Division DivideGroups<float>(const RnnProblem&, int64_t);

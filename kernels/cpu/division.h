@@ -47,6 +47,9 @@ int64_t ThreadsInSteps(const RnnProblem& problem, const Division& division);
 // with the inputs of the first layer would take these threads longer than its
 // steps, as with few sequences of many features, and there are twice as many
 // threads, all of them share these products.
+int64_t ThreadsInForward(const RnnProblem& problem, const Core& core,
+                         int64_t num_threads);
+// The same for the cores of this machine.
 template <typename T>
 int64_t ThreadsInForward(const RnnProblem& problem, int64_t num_threads);
 

@@ -95,16 +95,16 @@ class Schedule::Execution {
     int64_t phase = 0, chunks_before = 0;
     size_t first_lane = 0;
     for (const Entry& entry : schedule_.entries_) {
+      // If there are more members than chunks, those without a chunk of their
+      // own come last. If two began with the same chunk, one of them would take
+      // its neighbour's, and the chunks' data would move from cache to cache in
+      // every phase.
+      const int64_t first = member * entry.chunks / members;
+      const bool has_own =
+          member == 0 || first > (member - 1) * entry.chunks / members;
       for (int64_t repeat = 0; repeat < entry.repeats; ++repeat) {
         Await(phase, chunks_before);
         ++phase;
-        // If there are more members than chunks, those without a chunk of their
-        // own come last. If two began with the same chunk, one of them would
-        // take its neighbour's, and the chunks' data would move from cache to
-        // cache in every phase.
-        const int64_t first = member * entry.chunks / members;
-        const bool has_own =
-            member == 0 || first > (member - 1) * entry.chunks / members;
         if (!has_own) LetOthersTake(phase, entry.chunks);
         for (int64_t i = 0; i < entry.chunks; ++i) {
           const int64_t chunk = (first + i) % entry.chunks;

@@ -21,7 +21,6 @@ namespace {
 using cudnn_rnn_tf::Division;
 using cudnn_rnn_tf::PackedRows;
 using cudnn_rnn_tf::Schedule;
-using cudnn_rnn_tf::ThreadsInForward;
 
 void Check(bool holds, const char* what, int64_t number) {
   if (holds) return;
@@ -174,18 +173,19 @@ void CheckStrands(std::mt19937* random) {
   for (size_t i = 0; i < seen.size(); ++i) Check(seen[i] == 1, "a row", i);
 }
 
+// The first core has panels of 32 columns of 4 bytes, and multiplies two
+// vectors of 16 in a cycle. The second has matrix registers for numbers of 2
+// bytes.
+constexpr cudnn_rnn_tf::Core kCores[] = {{int64_t{2} << 20, 32, 128, 1},
+                                         {int64_t{2} << 20, 32, 64, 8, 16}};
+
 void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   cudnn_rnn_tf::RnnProblem problem;
   problem.spec.num_units = units;
   problem.spec.input_size = units;
   problem.max_time = 10;
   problem.batch_size = batch;
-  // The first core has panels of 32 columns of 4 bytes, and multiplies two
-  // vectors of 16 in a cycle. The second has matrix registers for numbers of 2
-  // bytes.
-  const cudnn_rnn_tf::Core cores[] = {{int64_t{2} << 20, 32, 128, 1},
-                                      {int64_t{2} << 20, 32, 64, 8, 16}};
-  for (const cudnn_rnn_tf::Core& core : cores) {
+  for (const cudnn_rnn_tf::Core& core : kCores) {
     const Division division = DivideGroups(problem, core, threads);
     const int64_t panels = (units + 31) / 32;
     const int64_t lanes = PackedRows::NumBlocks(batch) * division.strands;
@@ -223,17 +223,24 @@ void CheckDivision(int64_t batch, int64_t units, int64_t threads) {
   }
 }
 
-// With one sequence of so few units, one or two threads can work on the steps.
+// With one sequence of so few units, one to four threads can work on the steps.
 void CheckThreadsInForward() {
   cudnn_rnn_tf::RnnProblem problem;
-  problem.spec.num_units = 32;
+  problem.spec.num_units = 128;
   problem.max_time = 100;
   problem.batch_size = 1;
-  for (int64_t threads : {1, 4, 64}) {
-    problem.spec.input_size = 32;
-    Check(ThreadsInForward<float>(problem, threads) <= 4, "few", threads);
-    problem.spec.input_size = 4096;
-    Check(ThreadsInForward<float>(problem, threads) == threads, "all", threads);
+  for (const cudnn_rnn_tf::Core& core : kCores) {
+    const bool has_matrices = core.matrix_rows > 1;
+    for (int64_t threads : {1, 4, 64}) {
+      const auto count = [&](int64_t input_size) {
+        problem.spec.input_size = input_size;
+        return ThreadsInForward(problem, core, threads);
+      };
+      Check(count(128) <= 4, "few features", threads);
+      // A tile of matrix registers has the inputs of 16 steps.
+      Check(!has_matrices || count(300) <= 4, "few for matrices", threads);
+      Check(count(32768) == threads, "many features", threads);
+    }
   }
 }
 
