@@ -5,9 +5,10 @@
 
 Each network runs with all numbers of threads before the next network begins, so what is compared
 was measured within minutes. The run leaves cpu_threads/NAME.json (every round's median; the name
-says the processor, its cores and the numbers of threads), cpu_threads.md and cpu_threads.svg in
---output. The page has a part for each processor, of all files there. `--render` only writes the
-page. The other flags are those of benchmarks.cpu.
+says the processor, its cores, this package's instruction set and the numbers of threads),
+cpu_threads.md and cpu_threads.svg in --output. The page is made of all files there, with a part for
+each processor, number of cores and instruction set. `--render` only writes the page. The other
+flags are those of benchmarks.cpu.
 """
 
 import contextlib
@@ -72,9 +73,6 @@ def run(folder: pathlib.Path) -> None:
     in_half_types = IN_HALF_TYPES if _HALF_TYPES.value else []
     rounds = 3 if _QUICK.value else _ROUNDS.value
     environment = cpu_timing.environment()
-    words = re.findall(r"[a-z0-9]+", environment["processor"].lower().replace("(r)", ""))
-    words += [environment["cores"], "cores", *map(str, counts), "threads"]
-    file = folder / f"{'_'.join(words)}.json"
     runs: list[dict[str, Any]] = []
     report = {
         "environment": environment,
@@ -94,6 +92,9 @@ def run(folder: pathlib.Path) -> None:
             worker.send("versions")
         for worker in workers.values():
             environment.update(worker.receive())
+        words = re.findall(r"[a-z0-9]+", environment["processor"].lower().replace("(r)", ""))
+        words += [environment["cores"], "cores", environment["instruction set"]]
+        file = folder / f"{'_'.join([*words, *map(str, counts), 'threads'])}.json"
         for network, threads in itertools.product(networks, counts):
             of_count = {
                 library: one for (count, library), one in workers.items() if count == threads
@@ -108,27 +109,26 @@ def run(folder: pathlib.Path) -> None:
 
 
 def load(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns a report for each processor, the one with the most cores first.
+    """Returns a report for each kind of machine, the one with the most cores first.
 
-    A report has its runs in the order of their dates, so that later times replace earlier ones.
+    A kind is a processor, a number of cores, and the instruction set that this package used. A
+    report has its runs in the order of their dates, so that later times replace earlier ones.
     """
-    reports: dict[tuple[str, str], dict[str, Any]] = {}
+    reports: dict[tuple[str, str, str], dict[str, Any]] = {}
     files = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     for path, one in sorted(files, key=lambda file: file[1]["environment"]["date"]):
         environment = one["environment"]
-        key = (environment["processor"], environment["cores"])
-        heading = {"peers": one["peers"], "instructions": environment["instruction set"]}
-        report = reports.setdefault(key, {**heading, "runs": [], "files": {}})
+        key = (environment["processor"], environment["cores"], environment["instruction set"])
+        title = f"{key[0]}, {key[1]} cores, {key[2]}"
+        report = reports.setdefault(
+            key, {"title": title, "peers": one["peers"], "runs": [], "files": {}}
+        )
         report["runs"] += one["runs"]
         threads = ", ".join(map(str, sorted({run["threads"] for run in one["runs"]})))
         report["files"][path.name] = (
             f"threads {threads}, {described(environment)}; {one['rounds']} rounds"
         )
-    most_cores_first = sorted(reports, key=lambda key: -int(key[1]))
-    return [
-        {"title": f"{processor}, {cores} cores", **reports[processor, cores]}
-        for processor, cores in most_cores_first
-    ]
+    return [reports[key] for key in sorted(reports, key=lambda key: -int(key[1]))]
 
 
 class Times:
@@ -232,7 +232,7 @@ def page(reports: list[dict[str, Any]]) -> str:
         "This package and other libraries ran with several numbers of threads. This page says how "
         "many times as fast this package is as the fastest other library with the same number of "
         "threads, and how much faster each becomes with more threads. There is a part for each "
-        "machine.",
+        "machine; its title ends with this package's instruction set.",
         "![Speed over the number of threads](cpu_threads.svg)",
         LEGEND,
     ]
@@ -252,7 +252,7 @@ def _part(report: dict[str, Any]) -> list[str]:
     peers = ", ".join(times.peers)
     text = [
         f"## {report['title']}",
-        f"The other libraries: {peers}. This package's instruction set: {report['instructions']}.",
+        f"The other libraries: {peers}.",
     ]
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
     names = {FUSED: "this package's layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}

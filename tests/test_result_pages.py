@@ -57,11 +57,16 @@ def of_cpu_threads(folder: pathlib.Path, expression: str) -> str:
 
 def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):
     network = dataclasses.asdict(cpu_models.Network("gru", 1, 2, 3, 4, 5, 1))
-    for file, day, counts, seconds in (("z", 1, (1, 2), 0.5), ("a", 2, (1,), 0.25)):
+    files = (
+        ("z", 1, "avx2", (1, 2), 0.5),
+        ("a", 2, "avx2", (1,), 0.25),
+        ("b", 3, "avx512", (1,), 0.125),  # This is another machine.
+    )
+    for file, day, instructions, counts, seconds in files:
         environment = {"date": f"2026-01-0{day} 12:00 UTC", "processor": "P", "cores": "2"}
         run = {"network": network, "seconds": {"training": {cpu_worker.FUSED: [seconds]}}}
         report = {
-            "environment": environment | {"instruction set": "avx2", "commit": file},
+            "environment": environment | {"instruction set": instructions, "commit": file},
             "rounds": 1,
             "peers": [],
             "runs": [{"threads": count, **run} for count in counts],
@@ -69,6 +74,8 @@ def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):
         (tmp_path / f"{file}.json").write_text(json.dumps(report))
     scaling = "cpu_threads.Times(reports[0]).scaling('GRU 1, 2, 3, 4, 5, 1', 'training', '{}', 2)"
     assert float(of_cpu_threads(tmp_path, scaling.format(cpu_worker.FUSED))) == 0.25 / 0.5
+    titles = of_cpu_threads(tmp_path, "[report['title'] for report in reports]")
+    assert titles.strip() == "['P, 2 cores, avx2', 'P, 2 cores, avx512']"
 
 
 def page_of_lengths() -> str:
