@@ -7,6 +7,9 @@ batch-major, and per pseudo-layer the weights `kernel` [G * H, fan_in], `recurre
 
 A training step is the forward pass and, from a given gradient of the outputs (that is, of the loss
 sum(outputs * upstream)), the gradients of the inputs and of all weights.
+
+Sequences of different lengths are padded. This package's layer and Keras's get a mask, torch packs
+and pads them, as its users do, and the others get the lengths.
 """
 
 import dataclasses
@@ -20,6 +23,12 @@ FLOAT_BYTES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Network:
+    """What is computed.
+
+    If `shortest` is given, the sequences' lengths are spread evenly from there to `num_steps`, and
+    are in random order. Otherwise all sequences have `num_steps`.
+    """
+
     rnn_mode: str
     num_layers: int
     batch_size: int
@@ -27,10 +36,34 @@ class Network:
     input_size: int
     num_units: int
     num_dirs: int
+    shortest: int | None = None
 
     def __str__(self) -> str:
         mode = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN tanh"}[self.rnn_mode]
-        return f"{mode} {', '.join(map(str, dataclasses.astuple(self)[1:]))}"
+        steps = self.num_steps if self.shortest is None else f"{self.shortest}–{self.num_steps}"
+        sizes = (self.num_layers, self.batch_size, steps)
+        sizes += (self.input_size, self.num_units, self.num_dirs)
+        return f"{mode} {', '.join(map(str, sizes))}"
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """Each sequence's steps, int32 [B]; None if all are `num_steps`."""
+        if self.shortest is None:
+            return None
+        spread = np.linspace(self.shortest, self.num_steps, self.batch_size)
+        return np.random.default_rng(20).permutation(spread.round().astype(np.int32))
+
+    @property
+    def mask(self) -> np.ndarray | None:
+        """Whether a step belongs to its sequence, [B, T]; None if all do."""
+        return None if self.lengths is None else np.arange(self.num_steps) < self.lengths[:, None]
+
+    @property
+    def sequence_steps(self) -> int:
+        """The sum of all sequences' steps."""
+        if self.lengths is None:
+            return self.num_steps * self.batch_size
+        return int(self.lengths.sum())
 
     @property
     def num_gates(self) -> int:
@@ -54,13 +87,15 @@ class Network:
 
     @property
     def forward_flops(self) -> int:
-        """2 T B D G H (fan_in + H), summed over layers; the gates' arithmetic is not counted.
+        """2 S D G H (fan_in + H), summed over layers, for S sequence steps.
+
+        The gates' arithmetic is not counted.
 
         A backward pass has twice that: each product's gradient to either side is another one.
         """
         gates = self.num_dirs * self.num_gates * self.num_units
         fan_ins = sum(fan_in + self.num_units for fan_in in self.fan_ins)
-        return 2 * self.num_steps * self.batch_size * gates * fan_ins
+        return 2 * self.sequence_steps * gates * fan_ins
 
     @property
     def held_bytes(self) -> int:
@@ -70,16 +105,17 @@ class Network:
 
     @property
     def needed_bytes(self) -> int:
-        """Inputs, outputs, weights, their gradients, and (G + 2) T B H L D elements of reserve."""
+        """Inputs, outputs, weights, their gradients, and (G + 2) S H L D elements of reserve."""
         inputs, outputs, weights = self._elements()
         pseudo_layers = self.num_layers * self.num_dirs
-        reserve = self.num_steps * self.batch_size * self.num_units * pseudo_layers
+        reserve = self.sequence_steps * self.num_units * pseudo_layers
         return FLOAT_BYTES * (2 * (inputs + outputs + weights) + (self.num_gates + 2) * reserve)
 
     def _elements(self) -> tuple[int, int, int]:
-        sequences = self.num_steps * self.batch_size
+        padded_steps = self.num_steps * self.batch_size
         weights = sum(int(np.prod(shape)) for shape in self.weight_shapes)
-        return sequences * self.input_size, sequences * self.num_dirs * self.num_units, weights
+        outputs = padded_steps * self.num_dirs * self.num_units
+        return padded_steps * self.input_size, outputs, weights
 
 
 NETWORKS = (
@@ -98,11 +134,20 @@ NETWORKS = (
     Network("lstm", 1, 1, 1, 1024, 1024, 1),
     Network("lstm", 1, 16, 1, 512, 512, 1),
 )
+NETWORKS_OF_DIFFERENT_LENGTHS = (
+    Network("lstm", 1, 64, 100, 256, 256, 1, shortest=10),
+    Network("lstm", 2, 8, 400, 80, 320, 2, shortest=100),
+    Network("gru", 2, 32, 100, 128, 128, 2, shortest=10),
+    Network("lstm", 1, 128, 50, 64, 64, 1, shortest=5),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Float32, batch-major: inputs [B, T, I], upstream [B, T, D * H], and the weights."""
+    """Float32, batch-major: inputs [B, T, I], upstream [B, T, D * H], and the weights.
+
+    The upstream gradient of padding is zero.
+    """
 
     inputs: np.ndarray
     upstream: np.ndarray
@@ -114,9 +159,15 @@ def draw(network: Network) -> Data:
     random = np.random.default_rng(20)
     sequences = (network.batch_size, network.num_steps)
     bound = network.num_units**-0.5
+    inputs = random.standard_normal((*sequences, network.input_size), np.float32)
+    upstream = random.standard_normal(
+        (*sequences, network.num_dirs * network.num_units), np.float32
+    )
+    if network.mask is not None:
+        upstream[~network.mask] = 0
     return Data(
-        random.standard_normal((*sequences, network.input_size), np.float32),
-        random.standard_normal((*sequences, network.num_dirs * network.num_units), np.float32),
+        inputs,
+        upstream,
         [
             random.uniform(-bound, bound, shape).astype(np.float32)
             for shape in network.weight_shapes
@@ -154,6 +205,7 @@ def _named_gradients(d_inputs: np.ndarray, d_weights: Sequence[np.ndarray]) -> d
 
 def _tensorflow_model(
     layers: Sequence[Any],
+    network: Network,
     data: Data,
     to_weights: Callable[[list[Any]], list[np.ndarray]],
 ) -> Model:
@@ -161,6 +213,7 @@ def _tensorflow_model(
 
     Args:
         layers: the layers, built and with their weights.
+        network: what the layers compute.
         data: inputs and upstream gradient.
         to_weights: brings the gradients of all trainable variables into the shared form.
     """
@@ -169,12 +222,13 @@ def _tensorflow_model(
     dtype = layers[0].compute_dtype
     inputs = tf.cast(data.inputs, dtype)
     upstream = tf.cast(data.upstream, dtype)
+    mask = network.mask
     variables = [variable.value for layer in layers for variable in layer.trainable_variables]
 
     @tf.function(autograph=False)
     def infer(inputs: tf.Tensor) -> tf.Tensor:
         for layer in layers:
-            inputs = layer(inputs, training=False)
+            inputs = layer(inputs, mask=mask, training=False)
         return inputs
 
     @tf.function(autograph=False)
@@ -183,7 +237,7 @@ def _tensorflow_model(
             tape.watch(inputs)
             outputs = inputs
             for layer in layers:
-                outputs = layer(outputs, training=True)
+                outputs = layer(outputs, mask=mask, training=True)
         return outputs, tape.gradient(outputs, [inputs, *variables], output_gradients=upstream)
 
     def results() -> dict[str, np.ndarray]:
@@ -192,9 +246,13 @@ def _tensorflow_model(
         def array(sequences: tf.Tensor) -> np.ndarray:
             return tf.cast(sequences, "float32").numpy()
 
+        def without_padding(sequences: tf.Tensor) -> np.ndarray:
+            """Keras repeats a sequence's last output there; other libraries have zeros."""
+            return array(sequences) if mask is None else array(sequences) * mask[..., np.newaxis]
+
         return {
-            "outputs": array(infer(inputs)),
-            "outputs in training": array(outputs),
+            "outputs": without_padding(infer(inputs)),
+            "outputs in training": without_padding(outputs),
             **_named_gradients(array(d_inputs), to_weights(d_variables)),
         }
 
@@ -254,7 +312,7 @@ def fused_model(network: Network, threads: int, dtype: str = "float32") -> Model
         ]
         return [tf.cast(tensor, "float32").numpy() for tensor in ordered]
 
-    return _tensorflow_model([layer], data, to_weights)
+    return _tensorflow_model([layer], network, data, to_weights)
 
 
 def predictor_model(network: Network, threads: int, dtype: str = "float32") -> Model:
@@ -265,10 +323,10 @@ def predictor_model(network: Network, threads: int, dtype: str = "float32") -> M
 
     data = draw(network)
     predictor = crnn.CpuPredictor(_fused_layer(network, data, dtype), threads)
-    inputs = tf.cast(data.inputs, dtype).numpy()
+    inputs, lengths = tf.cast(data.inputs, dtype).numpy(), network.lengths
     return Model(
-        {"inference": lambda: predictor(inputs)},
-        lambda: {"outputs": predictor(inputs)[0].astype(np.float32)},
+        {"inference": lambda: predictor(inputs, sequence_lengths=lengths)},
+        lambda: {"outputs": predictor(inputs, sequence_lengths=lengths)[0].astype(np.float32)},
     )
 
 
@@ -314,7 +372,7 @@ def keras_model(network: Network, threads: int) -> Model:
             weights += [permute(part) for part in (kernel.T, recurrent.T, *biases)]
         return weights
 
-    return _tensorflow_model(layers, data, to_weights)
+    return _tensorflow_model(layers, network, data, to_weights)
 
 
 def torch_model(network: Network, threads: int) -> Model:
@@ -337,13 +395,20 @@ def torch_model(network: Network, threads: int) -> Model:
     inputs = torch.from_numpy(data.inputs).transpose(0, 1).contiguous()
     upstream = torch.from_numpy(data.upstream).transpose(0, 1).contiguous()
     watched = inputs.clone().requires_grad_()
+    lengths = None if network.lengths is None else torch.from_numpy(network.lengths)
+
+    def run(inputs: Any) -> Any:
+        if lengths is None:
+            return module(inputs)[0]
+        packed = torch.nn.utils.rnn.pack_padded_sequence(inputs, lengths, enforce_sorted=False)
+        return torch.nn.utils.rnn.pad_packed_sequence(module(packed)[0])[0]
 
     def infer() -> Any:
         with torch.inference_mode():
-            return module(inputs)[0]
+            return run(inputs)
 
     def train() -> tuple[Any, tuple[Any, ...]]:
-        outputs = module(watched)[0]
+        outputs = run(watched)
         return outputs, torch.autograd.grad(outputs, [watched, *parameters], upstream)
 
     def results() -> dict[str, np.ndarray]:
@@ -412,6 +477,7 @@ def _onnx_network(network: Network, data: Data) -> Any:
 
     # An RNN node's outputs are [T, D, B, H].
     shape = constant("shape", np.array([0, 0, network.num_dirs * network.num_units]))
+    lengths = [] if network.lengths is None else [constant("lengths", network.lengths)]
     inputs = "inputs"
     for index in range(network.num_layers):
         first = 4 * network.num_dirs * index
@@ -428,7 +494,7 @@ def _onnx_network(network: Network, data: Data) -> Any:
         outputs = "outputs" if last else f"outputs_{index}"
         make = onnx.helper.make_node
         nodes += [
-            make(operator, [inputs, *names], [f"by_direction_{index}"], **attributes),
+            make(operator, [inputs, *names, *lengths], [f"by_direction_{index}"], **attributes),
             make("Transpose", [f"by_direction_{index}"], [f"by_batch_{index}"], perm=[0, 2, 1, 3]),
             make("Reshape", [f"by_batch_{index}", shape], [outputs]),
         ]

@@ -26,7 +26,7 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks import cpu_timing
-from benchmarks.cpu_models import NETWORKS, Network
+from benchmarks.cpu_models import NETWORKS, NETWORKS_OF_DIFFERENT_LENGTHS, Network
 from benchmarks.cpu_report import COLOURS, TITLES, described, geometric_mean, table
 from benchmarks.cpu_timing import IN_HALF_TYPES
 from benchmarks.cpu_worker import FUSED, HALF_TYPES, PREDICTOR, Worker, in_half_type
@@ -50,7 +50,8 @@ MATMUL = "tf.matmul"
 
 LEGEND = """\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
-  units, directions. Ratios are those of float32.
+  units, directions. If T is a range, the sequences have different lengths, which are spread evenly
+  over it. Ratios are those of float32.
 * **Ratio**: the time of the fastest other library, with the same number of threads, over this
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
@@ -68,7 +69,11 @@ LEGEND = """\
 def run(folder: pathlib.Path) -> None:
     """Runs the benchmark as the flags say; its file has all finished networks at any time."""
     counts = sorted({int(count) for count in _THREADS.value})
-    networks = [network for network in NETWORKS if re.search(_SHAPES.value, str(network))]
+    networks = [
+        network
+        for network in (*NETWORKS, *NETWORKS_OF_DIFFERENT_LENGTHS)
+        if re.search(_SHAPES.value, str(network))
+    ]
     peers, missing = cpu_timing.find_peers(_PEERS.value)
     in_half_types = IN_HALF_TYPES if _HALF_TYPES.value else []
     rounds = 3 if _QUICK.value else _ROUNDS.value
@@ -132,17 +137,21 @@ def load(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 
 class Times:
-    """The median times of all runs, in seconds."""
+    """The median times of the runs with sequences of equal or of different lengths, in seconds."""
 
-    def __init__(self, report: dict[str, Any]):
+    def __init__(self, report: dict[str, Any], different_lengths: bool = False):
+        runs = [
+            (Network(**run["network"]), run)
+            for run in report["runs"]
+            if (run["network"].get("shortest") is not None) == different_lengths
+        ]
         self.peers: list[str] = report["peers"]
-        self.counts = sorted({run["threads"] for run in report["runs"]})
+        self.counts = sorted({run["threads"] for _, run in runs})
         self._medians: dict[tuple[str, str, str, int], float] = {}
-        for one in report["runs"]:
-            network = str(Network(**one["network"]))
+        for network, one in runs:
             for what, of_libraries in one["seconds"].items():
                 for library, seconds in of_libraries.items():
-                    key = (network, what, library, one["threads"])
+                    key = (str(network), what, library, one["threads"])
                     self._medians[key] = statistics.median(seconds)
         self.libraries = {library for _, _, library, _ in self._medians}
         # Networks can be compared only if they ran with every number of threads. The last one of a
@@ -190,6 +199,15 @@ class Times:
             for network in self.networks
             if not self.is_short(network, what, system, self.counts[0])
         ]
+
+
+def _comparisons(report: dict[str, Any]) -> list[tuple[str, Times]]:
+    """Titles and times: those of sequences of equal and of different lengths, if there are any."""
+    both = (
+        ("Sequences of equal length", Times(report)),
+        ("Sequences of different lengths", Times(report, different_lengths=True)),
+    )
+    return [(title, times) for title, times in both if times.networks]
 
 
 Value = Callable[[str, str, str, int], float | None]
@@ -248,12 +266,14 @@ def page(reports: list[dict[str, Any]]) -> str:
 
 
 def _part(report: dict[str, Any]) -> list[str]:
-    times = Times(report)
-    peers = ", ".join(times.peers)
-    text = [
-        f"## {report['title']}",
-        f"The other libraries: {peers}.",
-    ]
+    text = [f"## {report['title']}", f"The other libraries: {', '.join(report['peers'])}."]
+    for title, times in _comparisons(report):
+        text += [f"### {title}", *_tables(times)]
+    return text
+
+
+def _tables(times: Times) -> list[str]:
+    text = []
     parts = [("training", FUSED), ("inference", FUSED), ("inference", PREDICTOR)]
     names = {FUSED: "this package's layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
     for what, system in parts:
@@ -297,11 +317,16 @@ def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:
     from matplotlib import pyplot, ticker
 
     pyplot.rcParams.update({"svg.hashsalt": "cpu_threads", "font.size": 9})
+    rows = [
+        (f"{report['title']}\n{title}", times)
+        for report in reports
+        for title, times in _comparisons(report)
+    ]
     figure, all_panels = pyplot.subplots(
-        *(len(reports), 2), figsize=(8, 0.6 + 3 * len(reports)), layout="constrained", squeeze=False
+        *(len(rows), 2), figsize=(8, 0.6 + 2.8 * len(rows)), layout="constrained", squeeze=False
     )
-    for report, panels in zip(reports, all_panels, strict=True):
-        _plot_one(report, panels, ticker.FormatStrFormatter("%g"))
+    for (title, times), panels in zip(rows, all_panels, strict=True):
+        _plot_one(title, times, panels, ticker.FormatStrFormatter("%g"))
     handles: dict[str, Any] = {}
     for panel in all_panels[:, 1]:  # Inference has all libraries.
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
@@ -310,9 +335,7 @@ def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:
     pyplot.close(figure)
 
 
-def _plot_one(report: dict[str, Any], panels: Any, numbers: Any) -> None:
-    times = Times(report)
-
+def _plot_one(title: str, times: Times, panels: Any, numbers: Any) -> None:
     def speed(network: str, what: str, library: str, threads: int) -> float | None:
         slowest = times.of(network, what, FUSED, times.counts[0])
         time = times.of(network, what, library, threads)
@@ -328,7 +351,7 @@ def _plot_one(report: dict[str, Any], panels: Any, numbers: Any) -> None:
             face = "white" if library == PREDICTOR else colour
             style = {"marker": marker, "markersize": 5, "markerfacecolor": face}
             panel.plot(times.counts, means, color=colour, label=label, **style)
-        panel.set_title(f"{TITLES[what]}, {report['title']}", fontsize="medium")
+        panel.set_title(f"{TITLES[what]}, {title}", fontsize="medium")
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xticks(times.counts)

@@ -58,11 +58,12 @@ def of_cpu_threads(folder: pathlib.Path, expression: str) -> str:
 def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):
     network = dataclasses.asdict(cpu_models.Network("gru", 1, 2, 3, 4, 5, 1))
     files = (
-        ("z", 1, "avx2", (1, 2), 0.5),
-        ("a", 2, "avx2", (1,), 0.25),
-        ("b", 3, "avx512", (1,), 0.125),  # This is another machine.
+        ("z", 1, "avx2", network, (1, 2), 0.5),
+        ("a", 2, "avx2", network, (1,), 0.25),
+        ("b", 3, "avx512", network, (1,), 0.125),  # This is another machine.
+        ("c", 4, "avx2", network | {"shortest": 2}, (2,), 0.0625),
     )
-    for file, day, instructions, counts, seconds in files:
+    for file, day, instructions, network, counts, seconds in files:
         environment = {"date": f"2026-01-0{day} 12:00 UTC", "processor": "P", "cores": "2"}
         run = {"network": network, "seconds": {"training": {cpu_worker.FUSED: [seconds]}}}
         report = {
@@ -76,6 +77,11 @@ def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):
     assert float(of_cpu_threads(tmp_path, scaling.format(cpu_worker.FUSED))) == 0.25 / 0.5
     titles = of_cpu_threads(tmp_path, "[report['title'] for report in reports]")
     assert titles.strip() == "['P, 2 cores, avx2', 'P, 2 cores, avx512']"
+    name = "GRU 1, 2, 2–3, 4, 5, 1"
+    times = (
+        f"cpu_threads.Times(reports[0], different_lengths=True).of({name!r}, 'training', '{{}}', 2)"
+    )
+    assert float(of_cpu_threads(tmp_path, times.format(cpu_worker.FUSED))) == 0.0625
 
 
 def page_of_lengths() -> str:
