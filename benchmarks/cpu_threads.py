@@ -51,7 +51,9 @@ MATMUL = "tf.matmul"
 LEGEND = """\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
   units, directions. If T is a range, the sequences have different lengths, which are spread evenly
-  over it. Ratios are those of float32.
+  over it. This package's layer and Keras's then get a mask, PyTorch packs the sequences (a network
+  of one direction may run over the padding instead, which takes as long as sequences of equal
+  length), and ONNX Runtime and `CpuPredictor` get the lengths. Ratios are those of float32.
 * **Ratio**: the time of the fastest other library, with the same number of threads, over this
   package's; above 1, this package is faster. The rows are in the order of the smallest ratio in
   each row.
@@ -202,12 +204,12 @@ class Times:
 
 
 def _comparisons(report: dict[str, Any]) -> list[tuple[str, Times]]:
-    """Titles and times: those of sequences of equal and of different lengths, if there are any."""
+    """What the sequences have and the times, of equal and of different lengths, where it ran."""
     both = (
-        ("Sequences of equal length", Times(report)),
-        ("Sequences of different lengths", Times(report, different_lengths=True)),
+        ("equal length", Times(report)),
+        ("different lengths", Times(report, different_lengths=True)),
     )
-    return [(title, times) for title, times in both if times.networks]
+    return [(lengths, times) for lengths, times in both if times.networks]
 
 
 Value = Callable[[str, str, str, int], float | None]
@@ -267,8 +269,8 @@ def page(reports: list[dict[str, Any]]) -> str:
 
 def _part(report: dict[str, Any]) -> list[str]:
     text = [f"## {report['title']}", f"The other libraries: {', '.join(report['peers'])}."]
-    for title, times in _comparisons(report):
-        text += [f"### {title}", *_tables(times)]
+    for lengths, times in _comparisons(report):
+        text += [f"### Sequences of {lengths}", *_tables(times)]
     return text
 
 
@@ -318,15 +320,18 @@ def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:
 
     pyplot.rcParams.update({"svg.hashsalt": "cpu_threads", "font.size": 9})
     rows = [
-        (f"{report['title']}\n{title}", times)
+        (report["title"], lengths, times)
         for report in reports
-        for title, times in _comparisons(report)
+        for lengths, times in _comparisons(report)
     ]
     figure, all_panels = pyplot.subplots(
         *(len(rows), 2), figsize=(8, 0.6 + 2.8 * len(rows)), layout="constrained", squeeze=False
     )
-    for (title, times), panels in zip(rows, all_panels, strict=True):
-        _plot_one(title, times, panels, ticker.FormatStrFormatter("%g"))
+    for (machine, lengths, times), panels in zip(rows, all_panels, strict=True):
+        for panel, what in zip(panels, TITLES, strict=True):
+            title = f"{machine}\n{TITLES[what]}, sequences of {lengths}"
+            panel.set_title(title, fontsize="medium")
+        _plot_one(times, panels, ticker.FormatStrFormatter("%g"))
     handles: dict[str, Any] = {}
     for panel in all_panels[:, 1]:  # Inference has all libraries.
         handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
@@ -335,7 +340,7 @@ def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:
     pyplot.close(figure)
 
 
-def _plot_one(title: str, times: Times, panels: Any, numbers: Any) -> None:
+def _plot_one(times: Times, panels: Any, numbers: Any) -> None:
     def speed(network: str, what: str, library: str, threads: int) -> float | None:
         slowest = times.of(network, what, FUSED, times.counts[0])
         time = times.of(network, what, library, threads)
@@ -351,7 +356,6 @@ def _plot_one(title: str, times: Times, panels: Any, numbers: Any) -> None:
             face = "white" if library == PREDICTOR else colour
             style = {"marker": marker, "markersize": 5, "markerfacecolor": face}
             panel.plot(times.counts, means, color=colour, label=label, **style)
-        panel.set_title(f"{TITLES[what]}, {title}", fontsize="medium")
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xticks(times.counts)
