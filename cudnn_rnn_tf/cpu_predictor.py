@@ -1,11 +1,11 @@
 """Runs a layer's inference on a CPU with NumPy arrays, in calls that go past TensorFlow."""
 
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from cudnn_rnn_tf.available_cpus import available_cpus
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.native import _native
 from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
@@ -39,7 +39,8 @@ class CpuPredictor:
             options, `time_major` and `go_backwards` apply; `return_sequences`, `return_state` and
             `stateful` do not, since a call always takes and returns all outputs and states.
         num_threads: threads that compute a call, including the calling one; None for as many as
-            the process has processors, up to 1024. One thread computes a small call, unless a
+            the process has processors, or fewer if a container limits its processor time, up to
+            1024. One thread computes a small call, unless a
             thread's calls follow each other closely. Results do not depend on it. A call that comes
             while another one uses all threads is computed by its own thread alone.
 
@@ -55,7 +56,7 @@ class CpuPredictor:
                 f"received {layer!r}{what_to_pass(layer)}"
             )
         if num_threads is None:
-            num_threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+            num_threads = min(available_cpus(), _MAX_THREADS)
         if isinstance(num_threads, bool) or not isinstance(num_threads, (int, np.integer)):
             raise TypeError(
                 f"expected num_threads to be an integer or None, but received {num_threads!r}"

@@ -19,6 +19,7 @@ from test_cpu_kernels import instruction_sets
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import native
+from cudnn_rnn_tf.available_cpus import available_cpus
 from cudnn_rnn_tf.config import RnnConfig
 
 pytestmark = [
@@ -385,6 +386,31 @@ def test_has_a_thread_for_each_processor(monkeypatch, processors, expected):
     layer.build((None, None, 3))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
     assert crnn.CpuPredictor(layer).num_threads == expected
+
+
+@pytest.mark.parametrize(
+    "limits, expected",
+    [
+        ({}, 8),
+        ({"": "max 100000"}, 8),
+        ({"": "300000 100000"}, 3),
+        ({"pod": "250000 100000", "pod/container": "max 100000"}, 2),
+        ({"pod": "600000 100000", "pod/container": "50000 100000"}, 1),
+        ({"pod/container": "1600000 100000", "other": "100000 100000"}, 8),
+    ],
+)
+def test_a_container_may_have_less_time_than_processors(monkeypatch, tmp_path, limits, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    membership = tmp_path / "membership"
+    membership.write_text("2:cpuset:/other\n0::/pod/container\n")
+    for group, limit in limits.items():
+        (tmp_path / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / group / "cpu.max").write_text(limit + "\n")
+    assert available_cpus(membership, tmp_path) == expected
+
+
+def test_control_groups_may_be_missing(tmp_path):
+    assert available_cpus(tmp_path / "none", tmp_path) == len(os.sched_getaffinity(0))
 
 
 def test_names_the_layer_of_a_model():
