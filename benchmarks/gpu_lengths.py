@@ -27,7 +27,6 @@ import gc
 import json
 import pathlib
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +34,7 @@ from absl import app, flags
 
 from benchmarks import gpu_environment, gpu_lengths_page
 from benchmarks.gpu_lengths_rows import DRAWS, ROWS, SYSTEMS, Row, draw_lengths, draw_times
+from benchmarks.gpu_timing import StepFunction, sample_in_turns
 
 _SYSTEM = flags.DEFINE_enum("system", None, [*SYSTEMS, "report"], "What to time.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
@@ -42,37 +42,6 @@ _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
 
 STEPS_OF_CALL = {"full_8": DRAWS, "cudnn_8": DRAWS}  # By variant; others have one.
-WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 7
-
-
-# Runs a step, which is given its number.
-StepFunction = Callable[[int], None]
-
-
-def sample_in_turns(
-    steps: dict[str, StepFunction], wait: Callable[[], None]
-) -> dict[str, list[float]]:
-    """Milliseconds of a step of each variant, some times."""
-
-    def seconds(step: StepFunction, count: int) -> float:
-        start = time.perf_counter()
-        for index in range(count):
-            step(index)
-        wait()
-        return (time.perf_counter() - start) / count
-
-    counts = {}
-    for variant, step in steps.items():
-        deadline = time.perf_counter() + WARM_UP_SECONDS
-        seconds(step, 2 * DRAWS)
-        while time.perf_counter() < deadline:
-            seconds(step, DRAWS)
-        counts[variant] = max(DRAWS, int(SAMPLE_SECONDS / seconds(step, DRAWS)))
-    samples: dict[str, list[float]] = {variant: [] for variant in steps}
-    for _ in range(SAMPLES):
-        for variant, step in steps.items():
-            samples[variant].append(1e3 * seconds(step, counts[variant]))
-    return samples
 
 
 # TensorFlow.

@@ -1,0 +1,38 @@
+"""Times steps on a GPU that take turns."""
+
+import time
+from collections.abc import Callable
+
+from benchmarks.gpu_lengths_rows import DRAWS
+
+WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.2, 0.05, 7
+
+
+# Runs a step, which is given its number.
+StepFunction = Callable[[int], None]
+
+
+def sample_in_turns(
+    steps: dict[str, StepFunction], wait: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Milliseconds of a step of each variant, some times."""
+
+    def seconds(step: StepFunction, count: int) -> float:
+        start = time.perf_counter()
+        for index in range(count):
+            step(index)
+        wait()
+        return (time.perf_counter() - start) / count
+
+    counts = {}
+    for variant, step in steps.items():
+        deadline = time.perf_counter() + WARM_UP_SECONDS
+        seconds(step, 2 * DRAWS)
+        while time.perf_counter() < deadline:
+            seconds(step, DRAWS)
+        counts[variant] = max(DRAWS, int(SAMPLE_SECONDS / seconds(step, DRAWS)))
+    samples: dict[str, list[float]] = {variant: [] for variant in steps}
+    for _ in range(SAMPLES):
+        for variant, step in steps.items():
+            samples[variant].append(1e3 * seconds(step, counts[variant]))
+    return samples
