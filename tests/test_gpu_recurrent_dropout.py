@@ -145,26 +145,10 @@ def test_long_sequences_are_not_replayed():
 
 
 @pytest.mark.parametrize("wrong", [-1, 7])
-def test_lengths_out_of_range_on_the_device(wrong):
-    """The host does not know such lengths; only outputs of these sequences are NaN."""
-    config = RnnConfig("gru", 2, 40, 5, direction="bidirectional", recurrent_dropout=0.3)
-    rng = np.random.default_rng(0)
-    inputs = tf.constant(rng.standard_normal((6, 9, 5)), tf.float32)
-    states = [tf.zeros([4, 9, 40])]
-    params = tf.constant(rng.standard_normal(config.layout.size) * 0.2, tf.float32)
-
-    def outputs_of(lengths):
-        with tf.device("GPU:0"):
-            lengths = tf.identity(tf.constant(lengths, tf.int64))
-        seed = tf.constant([1, 2], tf.int64)
-        return ops.forward(config, inputs, states, params, sequence_lengths=lengths, seed=seed)[0]
-
-    right = [6, 1, 0, 3, 6, 2, 5, 4, 6]
-    expected = outputs_of(right).numpy()
-    outputs = outputs_of([*right[:4], wrong, *right[5:]]).numpy()
-    assert np.isnan(outputs[:, 4]).all()
-    others = [0, 1, 2, 3, 5, 6, 7, 8]
-    np.testing.assert_array_equal(outputs[:, others], expected[:, others])
+@pytest.mark.parametrize("rnn_mode", ["gru", "lstm", "rnn_relu"])
+def test_lengths_out_of_range_on_the_device(rnn_mode, wrong):
+    config = RnnConfig(rnn_mode, 2, 40, 5, direction="bidirectional", recurrent_dropout=0.3)
+    test_gpu_persistent.check_lengths_out_of_range(config, "float32", wrong)
 
 
 @pytest.mark.parametrize(

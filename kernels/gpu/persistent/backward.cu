@@ -109,6 +109,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       carry_c[round] =
           ToFloat(static_cast<const Item*>(my.last_c_backprop)[at]);
 #endif
+      if (!sequence.is_invalid) continue;
+      carry_h[round] = carry_c[round] = InvalidValue();
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+        bias_sums[round][slot] = InvalidValue();
+      }
     }
     const int steps = Sequence(sequences, first_row).length;
     const int row_step =
@@ -349,10 +355,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       static_cast<Item*>(my.first_c_backprop)[at] = FromFloat(carry_c[round]);
 #endif
     }
-    // Steps past a sequence's end have no gradient.
+    // Steps past a sequence's end have no gradient. Of a sequence whose length
+    // was out of range, all gradients are NaN, and through the products that
+    // follow so are those of the weights.
     for (int row = 0; row < kRows; ++row) {
       const Sequence sequence(sequences, first_row + row);
       if (sequence.b < 0) continue;
+      const Item fill = FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
       const int count =
           (sequences.steps - sequence.length) * kSlots * BLOCK_UNITS;
       for (int i = thread; i < count; i += kThreads) {
@@ -361,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const int slot = i / BLOCK_UNITS % kSlots;
         const long long to = RowOfTime(
             sequences, sequence.length + i / BLOCK_UNITS / kSlots, sequence.b);
-        gates[(to * kSlots + slot) * NUM_UNITS + unit] = FromFloat(0.0f);
+        gates[(to * kSlots + slot) * NUM_UNITS + unit] = fill;
       }
     }
     ring.EndShare(steps);

@@ -161,6 +161,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if defined(IS_LSTM)
       c[round] = ToFloat(static_cast<const Item*>(my.first_c)[at]);
 #endif
+      if (sequence.is_invalid) h[round] = c[round] = InvalidValue();
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
         const Item* const of_input = static_cast<const Item*>(my.input_bias);
@@ -422,12 +423,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #endif
     }
     // Past a sequence's end, outputs are zero. A sequence whose length was out
-    // of range has no steps, so all its outputs are set here, to NaN.
+    // of range has no steps, so all its outputs are set here, to NaN, which its
+    // states have been from the start.
     for (int row = 0; row < kRows; ++row) {
       const Sequence sequence(sequences, first_row + row);
       if (sequence.b < 0) continue;
-      const Item fill =
-          FromFloat(sequence.is_invalid ? __uint_as_float(0x7FC00000) : 0.0f);
+      const Item fill = FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
       const int count = (sequences.steps - sequence.length) * BLOCK_UNITS;
       for (int i = thread; i < count; i += kThreads) {
         const int at = rank * BLOCK_UNITS + i % BLOCK_UNITS;

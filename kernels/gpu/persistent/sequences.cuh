@@ -25,6 +25,10 @@ static __device__ Step StepOfRow(const Sequences& all, long long row) {
                                       static_cast<int>(row / all.steps)};
 }
 
+// The value of everything that is computed of a sequence whose length is out of
+// range.
+static __device__ float InvalidValue() { return __uint_as_float(0x7FC00000); }
+
 // The sequence in a row of a team, and the places of its steps.
 struct Sequence {
   int b = -1;  // -1 if there is none.

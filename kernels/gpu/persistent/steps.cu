@@ -86,9 +86,8 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     const Index of_row = row * units + at.unit;
     const Index of_output = row * all.output_stride + at.unit;
     if (is_padding) {
-      // A sequence whose length was out of range has NaN as its outputs.
       static_cast<Item*>(my.output)[of_output] =
-          FromFloat(sequence.is_invalid ? __uint_as_float(0x7FC00000) : 0.0f);
+          FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
       static_cast<Item*>(my.previous_h)[of_row] = FromFloat(0.0f);
       continue;
     }
@@ -106,6 +105,7 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       c = my.cells[before * units + at.unit];
 #endif
     }
+    if (sequence.is_invalid) h = c = InvalidValue();
     if (step >= 0) {
       static_cast<Item*>(my.previous_h)[of_row] = FromFloat(h);
       Item* const gates =
@@ -170,7 +170,8 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     if (is_padding) {
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        gates[slot * units] = FromFloat(0.0f);
+        gates[slot * units] =
+            FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
       }
       continue;
     }
@@ -198,6 +199,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     }
     float* const bias_sums =
         my.bias_sums + static_cast<Index>(at.b) * kSlots * units + at.unit;
+    if (sequence.is_invalid) dh = carried = InvalidValue();
     if (step < 0) {
       static_cast<Item*>(my.first_h_backprop)[state] = FromFloat(dh);
 #if defined(IS_LSTM)
@@ -206,7 +208,9 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
       if (!is_last) continue;
       // The sequence has no steps.
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) bias_sums[slot * units] = 0.0f;
+      for (int slot = 0; slot < kSlots; ++slot) {
+        bias_sums[slot * units] = sequence.is_invalid ? InvalidValue() : 0.0f;
+      }
       continue;
     }
     CellInputs in = {};
