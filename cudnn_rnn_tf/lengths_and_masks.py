@@ -4,9 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
-from cudnn_rnn_tf.op_library import raw_ops
-
 # The text recommends this function because, unlike tf.ragged.stack, its result has a static last
 # dimension.
 HOW_TO_MAKE_RAGGED = (
@@ -34,59 +31,6 @@ def as_lengths(sequence_lengths: Any, argument: str = "sequence_lengths") -> tf.
     return lengths if lengths.dtype == tf.int32 else tf.cast(lengths, tf.int64)
 
 
-def lengths_from_mask(
-    mask: tf.Tensor, inputs: tf.Tensor, time_major: bool, layer_name: str
-) -> tf.Tensor:
-    """Returns the sequence lengths that a right-padded mask stands for.
-
-    Args:
-        mask: boolean [B, T] ([T, B] time-major), true where a step is to be read.
-        inputs: what it masks, [B, T, I] ([T, B, I] time-major).
-        time_major: which of the two.
-        layer_name: for the error.
-
-    Returns:
-        int64 [B].
-
-    Raises:
-        ValueError: if the mask's static shape is not that of the inputs' first two dimensions.
-        tf.errors.InvalidArgumentError: if its shape is not, when it runs, or a sequence's true
-            values are not all at its beginning. A GPU is not waited for: there, such a sequence
-            has the length -1, and its outputs are NaN.
-    """
-    mask = tf.cast(mask, tf.bool)
-    owner = f"layer {layer_name!r}"
-    ops.check_shape(f"the mask of {owner}", mask, inputs.shape[:2])
-    if not (mask.shape.is_fully_defined() and inputs.shape[:2].is_fully_defined()):
-        # This does not wait for a GPU, since shapes are in host memory.
-        check = tf.debugging.assert_equal(
-            tf.shape(mask),
-            tf.shape(inputs)[:2],
-            f"expected the mask of layer '{layer_name}' to have the inputs' first two dimensions",
-        )
-        with tf.control_dependencies([check]):
-            mask = tf.identity(mask)
-    if not ops.has_substitute():
-        return raw_ops.cudnn_rnn_tf_lengths_from_mask(mask=mask, time_major=time_major, owner=owner)
-    # The graph that is being made must not have this package's ops.
-    mask = tf.transpose(mask) if time_major else mask
-    lengths = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
-    is_right = tf.reduce_all(tf.equal(mask, tf.sequence_mask(lengths, tf.shape(mask)[1])))
-    check = tf.debugging.Assert(
-        is_right,
-        [
-            # Up to "but", this is the text of kernels/mask_kernels.cc.
-            f"expected the mask of {owner} to be padded on the right (in each sequence all true "
-            'values before all false ones; pad_sequences makes it so with padding="post", and the '
-            "layers of cudnn_rnn_tf.keras take any mask), but received:",
-            mask,
-        ],
-        summarize=100,
-    )
-    with tf.control_dependencies([check]):
-        return tf.identity(lengths)
-
-
 def mask_from_lengths(
     sequence_lengths: tf.Tensor, outputs: tf.Tensor, time_major: bool
 ) -> tf.Tensor:
@@ -107,14 +51,6 @@ def reverse_sequences(
     if sequence_lengths is None:
         return tf.reverse(inputs, [time_axis])
     return tf.reverse_sequence(inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis)
-
-
-def padding_first(outputs: tf.Tensor, sequence_lengths: tf.Tensor, time_major: bool) -> tf.Tensor:
-    """Returns outputs with each sequence's padding moved from its end to its beginning."""
-    # Reversing the whole time axis brings the padding to the beginning. Each sequence itself is
-    # reversed twice, so its order stays.
-    turned = reverse_sequences(outputs, sequence_lengths, time_major)
-    return reverse_sequences(turned, None, time_major)
 
 
 def from_ragged(

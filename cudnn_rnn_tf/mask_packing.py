@@ -1,107 +1,169 @@
-"""Turns Keras's masks, which may mask any steps, into sequence lengths for the ops."""
+"""Turns masks, which may mask any steps of a sequence, into sequence lengths for the ops."""
 
 from typing import Any
 
 import tensorflow as tf
+
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.op_library import raw_ops
 
 
 class Packing:
     """A reordering of each sequence after which the steps that are to be read come first.
 
     A layer that skips masked steps computes the same as a layer without a mask on the packed
-    sequences, which lengths suffice for. If a mask is padded on the right, as most are, packing
-    moves nothing.
+    sequences, which lengths suffice for. Nothing here depends on what is in the mask, so that a
+    host need not wait for a GPU that has it.
 
     Args:
-        mask: [B, T], or [B, T, 1]; true where a step is to be read. What broadcasts to [B, T] will
-            do, as in Keras.
-        inputs: what it masks, [B, T, I].
+        mask: [B, T] or [1, T] ([T, B] or [T, 1] time-major), true where a step is to be read; a
+            last dimension of size 1 may follow.
+        inputs: what it masks, [B, T, I] ([T, B, I] time-major).
+        owner: whose mask it is, for errors.
+        time_major: the layout.
+        go_backwards: whether the layer reads from the end. Packed sequences and unpacked outputs
+            are in the order of reading.
 
     Attributes:
-        mask: boolean [B, T].
-        lengths: int32 [B], how many steps of each sequence are to be read.
+        lengths: int64 [B], how many steps of each sequence are to be read.
+
+    Raises:
+        ValueError: if the mask's static shape is another one.
+        tf.errors.InvalidArgumentError: if its shape is another one, when run.
     """
 
-    def __init__(self, mask: tf.Tensor, inputs: tf.Tensor):
+    def __init__(
+        self,
+        mask: tf.Tensor,
+        inputs: tf.Tensor,
+        owner: str,
+        *,
+        time_major: bool = False,
+        go_backwards: bool = False,
+    ):
+        _check_mask(mask, inputs, owner, time_major)
         mask = tf.cast(mask, tf.bool)
+        self._attrs = {"time_major": time_major, "go_backwards": go_backwards}
+        if not ops.has_substitute():
+            self.lengths, self._places, self._steps = raw_ops.cudnn_rnn_tf_read_mask(
+                mask=mask, values=inputs, owner=owner, **self._attrs
+            )
+            return
+        # The graph that is being made must not have this package's ops.
         if mask.shape.rank == 3:
             mask = mask[:, :, 0]
-        self.mask = tf.broadcast_to(mask, tf.shape(inputs)[:2])
-        self._max_time = tf.shape(self.mask)[1]
-        self.lengths = tf.reduce_sum(tf.cast(self.mask, tf.int32), axis=1)
-        self._is_packed = tf.reduce_all(
-            tf.equal(self.mask, tf.sequence_mask(self.lengths, self._max_time))
-        )
+        mask = self._batch_major(tf.broadcast_to(mask, tf.shape(inputs)[:2]))
+        mask = tf.reverse(mask, [1]) if go_backwards else mask
+        reads = tf.cast(mask, tf.int64)
+        before = tf.cumsum(reads, axis=1, exclusive=True)
+        self.lengths = tf.reduce_sum(reads, axis=1)
+        self._places = tf.where(mask, before, -1 - before)
+        # The keys of masked steps are increased, so that they sort behind all others.
+        max_time = tf.shape(mask, tf.int64)[1]
+        steps = tf.range(max_time)
+        order = tf.sort(tf.where(mask, steps, steps + max_time), axis=1)
+        self._steps = tf.where(order < max_time, order, tf.constant(-1, tf.int64))
 
     def pack(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Returns inputs [B, T, I] with the steps that are to be read first, in their order."""
+        """Returns inputs [B, T, I] ([T, B, I] time-major) with the steps that are to be read first.
 
-        def moved() -> tf.Tensor:
-            steps = tf.range(self._max_time)
-            # The keys are the numbers of the steps. Those of masked steps are increased, so that
-            # they sort behind all others.
-            keys = tf.where(self.mask, steps, steps + self._max_time)
-            return tf.gather(inputs, tf.sort(keys, axis=1) % self._max_time, batch_dims=1)
+        What comes after them is not to be read.
+        """
+        if not ops.has_substitute():
+            return raw_ops.cudnn_rnn_tf_pack_steps(
+                values=inputs, places=self._places, steps=self._steps, **self._attrs
+            )
+        inputs = self._batch_major(inputs)
+        inputs = tf.reverse(inputs, [1]) if self._attrs["go_backwards"] else inputs
+        return self._batch_major(_gathered(inputs, self._steps))
 
-        return tf.cond(self._is_packed, lambda: inputs, moved)
-
-    def unpack(self, outputs: tf.Tensor, *, backward: bool, zero_masked: bool) -> tf.Tensor:
-        """Moves outputs to the places where Keras has them.
+    def unpack(self, outputs: tf.Tensor, repeat_masked: bool = False) -> tf.Tensor:
+        """Moves outputs of packed inputs to the steps that they belong to, in the order of reading.
 
         Args:
-            outputs: of packed inputs, [B, T, n], zero past the lengths.
-            backward: whether they come from a layer that reads from the end.
-            zero_masked: whether masked steps get zeros. Otherwise they get the output of the step
-                that was read before them, or zeros if there is none.
+            outputs: [B, T, n] ([T, B, n] time-major).
+            repeat_masked: whether masked steps get the output of the step that was read before
+                them, or zeros if there is none. Otherwise they get zeros.
 
         Returns:
-            [B, T, n], in the order of time.
+            A tensor of the outputs' shape.
         """
+        if not ops.has_substitute():
+            return raw_ops.cudnn_rnn_tf_unpack_steps(
+                values=outputs,
+                places=self._places,
+                steps=self._steps,
+                repeat_masked=repeat_masked,
+                # Outputs are in the order of reading already.
+                **{**self._attrs, "go_backwards": False},
+            )
+        places = self._places
+        if repeat_masked:
+            places = tf.where(places < 0, -2 - places, places)
+        return self._batch_major(_gathered(self._batch_major(outputs), places))
 
-        def filled() -> tf.Tensor:
-            if backward or zero_masked:
-                return outputs
-            last = tf.gather(outputs, tf.maximum(self.lengths - 1, 0), batch_dims=1)
-            return tf.where(self.mask[:, :, tf.newaxis], outputs, last[:, tf.newaxis])
-
-        def moved() -> tf.Tensor:
-            # For each step, this is the place of the latest step that was read so far. If the layer
-            # reads from the end, that is the next one in time.
-            place = tf.cumsum(tf.cast(self.mask, tf.int32), axis=1, exclusive=backward)
-            if not backward:
-                place -= 1
-            spread = tf.gather(outputs, tf.maximum(place, 0), batch_dims=1)
-            is_there = self.mask if zero_masked else place >= 0
-            return tf.where(is_there[:, :, tf.newaxis], spread, tf.zeros_like(spread))
-
-        return tf.cond(self._is_packed, filled, moved)
-
-    def last_output(self, h: tf.Tensor, *, backward: bool, zero_masked: bool) -> tf.Tensor:
-        """Returns the output of the step that is read last.
+    def last_output(self, h: tf.Tensor, repeat_masked: bool) -> tf.Tensor:
+        """Returns the output of the last step, as `unpack` would.
 
         Args:
             h: the final state, [B, n].
-            backward: as in `unpack`.
-            zero_masked: as in `unpack`.
+            repeat_masked: as in `unpack`.
 
         Returns:
             [B, n].
         """
-        is_there = self.lengths > 0
-        if zero_masked:
-            is_there = self.mask[:, 0 if backward else -1]
+        is_there = self.lengths > 0 if repeat_masked else self._places[:, -1] >= 0
         return tf.where(is_there[:, tf.newaxis], h, tf.zeros_like(h))
 
+    def _batch_major(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Swaps the first two dimensions of a time-major tensor, or makes it so again."""
+        if not self._attrs["time_major"]:
+            return tensor
+        return tf.transpose(tensor, [1, 0, *range(2, tensor.shape.rank)])
 
-def packed(mask: Any, inputs: tf.Tensor) -> tuple[Packing | None, tf.Tensor, tf.Tensor | None]:
-    """Packs a layer's inputs by its mask, or by the first one of a list of masks.
 
-    Returns:
-        The packing, the packed inputs and their lengths; without a mask None, the inputs and None.
+def packing_of(mask: Any, inputs: tf.Tensor, owner: str, **layout: bool) -> Packing | None:
+    """Returns the packing of a layer's inputs by its mask; None without a mask.
+
+    Args:
+        mask: as of `Packing`, or what TensorFlow makes a tensor of. Of a list of masks, as Keras
+            passes one for inputs and states, the first one counts.
+        inputs: as of `Packing`.
+        owner: as of `Packing`.
+        **layout: `time_major` and `go_backwards`.
     """
-    if isinstance(mask, (list, tuple)):
+    if isinstance(mask, (list, tuple)) and _is_list_of_masks(mask):
         mask = mask[0]
     if mask is None:
-        return None, inputs, None
-    packing = Packing(tf.convert_to_tensor(mask), inputs)
-    return packing, packing.pack(inputs), packing.lengths
+        return None
+    return Packing(tf.convert_to_tensor(mask), inputs, owner, **layout)
+
+
+def _is_list_of_masks(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Tells a list of masks from a mask that is a nested list."""
+    if not values or values[0] is None:
+        return bool(values)
+    shape = getattr(values[0], "shape", None)
+    return shape is not None and len(shape) >= 2
+
+
+def _check_mask(mask: tf.Tensor, inputs: tf.Tensor, owner: str, time_major: bool) -> None:
+    expected = inputs.shape[:2].as_list() if inputs.shape.rank else [None, None]
+    received = mask.shape.as_list() if mask.shape.rank is not None else expected
+    fits = len(received) == 2 or (len(received) == 3 and received[2] in (1, None))
+    if fits:
+        batch, time = (1, 0) if time_major else (0, 1)
+        fits = received[batch] in (1, None, expected[batch]) or expected[batch] is None
+        fits &= None in (received[time], expected[time]) or received[time] == expected[time]
+    if not fits:
+        layout = "[time, batch]" if time_major else "[batch, time]"
+        raise ValueError(
+            f"expected the mask of {owner} of shape {tuple(expected)} ({layout}), but received "
+            f"{tuple(received)}"
+        )
+
+
+def _gathered(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """Returns values [B, T, n] by indices [B, T]; zeros where an index is negative."""
+    found = tf.gather(values, tf.maximum(indices, tf.constant(0, tf.int64)), batch_dims=1)
+    return tf.where(indices[:, :, tf.newaxis] >= 0, found, tf.zeros_like(found))

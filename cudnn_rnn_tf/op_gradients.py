@@ -127,3 +127,16 @@ _register_conversions(
     "ParamsToKeras",
     raw_ops.cudnn_rnn_tf_params_to_keras,
 )
+
+
+def _register_moves(name: str, inverse: Callable[..., Any]) -> None:
+    """Registers the gradient of an op that moves steps: its inverse moves the gradients back."""
+
+    @tf.RegisterGradient(f"CudnnRnnTf>{name}")
+    def _move_gradient(op: tf.Operation, moved_grad: tf.Tensor) -> tuple[Any, ...]:
+        attrs = _attrs(op, ("time_major", "go_backwards", "repeat_masked"))
+        return inverse(moved_grad, *op.inputs[1:], **attrs), None, None
+
+
+_register_moves("PackSteps", raw_ops.cudnn_rnn_tf_unpack_steps)
+_register_moves("UnpackSteps", raw_ops.cudnn_rnn_tf_pack_steps)

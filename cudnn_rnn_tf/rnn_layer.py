@@ -16,12 +16,11 @@ from cudnn_rnn_tf.lengths_and_masks import (
     HOW_TO_MAKE_RAGGED,
     as_lengths,
     from_ragged,
-    lengths_from_mask,
     mask_from_lengths,
-    padding_first,
     reverse_sequences,
     to_ragged,
 )
+from cudnn_rnn_tf.mask_packing import Packing, packing_of
 from cudnn_rnn_tf.seeds import next_seed
 
 
@@ -93,10 +92,11 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         sequence_lengths: integers [B], each in [0, T]: steps past a sequence's end are not read,
             outputs there are zero, and the final state is the state at the end. Layers and losses
             that take the outputs see a Keras mask that says as much.
-        mask: boolean [B, T] ([T, B] time-major), which says which steps are to be read, in place of
-            `sequence_lengths`. Every sequence must be padded on the right. With `go_backwards`, the
-            outputs then have the padding first, and with `sequence_lengths` last. A mask that comes
-            with the inputs is ignored if there are `sequence_lengths`.
+        mask: boolean [B, T] or [1, T] ([T, B] or [T, 1] time-major), true for each step that is to
+            be read, in place of `sequence_lengths`. Masked steps may be anywhere; outputs there
+            are zero. With `go_backwards`, outputs are those of the whole time axis in reverse, so
+            that padding comes first, and with `sequence_lengths` last. A mask that comes with the
+            inputs is ignored if there are `sequence_lengths`.
         training: whether dropout acts.
         inputs_mask: the mask that Keras hands on from the layer that made the inputs, where there
             are initial states as well; `mask` and `sequence_lengths` take precedence.
@@ -110,9 +110,9 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         TypeError: if inputs or states are tensors of another Keras than this one, `tf_keras`, or
             `sequence_lengths` are not integers.
         ValueError: if an argument is out of range or a shape does not fit.
-        tf.errors.InvalidArgumentError: if a sequence length is out of range or a mask is not
-            padded on the right. For masks, and for lengths in a GPU's memory, this package's own
-            kernels for GPUs raise no error, but return NaN as all outputs of that sequence.
+        tf.errors.InvalidArgumentError: if a sequence length is out of range. For lengths in a
+            GPU's memory, this package's own kernels for GPUs raise no error, but return NaN as all
+            outputs, states and gradients that depend on that sequence.
     """
 
     rnn_mode: str
@@ -339,9 +339,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         if not given.dtype.is_floating:
             # Keras itself casts only floating-point inputs.
             given = tf.cast(given, self.compute_dtype)
-        inputs, lengths = self._padded(given, sequence_lengths, mask)
-        if self.go_backwards:
-            inputs = reverse_sequences(inputs, lengths, self.time_major)
+        inputs, lengths, packing = self._in_order_of_reading(given, sequence_lengths, mask)
         outputs, states = ops.forward(
             self._config,
             inputs,
@@ -359,34 +357,52 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             for variable, state in zip(self.states, states, strict=True):
                 variable.assign(state)
         if self.return_sequences:
-            outputs = self._all_outputs(outputs, given, lengths, mask)
+            outputs = self._all_outputs(outputs, given, lengths, packing)
         else:
             outputs = self._last_outputs(states[0])
         return (outputs, *states) if self.return_state else outputs
 
-    def _padded(
+    def _in_order_of_reading(
         self, inputs: tf.Tensor | tf.RaggedTensor, sequence_lengths: Any, mask: Any
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns the inputs, padded if they are ragged, and their lengths; None for full ones."""
+    ) -> tuple[tf.Tensor, tf.Tensor | None, Packing | None]:
+        """Returns the inputs as the op reads them, their lengths, and how a mask packed them.
+
+        The lengths are None if all steps are read, and the packing is None without a mask.
+        """
+        reverses = self.go_backwards
         if isinstance(inputs, tf.RaggedTensor):
             if sequence_lengths is None and isinstance(mask, tf.RaggedTensor):
-                # The mask may say shorter lengths than the inputs' rows have.
-                padded, _ = from_ragged(inputs, None, self.time_major)
+                # The mask may leave out steps that are in the inputs.
+                inputs, row_lengths = from_ragged(inputs, None, self.time_major)
                 mask = mask.to_tensor()
                 mask = tf.transpose(mask) if self.time_major else mask
-                return padded, lengths_from_mask(mask, padded, self.time_major, self.name)
-            given = mask if sequence_lengths is None else sequence_lengths
-            return from_ragged(inputs, given, self.time_major)
-        if mask is None:
-            if sequence_lengths is None:
-                return inputs, None
-            return inputs, as_lengths(sequence_lengths, f"sequence_lengths of layer {self.name!r}")
-        if sequence_lengths is not None:
-            raise ValueError(
-                f"layer {self.name!r} received both sequence_lengths and a mask, which say the "
-                "same thing twice: pass one of them"
+                if reverses:
+                    # The outputs of a row begin with its last step, so the padding stays behind.
+                    inputs = reverse_sequences(inputs, row_lengths, self.time_major)
+                    mask = reverse_sequences(mask, row_lengths, self.time_major)
+                    reverses = False
+            else:
+                given = mask if sequence_lengths is None else sequence_lengths
+                inputs, sequence_lengths = from_ragged(inputs, given, self.time_major)
+                mask = None
+        owner = f"layer {self.name!r}"
+        if mask is not None:
+            if sequence_lengths is not None:
+                raise ValueError(
+                    f"{owner} received both sequence_lengths and a mask, which say the same thing "
+                    "twice: pass one of them"
+                )
+            packing = packing_of(
+                mask, inputs, owner, time_major=self.time_major, go_backwards=reverses
             )
-        return inputs, lengths_from_mask(mask, inputs, self.time_major, self.name)
+            if packing:
+                return packing.pack(inputs), packing.lengths, packing
+        lengths = None
+        if sequence_lengths is not None:
+            lengths = as_lengths(sequence_lengths, f"sequence_lengths of {owner}")
+        if reverses:
+            inputs = reverse_sequences(inputs, lengths, self.time_major)
+        return inputs, lengths, None
 
     def _initial_states(self, inputs: tf.Tensor, initial_state: Any) -> list[tf.Tensor]:
         batch_axis = 1 if self.time_major else 0
@@ -414,18 +430,18 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         outputs: tf.Tensor,
         inputs: tf.Tensor | tf.RaggedTensor,
         lengths: tf.Tensor | None,
-        mask: Any,
+        packing: Packing | None,
     ) -> tf.Tensor | tf.RaggedTensor:
         """Returns the outputs of all steps, ragged as the inputs are, or with Keras's mask."""
+        if packing:
+            # Keras passes the mask on.
+            outputs = packing.unpack(outputs)
         if isinstance(inputs, tf.RaggedTensor):
             return to_ragged(outputs, inputs, self.time_major)
-        if mask is None and lengths is not None:
-            # If a mask was given, Keras passes it on. For lengths, layers and losses downstream get
-            # this one.
+        if not packing and lengths is not None:
+            # For lengths, layers and losses downstream get this mask.
             valid = mask_from_lengths(lengths, outputs, self.time_major)
             _compat.set_keras_mask(outputs, valid)
-        if mask is not None and self.go_backwards:
-            return padding_first(outputs, lengths, self.time_major)
         return outputs
 
     def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:

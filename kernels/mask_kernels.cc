@@ -1,7 +1,9 @@
-// The kernels of CudnnRnnTf>LengthsFromMask.
+// The kernels of the ops for masks.
 #include <memory>
 #include <string>
+#include <type_traits>
 
+#include "kernels/cpu/masked_steps.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_status.h"
@@ -32,16 +34,19 @@ class LengthsFromMaskOp : public OpKernel {
         context, mask.dims() == 2,
         InvalidArgument("expected a mask of rank 2, but received shape ",
                         mask.shape().DebugString()));
-    const RnnMask values = {mask.flat<bool>().data(),
-                            mask.dim_size(time_major_ ? 0 : 1),
-                            mask.dim_size(time_major_ ? 1 : 0), time_major_};
+    RnnMask values;
+    values.values = mask.flat<bool>().data();
+    values.max_time = mask.dim_size(time_major_ ? 0 : 1);
+    values.batch_size = mask.dim_size(time_major_ ? 1 : 0);
+    values.time_major = time_major_;
+    values.refuses_gaps = true;
     Tensor* lengths;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, TensorShape({values.batch_size}), &lengths));
     if (values.batch_size == 0) return;
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     RnnStatus status =
-        backend->LengthsOfMask(values, lengths->flat<int64_t>().data());
+        backend->ReadMask(values, {lengths->flat<int64_t>().data()});
     if (status.code == RnnStatus::Code::kInvalidArgument) {
       status.message =
           "expected the mask of " + owner_ +
@@ -59,12 +64,128 @@ class LengthsFromMaskOp : public OpKernel {
   std::string owner_;
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("CudnnRnnTf>LengthsFromMask").Device(tensorflow::DEVICE_CPU),
-    NoThrowKernel<LengthsFromMaskOp<CpuDevice>>);
-REGISTER_KERNEL_BUILDER(
-    Name("CudnnRnnTf>LengthsFromMask").Device(tensorflow::DEVICE_GPU),
-    NoThrowKernel<LengthsFromMaskOp<GpuDevice>>);
+template <typename Device>
+class ReadMaskOp : public OpKernel {
+ public:
+  explicit ReadMaskOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("time_major", &time_major_));
+    OP_REQUIRES_OK(context, context->GetAttr("go_backwards", &go_backwards_));
+    OP_REQUIRES_OK(context, context->GetAttr("owner", &owner_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &mask = context->input(0), &sequences = context->input(1);
+    OP_REQUIRES(
+        context, sequences.dims() == 3,
+        InvalidArgument("expected values of rank 3, but received shape ",
+                        sequences.shape().DebugString()));
+    RnnMask values;
+    values.max_time = sequences.dim_size(time_major_ ? 0 : 1);
+    values.batch_size = sequences.dim_size(time_major_ ? 1 : 0);
+    const bool has_rank =
+        mask.dims() == 2 || (mask.dims() == 3 && mask.dim_size(2) == 1);
+    const int64_t rows = has_rank ? mask.dim_size(time_major_ ? 1 : 0) : 0;
+    values.is_shared = rows == 1 && values.batch_size != 1;
+    OP_REQUIRES(
+        context,
+        has_rank && mask.dim_size(time_major_ ? 0 : 1) == values.max_time &&
+            (rows == values.batch_size || rows == 1),
+        InvalidArgument("expected the mask of ", owner_, " to have the shape ",
+                        time_major_ ? "[time, batch]" : "[batch, time]",
+                        ", where batch is ", values.batch_size, " and time ",
+                        values.max_time, ", but received shape ",
+                        mask.shape().DebugString()));
+    values.values = mask.flat<bool>().data();
+    values.time_major = time_major_;
+    values.is_reversed = go_backwards_;
+    const TensorShape steps({values.batch_size, values.max_time});
+    Tensor* found[3];
+    for (int i = 0; i < 3; ++i) {
+      OP_REQUIRES_OK(
+          context,
+          context->allocate_output(
+              i, i == 0 ? TensorShape({values.batch_size}) : steps, &found[i]));
+    }
+    if (values.batch_size == 0) return;
+    OP_REQUIRES_OK(context, ToTensorFlow(MakeBackend<Device>(context)->ReadMask(
+                                values, {found[0]->flat<int64_t>().data(),
+                                         found[1]->flat<int64_t>().data(),
+                                         found[2]->flat<int64_t>().data()})));
+  }
+
+ private:
+  bool time_major_ = false, go_backwards_ = false;
+  std::string owner_;
+};
+
+template <typename Device>
+class MoveStepsOp : public OpKernel {
+ public:
+  explicit MoveStepsOp(OpKernelConstruction* context) : OpKernel(context) {
+    move_.packs = type_string() == "CudnnRnnTf>PackSteps";
+    OP_REQUIRES_OK(context, context->GetAttr("time_major", &move_.time_major));
+    OP_REQUIRES_OK(context,
+                   context->GetAttr("go_backwards", &move_.is_reversed));
+    OP_REQUIRES_OK(context, context->GetAttr("repeat_masked", &move_.repeats));
+    move_.dtype = DataTypeOf(context->input_type(0));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& values = context->input(0);
+    StepMove move = move_;
+    OP_REQUIRES(
+        context, values.dims() == 3,
+        InvalidArgument("expected values of rank 3, but received shape ",
+                        values.shape().DebugString()));
+    move.max_time = values.dim_size(move.time_major ? 0 : 1);
+    move.batch_size = values.dim_size(move.time_major ? 1 : 0);
+    move.width = values.dim_size(2);
+    const TensorShape steps({move.batch_size, move.max_time});
+    for (const int input : {1, 2}) {
+      OP_REQUIRES(context, context->input(input).shape() == steps,
+                  InvalidArgument("expected places and steps of shape ",
+                                  steps.DebugString(), ", but received ",
+                                  context->input(input).shape().DebugString()));
+    }
+    move.places = context->input(1).flat<int64_t>().data();
+    move.steps = context->input(2).flat<int64_t>().data();
+    bool keeps_places = false;
+    if constexpr (std::is_same_v<Device, CpuDevice>) {
+      keeps_places = cpu::KeepsPlaces(move);
+    }
+    if (keeps_places && move.packs) {
+      context->set_output(0, values);
+      return;
+    }
+    Tensor* moved;
+    OP_REQUIRES_OK(context,
+                   keeps_places
+                       ? context->forward_input_or_allocate_output(
+                             {0}, 0, values.shape(), &moved)
+                       : context->allocate_output(0, values.shape(), &moved));
+    if (moved->NumElements() == 0) return;
+    move.from = DataOf(values);
+    move.to = DataOf(*moved);
+    OP_REQUIRES_OK(context,
+                   ToTensorFlow(MakeBackend<Device>(context)->MoveSteps(move)));
+  }
+
+ private:
+  StepMove move_;
+};
+
+#define CRNN_REGISTER(NAME, Op)                                \
+  REGISTER_KERNEL_BUILDER(                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU), \
+      NoThrowKernel<Op<CpuDevice>>);                           \
+  REGISTER_KERNEL_BUILDER(                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU), \
+      NoThrowKernel<Op<GpuDevice>>)
+CRNN_REGISTER("ReadMask", ReadMaskOp);
+CRNN_REGISTER("PackSteps", MoveStepsOp);
+CRNN_REGISTER("UnpackSteps", MoveStepsOp);
+CRNN_REGISTER("LengthsFromMask", LengthsFromMaskOp);
+#undef CRNN_REGISTER
 
 }  // namespace
 }  // namespace cudnn_rnn_tf

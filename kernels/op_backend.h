@@ -31,6 +31,20 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
     tensorflow::OpKernelContext* context,
     std::shared_ptr<const CpuPackedParams> packed);
 
+// The data type of tensors that an op takes, which must be one of the four.
+inline RnnDataType DataTypeOf(tensorflow::DataType dtype) {
+  switch (dtype) {
+    case tensorflow::DT_DOUBLE:
+      return RnnDataType::kFloat64;
+    case tensorflow::DT_HALF:
+      return RnnDataType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return RnnDataType::kBfloat16;
+    default:
+      return RnnDataType::kFloat32;
+  }
+}
+
 absl::Status ToTensorFlow(const RnnStatus& status);
 
 // Allocates memory on the op's device. If that fails, returns null and puts the

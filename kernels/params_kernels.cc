@@ -25,16 +25,29 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Copies one tensor of a layout to its place in the params, or from there.
-RnnStatus Move(const ParamBlock& place, size_t item_bytes, bool to_params,
-               void* tensor, void* params, RnnBackend* backend) {
-  void* const part = static_cast<char*>(params) + place.offset * item_bytes;
-  return to_params ? backend->Copy(tensor, part, place.size() * item_bytes)
-                   : backend->Copy(part, tensor, place.size() * item_bytes);
+// Copies the tensors of a layout, weights and then biases, to their places in
+// the params, or from there.
+RnnStatus Move(const ParamLayout& layout, size_t item_bytes, bool to_params,
+               const std::vector<void*>& tensors, void* params,
+               RnnBackend* backend) {
+  auto tensor = tensors.begin();
+  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+    for (const ParamBlock& place : *places) {
+      void* const part = static_cast<char*>(params) + place.offset * item_bytes;
+      void* const from = to_params ? *tensor : part;
+      const RnnStatus status = backend->Copy(from, to_params ? part : *tensor,
+                                             place.size() * item_bytes);
+      if (!status.ok()) return status;
+      ++tensor;
+    }
+  }
+  return {};
 }
-RnnStatus Move(const KerasTensor& place, size_t item_bytes, bool to_params,
-               void* tensor, void* params, RnnBackend* backend) {
-  return backend->MoveKerasTensor(place, item_bytes, to_params, tensor, params);
+RnnStatus Move(const KerasLayout& layout, size_t item_bytes, bool to_params,
+               const std::vector<void*>& tensors, void* params,
+               RnnBackend* backend) {
+  return backend->MoveKerasTensors(layout, item_bytes, to_params, tensors,
+                                   params);
 }
 
 // The base of the ops, which have a network but no data. The layout is that of
@@ -153,16 +166,11 @@ class ToParamsOp : public ConversionOp<Layout> {
         context->output_alloc_attr(0)));
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     backend->Prepare(DataOf(*params), params->TotalBytes());
-    const size_t item_bytes = tensorflow::DataTypeSize(params->dtype());
-    auto tensor = tensors.begin();
-    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-      for (const auto& place : *places) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(
-            Move(place, item_bytes, /*to_params=*/true, DataOf(*tensor++),
-                 DataOf(*params), backend.get())));
-      }
-    }
-    return absl::OkStatus();
+    std::vector<void*> data;
+    for (const Tensor& tensor : tensors) data.push_back(DataOf(tensor));
+    return ToTensorFlow(Move(layout, tensorflow::DataTypeSize(params->dtype()),
+                             /*to_params=*/true, data, DataOf(*params),
+                             backend.get()));
   }
 
   bool may_keep_params_ = false;
@@ -181,21 +189,22 @@ class FromParamsOp : public ConversionOp<Layout> {
                                 "] for this configuration, but received ",
                                 params.shape().DebugString()));
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
-    const size_t item_bytes = tensorflow::DataTypeSize(params.dtype());
-    int output = 0;
+    std::vector<void*> data;
     for (const auto* const places : {&layout.weights(), &layout.biases()}) {
       for (const auto& place : *places) {
         Tensor* tensor;
-        OP_REQUIRES_OK(context,
-                       context->allocate_output(
-                           output++, TensorShape(place.Shape()), &tensor));
+        OP_REQUIRES_OK(context, context->allocate_output(
+                                    static_cast<int>(data.size()),
+                                    TensorShape(place.Shape()), &tensor));
         backend->Prepare(DataOf(*tensor), tensor->TotalBytes());
-        OP_REQUIRES_OK(
-            context,
-            ToTensorFlow(Move(place, item_bytes, /*to_params=*/false,
-                              DataOf(*tensor), DataOf(params), backend.get())));
+        data.push_back(DataOf(*tensor));
       }
     }
+    OP_REQUIRES_OK(
+        context,
+        ToTensorFlow(Move(layout, tensorflow::DataTypeSize(params.dtype()),
+                          /*to_params=*/false, data, DataOf(params),
+                          backend.get())));
   }
 };
 

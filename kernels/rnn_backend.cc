@@ -45,25 +45,4 @@ RnnStatus RnnBackend::CheckSequenceLengths(RnnProblem* problem,
   return {};
 }
 
-int64_t RnnBackend::ReadMask(const RnnMask& mask, int64_t* lengths) {
-  const int64_t time_stride = mask.time_major ? mask.batch_size : 1;
-  const int64_t batch_stride = mask.time_major ? 1 : mask.max_time;
-  int64_t wrong = -1;
-  for (int64_t b = mask.batch_size; b-- > 0;) {
-    const bool* const of_sequence = mask.values + b * batch_stride;
-    int64_t length = 0;
-    while (length < mask.max_time && of_sequence[length * time_stride]) {
-      ++length;
-    }
-    lengths[b] = length;
-    for (int64_t time = length; time < mask.max_time; ++time) {
-      if (!of_sequence[time * time_stride]) continue;
-      lengths[b] = -1;
-      wrong = b;
-      break;
-    }
-  }
-  return wrong;
-}
-
 }  // namespace cudnn_rnn_tf

@@ -8,8 +8,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/keras_layout.h"
+#include "kernels/masked_steps.h"
 #include "kernels/rnn_spec.h"
 
 namespace cudnn_rnn_tf {
@@ -29,14 +31,6 @@ struct RnnStatus {
 
   bool ok() const { return code == Code::kOk; }
 };
-
-enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
-// The size of one number in bytes.
-inline size_t SizeOf(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? 8
-         : dtype == RnnDataType::kFloat32 ? 4
-                                          : 2;
-}
 
 // The ways to run a network on a GPU; other backends have one way only.
 // `standard` and the `persist_static` ones are algorithms of cuDNN. `resident`,
@@ -99,15 +93,6 @@ struct RnnProblem {
 // A key that tells problems apart. It leaves out `is_aligned`, which varies
 // from call to call.
 std::string KeyOf(const RnnProblem& problem);
-
-// A mask of the steps to be read: bool [batch_size, max_time], or [max_time,
-// batch_size] if it is time-major.
-struct RnnMask {
-  const bool* values = nullptr;
-  int64_t max_time = 0;
-  int64_t batch_size = 0;
-  bool time_major = true;
-};
 
 // The sizes in bytes of the buffers that a backend asks for.
 struct RnnBufferSizes {
@@ -214,33 +199,33 @@ class RnnBackend {
   // copy.
   virtual RnnStatus Backward(const RnnProblem& problem,
                              const RnnBackwardBuffers& buffers) = 0;
-  // Computes the sequences' lengths, [B]. In a mask, true values must all be at
-  // a sequence's beginning. If they are not, the call fails or, where the host
-  // does not wait for the device, that sequence gets the length -1.
-  virtual RnnStatus LengthsOfMask(const RnnMask& mask, int64_t* lengths) {
-    const int64_t wrong = ReadMask(mask, lengths);
-    if (wrong < 0) return {};
-    return {RnnStatus::Code::kInvalidArgument,
-            "in sequence " + std::to_string(wrong) +
-                ", a true value follows a false one"};
+  // Finds the steps that a mask selects. If a sequence is wrong, the call fails
+  // or, where the host does not wait for the device, its length is -1.
+  virtual RnnStatus ReadMask(const RnnMask& /*mask*/,
+                             const MaskedSteps& /*found*/) {
+    return {RnnStatus::Code::kUnimplemented, "the backend reads no masks"};
+  }
+  virtual RnnStatus MoveSteps(const StepMove& /*move*/) {
+    return {RnnStatus::Code::kUnimplemented, "the backend moves no steps"};
   }
   // Copies within the device's memory, in order with the other work that is
   // enqueued there.
   virtual RnnStatus Copy(const void* from, void* to, size_t bytes) = 0;
   virtual RnnStatus SetZero(void* to, size_t bytes) = 0;
-  // Copies a tensor of Keras's layers to its place in the parameters, or from
-  // there if `to_params` is false. Its numbers have `item_bytes` bytes each.
-  virtual RnnStatus MoveKerasTensor(const KerasTensor& place, size_t item_bytes,
-                                    bool to_params, void* tensor,
-                                    void* params) = 0;
+  // Copies the tensors of Keras's layers, the layout's weights and then its
+  // biases, to their places in the parameters, or from there if `to_params` is
+  // false. Their numbers have `item_bytes` bytes each.
+  virtual RnnStatus MoveKerasTensors(const KerasLayout& /*layout*/,
+                                     size_t /*item_bytes*/, bool /*to_params*/,
+                                     const std::vector<void*>& /*tensors*/,
+                                     void* /*params*/) {
+    return {RnnStatus::Code::kUnimplemented, "the backend moves no tensors"};
+  }
 
  protected:
   // ReadSequenceLengths for lengths in host memory.
   static RnnStatus CheckSequenceLengths(RnnProblem* problem,
                                         RnnLengths* lengths);
-  // LengthsOfMask for host memory. Returns the first sequence whose length is
-  // -1, or -1 if there is none.
-  static int64_t ReadMask(const RnnMask& mask, int64_t* lengths);
 };
 
 }  // namespace cudnn_rnn_tf

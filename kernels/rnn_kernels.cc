@@ -26,19 +26,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-RnnDataType DataTypeOf(tensorflow::DataType dtype) {
-  switch (dtype) {
-    case tensorflow::DT_DOUBLE:
-      return RnnDataType::kFloat64;
-    case tensorflow::DT_HALF:
-      return RnnDataType::kFloat16;
-    case tensorflow::DT_BFLOAT16:
-      return RnnDataType::kBfloat16;
-    default:
-      return RnnDataType::kFloat32;
-  }
-}
-
 absl::Status CheckShape(const char* name, const Tensor& tensor,
                         const TensorShape& expected) {
   if (tensor.shape() != expected) {

@@ -5,11 +5,20 @@
 #ifndef CUDNN_RNN_TF_KERNELS_RNN_SPEC_H_
 #define CUDNN_RNN_TF_KERNELS_RNN_SPEC_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace cudnn_rnn_tf {
+
+enum class RnnDataType { kFloat64, kFloat32, kFloat16, kBfloat16 };
+// The size of one number in bytes.
+inline size_t SizeOf(RnnDataType dtype) {
+  return dtype == RnnDataType::kFloat64   ? 8
+         : dtype == RnnDataType::kFloat32 ? 4
+                                          : 2;
+}
 
 enum class RnnMode { kLstm, kGru, kRnnTanh, kRnnRelu };
 enum class InputMode { kLinear, kSkip };

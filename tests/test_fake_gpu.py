@@ -36,7 +36,7 @@ SESSION = [
             100,
             [
                 *("kernels/gpu/cudnn/cudnn_backend.cc", "kernels/gpu/cudnn/session.cc"),
-                *("kernels/gpu/cudnn/keras_tensors.cc", "kernels/keras_layout.cc"),
+                "kernels/keras_layout.cc",
                 *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
                 *(
                     "kernels/gpu/cudnn/remembered_choices.cc",

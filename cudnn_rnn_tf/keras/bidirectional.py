@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from cudnn_rnn_tf.keras.fusion import Fusion, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN, logger
-from cudnn_rnn_tf.keras.mask_packing import packed
+from cudnn_rnn_tf.mask_packing import packing_of
 
+# Outputs come concatenated already.
 _MERGES = {
-    "concat": lambda y, y_rev: tf.concat([y, y_rev], axis=-1),
     "sum": lambda y, y_rev: y + y_rev,
     "ave": lambda y, y_rev: (y + y_rev) / 2,
     "mul": lambda y, y_rev: y * y_rev,
@@ -89,28 +89,29 @@ class Bidirectional(keras.layers.Bidirectional):
                 f"those of the backward layer, but received {len(initial_state)}"
             )
         cells = [self.forward_layer.cell, self.backward_layer.cell]
-        if initial_state is None:
-            batch_size = tf.shape(sequences)[0]
-            initial_states = [cell.get_initial_state(batch_size) for cell in cells]
-        else:
+        initial_states = None
+        if initial_state is not None:
             states = [tf.cast(state, sequences.dtype) for state in initial_state]
             initial_states = [states[:num_states], states[num_states:]]
-        packing, sequences, lengths = packed(mask, sequences)
-        outputs, states = forward(cells, sequences, initial_states, lengths, bool(training), 2)
+        packing = packing_of(mask, sequences, f"layer {self.name!r}")
+        if packing:
+            sequences = packing.pack(sequences)
+        lengths = packing.lengths if packing else None
+        outputs, finals = forward(cells, sequences, initial_states, lengths, bool(training), 2)
         if self.return_sequences:
-            if packing:
-                outputs = packing.unpack(outputs, backward=False, zero_masked=True)
-            parts = tf.split(outputs, 2, axis=-1)
+            outputs = packing.unpack(outputs) if packing else outputs
         else:
-            parts = [h for h, *_ in states]
-            if packing:
-                parts = [packing.last_output(h, backward=False, zero_masked=False) for h in parts]
-        parts = [tf.cast(part, self.compute_dtype) for part in parts]
-        merged = _MERGES[self.merge_mode](*parts) if self.merge_mode else tuple(parts)
+            outputs = tf.reshape(finals[0], (-1, 2 * cells[0].units))
+            outputs = packing.last_output(outputs, repeat_masked=True) if packing else outputs
+        outputs = tf.cast(outputs, self.compute_dtype)
+        merged: Any = outputs
+        if self.merge_mode != "concat":
+            parts = tf.split(outputs, 2, axis=-1)
+            merged = _MERGES[self.merge_mode](*parts) if self.merge_mode else tuple(parts)
         if not self.return_state:
             return merged
         outputs = merged if self.merge_mode is None else (merged,)
-        return (*outputs, *states[0], *states[1])
+        return (*outputs, *(state[:, index] for index in range(2) for state in finals))
 
 
 keras.saving.get_custom_objects()["Bidirectional"] = Bidirectional

@@ -113,21 +113,21 @@ def acting_rate(cell: Any, rate: float) -> float:
 def forward(
     cells: Sequence[Any],
     inputs: tf.Tensor,
-    initial_states: Sequence[Sequence[tf.Tensor]],
+    initial_states: Sequence[Sequence[tf.Tensor]] | None,
     sequence_lengths: tf.Tensor | None,
     is_training: bool,
     num_dirs: int,
     num_inputs: int = 1,
     dropout: keras.layers.Dropout | None = None,
-) -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs layers on top of each other, of one direction or of two, in one op.
 
     Args:
         cells: Keras's cells, alike but for their weights: for each layer one, or a forward and a
             backward one.
         inputs: [B, T, num_inputs * I], of the cells' compute type.
-        initial_states: of each cell, h and an LSTM's c, [B, H].
-        sequence_lengths: int32 [B]; None where all sequences fill T.
+        initial_states: of each cell, h and an LSTM's c, [B, H]; None for zeros.
+        sequence_lengths: int64 [B]; None where all sequences fill T.
         is_training: whether a gradient is likely to be wanted, and recurrent dropout acts.
         num_dirs: how many cells there are for each layer, D.
         num_inputs: 1; or G if each gate of a cell reads inputs of its own, which are in the order
@@ -135,12 +135,12 @@ def forward(
         dropout: acts on the outputs of each layer but the last in training; None for no dropout.
 
     Returns:
-        outputs [B, T, D * H], and the final states of each cell.
+        outputs [B, T, D * H], and the final states, h and an LSTM's c, [B, number of cells, H].
 
     Raises:
         ValueError: if a cell has too few or too many states, or a state's static shape is wrong.
     """
-    for cell, states in zip(cells, initial_states, strict=True):
+    for cell, states in zip(cells, initial_states or [], strict=bool(initial_states)):
         _check_states(cell, states, inputs.shape[0])
     recurrent_rate = rate = 0.0
     seed = None
@@ -159,12 +159,20 @@ def forward(
         dropout=rate,
         recurrent_dropout=recurrent_rate,
     )
+    if initial_states is None:
+        batch_size = inputs.shape[0] or tf.shape(inputs)[0]
+        states = [
+            tf.zeros(shape, inputs.dtype)
+            for shape in config.state_shapes(batch_size, time_major=False)
+        ]
+    else:
+        states = [tf.stack(kind, axis=1) for kind in zip(*initial_states, strict=True)]
     # Casts make new tensors in each call, so keeping what is made of them would be of no use.
     may_keep_params = not is_training and cells[0].variable_dtype == inputs.dtype.name
-    outputs, states = ops.forward(
+    return ops.forward(
         config,
         inputs,
-        [tf.stack(kind, axis=1) for kind in zip(*initial_states, strict=True)],
+        states,
         _params(config, cells, num_inputs, inputs.dtype, may_keep_params),
         sequence_lengths=sequence_lengths,
         seed=seed,
@@ -172,7 +180,6 @@ def forward(
         is_training=is_training,
         may_keep_params=may_keep_params,
     )
-    return outputs, [[state[:, index] for state in states] for index in range(len(cells))]
 
 
 def _check_states(cell: Any, states: Sequence[tf.Tensor], batch_size: int | None) -> None:

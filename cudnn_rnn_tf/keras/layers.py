@@ -8,8 +8,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of
-from cudnn_rnn_tf.keras.mask_packing import packed
-from cudnn_rnn_tf.lengths_and_masks import reverse_sequences
+from cudnn_rnn_tf.mask_packing import packing_of
 
 logger = logging.getLogger("cudnn_rnn_tf")
 
@@ -68,22 +67,24 @@ class _FusedLoop(keras.layers.RNN):
             sequences = tf.concat(
                 [sequences * each[:, tf.newaxis] for each in dropout_masks], axis=-1
             )
-        packing, sequences, lengths = packed(mask, sequences)
-        if self.go_backwards:
-            sequences = reverse_sequences(sequences, lengths, time_major=False)
-        outputs, [states] = forward(
+        packing = packing_of(
+            mask, sequences, f"layer {self.name!r}", go_backwards=self.go_backwards
+        )
+        if packing:
+            sequences = packing.pack(sequences)
+        elif self.go_backwards:
+            sequences = tf.reverse(sequences, [1])
+        lengths = packing.lengths if packing else None
+        outputs, finals = forward(
             [self.cell], sequences, [initial_state], lengths, bool(training), 1, num_inputs
         )
-        order = {"backward": self.go_backwards, "zero_masked": self.zero_output_for_mask}
+        states = [state[:, 0] for state in finals]
+        repeat_masked = not self.zero_output_for_mask
         if not self.return_sequences:
-            last = packing.last_output(states[0], **order) if packing else states[0]
+            last = packing.last_output(states[0], repeat_masked) if packing else states[0]
             return last, last[:, tf.newaxis], states
         if packing:
-            if self.go_backwards:
-                outputs = reverse_sequences(outputs, lengths, time_major=False)
-            outputs = packing.unpack(outputs, **order)
-            if self.go_backwards:
-                outputs = tf.reverse(outputs, [1])
+            outputs = packing.unpack(outputs, repeat_masked)
         return outputs[:, -1], outputs, states
 
 

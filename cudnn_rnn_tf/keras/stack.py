@@ -9,7 +9,7 @@ import tensorflow as tf
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
 from cudnn_rnn_tf.keras.fusion import Fusion, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
-from cudnn_rnn_tf.keras.mask_packing import packed
+from cudnn_rnn_tf.mask_packing import packing_of
 
 # The layers and their directions must agree in these.
 _ALIKE = ("units", "use_bias", "activation", "dtype_policy")
@@ -92,13 +92,14 @@ class Stack(keras.layers.Layer):
         cells = [part.cell for layer in recurrent for part in directions_of(layer)]
         top = self.layers[-1]
         num_dirs = len(directions_of(top))
-        batch_size = tf.shape(sequences)[0]
-        packing, sequences, lengths = packed(mask, sequences)
-        outputs, states = forward(
+        packing = packing_of(mask, sequences, f"layer {self.name!r}")
+        if packing:
+            sequences = packing.pack(sequences)
+        outputs, finals = forward(
             cells,
             sequences,
-            [cell.get_initial_state(batch_size) for cell in cells],
-            lengths,
+            None,
+            packing.lengths if packing else None,
             bool(training),
             num_dirs,
             dropout=next((dropout for dropout in dropouts if dropout and dropout.rate), None),
@@ -106,13 +107,9 @@ class Stack(keras.layers.Layer):
         # As in Keras's wrapper, outputs of two directions are zero where a step is masked.
         zero_masked = top.return_sequences if num_dirs == 2 else top.zero_output_for_mask
         if top.return_sequences:
-            if packing:
-                outputs = packing.unpack(outputs, backward=False, zero_masked=zero_masked)
-            return outputs
-        last = [h for h, *_ in states[-num_dirs:]]
-        if packing:
-            last = [packing.last_output(h, backward=False, zero_masked=zero_masked) for h in last]
-        return tf.concat(last, axis=-1)
+            return packing.unpack(outputs, not zero_masked) if packing else outputs
+        last = tf.reshape(finals[0][:, -num_dirs:], (-1, num_dirs * cells[0].units))
+        return packing.last_output(last, not zero_masked) if packing else last
 
     def get_config(self) -> dict[str, Any]:
         layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]

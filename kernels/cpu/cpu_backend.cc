@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/division.h"
 #include "kernels/cpu/keras_tensors.h"
+#include "kernels/cpu/masked_steps.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/param_layout.h"
 
@@ -355,6 +356,29 @@ RnnStatus CpuBackend::Backward(const RnnProblem& problem,
   return {};
 }
 
+RnnStatus CpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
+  const int64_t wrong = cpu::ReadMask(mask, found);
+  if (wrong < 0) return {};
+  return {RnnStatus::Code::kInvalidArgument,
+          "in sequence " + std::to_string(wrong) +
+              ", a true value follows a false one"};
+}
+
+RnnStatus CpuBackend::MoveSteps(const StepMove& move) {
+  // Waking threads takes as long as copying about this many bytes.
+  constexpr int64_t kWorthThreads = 1 << 18;
+  const int64_t bytes_of_sequence =
+      move.max_time * move.width * static_cast<int64_t>(SizeOf(move.dtype));
+  const int64_t range = std::max<int64_t>(
+      1, kWorthThreads / std::max<int64_t>(1, bytes_of_sequence));
+  Schedule schedule(CeilDiv(move.batch_size, range) > 1 ? threads_.count : 1);
+  schedule.AddRanges(move.batch_size, range, [&](int64_t first, int64_t last) {
+    cpu::MoveSteps(move, first, last);
+  });
+  schedule.Run(threads_);
+  return {};
+}
+
 RnnStatus CpuBackend::Copy(const void* from, void* to, size_t bytes) {
   // An empty tensor may have a null address, which memcpy must not get even for
   // zero bytes.
@@ -367,11 +391,17 @@ RnnStatus CpuBackend::SetZero(void* to, size_t bytes) {
   return {};
 }
 
-RnnStatus CpuBackend::MoveKerasTensor(const KerasTensor& place,
-                                      size_t item_bytes, bool to_params,
-                                      void* tensor, void* params) {
-  cudnn_rnn_tf::MoveKerasTensor(place, item_bytes, to_params, tensor, params,
-                                threads_);
+RnnStatus CpuBackend::MoveKerasTensors(const KerasLayout& layout,
+                                       size_t item_bytes, bool to_params,
+                                       const std::vector<void*>& tensors,
+                                       void* params) {
+  auto tensor = tensors.begin();
+  for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+    for (const KerasTensor& place : *places) {
+      MoveKerasTensor(place, item_bytes, to_params, *tensor++, params,
+                      threads_);
+    }
+  }
   return {};
 }
 

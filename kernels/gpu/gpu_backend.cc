@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "kernels/gpu/algorithm_rule.h"
-#include "kernels/gpu/lengths_of_mask.h"
+#include "kernels/gpu/keras_tensors.h"
+#include "kernels/gpu/masked_steps.h"
 #include "kernels/gpu/reserve_size.h"
 
 namespace cudnn_rnn_tf {
@@ -185,32 +186,21 @@ RnnStatus GpuBackend::Backward(const RnnProblem& problem,
   return Run(Pass::kBackward, AddressesOf(problem, buffers));
 }
 
-RnnStatus GpuBackend::LengthsOfMask(const RnnMask& mask, int64_t* lengths) {
+RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  const RnnStatus status = EnqueueLengthsOfMask(stream(), mask, lengths);
+  const RnnStatus status = EnqueueReadMask(stream(), mask, found);
+  if (status.ok()) return {};
+  // CUDA's compiler may be missing.
+  log_(status.message);
+  return ReadMaskOnHost(stream(), mask, found);
+}
+
+RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  const RnnStatus status = EnqueueMoveSteps(stream(), move);
   if (status.ok()) return {};
   log_(status.message);
-  // Without CUDA's compiler, the host reads the mask.
-  const size_t count = static_cast<size_t>(mask.max_time * mask.batch_size);
-  const auto values = std::make_unique<bool[]>(count);
-  std::vector<int64_t> found(mask.batch_size);
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Gpu().cuda.cuMemcpyDtoHAsync(values.get(),
-                                   reinterpret_cast<CUdeviceptr>(mask.values),
-                                   count, stream()),
-      "copy a mask"));
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()), "wait for a mask"));
-  RnnMask on_host = mask;
-  on_host.values = values.get();
-  ReadMask(on_host, found.data());
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Gpu().cuda.cuMemcpyHtoDAsync(reinterpret_cast<CUdeviceptr>(lengths),
-                                   found.data(), found.size() * sizeof(int64_t),
-                                   stream()),
-      "copy sequence lengths"));
-  return CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),
-                    "wait for sequence lengths");
+  return MoveStepsOnHost(stream(), move);
 }
 
 RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {
@@ -221,10 +211,17 @@ RnnStatus GpuBackend::SetZero(void* to, size_t bytes) {
   return cudnn_.SetZero(to, bytes);
 }
 
-RnnStatus GpuBackend::MoveKerasTensor(const KerasTensor& place,
-                                      size_t item_bytes, bool to_params,
-                                      void* tensor, void* params) {
-  return cudnn_.MoveKerasTensor(place, item_bytes, to_params, tensor, params);
+RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
+                                       size_t item_bytes, bool to_params,
+                                       const std::vector<void*>& tensors,
+                                       void* params) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  const RnnStatus status = EnqueueKerasTensors(stream(), layout, item_bytes,
+                                               to_params, tensors, params);
+  if (status.ok()) return {};
+  log_(status.message);
+  return MoveKerasTensorsOnHost(stream(), layout, item_bytes, to_params,
+                                tensors, params);
 }
 
 }  // namespace cudnn_rnn_tf

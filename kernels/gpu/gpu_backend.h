@@ -45,12 +45,13 @@ class GpuBackend : public RnnBackend {
                     const RnnForwardBuffers& buffers) override;
   RnnStatus Backward(const RnnProblem& problem,
                      const RnnBackwardBuffers& buffers) override;
-  RnnStatus LengthsOfMask(const RnnMask& mask, int64_t* lengths) override;
+  RnnStatus ReadMask(const RnnMask& mask, const MaskedSteps& found) override;
+  RnnStatus MoveSteps(const StepMove& move) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
-  RnnStatus MoveKerasTensor(const KerasTensor& place, size_t item_bytes,
-                            bool to_params, void* tensor,
-                            void* params) override;
+  RnnStatus MoveKerasTensors(const KerasLayout& layout, size_t item_bytes,
+                             bool to_params, const std::vector<void*>& tensors,
+                             void* params) override;
 
  private:
   // Decides once for the call whether the persistent kernels run, and compiles

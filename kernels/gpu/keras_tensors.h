@@ -1,19 +1,25 @@
-// Moves the parameters of Keras's layers into the opaque buffer and back, by a
-// kernel of our own.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_KERAS_TENSORS_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_KERAS_TENSORS_H_
+// Moves the parameters of Keras's layers into the opaque buffer and back.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_KERAS_TENSORS_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_KERAS_TENSORS_H_
 
 #include "kernels/gpu/libraries.h"
 #include "kernels/keras_layout.h"
+#include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
-// Enqueues the copying of a tensor to its place in `params`, or from there if
-// `to_params` is false. Its numbers have 2, 4 or 8 bytes each.
-RnnStatus EnqueueKerasTensor(CUstream stream, const KerasTensor& place,
-                             size_t item_bytes, bool to_params,
-                             CUdeviceptr tensor, CUdeviceptr params);
+// Enqueues the work of RnnBackend::MoveKerasTensors. If CUDA's compiler is
+// missing, the status says so.
+RnnStatus EnqueueKerasTensors(CUstream stream, const KerasLayout& layout,
+                              size_t item_bytes, bool to_params,
+                              const std::vector<void*>& tensors, void* params);
+
+// Does the same on the host, which waits for the device.
+RnnStatus MoveKerasTensorsOnHost(CUstream stream, const KerasLayout& layout,
+                                 size_t item_bytes, bool to_params,
+                                 const std::vector<void*>& tensors,
+                                 void* params);
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_KERAS_TENSORS_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_KERAS_TENSORS_H_

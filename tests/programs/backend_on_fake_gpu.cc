@@ -126,7 +126,23 @@ RnnStatus Session::EnqueueReplay(const Network&, Pass, const CallAddresses&,
 
 }  // namespace persistent
 
-RnnStatus EnqueueLengthsOfMask(CUstream, const RnnMask&, int64_t*) {
+// These take the place of masked_steps.cc.
+RnnStatus EnqueueReadMask(CUstream, const RnnMask&, const MaskedSteps&) {
+  return {};
+}
+RnnStatus EnqueueMoveSteps(CUstream, const StepMove&) { return {}; }
+RnnStatus ReadMaskOnHost(CUstream, const RnnMask&, const MaskedSteps&) {
+  return {};
+}
+RnnStatus MoveStepsOnHost(CUstream, const StepMove&) { return {}; }
+
+// These take the place of keras_tensors.cc.
+RnnStatus EnqueueKerasTensors(CUstream, const KerasLayout&, size_t, bool,
+                              const std::vector<void*>&, void*) {
+  return {};
+}
+RnnStatus MoveKerasTensorsOnHost(CUstream, const KerasLayout&, size_t, bool,
+                                 const std::vector<void*>&, void*) {
   return {};
 }
 

@@ -55,15 +55,17 @@ void Compile(const std::string& mode, const std::string& type,
   Check(code.substr(1, 3) == "ELF", "machine code");
 }
 
-void CompileSmall(const std::string& file, const std::string& mode,
-                  const std::string& type) {
-  being_checked = file + ", " + mode + ", " + type;
+void CompileSmall(const std::string& file,
+                  const std::vector<std::string>& macros) {
+  std::vector<std::string> options = {"--gpu-architecture=sm_80",
+                                      "--std=c++17"};
+  being_checked = file;
+  for (const std::string& macro : macros) {
+    being_checked += ", " + macro;
+    options.push_back("-D" + macro);
+  }
   std::string code;
-  const RnnStatus status =
-      CompileCode(file,
-                  {"--gpu-architecture=sm_80", "--std=c++17", "-DIS_" + mode,
-                   "-DIS_" + type},
-                  &code);
+  const RnnStatus status = CompileCode(file, options, &code);
   Check(status.ok(), status.message);
 }
 
@@ -82,13 +84,26 @@ int CompileAll() {
       }
       Compile(mode, type, {128, items, 1, 16, 3}, /*is_backward=*/false);
       ++compiled;
-      CompileSmall("steps.cu", mode, type);
+      CompileSmall("steps.cu",
+                   {std::string("IS_") + mode, std::string("IS_") + type});
       ++compiled;
     }
   }
-  CompileSmall("auxiliary.cu", "LSTM", "FLOAT16");
-  CompileSmall("lengths_of_mask.cu", "LSTM", "FLOAT16");
-  std::printf("%d kernels compiled\n", compiled + 2);
+  CompileSmall("auxiliary.cu", {"IS_LSTM", "IS_FLOAT16"});
+  ++compiled;
+  for (const char* const macro : {"IS_MASK", "UNIT_BYTES=2", "UNIT_BYTES=4",
+                                  "UNIT_BYTES=8", "UNIT_BYTES=16", "IS_FLOAT64",
+                                  "IS_FLOAT", "IS_FLOAT16", "IS_BFLOAT16"}) {
+    CompileSmall("masked_steps.cu", {macro});
+    ++compiled;
+  }
+  for (const char* const unit :
+       {"UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8"}) {
+    CompileSmall("keras_tensors.cu", {unit});
+    CompileSmall("keras_tensors.cu", {unit, "TO_PARAMS"});
+    compiled += 2;
+  }
+  std::printf("%d kernels compiled\n", compiled);
   return 0;
 }
 

@@ -5,7 +5,6 @@
 
 #include "kernels/arena.h"
 #include "kernels/gpu/algorithm_rule.h"
-#include "kernels/gpu/cudnn/keras_tensors.h"
 #include "kernels/gpu/reserve_size.h"
 
 namespace cudnn_rnn_tf {
@@ -294,14 +293,6 @@ RnnStatus CudnnBackend::SetZero(void* to, size_t bytes) {
   if (bytes == 0) return {};
   return CudaStatus(Gpu().cuda.cuMemsetD8Async(Address(to), 0, bytes, stream()),
                     "fill device memory");
-}
-
-RnnStatus CudnnBackend::MoveKerasTensor(const KerasTensor& place,
-                                        size_t item_bytes, bool to_params,
-                                        void* tensor, void* params) {
-  CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
-  return EnqueueKerasTensor(stream(), place, item_bytes, to_params,
-                            Address(tensor), Address(params));
 }
 
 // A sequence of length 0 ends in the state it began with, but cuDNN makes its

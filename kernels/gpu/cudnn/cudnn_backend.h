@@ -30,9 +30,6 @@ class CudnnBackend : public RnnBackend {
                      const RnnBackwardBuffers& buffers) override;
   RnnStatus Copy(const void* from, void* to, size_t bytes) override;
   RnnStatus SetZero(void* to, size_t bytes) override;
-  RnnStatus MoveKerasTensor(const KerasTensor& place, size_t item_bytes,
-                            bool to_params, void* tensor,
-                            void* params) override;
 
  private:
   RnnStatus Configure(const RnnProblem& problem);

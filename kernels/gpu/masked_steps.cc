@@ -1,0 +1,130 @@
+#include "kernels/gpu/masked_steps.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/ceil_div.h"
+#include "kernels/cpu/masked_steps.h"
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/host_copy.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr char kFile[] = "masked_steps.cu";
+
+// As in masked_steps.cu.
+struct Rows {
+  int64_t batch_stride, time_stride, max_time;
+  bool is_reversed;
+};
+
+RnnStatus LaunchForRows(CUstream stream, CUkernel kernel, int64_t num_rows,
+                        void** arguments) {
+  constexpr unsigned int kThreads = 256;
+  constexpr int64_t kRowsOfBlock = kThreads / 32, kMostBlocks = 1 << 16;
+  if (num_rows == 0) return {};
+  return CudaStatus(
+      Gpu().cuda.cuLaunchKernel(
+          reinterpret_cast<CUfunction>(kernel),
+          static_cast<unsigned int>(
+              std::min(CeilDiv(num_rows, kRowsOfBlock), kMostBlocks)),
+          1, 1, kThreads, 1, 1, /*sharedMemBytes=*/0, stream, arguments,
+          /*extra=*/nullptr),
+      "launch a kernel");
+}
+
+Rows RowsOf(const StepMove& move) {
+  return {move.time_major ? 1 : move.max_time,
+          move.time_major ? move.batch_size : 1, move.max_time,
+          move.is_reversed};
+}
+
+// Returns the largest number of bytes that divides all of these.
+int64_t UnitBytes(const StepMove& move) {
+  const auto bits = reinterpret_cast<uintptr_t>(move.from) |
+                    reinterpret_cast<uintptr_t>(move.to) |
+                    static_cast<uintptr_t>(move.width) * SizeOf(move.dtype) |
+                    16;
+  return static_cast<int64_t>(bits & (~bits + 1));
+}
+
+}  // namespace
+
+RnnStatus EnqueueReadMask(CUstream stream, const RnnMask& mask,
+                          const MaskedSteps& found) {
+  CUkernel kernel;
+  CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "read_mask", {"IS_MASK"}, &kernel));
+  Rows rows = {mask.time_major ? 1 : mask.max_time,
+               mask.time_major ? mask.batch_size : 1, mask.max_time,
+               mask.is_reversed};
+  if (mask.is_shared) rows.batch_stride = 0, rows.time_stride = 1;
+  const void* values = mask.values;
+  int64_t batch = mask.batch_size;
+  bool refuses_gaps = mask.refuses_gaps;
+  MaskedSteps to = found;
+  void* arguments[] = {&values,     &rows,      &batch,   &refuses_gaps,
+                       &to.lengths, &to.places, &to.steps};
+  return LaunchForRows(stream, kernel, batch, arguments);
+}
+
+RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& given) {
+  StepMove move = given;
+  Rows rows = RowsOf(move);
+  CUkernel kernel;
+  const int64_t num_rows = move.batch_size * move.max_time;
+  if (move.packs && move.repeats) {
+    const char* const type = move.dtype == RnnDataType::kFloat64
+                                 ? "IS_FLOAT64"
+                                 : TypeMacro(move.dtype);
+    CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "add_steps", {type}, &kernel));
+    int width = static_cast<int>(move.width);
+    void* arguments[] = {&rows,       &move.batch_size, &width,
+                         &move.steps, &move.from,       &move.to};
+    return LaunchForRows(stream, kernel, num_rows, arguments);
+  }
+  const int64_t unit_bytes = UnitBytes(move);
+  CRNN_RETURN_IF_ERROR(
+      CompileKernel(kFile, "move_steps",
+                    {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));
+  int width = static_cast<int>(
+      move.width * static_cast<int64_t>(SizeOf(move.dtype)) / unit_bytes);
+  void* arguments[] = {&rows,       &move.batch_size, &width,
+                       &move.packs, &move.repeats,    &move.places,
+                       &move.steps, &move.from,       &move.to};
+  return LaunchForRows(stream, kernel, num_rows, arguments);
+}
+
+RnnStatus ReadMaskOnHost(CUstream stream, const RnnMask& mask,
+                         const MaskedSteps& found) {
+  const int64_t steps = mask.max_time * mask.batch_size;
+  const HostCopy<bool> values(mask.is_shared ? mask.max_time : steps);
+  const HostCopy<int64_t> lengths(mask.batch_size), places(steps), order(steps);
+  CRNN_RETURN_IF_ERROR(values.Fetch(stream, mask.values));
+  RnnMask on_host = mask;
+  on_host.values = values.items();
+  cpu::ReadMask(on_host, {lengths.items(), places.items(), order.items()});
+  CRNN_RETURN_IF_ERROR(lengths.Store(stream, found.lengths));
+  CRNN_RETURN_IF_ERROR(places.Store(stream, found.places));
+  return order.Store(stream, found.steps);
+}
+
+RnnStatus MoveStepsOnHost(CUstream stream, const StepMove& move) {
+  const int64_t steps = move.max_time * move.batch_size;
+  const int64_t bytes =
+      steps * move.width * static_cast<int64_t>(SizeOf(move.dtype));
+  const HostCopy<char> from(bytes), to(bytes);
+  const HostCopy<int64_t> places(steps), order(steps);
+  CRNN_RETURN_IF_ERROR(from.Fetch(stream, static_cast<const char*>(move.from)));
+  CRNN_RETURN_IF_ERROR(places.Fetch(stream, move.places));
+  CRNN_RETURN_IF_ERROR(order.Fetch(stream, move.steps));
+  StepMove on_host = move;
+  on_host.from = from.items();
+  on_host.to = to.items();
+  on_host.places = places.items();
+  on_host.steps = order.items();
+  cpu::MoveSteps(on_host, 0, move.batch_size);
+  return to.Store(stream, move.to);
+}
+
+}  // namespace cudnn_rnn_tf

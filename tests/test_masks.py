@@ -1,0 +1,327 @@
+"""Tests of masks, which may leave out any steps, in this package's own layers and ops."""
+
+import keras
+import layer_reference
+import numpy as np
+import pytest
+import reference
+import tensorflow as tf
+from layer_reference import make, normal, randomize
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.mask_packing import Packing
+from cudnn_rnn_tf.op_library import raw_ops
+
+KINDS = ("behind", "in front", "any", "none", "all")
+
+
+def draw_mask(random: np.random.Generator, batch: int, time: int) -> np.ndarray:
+    """Draws a mask [B, T] whose sequences are padded in ways of their own."""
+    mask = np.zeros((batch, time), bool)
+    for row in mask:
+        kind, length = random.choice(KINDS), random.integers(time + 1)
+        if kind == "behind":
+            row[:length] = True
+        elif kind == "in front":
+            row[time - length :] = True
+        elif kind == "any":
+            row[:] = random.random(time) < 0.6
+        else:
+            row[:] = kind == "none"
+    return mask
+
+
+def swapped(array: np.ndarray, time_major: bool) -> np.ndarray:
+    return np.asarray(array).swapaxes(0, 1) if time_major else np.asarray(array)
+
+
+def expected_of(layer, inputs, mask, states, d_outputs, d_states):
+    """Runs the reference on each sequence alone, without the steps that are masked.
+
+    All arrays are batch-major. Returns outputs, final states and gradients of inputs, states and
+    weights.
+    """
+    config = layer_reference.config_of(layer)
+    weights = reference.split_params(config, layer.kernel.numpy())
+    batch, time = mask.shape
+    outputs = np.zeros((batch, time, d_outputs.shape[-1]))
+    final = [np.zeros(state.shape) for state in states]
+    d_inputs, d_first, d_params = np.zeros(inputs.shape), [np.zeros(s.shape) for s in states], 0.0
+    for b in range(batch):
+        read = np.flatnonzero(mask[b])
+        # Outputs are in the order of reading.
+        places = read
+        if layer.go_backwards:
+            read = read[::-1]
+            places = time - 1 - read
+        rows = slice(b, b + 1)
+        run = reference.forward(
+            config,
+            inputs[rows, read],
+            [state[rows] for state in states],
+            *weights,
+            time_major=False,
+        )
+        outputs[b, places] = run.outputs[0]
+        of_outputs = d_outputs[rows, places]
+        gradients = reference.backward(run, of_outputs, [d[rows] for d in d_states])
+        d_inputs[b, read] = gradients.inputs[0]
+        d_params = d_params + gradients.params
+        for index in range(len(states)):
+            final[index][b] = run.states[index][0]
+            d_first[index][b] = gradients.states[index][0]
+    return [outputs, *final], [d_inputs, *d_first, d_params]
+
+
+def draw_case(seed: int, dtype: str):
+    random = np.random.default_rng(seed)
+    toss = lambda: bool(random.integers(2))  # noqa: E731
+    layer = make(
+        str(random.choice(list(layer_reference.LAYERS))),
+        int(random.integers(1, 3)),
+        int(random.integers(1, 7)),
+        direction="bidirectional" if toss() else "unidirectional",
+        go_backwards=toss(),
+        time_major=toss(),
+        return_state=True,
+        dtype=dtype,
+    )
+    batch, time, size = (int(random.integers(low, 8)) for low in (1, 1, 1))
+    inputs = random.standard_normal((batch, time, size))
+    mask = draw_mask(random, batch, time)
+    # What stands in the padding must not matter.
+    inputs[~mask] = random.choice([np.nan, np.inf, 1e30])
+    layer.build((time, batch, size) if layer.time_major else (batch, time, size))
+    layer.kernel.assign(0.4 * random.standard_normal(layer.params_size()))
+    states = [random.standard_normal((batch, *s[1:])) for s in states_of(layer, batch)]
+    d_outputs = random.standard_normal((batch, time, layer.num_dirs * layer.num_units))
+    d_states = [random.standard_normal(state.shape) for state in states]
+    return layer, inputs, mask, states, d_outputs, d_states
+
+
+def states_of(layer, batch: int) -> list[tuple[int, ...]]:
+    """Returns the batch-major shapes of the states."""
+    return layer_reference.config_of(layer).state_shapes(batch, False)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("seed", range(12))
+def test_any_mask_is_its_steps_alone(seed, dtype):
+    layer, inputs, mask, states, d_outputs, d_states = draw_case(seed, dtype)
+    expected = expected_of(layer, inputs, mask, states, d_outputs, d_states)
+    swap = lambda array: swapped(array, layer.time_major)  # noqa: E731
+    given = tf.constant(swap(inputs), dtype)
+    first = [tf.constant(swap(state), dtype) for state in states]
+    with tf.GradientTape() as tape:
+        tape.watch([given, *first])
+        results = layer(given, initial_state=first, mask=swap(mask))
+        loss = sum(
+            tf.reduce_sum(result * swap(d).astype(dtype))
+            for result, d in zip(results, [d_outputs, *d_states], strict=True)
+        )
+    # All other weights have no gradient, so a missing one would be an error here.
+    gradients = tape.gradient(loss, [given, *first, layer.kernel.value])
+    tolerance = 1e-10 if dtype == "float64" else 2e-4
+    for value, wanted in zip(results, expected[0], strict=True):
+        np.testing.assert_allclose(swap(value), wanted, rtol=tolerance, atol=tolerance)
+    for value, wanted in zip(gradients[:-1], expected[1][:-1], strict=True):
+        np.testing.assert_allclose(swap(value), wanted, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(gradients[-1], expected[1][-1], rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("go_backwards", [False, True])
+@pytest.mark.parametrize("time_major", [False, True])
+def test_the_last_output_is_that_of_the_last_valid_step(time_major, go_backwards):
+    mask = np.array([[0, 1, 0, 1, 0], [0, 0, 0, 1, 1], [1, 1, 0, 0, 0]], bool)
+    options = {"go_backwards": go_backwards, "time_major": time_major}
+    layer = make("lstm", return_sequences=False, **options)
+    inputs = swapped(normal(3, 5, 4), time_major)
+    randomize(layer, inputs.shape)
+    last = layer(inputs, mask=swapped(mask, time_major))
+    for b in range(3):
+        read = swapped(inputs, time_major)[b : b + 1, mask[b]]
+        alone = layer(swapped(read, time_major))
+        np.testing.assert_allclose(last[b], alone[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_stateful_layer_goes_on_from_the_last_valid_step():
+    mask = np.array([[0, 1, 1, 0], [0, 0, 0, 0]], bool)
+    layer = make("gru", stateful=True)
+    inputs = normal(2, 4, 3)
+    randomize(layer, inputs.shape)
+    for _ in range(2):
+        layer(inputs, mask=mask)
+    expected = make("gru", return_state=True)
+    expected.build((1, None, 3))
+    expected.kernel.assign(layer.kernel)
+    _, state = expected(np.concatenate([inputs[:1, 1:3]] * 2, axis=1))
+    np.testing.assert_allclose(layer.states[0][:1], state, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(layer.states[0][1], np.zeros((1, 3)))
+
+
+@pytest.mark.parametrize("go_backwards", [False, True])
+def test_a_ragged_mask_may_have_holes(go_backwards):
+    layer = make("lstm", go_backwards=go_backwards)
+    rows = [normal(4, 3, seed=1), normal(2, 3, seed=2)]
+    masks = [[True, False, True, True], [False, True]]
+    inputs = tf.RaggedTensor.from_row_lengths(np.concatenate(rows), [4, 2])
+    mask = tf.RaggedTensor.from_row_lengths(np.concatenate(masks), [4, 2])
+    randomize(layer, (None, None, 3))
+    outputs = layer(inputs, mask=mask)
+    for row, given, of_row in zip(outputs, rows, masks, strict=True):
+        expected = layer(given[np.newaxis], mask=np.array([of_row]))
+        np.testing.assert_allclose(row, expected[0], rtol=1e-5, atol=1e-6)
+
+
+# The shapes of masks.
+
+LAYERS = [
+    lambda: make("lstm"),
+    lambda: crnn.keras.LSTM(3, return_sequences=True, zero_output_for_mask=True),
+    lambda: crnn.keras.GRU(3, return_sequences=True, zero_output_for_mask=True),
+    lambda: crnn.keras.SimpleRNN(3, return_sequences=True, zero_output_for_mask=True),
+    lambda: crnn.keras.Bidirectional(crnn.keras.LSTM(3, return_sequences=True)),
+    lambda: crnn.keras.Stack(
+        [crnn.keras.LSTM(3, return_sequences=True), crnn.keras.LSTM(3, return_sequences=True)]
+    ),
+]
+MASK = np.array([[True, False, True, True], [False, True, True, False], [True] * 4])
+
+
+@pytest.mark.parametrize("make_layer", LAYERS)
+def test_shapes_of_masks_that_are_taken(make_layer):
+    layer, inputs = make_layer(), normal(3, 4, 5)
+    expected = layer(inputs, mask=tf.constant(MASK))
+    for mask in (MASK.tolist(), MASK[:, :, np.newaxis], MASK.astype("float32"), list(MASK)):
+        np.testing.assert_array_equal(layer(inputs, mask=mask), expected)
+    shared = layer(inputs, mask=MASK[:1])
+    np.testing.assert_array_equal(shared, layer(inputs, mask=np.repeat(MASK[:1], 3, axis=0)))
+
+
+@pytest.mark.parametrize("make_layer", LAYERS)
+@pytest.mark.parametrize("shape", [(4,), (3, 1), (3, 4, 5), (2, 4), (3, 3), (), (3, 4, 1, 1)])
+def test_shapes_of_masks_that_are_refused(make_layer, shape):
+    layer, inputs = make_layer(), normal(3, 4, 5)
+    layer(inputs)
+    with pytest.raises(ValueError, match="expected the mask of layer") as raised:
+        layer(inputs, mask=np.ones(shape, bool))
+    assert str(shape) in str(raised.value) and "(3, 4)" in str(raised.value)
+
+
+@pytest.mark.parametrize("make_layer", LAYERS)
+@pytest.mark.parametrize("shape", [(3, 1), (2, 4), (3, 3)])
+def test_shapes_that_only_a_running_graph_knows(make_layer, shape):
+    layer = make_layer()
+    layer(normal(3, 4, 5))
+    run = tf.function(
+        lambda inputs, mask: layer(inputs, mask=mask),
+        input_signature=[
+            tf.TensorSpec((None, None, 5), tf.float32),
+            tf.TensorSpec((None, None), tf.bool),
+        ],
+    )
+    expected = layer(normal(3, 4, 5), mask=MASK[:1])
+    np.testing.assert_array_equal(run(normal(3, 4, 5), MASK[:1]), expected)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected the mask of layer"):
+        run(normal(3, 4, 5), np.ones(shape, bool))
+
+
+def test_masks_of_each_feature_are_refused_inside_a_model():
+    """TimeDistributed hands on the mask [B, T, n] of its inputs, which is not one of steps."""
+    tokens = keras.Input((3, 4), dtype="int32")
+    embedded = keras.layers.Embedding(5, 3, mask_zero=True)(tokens)
+    inner = keras.layers.TimeDistributed(crnn.keras.LSTM(4))(embedded)
+    model = keras.Model(tokens, crnn.keras.LSTM(4)(inner))
+    with pytest.raises(ValueError, match="expected the mask of layer"):
+        model(np.ones((2, 3, 4), "int32"))
+
+
+# The ops.
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_packing_is_a_selection(dtype, seed):
+    random = np.random.default_rng(seed)
+    batch, time, width = (int(random.integers(low, 9)) for low in (1, 1, 1))
+    time_major, go_backwards, repeat = (bool(random.integers(2)) for _ in range(3))
+    mask = draw_mask(random, batch, time)
+    values = random.integers(-99, 99, (batch, time, width))
+    packing = Packing(
+        tf.constant(swapped(mask, time_major)),
+        tf.cast(swapped(values, time_major), dtype),
+        "test",
+        time_major=time_major,
+        go_backwards=go_backwards,
+    )
+    np.testing.assert_array_equal(packing.lengths, mask.sum(axis=1))
+    packed = swapped(
+        tf.cast(packing.pack(tf.cast(swapped(values, time_major), dtype)), "int64"), time_major
+    )
+    order = slice(None, None, -1) if go_backwards else slice(None)
+    for b in range(batch):
+        wanted = values[b, order][mask[b, order]]
+        np.testing.assert_array_equal(packed[b, : len(wanted)], wanted)
+    given = tf.cast(swapped(values, time_major), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        unpacked = packing.unpack(given, repeat_masked=repeat)
+    wanted, sources = np.zeros_like(values), -np.ones((batch, time), int)
+    for b in range(batch):
+        place = -1
+        for at, is_read in enumerate(mask[b, order]):
+            place += int(is_read)
+            if place >= 0 and (is_read or repeat):
+                sources[b, at], wanted[b, at] = place, values[b, place]
+    np.testing.assert_array_equal(swapped(tf.cast(unpacked, "int64"), time_major), wanted)
+    # The sums are whole numbers, which all the types hold.
+    grads = random.integers(-3, 3, values.shape)
+    expected = np.zeros_like(values)
+    for b, at in zip(*np.nonzero(sources >= 0), strict=True):
+        expected[b, sources[b, at]] += grads[b, at]
+    gradient = tape.gradient(unpacked, given, tf.cast(swapped(grads, time_major), dtype))
+    np.testing.assert_array_equal(swapped(tf.cast(gradient, "int64"), time_major), expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_graphs_without_the_ops_pack_alike(seed):
+    random = np.random.default_rng(seed)
+    layout = {"time_major": bool(seed % 2), "go_backwards": seed % 3 == 0}
+    mask, values = draw_mask(random, 5, 7), random.standard_normal((5, 7, 3))
+    mask, values = (tf.constant(swapped(array, layout["time_major"])) for array in (mask, values))
+
+    def results() -> list[tf.Tensor]:
+        packing = Packing(mask, values, "test", **layout)
+        valid = tf.sequence_mask(packing.lengths, 7)
+        valid = tf.transpose(valid) if layout["time_major"] else valid
+        packed = tf.where(valid[:, :, tf.newaxis], packing.pack(values), 0.0)
+        unpacked = [packing.unpack(values, repeat_masked=repeat) for repeat in (False, True)]
+        return [packing.lengths, packed, *unpacked]
+
+    expected = results()
+    with ops.substituted_forward(lambda *_, **__: None):
+        for value, wanted in zip(results(), expected, strict=True):
+            np.testing.assert_array_equal(value, wanted)
+
+
+@pytest.mark.parametrize("op", [raw_ops.cudnn_rnn_tf_pack_steps, raw_ops.cudnn_rnn_tf_unpack_steps])
+@pytest.mark.parametrize("repeat", [False, True])
+def test_places_of_strangers_read_nothing_else(op, repeat):
+    values = tf.ones((2, 3, 4))
+    far = tf.constant([[1 << 40, 3, -1 << 62], [-5, 7, -1]], tf.int64)
+    moved = op(values=values, places=far, steps=far, repeat_masked=repeat)
+    assert np.all(np.isin(moved, [0.0, 1.0, 2.0, 3.0]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected places and steps of shape"):
+        op(values=values, places=far[:1], steps=far)
+
+
+def test_an_earlier_op_still_refuses_gaps():
+    """SavedModels of earlier versions have this op."""
+    lengths_of = lambda mask: raw_ops.cudnn_rnn_tf_lengths_from_mask(  # noqa: E731
+        mask=tf.constant(mask), owner="layer 'net'"
+    )
+    np.testing.assert_array_equal(lengths_of([[True, True, False], [False] * 3]), [2, 0])
+    with tf.device("CPU:0"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="'net'.*padded on the right"):
+            lengths_of([[True, False, True]])
