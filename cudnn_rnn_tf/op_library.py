@@ -1,5 +1,6 @@
 """Loads the compiled TensorFlow ops from the library for the version that is imported."""
 
+import ctypes
 import importlib.metadata
 import json
 import pathlib
@@ -70,6 +71,15 @@ def op_library_path() -> str:
     `TF_LoadLibrary` of TensorFlow's C API.
     """
     return str(find(tf.__version__))
+
+
+def imitated_architecture() -> int:
+    """Returns the GPU architecture that `CUDNN_RNN_TF_IMITATE_GPU` asks for, such as 80.
+
+    It is 0 without the variable, and if its value is wrong, which ops on a GPU then say.
+    """
+    # This is the library that TensorFlow has loaded already.
+    return ctypes.CDLL(op_library_path()).cudnn_rnn_tf_gpu_imitated_architecture()
 
 
 def load() -> types.ModuleType:

@@ -2,13 +2,17 @@
 // executor.
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "kernels/gpu/cudnn/remembered_choices.h"
+#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/persistent/kernel.h"
+#include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
 #include "kernels/tensorflow_versions.h"
 #include "tensorflow/core/framework/device_base.h"
@@ -70,6 +74,12 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
   resources.log = [](const std::string& text) {
     VLOG(1) << "cudnn_rnn_tf: " << text;
   };
+  resources.warn = [](const std::string& text) {
+    static NeverDestroyed<std::mutex> mutex;
+    static NeverDestroyed<std::set<std::string>> warned;
+    const std::lock_guard<std::mutex> lock(*mutex);
+    if (warned->insert(text).second) LOG(WARNING) << "cudnn_rnn_tf: " << text;
+  };
   auto backend = std::make_unique<GpuBackend>(std::move(resources), options);
   // AsDnn makes TensorFlow load its own cuDNN, so that the backend finds the
   // same one. The loading may call CUDA functions that end the captures of
@@ -97,6 +107,15 @@ cudnn_rnn_tf_gpu_kernels() {
   static thread_local std::string text;
   text = cudnn_rnn_tf::persistent::KernelsText();
   return text.c_str();
+}
+
+// Returns the architecture that this process imitates, such as 80, or 0 if it
+// imitates none or the variable that asks for it is wrong, which ops say.
+extern "C" __attribute__((visibility("default"))) int
+cudnn_rnn_tf_gpu_imitated_architecture() {
+  int architecture = 0;
+  return cudnn_rnn_tf::ImitatedArchitecture(&architecture).ok() ? architecture
+                                                                : 0;
 }
 
 extern "C" __attribute__((visibility("default"))) int64_t

@@ -11,7 +11,10 @@ import tensorflow as tf
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # A program that uses the compiler of kernels also needs the files that the compiler may include.
-COMPILER = ["kernels/gpu/compiler.cc", "kernels/gpu/compiled_code_cache.cc"]
+COMPILER = [
+    *("kernels/gpu/compiler.cc", "kernels/gpu/compiled_code_cache.cc"),
+    "kernels/gpu/device_limits.cc",
+]
 # The sources of the cuDNN backend and of everything that it uses.
 CUDNN_BACKEND = [
     *sorted((ROOT / "kernels" / "gpu" / "cudnn").glob("*.cc")),

@@ -127,16 +127,34 @@ def test_resident_kernels_compile(tmp_path):
     assert completed.stdout == "23 kernels compiled\n"
 
 
-@pytest.mark.slow
-def test_persistent_kernels_compile(tmp_path):
-    """CUDA's compiler needs no GPU."""
+@pytest.mark.parametrize("count", [40, pytest.param(0, marks=pytest.mark.slow)])
+def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
+    """CUDA's compiler needs no GPU. It says where a kernel has too few registers.
+
+    A count of 0 stands for all kernels, which take an hour of one core.
+    """
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
     sources = [*COMPILER, "kernels/gpu/persistent/division.cc"]
     executable = compiled(tmp_path, "compile_persistent_kernels", sources)
-    completed = subprocess.run([executable, library], capture_output=True, text=True)
+    completed = subprocess.run([executable, library, str(count)], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
-    assert completed.stdout == "50 kernels compiled\n"
+    compiled_count, all_count = re.fullmatch(
+        r"(\d+) of (\d+) kernels compiled\n", completed.stdout
+    ).groups()
+    assert int(compiled_count) == (count or int(all_count))
+
+
+def test_kernels_on_fake_gpus(tmp_path):
+    """Which division of a layer is compiled, what becomes of failures, and what is imitated."""
+    sources = ["kernels/gpu/persistent/kernel.cc", "kernels/gpu/persistent/division.cc"]
+    sources += ["kernels/gpu/device_limits.cc", "kernels/rnn_backend.cc", "kernels/rnn_spec.cc"]
+    executable = compiled(tmp_path, "kernels_on_fake_gpu", sources, "-pthread")
+    for imitated in ("", "T4", "A100", "arch=90,largest_cluster=4", "arch=120", "A1000", "arch=x"):
+        environment = os.environ | {"CUDNN_RNN_TF_IMITATE_GPU": imitated}
+        completed = subprocess.run([executable], env=environment, capture_output=True, text=True)
+        assert completed.returncode == 0, completed.stdout
+        assert completed.stdout == f"kernels run as {imitated or 'what they are'} should\n"
 
 
 STUBS = {
@@ -147,16 +165,24 @@ STUBS = {
 }
 
 
-def make_stub(folder: pathlib.Path, library: str) -> pathlib.Path:
-    """A library in which all functions of a table in libraries.h do nothing."""
+def make_stub(folder: pathlib.Path, library: str, nvrtc: int = 9) -> pathlib.Path:
+    """A library in which all functions of a table in libraries.h do nothing.
+
+    NVRTC says that its version is 12 and a minor one, `nvrtc`.
+    """
     header = (ROOT / "kernels" / "gpu" / "libraries.h").read_text()
     (table,) = re.findall(rf"define CRNN_{library.upper()}_FUNCTIONS\(F\)((?:.*\\\n)+.*\n)", header)
     names = re.findall(r"F\((\w+)\)", table)
     # The driver exports some under the names of newer versions.
     versions = ["", "_v2", "_v3"] if library == "cuda" else [""]
     functions = [
-        f"long {name}{version}(void) {{ return 91900; }}" for name in names for version in versions
+        f"long {name}{version}(void) {{ return 91900; }}"
+        for name in names
+        for version in versions
+        if name != "nvrtcVersion"
     ]
+    functions.append(f"int nvrtcVersion(int* a, int* b) {{ *a = 12; *b = {nvrtc}; return 0; }}")
+    folder.mkdir(exist_ok=True)
     source = folder / f"{library}.c"
     source.write_text("\n".join(functions))
     path = folder / STUBS[library]
@@ -175,7 +201,31 @@ def test_libraries_among_pips_packages(tmp_path, loaded):
     environment = os.environ | {"LD_LIBRARY_PATH": str(stubs["cuda"].parent)}
     command = [executable, *(stubs[library] for library in loaded)]
     completed = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert completed.stdout == "loaded\n", completed.stdout + completed.stderr
+    assert completed.stdout == "loaded, NVRTC 12.9\n", completed.stdout + completed.stderr
+
+
+@pytest.mark.parametrize("has_package", [True, False])
+def test_systems_compiler_is_old(tmp_path, has_package):
+    """An NVRTC of the system that is too old neither hides pip's nor is used."""
+    executable = compiled(tmp_path, "libraries_in_packages", ["kernels/gpu/libraries.cc"])
+    stubs = {
+        library: make_stub(tmp_path, library)
+        for library in STUBS
+        if has_package or library != "nvrtc"
+    }
+    system = make_stub(tmp_path / "system", "nvrtc", nvrtc=1).parent
+    folders = f"{stubs['cuda'].parent}:{system}"
+    command = [executable, stubs["cudnn"], stubs["cublas"]]
+    completed = subprocess.run(
+        command, env=os.environ | {"LD_LIBRARY_PATH": folders}, capture_output=True, text=True
+    )
+    if has_package:
+        assert completed.stdout == "loaded, NVRTC 12.9\n", completed.stdout
+    else:
+        assert completed.stdout == (
+            "the package's own kernels need cuBLAS and NVRTC: NVRTC must be of version 12.3 or "
+            "newer, but libnvrtc.so.12 has version 12.1\n"
+        )
 
 
 def test_compiled_code_in_files(tmp_path):

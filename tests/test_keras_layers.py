@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+import fresh_process
 import keras
 import numpy as np
 import pytest
@@ -332,8 +333,9 @@ def test_a_simple_rnn_that_drops_all_states_runs_as_keras_runs_it():
 @pytest.mark.parametrize(
     ("capability", "dtype", "obstacle"),
     [
-        ((8, 9), "float32", "where a GPU has a compute capability below 9.0"),
-        (None, "float32", "where a GPU has a compute capability below 9.0"),
+        ((7, 0), "float32", "in float32 where a GPU has a compute capability below 7.5"),
+        (None, "float32", "in float32 where a GPU has a compute capability below 7.5"),
+        ((7, 5), "bfloat16", "in bfloat16 where a GPU has a compute capability below 8.0"),
         ((9, 0), "float64", "in float64 where there is a GPU"),
     ],
 )
@@ -341,7 +343,7 @@ def test_recurrent_dropout_is_keras_own_where_a_gpu_cannot_run_it(
     class_name, capability, dtype, obstacle, fused_calls, monkeypatch
 ):
     see_gpus(monkeypatch, capability)
-    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)).astype(dtype))
+    inputs = tf.cast(np.random.default_rng(0).standard_normal((3, 5, 4)), dtype)
     options = {"seed": 3, "recurrent_dropout": 0.3, "dtype": dtype}
     stock = getattr(keras.layers, class_name)(6, **options)
     layer = getattr(drop_ins, class_name)(6, **options)
@@ -373,10 +375,25 @@ def see_gpus(monkeypatch, *capabilities: tuple[int, int] | None) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_recurrent_dropout_runs_fused_on_newer_gpus(dtype, monkeypatch):
     layer = drop_ins.GRU(6, recurrent_dropout=0.3, dtype=dtype)
-    see_gpus(monkeypatch, (9, 0), (12, 0))
+    see_gpus(monkeypatch, (8, 0), (12, 0))
     assert layer.runs_fused
-    see_gpus(monkeypatch, (9, 0), (8, 0))
+    see_gpus(monkeypatch, (9, 0), (7, 0))
     assert layer.runs_fused.reason(training=True) and not layer.runs_fused.reason(training=False)
+
+
+def test_recurrent_dropout_goes_by_the_imitated_gpu():
+    """Decisions in Python, too, are those of the GPU that the variable names."""
+    program = """
+import tensorflow as tf
+import cudnn_rnn_tf.keras as drop_ins
+tf.config.get_visible_devices = lambda _: ["GPU"]
+tf.config.experimental.get_device_details = lambda _: {"compute_capability": (9, 0)}
+layers = [drop_ins.GRU(6, recurrent_dropout=0.3, dtype=d) for d in ("float16", "bfloat16")]
+print([bool(layer.runs_fused) for layer in layers])
+"""
+    for name, expected in (("A100", "[True, True]"), ("T4", "[True, False]"), ("", "[True, True]")):
+        output = fresh_process.run_program(program, CUDNN_RNN_TF_IMITATE_GPU=name)
+        assert output.splitlines()[-1] == expected
 
 
 @pytest.mark.parametrize("class_name", ["LSTM", "GRU"])

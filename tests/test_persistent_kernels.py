@@ -39,6 +39,7 @@ class Shape:
     backward_warps: int
     backward_resident: int
     is_stack: int = 0
+    is_of_old_gpu: int = 0  # Whether the GPU has no clusters but those of one block.
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
@@ -60,6 +61,8 @@ SHAPES = [
     # In these shapes, a sender has more parts than there are threads, or a thread has many senders.
     Shape("gru", "float32", 40, 2, 0, 20, 2, 5, 1, 1, 2, 1),
     Shape("rnn_tanh", "float16", 152, 19, 0, 8, 2, 2, 1, 1, 1, 1),
+    Shape("lstm", "float16", 40, 1, 1, 40, 1, 5, 1, 2, 3, 3, is_of_old_gpu=1),
+    Shape("gru", "float32", 21, 1, 1, 24, 2, 4, 2, 0, 2, 1, is_of_old_gpu=1),
 ]
 
 # Stacks have no backward kernel.
@@ -70,6 +73,7 @@ STACKS = [
     Shape("gru", "float32", 20, 3, 1, 8, 1, 4, 2, 0, 0, 0, is_stack=1),
     Shape("rnn_tanh", "float16", 24, 2, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
     Shape("rnn_relu", "bfloat16", 16, 1, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
+    Shape("lstm", "float16", 24, 1, 1, 24, 1, 2, 1, 1, 0, 0, is_stack=1, is_of_old_gpu=1),
 ]
 
 
@@ -154,6 +158,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DSPLITS={shape.splits if is_forward else 1}",
         f"-DRESIDENT_PAIRS={resident}",
         f"-DIS_STACK={shape.is_stack}",
+        *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         f"-DIS_{CELLS[shape.rnn_mode]}",
         *(f"{ROOT}/tests/programs/persistent_on_fake_device.cc", "-o", str(library)),
@@ -238,6 +243,10 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     )
     d_outputs = draw(steps, batch, directions * units)
     d_states = [draw(directions, batch, units) for _ in range(1 + is_lstm)]
+    # No gradient reaches these sequences.
+    is_idle = np.arange(batch) % 3 == 1
+    for gradient in (d_outputs, *d_states):
+        gradient[:, is_idle] = 0
     gradients = reference.backward(
         run, d_outputs.astype(np.float64), [d.astype(np.float64) for d in d_states]
     )
@@ -321,6 +330,8 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     for d, b in enumerate(buffers):
         of_gates = b.gates.astype(np.float64)
         check("gates", _reordered(of_gates[..., : gates * units], time_major), d_products[:, :, d])
+        idle = [b.first_h_backprop[is_idle], _reordered(of_gates, time_major)[:, is_idle]]
+        assert not any(np.any(gradient) for gradient in idle), "zero does not stay zero"
         check("d_h", b.first_h_backprop, gradients.states[0][d])
         if is_lstm:
             check("d_c", b.first_c_backprop, gradients.states[1][d])

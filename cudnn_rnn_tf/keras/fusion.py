@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf import constants, op_library, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.keras_weights import from_keras_weights
 from cudnn_rnn_tf.pseudo_layers import join
@@ -88,19 +88,26 @@ def _recurrent_dropout_reason(layer: keras.layers.RNN) -> str:
 def _obstacle_on_gpus(dtype: str) -> str:
     """Returns why the GPUs do not run recurrent dropout; "" if all do, or if there are none.
 
-    Only the package's own kernels do, which newer GPUs have, and which do not compute in float64.
+    Only the package's own kernels do, which do not compute in float64, nor in bfloat16 on GPUs
+    whose instructions lack it.
     """
     gpus = tf.config.get_visible_devices("GPU")
     if gpus and dtype == "float64":
         return "in float64 where there is a GPU"
-    if any(_compute_capability(gpu) < (9, 0) for gpu in gpus):
-        return "where a GPU has a compute capability below 9.0"
+    oldest = (8, 0) if dtype == "bfloat16" else (7, 5)
+    if any(_compute_capability(gpu) < oldest for gpu in gpus):
+        return f"in {dtype} where a GPU has a compute capability below {oldest[0]}.{oldest[1]}"
     return ""
 
 
 @functools.cache
 def _compute_capability(gpu: Any) -> tuple[int, int]:
-    """Returns a GPU's compute capability, (0, 0) if TensorFlow does not know it."""
+    """Returns the compute capability of a GPU, or of the one that the process imitates.
+
+    It is (0, 0) if TensorFlow does not know it.
+    """
+    if imitated := op_library.imitated_architecture():
+        return divmod(imitated, 10)
     return tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
 
 

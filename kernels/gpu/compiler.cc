@@ -1,11 +1,13 @@
 #include "kernels/gpu/compiler.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
 
 #include "kernels/gpu/compiled_code_cache.h"
+#include "kernels/gpu/device_limits.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
@@ -13,24 +15,11 @@ namespace {
 
 RnnStatus NvrtcStatus(nvrtcResult result, const std::string& what) {
   if (result == NVRTC_SUCCESS) return {};
-  return {RnnStatus::Code::kUnimplemented,
+  return {result == NVRTC_ERROR_OUT_OF_MEMORY
+              ? RnnStatus::Code::kResourceExhausted
+              : RnnStatus::Code::kUnimplemented,
           "NVRTC failed to " + what + ": " +
               Gpu().nvrtc.nvrtcGetErrorString(result)};
-}
-
-// Names the architecture of the current context's device, such as "sm_90".
-RnnStatus Architecture(std::string* name) {
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  *name = "sm_";
-  for (const CUdevice_attribute attribute :
-       {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR}) {
-    int number = 0;
-    CRNN_RETURN_IF_ERROR(ReadAttribute(device, attribute, &number));
-    *name += std::to_string(number);
-  }
-  return {};
 }
 
 RnnStatus Load(const std::string& code, CUlibrary* library) {
@@ -91,7 +80,8 @@ RnnStatus CompileLibrary(const std::string& file,
   const std::string key = KeyOf(file, options);
   std::string code;
   if (!libraries.files.Read(key, &code) || !Load(code, library).ok()) {
-    CRNN_RETURN_IF_ERROR(CompileCode(file, options, &code));
+    std::string log;
+    CRNN_RETURN_IF_ERROR(CompileCode(file, options, &code, &log));
     CRNN_RETURN_IF_ERROR(Load(code, library));
     libraries.files.Write(key, code);
   }
@@ -102,9 +92,32 @@ RnnStatus CompileLibrary(const std::string& file,
 
 }  // namespace
 
+RnnStatus NameArchitecture(int architecture, bool is_imitated,
+                           std::string* name) {
+  const NvrtcLibrary& nvrtc = Gpu().nvrtc;
+  int count = 0;
+  CRNN_RETURN_IF_ERROR(
+      NvrtcStatus(nvrtc.nvrtcGetNumSupportedArchs(&count), "count its GPUs"));
+  std::vector<int> supported(count);
+  CRNN_RETURN_IF_ERROR(NvrtcStatus(
+      nvrtc.nvrtcGetSupportedArchs(supported.data()), "list its GPUs"));
+  int nearest = 0;
+  for (const int each : supported) {
+    if (each <= architecture) nearest = std::max(nearest, each);
+  }
+  if (nearest == 0) {
+    return {RnnStatus::Code::kUnimplemented,
+            "NVRTC cannot compile for the GPU's architecture, " +
+                std::to_string(architecture)};
+  }
+  const bool is_own = nearest == architecture && !is_imitated;
+  *name = (is_own ? "sm_" : "compute_") + std::to_string(nearest);
+  return {};
+}
+
 RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
-                      std::string* code) {
+                      std::string* code, std::string* log) {
   const NvrtcLibrary& nvrtc = Gpu().nvrtc;
   // The source may include any embedded file, by its name without folders.
   std::vector<const char*> names, texts, option_texts;
@@ -133,21 +146,26 @@ RnnStatus CompileCode(const std::string& file,
   }
   const nvrtcResult compiled = nvrtc.nvrtcCompileProgram(
       program, static_cast<int>(option_texts.size()), option_texts.data());
-  if (compiled != NVRTC_SUCCESS) {
-    size_t size = 0;
-    std::string log;
-    if (nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS) {
-      log.resize(size);
-      nvrtc.nvrtcGetProgramLog(program, log.data());
-      log = log.c_str();  // The size counts a NUL.
-    }
-    return NvrtcStatus(compiled, "compile " + file + " (" + log + ")");
-  }
   size_t size = 0;
+  log->clear();
+  if (nvrtc.nvrtcGetProgramLogSize(program, &size) == NVRTC_SUCCESS) {
+    log->resize(size);
+    nvrtc.nvrtcGetProgramLog(program, log->data());
+    *log = log->c_str();  // The size counts a NUL.
+  }
+  CRNN_RETURN_IF_ERROR(
+      NvrtcStatus(compiled, "compile " + file + " (" + *log + ")"));
   CRNN_RETURN_IF_ERROR(
       NvrtcStatus(nvrtc.nvrtcGetCUBINSize(program, &size), "size a kernel"));
+  // Without an architecture of its own, the code is PTX.
+  const bool is_ptx = size == 0;
+  if (is_ptx) {
+    CRNN_RETURN_IF_ERROR(
+        NvrtcStatus(nvrtc.nvrtcGetPTXSize(program, &size), "size a kernel"));
+  }
   code->resize(size);
-  return NvrtcStatus(nvrtc.nvrtcGetCUBIN(program, code->data()),
+  return NvrtcStatus(is_ptx ? nvrtc.nvrtcGetPTX(program, code->data())
+                            : nvrtc.nvrtcGetCUBIN(program, code->data()),
                      "hand out a kernel");
 }
 
@@ -155,8 +173,13 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CUkernel* kernel) {
   CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
+  DeviceLimits limits;
+  int imitated = 0;
   std::string architecture;
-  CRNN_RETURN_IF_ERROR(Architecture(&architecture));
+  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+  CRNN_RETURN_IF_ERROR(ImitatedArchitecture(&imitated));
+  CRNN_RETURN_IF_ERROR(
+      NameArchitecture(limits.architecture, imitated > 0, &architecture));
   std::vector<std::string> options = {"--gpu-architecture=" + architecture,
                                       "--std=c++17"};
   for (const std::string& macro : macros) options.push_back("-D" + macro);

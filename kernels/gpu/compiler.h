@@ -1,14 +1,15 @@
 // Compiles kernels of our own for the GPU at hand, with CUDA's compiler at run
 // time.
 //
-// Machine code is kept in the process and in files, so that a kernel is
-// compiled once for each version of its source, of the compiler and of the GPU.
+// Code is kept in the process and in files, so that a kernel is compiled once
+// for each version of its source, of the compiler and of the GPU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_COMPILER_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_COMPILER_H_
 
 #include <string>
 #include <vector>
 
+#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/rnn_backend.h"
 
@@ -47,11 +48,18 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CUkernel* kernel);
 
+// Names what the compiler should compile for: machine code of an architecture,
+// such as "sm_90". For one that the compiler does not know, or that is
+// imitated, it is PTX ("compute_90"), which the driver compiles for the GPU at
+// hand. The compiler's library must have been loaded.
+RnnStatus NameArchitecture(int architecture, bool is_imitated,
+                           std::string* name);
+
 // Compiles the embedded file with these options of the compiler, whose library
-// must have been loaded. This needs no GPU.
+// must have been loaded. This needs no GPU. `log` is what the compiler says.
 RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
-                      std::string* code);
+                      std::string* code, std::string* log);
 
 }  // namespace cudnn_rnn_tf
 

@@ -26,6 +26,7 @@ GpuBackend::GpuBackend(GpuResources resources, const GpuOptions& options)
       poisons_(options.poison_scratch),
       is_profiled_(resources.is_profiled),
       log_(resources.log),
+      warn_(resources.warn),
       cudnn_(std::move(resources), options) {}
 
 GpuBackend::~GpuBackend() {
@@ -70,6 +71,8 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
     }
     return status;
   };
+  // Options that are wrong must not pass unnoticed.
+  if (status.code == RnnStatus::Code::kInvalidArgument) return status;
   if (!status.ok()) return is_pinned ? failure() : RnnStatus();
   if (!is_pinned && IsForCudnn(problem, cycles)) return {};
   persistent::Network network;
@@ -80,7 +83,9 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   } else if (is_pinned) {
     return failure();
   } else {
-    log_(status.message);
+    warn_(status.message +
+          ". So cuDNN runs what the persistent kernels would have run faster, "
+          "sequences of different lengths several times as fast");
   }
   return {};
 }

@@ -66,7 +66,7 @@ class GpuBackend : public RnnBackend {
   void* const stream_;
   const bool allow_tf32_, replays_, poisons_;
   const std::function<bool()> is_profiled_;
-  const std::function<void(const std::string&)> log_;
+  const std::function<void(const std::string&)> log_, warn_;
   CudnnBackend cudnn_;
   bool has_chosen_ = false;
   std::optional<persistent::Network> network_;    // Empty if cuDNN runs.

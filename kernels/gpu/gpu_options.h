@@ -34,6 +34,8 @@ struct GpuResources {
   std::function<size_t()> memory_limit;
   // Writes a line to TensorFlow's log at verbosity 1.
   std::function<void(const std::string&)> log;
+  // Writes a warning to it, each text once in the process.
+  std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
 }  // namespace cudnn_rnn_tf

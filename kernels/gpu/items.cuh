@@ -33,7 +33,12 @@ static __device__ Item FromFloat(float value) {
   return value;
 #else
   Item item;
-#if defined(IS_BFLOAT16)
+#if defined(IS_BFLOAT16) && __CUDA_ARCH__ < 800
+  // Turing has no such instruction.
+  const Word bits = __float_as_uint(value);
+  item = static_cast<Item>(
+      value != value ? 0x7FFFu : (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+#elif defined(IS_BFLOAT16)
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
 #else
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));

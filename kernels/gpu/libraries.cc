@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,8 @@ namespace {
 constexpr char kCudaName[] = "libcuda.so.1";
 // Version 9.0 introduced cudnnRNNSetClip_v9 and cudnnGetLastErrorString.
 constexpr size_t kOldestCudnn = 90000;
+// Version 12.3 introduced stores of 128 bits as a whole.
+constexpr int kOldestNvrtcMinor = 3;
 
 RnnStatus Unavailable(const std::string& why) {
   return {RnnStatus::Code::kFailedPrecondition,
@@ -54,8 +55,7 @@ RnnStatus LoadCuda(GpuLibraries* libraries) {
 #define CRNN_FIND(name) \
   Find(cuda, kCudaName, CRNN_TEXT(name), &libraries->cuda.name, &missing);
   CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_FIND)
-  // A driver that lacks some of these functions can still run cuDNN, but
-  // neither graphs nor the persistent kernels.
+  // A driver that lacks some of these functions can do all but replay.
   libraries->has_graphs = missing.empty();
   missing.clear();
   CRNN_CUDA_FUNCTIONS(CRNN_FIND)
@@ -95,10 +95,14 @@ GpuLibraries* Loaded() {
   return &libraries;
 }
 
-// Returns the folder `nvidia` among the pip packages, for each of cuDNN and
-// cuBLAS that was loaded from a package there, such as nvidia/cudnn/lib.
-// TensorFlow has loaded both, but not NVRTC, which lies beside them.
-std::vector<std::string> FoldersOfPackages() {
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash);
+}
+
+// Returns the folders of cuBLAS and cuDNN. TensorFlow has loaded both, but not
+// NVRTC, which lies beside them.
+std::vector<std::string> FoldersOfLoaded() {
   std::vector<void*> functions = {
       reinterpret_cast<void*>(Loaded()->cublas.cublasCreate_v2)};
   if (LoadGpuLibraries().ok()) {
@@ -109,12 +113,19 @@ std::vector<std::string> FoldersOfPackages() {
   for (void* const function : functions) {
     Dl_info info;
     if (dladdr(function, &info) == 0 || info.dli_fname == nullptr) continue;
-    std::string folder = info.dli_fname;
-    for (int i = 0; i < 3 && !folder.empty(); ++i) {
-      const size_t slash = folder.rfind('/');
-      folder.resize(slash == std::string::npos ? 0 : slash);
-    }
+    const std::string folder = FolderOf(info.dli_fname);
     if (!folder.empty()) folders.push_back(folder);
+  }
+  return folders;
+}
+
+// Returns the folder `nvidia` among the pip packages, for each of cuDNN and
+// cuBLAS that was loaded from a package there, such as nvidia/cudnn/lib.
+std::vector<std::string> FoldersOfPackages() {
+  std::vector<std::string> folders;
+  for (const std::string& folder : FoldersOfLoaded()) {
+    const std::string of_packages = FolderOf(FolderOf(folder));
+    if (!of_packages.empty()) folders.push_back(of_packages);
   }
   return folders;
 }
@@ -124,13 +135,20 @@ RnnStatus WithoutKernels(const std::string& why) {
           "the package's own kernels need cuBLAS and NVRTC: " + why};
 }
 
-// Opens the first library that can be found. Each is looked for by its name, as
-// the process or the system has it, and then among the pip packages.
-RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
-                    void** library) {
+RnnStatus NotFound(const std::string& error) {
+  return WithoutKernels(
+      "one was looked for among the libraries TensorFlow has loaded, where the "
+      "dynamic linker looks and among pip's packages, and not found (" +
+      error + "). pip install 'tensorflow[and-cuda]' brings it");
+}
+
+// Looks for cuBLAS by its name, as the process or the system has it, and then
+// among the pip packages.
+RnnStatus OpenCublas(void** library) {
   const std::vector<std::string> folders = FoldersOfPackages();
   std::string error;
-  for (const std::string path : in_packages) {
+  for (const std::string path :
+       {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}) {
     *library = Open(path.substr(path.rfind('/') + 1).c_str(), &error);
     if (*library != nullptr) return {};
     for (const std::string& folder : folders) {
@@ -138,17 +156,45 @@ RnnStatus OpenOneOf(std::initializer_list<const char*> in_packages,
       if (*library != nullptr) return {};
     }
   }
-  return WithoutKernels(
-      "one was looked for among the libraries TensorFlow has loaded, where the "
-      "dynamic linker looks and among pip's packages, and not found (" +
-      error + "). pip install 'tensorflow[and-cuda]' brings it");
+  return NotFound(error);
+}
+
+// Looks for an NVRTC that is new enough. One that lies beside the libraries
+// that TensorFlow uses comes before the system's, which may be of another
+// version of CUDA.
+RnnStatus OpenNvrtc(void** library) {
+  std::vector<std::string> paths;
+  for (const std::string& folder : FoldersOfPackages()) {
+    paths.push_back(folder + "/cuda_nvrtc/lib/libnvrtc.so.12");
+    paths.push_back(folder + "/cu13/lib/libnvrtc.so.13");
+  }
+  for (const std::string& folder : FoldersOfLoaded()) {
+    paths.push_back(folder + "/libnvrtc.so.12");
+    paths.push_back(folder + "/libnvrtc.so.13");
+  }
+  paths.insert(paths.end(), {"libnvrtc.so.12", "libnvrtc.so.13"});
+  std::string error, old;
+  for (const std::string& path : paths) {
+    *library = Open(path.c_str(), &error);
+    if (*library == nullptr) continue;
+    int major = 0, minor = 0;
+    const auto version = reinterpret_cast<decltype(&nvrtcVersion)>(
+        dlsym(*library, "nvrtcVersion"));
+    if (version != nullptr) version(&major, &minor);
+    if (major > 12 || (major == 12 && minor >= kOldestNvrtcMinor)) return {};
+    old = path + " has version " + std::to_string(major) + '.' +
+          std::to_string(minor);
+  }
+  if (old.empty()) return NotFound(error);
+  return WithoutKernels("NVRTC must be of version 12." +
+                        std::to_string(kOldestNvrtcMinor) + " or newer, but " +
+                        old);
 }
 
 RnnStatus LoadCublas(GpuLibraries* libraries) {
   std::string missing;
-  void* cublas;
-  CRNN_RETURN_IF_ERROR(OpenOneOf(
-      {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}, &cublas));
+  void* cublas = nullptr;
+  CRNN_RETURN_IF_ERROR(OpenCublas(&cublas));
 #define CRNN_FIND(name) \
   Find(cublas, "cuBLAS", #name, &libraries->cublas.name, &missing);
   CRNN_CUBLAS_FUNCTIONS(CRNN_FIND)
@@ -158,9 +204,8 @@ RnnStatus LoadCublas(GpuLibraries* libraries) {
 
 RnnStatus LoadNvrtc(GpuLibraries* libraries) {
   std::string missing;
-  void* nvrtc;
-  CRNN_RETURN_IF_ERROR(OpenOneOf(
-      {"cuda_nvrtc/lib/libnvrtc.so.12", "cu13/lib/libnvrtc.so.13"}, &nvrtc));
+  void* nvrtc = nullptr;
+  CRNN_RETURN_IF_ERROR(OpenNvrtc(&nvrtc));
 #define CRNN_FIND(name) \
   Find(nvrtc, "NVRTC", #name, &libraries->nvrtc.name, &missing);
   CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
@@ -187,9 +232,12 @@ RnnStatus LoadGpuLibraries() {
 }
 
 RnnStatus LoadKernelLibraries() {
-  static Loading cublas, nvrtc;
-  CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
-  return LoadOnce(&nvrtc, LoadNvrtc);
+  static RareLoading loading;
+  return loading.Once([] {
+    static Loading cublas;
+    CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
+    return LoadNvrtc(Loaded());
+  });
 }
 
 const GpuLibraries& Gpu() { return *Loaded(); }
@@ -198,9 +246,11 @@ RnnStatus CudaStatus(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return {};
   const char* text = nullptr;
   Gpu().cuda.cuGetErrorString(result, &text);
-  return {RnnStatus::Code::kInternal, std::string("CUDA failed to ") + what +
-                                          ": " +
-                                          (text != nullptr ? text : "unknown")};
+  return {result == CUDA_ERROR_OUT_OF_MEMORY
+              ? RnnStatus::Code::kResourceExhausted
+              : RnnStatus::Code::kInternal,
+          std::string("CUDA failed to ") + what + ": " +
+              (text != nullptr ? text : "unknown")};
 }
 
 }  // namespace cudnn_rnn_tf

@@ -7,6 +7,7 @@
 #include <cudnn.h>
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 
 #include "kernels/gpu/cublas.h"
@@ -47,37 +48,40 @@ namespace cudnn_rnn_tf {
 
 // Macros of cuda.h replace these names by the versioned ones that the driver
 // exports.
-#define CRNN_CUDA_FUNCTIONS(F) \
-  F(cuCtxGetCurrent)           \
-  F(cuCtxGetDevice)            \
-  F(cuCtxSetCurrent)           \
-  F(cuDeviceGetAttribute)      \
-  F(cuDeviceGetName)           \
-  F(cuEventCreate)             \
-  F(cuEventDestroy)            \
-  F(cuEventElapsedTime)        \
-  F(cuEventRecord)             \
-  F(cuEventSynchronize)        \
-  F(cuGetErrorString)          \
-  F(cuKernelSetAttribute)      \
-  F(cuLaunchCooperativeKernel) \
-  F(cuLaunchKernel)            \
-  F(cuLibraryGetKernel)        \
-  F(cuLibraryLoadData)         \
-  F(cuMemcpyDtoHAsync)         \
-  F(cuMemcpyHtoDAsync)         \
-  F(cuMemcpy2DAsync)           \
-  F(cuMemcpy3DAsync)           \
-  F(cuMemcpyDtoDAsync)         \
-  F(cuMemsetD2D16Async)        \
-  F(cuMemsetD2D32Async)        \
-  F(cuMemsetD2D8Async)         \
-  F(cuMemsetD8Async)           \
-  F(cuStreamCreate)            \
-  F(cuStreamDestroy)           \
-  F(cuStreamIsCapturing)       \
-  F(cuStreamQuery)             \
-  F(cuStreamSynchronize)       \
+#define CRNN_CUDA_FUNCTIONS(F)                   \
+  F(cuCtxGetCurrent)                             \
+  F(cuCtxGetDevice)                              \
+  F(cuCtxSetCurrent)                             \
+  F(cuDeviceGetAttribute)                        \
+  F(cuDeviceGetName)                             \
+  F(cuEventCreate)                               \
+  F(cuEventDestroy)                              \
+  F(cuEventElapsedTime)                          \
+  F(cuEventRecord)                               \
+  F(cuEventSynchronize)                          \
+  F(cuGetErrorString)                            \
+  F(cuKernelSetAttribute)                        \
+  F(cuLaunchCooperativeKernel)                   \
+  F(cuLaunchKernel)                              \
+  F(cuLaunchKernelEx)                            \
+  F(cuLibraryGetKernel)                          \
+  F(cuLibraryLoadData)                           \
+  F(cuMemcpyDtoHAsync)                           \
+  F(cuMemcpyHtoDAsync)                           \
+  F(cuMemcpy2DAsync)                             \
+  F(cuMemcpy3DAsync)                             \
+  F(cuMemcpyDtoDAsync)                           \
+  F(cuMemsetD2D16Async)                          \
+  F(cuMemsetD2D32Async)                          \
+  F(cuMemsetD2D8Async)                           \
+  F(cuMemsetD8Async)                             \
+  F(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
+  F(cuOccupancyMaxActiveClusters)                \
+  F(cuStreamCreate)                              \
+  F(cuStreamDestroy)                             \
+  F(cuStreamIsCapturing)                         \
+  F(cuStreamQuery)                               \
+  F(cuStreamSynchronize)                         \
   F(cuThreadExchangeStreamCaptureMode)
 
 // Drivers older than that of CUDA 12.4 lack some of these.
@@ -107,8 +111,6 @@ namespace cudnn_rnn_tf {
   F(cuGraphRemoveDependencies_v2)    \
   F(cuFuncGetParamInfo)              \
   F(cuKernelGetParamInfo)            \
-  F(cuOccupancyMaxActiveClusters)    \
-  F(cuLaunchKernelEx)                \
   F(cuPointerGetAttribute)
 
 #define CRNN_CUBLAS_FUNCTIONS(F)   \
@@ -127,8 +129,12 @@ namespace cudnn_rnn_tf {
   F(nvrtcGetCUBIN)              \
   F(nvrtcGetCUBINSize)          \
   F(nvrtcGetErrorString)        \
+  F(nvrtcGetNumSupportedArchs)  \
+  F(nvrtcGetPTX)                \
+  F(nvrtcGetPTXSize)            \
   F(nvrtcGetProgramLog)         \
   F(nvrtcGetProgramLogSize)     \
+  F(nvrtcGetSupportedArchs)     \
   F(nvrtcVersion)
 
 #define CRNN_MEMBER(name) decltype(&::name) name = nullptr;
@@ -179,6 +185,28 @@ class Loading {
  private:
   std::mutex mutex_;
   std::atomic<bool> loaded_ = false;
+};
+
+// Does the same for libraries that may be missing for good. After each failure,
+// twice as many calls get that failure before the libraries are looked for
+// again, so that looking costs little, and libraries that appear later are
+// found.
+class RareLoading {
+ public:
+  template <typename Load>
+  RnnStatus Once(const Load& load) {
+    return loading_.Once([&] {
+      if (!failure_.ok() && ++calls_ < wait_) return failure_;
+      calls_ = 0;
+      wait_ *= 2;
+      return failure_ = load();
+    });
+  }
+
+ private:
+  Loading loading_;
+  RnnStatus failure_;
+  int64_t calls_ = 0, wait_ = 1;
 };
 
 // LoadCudaDriver loads the driver and LoadGpuLibraries the driver and cuDNN,
@@ -244,11 +272,6 @@ RnnStatus CudaStatus(CUresult result, const char* what);
 // Gets the current context's device.
 inline RnnStatus CurrentDevice(CUdevice* device) {
   return CudaStatus(Gpu().cuda.cuCtxGetDevice(device), "name the device");
-}
-inline RnnStatus ReadAttribute(CUdevice device, CUdevice_attribute attribute,
-                               int* value) {
-  return CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
-                    "read a device's attributes");
 }
 
 // Converts the result of a call of cuBLAS; `what` completes "cuBLAS failed to".

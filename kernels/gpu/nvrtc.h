@@ -27,6 +27,10 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int num_options,
                                 const char* const* options);
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t* size);
 nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char* code);
+nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, size_t* size);
+nvrtcResult nvrtcGetPTX(nvrtcProgram program, char* code);
+nvrtcResult nvrtcGetNumSupportedArchs(int* count);
+nvrtcResult nvrtcGetSupportedArchs(int* architectures);
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, size_t* size);
 nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char* log);
 

@@ -1,10 +1,22 @@
-// Compiles persistent kernels with the real compiler, which needs no GPU.
+// Compiles persistent kernels with the real compiler, which needs no GPU, for
+// GPUs of all architectures, in the divisions that the model chooses.
 //
-//   compile_persistent_kernels NVRTC_LIBRARY
+//   compile_persistent_kernels NVRTC_LIBRARY COUNT
+//
+// compiles COUNT kernels, drawn evenly from all, or all of them if COUNT is 0.
+// It is a failure if the compiler moves more than a few words of a thread from
+// registers to memory, where each step of a kernel would fetch them.
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/gpu/compiler.h"
@@ -32,86 +44,167 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
-void Compile(const std::string& mode, const std::string& type,
-             const persistent::Layer& layer, bool is_backward) {
-  const persistent::GpuLimits gpu = {132, 227 << 10};
-  persistent::Division division;
-  Check(persistent::ChooseDivision(
-            is_backward ? persistent::BackwardDivisions(layer, gpu)
-                        : persistent::ForwardDivisions(layer, gpu),
-            &division),
-        "a division");
-  const std::string file = is_backward ? "backward.cu" : "forward.cu";
-  being_checked = file + ", " + mode + ", " + type;
-  std::vector<std::string> options = {"--gpu-architecture=sm_90", "--std=c++17",
-                                      "-DIS_TRAINING", "-DIS_" + mode,
-                                      "-DIS_" + type};
-  for (const std::string& macro : persistent::ShapeMacros(division.shape)) {
-    options.push_back("-D" + macro);
-  }
-  std::string code;
-  const RnnStatus status = CompileCode(file, options, &code);
-  Check(status.ok(), status.message);
-  Check(code.substr(1, 3) == "ELF", "machine code");
+struct Type {
+  const char* name;
+  int items, oldest;  // Numbers in a word, and the oldest architecture.
+};
+constexpr Type kTypes[] = {
+    {"FLOAT", 1, 80}, {"FLOAT16", 2, 75}, {"BFLOAT16", 2, 80}};
+
+struct Job {
+  std::string name, file;
+  std::vector<std::string> options;
+};
+// A thread may have as many bytes in memory. Some of the kernels that are the
+// fastest on an H200 have.
+constexpr int kMostSpilled = 64;
+
+std::string Name(const std::string& file, const std::string& gpu,
+                 const std::string& mode, const std::string& type) {
+  return file + ", " + gpu + ", " + mode + ", " + type;
 }
 
-void CompileSmall(const std::string& file,
-                  const std::vector<std::string>& macros) {
-  std::vector<std::string> options = {"--gpu-architecture=sm_80",
-                                      "--std=c++17"};
-  being_checked = file;
-  for (const std::string& macro : macros) {
-    being_checked += ", " + macro;
-    options.push_back("-D" + macro);
+// Adds the kernels that run a layer or a stack on a GPU, if it has room for
+// them.
+void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
+                   const std::string& mode, const Type& type,
+                   persistent::Layer layer, std::vector<Job>* jobs) {
+  layer.items = type.items;
+  for (const bool is_backward : {false, true}) {
+    if (is_backward && layer.num_layers > 1) continue;
+    persistent::Division division;
+    if (!persistent::ChooseDivision(
+            is_backward ? persistent::BackwardDivisions(layer, gpu.limits)
+                        : persistent::ForwardDivisions(layer, gpu.limits),
+            &division)) {
+      continue;
+    }
+    const std::string file = is_backward ? "backward.cu" : "forward.cu";
+    Job job = {Name(file, gpu.name, mode, type.name) + ", " +
+                   std::to_string(layer.num_units) + " units, " +
+                   std::to_string(layer.batch_size) + " sequences, " +
+                   std::to_string(layer.num_layers) + " layers",
+               file,
+               {"--gpu-architecture=" + architecture, "--std=c++17",
+                "--ptxas-options=-v", "-DIS_TRAINING", "-DIS_" + mode,
+                std::string("-DIS_") + type.name}};
+    for (const std::string& macro : persistent::ShapeMacros(division.shape)) {
+      job.name += ' ' + macro;
+      job.options.push_back("-D" + macro);
+    }
+    jobs->push_back(std::move(job));
   }
-  std::string code;
-  const RnnStatus status = CompileCode(file, options, &code);
-  Check(status.ok(), status.message);
 }
 
-int CompileAll() {
-  int compiled = 0;
-  for (const char* const mode : {"LSTM", "GRU", "TANH", "RELU"}) {
-    for (const auto& [type, items] :
-         {std::pair("FLOAT", 1), {"FLOAT16", 2}, {"BFLOAT16", 2}}) {
-      for (const bool is_backward : {false, true}) {
-        // Odd sizes use the code for unaligned words, and large ones the rings.
-        const int units = compiled % 3 == 0   ? 128
-                          : compiled % 3 == 1 ? 75
-                                              : 900;
-        Compile(mode, type, {units, items, 1, 64}, is_backward);
-        ++compiled;
+std::vector<Job> AllJobs() {
+  std::vector<Job> jobs;
+  for (const NamedGpu& gpu : KnownGpus()) {
+    std::string architecture;
+    const RnnStatus status = NameArchitecture(
+        gpu.limits.architecture, /*is_imitated=*/false, &architecture);
+    Check(status.ok(), status.message);
+    // An older compiler makes PTX for the newest GPUs, which says nothing of
+    // registers.
+    if (architecture.substr(0, 3) != "sm_") continue;
+    for (const Type& type : kTypes) {
+      for (const char* const mode : {"LSTM", "GRU", "TANH", "RELU"}) {
+        if (gpu.limits.architecture >= type.oldest) {
+          // Odd sizes use the code for unaligned words.
+          for (const int units :
+               {32, 75, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024}) {
+            for (const auto& [dirs, batch] : {std::pair(1, 64), {2, 16}}) {
+              AddPersistent(gpu, architecture, mode, type,
+                            {units, 0, dirs, batch}, &jobs);
+            }
+          }
+          for (const int units : {64, 128, 512}) {
+            AddPersistent(gpu, architecture, mode, type, {units, 0, 1, 16, 3},
+                          &jobs);
+          }
+        }
+        if (gpu.limits.architecture >= type.oldest || type.items == 1) {
+          jobs.push_back({Name("steps.cu", gpu.name, mode, type.name),
+                          "steps.cu",
+                          {"--gpu-architecture=" + architecture, "--std=c++17",
+                           "--ptxas-options=-v", std::string("-DIS_") + mode,
+                           std::string("-DIS_") + type.name}});
+        }
       }
-      Compile(mode, type, {128, items, 1, 16, 3}, /*is_backward=*/false);
-      ++compiled;
-      CompileSmall("steps.cu",
-                   {std::string("IS_") + mode, std::string("IS_") + type});
-      ++compiled;
+      if (gpu.limits.architecture < type.oldest && type.items == 2) continue;
+      jobs.push_back(
+          {Name("auxiliary.cu", gpu.name, "", type.name),
+           "auxiliary.cu",
+           {"--gpu-architecture=" + architecture, "--std=c++17",
+            "--ptxas-options=-v", std::string("-DIS_") + type.name}});
+    }
+    const auto add_small = [&](const std::string& file,
+                               const std::vector<std::string>& macros) {
+      Job job = {file + ", " + gpu.name,
+                 file,
+                 {"--gpu-architecture=" + architecture, "--std=c++17",
+                  "--ptxas-options=-v"}};
+      for (const std::string& macro : macros) {
+        job.name += ", " + macro;
+        job.options.push_back("-D" + macro);
+      }
+      jobs.push_back(std::move(job));
+    };
+    for (const char* const macro :
+         {"IS_MASK", "UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8",
+          "UNIT_BYTES=16", "IS_FLOAT64", "IS_FLOAT", "IS_FLOAT16",
+          "IS_BFLOAT16"}) {
+      add_small("masked_steps.cu", {macro});
+    }
+    for (const char* const unit :
+         {"UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8"}) {
+      add_small("keras_tensors.cu", {unit});
+      add_small("keras_tensors.cu", {unit, "TO_PARAMS"});
     }
   }
-  CompileSmall("auxiliary.cu", {"IS_LSTM", "IS_FLOAT16"});
-  ++compiled;
-  for (const char* const macro : {"IS_MASK", "UNIT_BYTES=2", "UNIT_BYTES=4",
-                                  "UNIT_BYTES=8", "UNIT_BYTES=16", "IS_FLOAT64",
-                                  "IS_FLOAT", "IS_FLOAT16", "IS_BFLOAT16"}) {
-    CompileSmall("masked_steps.cu", {macro});
-    ++compiled;
+  return jobs;
+}
+
+// Returns what is wrong with a kernel; empty if nothing is.
+std::string Compile(const Job& job) {
+  std::string code, log;
+  const RnnStatus status = CompileCode(job.file, job.options, &code, &log);
+  if (!status.ok()) return status.message;
+  if (code.substr(1, 3) != "ELF") return "no machine code";
+  const size_t report = log.find(" bytes spill stores");
+  if (report == std::string::npos) return "no report of registers: " + log;
+  const size_t number = log.rfind(' ', report - 1);
+  return std::stoi(log.substr(number)) <= kMostSpilled ? "" : log;
+}
+
+int CompileAll(size_t count) {
+  std::vector<Job> jobs = AllJobs();
+  const size_t all = jobs.size();
+  std::mt19937 random(1);
+  std::shuffle(jobs.begin(), jobs.end(), random);
+  if (count > 0) jobs.resize(std::min(count, all));
+  std::atomic<size_t> next = 0, failures = 0;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t) {
+    threads.emplace_back([&] {
+      for (size_t i; (i = next++) < jobs.size();) {
+        const std::string wrong = Compile(jobs[i]);
+        if (wrong.empty()) continue;
+        ++failures;
+        const std::lock_guard<std::mutex> lock(mutex);
+        std::printf("%s: %s\n", jobs[i].name.c_str(), wrong.c_str());
+      }
+    });
   }
-  for (const char* const unit :
-       {"UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8"}) {
-    CompileSmall("keras_tensors.cu", {unit});
-    CompileSmall("keras_tensors.cu", {unit, "TO_PARAMS"});
-    compiled += 2;
-  }
-  std::printf("%d kernels compiled\n", compiled);
-  return 0;
+  for (std::thread& thread : threads) thread.join();
+  std::printf("%zu of %zu kernels compiled\n", jobs.size() - failures, all);
+  return failures > 0;
 }
 
 }  // namespace
-
 }  // namespace cudnn_rnn_tf
 
 int main(int, char** argv) {
   cudnn_rnn_tf::nvrtc_name = argv[1];
-  return cudnn_rnn_tf::CompileAll();
+  return cudnn_rnn_tf::CompileAll(std::strtoul(argv[2], nullptr, 10));
 }

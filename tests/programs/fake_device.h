@@ -319,6 +319,23 @@ inline char* SharedMemory() { return Fake().shared(); }
 inline void SynchronizeBlock() {
   Fake().Meet(&Fake().block(), Fake().threads(), [] {});
 }
+inline Word CountUp(void* word) { return (*static_cast<Word*>(word))++; }
+
+#if defined(IS_OF_OLD_GPU)
+// This device has no clusters but those of one block.
+inline void SynchronizeCluster() { SynchronizeBlock(); }
+inline void InitializeBarriers(Barrier*, int) {}
+inline void ArmBarrier(Barrier*, int) {}
+inline void WaitForBarrier(const Barrier*, int) { SynchronizeBlock(); }
+struct PeerMemory {};
+inline PeerMemory MemoryOfPeer(int) { return {}; }
+inline void StoreToPeer(PeerMemory, void* to, Barrier*, const Chunk& chunk) {
+  std::memcpy(to, &chunk, sizeof(chunk));
+}
+inline Word LoadOfPeer(PeerMemory, const void* from) {
+  return *static_cast<const Word*>(from);
+}
+#else
 inline void SynchronizeCluster() {
   Fake().Meet(&Fake().team(), Fake().team_threads(), [] {});
 }
@@ -361,7 +378,7 @@ inline Word LoadOfPeer(PeerMemory peer, const void* from) {
   std::memcpy(&word, Fake().shared_of(peer) + at, sizeof(word));
   return word;
 }
-inline Word CountUp(void* word) { return (*static_cast<Word*>(word))++; }
+#endif
 
 inline void StoreForOthers(void* to, const Chunk& chunk) {
   *static_cast<Chunk*>(to) = chunk;

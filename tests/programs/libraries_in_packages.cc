@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <string>
 
 #include "kernels/gpu/libraries.h"
 
@@ -15,7 +16,25 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
+  // Where something is missing, it is looked for in few of many calls.
+  cudnn_rnn_tf::RareLoading rare;
+  int looks = 0;
+  for (int i = 0; i < 100; ++i) {
+    const cudnn_rnn_tf::RnnStatus status = rare.Once([&] {
+      return cudnn_rnn_tf::RnnStatus{
+          cudnn_rnn_tf::RnnStatus::Code::kFailedPrecondition,
+          std::to_string(++looks)};
+    });
+    if (status.message != std::to_string(looks)) return 1;
+  }
+  if (looks != 6) return 1;
   const cudnn_rnn_tf::RnnStatus status = cudnn_rnn_tf::LoadKernelLibraries();
-  std::printf("%s\n", status.ok() ? "loaded" : status.message.c_str());
+  if (!status.ok()) {
+    std::printf("%s\n", status.message.c_str());
+    return 0;
+  }
+  int major = 0, minor = 0;
+  cudnn_rnn_tf::Gpu().nvrtc.nvrtcVersion(&major, &minor);
+  std::printf("loaded, NVRTC %d.%d\n", major, minor);
   return 0;
 }

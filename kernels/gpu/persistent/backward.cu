@@ -208,10 +208,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
               if (from[i] == nullptr) continue;
+              const Chunk part = BackwardRing::Unmarked(chunks[i]);
 #pragma unroll
               for (int word = 0; word < 4; ++word) {
                 float values[kItems];
-                FromWord(chunks[i].word[word], values);
+                FromWord(part.word[word], values);
 #pragma unroll
                 for (int e = 0; e < kItems; ++e) {
                   sums[word * kItems + e] += values[e];

@@ -1,5 +1,6 @@
-// The functions with which the persistent kernels use a GPU of compute
-// capability 9.0 or newer. Tests define the same functions for a CPU.
+// The functions with which the persistent kernels use a GPU: of compute
+// capability 8.0 or newer or, in float16, of 7.5. Tests define the same
+// functions for a CPU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 
@@ -23,6 +24,9 @@ static __device__ Word ToWord(const float* values) {
   Word word;
 #if defined(IS_BFLOAT16)
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+#elif __CUDA_ARCH__ < 800
+  asm("{.reg .b16 low, high; cvt.rn.f16.f32 high, %1; cvt.rn.f16.f32 low, %2;"
+      "mov.b32 %0, {low, high};}"
 #else
   asm("cvt.rn.f16x2.f32 %0, %1, %2;"
 #endif
@@ -57,17 +61,23 @@ static __device__ Word ToOperand(Word word) {
 // 8.
 static __device__ void MultiplyAdd(float* sums, Word a0, Word a1, Word a2,
                                    Word a3, Word b0, Word b1) {
-#if defined(IS_FLOAT)
   asm volatile(
+#if __CUDA_ARCH__ < 800
+      // The tensor cores of Turing multiply steps of four words.
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5}, {%8}, {%0, %1, %2, %3};"
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%6, %7}, {%9}, {%0, %1, %2, %3};"
+#else
+#if defined(IS_FLOAT)
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
 #elif defined(IS_BFLOAT16)
-  asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
 #else
-  asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
 #endif
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#endif
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -117,6 +127,27 @@ static __device__ Word SharedAddress(const void* pointer) {
 
 static __device__ void SynchronizeBlock() { __syncthreads(); }
 
+#if __CUDA_ARCH__ < 900
+// These GPUs have no clusters but those of one block. For the exchange of such
+// a block, its own barrier is enough: all its threads wait at it, and find what
+// all of them have stored before.
+static __device__ void SynchronizeCluster() { SynchronizeBlock(); }
+using Barrier = unsigned long long;
+static __device__ void InitializeBarriers(Barrier*, int) {}
+static __device__ void ArmBarrier(Barrier*, int) {}
+static __device__ void WaitForBarrier(const Barrier*, int) {
+  SynchronizeBlock();
+}
+struct PeerMemory {};
+static __device__ PeerMemory MemoryOfPeer(int) { return {}; }
+static __device__ void StoreToPeer(PeerMemory, void* to, Barrier*,
+                                   const Chunk& chunk) {
+  *static_cast<Chunk*>(to) = chunk;
+}
+static __device__ Word LoadOfPeer(PeerMemory, const void* from) {
+  return *static_cast<const Word*>(from);
+}
+#else
 static __device__ void SynchronizeCluster() {
   asm volatile(
       "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::
@@ -190,6 +221,7 @@ static __device__ Word LoadOfPeer(PeerMemory peer, const void* from) {
       : "memory");
   return word;
 }
+#endif
 
 // Adds one to a word in memory, and returns what it was.
 static __device__ Word CountUp(void* word) {

@@ -10,25 +10,80 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-constexpr int kRegisters = 65536, kMaxThreadRegisters = 255;
+constexpr int kMaxThreadRegisters = 255;
 // The driver keeps this many bytes of each block's shared memory for itself.
 constexpr int kReservedBytes = 1024;
 // A larger team must promise to be this many times as fast as a smaller one.
 // Batches of nearly all sizes then have the same shape, which is compiled once.
 constexpr double kGain = 1.05;
-// Teams smaller than this gain nothing unless they are clusters.
+// Where there are clusters, smaller teams gain nothing unless they are such.
 constexpr int kLeastTeam = 8;
 // A thread of a stack has at most this many loads from the layer below under
 // way.
 constexpr int kMostChunks = 4;
 
-int RegistersOfThread(int warps) {
-  return std::min(kMaxThreadRegisters, kRegisters / (warps * 32) / 8 * 8);
+// What the model knows of an architecture.
+struct Architecture {
+  int number;  // As DeviceLimits has it.
+  // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd.
+  double product_cycles;
+  // True if the registers of teams that are no clusters were fitted to the
+  // fastest kernels that were measured. On other architectures, kernels have a
+  // margin, so that the compiler moves at most a few words to memory.
+  bool is_measured;
+};
+
+// Returns the newest known architecture that is not newer than the GPU's. The
+// cycles for 9.0 were measured on an H200, and the others follow from it by the
+// throughput of tensor cores with float32 sums in NVIDIA's data sheets. Of 8.6
+// and 8.9, data centers' GPUs have the cycles that stand here, and GeForce GPUs
+// twice as many.
+const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
+  static constexpr Architecture kKnown[] = {
+      {75, 16.0, false}, {80, 8.0, false},  {86, 16.0, false},
+      {89, 16.0, false}, {90, 8.0, true},   {100, 8.0, true},
+      {103, 8.0, true},  {120, 16.0, false}};
+  const Architecture* found = kKnown;
+  for (const Architecture& known : kKnown) {
+    if (known.number <= gpu.architecture) found = &known;
+  }
+  return *found;
+}
+
+bool HasClusters(const DeviceLimits& gpu) {
+  return LargestCluster(gpu.architecture) > 1;
+}
+
+// A multiprocessor has four parts, each with a quarter of the registers, and a
+// block's warps are dealt to these in turn.
+int RegistersOfThread(const DeviceLimits& gpu, int warps) {
+  const int threads = CeilDiv(warps, 4) * 4 * 32;
+  return std::min(kMaxThreadRegisters, gpu.registers / threads / 8 * 8);
+}
+
+// The sizes of teams, and whether each is a cluster. A device may grant smaller
+// clusters than its architecture allows; that shows once a kernel is compiled.
+std::vector<std::pair<int, bool>> Teams(const DeviceLimits& gpu) {
+  std::vector<std::pair<int, bool>> teams;
+  const int largest_cluster = LargestCluster(gpu.architecture);
+  for (int team = 1; team <= largest_cluster; team *= 2) {
+    teams.emplace_back(team, true);
+  }
+  // Teams that are no clusters have one of some small sizes, or as many blocks
+  // as a few teams can have at the same time.
+  if (largest_cluster == 1) {
+    for (const int team : {2, 3, 4, 6}) teams.emplace_back(team, false);
+  }
+  for (const int team : {8, 12, 16}) teams.emplace_back(team, false);
+  for (int at_once = largest_cluster == 1 ? 10 : 6; at_once >= 1; --at_once) {
+    teams.emplace_back(gpu.multiprocessors / at_once, false);
+  }
+  return teams;
 }
 
 // The number of teams that run at the same time. Clusters of four blocks and
 // more leave some multiprocessors of each group of the chip idle.
-int TeamsAtOnce(const GpuLimits& gpu, const Shape& shape) {
+int TeamsAtOnce(const DeviceLimits& gpu, const Shape& shape) {
   const bool uses_all = !shape.is_cluster || shape.team < 4;
   const int usable = uses_all          ? gpu.multiprocessors
                      : shape.team < 16 ? gpu.multiprocessors * 10 / 11
@@ -55,29 +110,50 @@ int Sums(const Shape& shape, int tiles) {
   return 4 * shape.Chains(tiles) * tiles * shape.row_tiles;
 }
 
-double ClusterWait(int step_bytes) { return 400.0 + 0.1 * step_bytes; }
+double ClusterWait(const DeviceLimits& gpu, const Shape& shape,
+                   int step_bytes) {
+  // Without clusters, such a block exchanges with itself alone. No wait hides
+  // that its threads load and store for many cells; this was measured where an
+  // H200 imitates an A100.
+  if (!HasClusters(gpu)) return 2.0 * shape.block_units * shape.rows();
+  return 400.0 + 0.1 * step_bytes;
+}
 
-PassCost ForwardCost(const Shape& shape) {
+// The registers in which a thread receives parts of gradients, at most eight at
+// a time: 16 bytes and an address each, and their sums.
+int ReceivingRegisters(const Shape& shape) {
+  const int senders = CeilDiv(shape.team, shape.backward_adders());
+  return 7 * std::min(senders, 8) + shape.chunk_units();
+}
+
+PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape) {
   const int tiles = shape.forward_warp_tiles();
   const int of_below = shape.is_stack ? 9 * shape.forward_thread_chunks() : 0;
+  const bool is_lean = !shape.is_cluster && !ArchitectureOf(gpu).is_measured;
   return {tiles, shape.forward_warp_pairs(),
           CeilDiv(shape.forward_tiles(), tiles) * shape.splits,
-          44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape) + of_below,
-          shape.is_cluster ? ClusterWait(shape.forward_step_bytes())
+          44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape) + of_below +
+              (is_lean ? 16 : 0),
+          shape.is_cluster ? ClusterWait(gpu, shape, shape.forward_step_bytes())
                            : 2000.0 + 0.04 * shape.forward_step_bytes()};
 }
 
-PassCost BackwardCost(const Shape& shape) {
+PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
   const int tiles = shape.backward_warp_tiles();
+  const bool is_lean = !shape.is_cluster && !ArchitectureOf(gpu).is_measured;
+  const int sums = Sums(shape, tiles);
   return {tiles, shape.backward_pairs(),
           CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
-          48 + Sums(shape, tiles) + 28 * Rounds(shape),
-          shape.is_cluster ? ClusterWait(shape.backward_step_bytes())
-                           : 1850.0 + 0.12 * shape.backward_step_bytes()};
+          is_lean ? 48 + std::max(sums, ReceivingRegisters(shape)) +
+                        36 * Rounds(shape) + 4 * tiles
+                  : 48 + sums + 28 * Rounds(shape),
+          shape.is_cluster
+              ? ClusterWait(gpu, shape, shape.backward_step_bytes())
+              : 1850.0 + 0.12 * shape.backward_step_bytes()};
 }
 
 // Estimates the cycles of a step of the whole batch.
-double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
+double Cycles(const Layer& layer, const DeviceLimits& gpu, const Shape& shape,
               const PassCost& cost, int shared_bytes) {
   const double products =
       CeilDiv(shape.warps, 4) * 2.0 * cost.pairs * cost.tiles * shape.row_tiles;
@@ -90,12 +166,13 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
   // Blocks that share a multiprocessor wait at the same time, but work one
   // after the other.
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
-                      120.0 * CeilDiv(shape.warps, 4) + 8.0 * products +
+                      120.0 * CeilDiv(shape.warps, 4) +
+                      ArchitectureOf(gpu).product_cycles * products +
                       shared_reads + looks;
   const int registers =
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
-  const int room = std::min(kRegisters / (32 * shape.warps * registers),
-                            gpu.shared_bytes / (shared_bytes + kReservedBytes));
+  const int room = std::min(gpu.registers / (32 * shape.warps * registers),
+                            BlocksWithMemory(gpu, shared_bytes));
   const int teams = CeilDiv(layer.batch_size, shape.rows()) * layer.num_dirs *
                     shape.Stages(layer.num_layers);
   const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
@@ -103,23 +180,11 @@ double Cycles(const Layer& layer, const GpuLimits& gpu, const Shape& shape,
   return CeilDiv(turns, together) * (cost.wait + together * work);
 }
 
-std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
+std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
                                 bool is_backward) {
   std::vector<Division> divisions;
-  for (const auto& [team, is_cluster] : {std::pair(1, true),
-                                         {2, true},
-                                         {4, true},
-                                         {8, true},
-                                         {16, true},
-                                         {8, false},
-                                         {12, false},
-                                         {16, false},
-                                         {22, false},
-                                         {26, false},
-                                         {33, false},
-                                         {44, false},
-                                         {66, false},
-                                         {132, false}}) {
+  const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
+  for (const auto& [team, is_cluster] : Teams(gpu)) {
     for (const int row_tiles : {1, 2, 4}) {
       for (const int warps : {2, 3, 4, 5, 6, 8, 10, 12, 16}) {
         for (const int splits : {1, 2}) {
@@ -138,7 +203,7 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
           if (!is_cluster) {
             // The team has no blocks that would be without units.
             shape.team = CeilDiv(shape.units, shape.block_units);
-            if (shape.team < kLeastTeam || shape.team > gpu.multiprocessors) {
+            if (shape.team < least_team || shape.team > gpu.multiprocessors) {
               continue;
             }
           }
@@ -151,8 +216,8 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
             continue;
           }
           const PassCost cost =
-              is_backward ? BackwardCost(shape) : ForwardCost(shape);
-          const int room = RegistersOfThread(warps) - cost.registers;
+              is_backward ? BackwardCost(gpu, shape) : ForwardCost(gpu, shape);
+          const int room = RegistersOfThread(gpu, warps) - cost.registers;
           if (room < 0 || cost.useful_warps < warps || warps % splits != 0 ||
               (is_backward && splits > 1)) {
             continue;
@@ -173,13 +238,17 @@ std::vector<Division> Divisions(const Layer& layer, const GpuLimits& gpu,
 }  // namespace
 
 std::vector<Division> ForwardDivisions(const Layer& layer,
-                                       const GpuLimits& gpu) {
+                                       const DeviceLimits& gpu) {
   return Divisions(layer, gpu, /*is_backward=*/false);
 }
 
 std::vector<Division> BackwardDivisions(const Layer& layer,
-                                        const GpuLimits& gpu) {
+                                        const DeviceLimits& gpu) {
   return Divisions(layer, gpu, /*is_backward=*/true);
+}
+
+int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes) {
+  return (gpu.shared_bytes + kReservedBytes) / (shared_bytes + kReservedBytes);
 }
 
 bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/persistent/arguments.h"
 
 namespace cudnn_rnn_tf {
@@ -22,15 +23,9 @@ struct Layer {
   int num_layers = 1;
 };
 
-// A GPU's multiprocessors, and the shared memory that a block may have.
-struct GpuLimits {
-  int multiprocessors;
-  int shared_bytes;
-};
-
 // A way to run a layer or a stack, and an estimate of the cycles that a step of
 // the whole batch takes. The estimate comes from a model that was fitted to an
-// H200.
+// H200, of which some constants depend on the architecture.
 struct Division {
   Shape shape;
   double cycles;
@@ -39,9 +34,13 @@ struct Division {
 // Returns all divisions that fit the GPU. There are none if no team has room
 // for the weights.
 std::vector<Division> ForwardDivisions(const Layer& layer,
-                                       const GpuLimits& gpu);
+                                       const DeviceLimits& gpu);
 std::vector<Division> BackwardDivisions(const Layer& layer,
-                                        const GpuLimits& gpu);
+                                        const DeviceLimits& gpu);
+
+// The number of blocks with so much shared memory that a multiprocessor has
+// room for.
+int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes);
 
 // Chooses the division to run. Returns false if there are none.
 bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen);

@@ -97,6 +97,9 @@ class ForwardRing {
 // owner and by sender. The lowest bit of a chunk, which is the least
 // significant one of its first number, tells two turns with the same place
 // apart: it is the parity of the number of times that the ring has gone round.
+// That number is first rounded to one bit less, and the receiver clears the
+// mark. So the mark is no part of the number: zero stays zero, and the same
+// gradients give the same bits whatever their turn.
 // A block sends a turn's parts only after it has received those of the turn
 // before from all blocks, which then have read the parts that are overwritten.
 // Turns are counted on from one share of the batch to the next.
@@ -111,7 +114,16 @@ class BackwardRing {
                         kShape.backward_step_bytes();
   }
   __device__ void Mark(int turn, Chunk* chunk) const {
-    chunk->word[0] = (chunk->word[0] & ~1u) | MarkOf(turn);
+    // An odd number lies in the middle between two even ones. Of these, it is
+    // rounded to the one whose second bit is set, which is above it as often as
+    // below. There is no carry, which could make zero of what is no number.
+    const Word word = chunk->word[0] | (chunk->word[0] << 1 & 2u);
+    chunk->word[0] = (word & ~1u) | MarkOf(turn);
+  }
+  // Returns what the sender had before it set the mark.
+  static __device__ Chunk Unmarked(Chunk chunk) {
+    chunk.word[0] &= ~1u;
+    return chunk;
   }
   __device__ bool HasMark(int turn, const Chunk& chunk) const {
     return (chunk.word[0] & 1u) == MarkOf(turn);

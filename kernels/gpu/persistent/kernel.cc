@@ -4,7 +4,6 @@
 #include <future>
 #include <map>
 #include <mutex>
-#include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -18,20 +17,13 @@ namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
+// CUDA guarantees clusters of up to as many blocks; larger ones must be asked
+// for.
+constexpr int kPortableCluster = 8;
+
 RnnStatus Unsupported(const std::string& what) {
   return {RnnStatus::Code::kUnimplemented,
           "the algorithm persistent cannot run " + what};
-}
-
-RnnStatus Limits(GpuLimits* limits) {
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  CRNN_RETURN_IF_ERROR(ReadAttribute(device,
-                                     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                     &limits->multiprocessors));
-  return ReadAttribute(device,
-                       CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-                       &limits->shared_bytes);
 }
 
 // The persistent kernels that the process has used, and a text for each.
@@ -44,7 +36,7 @@ class UsedKernels {
 
   using Key = std::tuple<int, int, bool, bool, int, int, int, int, int>;
   // The division of a layer and, once it was compiled, the kernel or the
-  // failure. A failure is not tried again.
+  // failure. A failure for want of memory is not kept.
   struct Known {
     RnnStatus status;
     Division division = {};
@@ -80,14 +72,14 @@ class UsedKernels {
     if (kernels_.size() >= kMaxKnown) kernels_.clear();
     kernels_[key] = known;
   }
-  void AddText(const std::string& text) {
+  void AddText(const std::string& text, const RnnStatus& status) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    texts_.insert(text);
+    texts_[text] = status.ok() ? "" : ": " + status.message;
   }
   std::string Text() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::string all;
-    for (const std::string& text : texts_) all += text + '\n';
+    for (const auto& [text, failure] : texts_) all += text + failure + '\n';
     return all;
   }
 
@@ -96,10 +88,11 @@ class UsedKernels {
 
   std::mutex mutex_;
   std::map<Key, Known> kernels_;
-  std::set<std::string> texts_;
+  std::map<std::string, std::string> texts_;
 };
 
-std::string Describe(const KernelRequest& request, const Shape& shape) {
+std::string Describe(const KernelRequest& request, const Shape& shape,
+                     const DeviceLimits& limits) {
   const char* const types[] = {"float64", "TF32", "float16", "bfloat16"};
   return std::string(RnnModeName(request.rnn_mode)) + ", " +
          std::to_string(request.num_units) + " units, " +
@@ -113,30 +106,40 @@ std::string Describe(const KernelRequest& request, const Shape& shape) {
          std::to_string(shape.team) + " blocks, " +
          std::to_string(shape.block_units) + " units and " +
          std::to_string(shape.warps) + " warps each, " +
-         std::to_string(shape.rows()) + " sequences";
+         std::to_string(shape.rows()) + " sequences, architecture " +
+         std::to_string(limits.architecture);
+}
+
+// Tells whether a kernel would fail again. A lack of memory passes.
+bool IsFinal(const RnnStatus& status) {
+  return status.ok() || status.code == RnnStatus::Code::kUnimplemented;
 }
 
 }  // namespace
 
 std::string KernelsText() { return UsedKernels::Instance().Text(); }
 
-RnnStatus CheckDevice() {
-  if (!Gpu().has_graphs) return Unsupported("with this driver: 12.4 is needed");
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  int major = 0;
-  CRNN_RETURN_IF_ERROR(ReadAttribute(
-      device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
-  if (major < 9) {
-    return Unsupported("on this GPU: it needs compute capability 9.0");
+RnnStatus CheckDevice(RnnDataType dtype, bool needs_tensor_cores) {
+  DeviceLimits limits;
+  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+  if (limits.architecture < 75) {
+    return Unsupported("on this GPU: it needs compute capability 7.5");
+  }
+  const bool is_of_turing =
+      dtype == RnnDataType::kFloat16 ||
+      (dtype == RnnDataType::kFloat32 && !needs_tensor_cores);
+  if (limits.architecture < 80 && !is_of_turing) {
+    return Unsupported(
+        std::string(dtype == RnnDataType::kFloat32 ? "TF32" : "bfloat16") +
+        " on this GPU: it needs compute capability 8.0");
   }
   return {};
 }
 
 RnnStatus Kernel::Divide(const KernelRequest& request,
                          std::vector<Division>* divisions) {
-  GpuLimits limits;
-  CRNN_RETURN_IF_ERROR(Limits(&limits));
+  DeviceLimits limits;
+  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
   const Layer layer = {
       request.num_units, request.dtype == RnnDataType::kFloat32 ? 1 : 2,
       request.num_dirs, request.batch_size, request.num_layers};
@@ -153,7 +156,14 @@ RnnStatus Kernel::Divide(const KernelRequest& request,
 RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
                           Kernel* kernel) {
   CUdevice device;
+  DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
+  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+  kernel->shape_ = shape;
+  kernel->is_backward_ = request.is_backward;
+  kernel->has_clusters_ = limits.architecture >= 90;
+  kernel->teams_at_once_ = 0;
+  if (shape.is_cluster && shape.team > limits.largest_cluster) return {};
   const char* const name = request.is_backward ? "backward" : "forward";
   std::vector<std::string> macros = ShapeMacros(shape);
   macros.push_back(TypeMacro(request.dtype));
@@ -161,30 +171,43 @@ RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
   if (request.is_training) macros.push_back("IS_TRAINING");
   CRNN_RETURN_IF_ERROR(
       CompileKernel(std::string(name) + ".cu", name, macros, &kernel->kernel_));
-  kernel->shape_ = shape;
-  kernel->is_backward_ = request.is_backward;
   CUlaunchAttribute attribute;
   const CUlaunchConfig config = kernel->Config({1, 1}, nullptr, &attribute);
-  for (const auto& [attribute, value] :
-       {std::pair(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                  static_cast<int>(config.sharedMemBytes)),
-        // Clusters of 16 blocks are larger than what CUDA calls portable.
-        std::pair(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)}) {
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Gpu().cuda.cuKernelSetAttribute(attribute, value,
-                                                   kernel->kernel_, device),
-                   "set a kernel's attributes"));
+  const int shared_bytes = static_cast<int>(config.sharedMemBytes);
+  const auto set = [&](CUfunction_attribute attribute, int value) {
+    return Gpu().cuda.cuKernelSetAttribute(attribute, value, kernel->kernel_,
+                                           device);
+  };
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes),
+      "set a kernel's attributes"));
+  if (shape.is_cluster && shape.team > kPortableCluster &&
+      set(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) !=
+          CUDA_SUCCESS) {
+    return {};
   }
   // If only a part of the GPU can be used, it may have no room for a team.
-  int clusters = 0;
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Gpu().cuda.cuOccupancyMaxActiveClusters(
-          &clusters, reinterpret_cast<CUfunction>(kernel->kernel_), &config),
-      "size clusters"));
-  kernel->teams_at_once_ = shape.is_cluster ? clusters : clusters / shape.team;
-  if (kernel->teams_at_once_ < 1) {
-    return Unsupported("so many blocks at the same time on this GPU");
+  const CUfunction function = reinterpret_cast<CUfunction>(kernel->kernel_);
+  int blocks = 0;
+  if (kernel->has_clusters_) {
+    int clusters = 0;
+    const CUresult result =
+        Gpu().cuda.cuOccupancyMaxActiveClusters(&clusters, function, &config);
+    if (result == CUDA_ERROR_INVALID_CLUSTER_SIZE) return {};
+    CRNN_RETURN_IF_ERROR(CudaStatus(result, "size clusters"));
+    blocks = clusters * (shape.is_cluster ? shape.team : 1);
+  } else {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                       &blocks, function, static_cast<int>(config.blockDimX),
+                       config.sharedMemBytes),
+                   "size teams"));
+    blocks *= limits.multiprocessors;
   }
+  // A GPU that is imitated has room for fewer.
+  blocks = std::min(
+      blocks, limits.multiprocessors * BlocksWithMemory(limits, shared_bytes));
+  kernel->teams_at_once_ = blocks / shape.team;
   return {};
 }
 
@@ -198,9 +221,32 @@ RnnStatus FindOrDivide(const KernelRequest& request,
     std::vector<Division> divisions;
     known->status = Kernel::Divide(request, &divisions);
     if (known->status.ok()) ChooseDivision(divisions, &known->division);
-    UsedKernels::Instance().Add(key, *known);
+    if (IsFinal(known->status)) UsedKernels::Instance().Add(key, *known);
   }
   return known->status;
+}
+
+// Compiles the kernel of the division or, if the device does not grant its
+// teams, of the next best one with smaller teams, which `division` is set to.
+RnnStatus CompileBest(const KernelRequest& request, Division* division,
+                      Kernel* kernel) {
+  std::vector<Division> left;
+  for (;;) {
+    CRNN_RETURN_IF_ERROR(Kernel::Compile(request, division->shape, kernel));
+    if (kernel->fits()) return {};
+    if (left.empty()) CRNN_RETURN_IF_ERROR(Kernel::Divide(request, &left));
+    const Shape refused = division->shape;
+    left.erase(std::remove_if(left.begin(), left.end(),
+                              [&](const Division& each) {
+                                return each.shape.is_cluster ==
+                                           refused.is_cluster &&
+                                       each.shape.team >= refused.team;
+                              }),
+               left.end());
+    if (!ChooseDivision(left, division)) {
+      return Unsupported("so many blocks at the same time on this GPU");
+    }
+  }
 }
 
 }  // namespace
@@ -221,11 +267,12 @@ RnnStatus Kernel::Get(const KernelRequest& request, Kernel* kernel) {
   CRNN_RETURN_IF_ERROR(FindOrDivide(request, key, &known));
   if (!known.is_compiled) {
     known.is_compiled = true;
-    known.status = Compile(request, known.division.shape, &known.kernel);
-    std::string text = Describe(request, known.division.shape);
-    if (!known.status.ok()) text += ": " + known.status.message;
-    UsedKernels::Instance().Add(key, known);
-    UsedKernels::Instance().AddText(text);
+    known.status = CompileBest(request, &known.division, &known.kernel);
+    if (IsFinal(known.status)) UsedKernels::Instance().Add(key, known);
+    DeviceLimits limits;
+    CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+    UsedKernels::Instance().AddText(
+        Describe(request, known.division.shape, limits), known.status);
   }
   *kernel = known.kernel;
   return known.status;
@@ -305,7 +352,7 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
                                              : shape_.forward_shared_bytes());
   config.hStream = stream;
   config.attrs = attribute;
-  config.numAttrs = 1;
+  config.numAttrs = has_clusters_ ? 1 : 0;
   return config;
 }
 
@@ -317,7 +364,7 @@ RnnStatus Kernel::EnqueueParts(CUstream stream, int shares, int at_once,
   for (int d = 0; d < at_once; d += most.dirs) {
     part->first_direction = d;
     CUlaunchAttribute attribute;
-    const CUlaunchConfig config = Config(most, stream, &attribute);
+    CUlaunchConfig config = Config(most, stream, &attribute);
     if (RingBytes(most) > 0) {
       CRNN_RETURN_IF_ERROR(CudaStatus(
           Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring), 0xFF,
@@ -329,6 +376,7 @@ RnnStatus Kernel::EnqueueParts(CUstream stream, int shares, int at_once,
       attribute = {};
       attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
       attribute.value.cooperative = 1;
+      config.numAttrs = 1;
     }
     CRNN_RETURN_IF_ERROR(CudaStatus(
         Gpu().cuda.cuLaunchKernelEx(&config,

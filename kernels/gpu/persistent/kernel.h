@@ -15,10 +15,11 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// Says why if the device cannot run the persistent kernels. They need compute
-// capability 9.0, which introduced clusters and their memory, and a driver that
-// has all functions for graphs.
-RnnStatus CheckDevice();
+// Says why if the device cannot run kernels of this type. They need tensor
+// cores that multiply it, which for float16 came with compute capability 7.5
+// and for bfloat16 and TF32 with 8.0. Kernels that leave products to cuBLAS
+// also run in float32 on 7.5.
+RnnStatus CheckDevice(RnnDataType dtype, bool needs_tensor_cores);
 
 // These properties decide which persistent kernel runs.
 struct KernelRequest {
@@ -44,16 +45,19 @@ class Kernel {
   // for all layers. The status says why if the kernel cannot be had. Compiles
   // nothing.
   static RnnStatus EstimateCycles(const KernelRequest& request, double* cycles);
-  // Gets the kernel, and compiles it unless that was done before. A failure is
-  // remembered.
+  // Gets the kernel, and compiles it unless that was done before. If the device
+  // does not grant the kernel's teams, gets that of the next best division. A
+  // failure is remembered, unless it is for want of memory.
   static RnnStatus Get(const KernelRequest& request, Kernel* kernel);
   // Gets the kernels of both requests, which are compiled at the same time, and
   // sets `kernel` to that of `request`. Fails if either fails.
   static RnnStatus GetBoth(const KernelRequest& request,
                            const KernelRequest& other, Kernel* kernel);
-  // Compiles a kernel for a shape that need not be the one that Get chooses.
+  // Compiles a kernel for a shape that need not be the one that Get chooses. It
+  // can run only if `fits` says that the device grants its teams.
   static RnnStatus Compile(const KernelRequest& request, const Shape& shape,
                            Kernel* kernel);
+  bool fits() const { return teams_at_once_ > 0; }
 
   const Shape& shape() const { return shape_; }
   // The bytes of the memory through which the kernel's teams exchange. `shares`
@@ -87,7 +91,7 @@ class Kernel {
 
   CUkernel kernel_ = nullptr;
   Shape shape_ = {};
-  bool is_backward_ = false;
+  bool is_backward_ = false, has_clusters_ = false;
   int teams_at_once_ = 0;
 };
 

@@ -44,18 +44,22 @@ RnnStatus GetKernels(
   CUdevice device;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
   const Key key = {device, dtype, mode};
-  const std::lock_guard<std::mutex> lock(*mutex);
-  const auto found = known->find(key);
-  if (found != known->end()) {
-    *kernels = found->second;
-    return {};
+  {
+    const std::lock_guard<std::mutex> lock(*mutex);
+    const auto found = known->find(key);
+    if (found != known->end()) {
+      *kernels = found->second;
+      return {};
+    }
   }
+  // Compiling takes long, so the lock, which every pass takes, is not held.
   std::vector<std::string> macros = {TypeMacro(dtype)};
   if (mode) macros.push_back(ModeMacro(*mode));
   for (const auto& [name, kernel] : entries) {
     CRNN_RETURN_IF_ERROR(
         CompileKernel(file, name, macros, &(kernels->*kernel)));
   }
+  const std::lock_guard<std::mutex> lock(*mutex);
   known->emplace(key, *kernels);
   return {};
 }

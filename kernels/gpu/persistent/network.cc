@@ -83,7 +83,8 @@ RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
 RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
                                   double* cycles) {
   CRNN_RETURN_IF_ERROR(CheckProblem(problem, allow_tf32));
-  CRNN_RETURN_IF_ERROR(CheckDevice());
+  CRNN_RETURN_IF_ERROR(
+      CheckDevice(problem.dtype, !problem.has_recurrent_dropout()));
   *cycles = 0.0;
   // No other kernels on a GPU have recurrent dropout, so the time that it takes
   // does not matter.

@@ -1,0 +1,192 @@
+#include "kernels/gpu/device_limits.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <sstream>
+#include <utility>
+
+#include "kernels/gpu/libraries.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+constexpr char kVariable[] = "CUDNN_RNN_TF_IMITATE_GPU";
+
+RnnStatus BadVariable(const std::string& why) {
+  return {RnnStatus::Code::kInvalidArgument,
+          std::string("the environment variable ") + kVariable + " " + why};
+}
+
+struct Imitation {
+  RnnStatus status;
+  DeviceLimits limits = {};  // All are 0 if nothing is imitated.
+};
+
+const Imitation& ImitationOfProcess() {
+  static const Imitation imitation = [] {
+    Imitation parsed;
+    const char* const text = std::getenv(kVariable);
+    if (text != nullptr && *text != '\0') {
+      parsed.status = ParseImitation(text, &parsed.limits);
+    }
+    return parsed;
+  }();
+  return imitation;
+}
+
+RnnStatus ReadOwn(CUdevice device, CUdevice_attribute attribute, int* value) {
+  return CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
+                    "read a device's attributes");
+}
+
+void Lower(int* limit, int to) {
+  if (to > 0) *limit = std::min(*limit, to);
+}
+
+}  // namespace
+
+const std::vector<NamedGpu>& KnownGpus() {
+  // These are NVIDIA's data sheets and the table of compute capabilities in the
+  // CUDA Programming Guide.
+  static const std::vector<NamedGpu> gpus = {
+      {"T4", {75, 40, 65536, 65536, 1}},
+      {"RTX 2080 Ti", {75, 68, 65536, 65536, 1}},
+      {"A100", {80, 108, 166912, 65536, 1}},
+      {"A30", {80, 56, 166912, 65536, 1}},
+      {"A10", {86, 72, 101376, 65536, 1}},
+      {"RTX 3090", {86, 82, 101376, 65536, 1}},
+      {"L4", {89, 58, 101376, 65536, 1}},
+      {"L40S", {89, 142, 101376, 65536, 1}},
+      {"RTX 4090", {89, 128, 101376, 65536, 1}},
+      {"H100", {90, 132, 232448, 65536, 16}},
+      {"B200", {100, 148, 232448, 65536, 16}},
+      {"B300", {103, 148, 232448, 65536, 16}},
+      {"RTX 5090", {120, 170, 101376, 65536, 8}},
+  };
+  return gpus;
+}
+
+int LargestCluster(int architecture) {
+  if (architecture < 90) return 1;
+  // Eight blocks are what CUDA calls portable. Data centers' GPUs allow 16 to
+  // kernels that ask for it.
+  return architecture < 110 ? 16 : 8;
+}
+
+RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits) {
+  for (const NamedGpu& gpu : KnownGpus()) {
+    if (text == gpu.name) {
+      *limits = gpu.limits;
+      return {};
+    }
+  }
+  *limits = {};
+  const std::pair<const char*, int*> fields[] = {
+      {"arch", &limits->architecture},
+      {"multiprocessors", &limits->multiprocessors},
+      {"shared_memory", &limits->shared_bytes},
+      {"registers", &limits->registers},
+      {"largest_cluster", &limits->largest_cluster}};
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    const auto field =
+        std::find_if(std::begin(fields), std::end(fields),
+                     [&](const auto& each) { return name == each.first; });
+    long value = 0;
+    if (equals != std::string::npos) {
+      const char* const digits = part.c_str() + equals + 1;
+      char* end = nullptr;
+      errno = 0;
+      value = std::strtol(digits, &end, 10);
+      if (end == digits || *end != '\0' || errno != 0 || value > (1 << 30)) {
+        value = 0;
+      }
+    }
+    if (field == std::end(fields) || value < 1) {
+      std::string names;
+      for (const NamedGpu& gpu : KnownGpus()) {
+        names += std::string(", ") + gpu.name;
+      }
+      return BadVariable(
+          "must be a GPU's name (" + names.substr(2) +
+          ") or have parts such as arch=80, multiprocessors=108, "
+          "shared_memory=166912, registers=65536 or largest_cluster=1, "
+          "separated by commas, but it has \"" +
+          part + "\"");
+    }
+    *field->second = static_cast<int>(value);
+  }
+  if (limits->architecture == 0) {
+    return BadVariable("must say which architecture is imitated, as arch=80");
+  }
+  return {};
+}
+
+RnnStatus ImitatedArchitecture(int* architecture) {
+  *architecture = ImitationOfProcess().limits.architecture;
+  return ImitationOfProcess().status;
+}
+
+RnnStatus ReadAttribute(CUdevice device, CUdevice_attribute attribute,
+                        int* value) {
+  CRNN_RETURN_IF_ERROR(ReadOwn(device, attribute, value));
+  const DeviceLimits& imitated = ImitationOfProcess().limits;
+  if (imitated.architecture == 0) return ImitationOfProcess().status;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = imitated.architecture / 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = imitated.architecture % 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      Lower(value, imitated.multiprocessors);
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      Lower(value, imitated.shared_bytes);
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+      Lower(value, imitated.registers);
+      break;
+    default:
+      break;
+  }
+  return {};
+}
+
+RnnStatus ReadLimits(DeviceLimits* limits) {
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
+  int major = 0, minor = 0, own_major = 0, own_minor = 0;
+  for (const auto& [attribute, value] :
+       {std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major),
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &limits->multiprocessors},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+         &limits->shared_bytes},
+        {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR,
+         &limits->registers}}) {
+    CRNN_RETURN_IF_ERROR(ReadAttribute(device, attribute, value));
+  }
+  limits->architecture = 10 * major + minor;
+  limits->largest_cluster = LargestCluster(limits->architecture);
+  const DeviceLimits& imitated = ImitationOfProcess().limits;
+  if (imitated.architecture == 0) return {};
+  Lower(&limits->largest_cluster, imitated.largest_cluster);
+  CRNN_RETURN_IF_ERROR(ReadOwn(
+      device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &own_major));
+  CRNN_RETURN_IF_ERROR(ReadOwn(
+      device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &own_minor));
+  if (imitated.architecture > 10 * own_major + own_minor) {
+    return BadVariable("asks for architecture " +
+                       std::to_string(imitated.architecture) +
+                       ", which is newer than this GPU's, " +
+                       std::to_string(10 * own_major + own_minor));
+  }
+  return {};
+}
+
+}  // namespace cudnn_rnn_tf

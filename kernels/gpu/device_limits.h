@@ -1,0 +1,53 @@
+// What a GPU gives to kernels of our own, and the imitation of an older GPU by
+// a newer one.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_DEVICE_LIMITS_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_DEVICE_LIMITS_H_
+
+#include <cuda.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+struct DeviceLimits {
+  int architecture;  // 10 * major + minor of the compute capability, as 90.
+  int multiprocessors;
+  int shared_bytes;     // The most shared memory of a block.
+  int registers;        // Of a multiprocessor.
+  int largest_cluster;  // The most blocks of a cluster; 1 without clusters.
+};
+
+// GPUs by the names that people know them by.
+struct NamedGpu {
+  const char* name;
+  DeviceLimits limits;
+};
+const std::vector<NamedGpu>& KnownGpus();
+
+// Returns the most blocks that a cluster may have on an architecture.
+int LargestCluster(int architecture);
+
+// Parses the value of $CUDNN_RNN_TF_IMITATE_GPU: a name of KnownGpus, or limits
+// such as "arch=80,multiprocessors=108,shared_memory=166912,registers=65536,
+// largest_cluster=1", of which arch is needed and those left out are the GPU's
+// own. A limit of 0 stands for the latter.
+RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits);
+
+// Returns the architecture that the process imitates, or 0 if it imitates none.
+// An error says what is wrong with the variable.
+RnnStatus ImitatedArchitecture(int* architecture);
+
+// Reads an attribute of a device or, if another GPU is imitated, of that one.
+RnnStatus ReadAttribute(CUdevice device, CUdevice_attribute attribute,
+                        int* value);
+
+// Reads the limits of the current context's device or of the imitated GPU. It
+// is an error if the latter is newer than the device.
+RnnStatus ReadLimits(DeviceLimits* limits);
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_DEVICE_LIMITS_H_

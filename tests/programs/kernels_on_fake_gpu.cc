@@ -1,0 +1,249 @@
+// Chooses persistent kernels for random layers on a fake Hopper GPU, or on what
+// the environment says it imitates. A kernel of this GPU has a number, and
+// compiling it may fail.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/device_limits.h"
+#include "kernels/gpu/persistent/kernel.h"
+#include "tests/programs/fake_gpu.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+int most_granted = 16;  // Blocks of a cluster.
+int compilations = 0;
+RnnStatus of_compiling;
+std::vector<CUlaunchAttributeID> launched;
+
+int AttributeOfHopper(CUdevice_attribute attribute) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return 9;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return 132;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      return 232448;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+      return 65536;
+    default:
+      return 0;
+  }
+}
+
+unsigned ClusterOf(const CUlaunchConfig& config) {
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      return config.attrs[i].value.clusterDim.x;
+    }
+  }
+  return 1;
+}
+
+}  // namespace
+
+GpuLibraries FakeLibraries() {
+  GpuLibraries libraries = LibrariesOfSession();
+  libraries.has_graphs = false;  // As with a driver older than that of 12.4.
+  CudaDriver& cuda = libraries.cuda;
+  cuda.cuCtxGetDevice = [](CUdevice* device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute,
+                                 CUdevice) {
+    *value = AttributeOfHopper(attribute);
+    return CUDA_SUCCESS;
+  };
+  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
+                                 CUdevice) { return CUDA_SUCCESS; };
+  cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,
+                                         const CUlaunchConfig* config) {
+    const int blocks = static_cast<int>(ClusterOf(*config));
+    if (blocks > most_granted) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    *clusters = 132 / blocks;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
+                                                        int, size_t) {
+    *blocks = 2;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
+    return CUDA_SUCCESS;
+  };
+  cuda.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction, void**,
+                             void**) {
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+      launched.push_back(config->attrs[i].id);
+    }
+    return CUDA_SUCCESS;
+  };
+  return libraries;
+}
+
+RnnStatus CompileKernel(const std::string&, const std::string& entry,
+                        const std::vector<std::string>&, CUkernel* kernel) {
+  ++compilations;
+  CRNN_RETURN_IF_ERROR(of_compiling);
+  return CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, {}, entry.c_str()),
+                    "find a kernel");
+}
+
+namespace {
+
+using persistent::Kernel;
+using persistent::KernelRequest;
+
+// Each request is of another size, so that nothing is known of it.
+KernelRequest NextRequest() {
+  static int batch_size = 0;
+  ++batch_size;
+  being_checked = std::to_string(batch_size) + " sequences";
+  return {RnnMode::kLstm,
+          RnnDataType::kFloat16,
+          batch_size % 2 == 0,
+          true,
+          256,
+          1,
+          batch_size,
+          1};
+}
+
+void CheckFailures() {
+  Kernel kernel;
+  KernelRequest request = NextRequest();
+  of_compiling = {RnnStatus::Code::kResourceExhausted, "no memory"};
+  Check(Kernel::Get(request, &kernel).message == "no memory", "no memory");
+  of_compiling = {};
+  Check(Kernel::Get(request, &kernel).ok(), "a lack of memory passes");
+  const int before = compilations;
+  Check(Kernel::Get(request, &kernel).ok() && compilations == before,
+        "a kernel is compiled once");
+  request = NextRequest();
+  of_compiling = {RnnStatus::Code::kUnimplemented, "a bad compiler"};
+  Check(!Kernel::Get(request, &kernel).ok(), "a bad compiler");
+  of_compiling = {};
+  Check(Kernel::Get(request, &kernel).message == "a bad compiler",
+        "a compiler's failure is kept");
+  Check(compilations == before + 1, "a compiler's failure is not tried again");
+}
+
+void CheckClusters(const DeviceLimits& limits) {
+  for (const int granted : {16, 8, 2, 1}) {
+    most_granted = granted;
+    const KernelRequest request = NextRequest();
+    Kernel kernel;
+    double cycles = 0.0, later_cycles = 0.0;
+    Check(Kernel::EstimateCycles(request, &cycles).ok(), "an estimate");
+    const RnnStatus status = Kernel::Get(request, &kernel);
+    Check(status.ok() && kernel.fits(), "a kernel: " + status.message);
+    Check(!kernel.shape().is_cluster ||
+              kernel.shape().team <= std::min(granted, limits.largest_cluster),
+          "a cluster is no larger than what is granted");
+    Check(Kernel::EstimateCycles(request, &later_cycles).ok() &&
+              later_cycles >= cycles,
+          "the estimate is that of the kernel");
+    launched.clear();
+    persistent::BackwardArguments backward = {};
+    persistent::ForwardArguments forward = {};
+    Check(
+        (request.is_backward ? kernel.Enqueue(nullptr, 4, 1, nullptr, &backward)
+                             : kernel.Enqueue(nullptr, 4, 1, nullptr, &forward))
+            .ok(),
+        "a launch");
+    const std::vector<CUlaunchAttributeID> expected =
+        !kernel.shape().is_cluster
+            ? std::vector{CU_LAUNCH_ATTRIBUTE_COOPERATIVE}
+        : limits.architecture >= 90
+            ? std::vector{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION}
+            : std::vector<CUlaunchAttributeID>();
+    Check(launched == expected, "the attributes of a launch");
+  }
+  most_granted = 16;
+}
+
+// All divisions of random layers keep to the limits of each GPU.
+void CheckDivisions() {
+  std::mt19937 random(1);
+  for (const NamedGpu& gpu : KnownGpus()) {
+    const int largest_cluster = LargestCluster(gpu.limits.architecture);
+    for (int i = 0; i < 50; ++i) {
+      const persistent::Layer layer = {
+          static_cast<int>(1 + random() % 1200), 1 + static_cast<int>(i % 2),
+          static_cast<int>(1 + random() % 2),
+          static_cast<int>(1 + random() % 90), i % 5 == 0 ? 3 : 1};
+      being_checked = gpu.name;
+      for (const bool is_backward : {false, true}) {
+        for (const persistent::Division& division :
+             is_backward ? BackwardDivisions(layer, gpu.limits)
+                         : ForwardDivisions(layer, gpu.limits)) {
+          const persistent::Shape& shape = division.shape;
+          Check(shape.team <= (shape.is_cluster ? largest_cluster
+                                                : gpu.limits.multiprocessors),
+                "a team's size");
+          Check((is_backward
+                     ? shape.backward_shared_bytes()
+                     : shape.forward_shared_bytes()) <= gpu.limits.shared_bytes,
+                "shared memory");
+          const int tiles = is_backward ? shape.backward_warp_tiles()
+                                        : shape.forward_warp_tiles();
+          const int warps = (shape.warps + 3) / 4 * 4;
+          Check(32 * warps * 8 * tiles * shape.resident_pairs <
+                    gpu.limits.registers,
+                "registers");
+        }
+      }
+    }
+  }
+}
+
+void CheckTypes(const DeviceLimits& limits) {
+  const auto can_run = [](RnnDataType dtype, bool needs_tensor_cores) {
+    return persistent::CheckDevice(dtype, needs_tensor_cores).ok();
+  };
+  being_checked = "types";
+  Check(can_run(RnnDataType::kFloat16, true), "float16");
+  Check(can_run(RnnDataType::kFloat32, false), "float32 by cuBLAS");
+  const bool is_newer = limits.architecture >= 80;
+  Check(can_run(RnnDataType::kFloat32, true) == is_newer, "TF32");
+  Check(can_run(RnnDataType::kBfloat16, true) == is_newer, "bfloat16");
+}
+
+void CheckAll(const std::string& imitated) {
+  DeviceLimits limits;
+  const RnnStatus status = ReadLimits(&limits);
+  if (imitated == "arch=120" || imitated == "A1000" || imitated == "arch=x") {
+    being_checked = imitated;
+    Check(status.code == RnnStatus::Code::kInvalidArgument &&
+              status.message.find("CUDNN_RNN_TF_IMITATE_GPU") !=
+                  std::string::npos &&
+              status.message.find(imitated == "arch=120" ? "120" : imitated) !=
+                  std::string::npos,
+          "an error that names the variable and its value: " + status.message);
+    return;
+  }
+  Check(status.ok(), status.message);
+  const int expected = imitated == "T4" ? 40 : imitated == "A100" ? 108 : 132;
+  Check(limits.multiprocessors == expected, "the multiprocessors");
+  CheckTypes(limits);
+  CheckClusters(limits);
+  CheckFailures();
+  CheckDivisions();
+}
+
+}  // namespace
+}  // namespace cudnn_rnn_tf
+
+int main() {
+  const std::string imitated = std::getenv("CUDNN_RNN_TF_IMITATE_GPU");
+  cudnn_rnn_tf::CheckAll(imitated);
+  std::printf("kernels run as %s should\n",
+              imitated.empty() ? "what they are" : imitated.c_str());
+  return 0;
+}
