@@ -11,7 +11,7 @@ import test_gpu
 import test_gpu_replay
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf import op_library, ops
 from cudnn_rnn_tf.config import RnnConfig
 
 pytestmark = test_gpu.pytestmark
@@ -33,15 +33,21 @@ def tensor_float_32():
     tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
-def has_clusters() -> bool:
+def compute_capability() -> tuple[int, int]:
+    """Returns that of the GPU, or of the one that is imitated."""
+    if imitated := op_library.imitated_architecture():
+        return divmod(imitated, 10)
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
-    return details["compute_capability"] >= (9, 0)
+    return details["compute_capability"]
 
 
 @pytest.fixture(autouse=True)
-def needs_clusters():
-    if not has_clusters():
-        pytest.skip("the GPU has no clusters")
+def needs_tensor_cores(request):
+    """Leaves out the types that the GPU lacks, as its own errors say."""
+    dtype = getattr(request.node, "callspec", None) and request.node.callspec.params.get("dtype")
+    oldest = (8, 0) if dtype in ("float32", "bfloat16") else (7, 5)
+    if compute_capability() < oldest:
+        pytest.skip(f"the GPU has a compute capability below {oldest}")
 
 
 def supported(case: random_configs.Case) -> random_configs.Case:
@@ -147,7 +153,13 @@ def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_agrees_with_the_reference(case, dtype):
     data = random_configs.draw_data(case, dtype)
-    results = run(case, data)
+    try:
+        results = run(case, data)
+    except tf.errors.UnimplementedError as error:
+        # An H100 has room for all cases, and smaller GPUs for most.
+        if compute_capability() >= (9, 0) or "the weights do not fit" not in error.message:
+            raise
+        pytest.skip("the GPU is too small")
     check(results, case, data, dtype)
     again = run(case, data)
     assert random_configs.bits(again) == random_configs.bits(results)

@@ -1,0 +1,259 @@
+"""Times the persistent kernels of older GPUs, as a newer GPU runs them, beside cuDNN.
+
+On a Hopper GPU, in the root of the repository:
+
+    python -m benchmarks.gpu_older --output=DIR --commit=HASH
+
+leaves DIR/SYSTEM.jsonl for each system of SYSTEMS, in four minutes. Anywhere, from these files:
+
+    python -m benchmarks.gpu_older --output=DIR --report
+
+writes benchmarks/results/gpu_older.md. The files that the committed page was made from are in
+benchmarks/results/gpu_older.
+
+A system has a process of its own, which imitates a GPU by `CUDNN_RNN_TF_IMITATE_GPU`; "Hopper" is
+the GPU itself, and also times cuDNN. A step is one training step of a layer in a `tf.function`: a
+forward and a backward pass, with all gradients. The data are the same in all systems. For
+"lengths", each step has another draw of lengths, uniform in [T/4, T], in host memory; for "full",
+all sequences have T steps. In a sample, steps run back to back for about 50 ms, then the device is
+waited for; variants take turns, and the median of the samples counts.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks import gpu_environment
+from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
+
+_OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
+_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+_REPORT = flags.DEFINE_bool("report", False, "Write the page, measure nothing.")
+_SYSTEM = flags.DEFINE_string("system", "", "The one system to measure; empty for all.")
+
+# The GPUs, and the types of each.
+SYSTEMS = {
+    "Hopper": ("float16", "bfloat16", "tf32"),
+    "A100": ("float16", "bfloat16", "tf32"),
+    "RTX 4090": ("float16", "bfloat16", "tf32"),
+    "L4": ("float16", "bfloat16", "tf32"),
+    "T4": ("float16",),
+}
+ROWS = [
+    Row(*network, type_, True)
+    for network, types in [
+        (("lstm", 1, 256, 1, 64, 200), ("float16", "tf32")),
+        (("lstm", 1, 512, 1, 64, 100), ("float16", "tf32")),
+        (("gru", 1, 512, 1, 64, 100), ("tf32",)),
+        (("lstm", 1, 128, 2, 32, 300), ("tf32",)),
+        (("lstm", 3, 96, 1, 64, 100), ("tf32",)),
+        (("lstm", 1, 128, 1, 64, 100), ("float16",)),
+        (("lstm", 1, 32, 1, 64, 100), ("tf32",)),
+        (("lstm", 1, 768, 1, 32, 100), ("bfloat16",)),
+        (("lstm", 1, 1024, 1, 32, 50), ("float16",)),
+    ]
+    for type_ in types
+]
+VARIANTS = ("lengths", "full")
+WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.1, 0.05, 5
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+
+
+def _step(row: Row, variant: str, algorithm: str) -> Callable[[int], Any]:
+    """Makes a training step, which is given its number."""
+    import tensorflow as tf
+
+    import cudnn_rnn_tf as crnn
+
+    tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
+    dtype = tf.as_dtype(row.dtype)
+    make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
+    layer = make(
+        row.layers,
+        row.units,
+        direction="bidirectional" if row.directions == 2 else "unidirectional",
+        algorithm=algorithm,
+        dtype=row.dtype,
+    )
+
+    def draw(seed: int, *shape: int) -> tf.Tensor:
+        return tf.cast(0.5 * tf.random.stateless_normal(shape, [seed, 0]), dtype)
+
+    inputs = draw(1, row.batch, row.time, row.units)
+    d_outputs = draw(2, row.batch, row.time, row.units * row.directions)
+    layer.build(inputs.shape)
+
+    def step(inputs: tf.Tensor, d_outputs: tf.Tensor, lengths: Any) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, sequence_lengths=lengths, training=True)
+        watched = [inputs, *layer.trainable_variables]
+        return tape.gradient(outputs, watched, output_gradients=d_outputs)
+
+    function = tf.function(step)
+    if variant == "full":
+        return lambda _: function(inputs, d_outputs, None)
+    with tf.device("CPU"):
+        draws = [tf.constant(lengths, tf.int32) for lengths in draw_lengths(row)]
+    return lambda index: function(inputs, d_outputs, draws[index % DRAWS])
+
+
+def _sample(steps: dict[str, Callable[[int], Any]]) -> dict[str, list[float]]:
+    """Milliseconds of a step of each variant, some times."""
+    import tensorflow as tf
+
+    def seconds(step: Callable[[int], Any], count: int) -> float:
+        start = time.perf_counter()
+        for index in range(count):
+            step(index)
+        tf.test.experimental.sync_devices()
+        return (time.perf_counter() - start) / count
+
+    counts = {}
+    for variant, step in steps.items():
+        seconds(step, DRAWS)
+        deadline = time.perf_counter() + WARM_UP_SECONDS
+        while time.perf_counter() < deadline:
+            of_step = seconds(step, DRAWS)
+        counts[variant] = max(DRAWS, int(SAMPLE_SECONDS / of_step))
+    samples: dict[str, list[float]] = {variant: [] for variant in steps}
+    for _ in range(SAMPLES):
+        for variant, step in steps.items():
+            samples[variant].append(1e3 * seconds(step, counts[variant]))
+    return samples
+
+
+def _measure(system: str, path: pathlib.Path) -> None:
+    import tensorflow as tf
+
+    import cudnn_rnn_tf as crnn
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    environment = {
+        **gpu_environment.environment(_COMMIT.value),
+        "TensorFlow": tf.__version__,
+        "imitated": os.environ.get("CUDNN_RNN_TF_IMITATE_GPU", ""),
+    }
+    with path.open("w") as file:
+        print(json.dumps({"environment": environment}), file=file)
+        for row in ROWS:
+            if row.type not in SYSTEMS[system]:
+                continue
+            before = set(crnn.info()["gpu"]["kernels"].items())
+            steps = {variant: _step(row, variant, "auto") for variant in VARIANTS}
+            if system == "Hopper":
+                steps |= {f"cudnn_{each}": _step(row, each, "cudnn") for each in VARIANTS}
+            samples = _sample(steps)
+            # What is not new was compiled for an earlier row of the same network.
+            kernels = sorted(set(crnn.info()["gpu"]["kernels"].items()) - before)
+            for variant, milliseconds in samples.items():
+                result = {"row": str(row), "variant": variant, "ms": milliseconds}
+                print(json.dumps({**result, "kernels": kernels}), file=file, flush=True)
+
+
+# Milliseconds by system, row and variant.
+Times = dict[tuple[str, str, str], float]
+
+
+def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
+    """Returns the times in a directory, and the environment of Hopper's."""
+    times: Times = {}
+    environments: dict[str, dict[str, str]] = {}
+    for system in SYSTEMS:
+        path = directory / f"{system.replace(' ', '_')}.jsonl"
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines():
+            result = json.loads(line)
+            if "environment" in result:
+                environments[system] = result["environment"]
+            else:
+                key = (system, result["row"], result["variant"])
+                times[key] = statistics.median(result["ms"])
+    return times, environments["Hopper"]
+
+
+def _table(times: Times, variant: str) -> str:
+    others = [system for system in SYSTEMS if system != "Hopper"]
+    titles = ["network", "cuDNN", "Hopper's kernels", *(f"as {system}" for system in others)]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    ratios: dict[str, list[float]] = {system: [] for system in others}
+    for row in map(str, ROWS):
+        cudnn = times["Hopper", row, f"cudnn_{variant}"]
+        cells = [row.rsplit(", ", 1)[0], f"{cudnn:.2f}", f"{times['Hopper', row, variant]:.2f}"]
+        for system in others:
+            own = times.get((system, row, variant))
+            cells.append(f"{own:.2f} ({cudnn / own:.1f})" if own else "–")
+            if own:
+                ratios[system].append(cudnn / own)
+        lines.append("| " + " | ".join(cells) + " |")
+    means = ", ".join(
+        f"{statistics.geometric_mean(found):.1f} as {system} (smallest: {min(found):.2f})"
+        for system, found in ratios.items()
+        if found
+    )
+    text = "\n".join(lines)
+    return f"{text}\n\nThe geometric mean of the ratios is {means}.\n"
+
+
+def page(times: Times, environment: dict[str, str]) -> str:
+    """Returns the page of results."""
+    gpu = gpu_environment.describe_gpus(environment["GPU"])
+    return f"""# Kernels of older GPUs, on a newer one
+
+The code of these GPUs ran on an {gpu}, held to their number of multiprocessors and their shared
+memory, and no such card was at hand. So the times show what the kernels cost within these limits,
+with the newer GPU's clock, L2 cache and memory, and with its tensor cores; a real card is slower.
+One-block teams and the matrix products of cuBLAS had the whole GPU.
+
+The numbers are milliseconds of a training step of one layer, called as a user calls it; in
+parentheses, how many times as long cuDNN takes on the whole GPU. By default, the package chooses
+the faster of its own kernels and cuDNN's by a rule, and so it did here. TensorFlow
+{environment["TensorFlow"]}, Python {environment["Python"]}, commit {environment["commit"]}.
+[How to run this](../gpu_older.py).
+
+## Sequences of different lengths
+
+Lengths are uniform in [T/4, T], with another draw in each step.
+
+{_table(times, "lengths")}
+## Sequences of full length
+
+{_table(times, "full")}"""
+
+
+def main(_: list[str]) -> None:
+    directory = pathlib.Path(_OUTPUT.value)
+    if _REPORT.value:
+        (RESULTS / "gpu_older.md").write_text(page(*read(directory)))
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    if _SYSTEM.value:
+        path = directory / f"{_SYSTEM.value.replace(' ', '_')}.jsonl"
+        _measure(_SYSTEM.value, path)
+        return
+    for system in SYSTEMS:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "benchmarks.gpu_older", f"--system={system}"),
+                *(f"--output={directory}", f"--commit={_COMMIT.value}"),
+            ],
+            env={
+                **os.environ,
+                "CUDNN_RNN_TF_IMITATE_GPU": "" if system == "Hopper" else system,
+            },
+            check=True,
+        )
+
+
+if __name__ == "__main__":
+    app.run(main)

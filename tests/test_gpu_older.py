@@ -1,0 +1,80 @@
+"""The kernels of older GPUs, which a newer one runs within their limits.
+
+A process that imitates a GPU runs that GPU's code on as many multiprocessors, with as much memory.
+"""
+
+import json
+
+import fresh_process
+import pytest
+import tensorflow as tf
+import test_gpu
+
+pytestmark = test_gpu.pytestmark
+
+# The types that each GPU's tensor cores have; float32 stands for TF32.
+ALL_TYPES = "float16,bfloat16,float32"
+# A GPU of no name but with limits: Hopper's own kernels, with clusters that are refused.
+GPUS = {
+    "A100": (80, ALL_TYPES),
+    "RTX 4090": (89, ALL_TYPES),
+    "L4": (89, ALL_TYPES),
+    "T4": (75, "float16"),
+    "arch=90,largest_cluster=8": (90, "float16"),
+    "arch=90,largest_cluster=1,multiprocessors=64": (90, "float32"),
+}
+
+
+@pytest.fixture(params=GPUS)
+def gpu(request) -> str:
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    major, minor = details["compute_capability"]
+    if 10 * major + minor < GPUS[request.param][0]:
+        pytest.skip("the GPU is older than the one to imitate")
+    return request.param
+
+
+def test_networks_run_as_on_the_gpu(gpu):
+    architecture, dtypes = GPUS[gpu]
+    output = fresh_process.run_program(
+        "import sys, older_gpu_runs; older_gpu_runs.main(*sys.argv[1:])",
+        *(dtypes, 5),
+        CUDNN_RNN_TF_IMITATE_GPU=gpu,
+    )
+    report = json.loads(output.splitlines()[-1])
+    assert report["ran"] > report["too_large"]
+    assert report["kernels"]
+    for name, division in report["kernels"].items():
+        assert division.endswith(f"sequences, architecture {architecture}"), (name, division)
+        # Before Hopper, only blocks on their own are clusters.
+        if architecture < 90 and "clusters of" in division:
+            assert "clusters of 1 blocks" in division
+        if "largest_cluster=1" in gpu:
+            assert "clusters of 1 blocks" in division or "teams of" in division
+
+
+def test_a_wrong_variable_is_an_error():
+    program = """
+import tensorflow as tf
+import cudnn_rnn_tf as crnn
+try:
+    crnn.CudnnGRU(1, 8)(tf.ones([2, 3, 4]))
+except tf.errors.InvalidArgumentError as error:
+    print(error.message)
+"""
+    output = fresh_process.run_program(program, CUDNN_RNN_TF_IMITATE_GPU="A1000")
+    assert "CUDNN_RNN_TF_IMITATE_GPU must be a GPU's name (T4, " in output
+
+
+def test_older_types_are_refused_with_the_reason():
+    program = """
+import tensorflow as tf
+import cudnn_rnn_tf as crnn
+layer = crnn.CudnnGRU(1, 8, dtype="bfloat16", algorithm="persistent")
+try:
+    layer(tf.ones([2, 3, 4], tf.bfloat16))
+except tf.errors.UnimplementedError as error:
+    print(error.message)
+"""
+    output = fresh_process.run_program(program, CUDNN_RNN_TF_IMITATE_GPU="T4")
+    assert "cannot run bfloat16 on this GPU: it needs compute capability 8.0" in output
