@@ -43,7 +43,7 @@ else:
     from cudnn_rnn_tf.cpu_predictor import CpuPredictor
     from cudnn_rnn_tf.initializers import AllGates, PerGate, TorchUniform
     from cudnn_rnn_tf.installation_info import __version__, info
-    from cudnn_rnn_tf.keras import accelerate
+    from cudnn_rnn_tf.keras import accelerate, acceleration_report, to_stock
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
     from cudnn_rnn_tf.op_library import op_library_path
     from cudnn_rnn_tf.portable import export_portable
@@ -76,6 +76,7 @@ else:
         "TorchUniform",
         "__version__",
         "accelerate",
+        "acceleration_report",
         "canonical_var_list",
         "contrib",
         "convert",
@@ -85,4 +86,5 @@ else:
         "keras",
         "native",
         "op_library_path",
+        "to_stock",
     ]

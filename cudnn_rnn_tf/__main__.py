@@ -87,8 +87,8 @@ def _accelerate(options: argparse.Namespace) -> None:
     if target.exists() and not (options.force or options.dry_run):
         raise FileExistsError(f"{options.target!r} exists already")
     model = _load(options.source, compile=True)
-    fast = accelerate(model, dry_run=options.dry_run, stacks=not options.no_stacks)
-    if fast is not None:
+    fast = accelerate(model, dry_run=options.dry_run, stacks=not options.no_stacks, verbose=True)
+    if isinstance(fast, keras.Model):
         write_whole(target, fast.save)
         print(f"{options.source} -> {options.target}")
 

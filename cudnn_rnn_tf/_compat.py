@@ -29,6 +29,7 @@ __all__ = [
     "keras_mask",
     "saved_model_pb2",
     "set_keras_mask",
+    "sublayers",
 ]
 
 # Object-based checkpoints and SavedModels find the objects to save through these classes. The
@@ -106,6 +107,11 @@ def set_keras_mask(tensor: Any, mask: Any) -> None:
     `Layer.compute_mask`, the public way, does not get the lengths that a layer was called with.
     """
     tensor._keras_mask = mask
+
+
+def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Returns the layers right in a layer. `Model.layers`, the public way, is for models alone."""
+    return layer._flatten_layers(include_self=False, recursive=False)
 
 
 def is_reference(variable: Any) -> bool:

@@ -1,7 +1,5 @@
 """Tests `accelerate`, after which fused ops run the recurrent layers of an existing model."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -104,7 +102,7 @@ def recurrent_types(model: keras.Model) -> list[type]:
         pytest.param(branched, True, marks=pytest.mark.slow),
     ],
 )
-def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly, capsys):
+def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly):
     model, inputs = make()
     # If a graph shows nothing that eager calls do not, eager calls are used, which are quicker than
     # making it.
@@ -133,19 +131,24 @@ def test_the_copy_computes_and_learns_what_the_model_does(make, eagerly, capsys)
     assert not any(issubclass(kind, DROP_INS) for kind in recurrent_types(model))
 
 
-def test_the_table_and_the_layers_agree(capsys):
+def outcomes(model: keras.Model) -> dict[str, str]:
+    return {layer.name: layer.outcome for layer in crnn.acceleration_report(model).layers}
+
+
+def test_the_report_and_the_layers_agree():
     model, _ = sequential()
     fast = crnn.accelerate(model)
     assert recurrent_types(fast) == [drop_ins.Bidirectional, drop_ins.GRU, drop_ins.SimpleRNN]
     assert type(fast.layers[1].backward_layer) is drop_ins.LSTM
-    table = capsys.readouterr().out.splitlines()
-    assert "in two ops: dropout of 'forward_lstm" in table[1]
-    assert "GRU" in table[2] and table[2].endswith("runs fused")
-    assert table[3].endswith("runs fused")
+    report = crnn.acceleration_report(fast)
+    assert [layer.kind for layer in report.layers] == ["Bidirectional", "GRU", "SimpleRNN"]
+    assert [layer.name for layer in report.layers] == [layer.name for layer in fast.layers[1:]]
+    assert "in two ops: dropout of 'forward_lstm" in report.layers[0].outcome
+    assert [layer.outcome for layer in report.layers[1:]] == ["runs fused"] * 2
     model, _ = functional()
     fast = crnn.accelerate(model)
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
-    assert {name: "left" not in row for name, row in rows.items()} == {
+    report = crnn.acceleration_report(fast)
+    assert {layer.name.rpartition("/")[2]: layer.replaced for layer in report.layers} == {
         "first": True,
         "shared": True,
         "nested": True,
@@ -153,7 +156,10 @@ def test_the_table_and_the_layers_agree(capsys):
         "inside": True,
         "cell": False,
     }
-    assert "reset_after=False" in rows["old"]
+    for layer in report.layers:
+        assert layer.outcome.startswith("runs fused" if layer.replaced else "left: ")
+    nested = next(layer.name for layer in fast.layers if isinstance(layer, keras.Sequential))
+    assert "reset_after=False" in outcomes(fast)[f"{nested}/old"]
     assert recurrent_types(fast) == [
         drop_ins.LSTM,
         drop_ins.LSTM,
@@ -164,11 +170,22 @@ def test_the_table_and_the_layers_agree(capsys):
     ]
 
 
-def test_stacks(capsys):
+def test_a_report_of_a_model_that_was_not_accelerated():
+    model, _ = functional()
+    reasons = outcomes(model)
+    assert reasons["first"] == "left: it is Keras's own, which accelerate replaces"
+    assert reasons["cell"] == "left: no fused op runs layers of class RNN"
+    none = keras.Sequential([keras.Input((3,)), layers.Dense(1)], name="none")
+    assert str(crnn.acceleration_report(none)) == "Recurrent layers of model 'none': none"
+    with pytest.raises(TypeError, match="expected a Keras model, but received LSTM"):
+        crnn.acceleration_report(layers.LSTM(2))
+
+
+def test_stacks():
     model, _ = stacked()
     fast = crnn.accelerate(model)
-    table = capsys.readouterr().out.splitlines()
-    assert "runs fused, in one op with 'bidirectional" in table[1]
+    names = [layer.name for layer in model.layers]
+    assert outcomes(fast)[names[1]] == f"runs fused, in one op with {names[2]!r}"
     assert [
         (type(layer).__name__, [len(layer.layers)] if isinstance(layer, drop_ins.Stack) else [])
         for layer in fast.layers
@@ -215,7 +232,7 @@ def with_dropout(rates: list[float]) -> keras.Model:
         ([1.0], []),
     ],
 )
-def test_dropout_of_one_rate_is_part_of_a_stack(rates, sizes, capsys):
+def test_dropout_of_one_rate_is_part_of_a_stack(rates, sizes):
     model = with_dropout(rates)
     inputs = draw(5, 6, 3)
     fast = crnn.accelerate(model)
@@ -225,7 +242,7 @@ def test_dropout_of_one_rate_is_part_of_a_stack(rates, sizes, capsys):
     np.testing.assert_allclose(fast(inputs), model(inputs), atol=1e-6)
     for received, expected in zip(fast.variables, model.variables, strict=True):
         np.testing.assert_array_equal(received, expected)
-    lines = capsys.readouterr().out.splitlines()[1 : 1 + len(rates)]
+    lines = list(outcomes(fast).values())
     for line in lines:
         assert not ("with other masks" in line and sizes == [])
     if sizes == [5]:
@@ -355,88 +372,21 @@ def test_what_is_no_stack():
             drop_ins.Stack(parts)
 
 
-def test_a_dry_run_only_prints(capsys):
-    model, _ = functional()
+def test_a_dry_run_returns_the_report_alone(capsys):
+    model, _ = branched()
     weights = model.get_weights()
-    assert crnn.accelerate(model, dry_run=True) is None
-    dry = capsys.readouterr().out
-    crnn.accelerate(model)
-    assert capsys.readouterr().out == dry
+    report = crnn.accelerate(model, dry_run=True)
+    fast = crnn.accelerate(model)
+    assert not capsys.readouterr().out
+    assert crnn.acceleration_report(fast) == report
+    crnn.accelerate(model, verbose=True)
+    assert capsys.readouterr().out == f"{report}\n"
+    table = str(report).splitlines()
+    assert len(table) == 1 + len(report.layers)
+    for row, layer in zip(table[1:], report.layers, strict=True):
+        assert row.split()[:2] == [layer.name, layer.kind] and row.endswith(layer.outcome)
     for received, expected in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(received, expected)
-
-
-class Configured(keras.Model):
-    """A model whose config has its recurrent layer."""
-
-    def __init__(self, recurrent: Any, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.recurrent = recurrent
-
-    def call(self, inputs):
-        return self.recurrent(inputs)
-
-    def get_config(self):
-        return {"recurrent": keras.saving.serialize_keras_object(self.recurrent)}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(keras.saving.deserialize_keras_object(config["recurrent"]))
-
-
-class Coded(keras.Model):
-    """A model whose code makes its recurrent layer."""
-
-    def __init__(self, units: int):
-        super().__init__()
-        self.units = units
-        self.recurrent = layers.GRU(units, name="coded")
-
-    def call(self, inputs):
-        return self.recurrent(inputs)
-
-    def get_config(self):
-        return {"units": self.units}
-
-
-def test_models_of_classes_of_their_own(capsys):
-    inputs = draw(2, 5, 3)
-    model = Configured(layers.LSTM(4))
-    expected = model(inputs)
-    fast = crnn.accelerate(model)
-    assert type(fast) is Configured and type(fast.recurrent) is drop_ins.LSTM
-    np.testing.assert_allclose(fast(inputs), expected, atol=1e-6)
-    model = Coded(4)
-    expected = model(inputs)
-    fast = crnn.accelerate(model)
-    np.testing.assert_allclose(fast(inputs), expected, atol=1e-6)
-    assert "left: the code of Coded makes it" in capsys.readouterr().out
-
-
-class Recompiled(Coded):
-    """A model that Keras cannot compile from its config."""
-
-    def compile(self, *args, **kwargs):
-        super().compile(*args, **kwargs)
-
-
-def test_a_class_with_its_own_compile_leaves_the_copy_uncompiled():
-    model = Recompiled(4)
-    model.compile("adam", "mse")
-    model.fit(draw(2, 5, 3), draw(2, 4), verbose=0)
-    with pytest.warns(UserWarning, match="`compile\\(\\)` method is custom"):
-        fast = crnn.accelerate(model)
-    assert not fast.compiled
-    np.testing.assert_allclose(fast(draw(2, 5, 3)), model(draw(2, 5, 3)), atol=1e-6)
-
-
-def test_a_model_compiled_for_xla_is_not_in_the_copy():
-    model = keras.Sequential([keras.Input((5, 3)), layers.LSTM(2)])
-    model.compile("sgd", "mse", jit_compile=True)
-    assert model.jit_compile
-    fast = crnn.accelerate(model)
-    assert not fast.jit_compile
-    fast.fit(draw(2, 5, 3), draw(2, 2), verbose=0)
 
 
 def test_errors():

@@ -1,7 +1,9 @@
-"""Files of `cudnn_rnn_tf.keras`'s layers load as Keras's, and the other way round."""
+"""Files, copies and names of `cudnn_rnn_tf.keras`'s layers, beside those of Keras's."""
 
 import copy
+import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -16,13 +18,29 @@ import tensorflow as tf
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import keras as drop_ins
 
+NAMES = ("LSTM", "GRU", "SimpleRNN", "Bidirectional")
+
 # This program loads a file without importing cudnn_rnn_tf, and runs the model.
 _LOAD_WITHOUT = """\
 import sys
 import keras, numpy
-model = keras.saving.load_model(sys.argv[1])
+names = ("LSTM", "GRU", "SimpleRNN", "Bidirectional")
+custom = {"cudnn_rnn_tf>" + name: getattr(keras.layers, name) for name in names}
+options = {"custom_objects": custom} if sys.argv[4:] else {}
+model = keras.saving.load_model(sys.argv[1], compile=False, **options)
 numpy.save(sys.argv[3], model.predict(numpy.load(sys.argv[2]), verbose=0))
 assert not any(name.startswith("cudnn_rnn_tf") for name in sys.modules)
+"""
+
+_IMPORT = """\
+import keras
+objects = keras.saving.get_custom_objects()
+before = dict(objects)
+import cudnn_rnn_tf
+added = objects.keys() - before.keys()
+assert "cudnn_rnn_tf>LSTM" in added
+assert all(name.startswith("cudnn_rnn_tf>") for name in added), added
+assert all(objects[name] is before[name] for name in before)
 """
 
 
@@ -60,39 +78,92 @@ def is_drop_in(layer: Any) -> bool:
     return type(layer) in (drop_ins.LSTM, drop_ins.GRU, drop_ins.SimpleRNN, drop_ins.Bidirectional)
 
 
-def test_a_file_loads_fused_with_the_package_and_as_keras_own_without(tmp_path):
+def test_an_import_adds_names_of_its_own_alone():
+    subprocess.run([sys.executable, "-c", _IMPORT], check=True)
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_a_file_loads_fused_with_the_package_and_as_keras_own_without(tmp_path, suffix):
     model = make_model(drop_ins)
-    path, inputs, outputs = (str(tmp_path / name) for name in ("m.keras", "in.npy", "out.npy"))
+    path, inputs, outputs = (str(tmp_path / name) for name in (f"m.{suffix}", "in.npy", "out.npy"))
     model.save(path)
     expected = model.predict(data(), verbose=0)
-    loaded = keras.saving.load_model(path)
+    loaded = keras.saving.load_model(path, compile=False)
     assert all(is_drop_in(layer) for layer in recurrent(loaded))
     np.testing.assert_array_equal(loaded.predict(data(), verbose=0), expected)
     np.save(inputs, data())
-    subprocess.run([sys.executable, "-c", _LOAD_WITHOUT, path, inputs, outputs], check=True)
+    program = [sys.executable, "-c", _LOAD_WITHOUT]
+    subprocess.run([*program, path, inputs, outputs, "custom"], check=True)
+    np.testing.assert_allclose(np.load(outputs), expected, atol=1e-6)
+    crnn.to_stock(model).save(path)
+    subprocess.run([*program, path, inputs, outputs], check=True)
     np.testing.assert_allclose(np.load(outputs), expected, atol=1e-6)
 
 
-def test_a_file_says_what_keras_own_says(tmp_path):
+def config_of(model: keras.Model, path: Any) -> dict[str, Any]:
+    model.save(path)
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("config.json").decode()
+    return json.loads(re.sub(r', "shared_object_id": \d+', "", text))
+
+
+def test_the_file_of_a_stock_copy_says_what_keras_own_says(tmp_path):
     configs = []
     for module in (keras.layers, drop_ins):
         keras.utils.clear_session()
         model = make_model(module)
-        model.save(tmp_path / "m.keras")
-        with zipfile.ZipFile(tmp_path / "m.keras") as archive:
-            text = archive.read("config.json").decode()
-        # Keras does not write registered names for its own classes.
-        for name in ("LSTM", "GRU", "SimpleRNN", "Bidirectional"):
-            text = text.replace(f'"registered_name": "{name}"', '"registered_name": null')
-        text = re.sub(r'"shared_object_id": \d+', '"shared_object_id": 0', text)
-        configs.append(json.loads(text))
+        if module is drop_ins:
+            model = crnn.to_stock(model)
+        configs.append(config_of(model, tmp_path / "m.keras"))
     assert configs[0] == configs[1]
 
 
-def test_keras_own_file_stays_keras_own(tmp_path):
-    make_model(keras.layers).save(tmp_path / "m.keras")
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_keras_own_file_stays_keras_own(tmp_path, suffix):
+    make_model(keras.layers).save(tmp_path / f"m.{suffix}")
+    loaded = keras.saving.load_model(tmp_path / f"m.{suffix}", compile=False)
+    assert all(type(layer).__module__.startswith("keras.") for layer in recurrent(loaded))
+
+
+def as_earlier_versions_wrote(path: Any) -> None:
+    """Gives a file the names that earlier versions of this package wrote."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    text = parts["config.json"].decode()
+    for name in NAMES:
+        text = text.replace(
+            f'"registered_name": "cudnn_rnn_tf>{name}"', f'"registered_name": "{name}"'
+        )
+    text = re.sub(r'"cudnn_rnn_tf\.keras\.(layers|bidirectional)"', '"keras.layers"', text)
+    assert "cudnn_rnn_tf" not in text.replace("cudnn_rnn_tf>Stack", "").replace(
+        "cudnn_rnn_tf.keras.stack", ""
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, text if name == "config.json" else part)
+
+
+def test_a_file_of_an_earlier_version_loads_as_keras_own(tmp_path):
+    model = make_model(drop_ins)
+    expected = model.predict(data(), verbose=0)
+    model.save(tmp_path / "m.keras")
+    as_earlier_versions_wrote(tmp_path / "m.keras")
     loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert not any(is_drop_in(layer) for layer in recurrent(loaded))
+    assert all(type(layer).__module__.startswith("keras.") for layer in recurrent(loaded))
+    np.testing.assert_allclose(loaded.predict(data(), verbose=0), expected, atol=1e-6)
+    fast = crnn.accelerate(loaded)
+    assert all(is_drop_in(layer) for layer in recurrent(fast))
+    np.testing.assert_array_equal(fast.predict(data(), verbose=0), expected)
+
+
+def test_a_stack_in_a_file_of_an_earlier_version(tmp_path):
+    wrap = drop_ins.Bidirectional
+    parts = [wrap(drop_ins.GRU(4, return_sequences=True)), wrap(drop_ins.GRU(4))]
+    model = keras.Sequential([keras.Input((6, 3)), drop_ins.Stack(parts)])
+    model.save(tmp_path / "m.keras")
+    as_earlier_versions_wrote(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded(data()), model(data()))
 
 
 @pytest.mark.parametrize("file", ["m.weights.h5", "checkpoint"])
@@ -115,17 +186,107 @@ def test_weights_move_both_ways(tmp_path, writer, file):
         np.testing.assert_array_equal(received, expected)
 
 
+class Users:
+    """Classes of a user's, with the names of Keras's."""
+
+    class LSTM(keras.layers.LSTM):
+        pass
+
+    class GRU(keras.layers.GRU):
+        pass
+
+    class SimpleRNN(keras.layers.SimpleRNN):
+        pass
+
+    class Bidirectional(keras.layers.Bidirectional):
+        pass
+
+
+def make_one(module: Any, name: str) -> Any:
+    if name == "Bidirectional":
+        return module.Bidirectional(keras.layers.GRU(3))
+    return getattr(module, name)(3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_of_a_users_wins(tmp_path, name):
+    kind = getattr(Users, name)
+    custom = {name: kind}
+    model = keras.Sequential([keras.Input((6, 3)), make_one(Users, name)])
+    for suffix in ("keras", "h5"):
+        model.save(tmp_path / f"m.{suffix}")
+        loaded = keras.saving.load_model(tmp_path / f"m.{suffix}", custom_objects=custom)
+        assert type(loaded.layers[0]) is kind
+    again = keras.models.model_from_json(model.to_json(), custom_objects=custom)
+    assert type(again.layers[0]) is kind
+    again = keras.Sequential.from_config(model.get_config(), custom_objects=custom)
+    assert type(again.layers[0]) is kind
+    # The usual way to load a file of Keras 2 is to name a class for its layers.
+    stock = keras.Sequential([keras.Input((6, 3)), make_one(keras.layers, name)])
+    stock.save(tmp_path / "stock.h5")
+    loaded = keras.saving.load_model(tmp_path / "stock.h5", custom_objects=custom)
+    assert type(loaded.layers[0]) is kind
+    if name != "Bidirectional":
+        with keras.saving.custom_object_scope(custom):
+            for wrapper in (keras.layers, drop_ins):
+                wrapped = wrapper.Bidirectional(kind(3))
+                assert type(wrapped.forward_layer) is type(wrapped.backward_layer) is kind
+
+
 def test_copies_stay_fused():
     model = make_model(drop_ins)
-    for same in (copy.deepcopy(model), keras.models.clone_model(model)):
+    for same in (copy.deepcopy(model), keras.models.clone_model(model), pickled(model)):
         assert all(is_drop_in(layer) for layer in recurrent(same))
-    # Keras's own wrapper copies the layer that it wraps.
-    wrapper = keras.layers.Bidirectional(drop_ins.LSTM(3))
-    assert is_drop_in(wrapper.forward_layer) and is_drop_in(wrapper.backward_layer)
+
+
+def pickled(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_of_layers_within_layers_stay_fused(name, tmp_path):
+    inner = keras.Sequential([keras.Input((4, 3)), make_one(drop_ins, name)])
+    model = keras.Sequential([keras.Input((6, 4, 3)), keras.layers.TimeDistributed(inner)])
+    inputs = np.random.default_rng(0).standard_normal((2, 6, 4, 3)).astype("float32")
+    expected = model(inputs)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    for same in (loaded, copy.deepcopy(model), pickled(model)):
+        assert type(same.layers[0].layer.layers[0]) is getattr(drop_ins, name)
+        np.testing.assert_array_equal(same(inputs), expected)
+    clone = keras.models.clone_model(model)
+    assert type(clone.layers[0].layer.layers[0]) is getattr(drop_ins, name)
+    if name == "Bidirectional":
+        return
+    # A wrapper's constructor copies the layer that it wraps, by its config.
+    for module in (keras.layers, drop_ins):
+        wrapper = module.Bidirectional(make_one(drop_ins, name))
+        wrapper.build((None, 6, 3))
+        for same in (wrapper, copy.deepcopy(wrapper), pickled(wrapper)):
+            assert type(same) is module.Bidirectional
+            assert is_drop_in(same.forward_layer) and is_drop_in(same.backward_layer)
+            np.testing.assert_array_equal(same(data()), wrapper(data()))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "Stack"])
+def test_pickles_and_sources(name):
+    kind = getattr(drop_ins, name)
+    assert pickled(kind) is kind
+    assert kind.__module__.startswith("cudnn_rnn_tf.keras.")
+    assert inspect.getsource(kind).startswith("@keras.saving.register_keras_serializable")
+    assert f"class {name}(" in inspect.getsource(kind)
+    if name == "Stack":
+        layer = kind([drop_ins.LSTM(3, return_sequences=True), drop_ins.LSTM(3)])
+    else:
+        layer = make_one(drop_ins, name)
+    layer.build((None, 6, 3))
+    again = pickled({"layer": layer})["layer"]
+    assert type(again) is kind
+    np.testing.assert_array_equal(again(data()), layer(data()))
 
 
 def test_layers_are_keras_own_as_well():
-    for name in ("LSTM", "GRU", "SimpleRNN", "Bidirectional"):
+    for name in NAMES:
         assert issubclass(getattr(drop_ins, name), getattr(keras.layers, name))
         assert getattr(drop_ins, name).__doc__ == getattr(keras.layers, name).__doc__
 

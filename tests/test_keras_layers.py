@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf import ops, second_order
+from cudnn_rnn_tf._compat import keras_mask
 from cudnn_rnn_tf.config import RnnConfig
 
 CLASSES = ("LSTM", "GRU", "SimpleRNN")
@@ -497,6 +498,21 @@ def test_automatic_compilation_leaves_models_with_fused_ops_alone():
     model = keras.Sequential([keras.Input((5, 3)), bidirectional])
     model.compile("sgd", "mse")
     assert not model.jit_compile
+
+
+@pytest.mark.parametrize("class_name", [*CLASSES, "Bidirectional", "Stack"])
+def test_masks_are_passed_on_whatever_keras_says_of_its_classes(class_name, monkeypatch):
+    never = property(lambda self: False, lambda self, value: None)
+    monkeypatch.setattr(keras.layers.Layer, "supports_masking", never)
+    if class_name in CLASSES:
+        layer = getattr(drop_ins, class_name)(3, return_sequences=True)
+    else:
+        wrap = drop_ins.Bidirectional if class_name == "Bidirectional" else drop_ins.Stack
+        inner = drop_ins.LSTM(3, return_sequences=True)
+        layer = wrap(inner if class_name == "Bidirectional" else [inner])
+    mask = tf.constant([[True, True, False], [False, True, True]])
+    outputs = layer(tf.ones((2, 3, 4)), mask=mask)
+    np.testing.assert_array_equal(keras_mask(outputs), mask)
 
 
 def test_wrong_states_are_told_in_keras_terms():

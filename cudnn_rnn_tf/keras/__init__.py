@@ -5,10 +5,23 @@ weights, configs, files and errors stay the same. `layer.runs_fused` says whethe
 layer.
 """
 
-from cudnn_rnn_tf.keras.acceleration import accelerate
+from cudnn_rnn_tf.keras.acceleration import accelerate, to_stock
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.fusion import Fusion
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.report import AccelerationReport, LayerReport, acceleration_report
 from cudnn_rnn_tf.keras.stack import Stack
 
-__all__ = ["GRU", "LSTM", "Bidirectional", "Fusion", "SimpleRNN", "Stack", "accelerate"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "AccelerationReport",
+    "Bidirectional",
+    "Fusion",
+    "LayerReport",
+    "SimpleRNN",
+    "Stack",
+    "accelerate",
+    "acceleration_report",
+    "to_stock",
+]

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.fusion import Fusion, forward
-from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN, logger
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, KeepsMasks, SimpleRNN, logger
 from cudnn_rnn_tf.mask_packing import packing_of
 
 # Outputs come concatenated already.
@@ -22,10 +22,9 @@ _ALIKE = ("units", "use_bias", "activation", "dtype_policy", "recurrent_dropout"
 _PLAIN = {"dropout": 0, "stateful": False, "activity_regularizer": None}
 
 
-class Bidirectional(keras.layers.Bidirectional):
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class Bidirectional(KeepsMasks, keras.layers.Bidirectional):
     __doc__ = keras.layers.Bidirectional.__doc__
-    # This is set for the same reason as in LSTM.
-    __module__ = "keras.layers"
 
     @property
     def runs_fused(self) -> Fusion:
@@ -112,9 +111,6 @@ class Bidirectional(keras.layers.Bidirectional):
             return merged
         outputs = merged if self.merge_mode is None else (merged,)
         return (*outputs, *(state[:, index] for index in range(2) for state in finals))
-
-
-keras.saving.get_custom_objects()["Bidirectional"] = Bidirectional
 
 
 def directions_of(layer: keras.layers.Layer) -> list[Any]:

@@ -13,7 +13,22 @@ from cudnn_rnn_tf.mask_packing import packing_of
 logger = logging.getLogger("cudnn_rnn_tf")
 
 
-class _FusedLoop(keras.layers.RNN):
+class KeepsMasks:
+    """Makes a layer pass its mask on, whatever Keras's constructors say.
+
+    Not all versions of Keras say it of wrappers.
+    """
+
+    @property
+    def supports_masking(self) -> bool:
+        return True
+
+    @supports_masking.setter
+    def supports_masking(self, value: bool) -> None:
+        pass
+
+
+class _FusedLoop(KeepsMasks, keras.layers.RNN):
     """The base class of the three layers: Keras's layer with another loop over the time steps."""
 
     @property
@@ -88,22 +103,18 @@ class _FusedLoop(keras.layers.RNN):
         return outputs[:, -1], outputs, states
 
 
+# With names of its own, a copied, pickled or loaded layer stays a drop-in, while Keras's names are
+# left to Keras's classes and to the classes of users.
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class LSTM(_FusedLoop, keras.layers.LSTM):
     __doc__ = keras.layers.LSTM.__doc__
-    # Keras's files say in which module the class is. With Keras's own name for it, files of either
-    # package load in the other, and files load where this package is not installed.
-    __module__ = "keras.layers"
 
 
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class GRU(_FusedLoop, keras.layers.GRU):
     __doc__ = keras.layers.GRU.__doc__
-    __module__ = "keras.layers"
 
 
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class SimpleRNN(_FusedLoop, keras.layers.SimpleRNN):
     __doc__ = keras.layers.SimpleRNN.__doc__
-    __module__ = "keras.layers"
-
-
-# Saved layers of these names are loaded as these classes, also within `Bidirectional`.
-keras.saving.get_custom_objects().update({"LSTM": LSTM, "GRU": GRU, "SimpleRNN": SimpleRNN})

@@ -7,8 +7,9 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
+from cudnn_rnn_tf.keras.configs import drop_in_for
 from cudnn_rnn_tf.keras.fusion import Fusion, forward
-from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, KeepsMasks, SimpleRNN
 from cudnn_rnn_tf.mask_packing import packing_of
 
 # The layers and their directions must agree in these.
@@ -24,7 +25,7 @@ _PLAIN = {
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class Stack(keras.layers.Layer):
+class Stack(KeepsMasks, keras.layers.Layer):
     """Several layers of `cudnn_rnn_tf.keras` as one, which computes what they do in one op.
 
     Its weights are theirs. `keras.layers.Dropout` between layers of one direction is the op's
@@ -63,7 +64,6 @@ class Stack(keras.layers.Layer):
         kwargs["dtype"] = layers[0].dtype_policy
         super().__init__(**kwargs)
         self.layers = list(layers)
-        self.supports_masking = True
         self.supports_jit = False
 
     @property
@@ -124,7 +124,8 @@ class Stack(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> "Stack":
         config = dict(config)
         layers = [keras.saving.deserialize_keras_object(each) for each in config.pop("layers")]
-        return cls(layers, **config)
+        # Files of earlier versions name Keras's own layers.
+        return cls([drop_in_for(layer) for layer in layers], **config)
 
 
 def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:

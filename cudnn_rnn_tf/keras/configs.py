@@ -1,0 +1,99 @@
+"""The configs of Keras's recurrent layers and of their drop-ins, each made of the other."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
+from cudnn_rnn_tf.keras.fusion import fusion_of
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+
+_DROP_INS = {layer.__name__: layer for layer in (LSTM, GRU, SimpleRNN, Bidirectional)}
+_STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
+_STOCK_MODULE = "keras.layers"
+
+
+def is_stock(config: Any) -> bool:
+    """Returns whether a config is that of a layer of Keras's own which has a drop-in.
+
+    Keras registers no names for its own classes, so a user's class of the same name is none.
+    """
+    return (
+        isinstance(config, dict)
+        and config.get("class_name") in _DROP_INS
+        and config.get("module") == _STOCK_MODULE
+        and config.get("registered_name") is None
+    )
+
+
+def is_drop_in(config: Any) -> bool:
+    """Returns whether a config is that of one of the four drop-ins."""
+    return isinstance(config, dict) and config.get("registered_name") in _registered_names()
+
+
+def _registered_names() -> list[str]:
+    return [keras.saving.get_registered_name(layer) for layer in _DROP_INS.values()]
+
+
+def to_drop_in(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the drop-in's config, given that of a stock layer; other configs stay as they are.
+
+    What a wrapper wraps is changed as well.
+    """
+
+    def names(class_name: str) -> dict[str, Any]:
+        layer = _DROP_INS[class_name]
+        return {
+            "module": layer.__module__,
+            "registered_name": keras.saving.get_registered_name(layer),
+        }
+
+    return _renamed(config, names)
+
+
+def to_stock(config: dict[str, Any]) -> dict[str, Any]:
+    """Inverts `to_drop_in`."""
+    return _renamed(config, lambda _: {"module": _STOCK_MODULE, "registered_name": None})
+
+
+def _renamed(config: dict[str, Any], names: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    if not (is_stock(config) or is_drop_in(config)):
+        return config
+    wrapped = {
+        key: _renamed(config["config"][key], names)
+        for key in ("layer", "backward_layer")
+        if config["config"].get(key)
+    }
+    inner = {**config["config"], **wrapped}
+    return {**config, **names(config["class_name"]), "config": inner}
+
+
+def unbuilt(config: dict[str, Any]) -> keras.layers.Layer:
+    """Returns the layer of a config, without weights, so that its properties can be read."""
+    config = {key: value for key, value in config.items() if key != "build_config"}
+    return keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=False)
+
+
+def drop_in_for(layer: keras.layers.Layer) -> keras.layers.Layer:
+    """Returns an unbuilt drop-in for one of Keras's layers; any other layer is returned itself."""
+    config = keras.saving.serialize_keras_object(layer)
+    return unbuilt(to_drop_in(config)) if is_stock(config) else layer
+
+
+def why_left(layer: keras.layers.Layer) -> str:
+    """Returns why no drop-in replaces a layer of Keras's own in a model; "" if one does."""
+    for part in directions_of(layer):
+        if type(part) not in _STOCK and not hasattr(part, "runs_fused"):
+            return f"no fused op runs layers of class {type(part).__name__}"
+        reason = fusion_of(part).not_in_inference
+        if reason:
+            return reason
+        reads_backwards = part.go_backwards and part.return_sequences and part.zero_output_for_mask
+        if part.unroll and reads_backwards:
+            return (
+                f"unroll=True of {part.name!r}, which reads backwards, has Keras zero the outputs "
+                "of other steps than those that a mask says"
+            )
+    return ""
