@@ -111,6 +111,9 @@ def _in_config(config: Any, scope: str) -> Iterator[Network]:
                 _dtype_of(inner),
             )
             return
+        if config.get("registered_name") == "cudnn_rnn_tf>Stack":
+            yield from _in_stack(inner["layers"], shape[-1], scope)
+            return
         wrapped = inner["layer"] if kind == "Bidirectional" else config
         if wrapped.get("class_name") in (*_STOCK_MODES, "SimpleRNN"):
             yield _of_stock(wrapped, kind, name, shape[-1])
@@ -119,6 +122,14 @@ def _in_config(config: Any, scope: str) -> Iterator[Network]:
             scope = f"{name}/"
     for value in config.values():
         yield from _in_config(value, scope)
+
+
+def _in_stack(layers: list[Any], input_size: int | None, scope: str) -> Iterator[Network]:
+    """Yields the layers of a stack, which are written without their input sizes."""
+    for layer in layers:
+        for found in _in_config({**layer, "build_config": {"input_shape": [input_size]}}, scope):
+            yield found
+            input_size = (found.num_units or 0) * (1 + (found.direction == "bidirectional"))
 
 
 def _of_stock(config: dict[str, Any], kind: str, name: str, input_size: int | None) -> Network:

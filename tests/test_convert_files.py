@@ -9,7 +9,7 @@ import pytest
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, convert
+from cudnn_rnn_tf import __main__, convert, file_inspection
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -105,6 +105,30 @@ def test_network_within_a_model(tmp_path):
         convert.convert_file(tmp_path / "model.keras", tmp_path / "out.pt")
     line = convert.convert_file(tmp_path / "model.keras", tmp_path / "out.pt", name="stock")
     assert f"{tmp_path / 'model.keras'}, stock: gru, 1 layer, unidirectional" in line
+
+
+def test_an_accelerated_model(tmp_path):
+    lstms = [keras.layers.LSTM(3, return_sequences=True, name=f"lstm_{n}") for n in range(2)]
+    stock = keras.Sequential([keras.Input((None, 4)), *lstms, keras.layers.GRU(2, name="gru")])
+    stock.save(tmp_path / "stock.keras")
+    crnn.accelerate(stock).save(tmp_path / "fast.keras")
+    for target in ("fast.pt", "fast.onnx"):
+        with pytest.raises(ValueError, match="say which by name; there are: 'lstm_0', 'gru'"):
+            convert.convert_file(tmp_path / "fast.keras", tmp_path / target)
+    for name in ("lstm_0", "gru"):
+        for source in ("stock", "fast"):
+            paths = tmp_path / f"{source}.keras", tmp_path / f"{source}_{name}.safetensors"
+            convert.convert_file(*paths, name=name)
+        np.testing.assert_array_equal(
+            read(tmp_path / f"fast_{name}.safetensors"),
+            read(tmp_path / f"stock_{name}.safetensors"),
+        )
+    line = convert.convert_file(tmp_path / "fast.keras", tmp_path / "lstm.onnx", name="lstm_0")
+    assert "lstm, 2 layers, unidirectional, input size 4, 3 units" in line
+    assert [
+        (found.name, found.rnn_mode, found.input_size, found.num_units)
+        for found in file_inspection.inspect_file(tmp_path / "fast.keras")
+    ] == [("lstm_0", "lstm", 4, 3), ("lstm_1", "lstm", 3, 3), ("gru", "gru", 3, 2)]
 
 
 def test_bfloat16_safetensors(tmp_path):

@@ -238,6 +238,75 @@ def test_within_a_model():
     np.testing.assert_allclose(layer(data), middle(data), rtol=0, atol=1e-5)
 
 
+def accelerated_model() -> tuple[keras.Model, keras.Model]:
+    """Returns a model of Keras's own layers, and the same one with a `Stack` in it."""
+    inputs = keras.Input((None, 4))
+    x = keras.layers.LSTM(3, return_sequences=True, name="first")(inputs)
+    x = keras.layers.Dropout(0.1)(x)
+    x = keras.layers.LSTM(3, return_sequences=True, name="second")(x)
+    wrapped = keras.layers.Bidirectional(keras.layers.SimpleRNN(2, name="simple"), name="both")
+    inner = keras.Sequential([keras.Input((None, 3)), wrapped], name="inner")
+    stock = keras.Model(inputs, [keras.layers.GRU(2, name="gru")(x), inner(x)])
+    fast = crnn.accelerate(stock)
+    assert isinstance(fast.get_layer("second"), crnn.keras.Stack)
+    return stock, fast
+
+
+def test_accelerated_models():
+    stock, fast = accelerated_model()
+    with pytest.raises(ValueError, match="there are: 'inner/both', 'first', 'gru'") as error:
+        convert.from_keras(fast)
+    with pytest.raises(ValueError) as of_stock:
+        convert.from_keras(stock)
+    assert str(error.value) == str(of_stock.value)
+    for name in ("first", "gru", "inner/both"):
+        layer, expected = (convert.from_keras(model, name=name) for model in (fast, stock))
+        assert layer.get_config() == expected.get_config() | {"name": layer.name}
+        np.testing.assert_array_equal(layer.kernel, expected.kernel)
+    assert convert.from_keras(fast, name="first").num_layers == 2
+    for source in (fast.get_layer("second"), [fast.get_layer("second")]):
+        layer = convert.from_keras(source)
+        assert (layer.num_layers, layer.dropout) == (2, 0.1)
+
+
+def test_a_stack_and_what_follows_it():
+    parts = [crnn.keras.GRU(3, return_sequences=True) for _ in range(3)]
+    model = keras.Sequential([keras.Input((None, 4)), crnn.keras.Stack(parts[:2]), parts[2]])
+    layer = convert.from_keras(model)
+    assert layer.num_layers == 3
+    inputs = normal(2, 5, 4)
+    np.testing.assert_allclose(layer(inputs), model(inputs), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        keras.layers.RNN(keras.layers.LSTMCell(3), return_sequences=True, name="other"),
+        keras.layers.Bidirectional(
+            keras.layers.RNN(keras.layers.GRUCell(3), return_sequences=True), name="other"
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_not_overlooked(other):
+    layers = [other, keras.layers.GRU(2, name="gru")]
+    model = keras.Sequential([keras.Input((None, 4)), *layers])
+    with pytest.raises(ValueError, match="say which by name; there are: 'other', 'gru'"):
+        convert.from_keras(model)
+    with pytest.raises(TypeError, match="expected keras.layers.LSTM, .* received"):
+        convert.from_keras(model, name="other")
+    assert convert.from_keras(model, name="gru").num_units == 2
+
+
+def test_layers_within_other_layers_are_not_overlooked():
+    inner = keras.layers.TimeDistributed(keras.layers.LSTM(3, name="lstm"), name="each")
+    model = keras.Sequential([keras.Input((5, 6, 4)), inner, keras.layers.GRU(2, name="gru")])
+    with pytest.raises(ValueError, match="there are: 'each/lstm', 'gru'"):
+        convert.from_keras(model)
+    inputs = normal(2, 6, 4)
+    layer = convert.from_keras(model, name="each/lstm")
+    np.testing.assert_allclose(layer(inputs), inner.layer(inputs), rtol=0, atol=1e-5)
+
+
 def test_model_with_converted_layers():
     """Keras's own way to replace layers works with converted layers, which keep their weights."""
     model = keras.Sequential(

@@ -6,10 +6,12 @@ from typing import Any
 import keras
 
 from cudnn_rnn_tf import constants
+from cudnn_rnn_tf._compat import sublayers
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.initializers import AllGates, PerGate
 from cudnn_rnn_tf.keras.bidirectional import directions_of
 from cudnn_rnn_tf.keras.fusion import activation_of, rnn_mode_of, shown
+from cudnn_rnn_tf.keras.stack import Stack
 from cudnn_rnn_tf.keras_weights import from_keras_weights, to_keras_weights
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
@@ -38,8 +40,8 @@ def from_keras(
         source: a built `keras.layers.LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` of one; a
             sequence of them, from bottom to top, in which each but the last returns its sequences,
             with or without a `keras.layers.Dropout` between each two; or a Keras model that
-            contains such a stack.
-        name: in a model, the name of the stack's first layer ("outer/inner" within a model in the
+            contains such a stack. Drop-ins are such layers, too, and a `Stack` stands for its own.
+        name: in a model, the name of the stack's first layer ("outer/inner" within a layer of the
             model); None where there is one stack.
         for_inference: whether to leave out the layers' own `dropout` and `recurrent_dropout`, which
             act in training only and have no equivalent here.
@@ -136,30 +138,43 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
     return layers
 
 
-def recurrent_layers(model: keras.Model) -> Iterator[tuple[str, Any]]:
-    """Yields the recurrent layers of a model and of models within it, by name.
+def recurrent_layers(model: keras.layers.Layer) -> Iterator[tuple[str, Any]]:
+    """Yields the recurrent layers of a model and of layers within it, by name.
 
     Yields:
         A name, and one of this package's layers or a list: a stack of Keras's own, each called on
-        the one before, of the same class and size, with the dropout between.
+        the one before, of the same class and size, with the dropout between. A recurrent layer of
+        another class is in a list of its own, so that it is not overlooked.
     """
     stacks: list[list[keras.layers.Layer]] = []
-    for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            for name, found in recurrent_layers(layer):
-                yield f"{layer.name}/{name}", found
-        elif isinstance(layer, CudnnRNN):
+    # The layer of the model that each stack ends with. It may be a `Stack` of several.
+    tops: list[keras.layers.Layer] = []
+    for layer in sublayers(model):
+        parts = _parts(layer)
+        if isinstance(layer, CudnnRNN):
             yield layer.name, layer
-        elif _is_stock(layer) or isinstance(layer, keras.layers.Dropout):
-            for stack in stacks:
-                if _reads(model, layer, stack[-1]) and _belongs(layer, stack):
-                    stack.append(layer)
+        elif _is_stock(parts[0]) or isinstance(layer, keras.layers.Dropout):
+            for index, stack in enumerate(stacks):
+                if _reads(model, layer, tops[index]) and _belongs(parts[0], stack):
+                    stack += parts
+                    tops[index] = layer
                     break
             else:
-                if _is_stock(layer):
-                    stacks.append([layer])
+                if _is_stock(parts[0]):
+                    stacks.append(list(parts))
+                    tops.append(layer)
+        elif isinstance(layer, (keras.layers.RNN, keras.layers.Bidirectional)):
+            yield layer.name, [layer]
+        else:
+            for name, found in recurrent_layers(layer):
+                yield f"{layer.name}/{name}", found
     for stack in stacks:
         yield stack[0].name, stack if _is_stock(stack[-1]) else stack[:-1]
+
+
+def _parts(layer: Any) -> list[Any]:
+    """Returns the layers of a `Stack`; of others, the layer."""
+    return layer.layers if isinstance(layer, Stack) else [layer]
 
 
 def _reads(model: keras.Model, layer: keras.layers.Layer, below: keras.layers.Layer) -> bool:
@@ -191,7 +206,7 @@ def _without_dropout(source: Sequence[Any]) -> tuple[list[keras.layers.Layer], f
     """Returns the recurrent layers of a stack, and the rate of the dropout between them."""
     layers: list[keras.layers.Layer] = []
     rates: list[float] = []
-    for layer in source:
+    for layer in (part for each in source for part in _parts(each)):
         if _is_stock(layer):
             rates += [0.0] * (len(layers) - len(rates))
             layers.append(layer)
