@@ -1,7 +1,7 @@
 """Drop-ins for `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `Bidirectional`, run by the fused ops.
 
 A program only has to change the import: the classes are subclasses of Keras's, so constructors,
-weights, configs, files and errors stay the same. `layer.runs_fused` says whether the ops run a
+weights, configs and errors stay the same. `layer.runs_fused` says whether the ops run a
 layer.
 """
 
