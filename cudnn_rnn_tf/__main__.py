@@ -216,7 +216,11 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--fused", action="store_true", help="keep this package's fused ops")
     export.add_argument("--name", help="for ONNX: the network's name, where there are several")
 
-    fast = command(_accelerate, "rewrite a Keras model so that the fused ops run its layers")
+    fast = command(
+        _accelerate,
+        "rewrite a Keras model so that the fused ops run its layers",
+        "Programs that import this package load OUT.keras.",
+    )
     fast.add_argument("source", metavar="IN.keras")
     fast.add_argument("target", metavar="OUT.keras")
     fast.add_argument("--dry-run", action="store_true", help="only show what would become of it")

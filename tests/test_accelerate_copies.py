@@ -332,12 +332,37 @@ def unregistered(x):
     return 2 * x
 
 
+def unregistered_loss(targets, outputs):
+    return keras.ops.mean(keras.ops.abs(targets - outputs) ** 3)
+
+
+def with_loss(loss: Any) -> keras.Model:
+    model = keras.Sequential([keras.Input((5, 3)), layers.LSTM(2)])
+    model.add(layers.Dense(2, activation=unregistered if loss == "mse" else None))
+    model.compile("adam", loss, run_eagerly=True)
+    return model
+
+
+def test_functions_in_a_scope():
+    functions = {"unregistered": unregistered, "unregistered_loss": unregistered_loss}
+    with keras.saving.custom_object_scope(functions):
+        for loss in ("mse", unregistered_loss):
+            model = with_loss(loss)
+            for fast in (crnn.accelerate(model), crnn.to_stock(model)):
+                np.testing.assert_allclose(fast(draw(2, 5, 3)), model(draw(2, 5, 3)), atol=1e-6)
+                results = [
+                    each.evaluate(draw(2, 5, 3), draw(2, 2), verbose=0) for each in (fast, model)
+                ]
+                assert results[0] == pytest.approx(results[1], rel=1e-5)
+
+
 def test_a_class_of_which_keras_makes_no_copy():
     for model in (
         Plain(),
         Plain(layers.GRU(2)),
         keras.Sequential([keras.Input((5, 3)), Plain(layers.GRU(2))]),
         keras.Sequential([keras.Input((5, 3)), layers.LSTM(2, activation=unregistered)]),
+        with_loss(unregistered_loss),
     ):
         model(draw(2, 5, 3))
         for function in (crnn.accelerate, crnn.to_stock):

@@ -98,7 +98,10 @@ def _compile(model: keras.Model, copy: keras.Model, config: dict[str, Any]) -> N
     if type(model).get_compile_config is keras.Model.get_compile_config:
         # When Keras writes a .h5 file, the optimizer is lost from the model's config.
         config["optimizer"] = keras.saving.serialize_keras_object(model.optimizer)
-    copy.compile_from_config(config)
+    try:
+        copy.compile_from_config(config)
+    except Exception as error:  # A loss or metric of a user's may raise anything.
+        raise TypeError(_what_to_write(model, error)) from error
     if not (copy.compiled and model.optimizer.built):
         return
     # Building an optimizer that scales losses a second time would give it more variables.
