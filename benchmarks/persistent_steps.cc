@@ -41,7 +41,7 @@ void Check(const RnnStatus& status) {
 void Check(CUresult result) { Check(CudaStatus(result, "run")); }
 
 struct Candidate {
-  KernelChoice choice;
+  KernelRequest request;
   std::string name;
   Division division;
   bool is_chosen;
@@ -109,29 +109,29 @@ class Memory {
 };
 
 float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
-  const KernelChoice& choice = candidate.choice;
-  const int at_once = choice.num_layers > 1
-                          ? candidate.division.shape.Stages(choice.num_layers)
-                          : choice.num_dirs;
-  const size_t item = SizeOf(choice.dtype), units = choice.num_units;
-  const size_t batch = choice.batch_size, rows = batch * steps;
-  const size_t gates = NumGates(choice.rnn_mode), slots = gates > 1 ? 4 : 1;
+  const KernelRequest& request = candidate.request;
+  const int at_once = request.num_layers > 1
+                          ? candidate.division.shape.Stages(request.num_layers)
+                          : request.num_dirs;
+  const size_t item = SizeOf(request.dtype), units = request.num_units;
+  const size_t batch = request.batch_size, rows = batch * steps;
+  const size_t gates = NumGates(request.rnn_mode), slots = gates > 1 ? 4 : 1;
   const int of_team = candidate.division.shape.rows();
-  const int teams = (choice.batch_size + of_team - 1) / of_team;
-  const Sequences sequences = {nullptr, nullptr,           choice.batch_size,
-                               steps,   choice.batch_size, 1};
+  const int teams = (request.batch_size + of_team - 1) / of_team;
+  const Sequences sequences = {
+      nullptr, nullptr, request.batch_size, steps, request.batch_size, 1};
   ForwardArguments forward = {};
   BackwardArguments backward = {};
   forward.sequences = backward.sequences = sequences;
-  forward.output_stride = backward.output_stride = choice.num_dirs * units;
+  forward.output_stride = backward.output_stride = request.num_dirs * units;
   forward.state_stride = backward.state_stride = units;
   memory->Reset();
   const void* weights;
   memory->Take(&weights, gates * units * units * item);
-  for (int d = 0; d < std::max(choice.num_dirs, choice.num_layers); ++d) {
+  for (int d = 0; d < std::max(request.num_dirs, request.num_layers); ++d) {
     ForwardDirection& f = forward.direction[d];
-    BackwardDirection& b = backward.direction[choice.num_layers > 1 ? 0 : d];
-    if (d > 0 && choice.num_layers > 1) {
+    BackwardDirection& b = backward.direction[request.num_layers > 1 ? 0 : d];
+    if (d > 0 && request.num_layers > 1) {
       f.input = forward.direction[d - 1].output;
       f.input_weights = weights;
     }
@@ -139,7 +139,7 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
     memory->Take(&f.gates, rows * slots * units * item);
     memory->Take(&f.cells, rows * units * sizeof(float));
     memory->Take(&f.previous_h, rows * units * item);
-    memory->Take(&f.output, rows * choice.num_dirs * units * item);
+    memory->Take(&f.output, rows * request.num_dirs * units * item);
     memory->Take(&f.first_h, batch * units * item);
     memory->Take(&f.first_c, batch * units * item);
     memory->Take(&f.last_h, batch * units * item);
@@ -162,7 +162,7 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
   float least = 1e30f;
   for (int i = 0; i < kLaunches; ++i) {
     least = std::min(least, timer.Microseconds([&] {
-      for (int l = 1; l < choice.num_layers; ++l) {
+      for (int l = 1; l < request.num_layers; ++l) {
         const ForwardDirection& upper = forward.direction[l];
         Check(Gpu().cuda.cuMemsetD8Async(
             reinterpret_cast<CUdeviceptr>(upper.input), 0xFF,
@@ -171,10 +171,10 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
             reinterpret_cast<CUdeviceptr>(upper.gates), 0xFF,
             rows * slots * units * item, nullptr));
       }
-      Check(choice.is_backward ? candidate.kernel.Enqueue(
-                                     nullptr, teams, at_once, ring, &backward)
-                               : candidate.kernel.Enqueue(
-                                     nullptr, teams, at_once, ring, &forward));
+      Check(request.is_backward ? candidate.kernel.Enqueue(
+                                      nullptr, teams, at_once, ring, &backward)
+                                : candidate.kernel.Enqueue(
+                                      nullptr, teams, at_once, ring, &forward));
     }));
   }
   return least / steps;
@@ -195,23 +195,23 @@ int Main(int argc, char** argv) {
   const bool only_chosen = std::string(argv[3]) == "chosen";
   for (int i = 4; i + 4 < argc; i += 5) {
     const std::string mode = argv[i], type = argv[i + 1];
-    KernelChoice choice = {};
-    if (!ParseRnnMode(mode, &choice.rnn_mode)) return 1;
-    choice.dtype = type == "float16"    ? RnnDataType::kFloat16
-                   : type == "bfloat16" ? RnnDataType::kBfloat16
-                                        : RnnDataType::kFloat32;
-    choice.num_units = std::atoi(argv[i + 2]);
-    choice.batch_size = std::atoi(argv[i + 3]);
+    KernelRequest request = {};
+    if (!ParseRnnMode(mode, &request.rnn_mode)) return 1;
+    request.dtype = type == "float16"    ? RnnDataType::kFloat16
+                    : type == "bfloat16" ? RnnDataType::kBfloat16
+                                         : RnnDataType::kFloat32;
+    request.num_units = std::atoi(argv[i + 2]);
+    request.batch_size = std::atoi(argv[i + 3]);
     const std::string at_once = argv[i + 4];
     const bool is_stack = at_once[0] == 'L';
-    choice.num_layers = is_stack ? std::stoi(at_once.substr(1)) : 1;
-    choice.num_dirs = is_stack ? 1 : std::stoi(at_once);
-    choice.is_training = !is_stack;
+    request.num_layers = is_stack ? std::stoi(at_once.substr(1)) : 1;
+    request.num_dirs = is_stack ? 1 : std::stoi(at_once);
+    request.is_training = !is_stack;
     for (const bool is_backward : {false, true}) {
       if (is_stack && is_backward) continue;
-      choice.is_backward = is_backward;
+      request.is_backward = is_backward;
       std::vector<Division> divisions;
-      if (!Kernel::Divide(choice, &divisions).ok()) continue;
+      if (!Kernel::Divide(request, &divisions).ok()) continue;
       Division best;
       ChooseDivision(divisions, &best);
       const Shape& chosen = best.shape;
@@ -246,7 +246,7 @@ int Main(int argc, char** argv) {
                                shape.resident_pairs == chosen.resident_pairs &&
                                shape.warps == chosen.warps;
         if (only_chosen && !is_chosen) continue;
-        candidates.push_back({choice,
+        candidates.push_back({request,
                               mode + ' ' + type + " H" + argv[i + 2] + " B" +
                                   argv[i + 3] + " D" + argv[i + 4],
                               division, is_chosen, Kernel(), RnnStatus()});
@@ -261,7 +261,7 @@ int Main(int argc, char** argv) {
       for (size_t i; (i = next++) < candidates.size();) {
         Candidate& candidate = candidates[i];
         candidate.status = Kernel::Compile(
-            candidate.choice, candidate.division.shape, &candidate.kernel);
+            candidate.request, candidate.division.shape, &candidate.kernel);
       }
     });
   }
@@ -273,7 +273,7 @@ int Main(int argc, char** argv) {
     const float time =
         candidate.status.ok() ? MicrosecondsOfStep(candidate, &memory) : -1.0f;
     output << "{\"layer\": \"" << candidate.name << "\", \"pass\": \""
-           << (candidate.choice.is_backward ? "backward" : "forward")
+           << (candidate.request.is_backward ? "backward" : "forward")
            << "\", \"team\": " << shape.team
            << ", \"is_cluster\": " << (shape.is_cluster ? "true" : "false")
            << ", \"block_units\": " << shape.block_units

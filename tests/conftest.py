@@ -2,11 +2,16 @@
 
 import os
 import pathlib
+import sys
 
 # This must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Tests start processes that need memory of the GPU, so this process must not take all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+# Tests of benchmarks import them. The end of the path is the place where this directory's package
+# does not hide the one that is installed.
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 
 import pytest
 import tensorflow as tf

@@ -1,0 +1,113 @@
+"""What continuous integration runs besides the tests: each check fails on what it is to find."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from cxx import include_folders
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+# The documentation.
+
+
+def documentation_command() -> list[str]:
+    """Returns the command of `make docs`, with this Python's MkDocs."""
+    (recipe,) = re.findall(r"^docs: .*\n\t(.*)\n", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    options = recipe.partition("$(BIN)/mkdocs ")[2].split()
+    return [sys.executable, "-m", "mkdocs", *options]
+
+
+@pytest.mark.parametrize(
+    ("link", "passes"),
+    [
+        ("index.md#a-title", True),
+        ("none.md", False),
+        ("none/", False),
+        ("/none.md", False),
+        ("#none", False),
+        ("other.md#none", False),
+    ],
+)
+def test_documentation_with_a_dead_link_is_refused(link, passes, tmp_path):
+    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
+        pytest.skip("MkDocs is not installed")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(
+        f"# A title\n\n[Text]({link}), [other](other.md).\n"
+    )
+    (tmp_path / "docs" / "other.md").write_text("# Another title\n")
+    configuration = (
+        f"INHERIT: {ROOT / 'mkdocs.yml'}\nhooks: []\nplugins: []\nnav: [index.md, other.md]\n"
+    )
+    (tmp_path / "mkdocs.yml").write_text(configuration)
+    done = subprocess.run(
+        documentation_command(), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode == 0) == passes, done.stderr
+    if not passes:
+        assert f"link '{link}'" in done.stderr
+
+
+# The tests.
+
+
+def test_plain_pytest_finds_what_tests_import():
+    """The matrix runs pytest in this folder, and `python -m pytest` would add the folder above."""
+    program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--collect-only", "-q", "test_result_pages.py"],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+# The source distribution.
+
+
+def test_source_distribution_has_what_its_tests_and_pages_need(tmp_path):
+    backend = pytest.importorskip("scikit_build_core.build")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("this is no checkout, but may be such a distribution")
+    previous = os.getcwd()
+    os.chdir(ROOT)
+    try:
+        name = backend.build_sdist(str(tmp_path))
+    finally:
+        os.chdir(previous)
+    with tarfile.open(tmp_path / name) as archive:
+        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    tracked = {file for file in listed.stdout.split("\0") if file and (ROOT / file).exists()}
+    assert tracked - names == set()
+
+
+# Programs that no build compiles.
+
+
+@pytest.mark.parametrize(
+    "program", sorted((ROOT / "benchmarks").glob("*.cc")), ids=lambda p: p.stem
+)
+def test_programs_of_benchmarks_compile(program):
+    if not shutil.which("g++"):
+        pytest.skip("there is no g++ to compile the program with")
+    subprocess.run(
+        [
+            *("g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
+            *(part for folder in include_folders() for part in ("-isystem", folder)),
+            program,
+        ],
+        check=True,
+    )
