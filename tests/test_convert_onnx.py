@@ -9,6 +9,7 @@ from layer_reference import LAYERS, make, normal, randomize
 from cudnn_rnn_tf import convert
 
 onnx = pytest.importorskip("onnx")
+reference = pytest.importorskip("onnx.reference")
 ort = pytest.importorskip("onnxruntime")
 
 MODES = tuple(LAYERS)
@@ -141,6 +142,39 @@ def test_node(op_type):
     )
 
 
+@pytest.mark.parametrize("join", ["squeeze", "reshape", "of_time_major"])
+def test_batch_major_nodes(join):
+    """Nodes with layout=1, which ONNX Runtime lacks, have outputs [B, T, 1, 3]."""
+    model = node(attributes={"layout": 1})
+    upper = node(attributes={"layout": 1}, name="upper").graph
+    joins = {
+        "squeeze": [("Squeeze", ["Y", "axes"], ["X_upper"], {})],
+        "reshape": [("Reshape", ["Y", "shape"], ["X_upper"], {})],
+        "of_time_major": [
+            ("Transpose", ["Y"], ["transposed"], {"perm": (0, 2, 1, 3)}),
+            ("Reshape", ["transposed", "shape"], ["X_upper"], {}),
+        ],
+    }
+    for op_type, inputs, outputs, attributes in joins[join]:
+        model.graph.node.append(onnx.helper.make_node(op_type, inputs, outputs, **attributes))
+    weights = {"W": normal(1, 12, 3, seed=1), "R": normal(1, 12, 3, seed=2)}
+    upper.node[0].input[:] = ["X_upper", "W_upper", "R_upper"]
+    upper.node[0].output[:] = ["Y_upper", ""]
+    model.graph.node.append(upper.node[0])
+    arrays = {f"{name}_upper": weight for name, weight in weights.items()}
+    arrays |= {"axes": np.array([2]), "shape": np.array([0, 0, -1])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in arrays.items())
+    if join == "of_time_major":
+        with pytest.raises(ValueError, match="say which by name; there are: 'rnn', 'upper'"):
+            convert.from_onnx(model)
+        return
+    inputs = normal(2, 5, 4)
+    (expected,) = reference.ReferenceEvaluator(model).run(["Y_upper"], {"X": inputs})
+    layer = convert.from_onnx(model)
+    assert layer.num_layers == 2
+    np.testing.assert_allclose(layer(inputs), expected[:, :, 0], rtol=0, atol=TOLERANCE)
+
+
 def test_constants_and_names():
     """Weights may be constant nodes, and a node without a name has its output's name."""
     model = node("GRU", name="")
@@ -173,6 +207,16 @@ def test_several_networks():
     assert convert.from_onnx(model, name="two").rnn_mode == "gru"
 
 
+def with_inputs(*names: str) -> onnx.ModelProto:
+    """Returns a model of a GRU with these inputs behind B, where X is computed."""
+    model = node("GRU")
+    gru = model.graph.node[0]
+    gru.input[:] = [*gru.input[:4], *names]
+    model.graph.node.insert(0, onnx.helper.make_node("Relu", ["input"], ["X"]))
+    model.graph.input[0].name = "input"
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -182,8 +226,12 @@ def test_several_networks():
         (node("GRU", attributes={"linear_before_reset": 0}), "linear_before_reset=0"),
         (node(attributes={"activations": ["Sigmoid", "Relu", "Tanh"]}), "'relu', .* no equivalent"),
         (node("RNN", attributes={"activations": ["Elu"]}), r"'elu'.* \('tanh',\) or \('relu',\)"),
-        (node(P=normal(1, 9)), "peepholes"),
-        (node(h=normal(1, 2, 3)), "constant initial state 'h'"),
+        (node(P=normal(1, 9)), "input P of ONNX node 'rnn', 'P', .* zeros, .* not zero"),
+        (node(h=normal(1, 2, 3)), "input initial_h of ONNX node 'rnn', 'h', .* not zero"),
+        (node(attributes={"output_channels": 1}), "attribute 'output_channels' .* not known"),
+        (with_inputs("none"), "sequence_lens .* 'none', .* nothing in the graph makes"),
+        (with_inputs("", "X"), "initial_h .* 'X', .* comes from Relu 'X'"),
+        (with_inputs("", "", "X"), "input number 6 or later of ONNX node .* expected none"),
         (node(W=None), "W of ONNX node 'rnn' is no constant"),
         (node(R=normal(12, 3)), r"R of ONNX node 'rnn' of rank 3, .* \(12, 3\)"),
         (node(B=normal(1, 23)), r"B of ONNX node 'rnn' of shape \(1, 24\), .* \(1, 23\)"),

@@ -15,34 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.convert import network, onnx_graph
 from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
-# By operator: for each place in ONNX's order, the index of that gate in cuDNN's order, and the
-# inverse.
+# By operator: for each place in ONNX's order, the index of that gate in cuDNN's order.
 _TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
-_FROM_ONNX = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
-# By operator: the activations of one direction and their mode; the first are the default.
-_MODES: dict[str, dict[tuple[str, ...], str]] = {
-    "LSTM": {("sigmoid", "tanh", "tanh"): constants.CUDNN_LSTM},
-    "GRU": {("sigmoid", "tanh"): constants.CUDNN_GRU},
-    "RNN": {("tanh",): constants.CUDNN_RNN_TANH, ("relu",): constants.CUDNN_RNN_RELU},
-}
-# The attributes that are read, with ONNX's names for their types.
-_ATTRIBUTE_TYPES = {
-    "activations": "STRINGS",
-    "axes": "INTS",
-    "clip": "FLOAT",
-    "direction": "STRING",
-    "hidden_size": "INT",
-    "input_forget": "INT",
-    "linear_before_reset": "INT",
-    "perm": "INTS",
-    "value": "TENSOR",
-}
-# Indices of a node's inputs.
-_INITIAL_STATES, _PEEPHOLES = (5, 6), 7
 
 
 def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
@@ -57,13 +35,15 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
 
     Returns:
         A built layer of the weights' dtype with the same weights to the bit. Without B the bias
-        mode is "none".
+        mode is "none". Initial states and sequence lengths that are inputs of the model are
+        arguments of the layer's call.
 
     Raises:
         TypeError: if `model` is neither.
         ValueError: if the model has no such network, or several and no name says which, or there
             is no equivalent here: direction "reverse", other activations, `clip`, `input_forget`,
-            peepholes, `linear_before_reset=0`, initial states that are constants other than zero.
+            peepholes, `linear_before_reset=0`, initial states that are neither zero nor inputs of
+            the model, sequence lengths that are no input of the model.
         ImportError: if the package onnx is not installed.
     """
     graph = _graph_of(model)
@@ -119,21 +99,21 @@ def networks_in(
         yield name, graph.rnn_mode(nodes[0]), weights, len(weights) // len(nodes)
 
 
-def _graph_of(model: Any) -> "_Graph":
+def _graph_of(model: Any) -> onnx_graph.Graph:
     onnx = _load_onnx()
+    directory = ""
     if isinstance(model, (str, pathlib.Path)):
-        path = model
+        path, directory = model, str(pathlib.Path(model).parent)
         try:
-            model = onnx.load(str(path))
+            # Other files are read for the tensors that are wanted, and not before.
+            model = onnx.load(str(path), load_external_data=False)
         except google.protobuf.message.DecodeError as error:
             raise ValueError(f"{path} is no ONNX model: {error}") from error
-        except onnx.checker.ValidationError as error:
-            raise ValueError(f"{path} has external data that cannot be read: {error}") from error
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(
             f"expected an onnx.ModelProto or a path, but received {type(model).__name__}"
         )
-    return _Graph(onnx, model.graph)
+    return onnx_graph.Graph(onnx, model.graph, directory)
 
 
 def save_onnx(model: Any, path: pathlib.Path) -> None:
@@ -142,220 +122,6 @@ def save_onnx(model: Any, path: pathlib.Path) -> None:
 
 def _load_onnx() -> types.ModuleType:
     return network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
-
-
-class _Graph:
-    """An ONNX graph and the recurrent networks in it."""
-
-    def __init__(self, onnx: types.ModuleType, graph: Any):
-        self._onnx = onnx
-        self._nodes = [node for node in graph.node if node.domain in ("", "ai.onnx")]
-        self._producers = {output: node for node in self._nodes for output in node.output}
-        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
-
-    def stacks(self) -> dict[str, list[Any]]:
-        """Returns the networks by name, each as its layers' nodes from bottom to top."""
-        stacks: dict[str, list[Any]] = {}
-        for node in self._nodes:
-            if node.op_type not in _MODES:
-                continue
-            below = self._layer_below(node)
-            for stack in stacks.values():
-                if stack[-1] is below and self._kind(below) == self._kind(node):
-                    stack.append(node)
-                    break
-            else:
-                output = next(filter(None, node.output), "")
-                stacks[output if node.name in ("", *stacks) else node.name] = [node]
-        return stacks
-
-    def rnn_mode(self, node: Any) -> str:
-        """Returns the mode that a node's activations stand for.
-
-        Raises:
-            ValueError: if there is none.
-        """
-        modes = _MODES[node.op_type]
-        given = [name.decode().lower() for name in self._attributes(node).get("activations", ())]
-        for activations, mode in modes.items():
-            if not given or given == list(activations) * self._num_dirs(node):
-                return mode
-        raise ValueError(
-            f"activations {given} of ONNX node {node.name!r} have no equivalent: expected, per "
-            f"direction, {' or '.join(map(str, modes))}"
-        )
-
-    def pseudo_layers(self, node: Any) -> list[network.PseudoLayer]:
-        """Returns a node's weights.
-
-        Raises:
-            ValueError: if it has no equivalent, or its weights are not constants of the shapes that
-                they must have.
-        """
-        self._check(node)
-        num_dirs = self._num_dirs(node)
-        kernels, recurrent_kernels = self._weight(node, 1, "W", 3), self._weight(node, 2, "R", 3)
-        units = recurrent_kernels.shape[2]
-        if (given := self._attributes(node).get("hidden_size", units)) != units:
-            raise ValueError(
-                f"hidden_size={given} of ONNX node {node.name!r} contradicts its R of shape "
-                f"{recurrent_kernels.shape}"
-            )
-        rows = network.NUM_GATES[self.rnn_mode(node)] * units
-        shapes: dict[str, tuple[int, ...]] = {
-            "W": (num_dirs, rows, kernels.shape[2]),
-            "R": (num_dirs, rows, recurrent_kernels.shape[2]),
-        }
-        tensors = {"W": kernels, "R": recurrent_kernels}
-        if _input(node, 3):
-            tensors["B"], shapes["B"] = self._weight(node, 3, "B", 2), (num_dirs, 2 * rows)
-        for argument, tensor in tensors.items():
-            if tensor.shape != shapes[argument]:
-                raise ValueError(
-                    f"expected {argument} of ONNX node {node.name!r} of shape {shapes[argument]}, "
-                    f"but received {tensor.shape}"
-                )
-        order = _FROM_ONNX[node.op_type]
-        result = []
-        for direction in range(num_dirs):
-            sides = [kernels[direction], recurrent_kernels[direction]]
-            if "B" in tensors:
-                sides += np.split(tensors["B"][direction], 2)
-            result.append(network.PseudoLayer(*(reorder(side, order) for side in sides)))
-        return result
-
-    def _check(self, node: Any) -> None:
-        attributes = self._attributes(node)
-        expected = {"input_forget": 0}
-        if node.op_type == "GRU":
-            expected["linear_before_reset"] = 1
-        for name, value in expected.items():
-            if (received := attributes.get(name, 0)) != value:
-                raise ValueError(
-                    f"{name}={received} of ONNX node {node.name!r} has no equivalent: expected "
-                    f"{value}"
-                )
-        direction = attributes.get("direction", b"forward").decode()
-        if direction not in ("forward", "bidirectional"):
-            raise ValueError(
-                f"direction {direction!r} of ONNX node {node.name!r} has no equivalent: expected "
-                "'forward' or 'bidirectional'"
-            )
-        if "clip" in attributes or _input(node, _PEEPHOLES):
-            raise ValueError(
-                f"ONNX node {node.name!r} clips what goes into its activations, or has peepholes, "
-                "which has no equivalent"
-            )
-        for index in _INITIAL_STATES:
-            state = self._constant(_input(node, index))
-            if state is not None and np.any(state):
-                raise ValueError(
-                    f"the constant initial state {_input(node, index)!r} of ONNX node "
-                    f"{node.name!r} has no equivalent: expected zeros or an input of the model"
-                )
-
-    def _kind(self, node: Any) -> tuple[Any, ...]:
-        """Returns the attributes that all layers of a network have in common."""
-        attributes = self._attributes(node)
-        return node.op_type, *(
-            attributes.get(name) for name in ("hidden_size", "direction", "activations")
-        )
-
-    def _layer_below(self, node: Any) -> Any:
-        """Returns the node whose output [T, D, B, H], made [T, B, D * H], is all this one reads."""
-        path: list[Any] = []
-        tensor = _input(node, 0)
-        for producer in self._producers_of(tensor):
-            if producer.op_type in _MODES:
-                is_output = tensor == producer.output[0]
-                return producer if is_output and self._joins_directions(path) else None
-            if producer.op_type not in ("Transpose", "Reshape", "Squeeze", "Identity", "Dropout"):
-                return None
-            if producer.op_type not in ("Identity", "Dropout"):
-                path.insert(0, producer)
-            tensor = _input(producer, 0)
-        return None
-
-    def _producers_of(self, tensor: str) -> Iterator[Any]:
-        """Yields the node that writes a tensor, the node that writes its first input, and so on.
-
-        Raises:
-            ValueError: if these nodes form a circle, which ONNX forbids.
-        """
-        seen: set[str] = set()
-        while tensor and (producer := self._producers.get(tensor)) is not None:
-            if tensor in seen:
-                raise ValueError(f"the ONNX graph has a cycle at {tensor!r}")
-            seen.add(tensor)
-            yield producer
-            tensor = _input(producer, 0)
-
-    def _joins_directions(self, path: Sequence[Any]) -> bool:
-        if [node.op_type for node in path] == ["Squeeze"]:
-            axes = self._attributes(path[0]).get("axes", self._constant(_input(path[0], 1)))
-            return axes is not None and list(axes) == [1]
-        if [node.op_type for node in path] == ["Transpose", "Reshape"]:
-            return list(self._attributes(path[0]).get("perm", ())) == [0, 2, 1, 3]
-        return False
-
-    def _num_dirs(self, node: Any) -> int:
-        return 2 if self._attributes(node).get("direction") == b"bidirectional" else 1
-
-    def _attributes(self, node: Any) -> dict[str, Any]:
-        types = self._onnx.AttributeProto
-        for attribute in node.attribute:
-            expected = _ATTRIBUTE_TYPES.get(attribute.name)
-            if expected is not None and attribute.type != types.AttributeType.Value(expected):
-                received = types.AttributeType.Name(attribute.type)
-                raise ValueError(
-                    f"expected attribute {attribute.name!r} of ONNX node {node.name!r} to be of "
-                    f"type {expected}, but received {received}"
-                )
-        return {
-            attribute.name: self._onnx.helper.get_attribute_value(attribute)
-            for attribute in node.attribute
-            if attribute.name in _ATTRIBUTE_TYPES
-        }
-
-    def _weight(self, node: Any, index: int, argument: str, rank: int) -> np.ndarray:
-        weight = self._constant(_input(node, index))
-        if weight is None:
-            raise ValueError(
-                f"{argument} of ONNX node {node.name!r} is no constant: fold the model's constants "
-                "first"
-            )
-        if weight.ndim != rank:
-            raise ValueError(
-                f"expected {argument} of ONNX node {node.name!r} of rank {rank}, but received "
-                f"shape {weight.shape}"
-            )
-        return weight
-
-    def _constant(self, name: str) -> np.ndarray | None:
-        if name in self._initializers:
-            return self._array(self._initializers[name])
-        for producer in self._producers_of(name):
-            if producer.op_type == "Constant":
-                value = self._attributes(producer).get("value")
-                return None if value is None else self._array(value)
-            if producer.op_type != "Identity":
-                return None
-            if _input(producer, 0) in self._initializers:
-                return self._array(self._initializers[_input(producer, 0)])
-        return None
-
-    def _array(self, tensor: Any) -> np.ndarray:
-        try:
-            return self._onnx.numpy_helper.to_array(tensor)
-        except Exception as error:  # onnx raises various types.
-            raise ValueError(
-                f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
-            ) from error
-
-
-def _input(node: Any, index: int) -> str:
-    """Returns the name of a node's input; empty if it has none."""
-    return node.input[index] if index < len(node.input) else ""
 
 
 class _ModelWriter:
