@@ -7,10 +7,12 @@ registers the ops, which a SavedModel that uses them needs.
 
 from typing import NoReturn as _NoReturn
 
+from cudnn_rnn_tf import command_line as _command_line
 from cudnn_rnn_tf import native
 
 try:
-    import tensorflow as _tensorflow  # noqa: F401
+    with _command_line.before_tensorflow():
+        import tensorflow as _tensorflow  # noqa: F401
 except ModuleNotFoundError as error:
     # If TensorFlow is missing, cudnn_rnn_tf.native still works.
     _missing = str(error)

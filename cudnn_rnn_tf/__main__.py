@@ -4,15 +4,15 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import app, flags, logging
-from absl.flags import argparse_flags
+from absl import app, logging
 
-from cudnn_rnn_tf import bench, convert, file_inspection, installation_info, ops, portable
+from cudnn_rnn_tf import bench, convert, file_inspection, installation_info, portable
+from cudnn_rnn_tf.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.files import write_whole
@@ -104,6 +104,8 @@ def _load(path: str, **options: Any) -> keras.Model:
 
 
 def _bench(options: argparse.Namespace) -> None:
+    if options.plot:
+        bench.check_plot(options.plot)
     workload = bench.Workload(
         RnnConfig(
             rnn_mode=options.rnn_mode,
@@ -133,129 +135,20 @@ def _bench(options: argparse.Namespace) -> None:
         bench.plot(rows, title, options.plot)
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, but received {text}")
-    return number
-
-
-class _CommandParser(argparse_flags.ArgumentParser):
-    """The parser of one command. The main parser handles Abseil's flags."""
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(inherited_absl_flags=None, **kwargs)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line. Its result has the function to call as `run`."""
-    result = argparse_flags.ArgumentParser(
-        prog="cudnn-rnn-tf", description="Fused recurrent networks for TensorFlow and Keras."
-    )
-    result.add_argument(
-        "--version", action="version", version=f"cudnn_rnn_tf {installation_info.__version__}"
-    )
-    # Abseil's flags come before the command.
-    commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
-
-    def command(
-        run: Callable[[argparse.Namespace], None], help_text: str, more: str = ""
-    ) -> argparse.ArgumentParser:
-        added = commands.add_parser(
-            run.__name__.removeprefix("_"),
-            help=help_text,
-            description=f"{help_text[0].upper()}{help_text[1:]}. {more}".strip(),
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
-        added.set_defaults(run=run, prog=added.prog)
-        return added
-
-    info = command(_info, "show what is installed and what would run a network")
-    info.add_argument("--json", action="store_true", help="print all of cudnn_rnn_tf.info()")
-
-    inspect = command(
-        _inspect,
-        "list the recurrent networks in a file",
-        "FILE is a .keras file, a PyTorch state dict (.pt, .pth, .safetensors), an ONNX model "
-        "(.onnx), a SavedModel's directory, or a TensorFlow checkpoint.",
-    )
-    inspect.add_argument("file", metavar="FILE")
-
-    to_other = command(
-        _convert,
-        "convert a recurrent network between PyTorch, Keras and ONNX",
-        "The names' ends say the formats: .pt, .pth or .safetensors (a PyTorch state dict), .keras "
-        "(a Keras model), .onnx.",
-    )
-    to_other.add_argument("source", metavar="SOURCE")
-    to_other.add_argument("target", metavar="TARGET")
-    to_other.add_argument("--name", help="the network's name, where SOURCE has several")
-    to_other.add_argument(
-        "--rnn-mode",
-        choices=("rnn_tanh", "rnn_relu"),
-        help="the nonlinearity of a torch.nn.RNN, which its state dict does not say",
-    )
-    to_other.add_argument(
-        "--stock-keras", action="store_true", help="write keras.layers.LSTM and its like"
-    )
-    to_other.add_argument(
-        "--for-inference",
-        action="store_true",
-        help="leave out the dropout of Keras's recurrent layers, as is always done for .onnx",
-    )
-    to_other.add_argument("--force", action="store_true", help="replace TARGET if it exists")
-
-    export = command(
-        _export,
-        "write a Keras model for serving",
-        "A TARGET that ends in .onnx becomes an ONNX model of one recurrent network, another one a "
-        "SavedModel of the whole model that runs without this package.",
-    )
-    export.add_argument("source", metavar="MODEL.keras")
-    export.add_argument("target", metavar="TARGET")
-    export.add_argument("--fused", action="store_true", help="keep this package's fused ops")
-    export.add_argument("--name", help="for ONNX: the network's name, where there are several")
-
-    fast = command(
-        _accelerate,
-        "rewrite a Keras model so that the fused ops run its layers",
-        "Programs that import this package load OUT.keras.",
-    )
-    fast.add_argument("source", metavar="IN.keras")
-    fast.add_argument("target", metavar="OUT.keras")
-    fast.add_argument("--dry-run", action="store_true", help="only show what would become of it")
-    fast.add_argument("--no-stacks", action="store_true", help="leave each layer on its own")
-    fast.add_argument("--force", action="store_true", help="replace OUT.keras if it exists")
-
-    measure = command(_bench, "measure a network here, beside Keras and, if installed, PyTorch")
-    modes = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    measure.add_argument("--rnn-mode", choices=modes, default="lstm", help="kind of network")
-    for name, default, what in (
-        ("--num-layers", 1, "layers in the stack"),
-        ("--num-units", 256, "units of each"),
-        ("--batch-size", 32, "sequences"),
-        ("--steps", 100, "time steps of the longest sequence"),
-    ):
-        measure.add_argument(name, type=_count, default=default, help=what)
-    measure.add_argument("--input-size", type=_count, help="features of a step; as --num-units")
-    measure.add_argument(
-        "--direction", choices=("unidirectional", "bidirectional"), default="unidirectional"
-    )
-    measure.add_argument(
-        "--dtype", choices=ops.DTYPES, default="float32", help="of weights and data"
-    )
-    measure.add_argument(
-        "--shortest", type=_count, help="steps of the shortest sequence (Keras gets a mask)"
-    )
-    measure.add_argument("--seconds", type=float, default=2.0, help="for each number")
-    measure.add_argument("--plot", metavar="FILE", help="also draw the numbers, as .png, .svg …")
-    return result
+_COMMANDS = {
+    "info": _info,
+    "inspect": _inspect,
+    "convert": _convert,
+    "export": _export,
+    "accelerate": _accelerate,
+    "bench": _bench,
+}
 
 
 def execute(options: argparse.Namespace) -> int:
     """Runs a parsed command; returns the process's exit status."""
     try:
-        options.run(options)
+        _COMMANDS[options.command](options)
     except _EXPECTED as error:
         has_force = isinstance(error, FileExistsError) and "force" in options
         hint = "; --force replaces it" if has_force else ""
@@ -273,9 +166,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Runs the installed command: does what `main` does, and sets up Abseil's flags and logging."""
-    flags.FLAGS.set_default("verbosity", logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    app.run(execute, flags_parser=lambda arguments: parser().parse_args(arguments[1:]))
+    # Without this option, Abseil would show what libraries log for information.
+    app.run(
+        execute,
+        flags_parser=lambda line: parser().parse_args(
+            [f"--verbosity={logging.WARNING}", *line[1:]]
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import pathlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -192,13 +193,33 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def check_plot(path: str) -> None:
+    """Checks what `plot` needs, which is of use before the rows are measured.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if the path's suffix names no format of pictures.
+        FileNotFoundError: if the path's directory does not exist.
+    """
+    network.load_package("matplotlib", "'cudnn_rnn_tf[plot]'")
+    import matplotlib.figure
+
+    suffixes = [f".{name}" for name in matplotlib.figure.Figure().canvas.get_supported_filetypes()]
+    if pathlib.Path(path).suffix.lower() not in suffixes:
+        raise ValueError(
+            f"expected the picture's name to end in {', '.join(suffixes)}, but received {path!r}"
+        )
+    if not pathlib.Path(path).parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {str(pathlib.Path(path).parent)!r}")
+
+
 def plot(rows: list[Row], title: str, path: str) -> None:
     """Draws the rows as bars into a picture, in the format that the path's suffix names.
 
     Raises:
         ImportError: if matplotlib is not installed.
+        OSError: if the picture cannot be written.
     """
-    network.load_package("matplotlib", "'cudnn_rnn_tf[plot]'")
     import matplotlib.figure
 
     figure = matplotlib.figure.Figure(figsize=(8, 3), layout="constrained")

@@ -7,6 +7,8 @@ from typing import Any
 
 from cudnn_rnn_tf import constants, native
 
+# The types, by NumPy's names, in which the ops run networks.
+DTYPES = ("float64", "float32", "float16", "bfloat16")
 _INPUT_MODES = (
     constants.CUDNN_INPUT_LINEAR_MODE,
     constants.CUDNN_INPUT_SKIP_MODE,

@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,7 +15,7 @@ import tensorflow as tf
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, contrib, convert, file_inspection
+from cudnn_rnn_tf import __main__, bench, contrib, convert, file_inspection
 
 Network = file_inspection.Network
 
@@ -67,6 +69,67 @@ def test_as_a_program(tmp_path):
     (program,) = importlib.metadata.entry_points(group="console_scripts", name="cudnn-rnn-tf")
     assert program.load() is __main__.run
     assert pathlib.Path(sys.executable).with_name(program.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "shown"),
+    [
+        (["--version"], 0, f"cudnn_rnn_tf {crnn.__version__}\n"),
+        (["--help"], 0, "accelerate"),
+        (["convert", "--help"], 0, "--stock-keras"),
+        (["acelerate"], 2, "invalid choice: 'acelerate'"),
+        (["bench", "--batch-size=none"], 2, "--batch-size"),
+    ],
+)
+@pytest.mark.parametrize("program", [["-m", "cudnn_rnn_tf"], ["cudnn-rnn-tf"]])
+def test_help_and_mistakes_import_no_tensorflow(program, arguments, status, shown, tmp_path):
+    for name in ("tensorflow", "keras"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} is imported')")
+    if program[0] != "-m":
+        program = [pathlib.Path(sys.executable).with_name(program[0])]
+    done = subprocess.run(
+        [sys.executable, *program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert shown in done.stdout + done.stderr
+    assert "imported" not in done.stderr
+
+
+def test_an_import_that_fails_is_shown(tmp_path):
+    """TensorFlow's messages are held back, unless it fails."""
+    program = "import os\nos.write(2, b'this and that')\nraise RuntimeError('broken')"
+    (tmp_path / "tensorflow.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    command = [sys.executable, "-m", "cudnn_rnn_tf", "info"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "this and that" in done.stderr and "RuntimeError: broken" in done.stderr
+
+
+@pytest.mark.slow
+def test_commands_are_quiet(file, tmp_path):
+    environment = dict(os.environ)
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    for arguments, shown in (
+        (["inspect", file], "unidirectional"),
+        (["accelerate", file, tmp_path / "fast.keras"], "runs fused"),
+        (["export", file, tmp_path / "portable"], " -> "),
+        (["convert", file, tmp_path / "m.pt", "--name=ours"], "2 layers"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "cudnn_rnn_tf", *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert shown in done.stdout
 
 
 def test_version(capsys):
@@ -237,3 +300,17 @@ def test_bench(capsys, tmp_path):
     assert "<svg" in picture.read_text()
     status, _, err = run(capsys, "bench", *options, "--shortest=9")
     assert status == 1 and "shortest" in err
+
+
+def test_bench_looks_at_the_plot_before_it_measures(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(bench, "bench", lambda *_: pytest.fail("it measured"))
+    for picture, message in (
+        (tmp_path / "bench.xyz", "to end in .*.png"),
+        (tmp_path / "none" / "bench.png", "no directory '.*none'"),
+    ):
+        status, out, err = run(capsys, "bench", "--plot", picture)
+        assert (status, out) == (1, "") and re.search(message, err)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, err = run(capsys, "bench", "--plot", tmp_path / "bench.png")
+    assert (status, out) == (1, "") and "pip install 'cudnn_rnn_tf[plot]'" in err

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, ops
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.config import DTYPES, RnnConfig
 from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, join, shapes
 from cudnn_rnn_tf.rnn_layer import CudnnRNN, what_to_pass
@@ -107,8 +107,8 @@ def make_layer(
     """
     for pseudo_layer in weights:
         for tensor in pseudo_layer:
-            if tensor is not None and tensor.dtype.name not in ops.DTYPES:
-                *others, last = ops.DTYPES
+            if tensor is not None and tensor.dtype.name not in DTYPES:
+                *others, last = DTYPES
                 raise ValueError(
                     f"expected weights of type {', '.join(others)} or {last}, but received "
                     f"{tensor.dtype.name}"

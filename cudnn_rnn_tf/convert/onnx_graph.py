@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_rnn_tf import constants, ops
+from cudnn_rnn_tf import constants
+from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.pseudo_layers import reorder
 
@@ -208,7 +209,7 @@ class Graph:
             The name of an input of the model, the values of a constant, or text for an error.
         """
         moves = _MOVES if is_state else ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-        types = ops.DTYPES if is_state else ("int32", "int64")
+        types = DTYPES if is_state else ("int32", "int64")
         waiting, seen = [name], set()
         while waiting:
             name = waiting.pop()

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.pseudo_layers import both_biases
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
@@ -299,7 +299,7 @@ def _to_numpy(key: str, value: Any) -> np.ndarray:
     if not hasattr(value, "detach"):
         return np.asarray(value)
     torch = _load_torch()
-    if str(value.dtype).removeprefix("torch.") not in ops.DTYPES:
+    if str(value.dtype).removeprefix("torch.") not in DTYPES:
         raise ValueError(f"expected {key} of a floating-point type, but received {value.dtype}")
     if value.layout != torch.strided or value.is_meta:
         kind = f"{value.layout} tensor on device {value.device}"

@@ -1,0 +1,175 @@
+"""The command line's parser, and what precedes the import of TensorFlow in a command's process."""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from absl import app, logging  # noqa: F401 - They define flags.
+from absl.flags import argparse_flags
+
+from cudnn_rnn_tf import native
+from cudnn_rnn_tf.config import DTYPES
+
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+def is_running() -> bool:
+    """Returns whether this process is `cudnn-rnn-tf` or `python -m cudnn_rnn_tf`."""
+    # A program in another language that runs Python may leave the list out.
+    name = next(iter(getattr(sys, "argv", ())), "")
+    if name != "-m":
+        return pathlib.Path(name).name == "cudnn-rnn-tf"
+    # Python sets this name while it looks for the module, and thus imports the package.
+    return sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] == ["cudnn_rnn_tf"]
+
+
+@contextlib.contextmanager
+def before_tensorflow() -> Iterator[None]:
+    """Parses a command, for which the context is to import TensorFlow without its messages.
+
+    The import takes seconds, so `--help` and mistakes end the process before it. TensorFlow's C++
+    code writes some lines whatever the level of its log is; they are shown if the import fails.
+    """
+    if not is_running():
+        yield
+        return
+    parser().parse_args(sys.argv[1:])
+    if _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = "3"
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(tempfile.TemporaryFile())
+        stderr = os.dup(2)
+        stack.callback(os.close, stderr)
+        stack.callback(os.dup2, stderr, 2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            log.seek(0)
+            with open(stderr, "wb", closefd=False) as shown:
+                shutil.copyfileobj(log, shown)
+            raise
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, but received {text}")
+    return number
+
+
+class _CommandParser(argparse_flags.ArgumentParser):
+    """The parser of one command. The main parser handles Abseil's flags."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(inherited_absl_flags=None, **kwargs)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line. Its result names the `command`."""
+    result = argparse_flags.ArgumentParser(
+        prog="cudnn-rnn-tf",
+        description="Fused recurrent networks for TensorFlow and Keras.",
+        epilog=f"The environment variable {_LOG_LEVEL}=0 shows what TensorFlow logs.",
+    )
+    version = f"cudnn_rnn_tf {native.build_info.VERSION}"
+    result.add_argument("--version", action="version", version=version)
+    # Abseil's flags come before the command.
+    commands = result.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
+
+    def command(name: str, help_text: str, more: str = "") -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name,
+            help=help_text,
+            description=f"{help_text[0].upper()}{help_text[1:]}. {more}".strip(),
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        added.set_defaults(command=name, prog=added.prog)
+        return added
+
+    info = command("info", "show what is installed and what would run a network")
+    info.add_argument("--json", action="store_true", help="print all of cudnn_rnn_tf.info()")
+
+    inspect = command(
+        "inspect",
+        "list the recurrent networks in a file",
+        "FILE is a .keras file, a PyTorch state dict (.pt, .pth, .safetensors), an ONNX model "
+        "(.onnx), a SavedModel's directory, or a TensorFlow checkpoint.",
+    )
+    inspect.add_argument("file", metavar="FILE")
+
+    to_other = command(
+        "convert",
+        "convert a recurrent network between PyTorch, Keras and ONNX",
+        "The names' ends say the formats: .pt, .pth or .safetensors (a PyTorch state dict), .keras "
+        "(a Keras model), .onnx.",
+    )
+    to_other.add_argument("source", metavar="SOURCE")
+    to_other.add_argument("target", metavar="TARGET")
+    to_other.add_argument("--name", help="the network's name, where SOURCE has several")
+    to_other.add_argument(
+        "--rnn-mode",
+        choices=("rnn_tanh", "rnn_relu"),
+        help="the nonlinearity of a torch.nn.RNN, which its state dict does not say",
+    )
+    to_other.add_argument(
+        "--stock-keras", action="store_true", help="write keras.layers.LSTM and its like"
+    )
+    to_other.add_argument(
+        "--for-inference",
+        action="store_true",
+        help="leave out the dropout of Keras's recurrent layers, as is always done for .onnx",
+    )
+    to_other.add_argument("--force", action="store_true", help="replace TARGET if it exists")
+
+    export = command(
+        "export",
+        "write a Keras model for serving",
+        "A TARGET that ends in .onnx becomes an ONNX model of one recurrent network, another one a "
+        "SavedModel of the whole model that runs without this package.",
+    )
+    export.add_argument("source", metavar="MODEL.keras")
+    export.add_argument("target", metavar="TARGET")
+    export.add_argument("--fused", action="store_true", help="keep this package's fused ops")
+    export.add_argument("--name", help="for ONNX: the network's name, where there are several")
+
+    fast = command(
+        "accelerate",
+        "rewrite a Keras model so that the fused ops run its layers",
+        "Programs that import this package load OUT.keras.",
+    )
+    fast.add_argument("source", metavar="IN.keras")
+    fast.add_argument("target", metavar="OUT.keras")
+    fast.add_argument("--dry-run", action="store_true", help="only show what would become of it")
+    fast.add_argument("--no-stacks", action="store_true", help="leave each layer on its own")
+    fast.add_argument("--force", action="store_true", help="replace OUT.keras if it exists")
+
+    measure = command("bench", "measure a network here, beside Keras and, if installed, PyTorch")
+    modes = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    measure.add_argument("--rnn-mode", choices=modes, default="lstm", help="kind of network")
+    for name, default, what in (
+        ("--num-layers", 1, "layers in the stack"),
+        ("--num-units", 256, "units of each"),
+        ("--batch-size", 32, "sequences"),
+        ("--steps", 100, "time steps of the longest sequence"),
+    ):
+        measure.add_argument(name, type=_count, default=default, help=what)
+    measure.add_argument("--input-size", type=_count, help="features of a step; as --num-units")
+    measure.add_argument(
+        "--direction", choices=("unidirectional", "bidirectional"), default="unidirectional"
+    )
+    measure.add_argument("--dtype", choices=DTYPES, default="float32", help="of weights and data")
+    measure.add_argument(
+        "--shortest", type=_count, help="steps of the shortest sequence (Keras gets a mask)"
+    )
+    measure.add_argument("--seconds", type=float, default=2.0, help="for each number")
+    measure.add_argument("--plot", metavar="FILE", help="also draw the numbers, as .png, .svg …")
+    return result
