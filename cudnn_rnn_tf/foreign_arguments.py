@@ -4,6 +4,7 @@ import difflib
 import inspect
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _compat
@@ -49,8 +50,12 @@ _INSTEAD = {
 }
 
 
+# Stacks of more layers are rare, and of fewer units than layers rarer still.
+_MANY_LAYERS = 16
+
+
 class ChecksKeywords:
-    """A layer that says what to write in place of an argument of Keras's or PyTorch's layers."""
+    """A layer that says what to write in place of arguments of Keras's or PyTorch's layers."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # This is done before `__init__` is called, because Python would first complain that
@@ -61,17 +66,27 @@ class ChecksKeywords:
             instead = _INSTEAD.get(keyword) or (f"did you mean {alike[0]!r}?" if alike else "")
             if instead:
                 raise TypeError(f"{cls.__name__} has no argument {keyword!r}: {instead}")
-        if (
-            names[1:3] == ["num_layers", "num_units"]
-            and len(args) == 1
-            and "num_units" not in kwargs
-            and kwargs.keys() <= set(names)
-        ):
-            raise TypeError(
-                f"{cls.__name__} takes num_layers, then num_units, but received {args[0]!r} alone: "
-                f"write {cls.__name__}(1, {args[0]!r}) for one layer of so many units"
-            )
+        if names[1:3] == ["num_layers", "num_units"] and args and kwargs.keys() <= set(names):
+            cls._check_sizes(args[0], *args[1:2], **kwargs)
         return super().__new__(cls, *args, **kwargs)
+
+    @classmethod
+    def _check_sizes(cls, num_layers: Any, num_units: Any = ..., **_: Any) -> None:
+        """Checks sizes of which at least one is not named, as PyTorch's order is the other one."""
+        name = cls.__name__
+        if num_units is ...:
+            raise TypeError(
+                f"{name} takes num_layers, then num_units, but received {num_layers!r} alone: "
+                f"write {name}(1, {num_layers!r}) for one layer of so many units"
+            )
+        are_integers = all(isinstance(size, (int, np.integer)) for size in (num_layers, num_units))
+        if are_integers and 0 < num_units < num_layers > _MANY_LAYERS:
+            raise ValueError(
+                f"{name} takes num_layers, then num_units, but received num_layers={num_layers} "
+                f"and num_units={num_units}: write {name}({num_units}, {num_layers}) for "
+                f"{num_units} layers of {num_layers} units, or {name}(num_layers={num_layers}, "
+                f"num_units={num_units}) if so many layers are meant"
+            )
 
 
 def check_tensors(*values: Any) -> None:

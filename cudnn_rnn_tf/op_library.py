@@ -1,12 +1,16 @@
 """Loads the compiled TensorFlow ops from the library for the version that is imported."""
 
 import ctypes
+import functools
 import importlib.metadata
 import json
 import pathlib
+import re
 import shlex
 import types
 import urllib.parse
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -97,4 +101,28 @@ def load() -> types.ModuleType:
         ) from error
 
 
-raw_ops = load()
+# Where TensorFlow runs an op by itself, it puts the names of a function around it and of the op
+# before and behind the kernel's message.
+_ADDED = re.compile(r"^\{\{function_node __wrapped__\S*\}\} | \[Op:\S+\](?: name: .*)?$")
+
+
+def _with_plain_errors(op: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an op whose errors say what its kernel says, where it runs outside of a graph."""
+
+    @functools.wraps(op)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except tf.errors.OpError as error:
+            message = _ADDED.sub("", error.message)
+            raise type(error)(error.node_def, error.op, message) from None
+
+    return call
+
+
+def _public_ops(module: types.ModuleType) -> types.SimpleNamespace:
+    ops = {name: op for name, op in vars(module).items() if name.startswith("cudnn_rnn_tf_")}
+    return types.SimpleNamespace(**{name: _with_plain_errors(op) for name, op in ops.items()})
+
+
+raw_ops = _public_ops(load())

@@ -14,8 +14,6 @@ from cudnn_rnn_tf.op_library import raw_ops
 _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
     "substitute", default=None
 )
-# The types, by NumPy's names, in which the ops run networks.
-DTYPES = ("float64", "float32", "float16", "bfloat16")
 # The values that `algorithm` may have.
 ALGORITHMS = (
     *("auto", "standard", "persist_static", "persist_static_small_h"),
@@ -348,6 +346,23 @@ def check_states(
     first = "layers * directions, batch" if time_major else "batch, layers * directions"
     for argument, state, shape in zip(("initial h", "initial c"), states, shapes, strict=False):
         check_shape(argument, state, shape, f" ([{first}, size])")
+
+
+def kept_states(
+    states: Sequence[tf.Tensor], batch_size: int | None, batch_axis: int
+) -> list[tf.Tensor]:
+    """Returns a stateful layer's states, of unknown batch size where that of the inputs is unknown.
+
+    Outputs would otherwise have the states' batch size. For a last batch that is short, a loss
+    would then fail, of its own shapes, before `forward` says what is wrong.
+    """
+    if batch_size is not None:
+        return list(states)
+    shapes = [[*state.shape[:batch_axis], None, *state.shape[batch_axis + 1 :]] for state in states]
+    return [
+        tf.compat.v1.placeholder_with_default(state, shape)
+        for state, shape in zip(states, shapes, strict=True)
+    ]
 
 
 def check_shape(

@@ -416,7 +416,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
                         "batch that is short can be left out (drop_remainder=True) or padded with "
                         "sequences of length 0"
                     )
-                return [tf.convert_to_tensor(state.value) for state in self.states]
+                states = [tf.convert_to_tensor(state.value) for state in self.states]
+                return ops.kept_states(states, received, batch_axis)
             batch_size = inputs.shape[batch_axis]
             if batch_size is None:
                 batch_size = tf.shape(inputs)[batch_axis]

@@ -118,6 +118,16 @@ class RnnOp : public OpKernel {
     if (spec.is_lstm()) {
       TF_RETURN_IF_ERROR(states(spec.num_units, &run->c_shape));
     }
+    const TensorShape& h_shape = context->input(1).shape();
+    const int batch_axis = time_major_ ? 1 : 0;
+    if (h_shape.dims() == 3 && h_shape.dim_size(batch_axis) != b) {
+      // These are mostly a stateful layer's, which the caller does not see.
+      return InvalidArgument(
+          "expected inputs of batch size ", h_shape.dim_size(batch_axis),
+          ", that of the initial states, but received ", b,
+          "; a stateful layer's last batch that is short can be left out "
+          "(drop_remainder=True) or padded with sequences of length 0");
+    }
     TF_RETURN_IF_ERROR(CheckShape("input_h", context->input(1), run->h_shape));
     TF_RETURN_IF_ERROR(CheckShape("input_c", context->input(2), run->c_shape));
     const absl::Status params_fit = CheckShape(

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal
 
+from cudnn_rnn_tf import keras as fused
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.op_library import raw_ops
 
@@ -344,12 +345,66 @@ def test_stateful_with_another_batch(call):
         call(layer, INPUTS[:1])
 
 
-def test_stateful_with_another_batch_when_run():
-    layer = make("lstm", stateful=True)
-    layer(INPUTS)
+SHORT_BATCH = "expected inputs of batch size 2, .* received 1; .*drop_remainder=True"
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_stateful_with_another_batch_when_run(time_major):
+    layer = make("lstm", stateful=True, time_major=time_major)
+    inputs = np.swapaxes(INPUTS, 0, 1) if time_major else INPUTS
+    layer(inputs)
     run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 5))])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"input_h.*\[1,1,3\].*\[2,1,3\]"):
-        run(INPUTS[:1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=SHORT_BATCH):
+        run(inputs[:, :1] if time_major else inputs[:1])
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("return_sequences", [False, True])
+@pytest.mark.parametrize("name", [*MODES, "drop_in", "drop_ins"])
+def test_stateful_with_a_short_last_batch_in_a_model(name, return_sequences, method):
+    """Keras traces models for batches of any size; the layers take them of theirs."""
+    options = {"stateful": True, "return_sequences": return_sequences}
+    if name in MODES:
+        layer = make(name, **options)
+    else:
+        layer = fused.GRU(3, **options)
+        layer = fused.Bidirectional(layer) if name == "drop_ins" else layer
+    model = keras.Sequential([keras.Input(batch_shape=(2, None, 5)), layer])
+    model.compile("sgd", "mse")
+    data = [normal(3, 4, 5)]
+    if method != "predict":
+        steps = (4,) * return_sequences
+        data.append(normal(3, *steps, model.output_shape[-1]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=SHORT_BATCH):
+        getattr(model, method)(*data, batch_size=2, verbose=0)
+
+
+def test_errors_of_ops_that_run_by_themselves_say_what_the_kernels_say():
+    """TensorFlow adds the names of a function and of the op, which a caller does not know."""
+    config = RnnConfig("gru", 1, 3, 5)
+    attributes = {"input_size": 5, **config.spec_attrs()}
+    mask = np.array([[False, True, True, True]] * 2)
+    counts = {"num_weights": 6, "num_biases": 6}
+    x, h, params = tf.zeros([4, 2, 5]), tf.zeros([1, 2, 3]), tf.zeros([config.layout.size])
+    zeros = (x, h, [], params, tf.constant([], tf.int64), [])
+    run_attributes = {"has_sequence_lengths": False, "dropout": 0.0, "cell_clip": 0.0}
+    for call in (
+        lambda: ops.forward(config, x, [h], params, sequence_lengths=tf.constant([4, 9])),
+        lambda: make("gru")(INPUTS, sequence_lengths=[4, 9]),
+        lambda: make("gru")(INPUTS, mask=mask),
+        lambda: raw_ops.cudnn_rnn_tf_canonical_to_params(weights=[x], biases=[h], **attributes),
+        lambda: raw_ops.cudnn_rnn_tf_params_to_canonical(params=x, **counts, **attributes),
+        lambda: raw_ops.cudnn_rnn_tf_keras_to_params(weights=[x], biases=[h], **attributes),
+        lambda: raw_ops.cudnn_rnn_tf_params_to_keras(params=x, **counts, **attributes),
+        lambda: raw_ops.cudnn_rnn_tf_backward(
+            *zeros, *[x] * 6, tf.zeros([0], tf.uint8), **run_attributes, **config.spec_attrs()
+        ),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            call()
+        message = str(error.value)
+        assert re.search("expected|must", message), message
+        assert "__wrapped__" not in message and "[Op:" not in message, message
 
 
 # The following errors are ones that new users have met.
@@ -363,6 +418,30 @@ def test_units_alone(rnn_mode):
     with pytest.raises(TypeError, match=rf"received 32 alone: write {name}\(1, 32\)"):
         LAYERS[rnn_mode](32)
     assert LAYERS[rnn_mode](1, num_units=32).num_units == 32
+
+
+@pytest.mark.parametrize("rnn_mode", MODES)
+def test_many_layers_of_few_units(rnn_mode):
+    """PyTorch's layers take the number of units before that of layers."""
+    layer, name = LAYERS[rnn_mode], LAYERS[rnn_mode].__name__
+    for arguments, options in (
+        ((128, 2), {}),
+        ((128,), {"num_units": 2}),
+        ((np.int64(128), 2), {"direction": "bidirectional"}),
+    ):
+        with pytest.raises(ValueError) as error:
+            layer(*arguments, **options)
+        message = str(error.value)
+        assert "received num_layers=128 and num_units=2" in message
+        assert f"{name}(2, 128) for 2 layers of 128 units" in message
+        assert f"{name}(num_layers=128, num_units=2)" in message
+    with pytest.raises(ValueError, match="num_units=16"):
+        layer(17, 16)
+    for num_layers, num_units in ((16, 1), (17, 17), (17, 18)):
+        assert layer(num_layers, num_units).num_layers == num_layers
+    named = layer(num_layers=128, num_units=2)
+    assert named.num_layers == 128
+    assert layer.from_config(named.get_config()).num_layers == 128
 
 
 def test_dropout_of_one_layer_warns():

@@ -90,7 +90,6 @@ BAD_FORWARD = {
         {"input": zeros(4, 5), "time_major": False},
         ["input of rank 3, [batch, time, input_size]", "[4,5]"],
     ),
-    "h_batch": ({"input_h": zeros(2, 3, 3)}, ["input_h of shape [2,2,3]", "received [2,3,3]"]),
     "h_size": ({"input_h": zeros(2, 2, 4)}, ["input_h of shape [2,2,3]", "received [2,2,4]"]),
     "h_rank": ({"input_h": zeros(2, 3)}, ["input_h of shape [2,2,3]", "received [2,3]"]),
     "h_for_one_direction": (
@@ -206,6 +205,16 @@ def test_bad_forward(name, mode):
         parts,
         lambda: run_raw(mode, raw_ops.cudnn_rnn_tf_forward, FORWARD | changes),
     )
+
+
+@MODES
+def test_states_of_another_batch(mode):
+    parts = ["expected inputs of batch size 3", "received 2", "drop_remainder"]
+    if mode == "traced":
+        parts = ["input_h of shape [2,2,3]", "received [2,3,3]"]
+    arguments = FORWARD | {"input_h": zeros(2, 3, 3)}
+    op = raw_ops.cudnn_rnn_tf_forward
+    assert_raises(error_of(mode), parts, lambda: run_raw(mode, op, arguments))
 
 
 @MODES

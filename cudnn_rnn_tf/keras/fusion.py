@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, op_library, ops
-from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.config import DTYPES, RnnConfig
 from cudnn_rnn_tf.keras_weights import from_keras_weights
 from cudnn_rnn_tf.pseudo_layers import join
 from cudnn_rnn_tf.seeds import next_seed
@@ -65,7 +65,7 @@ def fusion_of(layer: keras.layers.RNN) -> Fusion:
         never = "reset_after=False"
     elif getattr(layer, "use_cudnn", "auto") is False:
         never = "use_cudnn=False"
-    elif cell.compute_dtype not in ops.DTYPES:
+    elif cell.compute_dtype not in DTYPES:
         never = f"it computes in {cell.compute_dtype}"
     else:
         return Fusion(not_in_training=_recurrent_dropout_reason(layer))

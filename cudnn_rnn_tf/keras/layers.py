@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of
 from cudnn_rnn_tf.mask_packing import packing_of
 
@@ -74,6 +75,8 @@ class _FusedLoop(KeepsMasks, keras.layers.RNN):
         is_cell_dtype = sequences.dtype == tf.as_dtype(self.cell.compute_dtype)
         if self.runs_fused.reason(training) or not is_cell_dtype:
             return super().inner_loop(sequences, initial_state, mask, training=training)
+        if self.stateful:
+            initial_state = ops.kept_states(initial_state, sequences.shape[0], 0)
         num_inputs = 1
         if training and acting_rate(self.cell, self.cell.dropout):
             # There is one dropout mask for all gates, or one for each gate.
