@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cpu/scratch_array.h"
 #include "kernels/cpu/simd_kernels.h"
 
 namespace cudnn_rnn_tf {
@@ -29,8 +30,7 @@ constexpr int64_t kTileRows = SimdKernels<float>::kTileRows;
 // The most columns of a vector.
 template <typename T>
 constexpr int64_t kMaxVectorCols = 64 / sizeof(T);
-// This many rows of a block of A stay in the L2 cache beside a panel. As
-// bfloat16 numbers, they take 192 KiB of the stack.
+// This many rows of a block of A stay in the L2 cache beside a panel.
 constexpr int64_t kCachedRows = 192;
 // So many sums of a product are computed before they are converted, if C is not
 // in place. They are those of several panels.
@@ -121,15 +121,13 @@ void CopyRows(Rows<const T> from, int64_t rows, int64_t n, T* to,
 }
 
 // Has write(row, to) write each row's block of A to an array of bfloat16
-// numbers, pads the blocks with zeros, and calls run_tiles for the array. It is
-// not inlined, since it takes much of the stack.
+// numbers, pads the blocks with zeros, and calls run_tiles for the array.
 template <typename Write, typename RunTiles>
-[[gnu::noinline]] void RunRounded(int64_t first_row, int64_t last_row,
-                                  int64_t block, const Write& write,
-                                  const RunTiles& run_tiles) {
-  alignas(64) uint16_t rounded[kCachedRows * kMaxBlockDepth];
+void RunRounded(int64_t first_row, int64_t last_row, int64_t block,
+                const Write& write, const RunTiles& run_tiles) {
+  const ScratchArray<uint16_t> rounded(kCachedRows * kMaxBlockDepth);
   const auto at = [&](int64_t row) {
-    return rounded + (row - first_row) * kMaxBlockDepth;
+    return rounded.data() + (row - first_row) * kMaxBlockDepth;
   };
   for (int64_t row = first_row; row < last_row; ++row) {
     write(row, at(row));
@@ -238,12 +236,12 @@ void Product<T>::RunDots(int64_t first_row, int64_t last_row, int64_t start,
   const Rows<const T> before = start > 0 ? sums : init;
   const int64_t first = panel * RightMatrix<T>::PanelCols();
   const int64_t last = std::min(first + RightMatrix<T>::PanelCols(), b.cols_);
-  alignas(64) T converted[kMaxVectorCols<T> * kMaxBlockDepth];
+  const ScratchArray<T> converted(kMaxVectorCols<T> * kMaxBlockDepth);
   for (int64_t col = first; col < last; col += simd.vector_cols) {
     const int64_t cols = std::min(simd.vector_cols, last - col);
     const StoredRows<T> stored(b.source_.numbers, b.depth_);
     const Rows<const T> columns =
-        ReadRows(stored.From(col, start), cols, block, converted);
+        ReadRows(stored.From(col, start), cols, block, converted.data());
     for (int64_t row = first_row; row < last_row; ++row) {
       simd.dots(block, a[row] + start, columns.data, columns.stride, cols,
                 before.data == nullptr ? nullptr : before[row] + col,
@@ -299,11 +297,9 @@ void Product<T>::RunRows(int64_t first_row, int64_t last_row,
 }
 
 template <typename T>
-[[gnu::noinline]] void Product<T>::RunConverted(int64_t first_row,
-                                                int64_t last_row,
-                                                int64_t first_panel,
-                                                int64_t last_panel) const {
-  alignas(64) T sums[kConvertedSums];
+void Product<T>::RunConverted(int64_t first_row, int64_t last_row,
+                              int64_t first_panel, int64_t last_panel) const {
+  const ScratchArray<T> sums(kConvertedSums);
   const int64_t rows = last_row - first_row;
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t together = kConvertedSums / (rows * panel_cols);
@@ -314,10 +310,10 @@ template <typename T>
     const int64_t col = panel * panel_cols;
     const int64_t cols = std::min(end * panel_cols, b.cols_) - col;
     // C's rows and columns keep their numbers, so this points before the array.
-    part.c = {{sums - first_row * stride - col}, stride};
+    part.c = {{sums.data() - first_row * stride - col}, stride};
     part.RunRows(first_row, last_row, panel, end);
     for (int64_t row = 0; row < rows; ++row) {
-      c[first_row + row].From(col).Write(cols, sums + row * stride);
+      c[first_row + row].From(col).Write(cols, sums.data() + row * stride);
     }
   }
 }
@@ -389,11 +385,15 @@ template <typename T>
 void TransposedProducts<T>::Run(const Left& left,
                                 const std::vector<RightMatrix<T>>& packed,
                                 int64_t first_depth, const Task& task) {
-  alignas(64) T copied[kCopiedRows * kMaxBlockDepth];
-  constexpr bool kHasPairs = std::is_same_v<T, float>;
-  alignas(64) BfloatPair pairs[kHasPairs ? kCopiedRows * kMaxPairs : 1];
-  // Results of type double are never converted.
-  alignas(64) T converted[kHasPairs ? kCopiedRows * kConvertedCols : 1];
+  const ScratchArray<T> copied_rows(kCopiedRows * kMaxBlockDepth);
+  T* const copied = copied_rows.data();
+  // Factors and results of type double are never converted.
+  constexpr bool kConverts = std::is_same_v<T, float>;
+  const ScratchArray<BfloatPair> rounded(kConverts ? kCopiedRows * kMaxPairs
+                                                   : 0);
+  BfloatPair* const pairs = rounded.data();
+  const ScratchArray<T> results(kConverts ? kCopiedRows * kConvertedCols : 0);
+  T* const converted = results.data();
   const int64_t panel_cols = RightMatrix<T>::PanelCols();
   const int64_t depth = packed[0].depth();
   const int64_t block_depth = packed[0].BlockDepth();
@@ -445,7 +445,7 @@ void TransposedProducts<T>::Run(const Left& left,
           product.RunTiles(0, rows, start, block, 0, count,
                            b.Panel(start, panel), a_row, a_stride);
         };
-        if constexpr (kHasPairs) {
+        if constexpr (kConverts) {
           if (bfloat16) {
             run([&](int64_t row) { return pairs + row * kMaxPairs; }, 1);
           }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cpu/scratch_array.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -31,11 +33,11 @@ auto FillFrom(typename RightMatrix<T>::Source source, int64_t depth,
       return CopyToPanels(from.From(start, col), block, cols, to, width);
     }
     const StoredRows<T> columns(source.numbers, depth);
-    alignas(64) T converted[kPackedCols<T> * kMaxBlockDepth];
+    const ScratchArray<T> converted(kPackedCols<T> * kMaxBlockDepth);
     for (int64_t c = 0; c < cols; c += width, to += block * width) {
       const int64_t n = std::min(width, cols - c);
       const Rows<const T> from =
-          ReadRows(columns.From(col + c, start), n, block, converted);
+          ReadRows(columns.From(col + c, start), n, block, converted.data());
       Kernels<T>().transpose(n, block, from.data, from.stride, to, width);
     }
   };
@@ -112,8 +114,8 @@ void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
   const int64_t col = first * PanelCols();
   const int64_t width = std::min(PanelCols(), PaddedCols() - col);
   const int64_t cols = std::min(last * PanelCols(), cols_) - col;
-  alignas(64) T staged[kMaxBlockDepth * kPackedCols<T>];
-  T* const numbers = bfloat16_ ? staged : static_cast<T*>(to);
+  const ScratchArray<T> staged(bfloat16_ ? kMaxBlockDepth * kPackedCols<T> : 0);
+  T* const numbers = bfloat16_ ? staged.data() : static_cast<T*>(to);
   const int64_t size = block * width;
   if (cols < (last - first) * width) {
     std::fill_n(numbers + (last - first - 1) * size, size, T(0));
@@ -121,7 +123,7 @@ void RightMatrix<T>::PackSpan(int64_t start, int64_t first, int64_t last,
   fill(start, block, col, cols, numbers, width);
   if constexpr (std::is_same_v<T, float>) {
     for (int64_t i = 0; bfloat16_ && i < last - first; ++i) {
-      RoundRowPairs(staged + i * size, block, width, width,
+      RoundRowPairs(staged.data() + i * size, block, width, width,
                     reinterpret_cast<BfloatPair*>(static_cast<char*>(to) +
                                                   i * PanelBytes(start)));
     }
@@ -162,11 +164,11 @@ void RightMatrix<T>::ForPanelsOfSource(
     int64_t start, int64_t first_panel, int64_t last_panel,
     const std::function<void(int64_t, int64_t, const void*)>& run) const {
   const auto fill = FillFrom<T>(source_, depth_, cols_);
-  alignas(64) char packed[kMaxBlockDepth * kPackedCols<T> * sizeof(T)];
+  const ScratchArray<T> packed(kMaxBlockDepth * kPackedCols<T>);
   for (int64_t first = first_panel, last; first < last_panel; first = last) {
     last = std::min(SpanEnd(first), last_panel);
-    PackSpan(start, first, last, fill, packed);
-    run(first, last, packed);
+    PackSpan(start, first, last, fill, packed.data());
+    run(first, last, packed.data());
   }
 }
 
