@@ -3,15 +3,20 @@
 #define CUDNN_RNN_TF_KERNELS_KEPT_RESULTS_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/rnn_spec.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace cudnn_rnn_tf {
@@ -23,7 +28,15 @@ namespace cudnn_rnn_tf {
 // variables of TensorFlow 1 do not keep to this; the ops' attribute
 // may_keep_params is false for them.)
 //
-// All functions may be called by several threads at the same time.
+// An entry of which nobody else has a tensor any more is dropped, since a
+// variable took new memory, or is gone. Find looks for such entries, and so
+// does a thread once a second while there are entries, since no other call may
+// come for long. (A forked process lacks this thread.) Of all other entries,
+// the most recently used are kept: up to kMostEntries, with results of up to
+// kMostBytes together.
+//
+// All functions may be called by several threads at the same time. The thread
+// uses the object until the process ends, so it must not be destroyed.
 template <typename Result>
 class KeptResults {
  public:
@@ -31,47 +44,46 @@ class KeptResults {
   // network `spec`; no value if nothing was.
   std::optional<Result> Find(const std::vector<tensorflow::Tensor>& tensors,
                              const RnnSpec& spec) {
+    Entries unused;
     const std::lock_guard<std::mutex> lock(mutex_);
-    RemoveUnused();
+    unused = TakeUnused();
     const auto found = EntryOf(tensors, spec);
     if (found == entries_.end()) return std::nullopt;
     entries_.splice(entries_.begin(), entries_, found);
     return found->result;
   }
 
-  // Keeps a result, unless another call has kept one in the meantime.
+  // Keeps a result of so many bytes, unless another call has kept one in the
+  // meantime.
   void Keep(const std::vector<tensorflow::Tensor>& tensors, const RnnSpec& spec,
-            const Result& result) {
+            const Result& result, size_t bytes) {
+    Entries surplus;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (EntryOf(tensors, spec) != entries_.end()) return;
-    Entry entry = {{}, spec, result};
+    Entry entry = {{}, spec, result, bytes};
     for (const tensorflow::Tensor& tensor : tensors) {
       entry.tensors.push_back(Held(tensor, entry));
     }
     entries_.push_front(std::move(entry));
-    if (entries_.size() > kMostEntries) entries_.pop_back();
-  }
-
-  // Drops the entries of which nobody else has a tensor any more: a variable
-  // took new memory, or is gone. Find does so as well. This is for calls that
-  // look for nothing, as in training, since no other call may come for long.
-  void DropUnused() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    RemoveUnused();
+    surplus = TakeSurplus();
+    if (!is_swept_ && !entries_.empty()) StartToSweep();
   }
 
  private:
   // Entries that are made of the same tensor share one reference to it.
   // Otherwise they would take each other's references for somebody else's.
-  using HeldTensor = std::shared_ptr<const tensorflow::Tensor>;
+  using HeldTensor = std::shared_ptr<tensorflow::Tensor>;
   struct Entry {
     std::vector<HeldTensor> tensors;
     RnnSpec spec;
     Result result;
+    size_t bytes;
   };
+  using Entries = std::list<Entry>;
   static constexpr size_t kMostEntries = 64;
+  static constexpr size_t kMostBytes = size_t{1} << 30;
 
-  typename std::list<Entry>::iterator EntryOf(
+  typename Entries::iterator EntryOf(
       const std::vector<tensorflow::Tensor>& tensors, const RnnSpec& spec) {
     return std::find_if(
         entries_.begin(), entries_.end(), [&](const Entry& one) {
@@ -80,12 +92,58 @@ class KeptResults {
                             tensors.begin(), tensors.end(), IsSame);
         });
   }
-  void RemoveUnused() {
-    entries_.remove_if([](const Entry& entry) {
-      return std::any_of(
-          entry.tensors.begin(), entry.tensors.end(),
-          [](const HeldTensor& held) { return held->RefCountIsOne(); });
-    });
+  // Both return entries that were removed from the list. The caller frees their
+  // memory when it no longer has the lock.
+  Entries TakeUnused() {
+    Entries taken;
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+      const auto next = std::next(entry);
+      if (std::any_of(entry->tensors.begin(), entry->tensors.end(), IsUnused)) {
+        taken.splice(taken.end(), entries_, entry);
+      }
+      entry = next;
+    }
+    return taken;
+  }
+  Entries TakeSurplus() {
+    Entries taken;
+    size_t count = 0, bytes = 0;
+    const auto surplus =
+        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+          bytes += entry.bytes;
+          return ++count > kMostEntries || bytes > kMostBytes;
+        });
+    taken.splice(taken.end(), entries_, surplus, entries_.end());
+    return taken;
+  }
+  void StartToSweep() {
+    try {
+      std::thread([this] {
+        do {
+          std::this_thread::sleep_for(std::chrono::seconds(1));
+        } while (Sweep());
+      }).detach();
+      is_swept_ = true;
+    } catch (const std::system_error&) {
+      // No thread is left. The next result that is kept tries again.
+    }
+  }
+  // Drops unused entries. Returns whether others are left to sweep later.
+  bool Sweep() {
+    Entries unused;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    unused = TakeUnused();
+    is_swept_ = !entries_.empty();
+    return is_swept_;
+  }
+  // Tells whether only entries have the tensor. Tensor::RefCountIsOne is always
+  // false if the memory is not TensorFlow's own, as that of a tensor made of an
+  // aligned NumPy array.
+  static bool IsUnused(const HeldTensor& held) {
+    tensorflow::TensorBuffer* const buffer =
+        tensorflow::DMAHelper::buffer(held.get());
+    return buffer != nullptr && buffer->RefCountIsOne() &&
+           buffer->root_buffer()->RefCountIsOne();
   }
   // Returns the reference that an entry, or the unfinished one, has to this
   // tensor; a new one if none has.
@@ -99,7 +157,7 @@ class KeptResults {
         if (IsSame(held, tensor)) return held;
       }
     }
-    return std::make_shared<const tensorflow::Tensor>(tensor);
+    return std::make_shared<tensorflow::Tensor>(tensor);
   }
   static bool IsSame(const HeldTensor& held, const tensorflow::Tensor& tensor) {
     return held->SharesBufferWith(tensor) && held->data() == tensor.data() &&
@@ -114,7 +172,8 @@ class KeptResults {
   }
 
   std::mutex mutex_;
-  std::list<Entry> entries_;  // The most recently used come first.
+  Entries entries_;        // The most recently used come first.
+  bool is_swept_ = false;  // Whether the thread runs.
 };
 
 }  // namespace cudnn_rnn_tf

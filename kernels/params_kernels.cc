@@ -145,14 +145,12 @@ class ToParamsOp : public ConversionOp<Layout> {
     static NeverDestroyed<KeptResults<Tensor>> kept;
     const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
     std::optional<Tensor> params;
-    if (may_keep) {
-      params = kept->Find(tensors, this->spec());
-    } else {
-      kept->DropUnused();
-    }
+    if (may_keep) params = kept->Find(tensors, this->spec());
     if (!params) {
       OP_REQUIRES_OK(context, Make(context, tensors, &params.emplace()));
-      if (may_keep) kept->Keep(tensors, this->spec(), *params);
+      if (may_keep) {
+        kept->Keep(tensors, this->spec(), *params, params->TotalBytes());
+      }
     }
     context->set_output(0, *params);
   }

@@ -344,18 +344,16 @@ class ForwardOp : public RnnOp {
   // In training, parameters change from call to call, so nothing is kept.
   std::shared_ptr<const CpuPackedParams> KeptPacked(const Tensor& params,
                                                     const Run& run) const {
-    if (kIsGpu<Device> || run.empty()) return nullptr;
-    using Packed = std::shared_ptr<const CpuPackedParams>;
-    static NeverDestroyed<KeptResults<Packed>> kept;
-    if (!may_keep_params_ || is_training_) {
-      kept->DropUnused();
+    if (kIsGpu<Device> || run.empty() || !may_keep_params_ || is_training_) {
       return nullptr;
     }
+    using Packed = std::shared_ptr<const CpuPackedParams>;
+    static NeverDestroyed<KeptResults<Packed>> kept;
     const RnnSpec& spec = run.problem.spec;
     if (const auto found = kept->Find({params}, spec)) return *found;
     const auto packed = std::make_shared<const CpuPackedParams>(
         spec, run.problem.dtype, params.data());
-    kept->Keep({params}, spec, packed);
+    kept->Keep({params}, spec, packed, packed->bytes());
     return packed;
   }
 

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Makes sure of what PyPI has not: a C++ compiler, Python's headers and its venv.
+# Makes sure of what PyPI has not: a C++ compiler, Python's headers and its venv;
+# and installs the memory allocators that tests try, if it can.
 # Usage: install_system_packages.sh [python3]
 set -euo pipefail
 
@@ -20,23 +21,33 @@ fail() {
   exit 1
 }
 
+# Returns false if this user cannot install packages, or if that fails.
+install() {
+  local sudo=()
+  command -v apt-get > /dev/null || return 1
+  if [[ $(id -u) -ne 0 ]]; then
+    sudo=(sudo -n)
+    "${sudo[@]}" true 2> /dev/null || return 1
+  fi
+  echo "Installing $1"
+  "${sudo[@]}" apt-get -qq update &&
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+      apt-get -qq -y install --no-install-recommends $1 > /dev/null
+}
+
 if ! is_complete; then
-  if [[ $(id -u) -eq 0 ]]; then
-    sudo=""
-  elif sudo -n true 2> /dev/null; then
-    sudo="sudo -n"
-  else
-    sudo="none"
-  fi
-  if [[ $sudo == none ]] || ! command -v apt-get > /dev/null; then
+  install "$packages" ||
     fail "building needs a C++ compiler and Python's headers and venv (Debian: $packages)"
-  fi
-  echo "Installing $packages"
-  $sudo apt-get -qq update
-  $sudo env DEBIAN_FRONTEND=noninteractive \
-    apt-get -qq -y install --no-install-recommends $packages > /dev/null
   is_complete || fail "$packages are installed, but not for $python"
 fi
+
+# Only tests need them, and without these libraries, a few tests are skipped.
+for library in libjemalloc.so.2 libtcmalloc_minimal.so.4; do
+  if ! ldconfig -p | grep -q "$library"; then
+    install "libjemalloc2 libtcmalloc-minimal4" || true
+    break
+  fi
+done
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
   fail "Python 3.10 or later is needed, but $python is $("$python" --version)"

@@ -1,6 +1,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_CPU_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_CPU_BACKEND_H_
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -20,6 +21,7 @@ class CpuPackedParams {
   // Copies `params`.
   CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params);
 
+  size_t bytes() const { return memory_.size(); }
   // Returns an array of every layer's weights. T is the type that the data type
   // is computed in.
   template <typename T>
