@@ -155,6 +155,12 @@ def test_kernels_on_fake_gpus(tmp_path):
         completed = subprocess.run([executable], env=environment, capture_output=True, text=True)
         assert completed.returncode == 0, completed.stdout
         assert completed.stdout == f"kernels run as {imitated or 'what they are'} should\n"
+    # The guide's table says up to how many units the GPUs have room for.
+    sizes = subprocess.run([executable, "sizes"], capture_output=True, text=True, check=True).stdout
+    guide = (ROOT / "docs" / "guides" / "gpu.md").read_text()
+    for name, half, tf32 in (line.split(", ") for line in sizes.splitlines()):
+        (row,) = re.findall(rf"^\| .*\b{name}\b.*\| \d+\.\d \|(.*)$", guide, re.MULTILINE)
+        assert re.findall(r"\b\d{3,4}\b", row) == [half, tf32][: 1 if "no |" in row else 2], name
 
 
 STUBS = {

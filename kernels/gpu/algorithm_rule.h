@@ -13,7 +13,8 @@ namespace cudnn_rnn_tf {
 // kernels, which take about `cycles` for a step of a layer. cuDNN multiplies
 // whole batches at once, so large batches cost it less, and it has kernels for
 // one or two sequences. Sequences of different lengths cost it far more. The
-// limits were measured on an H200, as was the model of the cycles.
+// limits were measured on an H200. On another GPU, its clock slows both sides
+// alike, so the limits are as many of its own cycles.
 bool IsForCudnn(const RnnProblem& problem, double cycles);
 
 // Returns the algorithms that the cuDNN backend chooses among, in the order in

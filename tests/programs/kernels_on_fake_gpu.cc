@@ -1,6 +1,6 @@
 // Chooses persistent kernels for random layers on a fake Hopper GPU, or on what
-// the environment says it imitates. A kernel of this GPU has a number, and
-// compiling it may fail.
+// the environment says it imitates, where compiling may fail. With an argument,
+// it prints instead up to how many units the known GPUs have room for.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -203,6 +203,27 @@ void CheckDivisions() {
   }
 }
 
+// Prints up to how many units each GPU trains layers of 64 sequences, in half
+// types and in TF32.
+void PrintSizes() {
+  for (const NamedGpu& gpu : KnownGpus()) {
+    std::printf("%s", gpu.name);
+    for (const int items : {2, 1}) {
+      int units = 0;
+      const auto fits = [&](int step) {
+        const persistent::Layer layer = {units + step, items, 1, 64};
+        return !ForwardDivisions(layer, gpu.limits).empty() &&
+               !BackwardDivisions(layer, gpu.limits).empty();
+      };
+      for (const int step : {1, 8}) {
+        while ((step == 8 || units < 64) && fits(step)) units += step;
+      }
+      std::printf(", %d", units);
+    }
+    std::printf("\n");
+  }
+}
+
 void CheckTypes(const DeviceLimits& limits) {
   const auto can_run = [](RnnDataType dtype, bool needs_tensor_cores) {
     return persistent::CheckDevice(dtype, needs_tensor_cores).ok();
@@ -240,7 +261,11 @@ void CheckAll(const std::string& imitated) {
 }  // namespace
 }  // namespace cudnn_rnn_tf
 
-int main() {
+int main(int argc, char**) {
+  if (argc > 1) {
+    cudnn_rnn_tf::PrintSizes();
+    return 0;
+  }
   const std::string imitated = std::getenv("CUDNN_RNN_TF_IMITATE_GPU");
   cudnn_rnn_tf::CheckAll(imitated);
   std::printf("kernels run as %s should\n",

@@ -41,8 +41,8 @@ struct Architecture {
 const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
   static constexpr Architecture kKnown[] = {
       {75, 16.0, false}, {80, 8.0, false},  {86, 16.0, false},
-      {89, 16.0, false}, {90, 8.0, true},   {100, 8.0, true},
-      {103, 8.0, true},  {120, 16.0, false}};
+      {89, 16.0, false}, {90, 8.0, true},   {100, 8.0, false},
+      {103, 8.0, false}, {120, 16.0, false}};
   const Architecture* found = kKnown;
   for (const Architecture& known : kKnown) {
     if (known.number <= gpu.architecture) found = &known;
@@ -186,7 +186,9 @@ std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
   const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
   for (const auto& [team, is_cluster] : Teams(gpu)) {
     for (const int row_tiles : {1, 2, 4}) {
-      for (const int warps : {2, 3, 4, 5, 6, 8, 10, 12, 16}) {
+      for (const int warps : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
+        // Small clusters of more warps are faster than a block of one.
+        if (warps == 1 && HasClusters(gpu)) continue;
         for (const int splits : {1, 2}) {
           Shape shape = {};
           shape.units = layer.num_units;
