@@ -31,7 +31,6 @@ namespace {
 constexpr int kLaunches = 12;
 int steps;
 constexpr double kHopeless = 2.0, kPromising = 1.2;
-constexpr int kSharedBytes = 227 << 10;
 
 void Check(const RnnStatus& status) {
   if (status.ok()) return;
@@ -189,6 +188,8 @@ int Main(int argc, char** argv) {
   Check(CRNN_DRIVER(cuDevicePrimaryCtxRetain)(&context, device));
   const auto set_context = CRNN_DRIVER(cuCtxSetCurrent);
   Check(set_context(context));
+  DeviceLimits limits;
+  Check(ReadLimits(&limits));
   std::vector<Candidate> candidates;
   if (argc < 4) return 1;
   steps = std::atoi(argv[2]);
@@ -230,8 +231,8 @@ int Main(int argc, char** argv) {
           other.shape.resident_pairs -= fewer;
           const int bytes = is_backward ? other.shape.backward_shared_bytes()
                                         : other.shape.forward_shared_bytes();
-          if (division.cycles > kPromising * least || bytes > kSharedBytes ||
-              other.shape.resident_pairs < 0) {
+          if (division.cycles > kPromising * least ||
+              bytes > limits.shared_bytes || other.shape.resident_pairs < 0) {
             break;
           }
           tried.push_back(other);
@@ -270,8 +271,9 @@ int Main(int argc, char** argv) {
   std::ofstream output(argv[1]);
   for (const Candidate& candidate : candidates) {
     const Shape& shape = candidate.division.shape;
-    const float time =
-        candidate.status.ok() ? MicrosecondsOfStep(candidate, &memory) : -1.0f;
+    const float time = candidate.status.ok() && candidate.kernel.fits()
+                           ? MicrosecondsOfStep(candidate, &memory)
+                           : -1.0f;
     output << "{\"layer\": \"" << candidate.name << "\", \"pass\": \""
            << (candidate.request.is_backward ? "backward" : "forward")
            << "\", \"team\": " << shape.team

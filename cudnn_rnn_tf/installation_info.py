@@ -21,12 +21,12 @@ def info() -> dict[str, Any]:
         TensorFlows, compiler and build type of the compiled code; the processor's features and the
         instruction set in use; `backends`, which maps each backend to "available" or to the
         reason why it is not; and `gpu`: `kernels`, which maps each persistent kernel that was
-        wanted to how it divides a layer among blocks; `replay`, whether CUDA graphs may be
-        replayed; `replays`, how often a pass was; and `choices`, which maps each configuration
-        that cuDNN has run to its `algorithm`, how `forward` and `backward` are replayed ("graph",
-        as captured, or "chain"), the choice's `source` ("measured"; "stored", by an earlier
-        process; "pinned"; or "rule") and the `timings` that were measured, forward + backward, in
-        milliseconds.
+        wanted to how it divides a layer among blocks, and for which architecture; `replay`,
+        whether CUDA graphs may be replayed; `replays`, how often a pass was; and `choices`, which
+        maps each configuration that cuDNN has run to its `algorithm`, how `forward` and `backward`
+        are replayed ("graph", as captured, or "chain"), the choice's `source` ("measured";
+        "stored", by an earlier process; "pinned"; or "rule") and the `timings` that were measured,
+        forward + backward, in milliseconds.
     """
     return {
         "version": __version__,

@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from cxx import COMPILER, CUDNN_BACKEND, ROOT, compiled
+from cxx import COMPILER, CUDNN_BACKEND, ROOT, compiled, include_folders
 
 REPLAY = ["kernels/gpu/replay.cc", "kernels/gpu/captured_graph.cc", "kernels/gpu/ptx.cc"]
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
@@ -241,6 +241,12 @@ def test_compiled_code_in_files(tmp_path):
     completed = subprocess.run([executable, tmp_path], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == "files hold what they should\n"
+
+
+def test_benchmark_of_steps_compiles():
+    folders = [part for folder in include_folders() for part in ("-isystem", folder)]
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"]
+    subprocess.run([*command, *folders, ROOT / "benchmarks" / "persistent_steps.cc"], check=True)
 
 
 @pytest.mark.slow

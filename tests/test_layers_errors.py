@@ -1,5 +1,6 @@
 """Tests the layers' errors, which say what was expected, what came and in which argument."""
 
+import re
 import warnings
 
 import keras

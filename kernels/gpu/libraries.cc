@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/never_destroyed.h"
+
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -232,8 +234,8 @@ RnnStatus LoadGpuLibraries() {
 }
 
 RnnStatus LoadKernelLibraries() {
-  static RareLoading loading;
-  return loading.Once([] {
+  static NeverDestroyed<RareLoading> loading;
+  return loading->Once([] {
     static Loading cublas;
     CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
     return LoadNvrtc(Loaded());

@@ -176,7 +176,33 @@ std::string Compile(const Job& job) {
   return std::stoi(log.substr(number)) <= kMostSpilled ? "" : log;
 }
 
+// An architecture that is imitated, or that the compiler does not know, gets
+// PTX of the nearest one that it knows.
+void CheckPtx() {
+  for (const auto& [number, is_imitated] :
+       {std::pair(80, true), {999, false}}) {
+    being_checked = "architecture " + std::to_string(number);
+    std::string architecture, code, log;
+    RnnStatus status = NameArchitecture(number, is_imitated, &architecture);
+    Check(status.ok(), status.message);
+    Check(is_imitated ? architecture == "compute_80"
+                      : architecture.rfind("compute_1", 0) == 0,
+          architecture);
+    status = CompileCode("steps.cu",
+                         {"--gpu-architecture=" + architecture, "--std=c++17",
+                          "-DIS_LSTM", "-DIS_FLOAT16"},
+                         &code, &log);
+    Check(status.ok(), status.message);
+    Check(
+        code.find(".target sm_" + architecture.substr(8)) != std::string::npos,
+        "PTX");
+  }
+  std::string architecture;
+  Check(!NameArchitecture(20, false, &architecture).ok(), "a GPU of 2010");
+}
+
 int CompileAll(size_t count) {
+  CheckPtx();
   std::vector<Job> jobs = AllJobs();
   const size_t all = jobs.size();
   std::mt19937 random(1);

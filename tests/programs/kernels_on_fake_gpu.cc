@@ -2,8 +2,12 @@
 // the environment says it imitates, where compiling may fail. With an argument,
 // it prints instead up to how many units the known GPUs have room for.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <future>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +15,7 @@
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/persistent/kernel.h"
+#include "kernels/gpu/persistent/launch.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -19,6 +24,7 @@ namespace {
 int most_granted = 16;  // Blocks of a cluster.
 int compilations = 0;
 RnnStatus of_compiling;
+std::function<void()> while_compiling = [] {};
 std::vector<CUlaunchAttributeID> launched;
 
 int AttributeOfHopper(CUdevice_attribute attribute) {
@@ -90,6 +96,7 @@ GpuLibraries FakeLibraries() {
 RnnStatus CompileKernel(const std::string&, const std::string& entry,
                         const std::vector<std::string>&, CUkernel* kernel) {
   ++compilations;
+  while_compiling();
   CRNN_RETURN_IF_ERROR(of_compiling);
   return CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, {}, entry.c_str()),
                     "find a kernel");
@@ -132,6 +139,28 @@ void CheckFailures() {
   Check(Kernel::Get(request, &kernel).message == "a bad compiler",
         "a compiler's failure is kept");
   Check(compilations == before + 1, "a compiler's failure is not tried again");
+}
+
+// A pass gets its small kernels while those of another type are compiled.
+void CheckLock() {
+  struct Kernels {
+    CUkernel only;
+  };
+  const auto get = [](RnnDataType dtype) {
+    Kernels kernels;
+    return persistent::GetKernels("a.cu", dtype, std::nullopt,
+                                  {{"only", &Kernels::only}}, &kernels)
+        .ok();
+  };
+  being_checked = "small kernels";
+  Check(get(RnnDataType::kFloat16), "a kernel");
+  while_compiling = [&] {
+    auto other = std::async(std::launch::async, get, RnnDataType::kFloat16);
+    Check(other.wait_for(std::chrono::seconds(30)) == std::future_status::ready,
+          "a pass waits for a compilation that it does not need");
+  };
+  Check(get(RnnDataType::kBfloat16), "another kernel");
+  while_compiling = [] {};
 }
 
 void CheckClusters(const DeviceLimits& limits) {
@@ -255,6 +284,7 @@ void CheckAll(const std::string& imitated) {
   CheckTypes(limits);
   CheckClusters(limits);
   CheckFailures();
+  CheckLock();
   CheckDivisions();
 }
 

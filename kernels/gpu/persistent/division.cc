@@ -142,14 +142,14 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
   const int tiles = shape.backward_warp_tiles();
   const bool is_lean = !shape.is_cluster && !ArchitectureOf(gpu).is_measured;
   const int sums = Sums(shape, tiles);
-  return {tiles, shape.backward_pairs(),
-          CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
-          is_lean ? 48 + std::max(sums, ReceivingRegisters(shape)) +
-                        36 * Rounds(shape) + 4 * tiles
-                  : 48 + sums + 28 * Rounds(shape),
-          shape.is_cluster
-              ? ClusterWait(gpu, shape, shape.backward_step_bytes())
-              : 1850.0 + 0.12 * shape.backward_step_bytes()};
+  return {
+      tiles, shape.backward_pairs(),
+      CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
+      is_lean ? 48 + std::max(sums, ReceivingRegisters(shape)) +
+                    36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1)
+              : 48 + sums + 28 * Rounds(shape),
+      shape.is_cluster ? ClusterWait(gpu, shape, shape.backward_step_bytes())
+                       : 1850.0 + 0.12 * shape.backward_step_bytes()};
 }
 
 // Estimates the cycles of a step of the whole batch.

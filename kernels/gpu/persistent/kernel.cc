@@ -36,7 +36,7 @@ class UsedKernels {
 
   using Key = std::tuple<int, int, bool, bool, int, int, int, int, int>;
   // The division of a layer and, once it was compiled, the kernel or the
-  // failure. A failure for want of memory is not kept.
+  // failure, if that is final.
   struct Known {
     RnnStatus status;
     Division division = {};
@@ -110,9 +110,11 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
          std::to_string(limits.architecture);
 }
 
-// Tells whether a kernel would fail again. A lack of memory passes.
+// Tells whether a kernel would fail again. A lack of memory passes, and
+// libraries that are missing may appear.
 bool IsFinal(const RnnStatus& status) {
-  return status.ok() || status.code == RnnStatus::Code::kUnimplemented;
+  return status.code != RnnStatus::Code::kResourceExhausted &&
+         status.code != RnnStatus::Code::kFailedPrecondition;
 }
 
 }  // namespace

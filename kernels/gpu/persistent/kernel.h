@@ -47,7 +47,7 @@ class Kernel {
   static RnnStatus EstimateCycles(const KernelRequest& request, double* cycles);
   // Gets the kernel, and compiles it unless that was done before. If the device
   // does not grant the kernel's teams, gets that of the next best division. A
-  // failure is remembered, unless it is for want of memory.
+  // failure is remembered, unless it is for want of memory or of libraries.
   static RnnStatus Get(const KernelRequest& request, Kernel* kernel);
   // Gets the kernels of both requests, which are compiled at the same time, and
   // sets `kernel` to that of `request`. Fails if either fails.
