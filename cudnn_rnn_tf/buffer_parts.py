@@ -161,12 +161,32 @@ def with_own_seed(initializer: Callable[..., Any], index: int) -> Callable[..., 
     return type(initializer).from_config(config)
 
 
+class _Regularizer(keras.regularizers.Regularizer):
+    """Calls a function. Before 3.15, Keras takes no plain function of a variable."""
+
+    def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]):
+        self._function = function
+
+    def __call__(self, params: tf.Tensor) -> tf.Tensor:
+        return self._function(params)
+
+
+class _Constraint(keras.constraints.Constraint):
+    """Calls a function, for the same reason."""
+
+    def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]):
+        self._function = function
+
+    def __call__(self, params: tf.Tensor) -> tf.Tensor:
+        return self._function(params)
+
+
 def make_regularizer(
     config: RnnConfig,
     kernel_regularizer: Callable | None,
     recurrent_regularizer: Callable | None,
     bias_regularizer: Callable | None,
-) -> Callable[[tf.Tensor], tf.Tensor] | None:
+) -> keras.regularizers.Regularizer | None:
     """Returns a regularizer that applies Keras's to the buffer's parts; None if there are none."""
     functions = (kernel_regularizer, recurrent_regularizer, bias_regularizer)
     if not any(functions):
@@ -182,7 +202,7 @@ def make_regularizer(
         ]
         return tf.add_n(terms) if terms else tf.zeros([], params.dtype)
 
-    return regularize
+    return _Regularizer(regularize)
 
 
 def make_constraint(
@@ -190,7 +210,7 @@ def make_constraint(
     kernel_constraint: Callable | None,
     recurrent_constraint: Callable | None,
     bias_constraint: Callable | None,
-) -> Callable[[tf.Tensor], tf.Tensor] | None:
+) -> keras.constraints.Constraint | None:
     """Returns a constraint that applies Keras's to the buffer's parts; None if there are none."""
     functions = (kernel_constraint, recurrent_constraint, bias_constraint)
     if not any(functions):
@@ -207,4 +227,4 @@ def make_constraint(
             ),
         )
 
-    return constrain
+    return _Constraint(constrain)
