@@ -2,10 +2,10 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,11 +15,16 @@ from cudnn_rnn_tf import bench, convert, file_inspection, installation_info, por
 from cudnn_rnn_tf.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
-from cudnn_rnn_tf.convert.files import write_whole
+from cudnn_rnn_tf.convert.files import load_model, write_whole
 from cudnn_rnn_tf.keras import accelerate
 
 # A user's mistake, a damaged file or a full disk raises one of these errors.
 _EXPECTED = (ImportError, OSError, TypeError, ValueError)
+
+
+def _printable(value: object) -> str:
+    """Returns text in which characters that a terminal would obey, as in odd names, are escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
 def _info(options: argparse.Namespace) -> None:
@@ -45,7 +50,7 @@ def _inspect(options: argparse.Namespace) -> None:
     if not found:
         raise ValueError(f"{options.file} holds no recurrent network that is known here")
     rows = [tuple(name.replace("_", " ") for name in file_inspection.Network._fields)]
-    rows += [tuple("?" if value is None else str(value) for value in row) for row in found]
+    rows += [tuple("?" if value is None else _printable(value) for value in row) for row in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(map(str.ljust, row, widths)).rstrip())
@@ -53,7 +58,7 @@ def _inspect(options: argparse.Namespace) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     names = ("source", "target", "name", "rnn_mode", "stock_keras", "for_inference", "force")
-    print(convert.convert_file(**{name: getattr(options, name) for name in names}))
+    print(_printable(convert.convert_file(**{name: getattr(options, name) for name in names})))
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -72,9 +77,8 @@ def _export(options: argparse.Namespace) -> None:
     portable.check_directory_name("TARGET", options.target)
     model = _load(options.source)
     if options.fused:
-        if pathlib.Path(options.target).exists():
-            raise FileExistsError(f"{options.target!r} exists already")
-        model.export(options.target, verbose=False)
+        with portable.new_directory(options.target):
+            model.export(options.target, verbose=False)
     else:
         portable.export_portable(model, options.target)
     print(f"{options.source} -> {options.target}")
@@ -84,7 +88,7 @@ def _accelerate(options: argparse.Namespace) -> None:
     target = pathlib.Path(options.target)
     if target.suffix != ".keras":
         raise ValueError(f"expected a target that ends in .keras, but received {options.target!r}")
-    if target.exists() and not (options.force or options.dry_run):
+    if os.path.lexists(target) and not (options.force or options.dry_run):
         raise FileExistsError(f"{options.target!r} exists already")
     model = _load(options.source, compile=True)
     fast = accelerate(model, dry_run=options.dry_run, stacks=not options.no_stacks, verbose=True)
@@ -93,11 +97,11 @@ def _accelerate(options: argparse.Namespace) -> None:
         print(f"{options.source} -> {options.target}")
 
 
-def _load(path: str, **options: Any) -> keras.Model:
+def _load(path: str, compile: bool = False) -> keras.Model:
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path!r}")
     try:
-        return keras.saving.load_model(path, **{"compile": False, **options})
+        return load_model(pathlib.Path(path), compile)
     except Exception as error:
         # Keras can raise any exception for a damaged file, with a message of many lines.
         raise ValueError(f"cannot load {path}: {network.reason(error)}") from error
@@ -152,7 +156,7 @@ def execute(options: argparse.Namespace) -> int:
     except _EXPECTED as error:
         has_force = isinstance(error, FileExistsError) and "force" in options
         hint = "; --force replaces it" if has_force else ""
-        print(f"{options.prog}: error: {error}{hint}", file=sys.stderr)
+        print(f"{options.prog}: error: {_printable(error)}{hint}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -13,7 +13,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf._compat import saved_model_pb2
 from cudnn_rnn_tf.contrib_format import CELL_NAMES
-from cudnn_rnn_tf.convert import network, onnx_format, torch_format
+from cudnn_rnn_tf.convert import network, onnx_format, torch_format, untrusted
 
 
 class Network(NamedTuple):
@@ -56,8 +56,10 @@ def _reader(path: pathlib.Path) -> Callable[[pathlib.Path], Iterable[Network]]:
     if path.is_dir():
         if (path / "saved_model.pb").is_file():
             return _of_saved_model
-        latest = tf.train.latest_checkpoint(path)
-        if latest is None:
+        # From a pipe of that name, TensorFlow would wait for ever.
+        has_list = (path / "checkpoint").is_file()
+        latest = tf.train.latest_checkpoint(path) if has_list else None
+        if latest is None or not pathlib.Path(f"{latest}.index").is_file():
             raise ValueError(f"the directory {path} has no SavedModel and no checkpoint")
         return lambda _: _of_checkpoint(pathlib.Path(latest))
     if path.suffix == ".index" or path.with_name(path.name + ".index").is_file():
@@ -83,6 +85,7 @@ _OWN_MODES = {layer.__name__: mode for mode, layer in network.LAYERS.items()}
 
 
 def _of_keras(path: pathlib.Path) -> Iterator[Network]:
+    untrusted.check_archive(path)
     with zipfile.ZipFile(path) as archive:
         model = json.loads(archive.read("config.json"))
     # The outermost model's name is left out, since it would begin the name of every network.
@@ -192,7 +195,7 @@ def _of_onnx(path: pathlib.Path) -> Iterator[Network]:
 
 def _of_saved_model(path: pathlib.Path) -> Iterator[Network]:
     saved_model = saved_model_pb2.SavedModel()
-    saved_model.ParseFromString((path / "saved_model.pb").read_bytes())
+    saved_model.ParseFromString(untrusted.read_message(path / "saved_model.pb"))
     found: dict[str, Network] = {}
     for meta_graph in saved_model.meta_graphs:
         graph = meta_graph.graph_def

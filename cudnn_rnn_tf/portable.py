@@ -1,7 +1,8 @@
 """Exports SavedModels that can be used without this package."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import core_network, ops
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 # In a SavedModel, the names of this package's ops have this prefix.
@@ -42,6 +44,7 @@ def export_portable(
             fused ops come into the SavedModel by a way that cannot be changed, such as a
             `tf.function` that was traced before.
         FileExistsError: if `path` exists.
+        OSError: if it cannot be written.
     """
     if not isinstance(model, keras.layers.Layer):
         raise TypeError(f"expected a Keras model or layer, but received {type(model).__name__}")
@@ -49,9 +52,7 @@ def export_portable(
         raise ValueError(f"expected {model.name!r} to be built, so that it has weights to export")
     path = os.fspath(path)
     check_directory_name("path", path)
-    if tf.io.gfile.exists(path):
-        raise FileExistsError(f"{path!r} exists already")
-    try:
+    with new_directory(path):
         with ops.substituted_forward(_forward):
             if isinstance(model, keras.Model):
                 model.export(path, verbose=False, input_signature=input_signature)
@@ -63,9 +64,25 @@ def export_portable(
                     f"{model.name!r} still has fused ops when exported, as a tf.function in it was "
                     "traced before: make or load the model anew, and export that first"
                 )
-    except BaseException:
+
+
+@contextlib.contextmanager
+def new_directory(path: str) -> Iterator[None]:
+    """Removes a directory that the context is to write, if the context fails.
+
+    Raises:
+        FileExistsError: if the path exists, if only as a link that leads nowhere.
+        OSError: if TensorFlow cannot write there.
+    """
+    if tf.io.gfile.exists(path) or os.path.lexists(path):
+        raise FileExistsError(f"{path!r} exists already")
+    try:
+        yield
+    except BaseException as error:
         if tf.io.gfile.exists(path):
             tf.io.gfile.rmtree(path)
+        if isinstance(error, tf.errors.OpError):
+            raise OSError(f"cannot write {path}: {network.reason(error)}") from error
         raise
 
 

@@ -7,9 +7,10 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+import h5py
 import keras
 
-from cudnn_rnn_tf.convert import keras_format, network, onnx_format, torch_format
+from cudnn_rnn_tf.convert import keras_format, network, onnx_format, torch_format, untrusted
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -62,7 +63,7 @@ def convert_file(
         raise FileNotFoundError(f"there is no file {str(source)!r}")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {str(target.parent)!r}")
-    if target.exists() and not force:
+    if os.path.lexists(target) and not force:
         raise FileExistsError(f"{str(target)!r} exists already")
     try:
         for_inference = for_inference or target.suffix == ".onnx"
@@ -99,9 +100,7 @@ def _read(
         raise ValueError(f"rnn_mode is for PyTorch's state dicts, but the source is {str(path)!r}")
     if path.suffix == ".onnx":
         return onnx_format.from_onnx(path, name=name)
-    if not zipfile.is_zipfile(path):
-        raise ValueError("it is no .keras file, or only a part of one: no zip archive")
-    model = keras.saving.load_model(path, compile=False)
+    model = load_model(path)
     if not isinstance(model, keras.Model):
         raise ValueError(f"it holds no model, but a {type(model).__name__}")
     found = dict(keras_format.recurrent_layers(model))
@@ -109,6 +108,22 @@ def _read(
     if isinstance(layer, CudnnRNN):
         return layer
     return keras_format.from_keras(layer, for_inference=for_inference)
+
+
+def load_model(path: pathlib.Path, compile: bool = False) -> Any:
+    """Loads what a file of Keras's holds, which is a model mostly.
+
+    Raises:
+        ValueError: if it would need far more memory than the file is large.
+        Exception: any other that Keras raises for a damaged file.
+    """
+    if path.suffix == ".keras":
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no .keras file, or only a part of one: no zip archive")
+        untrusted.check_archive(path)
+    elif h5py.is_hdf5(path):
+        untrusted.check_hdf5(path)
+    return keras.saving.load_model(path, compile=compile)
 
 
 def _write(layer: CudnnRNN, path: pathlib.Path, stock_keras: bool) -> None:

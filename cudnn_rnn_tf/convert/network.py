@@ -1,6 +1,7 @@
 """Represents a network as stacked NumPy arrays, which all formats are converted through."""
 
 import importlib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ _BIAS_MODES = {
     (False, True): "single_recurrent",
     (True, True): "double",
 }
+_LONGEST_REASON = 400
 _T = TypeVar("_T")
 
 
@@ -42,8 +44,18 @@ def load_package(name: str, install: str) -> types.ModuleType:
 
 
 def reason(error: Exception) -> str:
-    """Returns the first line of an error's message, or the error's class if it has no message."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """Returns what an error says first, in one line, or the error's class if it has no message."""
+    text = str(error)
+    # Keras names a layer's call first, and puts what happened in it in bold letters.
+    if in_call := re.match(
+        r"Exception encountered when calling .*?\n\n\x1b\[1m(.*?)\x1b", text, re.S
+    ):
+        text = in_call[1]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
+    # A paragraph that ends with a colon introduces the next one.
+    paragraph = re.match(r"(?:.+?:\n\s*\n)*.+?(?=\n\s*\n|$)", text, re.S)
+    line = " ".join(paragraph[0].split()) if paragraph else type(error).__name__
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]} …"
 
 
 def check_layer(layer: Any, target: str, **supported: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.convert import network, onnx_graph
+from cudnn_rnn_tf.convert import network, onnx_graph, untrusted
 from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
@@ -48,7 +48,7 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
     """
     graph = _graph_of(model)
     _, nodes = network.pick(graph.stacks(), name, "the ONNX model", "LSTM, GRU or RNN nodes")
-    weights = [pseudo_layer for node in nodes for pseudo_layer in graph.pseudo_layers(node)]
+    weights = graph.weights(nodes)
     return network.make_layer(
         graph.rnn_mode(nodes[0]), weights, len(weights) // len(nodes), options
     )
@@ -95,25 +95,25 @@ def networks_in(
     """Yields the name, mode, weights and number of directions of each network in a model."""
     graph = _graph_of(model)
     for name, nodes in graph.stacks().items():
-        weights = [pseudo_layer for node in nodes for pseudo_layer in graph.pseudo_layers(node)]
+        weights = graph.weights(nodes)
         yield name, graph.rnn_mode(nodes[0]), weights, len(weights) // len(nodes)
 
 
 def _graph_of(model: Any) -> onnx_graph.Graph:
     onnx = _load_onnx()
-    directory = ""
+    path = None
     if isinstance(model, (str, pathlib.Path)):
-        path, directory = model, str(pathlib.Path(model).parent)
+        path = pathlib.Path(model)
         try:
-            # Other files are read for the tensors that are wanted, and not before.
-            model = onnx.load(str(path), load_external_data=False)
+            # Files with tensors are read for those that are wanted, and not before.
+            model = onnx.load_from_string(untrusted.read_message(path))
         except google.protobuf.message.DecodeError as error:
             raise ValueError(f"{path} is no ONNX model: {error}") from error
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(
             f"expected an onnx.ModelProto or a path, but received {type(model).__name__}"
         )
-    return onnx_graph.Graph(onnx, model.graph, directory)
+    return onnx_graph.Graph(onnx, model.graph, path)
 
 
 def save_onnx(model: Any, path: pathlib.Path) -> None:

@@ -1,5 +1,6 @@
 """Reads the recurrent networks of an ONNX graph, and refuses what has no equivalent."""
 
+import pathlib
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import DTYPES
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.convert import network, untrusted
 from cudnn_rnn_tf.pseudo_layers import reorder
 
 # By operator: for each place in cuDNN's order, the index of that gate in ONNX's order.
@@ -60,17 +61,38 @@ class Graph:
     Args:
         onnx: the package.
         graph: an `onnx.GraphProto`.
-        directory: where files with its tensors are.
+        path: of the file that it comes from; None if it comes from none.
     """
 
-    def __init__(self, onnx: types.ModuleType, graph: Any, directory: str = ""):
+    def __init__(self, onnx: types.ModuleType, graph: Any, path: pathlib.Path | None = None):
         self._onnx = onnx
-        self._directory = directory
+        self._directory = path.parent if path else pathlib.Path()
+        # The files that were read, for which other files with tensors are added.
+        self._files = {path} if path else set()
         self._nodes = [node for node in graph.node if node.domain in ("", "ai.onnx")]
         self._producers = {output: node for node in self._nodes for output in node.output}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
         # An input that has an initializer is a constant, unless a caller gives another value.
         self._inputs = {value.name for value in graph.input} - self._initializers.keys()
+
+    def weights(self, nodes: Sequence[Any]) -> list[network.PseudoLayer]:
+        """Returns the weights of a network, as `pseudo_layers` those of a node.
+
+        Raises:
+            ValueError: as `pseudo_layers` does, or if they are much larger than the files.
+        """
+        found: list[network.PseudoLayer] = []
+        received = 0
+        for node in nodes:
+            parts = self.pseudo_layers(node)
+            found += parts
+            received += sum(
+                tensor.nbytes for part in parts for tensor in part if tensor is not None
+            )
+            if self._files:
+                stored = sum(map(untrusted.stored_bytes, self._files))
+                untrusted.check_growth("the network's weights have", received, stored)
+        return found
 
     def stacks(self) -> dict[str, list[Any]]:
         """Returns the networks by name, each as its layers' nodes from bottom to top."""
@@ -363,11 +385,23 @@ class Graph:
 
     def _array(self, tensor: Any) -> np.ndarray:
         try:
-            return self._onnx.numpy_helper.to_array(tensor, self._directory)
+            if self._onnx.external_data_helper.uses_external_data(tensor):
+                return self._external_array(tensor)
+            return self._onnx.numpy_helper.to_array(tensor)
         except Exception as error:  # onnx raises various types.
             raise ValueError(
                 f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
             ) from error
+
+    def _external_array(self, tensor: Any) -> np.ndarray:
+        """Reads a tensor from another file, and does not keep it in the model."""
+        information = self._onnx.external_data_helper.ExternalDataInfo(tensor)
+        path = self._directory / information.location
+        untrusted.stored_bytes(path)
+        self._files |= {path} if self._files else set()
+        copy = self._onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        return self._onnx.numpy_helper.to_array(copy, str(self._directory))
 
 
 def _input(node: Any, index: int) -> str:

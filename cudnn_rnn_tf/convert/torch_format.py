@@ -5,10 +5,12 @@ PyTorch holds per layer and direction `weight_ih_l0` [G * H, fan_in], `weight_hh
 backward direction end in `_reverse`. The gates are stacked in cuDNN's order, i f g o and r z n.
 """
 
+import math
 import pathlib
 import re
 import sys
 import types
+import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from cudnn_rnn_tf.config import DTYPES
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.convert import network, untrusted
 from cudnn_rnn_tf.pseudo_layers import both_biases
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
@@ -30,6 +32,8 @@ _FIELDS = {
 _SUFFIXES = ("", "_reverse")
 # State dicts may be nested this deeply, which is deeper than modules are.
 _MAX_DEPTH = 64
+# A dictionary may be in others several times, and these again, so that a small file has many.
+_MAX_ENTRIES = 1_000_000
 _KEY = re.compile(rf"(?:(.*)\.)?({'|'.join(_FIELDS)})_l(\d+)(_reverse)?")
 
 
@@ -143,36 +147,70 @@ def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
     """Reads a `.pt`, `.pth` or `.safetensors` file.
 
     Raises:
-        ValueError: if the name ends otherwise, or the file holds something else.
+        ValueError: if the name ends otherwise, or the file holds something else, or tensors that
+            are much larger than the file.
         OSError: if it cannot be read.
         ImportError: if the format needs a package that is not installed.
     """
-    if path.suffix == ".safetensors":
-        safetensors = _load_safetensors()
-        try:
-            # Unlike `load`, `load_file` knows bfloat16.
-            return safetensors.numpy.load_file(path)
-        except OSError:
-            raise
-        except Exception as error:  # SafetensorError, and KeyError for a type NumPy lacks.
-            raise ValueError(
-                f"{path} is no safetensors file of types that NumPy has: {network.reason(error)}"
-            ) from error
-    if path.suffix not in (".pt", ".pth"):
+    if path.suffix not in (".pt", ".pth", ".safetensors"):
         raise ValueError(f"expected a .pt, .pth or .safetensors file, but received {str(path)!r}")
-    torch = _load_torch()
+    stored = untrusted.stored_bytes(path)
+    loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+    tensors = [value for _, value in _flatten(loaded) if hasattr(value, "dtype")]
+    # PyTorch's sparse tensors have no nbytes.
+    received = sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in tensors)
+    untrusted.check_growth(f"the tensors of {path} have", received, stored)
+    return loaded
+
+
+def _read_safetensors(path: pathlib.Path) -> Mapping[str, Any]:
+    safetensors = _load_safetensors()
     try:
+        # Unlike `load`, `load_file` knows bfloat16.
+        return safetensors.numpy.load_file(path)
+    except OSError:
+        raise
+    except Exception as error:  # SafetensorError, and KeyError for a type NumPy lacks.
+        raise ValueError(
+            f"{path} is no safetensors file of types that NumPy has: {network.reason(error)}"
+        ) from error
+
+
+def _read_pickled(path: pathlib.Path) -> Mapping[str, Any]:
+    torch = _load_torch()
+    if zipfile.is_zipfile(path):
+        untrusted.check_archive(path)
+    try:
+        _check_pickle(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # The unpickler may raise anything for a damaged file.
         raise ValueError(
             f"{path} is no file of tensors alone, such as torch.save(module.state_dict(), path) "
-            f"writes: {network.reason(error)}"
+            f"writes: {_reason(error)}"
         ) from error
     if not isinstance(loaded, Mapping):
         raise ValueError(f"expected {path} to hold a state dict, but it holds {type(loaded)}")
     return loaded
+
+
+def _check_pickle(path: pathlib.Path) -> None:
+    """Refuses a pickle that makes byte arrays, which have any size that it names, full of zeros."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            pickled = b"".join(map(archive.read, names))
+    else:  # It has the form of PyTorch's files before 1.6.
+        pickled = path.read_bytes()
+    if re.search(rb"c(__builtin__|builtins)\nbytearray\n", pickled):
+        raise ValueError("it has byte arrays")
+
+
+def _reason(error: Exception) -> str:
+    """Returns what is wrong with a file, for which PyTorch's messages first say what to do."""
+    found = re.search(r"WeightsUnpickler error: (.*?)(?= Please use|\n|$)", str(error))
+    return found[1] if found else network.reason(error)
 
 
 def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
@@ -221,16 +259,23 @@ def _module(source: Any, name: str | None) -> Any:
     return network.pick(modules, name, f"the module {kind}", "torch.nn.LSTM, GRU or RNN")[1]
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if prefix.count(".") > _MAX_DEPTH:
-        raise ValueError(
-            f"the state dict is nested more than {_MAX_DEPTH} levels deep, or contains itself"
-        )
-    for key, value in tree.items():
+def _flatten(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    waiting: list[tuple[str, int, Any]] = [("", 0, tree)]
+    count = 0
+    while waiting:
+        name, depth, value = waiting.pop()
+        count += 1
+        if depth > _MAX_DEPTH or count > _MAX_ENTRIES:
+            raise ValueError(
+                f"the state dict is nested more than {_MAX_DEPTH} levels deep, contains itself or "
+                f"has more than {_MAX_ENTRIES:,} entries"
+            )
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
+            prefix = f"{name}." if depth else ""
+            entries = [(f"{prefix}{key}", depth + 1, entry) for key, entry in value.items()]
+            waiting += reversed(entries)
         else:
-            yield f"{prefix}{key}", value
+            yield name, value
 
 
 def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) -> str:

@@ -1,0 +1,107 @@
+"""Bounds what reading a file may cost, so that a stranger's small file cannot fill the memory."""
+
+import math
+import os
+import pathlib
+import shutil
+import tempfile
+import zipfile
+from typing import Any
+
+import h5py
+
+# Whatever a file holds may have this many bytes, or be this many times as large as the file.
+_ALWAYS_FITS = 64 << 20
+_MOST_GROWTH = 10
+# These members of archives become objects, which take many times as much memory as the text.
+_TEXTS = ("config.json", "metadata.json", "data.pkl")
+_LARGEST_TEXT = 16 << 20
+_LARGEST_MESSAGE = (2 << 30) - 1
+
+
+def check_growth(what: str, received: int, stored: int) -> None:
+    """Raises ValueError if something from a file has many more bytes than the file."""
+    limit = max(_ALWAYS_FITS, _MOST_GROWTH * stored)
+    if received > limit:
+        raise ValueError(
+            f"{what} {received:,} bytes, but no more than {limit:,} are expected of a file of "
+            f"{stored:,} bytes"
+        )
+
+
+def stored_bytes(path: str | os.PathLike[str]) -> int:
+    """Returns the size of a file.
+
+    Raises:
+        FileNotFoundError: if there is no regular file: from a pipe, reading would wait for ever.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r}")
+    return path.stat().st_size
+
+
+def read_message(path: pathlib.Path) -> bytes:
+    """Reads a file with one message of protocol buffers, which are at most 2 GiB.
+
+    Raises:
+        FileNotFoundError: if there is no regular file.
+        ValueError: if it is larger.
+        OSError: if it cannot be read.
+    """
+    if (size := stored_bytes(path)) > _LARGEST_MESSAGE:
+        raise ValueError(f"{path} has {size:,} bytes, but no more than 2 GiB are expected")
+    return path.read_bytes()
+
+
+def check_archive(path: pathlib.Path) -> None:
+    """Checks a zip archive of Keras's or PyTorch's, and the weights of Keras's in it.
+
+    Raises:
+        ValueError: if it would unpack to far more than it is large.
+        zipfile.BadZipFile: if it is damaged.
+        OSError: if it cannot be read.
+    """
+    stored = stored_bytes(path)
+    with zipfile.ZipFile(path) as archive:
+        # The module zipfile reads no more of a member than it claims to have.
+        check_growth(f"{path} unpacks to", _unpacked(archive), stored)
+        for member in archive.infolist():
+            name = member.filename.rpartition("/")[2]
+            if name in _TEXTS and member.file_size > _LARGEST_TEXT:
+                raise ValueError(
+                    f"{member.filename} in {path} has {member.file_size:,} bytes, but no more than "
+                    f"{_LARGEST_TEXT:,} are expected"
+                )
+            if name.endswith((".h5", ".npz")):
+                with archive.open(member) as source, tempfile.TemporaryFile() as copy:
+                    shutil.copyfileobj(source, copy)
+                    _check_weights(f"{member.filename} in {path}", copy, stored)
+
+
+def check_hdf5(path: pathlib.Path) -> None:
+    """Checks a file of HDF5, as `check_archive` does archives."""
+    stored = stored_bytes(path)
+    with path.open("rb") as file:
+        _check_weights(str(path), file, stored)
+
+
+def _unpacked(archive: zipfile.ZipFile) -> int:
+    return sum(member.file_size for member in archive.infolist())
+
+
+def _check_weights(name: str, file: Any, stored: int) -> None:
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            check_growth(f"{name} unpacks to", _unpacked(archive), stored)
+        return
+    received = 0
+
+    def add(_: str, item: Any) -> None:
+        nonlocal received
+        if isinstance(item, h5py.Dataset) and item.shape is not None:
+            received += math.prod(item.shape) * item.dtype.itemsize
+
+    with h5py.File(file, "r") as weights:
+        weights.visititems(add)
+    check_growth(f"the arrays of {name} have", received, stored)

@@ -1,0 +1,254 @@
+"""The command line on small files that would cost gigabytes, or a wait without end.
+
+Each is refused in one line, with little memory, and nothing is written.
+"""
+
+import io
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from layer_reference import make, randomize
+
+from cudnn_rnn_tf import convert
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+
+MIB = 1 << 20
+# Runs the commands of a list in JSON, and prints what came of them and how the memory grew.
+PROGRAM = """
+import contextlib, io, json, pathlib, resource, sys
+import onnx, onnx.reference, safetensors.numpy, torch
+from cudnn_rnn_tf import __main__
+
+with contextlib.redirect_stdout(sys.stderr):
+    for suffix in (".keras", ".pt", ".onnx", ".safetensors"):  # What is imported late is, now.
+        assert __main__.main(["inspect", sys.argv[1] + suffix]) == 0
+        assert __main__.main(["convert", sys.argv[1] + suffix, sys.argv[1] + "_out.onnx"]) == 0
+        pathlib.Path(sys.argv[1] + "_out.onnx").unlink()
+pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + (1 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for command in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        status = __main__.main(command)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps([status, printed.getvalue(), (after - before) >> 10]), flush=True)
+"""
+
+
+def layer_of(rnn_mode: str = "gru", units: int = 3) -> keras.layers.Layer:
+    return randomize(make(rnn_mode, 1, units), (None, None, 4))
+
+
+def good_keras(path: pathlib.Path) -> dict[str, bytes]:
+    """Writes a good file; returns the members of it."""
+    keras.Sequential([keras.Input((None, 4)), layer_of()]).save(path)
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_archive(path: pathlib.Path, members: dict[str, bytes], compression: int) -> None:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def archives(folder: pathlib.Path) -> dict[str, str]:
+    members = good_keras(folder / "good.keras")
+    spaces = b" " * (200 * MIB)
+    for name, changes in (
+        ("config", {"config.json": spaces + members["config.json"]}),
+        ("metadata", {"metadata.json": spaces + members["metadata.json"]}),
+        ("weights", {"model.weights.h5": members["model.weights.h5"] + spaces}),
+        ("asset", {"assets/a": spaces}),
+    ):
+        changed = members | changes
+        write_archive(folder / f"{name}.keras", changed, zipfile.ZIP_DEFLATED)
+    stored = members | {"config.json": b" " * (17 * MIB) + members["config.json"]}
+    write_archive(folder / "long_config.keras", stored, zipfile.ZIP_STORED)
+    nested = io.BytesIO()
+    with zipfile.ZipFile(nested, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", spaces)
+    arrays = {name: content for name, content in members.items() if not name.endswith(".h5")}
+    arrays |= {"model.weights.npz": nested.getvalue()}
+    write_archive(folder / "arrays.keras", arrays, zipfile.ZIP_STORED)
+    for name, options in (("hole", {}), ("packed", {"compression": "gzip"})):
+        weights = io.BytesIO(members["model.weights.h5"])
+        with h5py.File(weights, "a") as file:
+            array = file.create_dataset("large", (50 * MIB,), "f4", chunks=(MIB,), **options)
+            if options:
+                array[: 20 * MIB] = 0
+        changed = members | {"model.weights.h5": weights.getvalue()}
+        write_archive(folder / f"{name}.keras", changed, zipfile.ZIP_DEFLATED)
+    growth = "expected of a file of"
+    return {
+        **{f"{name}.keras": growth for name in ("config", "metadata", "weights", "asset")},
+        **{f"{name}.keras": growth for name in ("arrays", "hole", "packed")},
+        "long_config.keras": "config.json .* 17,8",
+    }
+
+
+class ByteArray:
+    """A byte array of 200 MiB, which a pickle makes of its size."""
+
+    def __reduce__(self):
+        return bytearray, (200 * MIB,)
+
+
+def state_dicts(folder: pathlib.Path) -> dict[str, str]:
+    good = dict(torch.nn.GRU(4, 3).state_dict())
+    torch.save(good, folder / "good.pt")
+    one, units = torch.zeros(1), 5000
+    strides = {
+        "weight_ih_l0": one.expand(3 * units, 4),
+        "weight_hh_l0": one.expand(3 * units, units),
+    }
+    torch.save(strides, folder / "strides.pt")
+    torch.save(strides, folder / "old_strides.pt", _use_new_zipfile_serialization=False)
+    matrix = torch.zeros(3 * 300, 300)
+    aliases = {f"weight_{side}_l{i}": matrix for side in ("ih", "hh") for i in range(100)}
+    torch.save(aliases, folder / "aliases.pt")
+    torch.save(good | {"bytes": ByteArray()}, folder / "bytes.pt")
+    torch.save(good | {"b": ByteArray()}, folder / "old.pth", _use_new_zipfile_serialization=False)
+    shared = good
+    for _ in range(40):
+        shared = {"a": shared, "b": shared}
+    torch.save(shared, folder / "shared.pt")
+    with zipfile.ZipFile(folder / "good.pt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    (data,) = (name for name in members if name.endswith("/data/0"))
+    members[data] += bytes(200 * MIB)
+    write_archive(folder / "zeros.pt", members, zipfile.ZIP_DEFLATED)
+    growth = "expected of a file of"
+    return {
+        **dict.fromkeys(("strides.pt", "old_strides.pt", "aliases.pt", "zeros.pt"), growth),
+        **dict.fromkeys(("bytes.pt", "old.pth"), "has byte arrays"),
+        "shared.pt": "more than 1,000,000 entries",
+    }
+
+
+def safetensors_files(folder: pathlib.Path) -> dict[str, str]:
+    convert.convert_file(folder / "good.pt", folder / "good.safetensors")
+
+    def write(name: str, header: dict, size: int) -> None:
+        text = json.dumps(header).encode()
+        content = struct.pack("<Q", len(text)) + text + bytes(size)
+        (folder / f"{name}.safetensors").write_bytes(content)
+
+    array = {"dtype": "F32", "shape": [900, 300], "data_offsets": [0, 4 * 900 * 300]}
+    names = [f"weight_{side}_l{i}" for side in ("ih", "hh") for i in range(100)]
+    write("aliases", dict.fromkeys(names, array), 4 * 900 * 300)
+    write("shape", {"weight_ih_l0": array | {"shape": [1 << 20, 1 << 20]}}, 4 * 900 * 300)
+    (folder / "length.safetensors").write_bytes(struct.pack("<Q", 1 << 40))
+    names = ("aliases", "shape", "length")
+    return {f"{name}.safetensors": "no safetensors file" for name in names}
+
+
+def onnx_models(folder: pathlib.Path) -> dict[str, str]:
+    onnx.save(convert.to_onnx(layer_of()), str(folder / "good.onnx"))
+    numbers = np.zeros((1, 900, 300), np.float32)
+    (folder / "numbers.bin").write_bytes(numbers.tobytes())
+    os.mkfifo(folder / "pipe.bin")
+
+    def write(name: str, tensors: list, weights: list[str]) -> None:
+        nodes, x = [], "X"
+        for i, weight in enumerate(weights):
+            options = {"hidden_size": 300, "linear_before_reset": 1}
+            nodes.append(onnx.helper.make_node("GRU", [x, weight, weight], [f"Y{i}"], **options))
+            x = f"X{i}"
+            nodes.append(onnx.helper.make_node("Squeeze", [f"Y{i}", "axes"], [x]))
+        tensors = [*tensors, onnx.numpy_helper.from_array(np.array([1]), "axes")]
+        graph = onnx.helper.make_graph(nodes, "graph", [], [], tensors)
+        onnx.save(onnx.helper.make_model(graph), str(folder / f"{name}.onnx"))
+
+    def elsewhere(name: str, location: str):
+        tensor = onnx.TensorProto(name=name, data_type=1, dims=numbers.shape)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+        return tensor
+
+    write("aliases", [onnx.numpy_helper.from_array(numbers, "W")], ["W"] * 100)
+    names = [f"W{i}" for i in range(100)]
+    write("elsewhere", [elsewhere(name, "numbers.bin") for name in names], names)
+    write("pipe", [elsewhere("W", "pipe.bin")], ["W"])
+    huge = onnx.TensorProto(name="W", data_type=1, dims=[1, 1 << 20, 1 << 20], raw_data=b"abcd")
+    write("shape", [huge], ["W"])
+    with (folder / "sparse.onnx").open("wb") as file:
+        file.truncate(3 << 30)
+    growth = "the network's weights have .* expected of a file of"
+    return {
+        "aliases.onnx": growth,
+        "elsewhere.onnx": growth,
+        "pipe.onnx": "cannot be read: there is no file .*pipe.bin",
+        "shape.onnx": "cannot be read",
+        "sparse.onnx": "no more than 2 GiB",
+    }
+
+
+def directories(folder: pathlib.Path) -> dict[str, str]:
+    for name in ("pipe", "saved_pipe", "saved_sparse", "list"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "pipe" / "checkpoint")
+    os.mkfifo(folder / "saved_pipe" / "saved_model.pb")
+    os.mkfifo(folder / "list" / "m.index")
+    (folder / "list" / "checkpoint").write_text('model_checkpoint_path: "m"\n')
+    with (folder / "saved_sparse" / "saved_model.pb").open("wb") as file:
+        file.truncate(3 << 30)
+    os.mkfifo(folder / "pipe.keras")
+    (folder / "loop.pt").symlink_to("loop.pt")
+    (folder / "zero.onnx").symlink_to("/dev/zero")
+    nothing = "no SavedModel and no checkpoint"
+    return {
+        **dict.fromkeys(("pipe", "saved_pipe", "list"), nothing),
+        "saved_sparse": "no more than 2 GiB",
+        **dict.fromkeys(("pipe.keras", "loop.pt", "zero.onnx"), "there is no file"),
+    }
+
+
+def test_small_files_cost_little(tmp_path):
+    pytest.importorskip("safetensors")
+    expected: dict[str, str] = {}
+    for make_files in (archives, state_dicts, safetensors_files, onnx_models, directories):
+        expected |= make_files(tmp_path)
+    commands = []
+    for name in expected:
+        file = str(tmp_path / name)
+        # The list of networks in an archive needs no weights, and in a graph takes one by one.
+        if name not in ("weights.keras", "arrays.keras", "hole.keras", "packed.keras"):
+            commands.append(["inspect", file])
+        if (tmp_path / name).suffix:
+            commands.append(["convert", file, str(tmp_path / "out.onnx")])
+        if name.endswith(".keras"):
+            commands.append(["export", file, str(tmp_path / "out")])
+            commands.append(["accelerate", file, str(tmp_path / "out.keras")])
+    before = sorted(tmp_path.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "good")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == len(commands), done.stderr[-2000:]
+    for command, (status, printed, growth) in zip(commands, results, strict=True):
+        message = expected[pathlib.Path(command[1]).name]
+        assert status == 1, command
+        assert printed.count("\n") == 1 and printed.startswith("cudnn-rnn-tf"), (command, printed)
+        assert re.search(message, printed), (command, printed)
+        assert growth < 150, (command, growth)  # In MiB.
+    assert sorted(tmp_path.iterdir()) == before
