@@ -1,4 +1,4 @@
-"""The command line on small files that would cost gigabytes, or a wait without end.
+"""The command line on small files that would cost gigabytes or a wait without end, and on targets.
 
 Each is refused in one line, with little memory, and nothing is written.
 """
@@ -8,6 +8,8 @@ import json
 import os
 import pathlib
 import re
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -19,7 +21,8 @@ import numpy as np
 import pytest
 from layer_reference import make, randomize
 
-from cudnn_rnn_tf import convert
+from cudnn_rnn_tf import __main__, convert, file_inspection
+from cudnn_rnn_tf.convert import untrusted
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -217,6 +220,7 @@ def directories(folder: pathlib.Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_small_files_cost_little(tmp_path):
     pytest.importorskip("safetensors")
     expected: dict[str, str] = {}
@@ -252,3 +256,82 @@ def test_small_files_cost_little(tmp_path):
         assert re.search(message, printed), (command, printed)
         assert growth < 150, (command, growth)  # In MiB.
     assert sorted(tmp_path.iterdir()) == before
+
+
+def refused(capsys, *command: object) -> str:
+    """Runs a command that must fail, and returns the one line that it says."""
+    assert __main__.main([str(part) for part in command]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1, captured
+    assert captured.err.isascii() and captured.err[:-1].isprintable()
+    return captured.err
+
+
+def test_growth_is_measured_by_the_file():
+    """Compression, and tensors that share memory, have their place in files that are large."""
+    untrusted.check_growth("it has", 64 * MIB, 1)
+    untrusted.check_growth("it has", 1000 * MIB, 100 * MIB)
+    for received, stored in ((64 * MIB + 1, 1), (1000 * MIB + 1, 100 * MIB)):
+        with pytest.raises(ValueError, match="it has .* bytes, but no more than .* of a file of"):
+            untrusted.check_growth("it has", received, stored)
+
+
+def test_what_pytorch_says_ends(tmp_path, capsys):
+    torch.save(torch.nn.LSTM(2, 3), tmp_path / "m.pt")
+    for command in (["inspect"], ["convert"]):
+        target = [tmp_path / "out.onnx"] * (command == ["convert"])
+        line = refused(capsys, *command, tmp_path / "m.pt", *target)
+        assert re.search(r"Unsupported global: GLOBAL \S+ was not an allowed global by def", line)
+
+
+def test_names_do_not_move_the_cursor(tmp_path, capsys):
+    name = "a\x1b[2Jb\tc"
+    gru = torch.nn.ModuleDict({name: torch.nn.GRU(2, 3)})
+    torch.save(gru.state_dict(), tmp_path / "m.pt")
+    assert file_inspection.inspect_file(tmp_path / "m.pt")[0].name == name
+    assert __main__.main(["inspect", str(tmp_path / "m.pt")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[1].startswith(r"a\x1b[2Jb\tc")
+    refused(capsys, "convert", tmp_path / "m.pt", tmp_path / "out.onnx", f"--name={name}x")
+
+
+@pytest.mark.parametrize("leads_to", ["nothing", "itself"])
+def test_links_as_targets(leads_to, tmp_path, capsys):
+    good_keras(tmp_path / "m.keras")
+    for command, name in (
+        (["convert"], "out.pt"),
+        (["accelerate"], "out.keras"),
+        (["export"], "out"),
+        (["export", "--fused"], "out"),
+    ):
+        target = tmp_path / name
+        target.symlink_to(name if leads_to == "itself" else "nothing")
+        line = refused(capsys, *command, tmp_path / "m.keras", target)
+        assert "exists already" in line
+        assert target.is_symlink() and not (tmp_path / "nothing").exists()
+        target.unlink()
+
+
+@pytest.mark.parametrize("option", [[], ["--fused"]])
+def test_export_to_where_nothing_can_be_written(option, tmp_path, capsys):
+    good_keras(tmp_path / "m.keras")
+    for target in (tmp_path / "m.keras" / "out", "/proc/out"):
+        line = refused(capsys, "export", tmp_path / "m.keras", target, *option)
+        assert f"error: cannot write {target}: " in line
+
+
+@pytest.mark.parametrize("option", [[], ["--fused"]])
+def test_export_to_a_full_disk(option, tmp_path, capsys):
+    """A limit on file sizes takes the place of a full disk: writes fail half-way, too."""
+    layer = make("gru", 1, 64)
+    keras.Sequential([keras.Input((None, 64)), layer]).save(tmp_path / "m.keras")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        line = refused(capsys, "export", tmp_path / "m.keras", tmp_path / "out", *option)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "cannot write" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["m.keras"]

@@ -74,7 +74,10 @@ def check_archive(path: pathlib.Path) -> None:
                     f"{_LARGEST_TEXT:,} are expected"
                 )
             if name.endswith((".h5", ".npz")):
-                with archive.open(member) as source, tempfile.TemporaryFile() as copy:
+                with (
+                    archive.open(member) as source,
+                    tempfile.SpooledTemporaryFile(_ALWAYS_FITS) as copy,
+                ):
                     shutil.copyfileobj(source, copy)
                     _check_weights(f"{member.filename} in {path}", copy, stored)
 
