@@ -16,6 +16,7 @@ from benchmarks import (
     cpu_worker,
     gpu_lengths_page,
     gpu_lengths_rows,
+    gpu_older,
     gpu_page,
 )
 
@@ -167,3 +168,24 @@ def test_results_are_not_from_code_of_older_sources(tmp_path):
     os.utime(tmp_path / "kernels/a.cc", (0, 87))
     with pytest.raises(cpu_worker.WorkerError, match=r"kernels/a\.cc is newer than module\.so; `"):
         cpu_worker.check_is_current(files, tmp_path)
+
+
+def test_page_of_older_gpus_says_what_ran():
+    names = [(str(row), row.type) for row in gpu_older.ROWS]
+    times = {
+        (system, row, variant): 2.0 if variant.startswith("cudnn") else 0.5
+        for row, type_ in names
+        for system, types in gpu_older.SYSTEMS.items()
+        if type_ in types
+        for variant in ("lengths", "full", "cudnn_lengths", "cudnn_full")
+    }
+    environment = {"GPU": "NVIDIA H200, 1.2", "TensorFlow": "2", "Python": "3", "commit": "abc"}
+    page = " ".join(gpu_older.page(times, environment).split())
+    assert "on an NVIDIA H200, driver 1.2, held" in page and "no such card was at hand" in page
+    assert page.count("4.0 as A100 (smallest: 4.00)") == page.count("as T4 (smallest: 4.00)") == 2
+    assert page.count("0.50 (4.0)") == 2 * sum(
+        type_ in types
+        for _, type_ in names
+        for system, types in gpu_older.SYSTEMS.items()
+        if system != "Hopper"
+    )
