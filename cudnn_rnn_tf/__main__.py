@@ -41,6 +41,8 @@ def _info(options: argparse.Namespace) -> None:
     print(f"op libraries   for TensorFlow {', '.join(info['built_for_tensorflow'])}")
     print(f"loaded         {info['op_library']}")
     print(f"CPU features   {', '.join(key for key, has in info['cpu_features'].items() if has)}")
+    for line in installation_info.gpu_lines():
+        print(line)
     for configuration, choice in info["gpu"]["choices"].items():
         print(f"choice         {configuration}: {choice['algorithm']} ({choice['source']})")
 
@@ -135,6 +137,8 @@ def _bench(options: argparse.Namespace) -> None:
         rows.append(row)
         print(f"measured {row.library}", file=sys.stderr, flush=True)
     print(bench.table(rows))
+    for line in installation_info.gpu_lines():
+        print(line)
     if options.plot:
         bench.plot(rows, title, options.plot)
 

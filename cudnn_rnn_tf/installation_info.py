@@ -62,6 +62,23 @@ def _gpu() -> dict[str, Any]:
     }
 
 
+def gpu_lines() -> list[str]:
+    """Returns what tells times on one GPU from those on another: the GPUs and their kernels.
+
+    There is a line for each GPU, and one for each persistent kernel that the process has wanted.
+    """
+    lines = []
+    for gpu in tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = ".".join(map(str, details.get("compute_capability", "?")))
+        name = details.get("device_name", gpu.name)
+        lines.append(f"GPU            {name}, compute capability {capability}")
+    if imitated := op_library.imitated_architecture():
+        lines.append(f"imitated       architecture {imitated}")
+    kernels = _gpu()["kernels"].items()
+    return lines + [f"kernel         {name}: {division}" for name, division in kernels]
+
+
 def _cudnn() -> str:
     # Listing logical devices would initialize TensorFlow, after which programs can no longer set
     # options of the devices, such as memory growth.

@@ -47,6 +47,21 @@ def test_info():
     }
 
 
+def test_gpus_and_their_kernels(monkeypatch):
+    """What `cudnn-rnn-tf bench` prints below its times."""
+    details = {"compute_capability": (8, 6), "device_name": "NVIDIA A10"}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["GPU"])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda _: details)
+    monkeypatch.setattr(op_library, "imitated_architecture", lambda: 75)
+    kernels = {"lstm, 8 units": "teams of 4 blocks"}
+    monkeypatch.setattr(installation_info, "_gpu", lambda: {"kernels": kernels})
+    assert [line.split(maxsplit=1) for line in installation_info.gpu_lines()] == [
+        ["GPU", "NVIDIA A10, compute capability 8.6"],
+        ["imitated", "architecture 75"],
+        ["kernel", "lstm, 8 units: teams of 4 blocks"],
+    ]
+
+
 def test_processor_has_the_instruction_set_in_use():
     info = crnn.info()
     needed = {
