@@ -71,7 +71,7 @@ def gpu_lines() -> list[str]:
     for gpu in tf.config.list_physical_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
         capability = ".".join(map(str, details.get("compute_capability", "?")))
-        name = details.get("device_name", gpu.name)
+        name = details.get("device_name", "unknown")
         lines.append(f"GPU            {name}, compute capability {capability}")
     if imitated := op_library.imitated_architecture():
         lines.append(f"imitated       architecture {imitated}")

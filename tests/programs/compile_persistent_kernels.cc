@@ -57,7 +57,7 @@ struct Job {
 };
 // A thread may have as many bytes in memory. Some of the kernels that are the
 // fastest on an H200 have.
-constexpr int kMostSpilled = 64;
+constexpr int kMostSpilled = 96;
 
 std::string Name(const std::string& file, const std::string& gpu,
                  const std::string& mode, const std::string& type) {
