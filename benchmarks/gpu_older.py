@@ -153,7 +153,7 @@ def _measure(system: str, path: pathlib.Path) -> None:
             if system == "Hopper":
                 steps |= {f"cudnn_{each}": _step(row, each, "cudnn") for each in VARIANTS}
             samples = _sample(steps)
-            # What is not new was compiled for an earlier row of the same network.
+            # No two rows have the same kernels. Without any, cuDNN has run the row.
             kernels = sorted(set(crnn.info()["gpu"]["kernels"].items()) - before)
             for variant, milliseconds in samples.items():
                 result = {"row": str(row), "variant": variant, "ms": milliseconds}
@@ -165,7 +165,10 @@ Times = dict[tuple[str, str, str], float]
 
 
 def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
-    """Returns the times in a directory, and the environment of Hopper's."""
+    """Returns the times in a directory, and the environment of Hopper's.
+
+    Rows that an imitated GPU leaves to cuDNN have no time.
+    """
     times: Times = {}
     environments: dict[str, dict[str, str]] = {}
     for system in SYSTEMS:
@@ -176,7 +179,7 @@ def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
             result = json.loads(line)
             if "environment" in result:
                 environments[system] = result["environment"]
-            else:
+            elif result["kernels"]:
                 key = (system, result["row"], result["variant"])
                 times[key] = statistics.median(result["ms"])
     return times, environments["Hopper"]
@@ -216,8 +219,8 @@ with the newer GPU's clock, L2 cache and memory, and with its tensor cores; a re
 One-block teams and the matrix products of cuBLAS had the whole GPU.
 
 The numbers are milliseconds of a training step of one layer, called as a user calls it; in
-parentheses, how many times as long cuDNN takes on the whole GPU. By default, the package chooses
-the faster of its own kernels and cuDNN's by a rule, and so it did here. TensorFlow
+parentheses, how many times as long cuDNN takes on the whole GPU. “–” means that a GPU has no such
+type, or too little room for the layer, which cuDNN then runs. TensorFlow
 {environment["TensorFlow"]}, Python {environment["Python"]}, commit {environment["commit"]}.
 [How to run this](../gpu_older.py).
 

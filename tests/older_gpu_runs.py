@@ -82,7 +82,7 @@ def _check_zeros(dtype: str, units: int) -> None:
     for gradient in (d_inputs, d_state):
         of_idle = gradient.numpy()[:, is_idle].astype(np.float32)
         assert not np.any(of_idle), f"{np.abs(of_idle).max()} came from no gradient"
-        assert np.any(gradient.numpy()[:, ~is_idle])
+        assert np.any(gradient.numpy()[:, ~is_idle].astype(np.float32))
 
 
 def _check_recurrent_dropout(dtype: str) -> None:
