@@ -25,6 +25,7 @@ def forward(
     masks: Sequence[Sequence[tf.Tensor]] | None = None,
     recurrent_masks: tf.Tensor | None = None,
     time_major: bool = True,
+    unroll: bool = False,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Runs the network over whole sequences, as `cudnn_rnn_tf.ops.forward` does.
 
@@ -42,6 +43,8 @@ def forward(
             of each pseudo-layer before the recurrent matrices read them, [L * D, G, B, P]; None
             for no recurrent dropout.
         time_major: the layout of inputs, states and what is returned.
+        unroll: whether a graph has the operations of each step rather than a loop. The number of
+            steps must be static.
 
     Returns:
         outputs [T, B, D * P] ([B, T, D * P] batch-major), and the final states as a tuple.
@@ -87,6 +90,7 @@ def forward(
                 sequence,
                 [state[index] for state in initial],
                 valid,
+                unroll,
             )
             if direction:
                 output = reverse_sequences(output, sequence_lengths, True)
@@ -109,6 +113,7 @@ def _run_pseudo_layer(
     inputs: tf.Tensor,
     states: Sequence[tf.Tensor],
     valid: tf.Tensor | None,
+    unroll: bool,
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
     """Runs one pseudo-layer forward in time over time-major inputs.
 
@@ -119,34 +124,49 @@ def _run_pseudo_layer(
         inputs: [T, B, fan_in].
         states: h [B, P] and an LSTM's c [B, H].
         valid: boolean [T, B, 1]; None where all steps are valid.
+        unroll: whether a graph has no loop.
 
     Returns:
         outputs [T, B, P], and the final states.
     """
     steps: dict[str, Callable[..., list[tf.Tensor]]] = {"lstm": _lstm_step, "gru": _gru_step}
     step = steps.get(config.rnn_mode, _rnn_step)
+    input_sides = _input_side(config, layer, inputs)
+
+    def run_step(
+        input_side: tf.Tensor, is_valid: tf.Tensor | None, states: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        new_states = step(config, layer, masks, input_side, *states)
+        for new, old in zip(new_states, states, strict=True):
+            new.set_shape(old.shape)
+        output = new_states[0]
+        if is_valid is not None:
+            output = tf.where(is_valid, output, tf.zeros_like(output))
+            new_states = [
+                tf.where(is_valid, new, old) for new, old in zip(new_states, states, strict=True)
+            ]
+        return output, new_states
+
+    if unroll:
+        collected = []
+        for time in range(inputs.shape[0]):
+            is_valid = None if valid is None else valid[time]
+            output, states = run_step(input_sides[time], is_valid, states)
+            collected.append(output)
+        return tf.stack(collected), states
     max_time = tf.shape(inputs)[0]
-    dtype = inputs.dtype
 
     def array(tensor: tf.Tensor) -> tf.TensorArray:
         whole = tf.TensorArray(tensor.dtype, size=max_time, element_shape=tensor.shape[1:])
         return whole.unstack(tensor)
 
-    input_side = array(_input_side(config, layer, inputs))
+    input_side = array(input_sides)
     valid_steps = None if valid is None else array(valid)
-    outputs = tf.TensorArray(dtype, size=max_time, element_shape=states[0].shape)
+    outputs = tf.TensorArray(inputs.dtype, size=max_time, element_shape=states[0].shape)
 
     def body(time: tf.Tensor, outputs: tf.TensorArray, *states: tf.Tensor) -> tuple[Any, ...]:
-        new_states = step(config, layer, masks, input_side.read(time), *states)
-        for new, old in zip(new_states, states, strict=True):
-            new.set_shape(old.shape)
-        output = new_states[0]
-        if valid_steps is not None:
-            is_valid = valid_steps.read(time)
-            output = tf.where(is_valid, output, tf.zeros_like(output))
-            new_states = [
-                tf.where(is_valid, new, old) for new, old in zip(new_states, states, strict=True)
-            ]
+        is_valid = None if valid_steps is None else valid_steps.read(time)
+        output, new_states = run_step(input_side.read(time), is_valid, states)
         return time + 1, outputs.write(time, output), *new_states
 
     _, outputs, *final = tf.while_loop(

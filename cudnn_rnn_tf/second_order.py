@@ -32,6 +32,9 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
     ]
     cotangents = cotangents[: 1 + num_states]
     d_inputs, d_h, d_c, d_params = gradients
+    # `tape.jacobian` of a tape that ran eagerly traces the gradient in a function, where it cannot
+    # vectorize the gradients of a loop.
+    is_traced_later = not (tf.executing_eagerly() or any(map(tf.is_symbolic_tensor, op.inputs)))
     vectors = [d_inputs, d_params, *(d_h, d_c)[:num_states]]
 
     def differentiate() -> list[tf.Tensor]:
@@ -54,6 +57,7 @@ def _backward_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tenso
                     masks=masks,
                     recurrent_masks=recurrent_masks,
                     time_major=time_major,
+                    unroll=is_traced_later,
                 )
                 if masks or recurrent_masks is not None:
                     outputs = checked(outputs, output)

@@ -11,6 +11,7 @@ import reference
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf import ops, second_order
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.op_library import raw_ops
@@ -336,6 +337,84 @@ def test_third_order():
         second(tf.constant(delta, tf.float64)) - second(-delta * tf.ones([], tf.float64))
     ) / (2 * delta)
     np.testing.assert_allclose(third, numeric, rtol=1e-6)
+
+
+LAYERS = {
+    "lstm": lambda: crnn.CudnnLSTM(2, 3, direction="bidirectional"),
+    "gru": lambda: crnn.CudnnGRU(1, 3),
+    "rnn_tanh": lambda: crnn.CudnnRNNTanh(1, 3),
+    "rnn_relu": lambda: crnn.CudnnRNNRelu(1, 3),
+    "drop-in": lambda: drop_ins.LSTM(3, return_sequences=True),
+    "bidirectional": lambda: drop_ins.Bidirectional(drop_ins.GRU(3, return_sequences=True)),
+}
+
+
+def hessian(call, inputs, **options):
+    with tf.GradientTape(persistent=True) as outer:
+        outer.watch(inputs)
+        with tf.GradientTape() as inner:
+            inner.watch(inputs)
+            loss = tf.reduce_sum(call(inputs) ** 2)
+        gradient = inner.gradient(loss, inputs)
+    return outer.jacobian(gradient, inputs, **options)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_vectorized_jacobian_of_a_gradient(name):
+    """It is symmetric, and its rows are gradients that are computed one after the other."""
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((2, 4, 3)), tf.float32)
+    layer = LAYERS[name]()
+    found = tf.reshape(hessian(layer, inputs), (24, 24)).numpy()
+    expected = hessian(layer, inputs, experimental_use_pfor=False)
+    np.testing.assert_allclose(found, tf.reshape(expected, (24, 24)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, found.T, rtol=1e-4, atol=1e-5)
+    assert np.abs(found).max() > 1e-2
+
+
+def test_vectorized_jacobian_of_a_gradient_of_an_op_level_model():
+    model = crnn.cudnn_rnn_ops.CudnnLSTM(2, 3, 3)
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((4, 2, 3)), tf.float32)
+    states = [tf.ones((2, 2, 3))] * 2
+    params = tf.random.stateless_normal([model.params_size()], (1, 2))
+
+    def call(inputs):
+        return model(inputs, *states, params)[0]
+
+    found = hessian(call, inputs)
+    expected = hessian(call, inputs, experimental_use_pfor=False)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(found).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_loaded_function(tmp_path):
+    """The gradient of a gradient of a SavedModel's function, and of one that holds a gradient."""
+    layer = crnn.CudnnLSTM(1, 3)
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((2, 4, 3)), tf.float32)
+    layer(inputs)
+
+    def gradient_of(function):
+        def gradient(inputs):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                loss = tf.reduce_sum(function(inputs) ** 2)
+            return tape.gradient(loss, inputs)
+
+        return gradient
+
+    signature = [tf.TensorSpec((None, None, 3), name="inputs")]
+    module = tf.Module()
+    module.layer, module.variables_of_layer = layer, [layer.kernel.value]
+    module.run = tf.function(lambda inputs: layer(inputs), input_signature=signature)
+    module.slope = tf.function(gradient_of(layer), input_signature=signature)
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    expected = gradient_of(gradient_of(layer))(inputs)
+    for found in (
+        gradient_of(gradient_of(loaded.run))(inputs),
+        gradient_of(loaded.slope)(inputs),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
