@@ -336,8 +336,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
             # Keras passes on the inputs' own mask itself.
             mask = None
         given = inputs if isinstance(inputs, tf.RaggedTensor) else tf.convert_to_tensor(inputs)
-        if not given.dtype.is_floating:
-            # Keras itself casts only floating-point inputs.
+        if not given.dtype.is_floating or isinstance(inputs, np.ndarray):
+            # Keras itself casts only floating-point inputs, and none of `stateless_call`.
             given = tf.cast(given, self.compute_dtype)
         inputs, lengths, packing = self._in_order_of_reading(given, sequence_lengths, mask)
         outputs, states = ops.forward(

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
+from cudnn_rnn_tf import keras as drop_ins
+
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 
@@ -411,3 +413,33 @@ def test_canonical_conversions():
     layer.kernel.assign(doubled)
     np.testing.assert_array_equal(layer.params_to_canonical()[0][0], 2 * weights[0])
     np.testing.assert_array_equal(layer.params_to_canonical(tf.zeros_like(doubled))[1][0], 0.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "make_layer",
+    [
+        *(lambda kind=kind: make(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+        lambda: drop_ins.LSTM(5),
+        lambda: drop_ins.GRU(5, return_sequences=True, go_backwards=True),
+        lambda: drop_ins.SimpleRNN(5),
+        lambda: drop_ins.Bidirectional(drop_ins.GRU(5)),
+        lambda: drop_ins.Stack([drop_ins.LSTM(5, return_sequences=True), drop_ins.LSTM(5)]),
+    ],
+)
+def test_numpy_arrays_without_call_of_keras(make_layer, dtype):
+    """Keras casts and converts inputs in `__call__`, but neither in `call` nor `stateless_call`."""
+    layer = make_layer()
+    layer.build((None, None, 4))
+    inputs = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(dtype)
+    mask = np.array([[True, True, False], [True, True, True]])
+    variables = [
+        [variable.value for variable in kind]
+        for kind in (layer.trainable_variables, layer.non_trainable_variables)
+    ]
+    tolerance = {"rtol": 1e-5, "atol": 1e-6}
+    expected = layer(tf.constant(inputs, tf.float32))
+    np.testing.assert_allclose(layer.call(inputs), expected, **tolerance)
+    np.testing.assert_allclose(layer.stateless_call(*variables, inputs)[0], expected, **tolerance)
+    expected = layer(tf.constant(inputs, tf.float32), mask=tf.constant(mask))
+    np.testing.assert_allclose(layer.call(inputs, mask=mask), expected, **tolerance)

@@ -79,6 +79,8 @@ class Bidirectional(KeepsMasks, keras.layers.Bidirectional):
         training: bool | None = None,
     ) -> Any:
         num_states = 2 if isinstance(self.forward_layer, LSTM) else 1
+        # Keras's `call`, unlike its `__call__`, may get NumPy arrays.
+        sequences = tf.convert_to_tensor(sequences)
         is_layer_dtype = sequences.dtype == tf.as_dtype(self.forward_layer.compute_dtype)
         if self.needs_two_ops or not is_layer_dtype:
             return super().call(sequences, initial_state, mask, training)

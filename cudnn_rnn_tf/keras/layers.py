@@ -72,6 +72,8 @@ class _FusedLoop(KeepsMasks, keras.layers.RNN):
             The last output [B, H], all outputs [B, T, H] (without `return_sequences`, the last one,
             [B, 1, H]) and the final states.
         """
+        # Keras's `call`, unlike its `__call__`, may get NumPy arrays.
+        sequences = tf.convert_to_tensor(sequences)
         is_cell_dtype = sequences.dtype == tf.as_dtype(self.cell.compute_dtype)
         if self.runs_fused.reason(training) or not is_cell_dtype:
             return super().inner_loop(sequences, initial_state, mask, training=training)

@@ -88,6 +88,8 @@ class Stack(KeepsMasks, keras.layers.Layer):
     def call(
         self, sequences: tf.Tensor, mask: tf.Tensor | None = None, training: bool | None = None
     ) -> tf.Tensor:
+        # Keras calls this with NumPy arrays in `stateless_call`.
+        sequences = tf.convert_to_tensor(sequences, self.compute_dtype)
         recurrent, dropouts = _parted(self.layers)
         cells = [part.cell for layer in recurrent for part in directions_of(layer)]
         top = self.layers[-1]
