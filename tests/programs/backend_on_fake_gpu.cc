@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "kernels/gpu/cudnn/cudnn_backend.h"
@@ -29,6 +30,7 @@ size_t last_run;  // An algorithm's number.
 // Earlier work in the stream has failed; somebody is capturing the stream.
 bool has_failed = false, is_captured = false;
 bool has_memory = true, refuses_graphs = false, has_plan = false;
+bool measuring_throws = false;
 int fills_to_come = 0;  // This many succeed before one fails.
 // Counts of passes that were launched call by call and as graphs, of
 // allocations, and of instantiations.
@@ -89,6 +91,7 @@ RnnStatus EnqueuePass(Pass, const CudnnHandles&, CudnnPlan* plan,
 // This takes the place of measure.cc.
 Choice MeasureChoice(CudnnSession*, CudnnConfiguration*,
                      const std::vector<RnnAlgorithm>&, const AllocateMemory&) {
+  if (measuring_throws) throw std::bad_alloc();
   Choice choice;
   choice.algorithm = measured;
   choice.source = "measured";
@@ -253,6 +256,17 @@ void CheckFailures(unsigned seed) {
       }
     }
   };
+  if (!is_pinned) {
+    measuring_throws = true;
+    bool has_thrown = false;
+    try {
+      Run(problem, stream);
+    } catch (const std::bad_alloc&) {
+      has_thrown = true;
+    }
+    measuring_throws = false;
+    Check(has_thrown, "a use that fails to measure");
+  }
   Check(Run(problem, stream).ok(), "the use that measures");
   run_all("what was chosen", measured);
   if (measured == RnnAlgorithm::kResident && !is_pinned) {

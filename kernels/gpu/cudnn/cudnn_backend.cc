@@ -122,8 +122,13 @@ void CudnnBackend::Decide() {
         configuration.choice = Choice();
         return;
       case Choices::State::kToBeMeasured:
-        choice = MeasureChoice(session_.get(), configuration_, algorithms,
-                               resources_.allocate);
+        try {
+          choice = MeasureChoice(session_.get(), configuration_, algorithms,
+                                 resources_.allocate);
+        } catch (...) {
+          Choices::Instance().PutOff(configuration.name);
+          throw;
+        }
         Choices::Instance().Decide(configuration.name, choice);
         resources_.log(configuration.name + ": " + choice.Text());
         break;

@@ -93,6 +93,14 @@ Choices::State Choices::FindAndCount(const std::string& configuration,
   return State::kDecided;
 }
 
+void Choices::PutOff(const std::string& configuration) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(configuration);
+  if (found != entries_.end() && found->second.state == State::kToBeMeasured) {
+    found->second.state = State::kUndecided;
+  }
+}
+
 void Choices::Decide(const std::string& configuration, const Choice& choice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Set(&At(configuration), choice);

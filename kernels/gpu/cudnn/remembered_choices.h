@@ -45,6 +45,8 @@ class Choices {
   State FindAndCount(const std::string& configuration, Choice* choice);
   // Sets the configuration's choice. The file holds only choices that were
   // measured.
+  // Says that measuring has failed. The next use is to measure again.
+  void PutOff(const std::string& configuration);
   void Decide(const std::string& configuration, const Choice& choice);
   // Makes `standard` run from now on, if the configuration's choice is still
   // the algorithm that failed.
