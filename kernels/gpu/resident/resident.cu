@@ -263,8 +263,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       of_h[i] = {};
       is_absent[i] = g < BATCH && has_slice(i);
     }
-    bool waits;
-    do {
+    bool waits = true;
+    // A poll takes about half a microsecond. All blocks run at the same time,
+    // so a wait of some seconds means that something is wrong.
+    for (int polls = 0; waits; ++polls) {
+      if (polls > 1 << 24) asm volatile("trap;");
       waits = false;
 #pragma unroll
       for (int i = 0; i < kOwnSlices; ++i) {
@@ -277,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         is_absent[i] = is_absent[i] && step > 0 && IsAbsent(of_h[i]);
         waits = waits || is_absent[i];
       }
-    } while (waits);
+    }
     __syncwarp();
 
     // The warp sums the products of its slices of the columns.
