@@ -219,8 +219,9 @@ class RnnOp : public OpKernel {
   int64_t ParamsSize(const RnnSpec& spec) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (spec.input_size != known_input_size_) {
-      known_input_size_ = spec.input_size;
+      // If this throws, what is known stays.
       params_size_ = ParamLayout(spec).size();
+      known_input_size_ = spec.input_size;
     }
     return params_size_;
   }
