@@ -183,7 +183,8 @@ def forward(
         params: the opaque buffer, [params_size].
         sequence_lengths: integers [B], each in [0, T]; None where all sequences fill T. On a GPU,
             one that only the GPU knows and that is out of range makes its outputs NaN.
-        seed: int64 [2]; with dropout or recurrent dropout, the masks are a function of it.
+        seed: int64 [2]; with dropout or recurrent dropout, the masks are a function of it. cuDNN
+            has another function than CPUs and the persistent kernels have.
         time_major: the layout of inputs, states and what is returned.
         is_training: whether dropout acts, recurrent dropout included. Gradients work either
             way; out of training they cost one more forward pass.

@@ -119,7 +119,8 @@ struct RnnForwardBuffers {
   const void* input_c = nullptr;  // n = H; LSTM only.
   const void* params = nullptr;
   RnnLengths sequence_lengths;
-  // Dropout masks are a pure function of these two numbers.
+  // Dropout masks are a function of these two numbers and of a number's place.
+  // cuDNN's function is another than everybody else's.
   uint64_t seed[2] = {0, 0};
 
   void* output = nullptr;    // n = D * P

@@ -172,10 +172,12 @@ sequence_lengths: [batch], each in [0, time], if has_sequence_lengths; else
   end are zero, and its final state is the state at its end. On a GPU, int32
   lengths are read from host memory and int64 lengths from the GPU's memory; an
   int64 length that is out of range makes its sequence's outputs NaN.
-seed: One tensor, [2]. The masks of dropout and recurrent_dropout depend on these
-  two integers alone. Where no masks are drawn, there may be no seed: it is read
-  from host memory, and a constant there splits a function that runs on a GPU
-  into two parts, which takes the host longer to call.
+seed: One tensor, [2]. The masks of dropout and recurrent_dropout are a function of
+  these two integers and of a number's place. It is the same function on CPUs and
+  in a GPU's persistent kernels. cuDNN has another one for dropout, which also
+  depends on the sequences' shape. Where no masks are drawn, there may be no
+  seed: it is read from host memory, and a constant there splits a function that
+  runs on a GPU into two parts, which takes the host longer to call.
 output: The last layer's outputs, [time, batch, D * P].
 output_h: The final hidden states, shaped as input_h.
 output_c: The final cell states, shaped as input_c.

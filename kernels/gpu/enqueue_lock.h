@@ -17,6 +17,12 @@ namespace cudnn_rnn_tf {
 // from some step on, although the graph and the pass use none of each other's
 // buffers; with this lock, none did. Streams may share a lock, which costs them
 // a little time at most.
+//
+// Graphs of others do not take this lock. XLA launches its command buffers,
+// which are graphs, in the stream that TensorFlow gives to these passes too, so
+// a thread that runs a function compiled by XLA beside another thread's pass of
+// cuDNN can still do what the lock prevents. We have not seen that, and nothing
+// here could prevent it.
 inline std::mutex& EnqueueLock(CUstream stream) {
   static std::array<std::mutex, 64> locks;
   return locks[reinterpret_cast<uintptr_t>(stream) / 64 % locks.size()];
