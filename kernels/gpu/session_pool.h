@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -45,12 +46,17 @@ class SessionPool {
   }
 
   // Takes a session back, and then calls `visit` with each idle session of the
-  // device, the most recently used first.
+  // device, the most recently used first. If there is no memory left for it,
+  // the session is closed. Destructors call this, so it does not throw.
   void Return(
       int device, CUstream stream, std::unique_ptr<Session> session,
       const std::function<void(Session*)>& visit = [](Session*) {}) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    idle_.push_back({device, stream, std::move(session)});
+    try {
+      idle_.push_back({device, stream, std::move(session)});
+    } catch (const std::bad_alloc&) {
+      return;
+    }
     for (auto idle = idle_.rbegin(); idle != idle_.rend(); ++idle) {
       if (idle->device == device) visit(idle->session.get());
     }

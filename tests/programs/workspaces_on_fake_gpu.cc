@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -13,6 +14,19 @@
 
 #include "kernels/gpu/cudnn/session.h"
 #include "tests/programs/fake_gpu.h"
+
+static bool has_memory = true;
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* const memory = has_memory ? std::malloc(bytes) : nullptr;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace cudnn_rnn_tf {
 
@@ -43,6 +57,17 @@ struct Kept {
   CudnnSession* session;
   size_t bytes;
 };
+
+// Gives back the process's first session, for which the pool has no room yet.
+void CheckReturnWithoutMemory() {
+  std::unique_ptr<CudnnSession> session;
+  const auto limit = [] { return kMaxKept; };
+  Check(CudnnSessionPool::Instance().Take(0, nullptr, &session, limit).ok(),
+        "a session");
+  has_memory = false;
+  ReturnSession(0, nullptr, std::move(session));
+  has_memory = true;
+}
 
 void CheckKept(unsigned seed) {
   std::mt19937 random(seed);
@@ -108,5 +133,6 @@ void CheckKept(unsigned seed) {
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
+  cudnn_rnn_tf::CheckReturnWithoutMemory();
   return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckKept);
 }
