@@ -197,6 +197,23 @@ void CheckClusters(const DeviceLimits& limits) {
   most_granted = 16;
 }
 
+// Once a stack's clusters were refused, the stack has no estimate any more, so
+// that its layers run one after the other.
+void CheckStack() {
+  KernelRequest request = NextRequest();
+  request.is_backward = request.is_training = false;
+  request.num_units = 512;
+  request.batch_size = 16;
+  request.num_layers = 3;
+  double cycles = 0.0;
+  Kernel kernel;
+  if (!Kernel::EstimateCycles(request, &cycles).ok()) return;  // No room.
+  most_granted = 1;
+  Check(!Kernel::Get(request, &kernel).ok(), "a stack that is refused");
+  Check(!Kernel::EstimateCycles(request, &cycles).ok(), "no estimate");
+  most_granted = 16;
+}
+
 // All divisions of random layers keep to the limits of each GPU.
 void CheckDivisions() {
   std::mt19937 random(1);
@@ -283,6 +300,7 @@ void CheckAll(const std::string& imitated) {
   Check(limits.multiprocessors == expected, "the multiprocessors");
   CheckTypes(limits);
   CheckClusters(limits);
+  CheckStack();
   CheckFailures();
   CheckLock();
   CheckDivisions();

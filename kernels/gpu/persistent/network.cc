@@ -111,16 +111,21 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   if (problem.has_recurrent_dropout()) {
     return StepLoop::Get(problem, allow_tf32, &network->loop_);
   }
-  KernelRequest request;
-  double cycles = 0.0;
-  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, is_backward, &request, &cycles));
-  network->is_stack_ = request.num_layers > 1;
-  if (problem.is_training && !is_backward) {
-    CRNN_RETURN_IF_ERROR(
-        Kernel::GetBoth(request, RequestOf(problem, true), &network->kernel_));
-  } else {
-    CRNN_RETURN_IF_ERROR(Kernel::Get(request, &network->kernel_));
-  }
+  const auto get = [&] {
+    KernelRequest request;
+    double cycles = 0.0;
+    CRNN_RETURN_IF_ERROR(ChooseKernel(problem, is_backward, &request, &cycles));
+    network->is_stack_ = request.num_layers > 1;
+    return problem.is_training && !is_backward
+               ? Kernel::GetBoth(request, RequestOf(problem, true),
+                                 &network->kernel_)
+               : Kernel::Get(request, &network->kernel_);
+  };
+  RnnStatus status = get();
+  // If the device does not grant the clusters of a stack, that is known now,
+  // and layers run one after the other.
+  if (!status.ok() && network->is_stack_) status = get();
+  CRNN_RETURN_IF_ERROR(status);
   const int64_t rows = network->kernel_.shape().rows();
   network->shares_ = static_cast<int>(CeilDiv(problem.batch_size, rows));
   return {};
