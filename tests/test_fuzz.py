@@ -15,7 +15,8 @@ FUZZ = pathlib.Path(__file__).with_name("fuzz") / "fuzz.py"
 
 
 @pytest.fixture
-def fuzz():
+def fuzz(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     spec = importlib.util.spec_from_file_location("fuzz", FUZZ)
     module = importlib.util.module_from_spec(spec)
     sys.modules["fuzz"] = module

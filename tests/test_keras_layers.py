@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import random_configs
 import tensorflow as tf
+from random_layers import check_equal, draw_mask, draw_options, run, without_cudnn
 
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf import ops, second_order
@@ -16,8 +17,6 @@ from cudnn_rnn_tf._compat import keras_mask
 from cudnn_rnn_tf.config import RnnConfig
 
 CLASSES = ("LSTM", "GRU", "SimpleRNN")
-# The largest errors, as parts of the largest magnitude in a tensor, as in test_against_keras.py.
-TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 HAS_GPU = bool(tf.config.get_visible_devices("GPU"))
 FUSES_RECURRENT_DROPOUT = pytest.mark.skipif(
     HAS_GPU, reason="test_gpu_recurrent_dropout.py tests GPUs"
@@ -36,90 +35,6 @@ def fused_calls(monkeypatch):
 
     monkeypatch.setattr(ops, "forward", counting)
     return calls
-
-
-def draw_mask(random: np.random.Generator, kind: str, shape: tuple[int, int]) -> Any:
-    if kind == "none":
-        return None
-    if kind == "any":
-        return random.random(shape) < 0.6
-    lengths = random.integers(0, shape[1] + 1, shape[0])
-    mask = np.arange(shape[1]) < lengths[:, np.newaxis]
-    return mask if kind == "right" else mask[:, ::-1]
-
-
-def draw_options(random: np.random.Generator, class_name: str) -> dict[str, Any]:
-    """Draws arguments of layers that the ops can run, also in training."""
-
-    def toss() -> bool:
-        return bool(random.integers(2))
-
-    options = {
-        "units": int(random.integers(1, 9)),
-        "use_bias": toss(),
-        "return_sequences": toss(),
-        "return_state": True,
-        "go_backwards": toss(),
-        "unroll": bool(random.random() < 0.2),
-        "dropout": float(random.choice([0.0, 0.0, 0.4])),
-        "bias_initializer": keras.initializers.RandomNormal(seed=1),
-        "seed": int(random.integers(100)),
-        "dtype": str(random.choice(["float64", "float32"])),
-    }
-    if class_name == "LSTM":
-        options["unit_forget_bias"] = toss()
-    if class_name == "SimpleRNN":
-        options["activation"] = str(random.choice(["tanh", "relu"]))
-    # If a layer is unrolled and reads backwards, Keras masks the wrong outputs.
-    if not (options["unroll"] and options["go_backwards"]):
-        options["zero_output_for_mask"] = toss()
-    return options
-
-
-def without_cudnn(layer: Any) -> None:
-    """Keeps one of Keras's layers from calling cuDNN on a GPU.
-
-    With cuDNN, Keras refuses masks with holes, and gradients of padding can be arbitrary numbers.
-    """
-    layer.use_cudnn = False
-
-
-def run(layer: Any, inputs: Any, in_graph: bool, **arguments: Any) -> dict[str, np.ndarray]:
-    """Returns outputs, states and the gradients of everything that can have one."""
-    states = arguments.pop("initial_state", None)
-
-    def step() -> Any:
-        with tf.GradientTape() as tape:
-            watched = [inputs, *(states or [])]
-            tape.watch(watched)
-            given = arguments if states is None else {**arguments, "initial_state": states}
-            results = tf.nest.flatten(layer(inputs, **given))
-            # All elements have different weights, so that none can be confused with another.
-            loss = tf.add_n(
-                [
-                    tf.reduce_sum(
-                        r * tf.reshape(tf.linspace(one, 2 * one, tf.size(r)), tf.shape(r))
-                    )
-                    for r in results
-                    for one in [tf.ones([], r.dtype)]
-                ]
-            )
-        variables = [variable.value for variable in layer.trainable_variables]
-        return results, tape.gradient(loss, watched + variables)
-
-    results, gradients = tf.function(step)() if in_graph else step()
-    named = {f"result {i}": result for i, result in enumerate(results)}
-    named |= {f"gradient {i}": gradient for i, gradient in enumerate(gradients)}
-    return {name: np.asarray(tensor) for name, tensor in named.items() if tensor is not None}
-
-
-def check_equal(received: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert received.keys() == expected.keys()
-    for name, tensor in expected.items():
-        scale = max(np.abs(tensor).max(), 1e-3)
-        difference = np.abs(received[name] - tensor).max() / scale
-        assert received[name].shape == tensor.shape, name
-        assert difference <= TOLERANCE[tensor.dtype.name], (name, difference)
 
 
 def draw_inputs(
@@ -146,7 +61,7 @@ def test_random_layers_are_keras_layers(seed, fused_calls):
     for each in (stock, layer):
         each.build(inputs.shape)
     layer.set_weights(stock.get_weights())
-    mask = draw_mask(random, str(random.choice(["none", "right", "left", "any"])), inputs.shape[:2])
+    mask = draw_mask(random, *inputs.shape[:2]) if random.integers(4) else None
     in_graph = bool(random.integers(2))
     arguments = {"mask": mask, "training": bool(random.integers(2))}
     if states:
@@ -178,7 +93,7 @@ def test_random_bidirectional_layers_are_keras_layers(seed, fused_calls):
     stock, layer = layers
     assert type(stock.backward_layer) is getattr(keras.layers, class_name)
     layer.set_weights(stock.get_weights())
-    mask = draw_mask(random, str(random.choice(["none", "right", "left", "any"])), inputs.shape[:2])
+    mask = draw_mask(random, *inputs.shape[:2]) if random.integers(4) else None
     arguments = {"mask": mask, "training": bool(random.integers(2))}
     if states:
         arguments["initial_state"] = states
@@ -266,7 +181,7 @@ def test_recurrent_dropout_is_keras_with_the_same_masks(seed, fused_calls):
     for each in (stock, layer):
         each.build(inputs.shape)
     layer.set_weights(stock.get_weights())
-    mask = draw_mask(random, str(random.choice(["none", "right", "left", "any"])), inputs.shape[:2])
+    mask = draw_mask(random, *inputs.shape[:2]) if random.integers(4) else None
     arguments = {"mask": mask, "training": True}
     if states:
         arguments["initial_state"] = states

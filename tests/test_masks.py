@@ -4,74 +4,14 @@ import keras
 import layer_reference
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
 from layer_reference import make, normal, randomize
+from random_layers import draw_mask, expected_of, swapped
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.mask_packing import Packing
 from cudnn_rnn_tf.op_library import raw_ops
-
-KINDS = ("behind", "in front", "any", "none", "all")
-
-
-def draw_mask(random: np.random.Generator, batch: int, time: int) -> np.ndarray:
-    """Draws a mask [B, T] whose sequences are padded in ways of their own."""
-    mask = np.zeros((batch, time), bool)
-    for row in mask:
-        kind, length = random.choice(KINDS), random.integers(time + 1)
-        if kind == "behind":
-            row[:length] = True
-        elif kind == "in front":
-            row[time - length :] = True
-        elif kind == "any":
-            row[:] = random.random(time) < 0.6
-        else:
-            row[:] = kind == "none"
-    return mask
-
-
-def swapped(array: np.ndarray, time_major: bool) -> np.ndarray:
-    return np.asarray(array).swapaxes(0, 1) if time_major else np.asarray(array)
-
-
-def expected_of(layer, inputs, mask, states, d_outputs, d_states):
-    """Runs the reference on each sequence alone, without the steps that are masked.
-
-    All arrays are batch-major. Returns outputs, final states and gradients of inputs, states and
-    weights.
-    """
-    config = layer_reference.config_of(layer)
-    weights = reference.split_params(config, layer.kernel.numpy())
-    batch, time = mask.shape
-    outputs = np.zeros((batch, time, d_outputs.shape[-1]))
-    final = [np.zeros(state.shape) for state in states]
-    d_inputs, d_first, d_params = np.zeros(inputs.shape), [np.zeros(s.shape) for s in states], 0.0
-    for b in range(batch):
-        read = np.flatnonzero(mask[b])
-        # Outputs are in the order of reading.
-        places = read
-        if layer.go_backwards:
-            read = read[::-1]
-            places = time - 1 - read
-        rows = slice(b, b + 1)
-        run = reference.forward(
-            config,
-            inputs[rows, read],
-            [state[rows] for state in states],
-            *weights,
-            time_major=False,
-        )
-        outputs[b, places] = run.outputs[0]
-        of_outputs = d_outputs[rows, places]
-        gradients = reference.backward(run, of_outputs, [d[rows] for d in d_states])
-        d_inputs[b, read] = gradients.inputs[0]
-        d_params = d_params + gradients.params
-        for index in range(len(states)):
-            final[index][b] = run.states[index][0]
-            d_first[index][b] = gradients.states[index][0]
-    return [outputs, *final], [d_inputs, *d_first, d_params]
 
 
 def draw_case(seed: int, dtype: str):

@@ -9,6 +9,7 @@ the target needs.
 import importlib
 import json
 import os
+import pathlib
 import random
 import resource
 import sys
@@ -21,8 +22,10 @@ _MEMORY = 24 << 30
 
 def main() -> None:
     target = sys.argv[1]
-    # AddressSanitizer reserves more address space than this, and has a limit of its own.
-    if "asan" not in os.environ.get("LD_PRELOAD", ""):
+    # AddressSanitizer and CUDA reserve more address space than this; the former has a limit of its
+    # own.
+    reserves = os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+    if not reserves and "asan" not in os.environ.get("LD_PRELOAD", ""):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
@@ -35,6 +38,8 @@ def main() -> None:
         answers.write(json.dumps(values) + "\n")
         answers.flush()
 
+    # What the tests draw, targets draw as well.
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
     module = importlib.import_module(target)
     answer(ready=target)
     for line in sys.stdin:

@@ -17,6 +17,7 @@ STRINGS = {
     "input_mode": ("linear_input", "skip_input", "auto_select", "", "\u00e4"),
     "direction": ("unidirectional", "bidirectional", "", "both", "\n"),
     "bias_mode": ("none", "single_input", "single_recurrent", "double", "", "two"),
+    "owner": ("", "layer 'a'", "\n%s{}", "\0", "x" * 10000),
     "algorithm": ("auto", "standard", "persist_static", "resident", "", "fast"),
 }
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -66,4 +67,5 @@ def shape(rng: random.Random, good: Sequence[int]) -> list[int]:
 
 def numbers(rng: random.Random) -> list[Any]:
     """Draws a kind of numbers and a seed, for the elements of a tensor."""
-    return [rng.choice(("zeros", "normal", "huge", "nan", "denormal")), rng.randrange(1000)]
+    kinds = ("zeros", "normal", "huge", "nan", "denormal", "coins", "places", "steps")
+    return [rng.choice(kinds), rng.randrange(1000)]

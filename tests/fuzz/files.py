@@ -23,12 +23,12 @@ SUFFIXES = (".pt", ".safetensors", ".keras", ".onnx")
 def draw(rng: random.Random) -> dict[str, Any]:
     """Draws a format and changes that damage a file of it."""
     suffix = rng.choice(SUFFIXES)
-    changes = damage.draw(rng, len(_good(suffix)))
+    changes = damage.draw(rng, len(good(suffix)))
     return {"suffix": suffix, "changes": changes}
 
 
 def run(case: dict[str, Any]) -> str:
-    content = damage.apply(_good(case["suffix"]), case["changes"])
+    content = damage.apply(good(case["suffix"]), case["changes"])
     with tempfile.TemporaryDirectory() as directory:
         source, target = pathlib.Path(directory, f"m{case['suffix']}"), pathlib.Path(directory, "t")
         # The target has another library's format, so that nothing can be copied unread.
@@ -49,7 +49,7 @@ def run(case: dict[str, Any]) -> str:
 
 
 @functools.cache
-def _good(suffix: str) -> bytes:
+def good(suffix: str) -> bytes:
     """Returns a good file of a network of two layers."""
     layer = crnn.CudnnGRU(2, 3)
     layer.build((None, None, 4))

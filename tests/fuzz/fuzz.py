@@ -23,7 +23,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 HERE = pathlib.Path(__file__).resolve().parent
-TARGETS = ("raw_ops", "graphs", "native_module", "files", "saved")
+TARGETS = (
+    *("raw_ops", "graphs", "native_module", "files", "saved"),
+    *("layers", "models", "onnx_graphs", "archives"),
+)
 # A case that takes longer than this hangs; the slowest good ones take a second or two.
 HANG_SECONDS = 60
 START_SECONDS = 300
@@ -54,7 +57,12 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env={
+                **os.environ,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                # Another child may start before this one has returned its memory.
+                "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            },
         )
         if self._read(START_SECONDS) != {"ready": target}:
             self.close()
@@ -191,8 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the cases that are drawn")
     parser.add_argument("--targets", default=",".join(TARGETS), help="some of %(default)s")
     parser.add_argument("--case", help="run this case alone")
+    parser.add_argument("--gpu", action="store_true", help="let the cases see the GPUs")
     parser.add_argument("--report", type=pathlib.Path, help="a file for the numbers, as JSON")
     options = parser.parse_args(arguments)
+    if not options.gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if options.case is not None:
         case = json.loads(options.case)
         ends, failures = fuzz(case["target"], iter([case]))

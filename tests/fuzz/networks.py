@@ -35,7 +35,10 @@ def draw(rng: random.Random) -> dict[str, Any]:
 
 
 def fill(shape: Any, dtype: Any, kind: str, seed: int) -> np.ndarray:
-    """Returns an array of numbers of a kind."""
+    """Returns an array of numbers of a kind.
+
+    "coins" are zeros and ones; "places" and "steps" are what the op ReadMask makes of them.
+    """
     if dtype == "bfloat16":
         dtype = ml_dtypes.bfloat16
     rng = np.random.default_rng(seed)
@@ -45,6 +48,19 @@ def fill(shape: Any, dtype: Any, kind: str, seed: int) -> np.ndarray:
         "huge": lambda: rng.standard_normal(shape) * 1e38,
         "nan": lambda: np.where(rng.random(shape) < 0.3, np.nan, rng.standard_normal(shape)),
         "denormal": lambda: rng.standard_normal(shape) * 1e-40,
+        "coins": lambda: rng.random(shape) < 0.6,
+        "places": lambda: read_mask(rng.random(shape) < 0.6)[0],
+        "steps": lambda: read_mask(rng.random(shape) < 0.6)[1],
     }[kind]()
     with np.errstate(all="ignore"):
         return values.astype(dtype)
+
+
+def read_mask(mask: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the places and the steps of a mask, whose last dimension is time."""
+    mask = np.asarray(mask)
+    if not mask.ndim:
+        return mask - 1, mask - 1
+    before = np.cumsum(mask, axis=-1) - mask
+    order = np.argsort(~mask, axis=-1, kind="stable")
+    return np.where(mask, before, -1 - before), np.where(np.sort(~mask, axis=-1), -1, order)

@@ -5,6 +5,7 @@ from typing import Any
 
 import draws
 import networks
+import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import native
@@ -21,6 +22,7 @@ EXPECTED = (
 OPS = (
     *("forward", "backward", "params_size"),
     *("canonical_to_params", "params_to_canonical", "keras_to_params", "params_to_keras"),
+    *("read_mask", "pack_steps", "unpack_steps", "lengths_from_mask"),
 )
 _SPEC = ("rnn_mode", "num_layers", "num_units", "num_proj", "input_mode", "direction", "bias_mode")
 _OTHER_DTYPES = ("int32", "int64", "uint8", "bool", "complex64")
@@ -91,8 +93,54 @@ def run(case: dict[str, Any]) -> None:
         ]
         function = tf.function(call, input_signature=signature, autograph=False)
         results = function(*map(tf.constant, arrays.values()))
-    for result in tf.nest.flatten(results):
-        result.numpy()
+    results = [result.numpy() for result in tf.nest.flatten(results)]
+    if case["op"] in ("read_mask", "pack_steps", "unpack_steps"):
+        _check_steps(case["op"], arrays, attributes, results)
+
+
+def _check_steps(op: str, arrays: dict[str, Any], attributes: Any, results: list[Any]) -> None:
+    """Checks the results of an op for masks, which are known even if its places are garbage."""
+    values = arrays["values"]
+    if attributes["time_major"]:
+        values = values.swapaxes(0, 1)
+    batch, time, _ = values.shape
+    order = slice(None, None, -1 if attributes["go_backwards"] else 1)
+    if op == "read_mask":
+        mask = arrays["mask"].reshape(arrays["mask"].shape[:2])
+        mask = mask.swapaxes(0, 1) if attributes["time_major"] else mask
+        mask = np.broadcast_to(mask, (batch, time))[:, order]
+        for received, expected in zip(
+            results, (mask.sum(axis=1), *networks.read_mask(mask)), strict=True
+        ):
+            assert np.array_equal(received, expected), "ReadMask finds other steps"
+        return
+    (moved,) = results
+    moved = moved.swapaxes(0, 1) if attributes["time_major"] else moved
+    packs, repeats = op == "pack_steps", attributes["repeat_masked"]
+    if packs:
+        values = values[:, order]
+    else:
+        moved = moved[:, order]
+    places, steps = arrays["places"], arrays["steps"]
+    for b in range(batch):
+        for at in range(time):
+            source = (steps if packs else places)[b, at]
+            if source < 0 and repeats and not packs:
+                source = -2 - source
+            last = source
+            if packs and repeats:
+                is_last = at + 1 == time or steps[b, at + 1] < 0
+                last = time - 1 if is_last else min(steps[b, at + 1], time) - 1
+            if not 0 <= source < time:
+                # Packing may leave here what was here, unless it adds.
+                is_right = (packs and not repeats) or not np.any(moved[b, at])
+            elif last == source:
+                is_right = np.array_equal(moved[b, at], values[b, source], equal_nan=True)
+            else:
+                total = values[b, source : last + 1].astype("float64").sum(axis=0)
+                with np.errstate(all="ignore"):
+                    is_right = np.allclose(moved[b, at].astype("float64"), total, 0.1, 0.1, True)
+            assert is_right, "a step is moved to another place"
 
 
 def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -106,6 +154,21 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
     def tensor(*shape: int, dtype: str = network["dtype"], fill: str = "normal") -> dict[str, Any]:
         return {"shape": list(shape), "dtype": dtype, "fill": [fill, 1]}
 
+    time, batch, time_major = network["max_time"], network["batch_size"], network["time_major"]
+    lead = (time, batch) if time_major else (batch, time)
+    if "mask" in case["op"] or case["op"].endswith("pack_steps"):
+        attributes = {"time_major": time_major}
+        if case["op"] == "lengths_from_mask":
+            return {"mask": tensor(*lead, dtype="bool")}, {**attributes, "owner": "layer 'a'"}
+        attributes["go_backwards"] = network["direction"] == "bidirectional"
+        values = tensor(*lead, network["input_size"])
+        if case["op"] == "read_mask":
+            mask = tensor(*lead, dtype="bool", fill="coins")
+            return {"mask": mask, "values": values}, {**attributes, "owner": "layer 'a'"}
+        found = {
+            name: tensor(batch, time, dtype="int64", fill=name) for name in ("places", "steps")
+        }
+        return {"values": values, **found}, {**attributes, "repeat_masked": network["dropout"] > 0}
     if case["op"].endswith(("_to_params", "_to_canonical", "_to_keras")):
         attributes["input_size"] = network["input_size"]
         weights, biases = layout.weight_shapes, layout.bias_shapes
@@ -122,8 +185,6 @@ def _good(case: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, An
             for index, shape in enumerate(shapes)
         }
         return tensors, attributes
-    time, batch, time_major = network["max_time"], network["batch_size"], network["time_major"]
-    lead = (time, batch) if time_major else (batch, time)
     count = network["num_layers"] * layout.num_dirs
     states = (count, batch) if time_major else (batch, count)
     is_lstm = network["rnn_mode"] == "lstm"
