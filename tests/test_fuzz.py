@@ -1,6 +1,7 @@
 """Tests that the fuzzers find errors that are there, and find none in this package."""
 
 import importlib.util
+import itertools
 import pathlib
 import signal
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("safetensors")
 
 FUZZ = pathlib.Path(__file__).with_name("fuzz") / "fuzz.py"
@@ -60,3 +62,14 @@ def test_nothing_is_found(fuzz, target, capsys):
     assert not failures, capsys.readouterr().out
     assert ends.total() > len(fuzz.corpus(target)) >= 10
     assert len(ends) > 1  # Some cases are refused and some accepted.
+
+
+@pytest.mark.parametrize(
+    ("target", "count"), [("layers", 10), ("models", 8), ("onnx_graphs", 40), ("archives", 12)]
+)
+def test_nothing_is_wrong(fuzz, target, count, capsys):
+    """Runs the first cases of the targets that compare results; the others are slow."""
+    source = fuzz.requests(target, seconds=60, seed=0, with_corpus=True)
+    ends, failures = fuzz.fuzz(target, itertools.islice(source, count))
+    assert not failures, capsys.readouterr().out
+    assert len(ends) > 1  # There are several kinds of cases.

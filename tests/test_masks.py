@@ -250,8 +250,10 @@ def test_graphs_without_the_ops_pack_alike(seed):
 def test_places_of_strangers_read_nothing_else(op, repeat):
     values = tf.ones((2, 3, 4))
     far = tf.constant([[1 << 40, 3, -1 << 62], [-5, 7, -1]], tf.int64)
-    moved = op(values=values, places=far, steps=far, repeat_masked=repeat)
-    assert np.all(np.isin(moved, [0.0, 1.0, 2.0, 3.0]))
+    near = tf.constant([[-3, -2, -4], [-2, -3, 2]], tf.int64)
+    for places in (far, near):
+        moved = op(values=values, places=places, steps=places, repeat_masked=repeat)
+        assert np.all(np.isin(moved, [0.0, 1.0, 2.0, 3.0]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected places and steps of shape"):
         op(values=values, places=far[:1], steps=far)
 

@@ -14,7 +14,7 @@ int64_t SourceOf(const StepMove& move, int64_t b, int64_t at) {
   const int64_t i = b * move.max_time + at;
   int64_t source = move.packs ? move.steps[i] : move.places[i];
   // This is the place of the step that was read last.
-  if (source < 0 && move.repeats) source = -source - 2;
+  if (source < 0 && move.repeats && !move.packs) source = -2 - source;
   return source < move.max_time ? source : -1;
 }
 

@@ -67,5 +67,5 @@ def shape(rng: random.Random, good: Sequence[int]) -> list[int]:
 
 def numbers(rng: random.Random) -> list[Any]:
     """Draws a kind of numbers and a seed, for the elements of a tensor."""
-    kinds = ("zeros", "normal", "huge", "nan", "denormal", "coins", "places", "steps")
+    kinds = ("zeros", "normal", "huge", "nan", "denormal", "coins", "whole", "places", "steps")
     return [rng.choice(kinds), rng.randrange(1000)]

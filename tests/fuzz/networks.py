@@ -48,6 +48,7 @@ def fill(shape: Any, dtype: Any, kind: str, seed: int) -> np.ndarray:
         "huge": lambda: rng.standard_normal(shape) * 1e38,
         "nan": lambda: np.where(rng.random(shape) < 0.3, np.nan, rng.standard_normal(shape)),
         "denormal": lambda: rng.standard_normal(shape) * 1e-40,
+        "whole": lambda: rng.integers(-9, 10, shape),
         "coins": lambda: rng.random(shape) < 0.6,
         "places": lambda: read_mask(rng.random(shape) < 0.6)[0],
         "steps": lambda: read_mask(rng.random(shape) < 0.6)[1],

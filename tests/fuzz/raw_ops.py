@@ -32,15 +32,21 @@ def draw(rng: random.Random) -> dict[str, Any]:
     network, op = networks.draw(rng), rng.choice(OPS)
     case = {"op": op, "network": network, "mode": rng.choice(("eager", "traced", "run"))}
     tensors, attributes = _good(case)
+    # From a mask of no elements, there may come a length for each of its sequences.
+    largest = 1 << 20 if "mask" in tensors else 1 << 62
     changes = []
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         if tensors and rng.random() < 0.5:
             name = rng.choice(sorted(tensors))
-            what = rng.choice(("shape", "shape", "dtype", "fill"))
+            is_of_steps = tensors[name]["fill"][0] in ("places", "steps")
+            what = rng.choice(("shape", "shape", "dtype", "fill", *("fill",) * 4 * is_of_steps))
+            numbers = ["whole", rng.randrange(1000)] if is_of_steps else draws.numbers(rng)
             value = {
-                "shape": lambda name=name: draws.shape(rng, tensors[name]["shape"]),
+                "shape": lambda name=name: [
+                    min(dim, largest) for dim in draws.shape(rng, tensors[name]["shape"])
+                ],
                 "dtype": lambda: rng.choice(draws.DTYPES + _OTHER_DTYPES),
-                "fill": lambda: draws.numbers(rng),
+                "fill": lambda numbers=numbers: numbers,
             }[what]()
         else:
             name, what = rng.choice(sorted(attributes)), "attribute"
