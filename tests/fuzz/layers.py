@@ -171,6 +171,9 @@ class _DropIn(_Comparison):
         wrap, count = options.pop("wrap", None), options.pop("stack", 1)
         for option in _NOT_IN_STACKS * (count > 1) + _NOT_IN_BOTH * (wrap is not None):
             options.pop(option, None)
+        if wrap is not None and options.get("return_state"):
+            # Keras's own wrapper raises a TypeError if its layer is stateful as well.
+            options.pop("stateful", None)
         bias = {"class_name": "RandomNormal", "config": {"seed": 1}}
         options |= {"units": units, "bias_initializer": bias}
         self.dtype, self.mask = options["dtype"], mask
