@@ -198,7 +198,7 @@ class _DropIn(_Comparison):
                 if module is keras.layers:
                     random_layers.without_cudnn(layer)
                 if wrap is not None:
-                    merge = None if wrap == "none" else "concat" if count > 1 else wrap
+                    merge = "concat" if count > 1 else None if wrap == "none" else wrap
                     layer = module.Bidirectional(layer, merge_mode=merge, dtype=self.dtype)
                 layers.append(layer)
             if count > 1:
