@@ -25,7 +25,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +32,7 @@ from absl import app, flags
 
 from benchmarks import gpu_environment
 from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
+from benchmarks.gpu_timing import sample_in_turns
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
@@ -63,7 +63,6 @@ ROWS = [
     for type_ in types
 ]
 VARIANTS = ("lengths", "full")
-WARM_UP_SECONDS, SAMPLE_SECONDS, SAMPLES = 0.1, 0.05, 5
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
@@ -106,31 +105,6 @@ def _step(row: Row, variant: str, algorithm: str) -> Callable[[int], Any]:
     return lambda index: function(inputs, d_outputs, draws[index % DRAWS])
 
 
-def _sample(steps: dict[str, Callable[[int], Any]]) -> dict[str, list[float]]:
-    """Milliseconds of a step of each variant, some times."""
-    import tensorflow as tf
-
-    def seconds(step: Callable[[int], Any], count: int) -> float:
-        start = time.perf_counter()
-        for index in range(count):
-            step(index)
-        tf.test.experimental.sync_devices()
-        return (time.perf_counter() - start) / count
-
-    counts = {}
-    for variant, step in steps.items():
-        seconds(step, DRAWS)
-        deadline = time.perf_counter() + WARM_UP_SECONDS
-        while time.perf_counter() < deadline:
-            of_step = seconds(step, DRAWS)
-        counts[variant] = max(DRAWS, int(SAMPLE_SECONDS / of_step))
-    samples: dict[str, list[float]] = {variant: [] for variant in steps}
-    for _ in range(SAMPLES):
-        for variant, step in steps.items():
-            samples[variant].append(1e3 * seconds(step, counts[variant]))
-    return samples
-
-
 def _measure(system: str, path: pathlib.Path) -> None:
     import tensorflow as tf
 
@@ -152,7 +126,7 @@ def _measure(system: str, path: pathlib.Path) -> None:
             steps = {variant: _step(row, variant, "auto") for variant in VARIANTS}
             if system == "Hopper":
                 steps |= {f"cudnn_{each}": _step(row, each, "cudnn") for each in VARIANTS}
-            samples = _sample(steps)
+            samples = sample_in_turns(steps, tf.test.experimental.sync_devices)
             # No two rows have the same kernels. Without any, cuDNN has run the row.
             kernels = sorted(set(crnn.info()["gpu"]["kernels"].items()) - before)
             for variant, milliseconds in samples.items():
