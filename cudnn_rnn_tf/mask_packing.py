@@ -132,11 +132,16 @@ def packing_of(mask: Any, inputs: tf.Tensor, owner: str, **layout: bool) -> Pack
         owner: as of `Packing`.
         **layout: `time_major` and `go_backwards`.
     """
-    if isinstance(mask, (list, tuple)) and _is_list_of_masks(mask):
-        mask = mask[0]
+    mask = first_mask(mask)
     if mask is None:
         return None
     return Packing(tf.convert_to_tensor(mask), inputs, owner, **layout)
+
+
+def first_mask(mask: Any) -> Any:
+    """Returns the first one of a list of masks, as Keras passes one for inputs and states."""
+    is_list = isinstance(mask, (list, tuple)) and _is_list_of_masks(mask)
+    return mask[0] if is_list else mask
 
 
 def _is_list_of_masks(values: list[Any] | tuple[Any, ...]) -> bool:

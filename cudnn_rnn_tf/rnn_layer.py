@@ -20,7 +20,7 @@ from cudnn_rnn_tf.lengths_and_masks import (
     reverse_sequences,
     to_ragged,
 )
-from cudnn_rnn_tf.mask_packing import Packing, packing_of
+from cudnn_rnn_tf.mask_packing import Packing, first_mask, packing_of
 from cudnn_rnn_tf.seeds import next_seed
 
 
@@ -473,10 +473,12 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         return outputs
 
     def compute_mask(self, _: Any, mask: Any) -> Any:
-        mask = mask[0] if isinstance(mask, (list, tuple)) else mask
+        mask = first_mask(mask)
         mask = mask if self.return_sequences else None
         if mask is not None and self.go_backwards:
-            mask = keras.ops.flip(mask, axis=0 if self.time_major else 1)
+            mask = keras.ops.flip(
+                keras.ops.convert_to_tensor(mask), axis=0 if self.time_major else 1
+            )
         if self.return_state:
             return [mask] + [None] * len(self._config.state_sizes())
         return mask

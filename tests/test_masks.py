@@ -118,6 +118,7 @@ def test_a_ragged_mask_may_have_holes(go_backwards):
 
 LAYERS = [
     lambda: make("lstm"),
+    lambda: make("lstm", go_backwards=True),
     lambda: crnn.keras.LSTM(3, return_sequences=True, zero_output_for_mask=True),
     lambda: crnn.keras.GRU(3, return_sequences=True, zero_output_for_mask=True),
     lambda: crnn.keras.SimpleRNN(3, return_sequences=True, zero_output_for_mask=True),
