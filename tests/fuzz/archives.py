@@ -12,6 +12,7 @@ import random
 import resource
 import signal
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -105,12 +106,15 @@ def _limits() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (size("VmSize") + 2 * _MEMORY, soft[1]))
     previous = signal.signal(signal.SIGALRM, on_alarm)
     signal.alarm(_SECONDS)
+    end = time.monotonic() + _SECONDS
     try:
         yield
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
         resource.setrlimit(resource.RLIMIT_AS, soft)
+    # The alarm may have been taken for an error of what was waited for.
+    assert time.monotonic() < end, f"hang of more than {_SECONDS} s"
     used = size("VmHWM") - before
     assert used < _MEMORY, f"much memory\n{used >> 20} MiB"
 
