@@ -199,7 +199,8 @@ def report(output: pathlib.Path) -> str:
         "model, and `own` is `CudnnLSTM` or `CudnnGRU`. Sequences are masked: not at all, behind "
         "(lengths uniform in [T/4, T]), in front, or with as many holes at random places. In the "
         "latter two cases, Keras's layers have `use_cudnn=False`, since cuDNN refuses such masks; "
-        "their time is that with masks in front. "
+        "their time is that with masks in front. Steps below a millisecond are bounded by the "
+        "host, and vary with what else it does. "
         "[benchmarks/gpu_doors.py](../gpu_doors.py) says what a step is.",
         "",
         f"GPU {gpu_environment.describe_gpus(about['GPU'])}, "

@@ -187,9 +187,9 @@ def page(times: Times, environment: dict[str, str]) -> str:
     gpu = gpu_environment.describe_gpus(environment["GPU"])
     return f"""# Kernels of older GPUs, on a newer one
 
-The code of these GPUs ran on an {gpu}, held to their number of multiprocessors and their shared
-memory, and no such card was at hand. So the times show what the kernels cost within these limits,
-with the newer GPU's clock, L2 cache and memory, and with its tensor cores; a real card is slower.
+The code of these GPUs ran on a newer one ({gpu}), held to their number of multiprocessors and
+their shared memory, and no such card was at hand. So the times show what the kernels cost within
+these limits, with the newer GPU's clock, L2 cache, memory and tensor cores; a real card is slower.
 One-block teams and the matrix products of cuBLAS had the whole GPU.
 
 The numbers are milliseconds of a training step of one layer, called as a user calls it; in

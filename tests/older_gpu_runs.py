@@ -35,7 +35,9 @@ def main(dtypes: str, seed: str) -> None:
             try:
                 results = test_gpu_persistent.run(case, data)
             except tf.errors.UnimplementedError as error:
-                assert "the weights do not fit" in error.message, error.message
+                # Without the clusters that a GPU refuses, there may be too few multiprocessors.
+                too_small = ("the weights do not fit", "so many blocks at the same time")
+                assert any(reason in error.message for reason in too_small), error.message
                 too_large += 1
                 continue
             test_gpu_persistent.check(results, case, data, dtype)

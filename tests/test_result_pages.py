@@ -33,20 +33,30 @@ def test_pages_are_those_of_the_data_in_the_repository():
     for folder in RESULTS.glob("gpu_lengths*/"):
         lengths = gpu_lengths_page.page(*gpu_lengths_page.read(folder), folder.name)
         assert (RESULTS / f"{folder.name}.md").read_text() == lengths
+    older = gpu_older.page(*gpu_older.read(RESULTS / "gpu_older"))
+    assert (RESULTS / "gpu_older.md").read_text() == older
+    doors = printed(
+        "import pathlib; from benchmarks import gpu_doors; "
+        f"print(gpu_doors.report(pathlib.Path({str(RESULTS / 'gpu_doors.jsonl')!r})))"
+    )
+    assert (RESULTS / "gpu_doors.md").read_text().strip() == doors.strip()
     threads = of_cpu_threads(RESULTS / "cpu_threads", "cpu_threads.page(reports)")
     assert (RESULTS / "cpu_threads.md").read_text().strip() == threads.strip()
 
 
 def of_cpu_threads(folder: pathlib.Path, expression: str) -> str:
-    """Returns what an expression of the reports in a folder prints.
-
-    The flags of benchmarks.cpu_threads are also those of other benchmarks, so it has a process of
-    its own.
-    """
-    program = (
+    """Returns what an expression of the reports in a folder prints."""
+    return printed(
         "import pathlib; from benchmarks import cpu_threads; "
         f"reports = cpu_threads.load(pathlib.Path({str(folder)!r})); print({expression})"
     )
+
+
+def printed(program: str) -> str:
+    """Returns what a program prints.
+
+    The flags of a benchmark are also those of others, so it has a process of its own.
+    """
     return subprocess.run(
         [sys.executable, "-c", program],
         cwd=RESULTS.parents[1],
@@ -181,7 +191,7 @@ def test_page_of_older_gpus_says_what_ran():
     }
     environment = {"GPU": "NVIDIA H200, 1.2", "TensorFlow": "2", "Python": "3", "commit": "abc"}
     page = " ".join(gpu_older.page(times, environment).split())
-    assert "on an NVIDIA H200, driver 1.2, held" in page and "no such card was at hand" in page
+    assert "(NVIDIA H200, driver 1.2), held" in page and "no such card was at hand" in page
     assert page.count("4.0 as A100 (smallest: 4.00)") == page.count("as T4 (smallest: 4.00)") == 2
     assert page.count("0.50 (4.0)") == 2 * sum(
         type_ in types
