@@ -22,7 +22,6 @@ waited for; variants take turns, and the median of the samples counts.
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from absl import app, flags
 
 from benchmarks import gpu_environment
 from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
+from benchmarks.gpu_older_page import ROWS, SYSTEMS, page, read
 from benchmarks.gpu_timing import sample_in_turns
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
@@ -39,29 +39,6 @@ _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _REPORT = flags.DEFINE_bool("report", False, "Write the page, measure nothing.")
 _SYSTEM = flags.DEFINE_string("system", "", "The one system to measure; empty for all.")
 
-# The GPUs, and the types of each.
-SYSTEMS = {
-    "Hopper": ("float16", "bfloat16", "tf32"),
-    "A100": ("float16", "bfloat16", "tf32"),
-    "RTX 4090": ("float16", "bfloat16", "tf32"),
-    "L4": ("float16", "bfloat16", "tf32"),
-    "T4": ("float16",),
-}
-ROWS = [
-    Row(*network, type_, True)
-    for network, types in [
-        (("lstm", 1, 256, 1, 64, 200), ("float16", "tf32")),
-        (("lstm", 1, 512, 1, 64, 100), ("float16", "tf32")),
-        (("gru", 1, 512, 1, 64, 100), ("tf32",)),
-        (("lstm", 1, 128, 2, 32, 300), ("tf32",)),
-        (("lstm", 3, 96, 1, 64, 100), ("tf32",)),
-        (("lstm", 1, 128, 1, 64, 100), ("float16",)),
-        (("lstm", 1, 32, 1, 64, 100), ("tf32",)),
-        (("lstm", 1, 768, 1, 32, 100), ("bfloat16",)),
-        (("lstm", 1, 1024, 1, 32, 50), ("float16",)),
-    ]
-    for type_ in types
-]
 VARIANTS = ("lengths", "full")
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
@@ -132,80 +109,6 @@ def _measure(system: str, path: pathlib.Path) -> None:
             for variant, milliseconds in samples.items():
                 result = {"row": str(row), "variant": variant, "ms": milliseconds}
                 print(json.dumps({**result, "kernels": kernels}), file=file, flush=True)
-
-
-# Milliseconds by system, row and variant.
-Times = dict[tuple[str, str, str], float]
-
-
-def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
-    """Returns the times in a directory, and the environment of Hopper's.
-
-    Rows that an imitated GPU leaves to cuDNN have no time.
-    """
-    times: Times = {}
-    environments: dict[str, dict[str, str]] = {}
-    for system in SYSTEMS:
-        path = directory / f"{system.replace(' ', '_')}.jsonl"
-        if not path.exists():
-            continue
-        for line in path.read_text().splitlines():
-            result = json.loads(line)
-            if "environment" in result:
-                environments[system] = result["environment"]
-            elif result["kernels"]:
-                key = (system, result["row"], result["variant"])
-                times[key] = statistics.median(result["ms"])
-    return times, environments["Hopper"]
-
-
-def _table(times: Times, variant: str) -> str:
-    others = [system for system in SYSTEMS if system != "Hopper"]
-    titles = ["network", "cuDNN", "Hopper's kernels", *(f"as {system}" for system in others)]
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    ratios: dict[str, list[float]] = {system: [] for system in others}
-    for row in map(str, ROWS):
-        cudnn = times["Hopper", row, f"cudnn_{variant}"]
-        cells = [row.rsplit(", ", 1)[0], f"{cudnn:.2f}", f"{times['Hopper', row, variant]:.2f}"]
-        for system in others:
-            own = times.get((system, row, variant))
-            cells.append(f"{own:.2f} ({cudnn / own:.1f})" if own else "–")
-            if own:
-                ratios[system].append(cudnn / own)
-        lines.append("| " + " | ".join(cells) + " |")
-    means = ", ".join(
-        f"{statistics.geometric_mean(found):.1f} as {system} (smallest: {min(found):.2f})"
-        for system, found in ratios.items()
-        if found
-    )
-    text = "\n".join(lines)
-    return f"{text}\n\nThe geometric mean of the ratios is {means}.\n"
-
-
-def page(times: Times, environment: dict[str, str]) -> str:
-    """Returns the page of results."""
-    gpu = gpu_environment.describe_gpus(environment["GPU"])
-    return f"""# Kernels of older GPUs, on a newer one
-
-The code of these GPUs ran on a newer one ({gpu}), held to their number of multiprocessors and
-their shared memory, and no such card was at hand. So the times show what the kernels cost within
-these limits, with the newer GPU's clock, L2 cache, memory and tensor cores; a real card is slower.
-One-block teams and the matrix products of cuBLAS had the whole GPU.
-
-The numbers are milliseconds of a training step of one layer, called as a user calls it; in
-parentheses, how many times as long cuDNN takes on the whole GPU. “–” means that a GPU has no such
-type, or too little room for the layer, which cuDNN then runs. TensorFlow
-{environment["TensorFlow"]}, Python {environment["Python"]}, commit {environment["commit"]}.
-[How to run this](../gpu_older.py).
-
-## Sequences of different lengths
-
-Lengths are uniform in [T/4, T], with another draw in each step.
-
-{_table(times, "lengths")}
-## Sequences of full length
-
-{_table(times, "full")}"""
 
 
 def main(_: list[str]) -> None:

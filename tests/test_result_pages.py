@@ -16,7 +16,7 @@ from benchmarks import (
     cpu_worker,
     gpu_lengths_page,
     gpu_lengths_rows,
-    gpu_older,
+    gpu_older_page,
     gpu_page,
 )
 
@@ -33,7 +33,7 @@ def test_pages_are_those_of_the_data_in_the_repository():
     for folder in RESULTS.glob("gpu_lengths*/"):
         lengths = gpu_lengths_page.page(*gpu_lengths_page.read(folder), folder.name)
         assert (RESULTS / f"{folder.name}.md").read_text() == lengths
-    older = gpu_older.page(*gpu_older.read(RESULTS / "gpu_older"))
+    older = gpu_older_page.page(*gpu_older_page.read(RESULTS / "gpu_older"))
     assert (RESULTS / "gpu_older.md").read_text() == older
     doors = printed(
         "import pathlib; from benchmarks import gpu_doors; "
@@ -181,21 +181,21 @@ def test_results_are_not_from_code_of_older_sources(tmp_path):
 
 
 def test_page_of_older_gpus_says_what_ran():
-    names = [(str(row), row.type) for row in gpu_older.ROWS]
+    names = [(str(row), row.type) for row in gpu_older_page.ROWS]
     times = {
         (system, row, variant): 2.0 if variant.startswith("cudnn") else 0.5
         for row, type_ in names
-        for system, types in gpu_older.SYSTEMS.items()
+        for system, types in gpu_older_page.SYSTEMS.items()
         if type_ in types
         for variant in ("lengths", "full", "cudnn_lengths", "cudnn_full")
     }
     environment = {"GPU": "NVIDIA H200, 1.2", "TensorFlow": "2", "Python": "3", "commit": "abc"}
-    page = " ".join(gpu_older.page(times, environment).split())
+    page = " ".join(gpu_older_page.page(times, environment).split())
     assert "(NVIDIA H200, driver 1.2), held" in page and "no such card was at hand" in page
     assert page.count("4.0 as A100 (smallest: 4.00)") == page.count("as T4 (smallest: 4.00)") == 2
     assert page.count("0.50 (4.0)") == 2 * sum(
         type_ in types
         for _, type_ in names
-        for system, types in gpu_older.SYSTEMS.items()
+        for system, types in gpu_older_page.SYSTEMS.items()
         if system != "Hopper"
     )
