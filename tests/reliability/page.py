@@ -29,7 +29,19 @@ KINDS = {
         "loaded must stay as it was. Files without checksums, such as HDF5, may load with changed "
         "numbers; that is not counted as a failure. A GPU program keeps two kinds of files for the "
         "next process: the choice file has the measured choices of algorithms, and `kernel code` "
-        "stands for files of compiled kernels.",
+        "stands for files of compiled kernels. Archives that would fill the memory, pipes and "
+        "links in place of files, and files of wrong sizes are in the rows `archives`: the command "
+        "must say in one line what is wrong, with bounded memory, and write nothing.",
+    ),
+    "models": (
+        "Random models",
+        "models",
+        "Random layers, with masks of all kinds and with NaN in the padding, must give the values "
+        "and gradients of Keras's layers or of a reference in float64 (`layers`). Accelerated "
+        "copies of random models must predict what the models do, with the same weights frozen "
+        "and after a step of training, and a class of the caller's own must not be taken for one "
+        "of this package's (`models`). ONNX graphs in which other nodes compute a network's "
+        "inputs must be refused, or converted to what ONNX Runtime computes (`onnx_graphs`).",
     ),
     "kills": (
         "Kills",

@@ -2,6 +2,7 @@
 
     make reliability ARGS="calls --seconds=600"
     make reliability ARGS="files --seconds=600"
+    make reliability ARGS="models --seconds=600"
     make reliability ARGS="kills --count=100"
     make reliability ARGS="disks --count=20"
     make reliability ARGS="add soak.jsonl"      takes over what `soak.py` has written
@@ -31,7 +32,11 @@ import record
 
 FUZZ = record.ROOT / "tests" / "fuzz" / "fuzz.py"
 CACHE_FILES = 1000
-TARGETS = {"calls": "raw_ops,graphs,native_module", "files": "files,saved"}
+TARGETS = {
+    "calls": "raw_ops,graphs,native_module",
+    "files": "files,saved,archives",
+    "models": "layers,models,onnx_graphs",
+}
 
 
 def fuzz(targets: str, seconds: float, seed: int) -> dict[str, Any]:
@@ -68,7 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="run", required=True)
-    for name, size in (("calls", "seconds"), ("files", "seconds"), ("kills", "count")):
+    for name, size in (
+        ("calls", "seconds"),
+        ("files", "seconds"),
+        ("models", "seconds"),
+        ("kills", "count"),
+    ):
         command = commands.add_parser(name)
         command.add_argument(f"--{size}", type=int, default=60)
     command = commands.add_parser("disks")
