@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -25,8 +26,10 @@ def is_running() -> bool:
     name = next(iter(getattr(sys, "argv", ())), "")
     if name != "-m":
         return pathlib.Path(name).name == "cudnn-rnn-tf"
-    # Python sets this name while it looks for the module, and thus imports the package.
-    return sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] == ["cudnn_rnn_tf"]
+    # Python sets this name while it looks for the module, and thus imports the package. The module
+    # may share an argument with the option, and the option one with others, as in `-um`.
+    module = sys.orig_argv[-len(sys.argv)]
+    return re.fullmatch(r"(-\w*m)?cudnn_rnn_tf", module) is not None
 
 
 @contextlib.contextmanager

@@ -52,7 +52,15 @@ class Packing:
         # The graph that is being made must not have this package's ops.
         if mask.shape.rank == 3:
             mask = mask[:, :, 0]
-        mask = self._batch_major(tf.broadcast_to(mask, tf.shape(inputs)[:2]))
+        # Only the sequences may share a row; to broadcast one along time would be another mask.
+        time_axis = 0 if time_major else 1
+        check = tf.debugging.assert_equal(
+            tf.shape(mask)[time_axis],
+            tf.shape(inputs)[time_axis],
+            f"expected the mask of {owner} to have as many steps as the inputs",
+        )
+        with tf.control_dependencies([check]):
+            mask = self._batch_major(tf.broadcast_to(mask, tf.shape(inputs)[:2]))
         mask = tf.reverse(mask, [1]) if go_backwards else mask
         reads = tf.cast(mask, tf.int64)
         before = tf.cumsum(reads, axis=1, exclusive=True)
@@ -149,7 +157,9 @@ def _is_list_of_masks(values: list[Any] | tuple[Any, ...]) -> bool:
     if not values or values[0] is None:
         return bool(values)
     shape = getattr(values[0], "shape", None)
-    return shape is not None and len(shape) >= 2
+    if shape is None:
+        return False
+    return tf.TensorShape(shape).rank is None or len(shape) >= 2
 
 
 def _check_mask(mask: tf.Tensor, inputs: tf.Tensor, owner: str, time_major: bool) -> None:

@@ -57,6 +57,8 @@ class KeptResults {
   // meantime.
   void Keep(const std::vector<tensorflow::Tensor>& tensors, const RnnSpec& spec,
             const Result& result, size_t bytes) {
+    // It would take the place of all others and then be dropped itself.
+    if (bytes > kMostBytes) return;
     Entries surplus;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (EntryOf(tensors, spec) != entries_.end()) return;

@@ -50,7 +50,7 @@ def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
     """Returns the device's sources, embedded by the build's own script."""
     gpu = ROOT / "kernels" / "gpu"
     embedded = directory / "embedded_sources.cc"
-    files = [gpu / "persistent" / "arguments.h", *gpu.rglob("*.cu"), *gpu.rglob("*.cuh")]
+    files = [path for end in ("arguments.h", ".cu", ".cuh") for path in gpu.rglob(f"*{end}")]
     subprocess.run([sys.executable, gpu / "embed_sources.py", embedded, *files], check=True)
     return embedded
 

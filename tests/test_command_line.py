@@ -81,11 +81,14 @@ def test_as_a_program(tmp_path):
         (["bench", "--batch-size=none"], 2, "--batch-size"),
     ],
 )
-@pytest.mark.parametrize("program", [["-m", "cudnn_rnn_tf"], ["cudnn-rnn-tf"]])
+@pytest.mark.parametrize(
+    "program",
+    [["-m", "cudnn_rnn_tf"], ["-um", "cudnn_rnn_tf"], ["-mcudnn_rnn_tf"], ["cudnn-rnn-tf"]],
+)
 def test_help_and_mistakes_import_no_tensorflow(program, arguments, status, shown, tmp_path):
     for name in ("tensorflow", "keras"):
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} is imported')")
-    if program[0] != "-m":
+    if not program[0].startswith("-"):
         program = [pathlib.Path(sys.executable).with_name(program[0])]
     done = subprocess.run(
         [sys.executable, *program, *arguments],

@@ -127,11 +127,11 @@ def test_resident_kernels_compile(tmp_path):
     assert completed.stdout == "23 kernels compiled\n"
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
     """CUDA's compiler needs no GPU. It says where a kernel has too few registers.
 
-    All kernels, for which the program takes a count of 0, would take an hour of one core.
+    All kernels, for which the program takes a count of 0, take an hour of one core.
     """
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")

@@ -246,6 +246,22 @@ def test_graphs_without_the_ops_pack_alike(seed):
             np.testing.assert_array_equal(value, wanted)
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (3, 2)])
+def test_graphs_without_the_ops_refuse_masks_of_another_time(shape):
+    def packed(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        return Packing(mask, values, "layer 'net'").pack(values)
+
+    signature = [
+        tf.TensorSpec((None, None, 2), tf.float32),
+        tf.TensorSpec((None, None), tf.bool),
+    ]
+    with ops.substituted_forward(lambda *_, **__: None):
+        run = tf.function(packed, input_signature=signature)
+        run(np.ones((3, 4, 2), "float32"), np.ones((1, 4), bool))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="mask of layer 'net'"):
+            run(np.ones((3, 4, 2), "float32"), np.ones(shape, bool))
+
+
 @pytest.mark.parametrize("op", [raw_ops.cudnn_rnn_tf_pack_steps, raw_ops.cudnn_rnn_tf_unpack_steps])
 @pytest.mark.parametrize("repeat", [False, True])
 def test_places_of_strangers_read_nothing_else(op, repeat):

@@ -178,7 +178,7 @@ def _read_safetensors(path: pathlib.Path) -> Mapping[str, Any]:
 
 def _read_pickled(path: pathlib.Path) -> Mapping[str, Any]:
     torch = _load_torch()
-    if zipfile.is_zipfile(path):
+    if _is_archive(path):
         untrusted.check_archive(path)
     try:
         _check_pickle(path)
@@ -195,12 +195,19 @@ def _read_pickled(path: pathlib.Path) -> Mapping[str, Any]:
     return loaded
 
 
+def _is_archive(path: pathlib.Path) -> bool:
+    """Tells whether PyTorch reads a file as an archive; a pickle may end as an archive does."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
 def _check_pickle(path: pathlib.Path) -> None:
     """Refuses a pickle that makes byte arrays, which have any size that it names, full of zeros."""
-    if zipfile.is_zipfile(path):
+    if _is_archive(path):
         with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
-            pickled = b"".join(map(archive.read, names))
+            # Several members may have one name.
+            members = [each for each in archive.infolist() if each.filename.endswith("data.pkl")]
+            pickled = b"".join(map(archive.read, members))
     else:  # It has the form of PyTorch's files before 1.6.
         pickled = path.read_bytes()
     if re.search(rb"c(__builtin__|builtins)\nbytearray\n", pickled):

@@ -191,21 +191,28 @@ RnnStatus GpuBackend::Backward(const RnnProblem& problem,
   return Run(Pass::kBackward, AddressesOf(problem, buffers));
 }
 
+RnnStatus GpuBackend::OrOnHost(
+    const RnnStatus& status, const std::function<RnnStatus()>& on_host) const {
+  if (status.code != RnnStatus::Code::kUnimplemented &&
+      status.code != RnnStatus::Code::kFailedPrecondition) {
+    return status;
+  }
+  warn_(status.message +
+        "; masks and the weights of Keras's layers are copied to the host and "
+        "back, which is slow");
+  return on_host();
+}
+
 RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  const RnnStatus status = EnqueueReadMask(stream(), mask, found);
-  if (status.ok()) return {};
-  // CUDA's compiler may be missing.
-  log_(status.message);
-  return ReadMaskOnHost(stream(), mask, found);
+  return OrOnHost(EnqueueReadMask(stream(), mask, found),
+                  [&] { return ReadMaskOnHost(stream(), mask, found); });
 }
 
 RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  const RnnStatus status = EnqueueMoveSteps(stream(), move);
-  if (status.ok()) return {};
-  log_(status.message);
-  return MoveStepsOnHost(stream(), move);
+  return OrOnHost(EnqueueMoveSteps(stream(), move),
+                  [&] { return MoveStepsOnHost(stream(), move); });
 }
 
 RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {
@@ -221,12 +228,12 @@ RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
                                        const std::vector<void*>& tensors,
                                        void* params) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  const RnnStatus status = EnqueueKerasTensors(stream(), layout, item_bytes,
-                                               to_params, tensors, params);
-  if (status.ok()) return {};
-  log_(status.message);
-  return MoveKerasTensorsOnHost(stream(), layout, item_bytes, to_params,
-                                tensors, params);
+  return OrOnHost(EnqueueKerasTensors(stream(), layout, item_bytes, to_params,
+                                      tensors, params),
+                  [&] {
+                    return MoveKerasTensorsOnHost(stream(), layout, item_bytes,
+                                                  to_params, tensors, params);
+                  });
 }
 
 }  // namespace cudnn_rnn_tf

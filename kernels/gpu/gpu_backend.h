@@ -1,6 +1,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -57,6 +58,10 @@ class GpuBackend : public RnnBackend {
   // Decides once for the call whether the persistent kernels run, and compiles
   // them if they do.
   RnnStatus Choose(const RnnProblem& problem, size_t reserve_space);
+  // Does work on the host, with a warning, if the device has no kernel for it,
+  // as without CUDA's compiler. `status` is the outcome on the device.
+  RnnStatus OrOnHost(const RnnStatus& status,
+                     const std::function<RnnStatus()>& on_host) const;
   // Runs a pass of the persistent kernels.
   RnnStatus Run(Pass pass, const CallAddresses& addresses);
 

@@ -78,8 +78,7 @@ RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& given) {
                                  ? "IS_FLOAT64"
                                  : TypeMacro(move.dtype);
     CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "add_steps", {type}, &kernel));
-    int width = static_cast<int>(move.width);
-    void* arguments[] = {&rows,       &move.batch_size, &width,
+    void* arguments[] = {&rows,       &move.batch_size, &move.width,
                          &move.steps, &move.from,       &move.to};
     return LaunchForRows(stream, kernel, num_rows, arguments);
   }
@@ -87,8 +86,8 @@ RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& given) {
   CRNN_RETURN_IF_ERROR(
       CompileKernel(kFile, "move_steps",
                     {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));
-  int width = static_cast<int>(
-      move.width * static_cast<int64_t>(SizeOf(move.dtype)) / unit_bytes);
+  int64_t width =
+      move.width * static_cast<int64_t>(SizeOf(move.dtype)) / unit_bytes;
   void* arguments[] = {&rows,       &move.batch_size, &width,
                        &move.packs, &move.repeats,    &move.places,
                        &move.steps, &move.from,       &move.to};

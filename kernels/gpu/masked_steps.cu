@@ -81,7 +81,7 @@ using Unit = unsigned int;
 using Unit = unsigned short;
 #endif
 
-extern "C" __global__ void move_steps(Rows rows, Index batch, int width,
+extern "C" __global__ void move_steps(Rows rows, Index batch, Index width,
                                       bool packs, bool repeats,
                                       const Index* places, const Index* steps,
                                       const Unit* from, Unit* to) {
@@ -96,7 +96,7 @@ extern "C" __global__ void move_steps(Rows rows, Index batch, int width,
         from + (packs ? rows.OfStep(b, source) : rows.At(b, source)) * width;
     Unit* const unit_to =
         to + (packs ? rows.At(b, at) : rows.OfStep(b, at)) * width;
-    for (int i = lane; i < width; i += 32) {
+    for (Index i = lane; i < width; i += 32) {
       unit_to[i] = source < 0 ? Unit{} : unit_from[i];
     }
   }
@@ -105,7 +105,7 @@ extern "C" __global__ void move_steps(Rows rows, Index batch, int width,
 #else
 
 // Packs the gradients of rows that were repeated, which are added up.
-extern "C" __global__ void add_steps(Rows rows, Index batch, int width,
+extern "C" __global__ void add_steps(Rows rows, Index batch, Index width,
                                      const Index* steps, const Item* from,
                                      Item* to) {
   const int lane = threadIdx.x % 32;
@@ -117,7 +117,7 @@ extern "C" __global__ void add_steps(Rows rows, Index batch, int width,
     if (first >= 0 && place + 1 < rows.max_time && steps[row + 1] >= 0) {
       end = min(steps[row + 1], rows.max_time);
     }
-    for (int i = lane; i < width; i += 32) {
+    for (Index i = lane; i < width; i += 32) {
       Sum sum = 0;
       // Long padding follows few places, and these loads need not wait for one
       // another.

@@ -38,7 +38,7 @@ _PARTS = {
 def draw(rng: random.Random) -> dict[str, Any]:
     suffix = rng.choice(_SUFFIXES)
     changes: list[list[Any]] = []
-    for _ in range(rng.choice((1, 1, 1, 2))):
+    for _ in range(rng.choice((0, 1, 1, 1, 2))):
         kind = rng.choice(("bomb", "bomb", "nested", "cut", "lie", "stride", "place", "place"))
         if kind in ("bomb", "nested", "lie"):
             # The numbers are of MiB of zeros, which take a thousandth of that, and of a header.

@@ -201,7 +201,9 @@ def _run_user_class(name: str, way: str) -> str:
         if name == "Bidirectional":
             layer = keras.layers.TimeDistributed(kind(keras.layers.GRU(4)))
         else:
-            layer = keras.layers.Bidirectional(layer)
+            # Keras's wrapper makes its layers of their config.
+            with keras.saving.custom_object_scope({name: kind}):
+                layer = keras.layers.Bidirectional(layer)
             for part in (layer.forward_layer, layer.backward_layer):
                 assert type(part) is kind, "a wrapper has another class"
     is_distributed = isinstance(layer, keras.layers.TimeDistributed)
