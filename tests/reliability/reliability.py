@@ -46,7 +46,8 @@ def fuzz(targets: str, seconds: float, seed: int) -> dict[str, Any]:
         command = [*record.PYTHON, FUZZ, f"--targets={targets}", f"--report={report}"]
         subprocess.run([*command, f"--seconds={seconds}", f"--seed={seed}"], check=False)
         found = json.loads(report.read_text())
-    return {"counts": found["ends"], "seed": seed, "failures": found["failures"]}
+    failures = [f"{each['kind']}: {json.dumps(each['case'])}" for each in found["failures"]]
+    return {"counts": found["ends"], "seed": seed, "failures": failures}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
