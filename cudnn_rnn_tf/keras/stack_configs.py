@@ -9,7 +9,7 @@ import tensorflow as tf
 from cudnn_rnn_tf.keras.configs import is_drop_in, unbuilt
 from cudnn_rnn_tf.keras.stack import Stack, needs_several_ops
 
-# What may follow the sequences in a call of a stack.
+# A call of a stack may have these after the sequences.
 _CALL_ARGUMENTS = ("mask", "training")
 
 

@@ -22,7 +22,7 @@ constexpr int kLeastTeam = 8;
 // way.
 constexpr int kMostChunks = 4;
 
-// What the model knows of an architecture.
+// This is what the model knows of an architecture.
 struct Architecture {
   int number;  // As DeviceLimits has it.
   // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd.
