@@ -1,12 +1,17 @@
 """The short examples, run as programs of their own."""
 
+import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
+from fresh_process import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -59,3 +64,73 @@ def test_forecast_co2(tmp_path):
 @pytest.mark.parametrize("program", ["tag_source.py", "forecast_co2.py"])
 def test_short_examples_stay_short(program):
     assert 40 <= len((EXAMPLES / program).read_text().splitlines()) <= 80
+
+
+# Its arguments are the examples' folder and the file for the weights. It adds up, in one process,
+# the gradients of what two processes train on.
+MEAN_GRADIENTS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import keras, numpy as np, several_gpus as example, tensorflow as tf
+example.FLAGS(["", "--num_units=8", "--steps_per_execution=2", "--batch_size=4", "--max_chars=20"])
+keras.utils.set_random_seed(0)
+lines, vocabulary = example.read_lines()
+rate = example.FLAGS.learning_rate
+model = example.make_model(vocabulary, keras.optimizers.SGD(rate))
+shares = [example.batches(lines, example.Parallel([""], index), 0).take(2) for index in range(2)]
+variables = model.trainable_variables
+for batches in zip(*shares):
+    gradients = []
+    for inputs, targets, weights in batches:
+        with tf.GradientTape() as tape:
+            outputs = model(inputs, training=True)
+            loss = model.compute_loss(inputs, targets, outputs, weights, training=True)
+        found = tape.gradient(loss, [variable.value for variable in variables])
+        gradients.append([tf.convert_to_tensor(gradient) for gradient in found])
+    for variable, *found in zip(variables, *gradients):
+        variable.assign_sub(rate * sum(found) / 2)
+np.save(sys.argv[2], np.concatenate([np.ravel(weight) for weight in model.get_weights()]))
+"""
+SEVERAL_GPUS = ("--num_units=8", "--steps_per_execution=2", "--batch_size=4", "--max_chars=20")
+
+
+def test_several_gpus_takes_the_mean_of_gradients(tmp_path):
+    run(
+        "several_gpus.py",
+        *SEVERAL_GPUS,
+        "--processes=2",
+        "--steps_per_epoch=2",
+        "--epochs=1",
+        f"--output_dir={tmp_path}",
+    )
+    run_program(MEAN_GRADIENTS, EXAMPLES, tmp_path / "expected.npy")
+    expected = np.load(tmp_path / "expected.npy")
+    for worker in range(2):
+        weights = np.load(tmp_path / f"weights_{worker}.npy")
+        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_several_gpus_goes_on_after_a_kill(tmp_path):
+    arguments = (*SEVERAL_GPUS, "--processes=2", "--steps_per_epoch=4")
+    killed = tmp_path / "killed"
+    command = [sys.executable, str(EXAMPLES / "several_gpus.py"), *arguments]
+    # So many epochs do not end by themselves.
+    command = [*command, "--epochs=100000", f"--output_dir={killed}"]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not (killed / "history.jsonl").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = json.loads((killed / "history.jsonl").read_text().splitlines()[-1])["epoch"]
+    epochs = f"--epochs={done + 2}"
+    run("several_gpus.py", *arguments, epochs, f"--output_dir={killed}")
+    run("several_gpus.py", *arguments, epochs, f"--output_dir={tmp_path / 'longer'}")
+    for worker in range(2):
+        found, expected = (
+            np.load(tmp_path / name / f"weights_{worker}.npy") for name in ("killed", "longer")
+        )
+        np.testing.assert_array_equal(found, expected)
