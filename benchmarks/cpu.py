@@ -10,7 +10,6 @@ left out and named. `--render` writes the last two from the first again.
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -18,7 +17,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import cpu_report, cpu_timing
+from benchmarks import cpu_report, cpu_timing, json_rows
 from benchmarks.cpu_models import NETWORKS, Network
 from benchmarks.cpu_timing import IN_HALF_TYPES
 from benchmarks.cpu_worker import COMPILED_CODE, EXACT_MALLOC, FUSED, ONNX, PREDICTOR, Worker
@@ -95,7 +94,7 @@ def run(file: pathlib.Path) -> None:
                 builds |= {memory["versions"].get(COMPILED_CODE)} - {None}
             environment[COMPILED_CODE] = ", ".join(sorted(builds))
             report["networks"].append({"network": dataclasses.asdict(network), **result})
-            file.write_text(json.dumps(report, indent=1) + "\n")
+            file.write_text(json_rows.dumps(report))
             print(network, flush=True)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import cpu_timing
+from benchmarks import cpu_timing, json_rows
 from benchmarks.cpu_models import NETWORKS, NETWORKS_OF_DIFFERENT_LENGTHS, Network
 from benchmarks.cpu_report import COLOURS, TITLES, described, geometric_mean, table
 from benchmarks.cpu_timing import IN_HALF_TYPES
@@ -111,7 +111,7 @@ def run(folder: pathlib.Path) -> None:
             )["seconds"]
             name = dataclasses.asdict(network)
             runs.append({"threads": threads, "network": name, "seconds": seconds})
-            file.write_text(json.dumps(report, indent=1) + "\n")
+            file.write_text(json_rows.dumps(report))
             print(threads, network, flush=True)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import gpu_environment
+from benchmarks import gpu_environment, json_rows
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.")
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
@@ -209,11 +209,11 @@ def _measure(directory: pathlib.Path) -> None:
             if _POLICIES.value:
                 row["commit"] = _COMMIT.value
             results["fit"].append({**row, **_run("fit", system, policy)})
-            path.write_text(json.dumps(results, indent=1) + "\n")
+            path.write_text(json_rows.dumps(results))
     if not _POLICIES.value:
         with concurrent.futures.ThreadPoolExecutor(3) as executor:
             results["step"] = list(executor.map(_first_steps, NETWORKS))
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    path.write_text(json_rows.dumps(results))
 
 
 # The page.
