@@ -114,7 +114,7 @@ class _CudnnRNN(HasConfig):
 
 
 class CudnnLSTM(_CudnnRNN):
-    """A stack of LSTM layers, whose parameters the caller holds, in one op.
+    """The op-level model, whose parameters the caller holds: a stack of LSTM layers in one op.
 
     Two layers have the same name and hold their parameters themselves: the Keras layer
     `cudnn_rnn_tf.CudnnLSTM` and TensorFlow 1's `cudnn_rnn_tf.contrib.CudnnLSTM`.
@@ -225,7 +225,7 @@ class _CudnnRNNNoInputC(_CudnnRNN):
 
 
 class CudnnGRU(_CudnnRNNNoInputC):
-    """A stack of GRU layers, whose parameters the caller holds, in one op.
+    """The op-level model, whose parameters the caller holds: a stack of GRU layers in one op.
 
     Args:
         num_layers: layers in the stack, L.
@@ -255,7 +255,7 @@ class CudnnGRU(_CudnnRNNNoInputC):
 
 
 class CudnnRNNTanh(_CudnnRNNNoInputC):
-    """A stack of plain recurrent layers with tanh, whose parameters the caller holds, in one op.
+    """The op-level model, whose parameters the caller holds: a stack of plain recurrent layers with tanh in one op.
 
     Args:
         num_layers: layers in the stack, L.
@@ -285,7 +285,7 @@ class CudnnRNNTanh(_CudnnRNNNoInputC):
 
 
 class CudnnRNNRelu(_CudnnRNNNoInputC):
-    """A stack of plain recurrent layers with ReLU, whose parameters the caller holds, in one op.
+    """The op-level model, whose parameters the caller holds: a stack of plain recurrent layers with ReLU in one op.
 
     Args:
         num_layers: layers in the stack, L.

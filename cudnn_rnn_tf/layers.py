@@ -27,7 +27,7 @@ def _with_shared_arguments(layer: type[CudnnRNN]) -> type[CudnnRNN]:
 @_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnLSTM(CudnnRNN):
-    """A stack of LSTM layers in one op.
+    """The Keras layer: a stack of LSTM layers in one op.
 
     i, f, o = σ(W x + R h + b_W + b_R), c̃ = tanh(W_c x + R_c h + b_Wc + b_Rc), c' = f∘c + i∘c̃,
     h' = o∘tanh(c'); with projection h' = W_p (o∘tanh(c')).
@@ -130,7 +130,7 @@ class CudnnLSTM(CudnnRNN):
 @_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnGRU(CudnnRNN):
-    """A stack of GRU layers in one op.
+    """The Keras layer: a stack of GRU layers in one op.
 
     r, z = σ(W x + R h + b_W + b_R), h̃ = tanh(W_h x + r∘(R_h h + b_Rh) + b_Wh),
     h' = (1−z)∘h̃ + z∘h: Keras's GRU with `reset_after=True`, PyTorch's GRU.
@@ -152,7 +152,7 @@ class CudnnGRU(CudnnRNN):
 @_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnRNNTanh(CudnnRNN):
-    """A stack of plain recurrent layers with tanh in one op.
+    """The Keras layer: a stack of plain recurrent layers with tanh in one op.
 
     h' = tanh(W x + R h + b_W + b_R).
 
@@ -173,7 +173,7 @@ class CudnnRNNTanh(CudnnRNN):
 @_with_shared_arguments
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class CudnnRNNRelu(CudnnRNN):
-    """A stack of plain recurrent layers with ReLU in one op.
+    """The Keras layer: a stack of plain recurrent layers with ReLU in one op.
 
     h' = max(0, W x + R h + b_W + b_R).
 

@@ -30,7 +30,7 @@ __all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
 
 
 class CudnnLSTM(_CudnnRNN):
-    """A stack of LSTM layers in one op.
+    """The layer of `tf.contrib.cudnn_rnn`: a stack of LSTM layers in one op.
 
     In a graph, the layer's one saveable is put into the collection
     `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
@@ -68,7 +68,7 @@ class CudnnLSTM(_CudnnRNN):
 
 
 class CudnnGRU(_CudnnRNN):
-    """A stack of GRU layers in one op.
+    """The layer of `tf.contrib.cudnn_rnn`: a stack of GRU layers in one op.
 
     In a graph, the layer's one saveable is put into the collection
     `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
@@ -106,7 +106,7 @@ class CudnnGRU(_CudnnRNN):
 
 
 class CudnnRNNTanh(_CudnnRNN):
-    """A stack of plain recurrent layers with tanh in one op.
+    """The layer of `tf.contrib.cudnn_rnn`: a stack of plain recurrent layers with tanh in one op.
 
     In a graph, the layer's one saveable is put into the collection
     `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
@@ -145,7 +145,7 @@ class CudnnRNNTanh(_CudnnRNN):
 
 
 class CudnnRNNRelu(_CudnnRNN):
-    """A stack of plain recurrent layers with ReLU in one op.
+    """The layer of `tf.contrib.cudnn_rnn`: a stack of plain recurrent layers with ReLU in one op.
 
     In a graph, the layer's one saveable is put into the collection
     `tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS`, where `tf.compat.v1.train.Saver` finds it.
