@@ -114,7 +114,7 @@ class _CudnnRNN(HasConfig):
 
 
 class CudnnLSTM(_CudnnRNN):
-    """The op-level model, whose parameters the caller holds: a stack of LSTM layers in one op.
+    """The op-level model: a stack of LSTM layers, with the caller's parameters.
 
     Two layers have the same name and hold their parameters themselves: the Keras layer
     `cudnn_rnn_tf.CudnnLSTM` and TensorFlow 1's `cudnn_rnn_tf.contrib.CudnnLSTM`.
@@ -225,7 +225,7 @@ class _CudnnRNNNoInputC(_CudnnRNN):
 
 
 class CudnnGRU(_CudnnRNNNoInputC):
-    """The op-level model, whose parameters the caller holds: a stack of GRU layers in one op.
+    """The op-level model: a stack of GRU layers, with the caller's parameters.
 
     Args:
         num_layers: layers in the stack, L.
@@ -255,7 +255,7 @@ class CudnnGRU(_CudnnRNNNoInputC):
 
 
 class CudnnRNNTanh(_CudnnRNNNoInputC):
-    """The op-level model, whose parameters the caller holds: a stack of plain recurrent layers with tanh in one op.
+    """The op-level model: a stack of plain layers with tanh, with the caller's parameters.
 
     Args:
         num_layers: layers in the stack, L.
@@ -285,7 +285,7 @@ class CudnnRNNTanh(_CudnnRNNNoInputC):
 
 
 class CudnnRNNRelu(_CudnnRNNNoInputC):
-    """The op-level model, whose parameters the caller holds: a stack of plain recurrent layers with ReLU in one op.
+    """The op-level model: a stack of plain layers with ReLU, with the caller's parameters.
 
     Args:
         num_layers: layers in the stack, L.
