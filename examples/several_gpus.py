@@ -4,9 +4,9 @@
 
 The model learns to predict the next character of lines of Python's standard library, which have
 different lengths. Each process has a whole model on a GPU of its own and reads batches of its own;
-before each update, NCCL adds the processes' gradients up, all of them in one piece. This is what
-`Parallel` below does, and nothing else of a program for one GPU has to change: callbacks, metrics
-and `steps_per_execution` are Keras's.
+before each update, NCCL takes the mean of the processes' gradients, all of them in one piece. This
+is what `Parallel` below does, and nothing else of a program for one GPU has to change: callbacks,
+metrics and `steps_per_execution` are Keras's.
 
 The first process saves a checkpoint after each epoch. If any process ends early, all are ended, and
 the same command goes on from the newest checkpoint. Without GPUs, processes share the CPU, to try
@@ -52,7 +52,7 @@ flags.DEFINE_integer("worker", None, "The process's number, which the first proc
 
 
 class Parallel:
-    """The processes that train together, and what they do together: they add tensors up.
+    """The processes that train together, and what they do together: they take means of tensors.
 
     TensorFlow's strategy for several workers only connects them. The model is made outside of it,
     since Keras 3's `fit` does not run under it.
@@ -67,8 +67,8 @@ class Parallel:
         tf.distribute.MultiWorkerMirroredStrategy()
         self._hint = "nccl" if tf.config.list_physical_devices("GPU") else "ring"
 
-    def sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns each tensor's sum over the processes. All of them must have one dtype."""
+    def mean(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns each tensor's mean over the processes. All of them must have one dtype."""
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         sizes = [tensor.shape.num_elements() for tensor in tensors]
         # The strategy's own `all_reduce` does not run in the loop of `steps_per_execution`. The key
@@ -80,7 +80,7 @@ class Parallel:
             instance_key=sum(sizes),
             ordering_token=[],
             merge_op="Add",
-            final_op="Id",
+            final_op="Div",
             communication_hint=self._hint,
         )
         parts = tf.split(flat, sizes)
@@ -94,8 +94,7 @@ class Parallel:
 
         class Optimizer(kind):  # type: ignore[misc, valid-type]
             def apply(self, grads: list, trainable_variables: list | None = None) -> None:
-                means = [grad / parallel.size for grad in parallel.sum(grads)]
-                super().apply(means, trainable_variables)
+                super().apply(parallel.mean(grads), trainable_variables)
 
         return Optimizer(**arguments)
 
@@ -103,8 +102,9 @@ class Parallel:
         """Gives all processes the values that the first one's variables have."""
         if self.size == 1:
             return
-        sums = tf.function(self.sum)([v * float(self.index == 0) for v in variables])
-        for variable, value in zip(variables, sums, strict=True):
+        share = float(self.size * (self.index == 0))
+        means = tf.function(self.mean)([variable * share for variable in variables])
+        for variable, value in zip(variables, means, strict=True):
             variable.assign(value)
 
 
