@@ -43,8 +43,6 @@ def _info(options: argparse.Namespace) -> None:
     print(f"CPU features   {', '.join(key for key, has in info['cpu_features'].items() if has)}")
     for line in installation_info.gpu_lines():
         print(line)
-    for configuration, choice in info["gpu"]["choices"].items():
-        print(f"choice         {configuration}: {choice['algorithm']} ({choice['source']})")
 
 
 def _inspect(options: argparse.Namespace) -> None:

@@ -22,11 +22,7 @@ def info() -> dict[str, Any]:
         instruction set in use; `backends`, which maps each backend to "available" or to the
         reason why it is not; and `gpu`: `kernels`, which maps each persistent kernel that was
         wanted to how it divides a layer among blocks, and for which architecture; `replay`,
-        whether CUDA graphs may be replayed; `replays`, how often a pass was; and `choices`, which
-        maps each configuration that cuDNN has run to its `algorithm`, how `forward` and `backward`
-        are replayed ("graph", as captured, or "chain"), the choice's `source` ("measured";
-        "stored", by an earlier process; "pinned"; or "rule") and the `timings` that were measured,
-        forward + backward, in milliseconds.
+        whether CUDA graphs may be replayed; and `replays`, how often a pass was.
     """
     return {
         "version": __version__,
@@ -43,14 +39,8 @@ def info() -> dict[str, Any]:
 def _gpu() -> dict[str, Any]:
     # This is the library that TensorFlow has loaded already.
     library = ctypes.CDLL(op_library.op_library_path())
-    library.cudnn_rnn_tf_gpu_choices.restype = ctypes.c_char_p
     library.cudnn_rnn_tf_gpu_kernels.restype = ctypes.c_char_p
     library.cudnn_rnn_tf_gpu_replays.restype = ctypes.c_int64
-    choices = {}
-    for line in library.cudnn_rnn_tf_gpu_choices().decode().splitlines():
-        configuration, *values = line.split("\t")
-        names = ("source", "algorithm", "forward", "backward", "timings")
-        choices[configuration] = dict(zip(names, values, strict=True))
     kernels = dict(
         line.split("\t") for line in library.cudnn_rnn_tf_gpu_kernels().decode().splitlines()
     )
@@ -58,7 +48,6 @@ def _gpu() -> dict[str, Any]:
         "kernels": kernels,
         "replay": bool(library.cudnn_rnn_tf_gpu_replay_is_on()),
         "replays": library.cudnn_rnn_tf_gpu_replays(),
-        "choices": choices,
     }
 
 

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/gpu/cudnn/remembered_choices.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/persistent/kernel.h"
@@ -17,7 +16,6 @@
 #include "kernels/tensorflow_versions.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/platform/logging.h"
-#include "tensorflow/core/util/determinism.h"
 #include "tsl/platform/tensor_float_32_utils.h"
 #include "tsl/profiler/lib/traceme.h"
 #include "xla/stream_executor/stream.h"
@@ -50,7 +48,6 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
       std::getenv("CUDNN_RNN_TF_POISON_SCRATCH") != nullptr;
   GpuOptions options;
   options.allow_tf32 = tsl::tensor_float_32_execution_enabled();
-  options.deterministic = tensorflow::OpDeterminismRequired();
   options.replay = ReplayIsOn();
   options.force_repack = force_repack;
   options.poison_scratch = poison_scratch;
@@ -90,15 +87,6 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
 }
 
 }  // namespace cudnn_rnn_tf
-
-// Returns one line per decided configuration, for crnn.info(). The text is
-// valid until the same thread calls this function again.
-extern "C" __attribute__((visibility("default"))) const char*
-cudnn_rnn_tf_gpu_choices() {
-  static thread_local std::string text;
-  text = cudnn_rnn_tf::Choices::Instance().Text();
-  return text.c_str();
-}
 
 // Returns one line per persistent kernel that the process has used. The text is
 // valid until the same thread calls this function again.

@@ -49,7 +49,7 @@ enum class RnnAlgorithm {
 inline constexpr int kNumRnnAlgorithms = 7;
 // The cuDNN backend runs only algorithms whose numbers are below this, among
 // them `resident`.
-inline constexpr int kNumMeasuredAlgorithms = 5;
+inline constexpr int kNumPlannedAlgorithms = 5;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
     "auto",     "standard",   "persist_static", "persist_static_small_h",
     "resident", "persistent", "cudnn"};

@@ -12,6 +12,7 @@ REPLAY = ["kernels/gpu/replay.cc", "kernels/gpu/captured_graph.cc", "kernels/gpu
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
 SESSION = [
     *("kernels/gpu/cudnn/session.cc", *REPLAY, "kernels/rnn_backend.cc"),
+    "kernels/gpu/algorithm_rule.cc",
     *(
         "kernels/gpu/cudnn/enqueue_pass.cc",
         "kernels/gpu/cudnn/transpose.cc",
@@ -30,7 +31,6 @@ SESSION = [
             25,
             REPLAY,
         ),
-        ("choices_in_a_file", 20, ["kernels/gpu/cudnn/remembered_choices.cc"]),
         (
             "backend_on_fake_gpu",
             100,
@@ -38,21 +38,9 @@ SESSION = [
                 *("kernels/gpu/cudnn/cudnn_backend.cc", "kernels/gpu/cudnn/session.cc"),
                 "kernels/keras_layout.cc",
                 *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
-                *(
-                    "kernels/gpu/cudnn/remembered_choices.cc",
-                    "kernels/gpu/call_addresses.cc",
-                    *REPLAY,
-                ),
+                *("kernels/gpu/call_addresses.cc", *REPLAY),
                 *("kernels/rnn_backend.cc", "kernels/gpu/gpu_backend.cc"),
                 "kernels/gpu/algorithm_rule.cc",
-            ],
-        ),
-        (
-            "measure_on_fake_gpu",
-            200,
-            [
-                *("kernels/gpu/cudnn/measure.cc", "kernels/gpu/cudnn/session.cc", *REPLAY),
-                "kernels/rnn_backend.cc",
             ],
         ),
         (

@@ -1,11 +1,9 @@
-"""Tests the replayed graphs and the measured choices of the cuDNN backend."""
+"""Tests the replayed graphs of the cuDNN backend."""
 
 import concurrent.futures
 import dataclasses
 import json
 import os
-import pathlib
-import re
 import resource
 import subprocess
 import sys
@@ -125,12 +123,6 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
     for run in range(3):
         results = run_algorithm(case, data, algorithm, run)
         assert not errors_in(results, expected, case, dtype, algorithm), run
-    choices = crnn.info()["gpu"]["choices"]
-    if algorithm != "auto":
-        assert any(
-            choice["source"] == "pinned" and choice["algorithm"] == algorithm
-            for choice in choices.values()
-        )
 
 
 def reserve_bytes(config: RnnConfig, max_time: int, dtype: str) -> int:
@@ -449,109 +441,49 @@ def test_two_streams_of_one_gpu():
     assert (int(output.split()[-1]) > 400) == REPLAY_IS_ON
 
 
-CHOICES = """
-import json, sys
-import tensorflow as tf
-if "deterministic" in sys.argv:
-    tf.keras.utils.set_random_seed(1)
-    tf.config.experimental.enable_op_determinism()
-import cudnn_rnn_tf as crnn
-layer = crnn.CudnnLSTM(1, 64, dtype="float16", algorithm="cudnn")
-x = tf.random.stateless_normal([4, 20, 32], [0, 1], dtype=tf.float16)
-for _ in range(int(sys.argv[1])):
-    with tf.GradientTape() as tape:
-        value = tf.reduce_sum(layer(x, training=True))
-    tape.gradient(value, layer.trainable_variables)
-print(json.dumps(crnn.info()["gpu"]))
-"""
-
-
-def gpu_info(*arguments: str, **environment: str) -> dict:
-    return json.loads(run_program(CHOICES, *arguments, **environment).splitlines()[-1])
-
-
-def test_choice_is_measured_at_the_second_use_and_stored(tmp_path):
-    path = tmp_path / "choices"
-    other_versions = ["y\tstandard\treplay\teager\tstandard 1 ms", "z\tstandard\tstandard 1 ms"]
-    path.write_text("\n".join(["no choice", "x\tpersist_static", *other_versions, ""]))
-    cache = {"CUDNN_RNN_TF_CHOICE_CACHE": str(path)}
-    assert not gpu_info("1", **cache)["choices"]
-    ((name, measured),) = gpu_info("3", **cache)["choices"].items()
-    assert measured["source"] == "measured"
-    assert name.startswith(
-        tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])[
-            "device_name"
-        ]
-    )
-    assert "time 32, batch 4" in name
-    for algorithm in ("standard", "persist_static"):
-        assert re.search(rf"\b{algorithm} [\d.]+ \+ [\d.]+ ms", measured["timings"])
-    stored = gpu_info("1", **cache)
-    assert stored["choices"] == {name: {**measured, "source": "stored"}}
-    assert stored["replays"] == 0
-    assert [file.name for file in tmp_path.iterdir()] == [pathlib.Path(path).name]
-
-
-BITS_OF_A_CHOICE = """
-import hashlib
+STEPS = """
+import hashlib, json, sys
 import tensorflow as tf
 import cudnn_rnn_tf as crnn
 tf.keras.utils.set_random_seed(1)
 layer = crnn.CudnnLSTM(1, 64, dtype="float16", algorithm="cudnn")
 x = tf.random.stateless_normal([4, 20, 32], [0, 1], dtype=tf.float16)
+bits = []
 for _ in range(4):
     with tf.GradientTape() as tape:
         tape.watch(x)
         outputs = layer(x, training=True)
         value = tf.reduce_sum(outputs**2)
     results = [outputs, *tape.gradient(value, [x, *layer.trainable_variables])]
-    print(hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest())
-info = crnn.info()["gpu"]
-((name, choice),) = info["choices"].items()
-print(info["replays"])
-print(name, *map(choice.get, ("algorithm", "forward", "backward")), sep="\\t")
+    digest = hashlib.sha256(b"".join(result.numpy().tobytes() for result in results))
+    bits.append(digest.hexdigest())
+print(json.dumps({**crnn.info()["gpu"], "bits": bits}))
 """
 
 
-def test_a_chain_repeats_the_bits_of_its_graph(tmp_path):
-    """The first step's kernels, which are launched one by one, repeat them too."""
-    path = tmp_path / "choices"
-    cache = {"CUDNN_RNN_TF_CHOICE_CACHE": str(path)}
-    measured = run_program(BITS_OF_A_CHOICE, **cache).splitlines()[-1]
-    name = measured.split("\t")[0]
-    of_steps = set()
-    for forward, backward in (("graph", "graph"), ("chain", "chain"), ("graph", "chain")):
-        stored = "\t".join([name, "standard", forward, backward])
-        path.write_text(f"{stored}\tstandard 1 + 1 ms\n")
-        *bits, replayed, used = run_program(BITS_OF_A_CHOICE, **cache).splitlines()
-        assert used == stored and len(bits) == 4
-        assert int(replayed) == (6 if REPLAY_IS_ON else 0)
-        of_steps.update(bits)
-    assert len(of_steps) == 1
+def run_steps(**environment: str) -> dict:
+    return json.loads(run_program(STEPS, **environment).splitlines()[-1])
 
 
-def test_choice_is_the_rules_under_determinism():
-    info = gpu_info("4", "deterministic")
-    (choice,) = info["choices"].values()
-    assert choice == {
-        **{"source": "rule", "algorithm": "standard", "timings": ""},
-        **{"forward": "graph", "backward": "graph"},
-    }
-    assert info["replays"] == (6 if REPLAY_IS_ON else 0)
+def test_steps_have_the_same_bits():
+    """The first step's kernels are launched one by one, and the others are replayed."""
+    replayed, enqueued = run_steps(), run_steps(CUDNN_RNN_TF_CUDA_GRAPH="0")
+    assert replayed["replays"] == (6 if REPLAY_IS_ON else 0)
+    assert len({*replayed["bits"], *enqueued["bits"]}) == 1
 
 
 def test_replay_can_be_turned_off():
-    info = gpu_info("4", CUDNN_RNN_TF_CUDA_GRAPH="0")
+    info = run_steps(CUDNN_RNN_TF_CUDA_GRAPH="0")
     assert not info["replay"] and info["replays"] == 0
 
 
-def test_choice_is_logged():
+def test_algorithm_is_logged():
     process = subprocess.run(
-        [sys.executable, "-c", CHOICES, "3"],
+        [sys.executable, "-c", STEPS],
         env={**os.environ, "TF_CPP_MAX_VLOG_LEVEL": "1", "TF_CPP_MIN_LOG_LEVEL": "0"},
         capture_output=True,
         text=True,
         timeout=300,
     )
     lines = [line for line in process.stderr.splitlines() if "cudnn_rnn_tf: " in line]
-    assert len(lines) == 1 and "standard " in lines[0], process.stderr[-2000:]
+    assert len(lines) == 1 and lines[0].endswith(", training: standard"), process.stderr[-2000:]

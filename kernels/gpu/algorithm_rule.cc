@@ -1,6 +1,12 @@
 #include "kernels/gpu/algorithm_rule.h"
 
 namespace cudnn_rnn_tf {
+namespace {
+
+// `resident` multiplies its weights by so many sequences at most.
+constexpr int64_t kMostOfResident = 8;
+
+}  // namespace
 
 bool IsForCudnn(const RnnProblem& problem, double cycles) {
   const bool is_float = problem.dtype == RnnDataType::kFloat32;
@@ -12,23 +18,17 @@ bool IsForCudnn(const RnnProblem& problem, double cycles) {
   return cycles > passes * (is_float ? 30e3 : 18e3);
 }
 
-// The algorithm that is fastest for many networks comes first, so that
-// measuring gives up slower ones early.
-std::vector<RnnAlgorithm> CudnnAlgorithmsFor(const RnnProblem& problem,
-                                             bool allow_tf32) {
-  std::vector<RnnAlgorithm> algorithms;
-  if (!problem.is_training && problem.algorithm == RnnAlgorithm::kAuto) {
-    algorithms.push_back(RnnAlgorithm::kResident);
+RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem) {
+  if (problem.algorithm != RnnAlgorithm::kAuto &&
+      problem.algorithm != RnnAlgorithm::kCudnn) {
+    return problem.algorithm;
   }
-  algorithms.push_back(RnnAlgorithm::kStandard);
-  // In float32, cuDNN's persistent kernels compute sigmoid and tanh to about
-  // 1e-5 only. That is more exact than TF32, but less than was asked for
-  // without it.
-  if (problem.dtype != RnnDataType::kFloat32 || allow_tf32) {
-    algorithms.push_back(RnnAlgorithm::kPersistStatic);
-    algorithms.push_back(RnnAlgorithm::kPersistStaticSmallH);
+  if (problem.has_sequence_lengths) return RnnAlgorithm::kStandard;
+  if (!problem.is_training && problem.algorithm == RnnAlgorithm::kAuto &&
+      problem.batch_size <= kMostOfResident) {
+    return RnnAlgorithm::kResident;
   }
-  return algorithms;
+  return RnnAlgorithm::kStandard;
 }
 
 }  // namespace cudnn_rnn_tf

@@ -1,9 +1,7 @@
 // The rule that says which algorithm runs a network on a GPU, if the caller
-// names none. Where it leaves several of cuDNN's, cudnn/measure.h times them.
+// names none.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
-
-#include <vector>
 
 #include "kernels/rnn_backend.h"
 
@@ -17,10 +15,10 @@ namespace cudnn_rnn_tf {
 // alike, so the limits are as many of its own cycles.
 bool IsForCudnn(const RnnProblem& problem, double cycles);
 
-// Returns the algorithms that the cuDNN backend chooses among, in the order in
-// which they are measured.
-std::vector<RnnAlgorithm> CudnnAlgorithmsFor(const RnnProblem& problem,
-                                             bool allow_tf32);
+// Returns the algorithm by which the cuDNN backend runs a network: the one that
+// the caller names, or the one that is likely to be the fastest. `resident`
+// may turn out not to fit.
+RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem);
 
 }  // namespace cudnn_rnn_tf
 

@@ -14,12 +14,6 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// A graph may be faster as a chain if it has at least kManyBeside nodes beside
-// its longest path and at most kNearlyChain times as many nodes as that path.
-// With fewer nodes beside the path, forks and joins cost next to nothing; with
-// more, nodes that run at the same time gain more than forks and joins cost.
-constexpr double kNearlyChain = 1.25;
-constexpr size_t kManyBeside = 8;
 // The driver's own fills are faster for more bytes than this.
 constexpr size_t kMostFilledByKernel = 64 << 10;
 constexpr unsigned int kFillThreads = 256, kFillLanes = 32;
@@ -418,7 +412,6 @@ RnnStatus CapturedGraph::ReadNodes(GraphNode::Kernels* kernels) {
 }
 
 RnnStatus CapturedGraph::ReadEdges() {
-  longest_path_ = 0;
   size_t count = 0;
   CRNN_RETURN_IF_ERROR(CudaStatus(
       Cuda().cuGraphGetEdges_v2(get(), nullptr, nullptr, nullptr, &count),
@@ -431,23 +424,10 @@ RnnStatus CapturedGraph::ReadEdges() {
       CudaStatus(Cuda().cuGraphGetEdges_v2(get(), from.data(), to.data(),
                                            data.data(), &count),
                  kReadGraph));
-  std::unordered_map<CUgraphNode, size_t> place;
-  for (const GraphNode& node : nodes_) {
-    place.emplace(node.handle(), place.size());
-  }
-  std::vector<std::vector<size_t>> waited_for(nodes_.size());
-  for (size_t i = 0; i < count; ++i) {
-    const size_t before = place.at(from[i]), after = place.at(to[i]);
-    if (before >= after) return {};
-    waited_for[after].push_back(before);
-  }
-  std::vector<size_t> path(nodes_.size(), 1);
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    for (const size_t before : waited_for[i]) {
-      path[i] = std::max(path[i], path[before] + 1);
-    }
-    longest_path_ = std::max(longest_path_, path[i]);
-  }
+  const auto edges = EdgesByPlace();
+  is_in_order_ = std::all_of(edges.begin(), edges.end(), [](const auto& edge) {
+    return edge[0] < edge[1];
+  });
   return {};
 }
 
@@ -468,30 +448,6 @@ std::vector<std::array<size_t, 5>> CapturedGraph::EdgesByPlace() const {
 
 bool CapturedGraph::HasEdgesOf(const CapturedGraph& other) const {
   return EdgesByPlace() == other.EdgesByPlace();
-}
-
-bool CapturedGraph::is_nearly_chain() const {
-  return is_in_order() && nodes_.size() >= longest_path_ + kManyBeside &&
-         nodes_.size() <= kNearlyChain * longest_path_;
-}
-
-RnnStatus CapturedGraph::MakeChain() {
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuGraphRemoveDependencies_v2(get(), edges_.from.data(),
-                                          edges_.to.data(), edges_.data.data(),
-                                          edges_.from.size()),
-      kChangeGraph));
-  edges_ = {};
-  for (size_t i = 1; i < nodes_.size(); ++i) {
-    edges_.from.push_back(nodes_[i - 1].handle());
-    edges_.to.push_back(nodes_[i].handle());
-  }
-  edges_.data.resize(edges_.from.size());
-  longest_path_ = nodes_.size();
-  return CudaStatus(Cuda().cuGraphAddDependencies_v2(
-                        get(), edges_.from.data(), edges_.to.data(),
-                        edges_.data.data(), edges_.from.size()),
-                    kChangeGraph);
 }
 
 RnnStatus CapturedGraph::FillByKernels() {

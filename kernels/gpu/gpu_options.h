@@ -12,8 +12,6 @@ namespace cudnn_rnn_tf {
 
 struct GpuOptions {
   bool allow_tf32 = true;
-  // The algorithm is chosen by rule, not by measuring.
-  bool deterministic = false;
   // Passes may be replayed as CUDA graphs.
   bool replay = true;
   // For tests: parameters are copied as if cuDNN's layout were another one.

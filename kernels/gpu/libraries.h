@@ -53,12 +53,6 @@ namespace cudnn_rnn_tf {
   F(cuCtxGetDevice)                              \
   F(cuCtxSetCurrent)                             \
   F(cuDeviceGetAttribute)                        \
-  F(cuDeviceGetName)                             \
-  F(cuEventCreate)                               \
-  F(cuEventDestroy)                              \
-  F(cuEventElapsedTime)                          \
-  F(cuEventRecord)                               \
-  F(cuEventSynchronize)                          \
   F(cuGetErrorString)                            \
   F(cuKernelSetAttribute)                        \
   F(cuLaunchCooperativeKernel)                   \
@@ -80,7 +74,6 @@ namespace cudnn_rnn_tf {
   F(cuStreamCreate)                              \
   F(cuStreamDestroy)                             \
   F(cuStreamIsCapturing)                         \
-  F(cuStreamQuery)                               \
   F(cuStreamSynchronize)                         \
   F(cuThreadExchangeStreamCaptureMode)
 
@@ -108,7 +101,6 @@ namespace cudnn_rnn_tf {
   F(cuGraphMemsetNodeGetParams)      \
   F(cuGraphMemsetNodeSetParams)      \
   F(cuGraphNodeGetType)              \
-  F(cuGraphRemoveDependencies_v2)    \
   F(cuFuncGetParamInfo)              \
   F(cuKernelGetParamInfo)            \
   F(cuPointerGetAttribute)

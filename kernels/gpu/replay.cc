@@ -77,18 +77,11 @@ size_t Replay::TotalBytes() { return BytesOfAll(); }
 
 int64_t Replay::TotalLaunches() { return LaunchesOfAll(); }
 
-Replay::~Replay() { Forget(); }
-
-void Replay::Forget() {
-  instances_.clear();
-  missed_.clear();
-  BytesOfAll() -= bytes_;
-  bytes_ = 0;
-}
+Replay::~Replay() { BytesOfAll() -= bytes_; }
 
 RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
                           const std::array<bool, kNumCallBuffers>& used,
-                          bool as_chain, const Enqueue& enqueue,
+                          const Enqueue& enqueue,
                           std::unique_ptr<Replay>* replay) {
   std::unique_ptr<Replay> made(new Replay);
   CRNN_RETURN_IF_ERROR(
@@ -115,9 +108,6 @@ RnnStatus Replay::Capture(CUstream stream, CUdeviceptr region,
   }
   CRNN_RETURN_IF_ERROR(found);
   CRNN_RETURN_IF_ERROR(made->graph_.FillByKernels());
-  if (as_chain && made->graph_.is_in_order()) {
-    CRNN_RETURN_IF_ERROR(made->graph_.MakeChain());
-  }
   *replay = std::move(made);
   return {};
 }

@@ -39,12 +39,10 @@ class Replay {
   // but the driver refuses to capture a copy from or to memory that is not
   // there, so the region has the size of the largest buffer that the pass
   // copies from or to, and kRegionSlack bytes more. Of kernels and fills, the
-  // driver checks no addresses; these may lie beyond the region. With
-  // `as_chain`, no two kernels of the graph run at the same time; a graph whose
-  // nodes are not in order stays as it is.
+  // driver checks no addresses; these may lie beyond the region.
   static RnnStatus Capture(CUstream stream, CUdeviceptr region,
                            const std::array<bool, kNumCallBuffers>& used,
-                           bool as_chain, const Enqueue& enqueue,
+                           const Enqueue& enqueue,
                            std::unique_ptr<Replay>* replay);
   static constexpr size_t kRegionSlack = 64 << 10;
   ~Replay();
@@ -58,13 +56,6 @@ class Replay {
   RnnStatus Launch(CUstream stream, const CallAddresses& addresses,
                    bool may_instantiate = true);
   bool was_launched() const { return !instances_.empty(); }
-
-  // Tells whether the pass may be faster as a chain.
-  bool is_nearly_chain() const { return graph_.is_nearly_chain(); }
-
-  // Frees the instances made so far, for a caller whose next launches have
-  // other addresses.
-  void Forget();
 
   // Estimates of the host and device memory, in bytes, that the instances of
   // this replay take, and those of all replays of the process.

@@ -1,14 +1,14 @@
-// Runs the backend on a fake GPU, with a chosen or pinned algorithm or with
-// graphs, and lets it fail. Checks, without a GPU, what runs from then on.
+// Runs the backend on a fake GPU, with the caller's algorithm or the rule's,
+// and with graphs, and lets it fail. Checks, without a GPU, what runs.
 //
 //   backend_on_fake_gpu SEEDS
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <new>
 #include <string>
 
+#include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/cudnn/cudnn_backend.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "tests/programs/draws_and_failures.h"
@@ -25,12 +25,9 @@ struct FakeNode {
 using Graph = FakeGraph<FakeNode>;
 using Exec = FakeExec<FakeNode>;
 
-RnnAlgorithm measured, broken;
-size_t last_run;  // An algorithm's number.
-// Earlier work in the stream has failed; somebody is capturing the stream.
-bool has_failed = false, is_captured = false;
+RnnAlgorithm missing = RnnAlgorithm::kAuto;  // It has no plans.
+size_t last_run;                             // An algorithm's number.
 bool has_memory = true, refuses_graphs = false, has_plan = false;
-bool measuring_throws = false;
 int fills_to_come = 0;  // This many succeed before one fails.
 // Counts of passes that were launched call by call and as graphs, of
 // allocations, and of instantiations.
@@ -55,6 +52,7 @@ RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
 RnnStatus CudnnPlan::Create(cudnnHandle_t, const RnnProblem& problem,
                             RnnAlgorithm algorithm, const GpuOptions&,
                             std::unique_ptr<CudnnPlan>* plan) {
+  if (algorithm == missing) return {RnnStatus::Code::kUnimplemented, "no plan"};
   plan->reset(new CudnnPlan(problem));
   (*plan)->workspace_size_ = static_cast<size_t>(algorithm);
   return {};
@@ -82,20 +80,7 @@ RnnStatus EnqueuePass(Pass, const CudnnHandles&, CudnnPlan* plan,
   }
   ++num_direct;
   last_run = plan->workspace_size();
-  if (last_run == static_cast<size_t>(broken)) {
-    return {RnnStatus::Code::kInternal, "the fake GPU failed"};
-  }
   return {};
-}
-
-// This takes the place of measure.cc.
-Choice MeasureChoice(CudnnSession*, CudnnConfiguration*,
-                     const std::vector<RnnAlgorithm>&, const AllocateMemory&) {
-  if (measuring_throws) throw std::bad_alloc();
-  Choice choice;
-  choice.algorithm = measured;
-  choice.source = "measured";
-  return choice;
 }
 
 // This takes the place of persistent/, with kernels that run no problem unless
@@ -156,12 +141,8 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   cuda.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* status) {
-    *status = is_captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                          : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
-  };
-  cuda.cuStreamQuery = [](CUstream) {
-    return has_failed ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_NOT_READY;
   };
   cuda.cuStreamCreate = [](CUstream*, unsigned) { return CUDA_SUCCESS; };
   cuda.cuStreamDestroy = [](CUstream) { return CUDA_SUCCESS; };
@@ -226,78 +207,39 @@ RnnStatus Run(const RnnProblem& problem, int stream, bool replay = false) {
   return backend.Forward(problem, RnnForwardBuffers());
 }
 
-void CheckFailures(unsigned seed) {
+// The caller's algorithm runs, or the rule's; a plan that cannot be made is
+// replaced by standard only if it was the rule's.
+void CheckAlgorithms(unsigned seed) {
   generator.seed(seed);
   RnnProblem problem;
   problem.batch_size = 1 + seed;  // Makes a configuration of its own.
   problem.is_training = Draw(0, 1) == 1;
-  // The algorithm resident does not train, so training draws among the others.
-  const int most = kNumMeasuredAlgorithms - (problem.is_training ? 2 : 1);
-  const bool is_pinned = Draw(0, 2) == 0;
-  measured = static_cast<RnnAlgorithm>(Draw(1, most));
-  if (is_pinned) problem.algorithm = measured;
-  const int stream = Draw(0, 2);
-  // The first use is only counted, and runs standard unless pinned; the second
-  // measures.
-  broken = RnnAlgorithm::kStandard;
-  const RnnAlgorithm first = is_pinned ? measured : broken;
-  Check(Run(problem, stream).ok() == (first != broken), "the first use");
-  broken = RnnAlgorithm::kAuto;  // No algorithm is broken.
-  // All these configurations and sessions share the choice, and each takes it
-  // over.
-  const auto run_all = [&](const std::string& what, RnnAlgorithm expected) {
-    for (const int64_t max_time : {0, 1}) {
-      for (const int any : {stream, stream + 1}) {
-        RnnProblem one = problem;
-        one.max_time = max_time;
-        Check(Run(one, any).ok(), what);
-        Check(last_run == static_cast<size_t>(expected),
-              what + ": the algorithm");
-      }
-    }
-  };
-  if (!is_pinned) {
-    measuring_throws = true;
-    bool has_thrown = false;
-    try {
-      Run(problem, stream);
-    } catch (const std::bad_alloc&) {
-      has_thrown = true;
-    }
-    measuring_throws = false;
-    Check(has_thrown, "a use that fails to measure");
+  // The algorithm resident does not train.
+  const int most = kNumPlannedAlgorithms - (problem.is_training ? 2 : 1);
+  problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, most));
+  problem.is_aligned = Draw(0, 3) > 0;
+  const bool is_pinned = problem.algorithm != RnnAlgorithm::kAuto;
+  const RnnAlgorithm chosen = CudnnAlgorithmFor(problem);
+  Check(!is_pinned || chosen == problem.algorithm, "the caller's algorithm");
+  missing = Draw(0, 1) == 1 ? chosen : RnnAlgorithm::kAuto;
+  if (missing == RnnAlgorithm::kStandard) missing = RnnAlgorithm::kAuto;
+  const bool is_refused = is_pinned && missing == chosen;
+  const bool is_replaced =
+      !is_pinned && (missing == chosen || (chosen == RnnAlgorithm::kResident &&
+                                           !problem.is_aligned));
+  for (int use = 0; use < 3; ++use) {
+    Check(Run(problem, Draw(0, 2)).ok() == !is_refused, "a use");
+    if (is_refused) continue;
+    Check(last_run == static_cast<size_t>(is_replaced ? RnnAlgorithm::kStandard
+                                                      : chosen),
+          "the algorithm");
   }
-  Check(Run(problem, stream).ok(), "the use that measures");
-  run_all("what was chosen", measured);
-  if (measured == RnnAlgorithm::kResident && !is_pinned) {
-    RnnProblem unaligned = problem;
-    unaligned.is_aligned = false;
-    broken = RnnAlgorithm::kStandard;
-    Check(!Run(unaligned, stream).ok(), "a failure of another algorithm");
-    Check(Run(problem, stream).ok(), "a choice that did not fail");
-    Check(last_run == static_cast<size_t>(measured), "it runs no longer");
-  }
-
-  broken = measured;
-  for (bool* const other : {&has_failed, &is_captured}) {
-    *other = true;
-    Check(!Run(problem, stream).ok(), "a failure of others");
-    *other = false;
-  }
-  broken = RnnAlgorithm::kAuto;
-  run_all("after a failure of others", measured);
-  broken = measured;
-  Check(!Run(problem, stream).ok(), "a failure that is hidden");
-  const bool is_given_up = !is_pinned && measured != RnnAlgorithm::kStandard;
-  Check(Run(problem, stream).ok() == is_given_up, "the call after a failure");
-  if (!is_given_up) broken = RnnAlgorithm::kAuto;
-  run_all("after a failure", is_given_up ? RnnAlgorithm::kStandard : measured);
+  missing = RnnAlgorithm::kAuto;
 }
 
 // In training with recurrent dropout, the persistent kernels run or there is an
 // error that says so.
 void CheckRecurrentDropout() {
-  broken = RnnAlgorithm::kAuto;
   for (int i = 0; i < 4 * kNumRnnAlgorithms; ++i) {
     RnnProblem problem;
     problem.batch_size = 3000000;  // Makes a configuration of its own.
@@ -344,7 +286,6 @@ void CheckReplays(unsigned seed) {
   problem.batch_size = 1000000 + seed;  // Makes a configuration of its own.
   problem.algorithm = RnnAlgorithm::kStandard;
   problem.is_training = false;
-  broken = RnnAlgorithm::kAuto;
   const auto run = [&](int uses) {
     num_direct = num_launched = num_allocated = num_instantiated = 0;
     for (int use = 0; use < uses; ++use) {
@@ -380,7 +321,7 @@ void CheckReplays(unsigned seed) {
 
 int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
-    cudnn_rnn_tf::CheckFailures(seed);
+    cudnn_rnn_tf::CheckAlgorithms(seed);
     cudnn_rnn_tf::CheckReplays(seed);
     cudnn_rnn_tf::CheckRecurrentDropout();
   });

@@ -1,6 +1,6 @@
-// Attacks the files that keep measured choices and machine code: kills a
-// process that writes them, damages them, or lets writing fail. Prints, as
-// JSON, how often each outcome occurred.
+// Attacks the files that keep machine code: kills a process that writes them,
+// damages them, or lets writing fail. Prints, as JSON, how often each outcome
+// occurred.
 //
 //   caches_under_attack FOLDER kills COUNT SEED
 //   caches_under_attack FOLDER damage COUNT SEED
@@ -20,7 +20,6 @@
 #include <string>
 
 #include "kernels/gpu/compiled_code_cache.h"
-#include "kernels/gpu/cudnn/remembered_choices.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -31,30 +30,13 @@ namespace {
 
 using Random = std::mt19937;
 
-constexpr int kNumNames = 40;
-constexpr char kChoices[] = "choice file", kCode[] = "kernel code";
 constexpr char kKey[] = "a key";
 
 std::string folder;
-// The number of times that each outcome occurred, for each kind of file.
-std::map<std::string, std::map<std::string, int>> counts;
+// The number of times that each outcome occurred.
+std::map<std::string, int> counts;
 
-std::string ChoiceFile() { return folder + "/choices"; }
 std::string CodeFolder() { return folder + "/code"; }
-
-std::string NameOf(int index) {
-  return "configuration " + std::to_string(index);
-}
-
-Choice RandomChoice(Random* random) {
-  Choice choice;
-  choice.algorithm =
-      static_cast<RnnAlgorithm>(1 + (*random)() % (kNumMeasuredAlgorithms - 1));
-  choice.source = "measured";
-  choice.forward_is_chain = (*random)() % 2 == 0;
-  choice.timings = std::string((*random)() % 100, 't') + " ms";
-  return choice;
-}
 
 // Returns code that begins with its seed, so that IsWhole can compute it again.
 std::string CodeOf(unsigned seed) {
@@ -74,7 +56,6 @@ pid_t Start(const std::function<void()>& body) {
   const pid_t child = fork();
   Check(child >= 0, "a process");
   if (child == 0) {
-    setenv("CUDNN_RNN_TF_CHOICE_CACHE", ChoiceFile().c_str(), 1);
     body();
     std::fflush(stdout);
     _exit(0);
@@ -88,61 +69,41 @@ void InAnotherProcess(const std::function<void()>& body) {
   Check(waitpid(child, &status, 0) == child && status == 0, "a process's end");
 }
 
-void WriteAll(Random* random) {
-  for (int i = 0; i < kNumNames; ++i) {
-    Choices::Instance().Decide(NameOf(i), RandomChoice(random));
-  }
+void Write(Random* random) {
   CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf((*random)()));
 }
 
-// Everything that was stored once must be there and whole, in its old form or
-// its new one.
+// What was stored once must be there and whole, in its old form or its new one.
 void CheckAll() {
-  Choice choice;
-  for (int i = 0; i < kNumNames; ++i) {
-    Check(Choices::Instance().Find(NameOf(i), &choice), "a stored choice");
-    Check(choice.timings.find(" ms") != std::string::npos, "a whole choice");
-  }
   std::string code;
   Check(CompiledCodeCache(CodeFolder()).Read(kKey, &code) && IsWhole(code),
         "the code");
 }
 
-// Removes files whose writing was interrupted, and returns their number.
-int RemovePartial(const std::string& in, const std::string& whole) {
-  int removed = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(in)) {
-    if (!entry.is_regular_file() || entry.path().string() == whole) continue;
-    if (entry.path().extension().empty()) continue;
+// Removes files whose writing was interrupted, and tells whether there were
+// any.
+bool RemovePartial() {
+  bool found = false;
+  for (const auto& entry : std::filesystem::directory_iterator(CodeFolder())) {
+    if (!entry.is_regular_file() || entry.path().extension().empty()) continue;
     std::filesystem::remove(entry.path());
-    ++removed;
+    found = true;
   }
-  return removed;
+  return found;
 }
 
 void Kill(Random* random) {
   const unsigned seed = (*random)();
-  const bool is_code = (*random)() % 2 == 0;
   const pid_t child = Start([&] {
     Random other(seed);
-    while (true) {
-      if (is_code) {
-        CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf(other()));
-      } else {
-        Choices::Instance().Decide(NameOf(other() % kNumNames),
-                                   RandomChoice(&other));
-      }
-    }
+    while (true) Write(&other);
   });
   usleep((*random)() % 5000);
   kill(child, SIGKILL);
   int status;
   Check(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "a kill");
   InAnotherProcess(CheckAll);
-  const bool was_inside = is_code ? RemovePartial(CodeFolder(), "") > 0
-                                  : RemovePartial(folder, ChoiceFile()) > 0;
-  ++counts[is_code ? kCode : kChoices]
-          [was_inside ? "inside a write" : "between writes"];
+  ++counts[RemovePartial() ? "inside a write" : "between writes"];
 }
 
 std::string Content(const std::string& file) {
@@ -171,50 +132,19 @@ void Damage(const std::string& file, Random* random) {
   std::ofstream(file, std::ios::binary) << content;
 }
 
-// Damaged code must not be read, and of a damaged choice file only lines that
-// are choices. Either file must then be replaced.
+// Damaged code must not be read, and must then be replaced.
 void ReadDamaged(Random* random) {
-  if ((*random)() % 2 == 0) {
-    const std::string file =
-        std::filesystem::directory_iterator(CodeFolder())->path();
-    const std::string before = Content(file);
-    Damage(file, random);
-    std::string code;
-    const bool is_read = CompiledCodeCache(CodeFolder()).Read(kKey, &code);
-    Check(is_read == (Content(file) == before), "whether damaged code is read");
-    ++counts[kCode][is_read ? "damage left the same bytes; read" : "refused"];
-    CompiledCodeCache(CodeFolder()).Write(kKey, CodeOf((*random)()));
-    Check(CompiledCodeCache(CodeFolder()).Read(kKey, &code) && IsWhole(code),
-          "code that is written anew");
-    return;
-  }
-  Damage(ChoiceFile(), random);
-  int pipe_ends[2];
-  Check(pipe(pipe_ends) == 0, "a pipe");
-  InAnotherProcess([&] {
-    Choice choice;
-    char found = 0;
-    for (int i = 0; i < kNumNames; ++i) {
-      if (!Choices::Instance().Find(NameOf(i), &choice)) continue;
-      Check(static_cast<int>(choice.algorithm) > 0 &&
-                static_cast<int>(choice.algorithm) < kNumMeasuredAlgorithms,
-            "an algorithm");
-      ++found;
-    }
-    Check(write(pipe_ends[1], &found, 1) == 1, "an answer");
-  });
-  char found;
-  Check(read(pipe_ends[0], &found, 1) == 1, "an answer");
-  close(pipe_ends[0]);
-  close(pipe_ends[1]);
-  ++counts[kChoices][found == kNumNames ? "all choices were still read"
-                                        : "damaged lines were ignored"];
-  const unsigned seed = (*random)();
-  InAnotherProcess([&] {
-    Random other(seed);
-    WriteAll(&other);
-  });
-  InAnotherProcess(CheckAll);
+  const std::string file =
+      std::filesystem::directory_iterator(CodeFolder())->path();
+  const std::string before = Content(file);
+  Damage(file, random);
+  std::string code;
+  const bool is_read = CompiledCodeCache(CodeFolder()).Read(kKey, &code);
+  Check(is_read == (Content(file) == before), "whether damaged code is read");
+  ++counts[is_read ? "damage left the same bytes; read" : "refused"];
+  Write(random);
+  Check(CompiledCodeCache(CodeFolder()).Read(kKey, &code) && IsWhole(code),
+        "code that is written anew");
 }
 
 // If nothing or too little can be written, the earlier contents must stay.
@@ -222,7 +152,7 @@ void WriteInVain(Random* random) {
   const unsigned seed = (*random)();
   InAnotherProcess([&] {
     Random other(seed);
-    WriteAll(&other);
+    Write(&other);
     CompiledCodeCache(CodeFolder()).Write("another key", CodeOf(other()));
     std::string code;
     if (CompiledCodeCache(CodeFolder()).Read("another key", &code)) {
@@ -230,21 +160,16 @@ void WriteInVain(Random* random) {
     }
   });
   InAnotherProcess(CheckAll);
-  ++counts[kChoices]["earlier contents kept"];
-  ++counts[kCode]["earlier contents kept"];
+  ++counts["earlier contents kept"];
 }
 
 void Print() {
   std::string text;
-  for (const auto& [what, ends] : counts) {
-    std::string of_what;
-    for (const auto& [end, count] : ends) {
-      of_what += (of_what.empty() ? "\"" : ", \"") + end +
-                 "\": " + std::to_string(count);
-    }
-    text += (text.empty() ? "\"" : ", \"") + what + "\": {" + of_what + '}';
+  for (const auto& [end, count] : counts) {
+    text +=
+        (text.empty() ? "\"" : ", \"") + end + "\": " + std::to_string(count);
   }
-  std::printf("{%s}\n", text.c_str());
+  std::printf("{\"kernel code\": {%s}}\n", text.c_str());
 }
 
 }  // namespace
@@ -256,8 +181,8 @@ int main(int argc, char** argv) {
   folder = argv[1];
   const std::string what = argv[2];
   Random random(std::atoi(argv[4]));
-  if (!std::filesystem::exists(ChoiceFile())) {
-    InAnotherProcess([&] { WriteAll(&random); });
+  if (!std::filesystem::exists(CodeFolder())) {
+    InAnotherProcess([&] { Write(&random); });
   }
   InAnotherProcess(CheckAll);
   for (int i = 0; i < std::atoi(argv[3]); ++i) {

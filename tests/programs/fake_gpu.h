@@ -25,7 +25,6 @@ inline GpuLibraries LibrariesOfSession() {
   CudaDriver& cuda = libraries.cuda;
   cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
   cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
-  cuda.cuDeviceGetName = [](char*, int, CUdevice) { return CUDA_SUCCESS; };
   cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
                               unsigned, CUlibraryOption*, void**,
                               unsigned) { return CUDA_SUCCESS; };

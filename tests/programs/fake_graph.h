@@ -14,12 +14,6 @@ namespace cudnn_rnn_tf {
 
 using FakeEdges = std::vector<std::pair<size_t, size_t>>;
 
-inline FakeEdges ChainOf(size_t num_nodes) {
-  FakeEdges edges;
-  for (size_t i = 1; i < num_nodes; ++i) edges.emplace_back(i - 1, i);
-  return edges;
-}
-
 // A graph whose nodes have an `index`, their place in the graph.
 template <typename Node>
 struct FakeGraph {
@@ -118,18 +112,6 @@ struct FakeGraph {
       }
       return CUDA_SUCCESS;
     };
-    cuda->cuGraphRemoveDependencies_v2 =
-        [](CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-           const CUgraphEdgeData*, size_t size) {
-          FakeEdges& edges = Of(graph)->edges;
-          for (size_t i = 0; i < size; ++i) {
-            const auto edge =
-                std::find(edges.begin(), edges.end(), Edge(from[i], to[i]));
-            if (edge == edges.end()) return CUDA_ERROR_INVALID_VALUE;
-            edges.erase(edge);
-          }
-          return CUDA_SUCCESS;
-        };
     cuda->cuGraphAddDependencies_v2 = [](CUgraph graph, const CUgraphNode* from,
                                          const CUgraphNode* to,
                                          const CUgraphEdgeData*, size_t size) {

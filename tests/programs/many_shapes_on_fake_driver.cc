@@ -48,8 +48,8 @@ struct Session {
     if (replay == nullptr) {
       if (!session.MakeRoomForReplay()) return;
       const RnnStatus status = Replay::Capture(
-          nullptr, 0, {}, /*as_chain=*/false,
-          [](const CallAddresses&) { return RnnStatus(); }, &replay);
+          nullptr, 0, {}, [](const CallAddresses&) { return RnnStatus(); },
+          &replay);
       Check(status.ok(), status.message);
       ++captures;
     }

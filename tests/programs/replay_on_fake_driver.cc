@@ -29,7 +29,6 @@ using Random = std::mt19937;
 struct Pass {
   unsigned seed;
   int num_nodes, num_buffers;
-  bool is_nearly_chain = false;
 
   RnnStatus operator()(const CallAddresses& addresses) const {
     Random random(seed);
@@ -90,22 +89,18 @@ struct Pass {
       }
       Graph::capturing->nodes.push_back(std::move(node));
       if (i == 0) continue;
-      // In nearly a chain, every tenth node waits for the one before, and no
-      // node waits for it.
-      const int before = i % 10 == 1 && i > 1 ? i - 2 : i - 1;
-      Graph::capturing->edges.emplace_back(
-          is_nearly_chain ? before : random() % i, i);
+      Graph::capturing->edges.emplace_back(random() % i, i);
     }
     return {};
   }
 };
 
-std::unique_ptr<Replay> Capture(const Pass& pass, bool as_chain = false) {
+std::unique_ptr<Replay> Capture(const Pass& pass) {
   std::array<bool, kNumCallBuffers> used = {};
   std::fill_n(used.begin(), pass.num_buffers, true);
   std::unique_ptr<Replay> replay;
-  const RnnStatus status = Replay::Capture(nullptr, CUdeviceptr{1} << 32, used,
-                                           as_chain, pass, &replay);
+  const RnnStatus status =
+      Replay::Capture(nullptr, CUdeviceptr{1} << 32, used, pass, &replay);
   Check(status.ok(), status.message);
   return replay;
 }
@@ -182,11 +177,9 @@ CallAddresses RandomAddresses(Random* random) {
 void CheckAddresses(unsigned seed) {
   Random random(seed);
   const Pass pass = {seed, 1 + static_cast<int>(random() % 200),
-                     1 + static_cast<int>(random() % kNumCallBuffers),
-                     /*is_nearly_chain=*/random() % 2 == 0};
-  const bool as_chain = random() % 2 == 0;
-  std::unique_ptr<Replay> replay = Capture(pass, as_chain);
-  const FakeEdges edges = as_chain ? ChainOf(pass.num_nodes) : EdgesOf(pass);
+                     1 + static_cast<int>(random() % kNumCallBuffers)};
+  std::unique_ptr<Replay> replay = Capture(pass);
+  const FakeEdges edges = EdgesOf(pass);
   std::vector<CallAddresses> sets(1 + random() % 90);
   for (size_t i = 0; i < sets.size(); ++i) {
     sets[i] = RandomAddresses(&random);
@@ -202,7 +195,7 @@ void CheckAddresses(unsigned seed) {
                               : sets[index % sets.size()],
            replay.get());
     Check(Sorted(launched_edges) == edges, "nodes wait for others");
-    if (step == 200) replay->Forget();
+    if (step == 200) replay = Capture(pass);
     Check(replay->bytes() == Replay::TotalBytes(), "bytes");
   }
   replay.reset();
@@ -233,17 +226,8 @@ void CheckOnce(unsigned seed) {
     bool has_begun;
     return graph.LaunchNodes(nullptr, &has_begun);
   });
-  Check(capture(false).ok() && !graph.is_in_order() && !graph.is_nearly_chain(),
+  Check(capture(false).ok() && !graph.is_in_order(),
         "nodes before those that they wait for");
-}
-
-void CheckNearlyChains(unsigned seed) {
-  Check(!Capture({seed, 100, 3})->is_nearly_chain(), "a tree is no chain");
-  const Pass pass = {seed, 100, 3, /*is_nearly_chain=*/true};
-  Check(Capture(pass)->is_nearly_chain(), "nearly a chain");
-  Check(!Capture({seed, 70, 3, /*is_nearly_chain=*/true})->is_nearly_chain(),
-        "too little beside it");
-  Check(!Capture(pass, /*as_chain=*/true)->is_nearly_chain(), "a chain is one");
 }
 
 // Loops over random sets of addresses. In the second half, nothing may be made
@@ -373,7 +357,7 @@ void CheckLayers(unsigned seed) {
   }
   Check(num_instantiated == 0, "a layer's graph is not its own");
   Check(num_rewritten < 100 * pass.num_nodes / 2, "too much is rewritten");
-  replay->Forget();
+  replay = Capture(pass);
   Check(!replay->was_launched(), "was launched");
   Launch(pass, layers[0], replay.get());
   num_instantiated = 0;
@@ -383,7 +367,7 @@ void CheckLayers(unsigned seed) {
   Check(num_instantiated == 0, "a graph although none may be made");
   refuses_instantiating = true;
   Launch(pass, layers[0], replay.get());
-  replay->Forget();
+  replay = Capture(pass);
   Check(!replay->Launch(nullptr, layers[0]).ok(), "a launch without a graph");
   refuses_instantiating = false;
   Launch(pass, layers[0], replay.get());
@@ -399,7 +383,7 @@ void CheckRefused(const Pass& pass, const char* what, CUgraphNodeType type,
   std::unique_ptr<Replay> replay;
   int captures = 0;
   const RnnStatus status = Replay::Capture(
-      nullptr, CUdeviceptr{1} << 32, used, /*as_chain=*/false,
+      nullptr, CUdeviceptr{1} << 32, used,
       [&](const CallAddresses& addresses) {
         CRNN_RETURN_IF_ERROR(pass(addresses));
         const auto& nodes = Graph::capturing->nodes;
@@ -465,7 +449,6 @@ int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckAddresses(seed);
     cudnn_rnn_tf::CheckOnce(seed);
-    cudnn_rnn_tf::CheckNearlyChains(seed);
     cudnn_rnn_tf::CheckLoop(seed);
     cudnn_rnn_tf::CheckNoLoop(seed);
     cudnn_rnn_tf::CheckBounds(seed);

@@ -176,7 +176,7 @@ def _convert_on_read_only(disk: Disk, directory: pathlib.Path) -> str:
 
 
 def _attack_caches(disk: Disk, directory: pathlib.Path, count: int, seed: int) -> dict[str, Any]:
-    """Measured choices and machine code, where they cannot be kept."""
+    """Machine code, where it cannot be kept."""
     found: dict[str, Any] = {"failures": []}
     program = native_programs.caches_under_attack(directory)
 

@@ -14,7 +14,7 @@ from test_fake_gpu import compiled
 
 def caches_under_attack(directory: pathlib.Path) -> pathlib.Path:
     """The program of that name."""
-    sources = ["kernels/gpu/cudnn/remembered_choices.cc", "kernels/gpu/compiled_code_cache.cc"]
+    sources = ["kernels/gpu/compiled_code_cache.cc"]
     return compiled(directory, "caches_under_attack", sources)
 
 

@@ -27,9 +27,9 @@ KINDS = {
         "say in one line what is wrong and write nothing. In the rows `saved`, Keras and "
         "TensorFlow read models, weights, checkpoints and SavedModels; a layer that could not be "
         "loaded must stay as it was. Files without checksums, such as HDF5, may load with changed "
-        "numbers; that is not counted as a failure. A GPU program keeps two kinds of files for the "
-        "next process: the choice file has the measured choices of algorithms, and `kernel code` "
-        "stands for files of compiled kernels. Archives that would fill the memory, pipes and "
+        "numbers; that is not counted as a failure. A GPU program keeps compiled kernels for the "
+        "next process (`kernel code`); earlier versions also kept measured choices of algorithms "
+        "(`choice file`). Archives that would fill the memory, pipes and "
         "links in place of files, and files of wrong sizes are in the rows `archives`: the command "
         "must say in one line what is wrong, with bounded memory, and write nothing.",
     ),
@@ -52,7 +52,7 @@ KINDS = {
         "for bit, those that an undisturbed run saved at the same step. At the end, the file of "
         "the training history must be the same as that of an undisturbed run. `convert` is told "
         "to overwrite a file and is killed at a random moment; afterwards, the file must be the "
-        "whole old file or the whole new one. Programs that write the choice file and the kernel "
+        "whole old file or the whole new one. Programs that write the kernel "
         "code are killed as well; a write lasts about a millisecond, so few kills fall inside one.",
     ),
     "disks": (

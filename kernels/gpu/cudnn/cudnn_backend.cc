@@ -72,74 +72,6 @@ RnnStatus CudnnBackend::Configure(const RnnProblem& problem) {
   return {};
 }
 
-// After a kernel has failed, whoever launched it, all later work fails too.
-// During a capture, the query itself would end the capture.
-bool CudnnBackend::StreamWorks() const {
-  if (is_capturing_) return false;
-  const CUresult result = Gpu().cuda.cuStreamQuery(stream());
-  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
-}
-
-bool CudnnBackend::IsDecided() const {
-  return configuration_->decided &&
-         configuration_->num_given_up == Choices::Instance().num_given_up();
-}
-
-void CudnnBackend::FindChoice() {
-  Choice found;
-  configuration_->num_given_up = Choices::Instance().num_given_up();
-  configuration_->decided =
-      Choices::Instance().Find(configuration_->name, &found);
-  configuration_->choice = found;
-}
-
-void CudnnBackend::Decide() {
-  CudnnConfiguration& configuration = *configuration_;
-  if (IsDecided()) return;
-  const RnnProblem& problem = configuration.problem;
-  Choice choice;
-  const bool pinned = problem.algorithm != RnnAlgorithm::kAuto &&
-                      problem.algorithm != RnnAlgorithm::kCudnn;
-  const std::vector<RnnAlgorithm> algorithms =
-      CudnnAlgorithmsFor(problem, options_.allow_tf32);
-  const bool replays = options_.replay && Gpu().has_graphs;
-  if (pinned || problem.has_sequence_lengths || options_.deterministic ||
-      (algorithms.size() == 1 && !replays)) {
-    if (pinned) {
-      choice.algorithm = problem.algorithm;
-      choice.source = "pinned";
-    }
-    Choices::Instance().Decide(configuration.name, choice);
-  } else {
-    if (is_capturing_ || resources_.is_profiled()) {
-      FindChoice();
-      return;
-    }
-    configuration.num_given_up = Choices::Instance().num_given_up();
-    switch (Choices::Instance().FindAndCount(configuration.name, &choice)) {
-      case Choices::State::kUndecided:
-        configuration.decided = false;
-        configuration.choice = Choice();
-        return;
-      case Choices::State::kToBeMeasured:
-        try {
-          choice = MeasureChoice(session_.get(), configuration_, algorithms,
-                                 resources_.allocate);
-        } catch (...) {
-          Choices::Instance().PutOff(configuration.name);
-          throw;
-        }
-        Choices::Instance().Decide(configuration.name, choice);
-        resources_.log(configuration.name + ": " + choice.Text());
-        break;
-      case Choices::State::kDecided:
-        break;
-    }
-  }
-  configuration.choice = choice;
-  configuration.decided = true;
-}
-
 size_t CudnnBackend::WorkspaceBytes(Pass pass) const {
   Arena arena(nullptr);
   const WorkspaceLayout workspace(*passes_->plan, pass, &arena);
@@ -149,28 +81,24 @@ size_t CudnnBackend::WorkspaceBytes(Pass pass) const {
 RnnStatus CudnnBackend::ForwardBufferSizes(const RnnProblem& problem,
                                            RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Configure(problem));
-  Decide();
-  Choice& choice = configuration_->choice;
-  const bool is_pinned = choice.source == "pinned";
-  if (choice.algorithm == RnnAlgorithm::kResident && !problem.is_aligned &&
-      !is_pinned) {
-    // Only this call runs standard; the choice stays.
-    CRNN_RETURN_IF_ERROR(
-        session_->Passes(configuration_, RnnAlgorithm::kStandard, &passes_));
-    sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
-    return {};
+  RnnAlgorithm& algorithm = configuration_->algorithm;
+  if (algorithm == RnnAlgorithm::kAuto) {
+    algorithm = CudnnAlgorithmFor(problem);
+    if (algorithm != problem.algorithm &&
+        !session_->Passes(configuration_, algorithm, &passes_).ok()) {
+      // The network does not fit, or there is no memory for a handle of cuBLAS.
+      algorithm = RnnAlgorithm::kStandard;
+    }
+    resources_.log(Describe(problem) + ": " +
+                   kRnnAlgorithmNames[static_cast<int>(algorithm)]);
   }
-  RnnStatus status =
-      session_->Passes(configuration_, choice.algorithm, &passes_);
-  if (!status.ok() && !is_pinned) {
-    // The choice may come from another version or from another GPU of that
-    // name, or there is no memory left for a handle of cuBLAS.
-    choice = Choice();
-    status = session_->Passes(configuration_, choice.algorithm, &passes_);
-  }
-  CRNN_RETURN_IF_ERROR(status);
+  // The rule's `resident` leaves calls with unaligned buffers to standard.
+  const bool is_left = algorithm == RnnAlgorithm::kResident &&
+                       algorithm != problem.algorithm && !problem.is_aligned;
+  CRNN_RETURN_IF_ERROR(session_->Passes(
+      configuration_, is_left ? RnnAlgorithm::kStandard : algorithm, &passes_));
   if (problem.is_training) {
-    sizes->reserve_space = ReserveBytes(*passes_->plan, choice.algorithm);
+    sizes->reserve_space = ReserveBytes(*passes_->plan, algorithm);
   }
   sizes->forward_workspace = WorkspaceBytes(Pass::kForward);
   return {};
@@ -190,7 +118,6 @@ RnnStatus CudnnBackend::BackwardBufferSizes(const RnnProblem& problem,
                                             size_t reserve_space,
                                             RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Configure(problem));
-  if (!IsDecided()) FindChoice();
   RnnAlgorithm algorithm = AlgorithmOf(reserve_space);
   // The algorithm resident, which is for inference, leaves no reserve space.
   if (algorithm == RnnAlgorithm::kAuto ||
@@ -210,22 +137,6 @@ std::shared_ptr<void> CudnnBackend::Workspace(size_t bytes,
                                               const AllocateMemory& allocate) {
   const bool keeps = options_.replay && Gpu().has_graphs && !is_capturing_;
   return keeps ? session_->Workspace(bytes, allocate) : allocate(bytes);
-}
-
-RnnStatus CudnnBackend::Run(Pass pass, const CallAddresses& addresses) {
-  const RnnStatus status = Enqueue(pass, addresses);
-  if (status.ok()) return {};
-  const Choice& choice = configuration_->choice;
-  const PlannedPasses* const chosen =
-      configuration_->passes[static_cast<int>(choice.algorithm)].get();
-  if (passes_ == chosen && choice.source != "pinned" &&
-      choice.algorithm != RnnAlgorithm::kStandard && StreamWorks()) {
-    // The choice may have been stored by a process that had more of the GPU.
-    // From the next call on, standard runs for any configuration and session
-    // that shares the choice.
-    Choices::Instance().GiveUp(configuration_->name, choice.algorithm);
-  }
-  return status;
 }
 
 RnnStatus CudnnBackend::Enqueue(Pass pass, const CallAddresses& addresses) {
@@ -274,14 +185,12 @@ RnnStatus CudnnBackend::TryReplay(PassReplay* run, Pass pass,
     if (region == nullptr) {
       return {RnnStatus::Code::kResourceExhausted, "no memory"};
     }
-    const Choice& choice = configuration_->choice;
-    const bool as_chain = pass == Pass::kForward ? choice.forward_is_chain
-                                                 : choice.backward_is_chain;
-    return session_->CaptureReplay(plan, pass, region.get(), as_chain, replay);
+    return session_->CaptureReplay(plan, pass, region.get(), replay);
   };
   const RnnStatus status = run->Launch(stream(), addresses, may_make, capture);
   *done = status.ok();
-  if (!*done) resources_.log(configuration_->name + ": " + status.message);
+  if (!*done)
+    resources_.log(Describe(configuration_->problem) + ": " + status.message);
   return {};
 }
 
@@ -362,7 +271,7 @@ RnnStatus CudnnBackend::Forward(const RnnProblem& problem,
   if (repacks) addresses[kParams] = Address(workspace.params);
   addresses[kWorkspace] = Address(workspace.calls);
   addresses[kDropoutStates] = Address(workspace.dropout_states);
-  CRNN_RETURN_IF_ERROR(Run(Pass::kForward, addresses));
+  CRNN_RETURN_IF_ERROR(Enqueue(Pass::kForward, addresses));
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
         problem, buffers.sequence_lengths.on_host, spec.output_size(),
@@ -398,7 +307,7 @@ RnnStatus CudnnBackend::Backward(const RnnProblem& problem,
   }
   addresses[kWorkspace] = Address(workspace.calls);
   addresses[kDropoutStates] = Address(workspace.dropout_states);
-  CRNN_RETURN_IF_ERROR(Run(Pass::kBackward, addresses));
+  CRNN_RETURN_IF_ERROR(Enqueue(Pass::kBackward, addresses));
   for (const RepackedBlock& block : plan->repacked()) {
     CRNN_RETURN_IF_ERROR(
         Copy(static_cast<const char*>(workspace.params_backprop) +

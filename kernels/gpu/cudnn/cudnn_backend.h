@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "kernels/gpu/cudnn/measure.h"
+#include "kernels/gpu/cudnn/session.h"
 #include "kernels/gpu/gpu_options.h"
 #include "kernels/rnn_backend.h"
 
@@ -33,19 +33,7 @@ class CudnnBackend : public RnnBackend {
 
  private:
   RnnStatus Configure(const RnnProblem& problem);
-  void Decide();
   size_t WorkspaceBytes(Pass pass) const;
-  // Tells whether the stream is known to work: nothing that was enqueued before
-  // has failed.
-  bool StreamWorks() const;
-  // Tells whether the configuration's choice is known. It counts as unknown
-  // once any choice was given up since.
-  bool IsDecided() const;
-  // Takes over the choice for this configuration that is known in the process,
-  // if there is one.
-  void FindChoice();
-  // Enqueues a pass. If that fails, gives the configuration's choice up.
-  RnnStatus Run(Pass pass, const CallAddresses& addresses);
   RnnStatus Enqueue(Pass pass, const CallAddresses& addresses);
   RnnStatus TryReplay(PassReplay* run, Pass pass,
                       const CallAddresses& addresses, bool* done);

@@ -4,8 +4,6 @@
 #include <initializer_list>
 #include <iterator>
 
-#include "kernels/version.h"
-
 namespace cudnn_rnn_tf {
 namespace {
 
@@ -26,35 +24,9 @@ constexpr size_t kKeptPart = 64;
 
 std::string KeyOf(const RnnProblem& problem, const GpuOptions& options) {
   std::string key = KeyOf(problem);
-  key.push_back(
-      static_cast<char>(options.allow_tf32 | options.force_repack << 1 |
-                        options.replay << 2 | options.deterministic << 3));
+  key.push_back(static_cast<char>(
+      options.allow_tf32 | options.force_repack << 1 | options.replay << 2));
   return key;
-}
-
-// Returns the name under which configurations share a choice. The time is
-// rounded up to a power of two, since a step of one such configuration costs
-// about what a step of another does.
-std::string NameOf(const std::string& gpu, RnnProblem problem,
-                   const GpuOptions& options) {
-  int64_t rounded = 1;
-  while (rounded < problem.max_time) rounded *= 2;
-  problem.max_time = rounded;
-  // The version is in the name, since another version of this package may have
-  // faster kernels, or others.
-  std::string name = gpu + ", cudnn_rnn_tf " + kVersion + ", cuDNN " +
-                     std::to_string(Gpu().cudnn.cudnnGetVersion()) + ": " +
-                     Describe(problem);
-  if (problem.dtype == RnnDataType::kFloat32 && options.allow_tf32) {
-    name += ", TF32";
-  }
-  if (options.deterministic) name += ", deterministic";
-  if (!options.replay) name += ", without graphs";
-  if (problem.algorithm != RnnAlgorithm::kAuto) {
-    name += std::string(", pinned ") +
-            kRnnAlgorithmNames[static_cast<int>(problem.algorithm)];
-  }
-  return name;
 }
 
 bool HasFallenOutOfUse(const CudnnConfiguration& configuration, int64_t now) {
@@ -95,13 +67,6 @@ RnnStatus CudnnSession::Open(CUstream stream,
   CRNN_RETURN_IF_CUDNN_ERROR(Gpu().cudnn.cudnnSetStream(handle_.get(), stream),
                              none);
   handles_ = {handle_.get(), stream, /*blas=*/nullptr};
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  char name[256] = "";
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuDeviceGetName(name, sizeof(name), device),
-                 "name the device"));
-  gpu_ = name;
   max_kept_bytes_ = memory_limit() / kKeptPart;
   return {};
 }
@@ -157,7 +122,6 @@ RnnStatus CudnnSession::Capture(CudnnPlan* plan, Pass pass,
 }
 
 RnnStatus CudnnSession::CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
-                                      bool as_chain,
                                       std::unique_ptr<Replay>* replay) {
   CudnnHandles handles;
   CRNN_RETURN_IF_ERROR(CaptureHandles(&handles));
@@ -166,7 +130,7 @@ RnnStatus CudnnSession::CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
   std::transform(sizes.begin(), sizes.end(), used.begin(),
                  [](size_t size) { return size > 0; });
   return Replay::Capture(
-      handles.stream, reinterpret_cast<CUdeviceptr>(region), used, as_chain,
+      handles.stream, reinterpret_cast<CUdeviceptr>(region), used,
       [&](const CallAddresses& addresses) {
         return EnqueuePass(pass, handles, plan, addresses);
       },
@@ -185,7 +149,6 @@ CudnnConfiguration* CudnnSession::Configuration(const RnnProblem& problem,
     auto made = std::make_unique<CudnnConfiguration>();
     made->problem = problem;
     made->options = options;
-    made->name = NameOf(gpu_, problem, options);
     made->first_use = uses_;
     configurations_.emplace_front(key, std::move(made));
     index_[key] = configurations_.begin();

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "kernels/gpu/cudnn/enqueue_pass.h"
-#include "kernels/gpu/cudnn/remembered_choices.h"
 #include "kernels/gpu/replay.h"
 #include "kernels/gpu/session_pool.h"
 
@@ -27,18 +26,15 @@ struct PlannedPasses {
   }
 };
 
-// A problem with its choice and its plans.
+// A problem with its algorithm and its plans.
 struct CudnnConfiguration {
   RnnProblem problem;
   GpuOptions options;
-  Choice choice;
-  bool decided = false;
-  // How many choices had been given up when this one was decided.
-  int64_t num_given_up = 0;
-  // The configuration's name among the choices.
-  std::string name;
-  // One for each algorithm, made when it is first needed.
-  std::array<std::unique_ptr<PlannedPasses>, kNumMeasuredAlgorithms> passes;
+  // What runs its forward passes; kAuto until the first of them is planned.
+  RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
+  // One for each algorithm, made when it is first needed. A backward pass runs
+  // by the algorithm that has left its reserve space.
+  std::array<std::unique_ptr<PlannedPasses>, kNumPlannedAlgorithms> passes;
   // The number of the configuration's uses, and its first and last use, which
   // are counted among the uses of all configurations of the session.
   int64_t uses = 0, first_use = 0, last_use = 0;
@@ -70,7 +66,7 @@ class CudnnSession {
   // Captures a pass to be replayed. `region` is scratch memory of the largest
   // buffer's size and Replay::kRegionSlack bytes more.
   RnnStatus CaptureReplay(CudnnPlan* plan, Pass pass, void* region,
-                          bool as_chain, std::unique_ptr<Replay>* replay);
+                          std::unique_ptr<Replay>* replay);
 
   // The result is valid until the next call.
   CudnnConfiguration* Configuration(const RnnProblem& problem,
@@ -91,7 +87,6 @@ class CudnnSession {
   RnnStatus MakeBlas();
   void DropOneConfiguration();
 
-  std::string gpu_;  // The model's name.
   CudnnHandle handle_, capture_handle_;
   CublasHandle blas_;  // Made when first needed.
   CudnnHandles handles_ = {};

@@ -100,7 +100,7 @@ RnnStatus Session::Capture(const Network& network, Pass pass,
   std::transform(addresses.begin(), addresses.end(), used.begin(),
                  [](CUdeviceptr address) { return address != 0; });
   return Replay::Capture(
-      capture_stream_, addresses[kWorkspace], used, /*as_chain=*/false,
+      capture_stream_, addresses[kWorkspace], used,
       [&](const CallAddresses& moved) {
         return network.Enqueue(pass, {blas_.get(), capture_stream_}, moved);
       },
