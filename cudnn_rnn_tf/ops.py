@@ -189,8 +189,8 @@ def forward(
         is_training: whether dropout acts, recurrent dropout included. Gradients work either
             way; out of training they cost one more forward pass.
         algorithm: on a GPU, which algorithm to use, one of `ALGORITHMS`: cuDNN's, of which "cudnn"
-            takes the fastest; this package's own, "persistent" and, for inference alone,
-            "resident"; "auto" for the one that is fastest there.
+            takes one by a rule; this package's own, "persistent" and, for inference alone,
+            "resident"; "auto" for what a rule takes for the fastest.
         may_keep_params: whether a CPU may keep the params, rearranged, for later calls with the
             same tensor in inference; for reference variables of TensorFlow 1, it must be false.
         name: name of the op.

@@ -193,8 +193,9 @@ recurrent_dropout: The rate at which numbers of the hidden states are dropped
   steps. GPUs run it by the algorithm persistent only.
 algorithm: What runs the network on a GPU. persistent and resident are kernels of
   this package, the latter for inference only; standard, persist_static and
-  persist_static_small_h are algorithms of cuDNN's; cudnn is the fastest of
-  cuDNN's; auto is the fastest of all. A CPU ignores it.
+  persist_static_small_h are algorithms of cuDNN's; cudnn is one of
+  these by a rule; auto is what a rule takes for the fastest of all. A CPU ignores
+  it.
 may_keep_params: Whether a CPU may keep params, rearranged, for later calls with
   the same tensor, if not is_training. It must be false if the tensor's memory may
   change while others hold it, as that of TensorFlow 1's reference variables may.
