@@ -16,8 +16,8 @@ namespace cudnn_rnn_tf {
 bool IsForCudnn(const RnnProblem& problem, double cycles);
 
 // Returns the algorithm by which the cuDNN backend runs a network: the one that
-// the caller names, or the one that is likely to be the fastest. `resident`
-// may turn out not to fit.
+// the caller names, or the one that is likely to be the fastest. What
+// the rule names may turn out not to fit; then standard runs.
 RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem);
 
 }  // namespace cudnn_rnn_tf
