@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps what runs wrote of the versions they ran with, and writes README's table of all of them.
+"""Keeps what runs wrote of the versions they ran with, and writes the table of all of them in docs.
 
 A run writes a file when all of it has passed: `pytest --record-versions=FILE`, and the build of a
 wheel into dist/. Files that are given here are copied beside this script, over older ones of their
@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = ROOT / "pip_package" / "tested_versions"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "supported.md"
 COLUMNS = ("TensorFlow", "Keras", "Python", "device", "installed from", "passed")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n"
 
@@ -59,7 +59,7 @@ def main() -> None:
     for path in parser.parse_args().files:
         shutil.copy(path, RUNS)
     pattern = re.escape(HEAD) + r"(?:\|.*\n)*"
-    README.write_text(re.sub(pattern, lambda _: table(), README.read_text()))
+    PAGE.write_text(re.sub(pattern, lambda _: table(), PAGE.read_text()))
 
 
 if __name__ == "__main__":

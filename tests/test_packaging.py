@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 
+import project_url
 import pytest
 import tensorflow as tf
 import tested_versions
@@ -129,12 +130,26 @@ def test_missing_op_library_is_an_import_error(monkeypatch):
 # The claims, and what checks each.
 
 
-def test_the_readme_says_what_runs_wrote():
+def test_the_page_says_what_runs_wrote():
     """`pip_package/tested_versions.py` writes the table, from runs with every TensorFlow."""
     table = tested_versions.table()
-    assert f"\n\n{table}\n" in (ROOT / "README.md").read_text()
+    assert f"\n\n{table}\n" in (ROOT / "docs/supported.md").read_text()
     for version in load_script("build_pip_package").TENSORFLOWS:
         assert f"\n| {version}." in table
+
+
+def test_every_file_has_the_same_address():
+    """One command sets the address, and it leaves no word of the placeholder."""
+    addresses = project_url.addresses()
+    (old,) = set(addresses.values())
+    is_placeholder = old == project_url.PLACEHOLDER
+    for name in addresses:
+        text = (ROOT / name).read_text()
+        if name == "README.md":
+            assert (project_url.README_NOTE in text) == is_placeholder
+        new = project_url.replaced(text, old, "https://host.example/x")
+        assert "https://host.example/x" in new
+        assert old not in new and "placeholder" not in new
 
 
 def test_hooks_before_commits_are_of_the_versions_of_lint(pyproject):
