@@ -16,6 +16,7 @@ try:
 except ModuleNotFoundError as error:
     # If TensorFlow is missing, cudnn_rnn_tf.native still works.
     _missing = str(error)
+    __all__ = ["native"]
 
     def __getattr__(name: str) -> _NoReturn:
         raise AttributeError(
@@ -90,3 +91,8 @@ else:
         "op_library_path",
         "to_stock",
     ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, which a prompt then completes."""
+    return __all__

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import native, op_library, ops
+from cudnn_rnn_tf import gpu_table, native, op_library, ops
 from cudnn_rnn_tf.config import RnnConfig
 
 __version__: str = native.build_info.VERSION
@@ -54,7 +54,8 @@ def _gpu() -> dict[str, Any]:
 def gpu_lines() -> list[str]:
     """Returns what tells times on one GPU from those on another: the GPUs and their kernels.
 
-    There is a line for each GPU, and one for each persistent kernel that the process has wanted.
+    There are two lines for each GPU, of which one is its row in the table of GPUs, and one for each
+    persistent kernel that the process has wanted.
     """
     lines = []
     for gpu in tf.config.list_physical_devices("GPU"):
@@ -62,6 +63,9 @@ def gpu_lines() -> list[str]:
         capability = ".".join(map(str, details.get("compute_capability", "?")))
         name = details.get("device_name", "unknown")
         lines.append(f"GPU            {name}, compute capability {capability}")
+        row = gpu_table.row_of(name, capability)
+        limits = ", ".join(f"{title} {value}" for title, value in row.items()) or "no row"
+        lines.append(f"in the table   {limits}")
     if imitated := op_library.imitated_architecture():
         lines.append(f"imitated       architecture {imitated}")
     kernels = _gpu()["kernels"].items()

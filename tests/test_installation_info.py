@@ -20,6 +20,7 @@ import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import (
     cells,
     cudnn_rnn_ops,
+    gpu_table,
     installation_info,
     layers,
     native,
@@ -55,11 +56,46 @@ def test_gpus_and_their_kernels(monkeypatch):
     monkeypatch.setattr(op_library, "imitated_architecture", lambda: 75)
     kernels = {"lstm, 8 units": "teams of 4 blocks"}
     monkeypatch.setattr(installation_info, "_gpu", lambda: {"kernels": kernels})
+    row = "GPU A10, compute capability 8.6, half types 1024, TF32 720, how it was tried compiled"
     assert [line.split(maxsplit=1) for line in installation_info.gpu_lines()] == [
         ["GPU", "NVIDIA A10, compute capability 8.6"],
+        ["in", f"the table   {row}"],
         ["imitated", "architecture 75"],
         ["kernel", "lstm, 8 units: teams of 4 blocks"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("device_name", "compute_capability", "name"),
+    [
+        ("Tesla T4", "7.5", "T4"),
+        ("NVIDIA GeForce RTX 2070", "7.5", "RTX 20 (RTX 2080 Ti)"),
+        ("NVIDIA A100-SXM4-40GB", "8.0", "A100"),
+        ("NVIDIA A10G", "8.6", "A10"),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", "8.6", "RTX 30 (RTX 3090)"),
+        ("NVIDIA L4", "8.9", "L4"),
+        ("NVIDIA L40S", "8.9", "L40S"),
+        ("NVIDIA H100 80GB HBM3", "9.0", "H100, H200"),
+        ("NVIDIA H200", "9.0", "H100, H200"),
+        ("NVIDIA L40", "8.9", None),
+        ("NVIDIA RTX 2000 Ada Generation", "8.9", None),
+        ("Tesla V100-SXM2-16GB", "7.0", None),
+    ],
+)
+def test_row_of_a_gpu(device_name, compute_capability, name):
+    assert gpu_table.row_of(device_name, compute_capability).get("GPU") == name
+
+
+def test_table_of_gpus_is_that_of_the_page():
+    page = pathlib.Path(__file__).parents[1] / "docs/guides/gpu.md"
+    assert f"\n\n{gpu_table.TABLE}\n" in page.read_text()
+
+
+def test_names_are_the_public_ones():
+    """A prompt completes these names."""
+    assert dir(crnn) == sorted(crnn.__all__)
+    for name in crnn.__all__:
+        assert getattr(crnn, name) is not None
 
 
 def test_processor_has_the_instruction_set_in_use():

@@ -8,7 +8,8 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.fusion import Fusion, forward
-from cudnn_rnn_tf.keras.layers import GRU, LSTM, KeepsMasks, SimpleRNN, logger
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN, logger
+from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
 
 # Outputs come concatenated already.
@@ -23,7 +24,7 @@ _PLAIN = {"dropout": 0, "stateful": False, "activity_regularizer": None}
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class Bidirectional(KeepsMasks, keras.layers.Bidirectional):
+class Bidirectional(TakesLengths, keras.layers.Bidirectional):
     __doc__ = keras.layers.Bidirectional.__doc__
 
     @property

@@ -9,27 +9,13 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of
+from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
 
 logger = logging.getLogger("cudnn_rnn_tf")
 
 
-class KeepsMasks:
-    """Makes a layer pass its mask on, whatever Keras's constructors say.
-
-    Not all versions of Keras say it of wrappers.
-    """
-
-    @property
-    def supports_masking(self) -> bool:
-        return True
-
-    @supports_masking.setter
-    def supports_masking(self, value: bool) -> None:
-        pass
-
-
-class _FusedLoop(KeepsMasks, keras.layers.RNN):
+class _FusedLoop(TakesLengths, keras.layers.RNN):
     """The base class of the three layers: Keras's layer with another loop over the time steps."""
 
     @property

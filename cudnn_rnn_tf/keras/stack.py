@@ -9,7 +9,8 @@ import tensorflow as tf
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
 from cudnn_rnn_tf.keras.configs import drop_in_for
 from cudnn_rnn_tf.keras.fusion import Fusion, forward
-from cudnn_rnn_tf.keras.layers import GRU, LSTM, KeepsMasks, SimpleRNN
+from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
 
 # The layers and their directions must agree in these.
@@ -25,7 +26,7 @@ _PLAIN = {
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class Stack(KeepsMasks, keras.layers.Layer):
+class Stack(TakesLengths, keras.layers.Layer):
     """Several layers of `cudnn_rnn_tf.keras` as one, which computes what they do in one op.
 
     Its weights are theirs. `keras.layers.Dropout` between layers of one direction is the op's

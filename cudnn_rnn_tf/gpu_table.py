@@ -1,0 +1,45 @@
+"""The table of GPUs, which `docs/guides/gpu.md` shows and `cudnn-rnn-tf info` reads."""
+
+import re
+
+# A name such as RTX 30 stands for the whole series; the card in parentheses has the row's numbers.
+TABLE = """\
+| GPU | compute capability | half types | TF32 | how it was tried |
+|---|---|---|---|---|
+| T4 | 7.5 | float16: 640 | no | imitated |
+| RTX 20 (RTX 2080 Ti) | 7.5 | float16: 800 | no | compiled |
+| A100 | 8.0 | 1280 | 1152 | imitated |
+| A30 | 8.0 | 1008 | 768 | compiled |
+| A10 | 8.6 | 1024 | 720 | compiled |
+| RTX 30 (RTX 3090) | 8.6 | 1024 | 720 | compiled |
+| L4 | 8.9 | 928 | 696 | imitated |
+| L40S | 8.9 | 1280 | 1056 | compiled |
+| RTX 40 (RTX 4090) | 8.9 | 1024 | 1024 | imitated |
+| H100, H200 | 9.0 | 1792 | 1560 | run |
+| B200 | 10.0 | 1728 | 1184 | compiled |
+| B300 | 10.3 | 1728 | 1184 | compiled |
+| RTX 50 (RTX 5090) | 12.0 | 1360 | 1056 | compiled |
+"""
+
+
+def row_of(device_name: str, compute_capability: str) -> dict[str, str]:
+    """Returns a GPU's row, each column's title with its value; an empty one if there is no row.
+
+    Args:
+        device_name: as TensorFlow names the GPU, such as "NVIDIA A100-SXM4-40GB".
+        compute_capability: such as "8.0".
+    """
+    titles, _, *rows = (line.strip("| ").split(" | ") for line in TABLE.splitlines())
+    for cells in rows:
+        row = dict(zip(titles, cells, strict=True))
+        if row["compute capability"] == compute_capability and _is_named(row["GPU"], device_name):
+            return row
+    return {}
+
+
+def _is_named(names: str, device_name: str) -> bool:
+    for name in re.split(r", | \(|\)", names):
+        series = r"\d\d" if re.fullmatch(r"RTX \d\d", name) else ""
+        if name and re.search(rf"\b{re.escape(name)}{series}(?!\d)", device_name):
+            return True
+    return False

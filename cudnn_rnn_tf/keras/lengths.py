@@ -1,0 +1,76 @@
+"""Gives the drop-ins the call argument `sequence_lengths`, which Keras's layers lack."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from cudnn_rnn_tf import _compat
+
+
+class TakesLengths:
+    """Makes a layer take sequence lengths in place of a mask, and pass its mask on.
+
+    The base class of Keras comes after this one.
+    """
+
+    @property
+    def supports_masking(self) -> bool:
+        # Not all versions of Keras say it of wrappers.
+        return True
+
+    @supports_masking.setter
+    def supports_masking(self, value: bool) -> None:
+        pass
+
+    def __call__(
+        self, sequences: Any, *args: Any, sequence_lengths: Any = None, **kwargs: Any
+    ) -> Any:
+        """Calls the layer as Keras does, with one argument more.
+
+        Args:
+            sequences: [B, T, I].
+            *args: as in Keras.
+            sequence_lengths: integers [B], how many steps of each sequence are to be read; more
+                than T are as good as T. None for all steps, or if there is a mask.
+            **kwargs: as in Keras.
+
+        Raises:
+            TypeError: if the lengths are not integers.
+            ValueError: if the lengths are not of shape [B], or there are lengths and a mask. A mask
+                that the sequences carry themselves, as `Embedding` makes it, is ignored.
+        """
+        layer: Any = self
+        call = super().__call__  # type: ignore[misc]
+        if sequence_lengths is None:
+            return call(sequences, *args, **kwargs)
+        owner = f"layer {layer.name!r}"
+        given = inspect.signature(layer.call).bind(sequences, *args, **kwargs)
+        mask = given.arguments.get("mask")
+        if mask is not None and mask is not _compat.keras_mask(sequences):
+            raise ValueError(
+                f"{owner} received both sequence_lengths and a mask, which say the "
+                "same thing twice: pass one of them"
+            )
+        given.arguments["mask"] = _mask(owner, sequences, sequence_lengths)
+        return call(*given.args, **given.kwargs)
+
+
+def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:
+    """Returns the mask [B, T] in Keras's own operations, so that any program loads a model."""
+    if not keras.backend.is_keras_tensor(sequence_lengths):
+        sequence_lengths = keras.ops.convert_to_tensor(sequence_lengths)
+    dtype = keras.backend.standardize_dtype(sequence_lengths.dtype)
+    if not keras.backend.is_int_dtype(dtype):
+        raise TypeError(
+            f"expected sequence_lengths of {owner} to be integers, but received {dtype}"
+        )
+    if len(sequence_lengths.shape) != 1:
+        raise ValueError(
+            f"expected sequence_lengths of {owner} to be of shape [batch], but received shape "
+            f"{tuple(sequence_lengths.shape)}"
+        )
+    # TensorFlow sums integers on a CPU only. Float32 counts up to 16 million steps.
+    ones = keras.ops.ones_like(sequences[:, :, 0], dtype="float32")
+    lengths = keras.ops.cast(sequence_lengths, "float32")
+    return keras.ops.cumsum(ones, axis=1) <= keras.ops.expand_dims(lengths, 1)
