@@ -11,15 +11,20 @@ import keras
 import tensorflow as tf
 from absl import app, logging
 
-from cudnn_rnn_tf import bench, convert, file_inspection, installation_info, portable
+from cudnn_rnn_tf import bench, convert, doctor, file_inspection, installation_info, portable
 from cudnn_rnn_tf.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.files import load_model, write_whole
 from cudnn_rnn_tf.keras import accelerate
 
+
+class _CheckFailedError(Exception):
+    """A device does not work, as the lines above the error's say."""
+
+
 # A user's mistake, a damaged file or a full disk raises one of these errors.
-_EXPECTED = (ImportError, OSError, TypeError, ValueError)
+_EXPECTED = (ImportError, OSError, TypeError, ValueError, _CheckFailedError)
 
 
 def _printable(value: object) -> str:
@@ -43,6 +48,15 @@ def _info(options: argparse.Namespace) -> None:
     print(f"CPU features   {', '.join(key for key, has in info['cpu_features'].items() if has)}")
     for line in installation_info.gpu_lines():
         print(line)
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    found = []
+    for finding in doctor.findings():
+        found.append(finding)
+        print(f"{finding.state:9} {_printable(finding.text)}", flush=True)
+    if failed := sum(finding.state == "failed" for finding in found):
+        raise _CheckFailedError(f"{failed} of the checks above failed")
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -143,6 +157,7 @@ def _bench(options: argparse.Namespace) -> None:
 
 _COMMANDS = {
     "info": _info,
+    "doctor": _doctor,
     "inspect": _inspect,
     "convert": _convert,
     "export": _export,

@@ -181,7 +181,10 @@ def _torch(layer: Any, workload: Workload, inputs: np.ndarray) -> Any:
 
 
 def table(rows: list[Row]) -> str:
-    """Returns the rows as text, with each row's time relative to the first row's."""
+    """Returns the rows as text, with each row's time relative to the first row's.
+
+    A line below them says what the ratios mean.
+    """
     lines = [f"{'':14}{'inference':>16}{'':9}{'training':>16}"]
     for row in rows:
         cells = [f"{row.library:14}"]
@@ -190,6 +193,9 @@ def table(rows: list[Row]) -> str:
             ratio = f"{value / ours:7.2f} x" if value and ours else ""
             cells.append(f"{value:13.3f} ms{ratio:9}" if value else f"{'-':>16}{'':9}")
         lines.append("".join([*cells, row.problem]).rstrip())
+    lines.append(
+        f"x: the time divided by {rows[0].library}'s; above 1, {rows[0].library} is faster"
+    )
     return "\n".join(lines)
 
 

@@ -101,6 +101,12 @@ def parser() -> argparse.ArgumentParser:
     info = command("info", "show what is installed and what would run a network")
     info.add_argument("--json", action="store_true", help="print all of cudnn_rnn_tf.info()")
 
+    command(
+        "doctor",
+        "run a network on each device, and say what is missing",
+        "The exit status is 1 if a network fails on a device.",
+    )
+
     inspect = command(
         "inspect",
         "list the recurrent networks in a file",

@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -15,7 +16,7 @@ import tensorflow as tf
 from layer_reference import make, normal, randomize
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import __main__, bench, contrib, convert, file_inspection
+from cudnn_rnn_tf import __main__, bench, contrib, convert, doctor, file_inspection, ops
 
 Network = file_inspection.Network
 
@@ -57,6 +58,65 @@ def test_info_as_json(capsys):
     status, out, _ = run(capsys, "info", "--json")
     assert status == 0
     assert json.loads(out) == json.loads(json.dumps(crnn.info()))
+
+
+def test_doctor(capsys):
+    status, out, err = run(capsys, "doctor")
+    assert (status, err) == (0, "")
+    first, *others = out.splitlines()
+    assert first == "ok        CPU: a network of float32 trains, with the outputs of Keras's layers"
+    assert all(line.split()[0] in ("ok", "missing", "optional") for line in others)
+    if not tf.config.list_physical_devices("GPU"):
+        assert "networks run on the CPU" in others[0]
+
+
+def test_doctor_finds_what_is_wrong(capsys, monkeypatch):
+    """A device whose numbers are wrong, or that raises an error, makes the exit status 1."""
+    forward = ops.forward
+
+    def wrong(*args, **kwargs):
+        outputs, states = forward(*args, **kwargs)
+        return outputs * 1.5, states
+
+    def fails(*args, **kwargs):
+        raise tf.errors.InternalError(None, None, "cuBLAS is not there")
+
+    for changed, shown in (
+        (wrong, "failed    CPU: the outputs differ from those of Keras's layers by 0."),
+        (fails, "failed    CPU: cuBLAS is not there"),
+    ):
+        monkeypatch.setattr(ops, "forward", changed)
+        status, out, err = run(capsys, "doctor")
+        assert status == 1
+        assert out.startswith(shown)
+        assert err == "cudnn-rnn-tf doctor: error: 1 of the checks above failed\n"
+
+
+@pytest.mark.parametrize(
+    ("with_cuda", "has_driver", "hidden", "shown"),
+    [
+        (False, True, None, "this TensorFlow is built without CUDA"),
+        (True, False, None, "no NVIDIA driver is installed"),
+        (True, True, "", "CUDA_VISIBLE_DEVICES='' hides all GPUs"),
+        (True, True, None, "pip install 'tensorflow[and-cuda]'"),
+    ],
+)
+def test_doctor_says_why_there_is_no_gpu(monkeypatch, with_cuda, has_driver, hidden, shown):
+    def load(name):
+        if not has_driver:
+            raise OSError(name)
+
+    monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: with_cuda)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: [])
+    monkeypatch.setattr(doctor, "ctypes", types.SimpleNamespace(CDLL=load))
+    monkeypatch.setattr(doctor, "_PACKAGES", {"no_such_package": "nothing"})
+    if hidden is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    _, gpu, package = doctor.findings()
+    assert gpu.state == "missing" and shown in gpu.text
+    assert package == ("optional", "no_such_package is not installed: it is for nothing")
 
 
 def test_as_a_program(tmp_path):
@@ -295,7 +355,10 @@ def test_bench(capsys, tmp_path):
     options += ["--direction=bidirectional", "--shortest=2", "--seconds=0.01"]
     status, out, err = run(capsys, "bench", *options, "--plot", picture)
     assert status == 0
-    title, _, *rows = out.splitlines()
+    title, _, *lines = out.splitlines()
+    rows = [line for line in lines if " ms" in line]
+    assert len(rows) >= 2
+    assert lines[len(rows)].endswith("divided by cudnn_rnn_tf's; above 1, cudnn_rnn_tf is faster")
     assert title == "gru, 2 x 4 bidirectional, input 4, batch 3, lengths 2 to 5 steps, float32"
     assert rows[0].split()[0] == "cudnn_rnn_tf" and rows[1].split()[0] == "keras"
     assert all(row.count(" ms") == 2 for row in rows)
