@@ -46,6 +46,14 @@ class Network:
         return f"{mode} {', '.join(map(str, sizes))}"
 
     @property
+    def label(self) -> str:
+        """What plots call the network, such as "bidirectional LSTM 2×128, B32 T100"."""
+        mode = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "tanh RNN"}[self.rnn_mode]
+        layers = f"{self.num_layers}×" if self.num_layers > 1 else ""
+        direction = "bidirectional " if self.num_dirs == 2 else ""
+        return f"{direction}{mode} {layers}{self.num_units}, B{self.batch_size} T{self.num_steps}"
+
+    @property
     def lengths(self) -> np.ndarray | None:
         """Each sequence's steps, int32 [B]; None if all are `num_steps`."""
         if self.shortest is None:

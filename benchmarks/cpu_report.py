@@ -1,6 +1,5 @@
 """Makes the CPU benchmark's table and plot from its numbers."""
 
-import itertools
 import json
 import math
 import pathlib
@@ -261,7 +260,10 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         "# Speed on a CPU",
         "This page says how many times as fast this package is as PyTorch, Keras and ONNX Runtime. "
         "The tables of times begin with the smallest ratios, the table of memory with the largest.",
-        "![How many times as fast as each other library, per network](cpu.svg)",
+        "![Training: how many times as fast as each other library, per network](cpu_training.svg)",
+        "![Inference by CpuPredictor: the same](cpu_inference.svg)",
+        "In the plots, `L×` before the units means a stack of L layers; then B sequences and T "
+        "time steps.",
         LEGEND,
         "## In short",
         table(_summary(timings, large)),
@@ -317,57 +319,43 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def _plot(timings: dict[str, list[Timing]], path: pathlib.Path) -> None:
+def _plot(what: str, timings: list[Timing], path: pathlib.Path) -> None:
+    """Draws how many times as fast this package is, with a marker for each other library.
+
+    In inference, this package is `CpuPredictor`.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot, ticker
 
-    pyplot.rcParams.update({"svg.hashsalt": "cpu", "font.size": 9})
-    networks = [str(timing.network) for timing in timings["inference"]]
-    figure, panels = pyplot.subplots(
-        *(1, 2),
-        figsize=(10, 1.7 + 0.42 * len(networks)),
-        sharey=True,
-        sharex=True,
-        layout="constrained",
-    )
-    for panel, (what, of_networks) in zip(panels, timings.items(), strict=True):
-        panel.axvline(1, color="black", linewidth=1)
-        for index, (peer, system) in enumerate(itertools.product(COLOURS, SYSTEMS)):
-            places, ratios = [], []
-            for place, timing in enumerate(of_networks):
-                if peer in timing.peers and system in timing.seconds:
-                    places.append(place + 0.13 * (index - 2.5))
-                    ratios.append(timing.speed_against(peer, system))
-            if ratios:
-                medians = [one.median for one in ratios]
-                bars = [
-                    [one.median - one.low for one in ratios],
-                    [one.high - one.median for one in ratios],
-                ]
-                style = {"fmt": "o", "markersize": 4.5, "capsize": 2, "color": COLOURS[peer]}
-                if system == PREDICTOR:
-                    style |= {"fmt": "D", "markersize": 4, "markerfacecolor": "white"}
-                label = f"against {peer}"
-                if system == PREDICTOR:
-                    label += f", {PREDICTOR}"
-                panel.errorbar(medians, places, xerr=bars, label=label, **style)
-        panel.set_title(TITLES[what])
-        panel.set_xscale("log", base=2)
-        panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
-        panel.tick_params(axis="x", labelsize="small")
-        panel.grid(axis="x", color="#dddddd")
-        panel.set_axisbelow(True)
-        for edge in range(1, len(networks)):
-            panel.axhline(edge - 0.5, color="#eeeeee", linewidth=0.8)
-        panel.set_xlabel("how many times as fast this package is")
-    panels[0].set_yticks(range(len(networks)), networks)
-    panels[0].set_ylim(len(networks) - 0.5, -0.5)
-    handles, labels = panels[1].get_legend_handles_labels()  # Inference has all of them.
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle("Right of 1×: faster than the peer. Bars: interquartile range over rounds.")
+    pyplot.rcParams.update({"svg.hashsalt": "cpu", "font.size": 10})
+    system = PREDICTOR if what == "inference" else FUSED
+    ratios = {
+        timing.network.label: {
+            peer: timing.speed_against(peer, system).median
+            for peer in COLOURS
+            if peer in timing.peers
+        }
+        for timing in timings
+    }
+    names = sorted(ratios, key=lambda name: min(ratios[name].values()), reverse=True)
+    figure, panel = pyplot.subplots(figsize=(7.5, 1.4 + 0.33 * len(names)), layout="constrained")
+    panel.axvline(1, color="black", linewidth=1)
+    for peer, colour in COLOURS.items():
+        places = [place for place, name in enumerate(names) if peer in ratios[name]]
+        values = [ratios[names[place]][peer] for place in places]
+        if values:
+            panel.plot(values, places, "o", markersize=7, color=colour, label=f"than {peer}")
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(len(names) - 0.5, -0.5)
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
+    panel.grid(color="#dddddd")
+    panel.set_axisbelow(True)
+    panel.set_xlabel(f"{what} in float32 with this package: how many times as fast")
+    if panel.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
@@ -385,9 +373,11 @@ def page(report: dict[str, Any]) -> str:
 
 
 def write(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Writes cpu.md and cpu.svg from the directory's cpu.json; returns their paths."""
+    """Writes cpu.md and its plots from the directory's cpu.json; returns their paths."""
     report = json.loads((directory / "cpu.json").read_text())
-    text, plot = directory / "cpu.md", directory / "cpu.svg"
+    text = directory / "cpu.md"
     text.write_text(page(report))
-    _plot(_timings(report), plot)
-    return [text, plot]
+    plots = [directory / f"cpu_{what}.svg" for what in TITLES]
+    for what, plot in zip(TITLES, plots, strict=True):
+        _plot(what, _timings(report)[what], plot)
+    return [text, *plots]

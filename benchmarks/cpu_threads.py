@@ -6,7 +6,7 @@
 Each network runs with all numbers of threads before the next network begins, so what is compared
 was measured within minutes. The run leaves cpu_threads/NAME.json (every round's median; the name
 says the processor, its cores, this package's instruction set and the numbers of threads),
-cpu_threads.md and cpu_threads.svg in --output. The page is made of all files there, with a part for
+cpu_threads.md and its plots in --output. The page is made of all files there, with a part for
 each processor, number of cores and instruction set. `--render` only writes the page. The other
 flags are those of benchmarks.cpu.
 """
@@ -27,7 +27,7 @@ from absl import app, flags
 
 from benchmarks import cpu_timing, json_rows
 from benchmarks.cpu_models import NETWORKS, NETWORKS_OF_DIFFERENT_LENGTHS, Network
-from benchmarks.cpu_report import COLOURS, TITLES, described, geometric_mean, table
+from benchmarks.cpu_report import TITLES, described, geometric_mean, table
 from benchmarks.cpu_timing import IN_HALF_TYPES
 from benchmarks.cpu_worker import FUSED, HALF_TYPES, PREDICTOR, Worker, in_half_type
 
@@ -253,7 +253,9 @@ def page(reports: list[dict[str, Any]]) -> str:
         "many times as fast this package is as the fastest other library with the same number of "
         "threads, and how much faster each becomes with more threads. There is a part for each "
         "machine; its title ends with this package's instruction set.",
-        "![Speed over the number of threads](cpu_threads.svg)",
+        "![Training: how many times as fast, over the number of threads](cpu_threads_training.svg)",
+        "![Inference: the same, by CpuPredictor](cpu_threads_inference.svg)",
+        "The plots have geometric means over the networks.",
         LEGEND,
     ]
     for report in reports:
@@ -312,58 +314,36 @@ def _tables(times: Times) -> list[str]:
     return [*text, scaling, table(rows)]
 
 
-def _plot(reports: list[dict[str, Any]], path: pathlib.Path) -> None:
+def _plot(what: str, reports: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Draws how many times as fast as the fastest other library, over the number of threads.
+
+    Machines that ran with one and two threads only are in the tables alone.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot, ticker
 
-    pyplot.rcParams.update({"svg.hashsalt": "cpu_threads", "font.size": 9})
-    rows = [
-        (report["title"], lengths, times)
-        for report in reports
-        for lengths, times in _comparisons(report)
-    ]
-    figure, all_panels = pyplot.subplots(
-        *(len(rows), 2), figsize=(8, 0.6 + 2.8 * len(rows)), layout="constrained", squeeze=False
-    )
-    for (machine, lengths, times), panels in zip(rows, all_panels, strict=True):
-        for panel, what in zip(panels, TITLES, strict=True):
-            title = f"{machine}\n{TITLES[what]}, sequences of {lengths}"
-            panel.set_title(title, fontsize="medium")
-        _plot_one(times, panels, ticker.FormatStrFormatter("%g"))
-    handles: dict[str, Any] = {}
-    for panel in all_panels[:, 1]:  # Inference has all libraries.
-        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, frameon=False)
+    pyplot.rcParams.update({"svg.hashsalt": "cpu_threads", "font.size": 10})
+    system = PREDICTOR if what == "inference" else FUSED
+    figure, panel = pyplot.subplots(figsize=(7.5, 4), layout="constrained")
+    panel.axhline(1, color="black", linewidth=1)
+    for report in reports:
+        for lengths, times in _comparisons(report):
+            if len(times.counts) > 2:
+                means = _means(times, what, system, times.ratio)
+                cores = report["title"].split(", ")[1]
+                panel.plot(times.counts, means, "o-", label=f"{lengths}, {cores}")
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    panel.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
+    panel.set_ylim(bottom=0)
+    panel.grid(color="#dddddd")
+    panel.set_xlabel("threads, on Intel Xeons")
+    panel.set_ylabel(f"{what}: how many times as fast\nas the fastest other library")
+    panel.legend(frameon=False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
-
-
-def _plot_one(times: Times, panels: Any, numbers: Any) -> None:
-    def speed(network: str, what: str, library: str, threads: int) -> float | None:
-        slowest = times.of(network, what, FUSED, times.counts[0])
-        time = times.of(network, what, library, threads)
-        return slowest / time if slowest is not None and time is not None else None
-
-    lines = {FUSED: ("this package", "black", "o"), PREDICTOR: (PREDICTOR, "black", "D")}
-    lines |= {peer: (peer, COLOURS[peer], "s") for peer in times.peers}
-    for panel, what in zip(panels, TITLES, strict=True):
-        for library, (label, colour, marker) in lines.items():
-            means = _means(times, what, library, speed)
-            if None in means:
-                continue
-            face = "white" if library == PREDICTOR else colour
-            style = {"marker": marker, "markersize": 5, "markerfacecolor": face}
-            panel.plot(times.counts, means, color=colour, label=label, **style)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log", base=2)
-        panel.set_xticks(times.counts)
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_formatter(numbers)
-        panel.grid(color="#dddddd")
-        panel.set_xlabel("threads")
-    panels[0].set_ylabel("speed, over this package's\nlayer with the fewest threads")
 
 
 def main(_: list[str]) -> None:
@@ -374,7 +354,8 @@ def main(_: list[str]) -> None:
         run(folder)
     reports = load(folder)
     (directory / "cpu_threads.md").write_text(page(reports))
-    _plot(reports, directory / "cpu_threads.svg")
+    for what in TITLES:
+        _plot(what, reports, directory / f"cpu_threads_{what}.svg")
     print(directory / "cpu_threads.md")
 
 
