@@ -43,8 +43,8 @@ class CudnnParamsFormatConverter:
         num_units: int,
         input_size: int,
         num_proj: int | None = None,
-        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
-        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+        input_mode: str = "linear_input",
+        direction: str = "unidirectional",
         is_slot: bool = False,
     ):
         self._config = RnnConfig(

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, buffer_parts, constants, opaque_kernel, ops
+from cudnn_rnn_tf import _compat, buffer_parts, opaque_kernel, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.foreign_arguments import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.layer_weights import HasOpaqueKernel
@@ -123,8 +123,8 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         self,
         num_layers: int,
         num_units: int,
-        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
-        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+        input_mode: str = "linear_input",
+        direction: str = "unidirectional",
         dropout: float = 0.0,
         seed: int | None = None,
         dtype: Any = None,

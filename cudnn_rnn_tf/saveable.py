@@ -215,8 +215,8 @@ class CudnnOpaqueParamsSaveable(_BufferSaveable):
         num_layers: int,
         num_units: int,
         input_size: int,
-        input_mode: str = constants.CUDNN_INPUT_LINEAR_MODE,
-        direction: str = constants.CUDNN_RNN_UNIDIRECTION,
+        input_mode: str = "linear_input",
+        direction: str = "unidirectional",
         scope: str | tf.compat.v1.VariableScope | None = None,
         name: str = "cudnn_rnn_saveable",
     ):

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import _compat, buffer_parts, ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
-from cudnn_rnn_tf.constants import CUDNN_INPUT_LINEAR_MODE, CUDNN_RNN_UNIDIRECTION
 from cudnn_rnn_tf.contrib.base_layer import BaseLayer, unique_name
 from cudnn_rnn_tf.contrib_call import rate_below_1
 from cudnn_rnn_tf.saveable import CudnnOpaqueParamsSaveable
@@ -32,8 +31,8 @@ class _CudnnRNN(HasConfig, BaseLayer, _compat.AutoTrackable):
         self,
         num_layers: int,
         num_units: int,
-        input_mode: str = CUDNN_INPUT_LINEAR_MODE,
-        direction: str = CUDNN_RNN_UNIDIRECTION,
+        input_mode: str = "linear_input",
+        direction: str = "unidirectional",
         dropout: float = 0.0,
         seed: int | None = None,
         dtype: Any = tf.float32,
