@@ -21,9 +21,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "gallery.jsonl"
 # What each program prints of its model's quality.
 QUALITY = {
-    "tag_source": (r"held out: (\S+%) are right", "characters that are tagged right"),
-    "forecast_co2": (r"off by (\S+ ppm);", "error of the forecast"),
-    "classify_speakers": (r"recordings: (\S+%) are right", "recordings that are told right"),
+    "tag_source": (r"held out: (\S+%) are right", "of the characters tagged right"),
+    "forecast_co2": (r"off by (\S+ ppm);", "off"),
+    "classify_speakers": (r"recordings: (\S+%) are right", "of the recordings told right"),
 }
 SECONDS = r"seconds of training after the first epoch: (\S+)"
 
@@ -54,8 +54,8 @@ def device() -> str:
 
 def table(lines: list[dict[str, str | float]]) -> str:
     """Returns a table of medians, with a row for each program and device."""
-    rows = ["| program | measure of quality | Keras | this package |", "|---|---|---|---|"]
-    times = ["| program | on | Keras, s | this package, s | ratio |", "|---|---|---|---|---|"]
+    titles = ("program", "on", "Keras", "this package", "ratio", "Keras is", "this package is")
+    rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for program, (_, quality) in QUALITY.items():
         of_program = [line for line in lines if line["program"] == program]
         for where in sorted({str(line["device"]) for line in of_program}):
@@ -64,11 +64,11 @@ def table(lines: list[dict[str, str | float]]) -> str:
                 for layers in ("keras", "cudnn_rnn_tf")
             ]
             keras, ours = (statistics.median(float(x["seconds"]) for x in part) for part in both)
-            link = f"[{program}.py](../examples/{program}.py)"
             seen = [" or ".join(sorted({str(x["quality"]) for x in part})) for part in both]
-            times.append(f"| {link} | {where} | {keras:.1f} | {ours:.1f} | {keras / ours:.1f} |")
-            rows.append(f"| {link}, {where} | {quality}: | {seen[0]} | {seen[1]} |")
-    return "\n".join(times) + "\n\n" + "\n".join(rows) + "\n"
+            cells = [f"[{program}.py](../examples/{program}.py)", where]
+            cells += [f"{keras:.1f} s", f"{ours:.1f} s", f"{keras / ours:.1f}"]
+            rows.append(f"| {' | '.join([*cells, *(f'{one} {quality}' for one in seen)])} |")
+    return "\n".join(rows) + "\n"
 
 
 def main() -> None:

@@ -9,13 +9,14 @@ as the last one was. `pip install -r examples/requirements.txt` installs statsmo
 
 import argparse
 import pathlib
+import time
 
 import keras
 import matplotlib.figure
 import numpy as np
 import statsmodels.datasets
 
-import cudnn_rnn_tf as crnn
+import cudnn_rnn_tf.keras
 
 PAST, AHEAD, HELD_OUT = 48, 12, 120  # Months.
 
@@ -24,8 +25,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=pathlib.Path, default="runs/forecast_co2.png")
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--stock", action="store_true", help="train with Keras's own layers")
     flags = parser.parse_args()
     keras.utils.set_random_seed(0)
+    layers = keras.layers if flags.stock else cudnn_rnn_tf.keras  # the one change
 
     weekly = statsmodels.datasets.co2.load_pandas().data["co2"]
     monthly = weekly.interpolate().resample("MS").mean()
@@ -35,10 +38,12 @@ def main() -> None:
     begin_test = len(windows) - (HELD_OUT - AHEAD + 1)
     train = slice(0, begin_test - AHEAD + 1)  # Its targets end before the held-out years.
 
-    lstm = crnn.CudnnLSTM(1, 32, return_sequences=False)
-    model = keras.Sequential([keras.Input((PAST, 1)), lstm, keras.layers.Dense(AHEAD)])
+    model = keras.Sequential([keras.Input((PAST, 1)), layers.LSTM(32), keras.layers.Dense(AHEAD)])
     model.compile(keras.optimizers.Adam(1e-2), "mse")
-    model.fit(past[train], future[train], epochs=flags.epochs, verbose=0)
+    model.fit(past[train], future[train], verbose=0)  # The first epoch also traces the model.
+    start = time.perf_counter()
+    model.fit(past[train], future[train], epochs=flags.epochs - 1, verbose=0)
+    print(f"seconds of training after the first epoch: {time.perf_counter() - start:.2f}")
 
     forecasts = model.predict(past[begin_test:], verbose=0)
     as_last_year = past[begin_test:, -AHEAD:, 0] - past[begin_test:, -AHEAD - 1, :]
@@ -58,7 +63,7 @@ def main() -> None:
     axes.set_ylabel("CO₂, parts per million")
     axes.legend()
     flags.output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(flags.output)
+    figure.savefig(flags.output, dpi=80)
 
 
 if __name__ == "__main__":

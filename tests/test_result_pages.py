@@ -14,6 +14,7 @@ from benchmarks import (
     cpu_models,
     cpu_report,
     cpu_worker,
+    gallery,
     gpu_lengths_page,
     gpu_lengths_rows,
     gpu_older_page,
@@ -40,6 +41,9 @@ def test_pages_are_those_of_the_data_in_the_repository():
         f"print(gpu_doors.report(pathlib.Path({str(RESULTS / 'gpu_doors.jsonl')!r})))"
     )
     assert (RESULTS / "gpu_doors.md").read_text().strip() == doors.strip()
+    lines = (RESULTS / "gallery.jsonl").read_text().splitlines()
+    table = gallery.table([json.loads(line) for line in lines])
+    assert f"\n\n{table}\n" in (RESULTS.parents[1] / "docs/gallery.md").read_text()
     threads = of_cpu_threads(RESULTS / "cpu_threads", "cpu_threads.page(reports)")
     assert (RESULTS / "cpu_threads.md").read_text().strip() == threads.strip()
 
