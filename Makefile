@@ -48,6 +48,7 @@ lint: $(VENV)/.dev
 # With --quiet, MkDocs would count no warnings, and --strict would let them all pass.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python tests/check_site.py build/site
 
 wheel: $(VENV)/.wheel
 	$(BIN)/python pip_package/build_pip_package.py $(ARGS)

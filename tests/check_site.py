@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Reads the built site in Chromium, as readers on a computer and on a phone do.
+
+    tests/check_site.py build/site
+
+A server on this machine serves the pages, each with a script in front that notes errors. One page
+of it opens all others in a frame, one after the other at each width, and reports what it saw. What
+is wrong is printed, and then the exit status is 1: an error in a page's console, a file that is not
+there, a link to a page or an anchor that is not there, or a page wider than the screen.
+"""
+
+import argparse
+import functools
+import http.server
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.parse
+
+WIDTHS = (1280, 390)
+SECONDS = 240
+NOTES_ERRORS = b"""<script>
+window.notes = [];
+window.addEventListener("error", (e) =>
+  window.notes.push(e.message || "cannot load " + (e.target.src || e.target.href)), true);
+window.addEventListener("unhandledrejection", (e) => window.notes.push(String(e.reason)));
+console.error = (...what) => window.notes.push(what.join(" "));
+</script>"""
+READER = """<!doctype html><iframe id="frame" height="900"></iframe><script>
+const frame = document.getElementById("frame");
+const read = (page, width) => new Promise((done) => {
+  frame.width = width;
+  frame.onload = () => setTimeout(() => {
+    const view = frame.contentWindow, root = view.document.documentElement;
+    done({
+      page, width, notes: view.notes || ["no page"],
+      too_wide: Math.max(0, root.scrollWidth - root.clientWidth),
+      ids: [...view.document.querySelectorAll("[id]")].map((e) => e.id),
+      links: [...view.document.querySelectorAll("a[href]")].map((e) => e.href),
+    });
+  }, 150);
+  frame.src = page;
+});
+(async () => {
+  const seen = [];
+  for (const width of WIDTHS) for (const page of PAGES) seen.push(await read(page, width));
+  await fetch("/report", {method: "POST", body: JSON.stringify(seen)});
+})();
+</script>"""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def __init__(self, site: pathlib.Path):
+        super().__init__(("127.0.0.1", 0), functools.partial(_Handler, directory=str(site)))
+        found = sorted(site.rglob("*.html"))
+        self.pages = [f"/{page.relative_to(site)}" for page in found if page.name != "404.html"]
+        self.missing: set[str] = set()
+        self.report: list[dict] = []
+        self.is_done = threading.Event()
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self):
+        path = pathlib.Path(self.translate_path(self.path))
+        if path.is_dir():
+            path /= "index.html"
+        if self.path == "/reader":
+            text = READER.replace("WIDTHS", json.dumps(WIDTHS))
+            self._answer(text.replace("PAGES", json.dumps(self.server.pages)).encode())
+        elif path.suffix == ".html" and path.is_file():
+            self._answer(path.read_bytes().replace(b"<head>", b"<head>" + NOTES_ERRORS, 1))
+        else:
+            super().do_GET()
+
+    def do_POST(self):
+        self.server.report = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(b"")
+        self.server.is_done.set()
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_error(self, code, message=None, explain=None):
+        if not self.path.endswith("/favicon.ico"):
+            self.server.missing.add(f"{self.path}: not there ({code})")
+        super().send_error(code, message, explain)
+
+    def log_message(self, *args):
+        pass
+
+
+def faults(site: pathlib.Path) -> list[str]:
+    """Returns what is wrong with a site.
+
+    Raises:
+        TimeoutError: if Chromium does not read all pages in time.
+    """
+    server = _Server(site)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    origin = f"http://127.0.0.1:{server.server_port}"
+    with tempfile.TemporaryDirectory() as profile, server:
+        browser = subprocess.Popen(
+            [
+                *(chromium(), "--headless", "--no-sandbox", "--disable-gpu"),
+                *("--no-proxy-server", f"--user-data-dir={profile}", f"{origin}/reader"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            if not server.is_done.wait(SECONDS):
+                raise TimeoutError(f"Chromium has not read {site} in {SECONDS} s")
+        finally:
+            browser.terminate()
+            browser.wait()
+        server.shutdown()
+    found = set(server.missing)
+    ids = {seen["page"]: set(seen["ids"]) for seen in server.report}
+    for seen in server.report:
+        where = f"{seen['page']} at {seen['width']} pixels"
+        found |= {f"{where}: {note}" for note in seen["notes"]}
+        if seen["too_wide"]:
+            found.add(f"{where}: {seen['too_wide']} pixels too wide")
+        for link in seen["links"]:
+            address, _, anchor = link.partition("#")
+            if not address.startswith(origin):
+                continue
+            path = urllib.parse.unquote(address[len(origin) :].partition("?")[0])
+            page = f"{path}index.html" if path.endswith("/") else path
+            if page in ids:
+                if anchor and urllib.parse.unquote(anchor) not in ids[page]:
+                    found.add(f"{seen['page']}: no anchor {link[len(origin) :]}")
+            elif not (site / page[1:]).is_file():
+                found.add(f"{seen['page']}: no page {link[len(origin) :]}")
+    return sorted(found)
+
+
+def chromium() -> str | None:
+    """Returns the path of Chromium, or of Chrome; None if neither is installed."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("site", type=pathlib.Path)
+    flags = parser.parse_args()
+    if not chromium():
+        print("Chromium is not installed, so no page was read in a browser.")
+        return
+    if found := faults(flags.site.resolve()):
+        sys.exit("\n".join(found))
+    print(f"{flags.site}: all pages were read at widths of {WIDTHS} pixels")
+
+
+if __name__ == "__main__":
+    main()
