@@ -6,9 +6,11 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tarfile
 
 import project_url
 import pytest
+import release_notes
 import tensorflow as tf
 import tested_versions
 
@@ -150,6 +152,54 @@ def test_every_file_has_the_same_address():
         new = project_url.replaced(text, old, "https://host.example/x")
         assert "https://host.example/x" in new
         assert old not in new and "placeholder" not in new
+
+
+def test_release_notes_are_of_a_version_with_a_date():
+    pyproject = '[project]\nversion = "1.2.0"\n'
+    changelog = (
+        "# Changelog\n\n## 1.2.0 (2026-05-01)\n\n* New.\n\n## 1.1.0 (2025-05-01)\n\n* Old.\n"
+    )
+    assert release_notes.notes("1.2.0", changelog, pyproject) == "* New."
+    for version, text, message in (
+        ("1.1.0", changelog, "another version than 1.1.0"),
+        ("1.2.0", "# Changelog\n", "has no title '## 1.2.0"),
+        ("1.2.0", changelog.replace("2026-05-01", "unreleased"), "has 'unreleased' in place"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            release_notes.notes(version, text, pyproject)
+
+
+def test_changelog_names_the_version(pyproject):
+    version = pyproject["project"]["version"]
+    first = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first[1].startswith(f"{version} (")
+
+
+def test_bounds_are_those_of_the_matrix(pyproject):
+    """Each Python and TensorFlow that may be installed is one that the workflow tests."""
+    packaging = pytest.importorskip("packaging.specifiers")
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    pythons = re.findall(r'"([\d.]+)"', re.search(r"python: \[(.*)\]", workflow)[1])
+    specifier = packaging.SpecifierSet(pyproject["project"]["requires-python"])
+    assert pythons == [f"3.{minor}" for minor in range(100) if specifier.contains(f"3.{minor}.1")]
+    classifiers = "\n".join(pyproject["project"]["classifiers"])
+    assert re.findall(r"Python :: (3\.\d+)", classifiers) == pythons
+    tensorflows = re.findall(r'"([\d.]+)"', re.search(r"tensorflow: \[(.*)\]", workflow)[1])
+    assert tuple(tensorflows) == load_script("build_pip_package").TENSORFLOWS
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the files are not those of Git")
+def test_source_distribution_has_all_files(build_backend, tmp_path):
+    """So its tests and pages have what they need."""
+    name = build_backend.build_sdist(str(tmp_path))
+    with tarfile.open(tmp_path / name) as archive:
+        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    tracked = {file for file in listed.split("\0") if file and (ROOT / file).is_file()}
+    assert len(tracked) > 100
+    assert tracked <= packed
 
 
 def test_hooks_before_commits_are_of_the_versions_of_lint(pyproject):
