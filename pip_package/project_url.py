@@ -16,8 +16,9 @@ FILES = {
     "mkdocs.yml": r"^repo_url: (.*)$",
     "CITATION.cff": r"^repository-code: (.*)$",
     "README.md": r"^pip install git\+(\S*)",
+    "docs/index.md": r"^pip install git\+(\S*)",
 }
-README_NOTE = "The address is a placeholder, until the project has a public one. "
+NOTE = "The address is a placeholder, until the project has a public one. "
 
 
 def addresses() -> dict[str, str]:
@@ -30,7 +31,7 @@ def addresses() -> dict[str, str]:
 
 def replaced(text: str, old: str, new: str) -> str:
     """Returns a file's text with a new address, and without the note that there is none."""
-    return text.replace(old, new).replace(README_NOTE, "")
+    return text.replace(old, new).replace(NOTE, "")
 
 
 def main() -> None:

@@ -90,6 +90,14 @@ def test_links_lead_somewhere(page):
             assert anchor in headings(file), link
 
 
+def test_readme_says_the_essentials_on_its_first_screens():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    titles = ["## Install", "## Change one import", "## On your machine", "## Where to go next"]
+    places = [lines.index(title) for title in titles]
+    assert places == sorted(places)
+    assert places[-1] <= 60
+
+
 def test_readme_leads_to_every_page():
     readme = (ROOT / "README.md").read_text()
     for page in DOCS:
