@@ -51,6 +51,8 @@ def reason(error: Exception) -> str:
         r"Exception encountered when calling .*?\n\n\x1b\[1m(.*?)\x1b", text, re.S
     ):
         text = in_call[1]
+    # It shows the config that it could not make an object of before it says why.
+    text = text.rpartition("Exception encountered: ")[2]
     text = re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
     # A paragraph that ends with a colon introduces the next one.
     paragraph = re.match(r"(?:.+?:\n\s*\n)*.+?(?=\n\s*\n|$)", text, re.S)

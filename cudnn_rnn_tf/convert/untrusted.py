@@ -1,14 +1,19 @@
 """Bounds what reading a file may cost, so that a stranger's small file cannot fill the memory."""
 
+import contextlib
+import contextvars
 import math
 import os
 import pathlib
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import h5py
+import keras
+import numpy as np
 
 # Whatever a file holds may have this many bytes, or be this many times as large as the file.
 _ALWAYS_FITS = 64 << 20
@@ -19,9 +24,14 @@ _LARGEST_TEXT = 16 << 20
 _LARGEST_MESSAGE = (2 << 30) - 1
 
 
+def largest_growth(stored: int) -> int:
+    """Returns how many bytes there may be in a file of `stored` bytes."""
+    return max(_ALWAYS_FITS, _MOST_GROWTH * stored)
+
+
 def check_growth(what: str, received: int, stored: int) -> None:
     """Raises ValueError if something from a file has many more bytes than the file."""
-    limit = max(_ALWAYS_FITS, _MOST_GROWTH * stored)
+    limit = largest_growth(stored)
     if received > limit:
         raise ValueError(
             f"{what} {received:,} bytes, but no more than {limit:,} are expected of a file of "
@@ -90,6 +100,23 @@ def check_hdf5(path: pathlib.Path) -> None:
         _check_weights(str(path), file, stored, is_archive=False)
 
 
+def h5_item(group: h5py.Group, name: str) -> Any:
+    """Returns what lies under a path in a file of HDF5, and never in another file.
+
+    Raises:
+        ValueError: if there is nothing, or a link leads elsewhere.
+    """
+    item: Any = group
+    for part in filter(None, name.split("/")):
+        link = item.get(part, getlink=True) if isinstance(item, h5py.Group) else None
+        if not isinstance(link, h5py.HardLink):
+            raise ValueError(f"it has no {name!r}")
+        item = item[part]
+    if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
+        raise ValueError(f"{name!r} in it lies in another file")
+    return item
+
+
 def _unpacked(archive: zipfile.ZipFile) -> int:
     return sum(member.file_size for member in archive.infolist())
 
@@ -110,3 +137,31 @@ def _check_weights(name: str, file: Any, stored: int, is_archive: bool) -> None:
     with h5py.File(file, "r") as weights:
         weights.visititems(add)
     check_growth(f"the arrays of {name} have", received, stored)
+
+
+_budget: contextvars.ContextVar[int] = contextvars.ContextVar("budget", default=0)
+
+
+@contextlib.contextmanager
+def memory_budget(size: int) -> Iterator[None]:
+    """Has `BoundedZeros` make no more than `size` bytes in all."""
+    token = _budget.set(size)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+@keras.saving.register_keras_serializable("cudnn_rnn_tf")
+class BoundedZeros(keras.initializers.Initializer):
+    """Begins weights as zeros, as long as the `memory_budget` lasts."""
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        size = math.prod(shape) * np.dtype(dtype or "float32").itemsize
+        if size > _budget.get():
+            raise ValueError(
+                f"the model has weights of shape {tuple(shape)}, of which the file cannot hold "
+                "the values"
+            )
+        _budget.set(_budget.get() - size)
+        return keras.ops.zeros(shape, dtype)

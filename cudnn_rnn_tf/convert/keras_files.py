@@ -1,0 +1,244 @@
+"""Reads the models and weights that Keras of any version wrote."""
+
+import contextlib
+import json
+import os
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+
+from cudnn_rnn_tf.convert import keras_arrays, untrusted
+from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, valid_name
+
+
+def load_keras_model(
+    path: str | os.PathLike[str],
+    custom_objects: Mapping[str, Any] | None = None,
+    compile: bool = False,
+) -> keras.Model:
+    """Loads a whole model that Keras 1, 2 or 3, or the Keras of TensorFlow 1 or 2, wrote.
+
+    What the layers of Keras 3 express in other words is translated: `batch_input_shape`,
+    `implementation`, dtype policies, old names of classes and arguments, `hard_sigmoid`, which was
+    another function before Keras 3, and initial states among a layer's inputs. `CuDNNLSTM` and
+    `CuDNNGRU` become the `LSTM` and `GRU` of `cudnn_rnn_tf.keras`, which run on CPUs as well; an
+    LSTM's two biases are added. All other layers are Keras's own; `accelerate` replaces them.
+    Nothing in a file is executed.
+
+    Args:
+        path: a `.h5`, `.hdf5` or `.keras` file, or one of these under another name.
+        custom_objects: classes of layers, and functions, that the file names.
+        compile: whether the model is compiled as it was. Files of Keras 1 and 2 never are.
+
+    Returns:
+        The model, with the weights of the file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is damaged, holds weights alone, or has layers that Keras 3 cannot
+            express: each is named with its reason. `convert` takes the recurrent networks out of
+            such a file.
+    """
+    path = pathlib.Path(path)
+    untrusted.stored_bytes(path)
+    if zipfile.is_zipfile(path):
+        untrusted.check_archive(path)
+        with _named(path, ".keras") as named:
+            return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
+    if path.suffix == ".keras":
+        raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
+    if not h5py.is_hdf5(path):
+        raise ValueError(f"{path} is no file of Keras's: neither a zip archive nor HDF5")
+    untrusted.check_hdf5(path)
+    with H5Model(path) as source:
+        if source.config is None:
+            raise ValueError(
+                f"{path} holds weights alone and no model: make the model, and load them with "
+                "cudnn_rnn_tf.load_keras_weights(model, path)"
+            )
+        if source.version.startswith("3"):
+            with _named(path, ".h5") as named:
+                return keras.saving.load_model(
+                    named, custom_objects=custom_objects, compile=compile
+                )
+        return source.model(custom_objects)
+
+
+def load_keras_weights(
+    model: keras.Model, path: str | os.PathLike[str], by_name: bool = False
+) -> None:
+    """Loads the weights of a file that Keras of any version wrote into a model.
+
+    Weights of a `CuDNNLSTM` go into an `LSTM` of Keras's or this package's, which gets the sum of
+    the two biases, and those of a `CuDNNGRU` into a `GRU`.
+
+    Args:
+        model: a built model, whose layers have the activations that the file's had: a file of
+            weights alone does not say them. Before Keras 2.3, the `recurrent_activation` was
+            `cudnn_rnn_tf.convert.keras_2_hard_sigmoid` unless given.
+        path: a `.h5` or `.hdf5` file, with or without a model.
+        by_name: whether weights go into the layer of the same name, and those of other names are
+            left out. Otherwise the layers that have weights are in the same order as the file's.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is damaged, or has other layers, or weights of other shapes.
+    """
+    path = pathlib.Path(path)
+    untrusted.stored_bytes(path)
+    if not h5py.is_hdf5(path):
+        raise ValueError(f"{path} is no file of weights of Keras's: no HDF5")
+    untrusted.check_hdf5(path)
+    with H5Model(path) as source:
+        if source.is_keras_3_weights:
+            with _named(path, ".weights.h5") as named:
+                model.load_weights(named)
+            return
+        names = [name for name in source.layer_names if source.weight_names(name)]
+        if by_name:
+            layers = {layer.name: layer for layer in model.layers if layer.weights}
+            pairs = [(name, layers[name]) for name in names if name in layers]
+            if not pairs:
+                raise ValueError(f"{path} has weights of none of the model's layers: {names}")
+        else:
+            with_weights = [layer for layer in model.layers if layer.weights]
+            if len(with_weights) != len(names):
+                raise ValueError(
+                    f"expected {len(with_weights)} layers with weights in {path}, as in model "
+                    f"{model.name!r}, but there are {len(names)}: {names}"
+                )
+            pairs = list(zip(names, with_weights, strict=True))
+        for name, layer in pairs:
+            keras_arrays.assign(layer, source.arrays(name))
+
+
+class H5Model:
+    """A file of HDF5 that Keras wrote, open for reading: a context.
+
+    Attributes:
+        config: the model's config; None in a file of weights alone.
+        version: of the Keras that wrote it; "1" if the file does not say it.
+        layer_names: of the layers that have a place in it.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        self._file = h5py.File(path, "r")
+        has_model = "model_weights" in self._file
+        self._weights = (
+            untrusted.h5_item(self._file, "model_weights") if has_model else self._file
+        )
+        text = _text(self._file.attrs.get("model_config"))
+        self.config: dict[str, Any] | None = None if text is None else json.loads(text)
+        versions = (owner.attrs.get("keras_version") for owner in (self._weights, self._file))
+        self.version = next(filter(None, map(_text, versions)), "1")
+        self.layer_names = _texts(self._weights, "layer_names")
+
+    def __enter__(self) -> "H5Model":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def memory_budget(self) -> contextlib.AbstractContextManager[None]:
+        """Returns the context of the memory that the file's model may take."""
+        stored = untrusted.stored_bytes(self._path)
+        return untrusted.memory_budget(untrusted.largest_growth(stored))
+
+    @property
+    def is_keras_3_weights(self) -> bool:
+        """Tells whether the weights lie as in the `.weights.h5` files of Keras 3."""
+        return "layer_names" not in self._weights.attrs and "layers" in self._weights
+
+    def weight_names(self, layer: str) -> list[str]:
+        return _texts(untrusted.h5_item(self._weights, layer), "weight_names")
+
+    def datasets(self, layer: str) -> dict[str, h5py.Dataset]:
+        """Returns the weights of a layer by name, in the order of the layer's weights."""
+        group = untrusted.h5_item(self._weights, layer)
+        return {name: untrusted.h5_item(group, name) for name in self.weight_names(layer)}
+
+    def arrays(self, layer: str) -> list[np.ndarray]:
+        return [np.asarray(dataset) for dataset in self.datasets(layer).values()]
+
+    def all_datasets(self) -> dict[str, h5py.Dataset]:
+        """Returns all weights of the file by name, those of a layer after each other."""
+        if self.is_keras_3_weights:
+            found: list[str] = []
+            self._weights.visititems(
+                lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None
+            )
+            return {name: untrusted.h5_item(self._weights, name) for name in found}
+        return {
+            name if name.startswith(f"{layer}/") else f"{layer}/{name}": dataset
+            for layer in self.layer_names
+            for name, dataset in self.datasets(layer).items()
+        }
+
+    def model(self, custom_objects: Mapping[str, Any] | None) -> keras.Model:
+        """Returns the model with its weights, as `load_keras_model` does."""
+        if not is_model(self.config):
+            kind = self.config.get("class_name") if isinstance(self.config, dict) else None
+            raise ValueError(
+                f"{self._path} holds a {kind}, whose layers only its own code says, not its config"
+            )
+        # The first model tells, with no more memory than is allowed, whether all weights may be
+        # there; it begins with zeros in place of the initializers of the second one.
+        for bounded in (True, False):
+            with self.memory_budget():
+                translation = Translation(self.version, custom_objects, bounded)
+                config = translation.model(self.config)
+                if translation.problems:
+                    problems = "; ".join(f"{k!r}: {v}" for k, v in translation.problems.items())
+                    raise ValueError(
+                        f"Keras 3 cannot express {len(translation.problems)} of the layers in "
+                        f"{self._path} ({problems}); cudnn-rnn-tf inspect lists its recurrent "
+                        "networks, and convert takes one out of it"
+                    )
+                model = keras.saving.deserialize_keras_object(
+                    config, custom_objects=custom_objects, safe_mode=True
+                )
+            if not model.built:
+                raise ValueError(
+                    f"{self._path} does not say the shape of the model's inputs: make the model, "
+                    "and load the weights with cudnn_rnn_tf.load_keras_weights(model, path)"
+                )
+        names = {valid_name(name): name for name in self.layer_names}
+        for layer in model.layers:
+            if layer.weights:
+                if layer.name not in names:
+                    raise ValueError(f"{self._path} has no weights of layer {layer.name!r}")
+                keras_arrays.assign(layer, self.arrays(names[layer.name]))
+        return model
+
+
+@contextlib.contextmanager
+def _named(path: pathlib.Path, suffix: str) -> Iterator[str]:
+    """Gives a file a name by which Keras knows its format."""
+    if path.name.endswith(suffix):
+        yield str(path)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        link = pathlib.Path(directory, f"model{suffix}")
+        link.symlink_to(path.absolute())
+        yield str(link)
+
+
+def _text(value: Any) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _texts(group: Any, name: str) -> list[str]:
+    """Returns a list of texts in a group's attributes. A long one is in several of them."""
+    parts = [group.attrs[name]] if name in group.attrs else []
+    while f"{name}{len(parts)}" in group.attrs:
+        parts.append(group.attrs[f"{name}{len(parts)}"])
+    return [str(_text(each)) for part in parts for each in np.asarray(part).tolist()]
+
+
