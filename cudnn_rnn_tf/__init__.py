@@ -43,6 +43,7 @@ else:
     )
     from cudnn_rnn_tf.cells import CudnnCompatibleGRUCell, CudnnCompatibleLSTMCell
     from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
+    from cudnn_rnn_tf.convert import load_keras_model, load_keras_weights
     from cudnn_rnn_tf.cpu_predictor import CpuPredictor
     from cudnn_rnn_tf.initializers import AllGates, PerGate, TorchUniform
     from cudnn_rnn_tf.installation_info import __version__, info
@@ -87,6 +88,8 @@ else:
         "export_portable",
         "info",
         "keras",
+        "load_keras_model",
+        "load_keras_weights",
         "native",
         "op_library_path",
         "to_stock",

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-# SavedModels are parsed without loading them, so that nothing in them runs. Every TensorFlow wheel
-# has the protocol buffers, but only some of them have public names.
-from tensorflow.core.protobuf import saved_model_pb2
+# SavedModels are parsed without loading them, so that nothing in them runs. The variables of one
+# that Keras exports have numbers, and only the graph of its objects has their names. Every
+# TensorFlow wheel has the protocol buffers, but only some of them have public names.
+from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
 # `tf.compat.v1.train.Saver` takes custom objects only if they are of this class.
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
@@ -30,6 +31,7 @@ __all__ = [
     "saved_model_pb2",
     "set_keras_mask",
     "sublayers",
+    "trackable_object_graph_pb2",
 ]
 
 # Object-based checkpoints and SavedModels find the objects to save through these classes. The

@@ -110,24 +110,26 @@ def parser() -> argparse.ArgumentParser:
     inspect = command(
         "inspect",
         "list the recurrent networks in a file",
-        "FILE is a .keras file, a PyTorch state dict (.pt, .pth, .safetensors), an ONNX model "
-        "(.onnx), a SavedModel's directory, or a TensorFlow checkpoint.",
+        "FILE is a file of Keras's (.keras, .h5), a PyTorch state dict (.pt, .safetensors), an "
+        "ONNX model, a SavedModel's directory, or a TensorFlow checkpoint. What is in a file "
+        "decides, whatever its name ends in. The last column says whether convert takes a network.",
     )
     inspect.add_argument("file", metavar="FILE")
 
     to_other = command(
         "convert",
         "convert a recurrent network between PyTorch, Keras and ONNX",
-        "The names' ends say the formats: .pt, .pth or .safetensors (a PyTorch state dict), .keras "
-        "(a Keras model), .onnx.",
+        "SOURCE is any file that inspect reads. The end of TARGET's name says its format: .pt, "
+        ".pth or .safetensors (a PyTorch state dict), .keras (a Keras model), .onnx.",
     )
     to_other.add_argument("source", metavar="SOURCE")
     to_other.add_argument("target", metavar="TARGET")
     to_other.add_argument("--name", help="the network's name, where SOURCE has several")
     to_other.add_argument(
         "--rnn-mode",
-        choices=("rnn_tanh", "rnn_relu"),
-        help="the nonlinearity of a torch.nn.RNN, which its state dict does not say",
+        choices=("lstm", "gru", "rnn_tanh", "rnn_relu"),
+        help="the kind of network with tanh and sigmoid, or the nonlinearity of a plain RNN, where "
+        "a file of weights alone does not say it",
     )
     to_other.add_argument(
         "--stock-keras", action="store_true", help="write keras.layers.LSTM and its like"
@@ -153,9 +155,10 @@ def parser() -> argparse.ArgumentParser:
     fast = command(
         "accelerate",
         "rewrite a Keras model so that the fused ops run its layers",
-        "Programs that import this package load OUT.keras.",
+        "IN is a .keras file, or a .h5 file of any version of Keras. Programs that import this "
+        "package load OUT.keras.",
     )
-    fast.add_argument("source", metavar="IN.keras")
+    fast.add_argument("source", metavar="IN")
     fast.add_argument("target", metavar="OUT.keras")
     fast.add_argument("--dry-run", action="store_true", help="only show what would become of it")
     fast.add_argument("--no-stacks", action="store_true", help="leave each layer on its own")

@@ -232,16 +232,22 @@ def test_keras_files(capsys, file):
     status, out, _ = run(capsys, "inspect", file)
     assert status == 0
     assert out.splitlines()[1].split() == (
-        "ours CudnnLSTM lstm 2 bidirectional 5 4 float32".split()
+        "ours CudnnLSTM lstm 2 bidirectional 5 4 float32 yes".split()
     )
 
 
 def test_saved_models(model, tmp_path):
     model.export(tmp_path / "exported", verbose=False)
-    (found,) = file_inspection.inspect_file(tmp_path / "exported")
-    assert found[1:] == ("CudnnRnnTf>Forward", "lstm", 2, "bidirectional", None, 4, "float32")
+    found, *_ = file_inspection.inspect_file(tmp_path / "exported")
+    assert found[1:8] == ("CudnnRnnTf>Forward", "lstm", 2, "bidirectional", None, 4, "float32")
+    assert found.convert == "no: convert takes the model's .keras file"
     crnn.export_portable(model, tmp_path / "portable")
-    assert file_inspection.inspect_file(tmp_path / "portable") == []
+    for path in ("exported", "portable"):
+        stock = [each for each in file_inspection.inspect_file(tmp_path / path) if each != found]
+        assert [each[1:7] for each in stock] == [
+            ("Bidirectional of GRU", "gru", 1, "bidirectional", 8, 3),
+            ("SimpleRNN", "rnn", 1, "unidirectional", 6, 7),
+        ]
 
 
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
@@ -253,7 +259,8 @@ def test_checkpoints(rnn_mode, direction, tmp_path):
     expected = ("cudnn_rnn_tf", mode, 2, direction, 5, 3, "float32")
     for path in (prefix, f"{prefix}.index", tmp_path):
         (found,) = file_inspection.inspect_file(path)
-        assert found[1:] == expected
+        assert found[1:8] == expected
+        assert "restore it with tf.train.Checkpoint" in found.convert
         assert found.name.startswith("layer/")
 
 
@@ -268,7 +275,8 @@ def test_contribs_checkpoints(kind, direction, tmp_path):
         prefix = saver.save(session, str(tmp_path / "model.ckpt"))
     (found,) = file_inspection.inspect_file(prefix)
     mode = {"CudnnLSTM": "lstm", "CudnnGRU": "gru", "CudnnRNNRelu": "rnn"}[kind]
-    assert found[1:] == ("tf.contrib.cudnn_rnn", mode, 2, direction, 5, 3, "float32")
+    assert found[1:8] == ("tf.contrib.cudnn_rnn", mode, 2, direction, 5, 3, "float32")
+    assert "restore_keras_layer reads it" in found.convert
     assert "speech" in found.name
 
 
@@ -289,7 +297,7 @@ def test_torch_and_onnx(tmp_path):
     layer = randomize(make("gru", 2, 3, direction="bidirectional"), (None, None, 4))
     onnx.save(convert.to_onnx(layer), str(tmp_path / "m.onnx"))
     (found,) = file_inspection.inspect_file(tmp_path / "m.onnx")
-    assert found[1:] == ("ONNX", "gru", 2, "bidirectional", 4, 3, "float32")
+    assert found[1:] == ("ONNX", "gru", 2, "bidirectional", 4, 3, "float32", "yes")
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.pt", "m.safetensors", "m.onnx", "m.index", "m.txt"])

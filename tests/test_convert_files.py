@@ -195,13 +195,14 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
     ("arguments", "error", "message"),
     [
         (("m.pt", "m.h5"), ValueError, "ends in .pt, .*, but received '.*m.h5'"),
-        (("m.bin", "m.pt"), ValueError, "m.bin"),
+        (("m.bin", "m.onnx"), ValueError, "m.bin: it is no file of Keras's, PyTorch's"),
         (("none.pt", "m.onnx"), FileNotFoundError, "no file '.*none.pt'"),
         (("m.pt", "none/m.onnx"), FileNotFoundError, "no directory '.*none'"),
     ],
 )
 def test_wrong_arguments(arguments, error, message, tmp_path):
     write(layer_of(), tmp_path / "m.pt")
+    (tmp_path / "m.bin").write_bytes(b"nothing of the kind")
     with pytest.raises(error, match=message):
         convert.convert_file(*(tmp_path / name for name in arguments))
 
@@ -211,7 +212,7 @@ def test_options_that_do_not_fit(tmp_path):
     write(layer_of(), tmp_path / "m.keras")
     with pytest.raises(ValueError, match="stock_keras is for .keras files"):
         convert.convert_file(tmp_path / "m.pt", tmp_path / "m.onnx", stock_keras=True)
-    with pytest.raises(ValueError, match="rnn_mode is for PyTorch's state dicts"):
+    with pytest.raises(ValueError, match="rnn_mode is for files of weights alone"):
         convert.convert_file(tmp_path / "m.keras", tmp_path / "m.onnx", rnn_mode="rnn_relu")
 
 

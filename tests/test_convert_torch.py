@@ -249,7 +249,8 @@ def test_wrong_source():
 def test_missing_file(suffix, tmp_path):
     with pytest.raises(FileNotFoundError, match=f"none{suffix}"):
         convert.from_torch(tmp_path / f"none{suffix}")
-    with pytest.raises(ValueError, match="expected a .pt, .pth or .safetensors file"):
+    (tmp_path / "none.bin").write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="it is no file of Keras's, PyTorch's or ONNX's"):
         convert.from_torch(str(tmp_path / "none.bin"))
 
 

@@ -3,18 +3,25 @@
 import os
 import pathlib
 import tempfile
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import h5py
 import keras
 
-from cudnn_rnn_tf.convert import keras_format, network, onnx_format, torch_format, untrusted
+from cudnn_rnn_tf.convert import (
+    file_kinds,
+    keras_files,
+    keras_format,
+    named_arrays,
+    network,
+    onnx_format,
+    torch_format,
+    variables,
+)
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".safetensors")
-SUFFIXES = (*_TORCH_SUFFIXES, ".keras", ".onnx")
+TARGET_SUFFIXES = (*_TORCH_SUFFIXES, ".keras", ".onnx")
 
 
 def convert_file(
@@ -27,15 +34,19 @@ def convert_file(
     for_inference: bool = False,
     force: bool = False,
 ) -> str:
-    """Converts the recurrent network in a file to another format; the suffixes say which.
+    """Converts the recurrent network in a file to another format.
 
     Args:
-        source: a PyTorch state dict (`.pt`, `.pth`, `.safetensors`), a Keras model (`.keras`) with
-            layers of this package or Keras's own, or an ONNX model (`.onnx`).
-        target: the file to write: a state dict, a Keras model of the one layer, or an ONNX model.
+        source: what `inspect` reads, whatever its name ends in: a file of Keras's, a PyTorch state
+            dict, an ONNX model, or a checkpoint or SavedModel of Keras's own layers or TensorFlow
+            1's cells.
+        target: the file to write, whose name says the format: a state dict (`.pt`, `.pth`,
+            `.safetensors`), a Keras model of the one layer (`.keras`), or an ONNX model (`.onnx`).
             It is written completely or not at all.
         name: the network's name within the source, where it has several.
-        rnn_mode: "rnn_tanh" or "rnn_relu", for the state dict of a `torch.nn.RNN`.
+        rnn_mode: what a file of weights alone leaves open: "rnn_tanh" or "rnn_relu" for a plain
+            RNN, and for Keras's and TensorFlow 1's "lstm" or "gru", which says that the activations
+            are tanh and sigmoid.
         stock_keras: whether a Keras model is written with Keras's own layers.
         for_inference: whether to leave out the `dropout` and `recurrent_dropout` of Keras's layers,
             which act in training only; they are always left out of an ONNX model.
@@ -51,16 +62,13 @@ def convert_file(
         ImportError: if a format needs a package that is not installed.
     """
     source, target = pathlib.Path(source), pathlib.Path(target)
-    for path in (source, target):
-        if path.suffix not in SUFFIXES:
-            raise ValueError(
-                f"expected a file name that ends in {', '.join(SUFFIXES)}, but received "
-                f"{str(path)!r}"
-            )
+    if target.suffix not in TARGET_SUFFIXES:
+        raise ValueError(
+            f"expected a target that ends in {', '.join(TARGET_SUFFIXES)}, but received "
+            f"{str(target)!r}"
+        )
     if stock_keras and target.suffix != ".keras":
         raise ValueError(f"stock_keras is for .keras files, but the target is {str(target)!r}")
-    if not source.is_file():
-        raise FileNotFoundError(f"there is no file {str(source)!r}")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {str(target.parent)!r}")
     if os.path.lexists(target) and not force:
@@ -68,7 +76,7 @@ def convert_file(
     try:
         for_inference = for_inference or target.suffix == ".onnx"
         layer = _read(source, name, rnn_mode, for_inference)
-    except ImportError:
+    except (ImportError, FileNotFoundError):
         raise
     except OSError as error:
         # An OSError of HDF5's has no file name; it is about what is in the file.
@@ -94,36 +102,47 @@ def convert_file(
 def _read(
     path: pathlib.Path, name: str | None, rnn_mode: str | None, for_inference: bool
 ) -> CudnnRNN:
-    if path.suffix in _TORCH_SUFFIXES:
+    kind = file_kinds.kind_of(path)
+    if kind in ("torch", "safetensors"):
         return torch_format.from_torch(path, name=name, rnn_mode=rnn_mode)
+    if kind in ("checkpoint", "saved_model") or (kind == "hdf5" and keras_files.is_weights(path)):
+        stored = named_arrays.networks_in(_arrays(path, kind))
+        return network.pick(stored, name, str(path), "recurrent networks")[1].layer(rnn_mode)
     if rnn_mode is not None:
-        raise ValueError(f"rnn_mode is for PyTorch's state dicts, but the source is {str(path)!r}")
-    if path.suffix == ".onnx":
+        raise ValueError(f"rnn_mode is for files of weights alone, but the source is {str(path)!r}")
+    if kind == "onnx":
         return onnx_format.from_onnx(path, name=name)
-    model = load_model(path)
-    if not isinstance(model, keras.Model):
-        raise ValueError(f"it holds no model, but a {type(model).__name__}")
-    found = dict(keras_format.recurrent_layers(model))
-    _, layer = network.pick(found, name, str(path), "recurrent layers")
+    _, layer = network.pick(_recurrent_layers(path), name, str(path), "recurrent layers")
     if isinstance(layer, CudnnRNN):
         return layer
     return keras_format.from_keras(layer, for_inference=for_inference)
 
 
-def load_model(path: pathlib.Path, compile: bool = False) -> Any:
-    """Loads what a file of Keras's holds, which is a model mostly.
+def _arrays(path: pathlib.Path, kind: str) -> Mapping[str, named_arrays.Array]:
+    if kind == "hdf5":
+        return keras_files.weights_in(path)
+    if kind == "saved_model":
+        return variables.of_saved_model(path)
+    return variables.variables_in(file_kinds.checkpoint_prefix(path))
 
-    Raises:
-        ValueError: if it would need far more memory than the file is large.
-        Exception: any other that Keras raises for a damaged file.
-    """
-    if path.suffix == ".keras":
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is no .keras file, or only a part of one: no zip archive")
-        untrusted.check_archive(path)
-    elif h5py.is_hdf5(path):
-        untrusted.check_hdf5(path)
-    return keras.saving.load_model(path, compile=compile)
+
+def _recurrent_layers(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the recurrent layers of the model in a file of Keras's, by name."""
+    try:
+        model = load_model(path)
+    except ValueError:
+        # If Keras cannot express other layers of the model, each recurrent one stands alone.
+        if not (layers := keras_files.recurrent_layers(path)):
+            raise
+        return layers
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"it holds no model, but a {type(model).__name__}")
+    return dict(keras_format.recurrent_layers(model))
+
+
+def load_model(path: pathlib.Path, compile: bool = False) -> Any:
+    """Loads what a file of Keras's holds, which is a model mostly; raises as `load_keras_model`."""
+    return keras_files.load_keras_model(path, compile=compile)
 
 
 def _write(layer: CudnnRNN, path: pathlib.Path, stock_keras: bool) -> None:

@@ -86,9 +86,7 @@ def is_of_cudnn(shapes: Sequence[tuple[int, ...]], num_gates: int) -> bool:
     )
 
 
-def _check_count(
-    layer: keras.layers.Layer, expected: int, arrays: Sequence[np.ndarray]
-) -> None:
+def _check_count(layer: keras.layers.Layer, expected: int, arrays: Sequence[np.ndarray]) -> None:
     if len(arrays) != expected:
         raise ValueError(
             f"expected {expected} weights of layer {layer.name!r}, but the file has {len(arrays)}"

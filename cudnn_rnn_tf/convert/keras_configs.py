@@ -7,7 +7,7 @@ has no equivalent is collected by the name of its layer.
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import keras
 import tensorflow as tf
@@ -30,6 +30,8 @@ _RENAMED = {
 # What runs on cuDNN alone in Keras 2, and runs everywhere here.
 _FUSED = {"CuDNNLSTM": LSTM, "CuDNNGRU": GRU}
 _RECURRENT = ("LSTM", "GRU", "SimpleRNN", "Bidirectional", *_FUSED)
+# The arguments of wrappers that are layers.
+_WRAPPED = ("layer", "backward_layer", "cell")
 # Arguments that Keras 3 lacks, with the values at which they say nothing; None for all values.
 _GONE: dict[str, tuple[Any, ...] | None] = {
     "implementation": None,
@@ -99,7 +101,8 @@ class Translation:
     def __init__(
         self, version: str, custom_objects: Mapping[str, Any] | None = None, bounded: bool = False
     ):
-        self._is_keras_1 = version.startswith(("0.", "1."))
+        self._is_keras_1 = version == "1" or version.startswith(("0.", "1."))
+        self._is_keras_3 = version.startswith("3")
         self._custom_objects = dict(custom_objects or {})
         self._bounded = bounded
         self.problems: dict[str, str] = {}
@@ -125,7 +128,13 @@ class Translation:
             return self.model(config)
         name = str(inner.get("name") or config.get("name") or kind)
         if keras.saving.get_registered_object(kind, self._custom_objects) is not None:
-            return {"module": None, "class_name": kind, "config": inner, "registered_name": kind}
+            if kind.startswith("cudnn_rnn_tf>"):
+                inner = {
+                    key: self.layer(value) if key in _WRAPPED and value else value
+                    for key, value in inner.items()
+                }
+            short = kind.rpartition(">")[2]
+            return {"module": None, "class_name": short, "config": inner, "registered_name": kind}
         try:
             translated = self._known(kind, dict(inner), name)
             keras.saving.deserialize_keras_object(
@@ -147,7 +156,11 @@ class Translation:
             return translated
         dtype = inner.get("input_dtype") or _dtype(inner.get("dtype")) or "float32"
         dtype = dtype if dtype in tf.dtypes.__dict__ else "float32"
-        options = {"batch_shape": shape, "dtype": dtype, "name": valid_name(f"{inner['name']}_input")}
+        options = {
+            "batch_shape": shape,
+            "dtype": dtype,
+            "name": valid_name(f"{inner['name']}_input"),
+        }
         return [_of_keras("InputLayer", options), *translated]
 
     def _placed(self, layer: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +177,7 @@ class Translation:
         if kind == "Merge":
             kind, inner = self._merge(inner)
         kind = _RENAMED.get(kind, kind)
-        for key in ("layer", "backward_layer", "cell"):
+        for key in _WRAPPED:
             if isinstance(inner.get(key), dict):
                 inner[key] = self.layer(inner[key])
         if isinstance(inner.get("cells"), list):
@@ -186,7 +199,7 @@ class Translation:
         if kind in ("GRU", "GRUCell"):
             inner.setdefault("reset_after", False)
         for key, value in inner.items():
-            if key.endswith("activation") or key == "activation":
+            if key.endswith("activation") and not self._is_keras_3:
                 inner[key] = _activation(value)
             elif key.endswith("_initializer"):
                 inner[key] = _initializer(value)
@@ -220,7 +233,9 @@ class Translation:
         function = inner.get("function")
         if kind == "Lambda" and isinstance(function, str) and function in self._custom_objects:
             config = {"class_name": "function", "config": function, "registered_name": function}
-            options = {key: inner[key] for key in ("name", "arguments") if key in inner}
+            options: dict[str, Any] = {
+                key: inner[key] for key in ("name", "arguments") if key in inner
+            }
             return _of_keras("Lambda", {**options, "function": {**config, "module": "builtins"}})
         if kind == "Lambda" and not isinstance(function, str):
             raise ValueError(
@@ -257,7 +272,7 @@ def valid_name(name: str) -> str:
     return name.replace("/", "_")
 
 
-def is_model(config: Any) -> bool:
+def is_model(config: Any) -> TypeGuard[dict[str, Any]]:
     """Returns whether a config is that of a sequential or functional model."""
     if not isinstance(config, dict):
         return False
@@ -265,6 +280,16 @@ def is_model(config: Any) -> bool:
     if config.get("class_name") == "Sequential":
         return isinstance(inner, list) or (isinstance(inner, dict) and "layers" in inner)
     return isinstance(inner, dict) and "output_layers" in inner and "layers" in inner
+
+
+def recurrent_in(config: Any, scope: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the configs of the recurrent layers in a model's translated config, by name."""
+    for layer in config["config"]["layers"]:
+        name = f"{scope}{layer['config'].get('name')}"
+        if is_model(layer):
+            yield from recurrent_in(layer, f"{name}/")
+        elif layer["class_name"] in _RECURRENT:
+            yield name, layer
 
 
 def _of_keras(kind: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +317,7 @@ def _parameters(owner: type) -> set[str]:
     for base in owner.__mro__:
         if "__init__" not in vars(base) or base is keras.layers.Layer:
             continue
-        parameters = inspect.signature(base.__init__).parameters
+        parameters = inspect.signature(vars(base)["__init__"]).parameters
         found |= parameters.keys()
         if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             break

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from cudnn_rnn_tf.convert import keras_arrays, untrusted
-from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, valid_name
+from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
 
 
 def load_keras_model(
@@ -118,6 +118,45 @@ def load_keras_weights(
             keras_arrays.assign(layer, source.arrays(name))
 
 
+def is_weights(path: pathlib.Path) -> bool:
+    """Returns whether a file of HDF5 holds weights alone."""
+    untrusted.check_hdf5(path)
+    with H5Model(path) as source:
+        return source.config is None
+
+
+def weights_in(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns all weights of a file of HDF5, by name."""
+    with H5Model(path) as source:
+        return {name: np.asarray(dataset) for name, dataset in source.all_datasets().items()}
+
+
+def recurrent_layers(path: pathlib.Path) -> dict[str, keras.layers.Layer]:
+    """Returns the recurrent layers of a model in HDF5, of which Keras 3 may not know the others."""
+    if not h5py.is_hdf5(path):
+        return {}
+    weights = weights_in(path)
+    found: dict[str, keras.layers.Layer] = {}
+    with H5Model(path) as source:
+        if not is_model(source.config):
+            return {}
+        # As for a whole model, the first round tells whether there is memory for the second one.
+        for bounded in (True, False):
+            with source.memory_budget():
+                translation = Translation(source.version, bounded=bounded)
+                config = translation.model(source.config)
+                for name, layer_config in recurrent_in(config):
+                    last = name.rpartition("/")[2]
+                    own = [array for key, array in weights.items() if last in key.split("/")]
+                    if last in translation.problems or not own:
+                        continue
+                    layer = keras.saving.deserialize_keras_object(layer_config, safe_mode=True)
+                    layer.build((None, None, own[0].shape[0]))
+                    keras_arrays.assign(layer, own)
+                    found[name] = layer
+    return found
+
+
 class H5Model:
     """A file of HDF5 that Keras wrote, open for reading: a context.
 
@@ -131,9 +170,7 @@ class H5Model:
         self._path = path
         self._file = h5py.File(path, "r")
         has_model = "model_weights" in self._file
-        self._weights = (
-            untrusted.h5_item(self._file, "model_weights") if has_model else self._file
-        )
+        self._weights = untrusted.h5_item(self._file, "model_weights") if has_model else self._file
         text = _text(self._file.attrs.get("model_config"))
         self.config: dict[str, Any] | None = None if text is None else json.loads(text)
         versions = (owner.attrs.get("keras_version") for owner in (self._weights, self._file))
@@ -240,5 +277,3 @@ def _texts(group: Any, name: str) -> list[str]:
     while f"{name}{len(parts)}" in group.attrs:
         parts.append(group.attrs[f"{name}{len(parts)}"])
     return [str(_text(each)) for part in parts for each in np.asarray(part).tolist()]
-
-

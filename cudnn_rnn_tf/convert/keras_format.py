@@ -69,6 +69,11 @@ def from_keras(
     layers, dropout = _without_dropout(source if isinstance(source, (list, tuple)) else [source])
     parts = [part for layer in layers for part in directions_of(layer)]
     for part in parts:
+        if not part.built:
+            raise ValueError(
+                f"layer {part.name!r} is not built yet, so it has no weights: call it on inputs "
+                "first"
+            )
         _check_stock(part, for_inference)
     _check_stack(layers, parts)
     bottom, top = parts[0], layers[-1]
@@ -91,6 +96,22 @@ def from_keras(
         },
         batch_size=bottom.states[0].shape[0] if bottom.stateful else None,
     )
+
+
+def why_not(layer: Any) -> str:
+    """Returns why `from_keras` does not take one of Keras's layers, built or not; "" if it does."""
+    try:
+        layers, _ = _without_dropout([layer])
+        parts = directions_of(layer)
+        for part in parts:
+            _check_stock(part, for_inference=True)
+        _check_stack(layers, parts)
+        # What an option leaves out comes last.
+        for part in parts:
+            _check_stock(part, for_inference=False)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
@@ -230,10 +251,6 @@ def _without_dropout(source: Sequence[Any]) -> tuple[list[keras.layers.Layer], f
 
 def _check_stock(part: keras.layers.Layer, for_inference: bool) -> None:
     """Checks that one direction of a layer has an equivalent."""
-    if not part.built:
-        raise ValueError(
-            f"layer {part.name!r} is not built yet, so it has no weights: call it on inputs first"
-        )
     activations = ("tanh", "relu") if isinstance(part, keras.layers.SimpleRNN) else ("tanh",)
     for name, expected in (
         ("activation", activations),

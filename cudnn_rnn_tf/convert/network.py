@@ -4,7 +4,7 @@ import importlib
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +26,26 @@ _BIAS_MODES = {
 }
 _LONGEST_REASON = 400
 _T = TypeVar("_T")
+
+
+class Network(NamedTuple):
+    """A recurrent network in a file. A value is None if the file does not say it."""
+
+    name: str
+    kind: str
+    rnn_mode: str | None
+    num_layers: int | None
+    direction: str | None
+    input_size: int | None
+    num_units: int | None
+    dtype: str | None
+    # Whether `convert` takes it, and if not, why.
+    convert: str = "yes"
+
+
+def direction(has_two: bool) -> str:
+    """Returns what the package calls a network of two directions, or of one."""
+    return "bidirectional" if has_two else "unidirectional"
 
 
 def load_package(name: str, install: str) -> types.ModuleType:

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from cudnn_rnn_tf.config import DTYPES
-from cudnn_rnn_tf.convert import network, untrusted
+from cudnn_rnn_tf.convert import file_kinds, network, untrusted
 from cudnn_rnn_tf.pseudo_layers import both_biases
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
@@ -35,6 +35,14 @@ _MAX_DEPTH = 64
 # A dictionary may be in others several times, and these again, so that a small file has many.
 _MAX_ENTRIES = 1_000_000
 _KEY = re.compile(rf"(?:(.*)\.)?({'|'.join(_FIELDS)})_l(\d+)(_reverse)?")
+# The parameters of cells, such as torch.nn.LSTMCell, have no layer's number.
+_CELL_KEY = re.compile(rf"(?:.*\.)?(?:{'|'.join(_FIELDS)})")
+# A weight with weight_norm is stored as its rows' lengths g and directions v, under names of either
+# of its two implementations.
+_NORMED_KEYS = (
+    (re.compile(r"(.*)_([gv])"), "gv"),
+    (re.compile(r"((?:.*\.)?)parametrizations\.([^.]+)\.original([01])"), "01"),
+)
 
 
 def from_torch(
@@ -44,9 +52,10 @@ def from_torch(
 
     Args:
         source: a `torch.nn.LSTM`, `GRU` or `RNN`; a module that contains one; a state dict with
-            one's parameters, as tensors or arrays, nested or not; or the path of a `.pt`, `.pth` or
-            `.safetensors` file that holds such a state dict. Of a `.pt` or `.pth` file nothing but
-            tensors and plain containers is loaded, so that it cannot run code.
+            the parameters of one, or of a cell such as `torch.nn.LSTMCell`, as tensors or arrays,
+            nested or not, with or without `weight_norm`; or the path of a file that holds such a
+            state dict, as PyTorch or safetensors writes it. Of PyTorch's nothing but tensors and
+            plain containers is loaded, so that it cannot run code.
         name: the network's name within the source, such as "encoder.lstm", where it has several.
         rnn_mode: "rnn_tanh" or "rnn_relu", which the parameters of a `torch.nn.RNN` leave open.
             Not needed for a module.
@@ -74,7 +83,7 @@ def from_torch(
         networks_in(source), name, "the state dict", "recurrent networks"
     )
     rnn_mode = _checked_mode(parameters, rnn_mode)
-    num_dirs = 2 if any(key.endswith("_reverse") for key in parameters) else 1
+    num_dirs = _num_dirs(parameters)
     return network.make_layer(
         rnn_mode, list(_pseudo_layers(parameters, rnn_mode, num_dirs)), num_dirs, options
     )
@@ -144,18 +153,18 @@ def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
 
 
 def read_state_dict(path: pathlib.Path) -> Mapping[str, Any]:
-    """Reads a `.pt`, `.pth` or `.safetensors` file.
+    """Reads a file that PyTorch wrote, or one of safetensors; what is in it says which.
 
     Raises:
-        ValueError: if the name ends otherwise, or the file holds something else, or tensors that
-            are much larger than the file.
+        ValueError: if the file holds something else, or tensors that are much larger than the file.
         OSError: if it cannot be read.
         ImportError: if the format needs a package that is not installed.
     """
-    if path.suffix not in (".pt", ".pth", ".safetensors"):
-        raise ValueError(f"expected a .pt, .pth or .safetensors file, but received {str(path)!r}")
     stored = untrusted.stored_bytes(path)
-    loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickled(path)
+    kind = file_kinds.kind_of(path)
+    if kind not in ("torch", "safetensors"):
+        raise ValueError(f"expected {path} to be a state dict, but it is a file of {kind}")
+    loaded = _read_safetensors(path) if kind == "safetensors" else _read_pickled(path)
     tensors = [value for _, value in _flatten(loaded) if hasattr(value, "dtype")]
     # PyTorch's sparse tensors have no nbytes.
     received = sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in tensors)
@@ -180,6 +189,11 @@ def _read_pickled(path: pathlib.Path) -> Mapping[str, Any]:
     torch = _load_torch()
     if _is_archive(path):
         untrusted.check_archive(path)
+        if _is_script(path):
+            raise ValueError(
+                f"{path} is a TorchScript archive, which holds code: torch.jit.load(path) reads "
+                "one that you trust, and torch.save(module.state_dict(), path) its tensors alone"
+            )
     try:
         _check_pickle(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -201,6 +215,11 @@ def _is_archive(path: pathlib.Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
+def _is_script(path: pathlib.Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("constants.pkl") for name in archive.namelist())
+
+
 def _check_pickle(path: pathlib.Path) -> None:
     """Refuses a pickle that makes byte arrays, which have any size that it names, full of zeros."""
     if _is_archive(path):
@@ -216,6 +235,11 @@ def _check_pickle(path: pathlib.Path) -> None:
 
 def _reason(error: Exception) -> str:
     """Returns what is wrong with a file, for which PyTorch's messages first say what to do."""
+    if what := re.search(r"Unsupported global: GLOBAL (\S+) was not an allowed", str(error)):
+        return (
+            f"it holds an object of {what[1]}, whose code would run; torch.load(path, "
+            "weights_only=False) reads one that you trust"
+        )
     found = re.search(r"WeightsUnpickler error: (.*?)(?= Please use|\n|$)", str(error))
     return found[1] if found else network.reason(error)
 
@@ -232,11 +256,57 @@ def write_state_dict(parameters: Mapping[str, np.ndarray], path: pathlib.Path) -
 def networks_in(state_dict: Mapping[str, Any]) -> dict[str, dict[str, np.ndarray]]:
     """Returns the parameters of each recurrent network in a state dict, by the network's name."""
     networks: dict[str, dict[str, np.ndarray]] = {}
-    for key, value in _flatten(state_dict):
+    for key, value in _parameters(state_dict):
         if match := _KEY.fullmatch(key):
             parameters = networks.setdefault(match[1] or "", {})
-            parameters[key.rpartition(".")[2]] = _to_numpy(key, value)
+            parameters[key.rpartition(".")[2]] = value
     return networks
+
+
+def why_not(parameters: Mapping[str, np.ndarray]) -> str:
+    """Returns why a network's parameters make no layer, or not without a mode; "" if they do."""
+    try:
+        rnn_mode = _checked_mode(parameters, None)
+        list(_pseudo_layers(parameters, rnn_mode, _num_dirs(parameters)))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _parameters(state_dict: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields what may be parameters of recurrent networks, under the names of such networks."""
+    normed: dict[str, dict[str, np.ndarray]] = {}
+    for key, value in _flatten(state_dict):
+        *owner, part = _normed(key) or (key, None)
+        name = _numbered("".join(owner))
+        if _KEY.fullmatch(name):
+            if part is None:
+                yield name, _to_numpy(key, value)
+            else:
+                normed.setdefault(name, {})[part] = _to_numpy(key, value)
+    for name, parts in normed.items():
+        if parts.keys() == {"g", "v"}:
+            yield name, _with_lengths(**parts)
+
+
+def _normed(key: str) -> tuple[str, str] | None:
+    """Returns the name of a weight with weight_norm, and which part of it a key names."""
+    for pattern, parts in _NORMED_KEYS:
+        if match := pattern.fullmatch(key):
+            *owner, part = match.groups()
+            return "".join(owner), "gv"[parts.index(part)]
+    return None
+
+
+def _numbered(name: str) -> str:
+    return f"{name}_l0" if _CELL_KEY.fullmatch(name) else name
+
+
+def _with_lengths(g: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Returns the weight whose slices have the directions v and the lengths g."""
+    axes = tuple(axis for axis in range(v.ndim) if g.ndim != v.ndim or g.shape[axis] == 1)
+    lengths = np.sqrt(np.sum(np.square(v, dtype=np.float64), axis=axes, keepdims=True))
+    return (g * (v / np.where(lengths == 0, 1, lengths))).astype(v.dtype)
 
 
 def _load_torch() -> types.ModuleType:
@@ -311,6 +381,10 @@ def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) ->
             f"{rnn_mode!r}"
         )
     return rnn_mode or found.pop()
+
+
+def _num_dirs(parameters: Mapping[str, np.ndarray]) -> int:
+    return 2 if any(key.endswith("_reverse") for key in parameters) else 1
 
 
 def _pseudo_layers(
