@@ -130,7 +130,7 @@ def _of_node(name: str, node: Any) -> Network:
         None,
         attributes["num_units"].i if ours else None,
         dtype,
-        "no: convert takes the model's .keras file",
+        "no: it is an op; convert takes the model's .keras file",
     )
 
 

@@ -240,7 +240,7 @@ def test_saved_models(model, tmp_path):
     model.export(tmp_path / "exported", verbose=False)
     found, *_ = file_inspection.inspect_file(tmp_path / "exported")
     assert found[1:8] == ("CudnnRnnTf>Forward", "lstm", 2, "bidirectional", None, 4, "float32")
-    assert found.convert == "no: convert takes the model's .keras file"
+    assert found.convert == "no: it is an op; convert takes the model's .keras file"
     crnn.export_portable(model, tmp_path / "portable")
     for path in ("exported", "portable"):
         stock = [each for each in file_inspection.inspect_file(tmp_path / path) if each != found]

@@ -281,7 +281,9 @@ def test_what_pytorch_says_ends(tmp_path, capsys):
     for command in (["inspect"], ["convert"]):
         target = [tmp_path / "out.onnx"] * (command == ["convert"])
         line = refused(capsys, *command, tmp_path / "m.pt", *target)
-        assert re.search(r"it holds an object of torch\.\S+, whose code would run; torch.load", line)
+        assert re.search(
+            r"it holds an object of torch\.\S+, whose code would run; torch.load", line
+        )
 
 
 def test_names_do_not_move_the_cursor(tmp_path, capsys):

@@ -180,6 +180,11 @@ class Translation:
         for key in _WRAPPED:
             if isinstance(inner.get(key), dict):
                 inner[key] = self.layer(inner[key])
+        forward = inner.get("layer")
+        if kind == "Bidirectional" and forward["config"].get("go_backwards"):
+            # Keras 3 has both directions read backwards, if it makes the second one.
+            backward = {**forward, "config": {**forward["config"], "go_backwards": False}}
+            inner["backward_layer"] = inner.get("backward_layer") or backward
         if isinstance(inner.get("cells"), list):
             inner["cells"] = [self.layer(cell) for cell in inner["cells"]]
         if kind == "LeakyReLU" and "alpha" in inner:

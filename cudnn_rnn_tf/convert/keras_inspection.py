@@ -47,7 +47,7 @@ def in_hdf5(path: pathlib.Path) -> Iterator[Network]:
             shapes = [shape for name, shape in kernels.items() if layer in name.split("/")]
             problem = translation.problems.get(layer)
             yield found._replace(
-                input_size=shapes[0][0] if shapes else found.input_size,
+                input_size=found.input_size or (shapes[0][0] if shapes else None),
                 convert=f"no: {problem}" if problem else found.convert,
             )
 

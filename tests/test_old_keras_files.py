@@ -1,0 +1,480 @@
+"""Files of Keras 1 and 2: what `load_keras_model` makes of them computes what their layers did."""
+
+import json
+import re
+from typing import Any
+
+import h5py
+import keras
+import keras_reference as reference
+import numpy as np
+import pytest
+from keras_reference import gru, hard_sigmoid, lstm, sigmoid, write
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import __main__, convert, file_inspection
+
+tf_keras = pytest.importorskip("tf_keras")
+layers = tf_keras.layers
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return 0.5 * np.random.default_rng([seed, *shape]).standard_normal(shape).astype("float32")
+
+
+def randomized(model: Any) -> Any:
+    for index, weight in enumerate(model.weights):
+        value = normal(*weight.shape, seed=index)
+        weight.assign(abs(value) + 0.5 if "variance" in weight.name else value)
+    return model
+
+
+# Models that TensorFlow's Keras 2 writes, and computes the expected outputs of.
+
+
+def stack(cell: str, **options: Any) -> Any:
+    def make(**more: Any) -> Any:
+        return getattr(layers, cell)(3, **options, **more)
+
+    return tf_keras.Sequential(
+        [
+            layers.Input((None, 4)),
+            make(return_sequences=True),
+            layers.TimeDistributed(layers.Dense(5, activation="hard_sigmoid")),
+            layers.BatchNormalization(),
+            layers.Bidirectional(make(return_sequences=True), merge_mode="sum"),
+            make(),
+        ]
+    )
+
+
+def encoder_and_decoder() -> Any:
+    source, target = layers.Input((None, 4)), layers.Input((None, 4))
+    encoded, *states = layers.LSTM(3, return_state=True)(source)
+    decoded = layers.LSTM(3, return_sequences=True)(target, initial_state=states)
+    shared = tf_keras.Sequential(
+        [layers.Input((None, 3)), layers.BatchNormalization(), layers.GRU(4)]
+    )
+    both = [shared(decoded), shared(layers.RepeatVector(3)(encoded))]
+    return tf_keras.Model([source, target], [layers.Concatenate()(both), decoded])
+
+
+def nested() -> Any:
+    inner = tf_keras.Sequential([layers.Input((5, 4)), layers.LSTM(3)])
+    inputs = layers.Input((6, 5, 4))
+    outputs = layers.LSTM(2)(layers.TimeDistributed(inner)(inputs))
+    return tf_keras.Model(inputs, layers.LeakyReLU(alpha=0.3)(outputs))
+
+
+def convolved() -> Any:
+    inputs = layers.Input((20, 4), batch_size=2)
+    x = layers.Conv1D(5, 3, padding="causal", activation="relu")(inputs)
+    x = layers.Masking()(layers.MaxPooling1D()(x))
+    x = layers.Bidirectional(layers.GRU(3), backward_layer=layers.LSTM(2, go_backwards=True))(x)
+    y = layers.LSTM(3, stateful=True, unroll=True)(inputs)
+    return tf_keras.Model(
+        inputs, [x, y, layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)])(y[:, None])]
+    )
+
+
+def embedded() -> Any:
+    return tf_keras.Sequential(
+        [
+            layers.Embedding(9, 4, mask_zero=True, input_length=6),
+            layers.Bidirectional(layers.LSTM(3, kernel_regularizer="l2")),
+            layers.Dense(2, activation="softmax"),
+        ]
+    )
+
+
+MODELS = {
+    **{
+        f"{cell}-{options}": (
+            lambda cell=cell, options=options: stack(cell, **options),
+            [(2, 6, 4)],
+        )
+        for cell in ("LSTM", "GRU", "SimpleRNN")
+        for options in (
+            {},
+            {"use_bias": False, "go_backwards": True},
+            {"activation": "relu", "dropout": 0.2, "recurrent_dropout": 0.1},
+        )
+    },
+    "hard": (lambda: stack("LSTM", recurrent_activation="hard_sigmoid"), [(2, 6, 4)]),
+    "before": (
+        lambda: stack("GRU", recurrent_activation="hard_sigmoid", reset_after=False),
+        [(2, 6, 4)],
+    ),
+    "two": (encoder_and_decoder, [(2, 6, 4), (2, 5, 4)]),
+    "nested": (nested, [(2, 6, 5, 4)]),
+    "embedded": (embedded, [(3, 6)]),
+    "convolved": (convolved, [(2, 20, 4)]),
+}
+
+
+def numbers(shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    if shapes == [(3, 6)]:
+        return [np.random.default_rng(0).integers(0, 9, (3, 6)).astype("float32")]
+    return [normal(*shape, seed=7) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_tensorflows_keras_2(name, tmp_path):
+    make, shapes = MODELS[name]
+    model, inputs = make(), numbers(shapes)
+    model(inputs if len(inputs) > 1 else inputs[0])
+    model.reset_states()
+    expected = randomized(model)(inputs if len(inputs) > 1 else inputs[0])
+    model.save(tmp_path / "m.h5", save_format="h5")
+    loaded = crnn.load_keras_model(tmp_path / "m.h5")
+    fast = crnn.accelerate(loaded)
+    loaded.save(tmp_path / "m.keras")
+    for each in (loaded, fast, keras.saving.load_model(tmp_path / "m.keras")):
+        outputs = each(inputs if len(inputs) > 1 else inputs[0])
+        for received, value in zip(as_list(outputs), as_list(expected), strict=True):
+            np.testing.assert_allclose(received, value, atol=2e-6)
+
+
+def as_list(outputs: Any) -> list[Any]:
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+# Files of older versions, in their public layout.
+
+
+def keras_1_config() -> dict[str, Any]:
+    def recurrent(kind: str, name: str, **more: Any) -> dict[str, Any]:
+        config = {"output_dim": 3, "inner_activation": "hard_sigmoid", "activation": "tanh"}
+        config |= {"init": "glorot_uniform", "inner_init": "orthogonal", "consume_less": "cpu"}
+        config |= {"dropout_W": 0.1, "dropout_U": 0.0, "W_regularizer": None, "input_dim": 4}
+        return {"class_name": kind, "config": {"name": name, **config, **more}}
+
+    first = {"batch_input_shape": [None, None, 4], "input_dtype": "float32"}
+    dense = {"name": "dense_1", "output_dim": 2, "bias": True, "activation": "hard_sigmoid"}
+    return {
+        "class_name": "Sequential",
+        "config": [
+            recurrent("LSTM", "lstm_1", forget_bias_init="one", return_sequences=True, **first),
+            recurrent("GRU", "gru_1", return_sequences=True),
+            {"class_name": "Dropout", "config": {"name": "dropout_1", "p": 0.5}},
+            {"class_name": "Dense", "config": dense},
+        ],
+    }
+
+
+def keras_1_weights() -> dict[str, list[tuple[str, np.ndarray]]]:
+    def gates(layer: str, names: str, fan_in: int) -> list[tuple[str, np.ndarray]]:
+        shapes = {"W": (fan_in, 3), "U": (3, 3), "b": (3,)}
+        return [
+            (f"{layer}_{kind}_{gate}", normal(*shape, seed=100 * i + j))
+            for i, gate in enumerate(names)
+            for j, (kind, shape) in enumerate(shapes.items())
+        ]
+
+    return {
+        "lstm_1": gates("lstm_1", "icfo", 4),
+        "gru_1": gates("gru_1", "zrh", 3),
+        "dropout_1": [],
+        "dense_1": [("dense_1_W", normal(3, 2)), ("dense_1_b", normal(2))],
+    }
+
+
+def test_keras_1(tmp_path):
+    weights = keras_1_weights()
+    path = write(tmp_path / "m.h5", weights, keras_1_config(), "1.2.2")
+    arrays = {name: array for of_layer in weights.values() for name, array in of_layer}
+
+    def joined(layer: str, gates: str) -> list[np.ndarray]:
+        return [
+            np.concatenate([arrays[f"{layer}_{kind}_{gate}"] for gate in gates], -1)
+            for kind in "WUb"
+        ]
+
+    inputs = normal(2, 5, 4)
+    expected = lstm(inputs, *joined("lstm_1", "ifco"), act=hard_sigmoid)
+    expected = gru(expected, *joined("gru_1", "zrh"), act=hard_sigmoid)
+    expected = hard_sigmoid(expected @ arrays["dense_1_W"] + arrays["dense_1_b"])
+    model = crnn.load_keras_model(path)
+    np.testing.assert_allclose(model(inputs), expected, atol=1e-6)
+    assert [layer.name for layer in model.layers] == list(weights)
+    assert model.layers[0].dropout == 0.1 and not model.layers[1].reset_after
+    report = str(crnn.acceleration_report(crnn.accelerate(model)))
+    assert "recurrent_activation='keras_2_hard_sigmoid'" in report
+    refusals = [each.convert for each in file_inspection.inspect_file(path)]
+    assert all("keras_2_hard_sigmoid" in refusal for refusal in refusals) and len(refusals) == 2
+
+
+def cudnn_weights(num_gates: int, fan_in: int, scope: str) -> list[tuple[str, np.ndarray]]:
+    shapes = {"kernel": (fan_in, 3 * num_gates), "recurrent_kernel": (3, 3 * num_gates)}
+    shapes["bias"] = (6 * num_gates,)
+    return [
+        (f"{scope}/{name}:0", normal(*shape, seed=len(scope) + index))
+        for index, (name, shape) in enumerate(shapes.items())
+    ]
+
+
+def cudnn_file(path: Any, with_model: bool = True) -> tuple[Any, dict[str, list[np.ndarray]]]:
+    def recurrent(kind: str, name: str) -> dict[str, Any]:
+        config = {"name": name, "units": 3, "return_sequences": True, "stateful": False}
+        initializer = {"class_name": "VarianceScaling", "config": {"distribution": "normal"}}
+        return {"class_name": kind, "config": {**config, "kernel_initializer": initializer}}
+
+    first = recurrent("CuDNNLSTM", "cu_dnnlstm_1")
+    both = {"name": "bidirectional_1", "layer": first, "merge_mode": "concat"}
+    both["batch_input_shape"] = [None, None, 4]
+    config = {
+        "class_name": "Sequential",
+        "config": {
+            "name": "sequential_1",
+            "layers": [
+                {"class_name": "Bidirectional", "config": both},
+                recurrent("CuDNNGRU", "cu_dnngru_1"),
+            ],
+        },
+    }
+    sides = [f"bidirectional_1/{side}_cu_dnnlstm_1" for side in ("forward", "backward")]
+    weights = {
+        "bidirectional_1": [each for side in sides for each in cudnn_weights(4, 4, side)],
+        "cu_dnngru_1": cudnn_weights(3, 6, "cu_dnngru_1"),
+    }
+    write(path, weights, config if with_model else None, "2.1.5")
+    arrays = {layer: [array for _, array in named] for layer, named in weights.items()}
+    return path, arrays
+
+
+def cudnn_outputs(arrays: dict[str, list[np.ndarray]], inputs: np.ndarray) -> list[np.ndarray]:
+    sides = [arrays["bidirectional_1"][:3], arrays["bidirectional_1"][3:]]
+    both = [
+        lstm(inputs, *reference.as_cudnn_reads(side, 4), backwards=backwards)
+        for side, backwards in zip(sides, (False, True), strict=True)
+    ]
+    joined = np.concatenate(both, -1)
+    return [joined, gru(joined, *reference.as_cudnn_reads(arrays["cu_dnngru_1"], 3))]
+
+
+def test_layers_of_cudnn(tmp_path):
+    path, arrays = cudnn_file(tmp_path / "m.h5")
+    inputs = normal(2, 5, 4)
+    model = crnn.load_keras_model(path)
+    np.testing.assert_allclose(model(inputs), cudnn_outputs(arrays, inputs)[1], atol=1e-6)
+    assert all(layer.runs_fused for layer in model.layers)
+    assert [type(layer) for layer in model.layers] == [crnn.keras.Bidirectional, crnn.keras.GRU]
+    # TensorFlow's Keras 2 turns such weights into those of its LSTM when it loads them.
+    other = tf_keras.Sequential(
+        [
+            layers.Input((None, 4)),
+            layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
+            layers.GRU(3, return_sequences=True, reset_after=True),
+        ]
+    )
+    other.load_weights(path)
+    np.testing.assert_allclose(model(inputs), other(inputs), atol=1e-6)
+
+
+@pytest.mark.parametrize("with_model", [True, False])
+def test_convert_takes_layers_of_cudnn(with_model, tmp_path):
+    path, arrays = cudnn_file(tmp_path / "m.h5", with_model)
+    inputs = normal(2, 5, 4)
+    expected = cudnn_outputs(arrays, inputs)
+    found = file_inspection.inspect_file(path)
+    assert [(each.name, each.input_size, each.convert) for each in found] == [
+        ("bidirectional_1", 4, "yes"),
+        ("cu_dnngru_1", 6, "yes"),
+    ]
+    for network, x, outputs in zip(found, (inputs, expected[0]), expected, strict=True):
+        target = tmp_path / f"{network.name}.keras"
+        convert.convert_file(path, target, name=network.name)
+        received = keras.saving.load_model(target)(np.asarray(x, "float32"))
+        np.testing.assert_allclose(received, outputs, atol=1e-6)
+
+
+# Weights alone.
+
+
+def small_model(module: Any) -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((None, 4)),
+            module.LSTM(3, return_sequences=True, name="a"),
+            keras.layers.Dropout(0.5, name="b"),
+            module.GRU(2, name="c", reset_after=False),
+        ]
+    )
+
+
+def small_weights() -> dict[str, list[tuple[str, np.ndarray]]]:
+    return {
+        "a": cudnn_weights(4, 4, "a"),
+        "b": [],
+        "c": [
+            ("c/kernel:0", normal(3, 6)),
+            ("c/recurrent_kernel:0", normal(2, 6)),
+            ("c/bias:0", normal(6)),
+        ],
+    }
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("module", [keras.layers, crnn.keras])
+def test_weights_alone(module, by_name, tmp_path):
+    weights = small_weights()
+    model = small_model(module)
+    if by_name:
+        weights = {"other": [("x", normal(1))], **weights}
+    path = write(tmp_path / "w.hdf5", weights)
+    crnn.load_keras_weights(model, path, by_name=by_name)
+    inputs = normal(2, 5, 4)
+    expected = lstm(inputs, *reference.as_cudnn_reads([v for _, v in weights["a"]], 4))
+    expected = gru(expected, *(array for _, array in weights["c"]))[:, -1]
+    np.testing.assert_allclose(model(inputs), expected, atol=1e-6)
+
+
+def test_weights_that_do_not_fit(tmp_path):
+    weights = small_weights()
+    model = small_model(keras.layers)
+    path = write(tmp_path / "w.h5", {"x": weights["a"]})
+    with pytest.raises(ValueError, match=r"expected 2 layers with weights .* are 1: \['x'\]"):
+        crnn.load_keras_weights(model, path)
+    with pytest.raises(ValueError, match=r"none of the model's layers: \['x'\]"):
+        crnn.load_keras_weights(model, path, by_name=True)
+    with pytest.raises(
+        ValueError, match=r"weight 'kernel' of layer 'c' .* \(3, 6\), but .* \(2, 6"
+    ):
+        crnn.load_keras_weights(
+            model, write(path, {**weights, "c": [(n, v[:2]) for n, v in weights["c"]]})
+        )
+    with pytest.raises(ValueError, match="expected 3 weights of layer 'c', but the file has 2"):
+        crnn.load_keras_weights(model, write(path, {**weights, "c": weights["c"][:2]}))
+    with pytest.raises(ValueError, match="holds weights alone and no model: make the model"):
+        crnn.load_keras_model(path)
+
+
+def test_a_list_of_names_in_several_attributes(tmp_path):
+    path = write(tmp_path / "w.h5", small_weights())
+    with h5py.File(path, "a") as file:
+        names = file.attrs.pop("layer_names")
+        file.attrs["layer_names0"], file.attrs["layer_names1"] = names[:1], names[1:]
+    assert [each.name for each in file_inspection.inspect_file(path)] == ["a", "c"]
+
+
+@pytest.mark.parametrize("name", ["w.weights.h5", "w.h5"])
+def test_weights_of_keras_3(name, tmp_path):
+    model = small_model(crnn.keras)
+    model.save_weights(tmp_path / name) if "weights" in name else model.save(tmp_path / name)
+    path = (tmp_path / name).rename(tmp_path / "noname")
+    again = small_model(crnn.keras)
+    crnn.load_keras_weights(again, path)
+    for received, value in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(received, value)
+
+
+def test_weights_alone_want_the_mode(tmp_path, capsys):
+    weights = {
+        "a": [
+            (f"a/{k}:0", v)
+            for k, v in zip(
+                ("kernel", "recurrent_kernel", "bias"),
+                (normal(4, 12), normal(3, 12), normal(12)),
+                strict=True,
+            )
+        ]
+    }
+    path = str(write(tmp_path / "w.h5", weights))
+    target = str(tmp_path / "m.keras")
+    assert __main__.main(["convert", path, target]) == 1
+    assert "do not say the activations: pass rnn_mode 'lstm'" in capsys.readouterr().err
+    assert __main__.main(["convert", path, target, "--rnn-mode=gru"]) == 1
+    assert "the arrays are those of lstm, but rnn_mode is 'gru'" in capsys.readouterr().err
+    assert __main__.main(["convert", path, target, "--rnn-mode=lstm"]) == 0
+    inputs = normal(2, 5, 4)
+    expected = lstm(inputs, *(v for _, v in weights["a"]), act=sigmoid)
+    np.testing.assert_allclose(keras.saving.load_model(target)(inputs), expected, atol=1e-6)
+
+
+# What Keras 3 cannot express.
+
+
+class Squeeze(keras.layers.Layer):
+    def __init__(self, axis: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.axis = axis
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.squeeze(x, self.axis)
+
+
+def strange_file(path: Any) -> Any:
+    model = tf_keras.Sequential(
+        [
+            layers.Input((None, 4)),
+            layers.LSTM(3, return_sequences=True, name="good"),
+            layers.Lambda(lambda x: x * 2, name="lambda"),
+            layers.GRU(2, return_sequences=True, reset_after=False, name="before"),
+            layers.LSTM(3, time_major=True, name="major"),
+        ]
+    )
+    randomized(model).save(path, save_format="h5")
+    with h5py.File(path, "a") as file:
+        config = json.loads(file.attrs["model_config"])
+        config["config"]["layers"].insert(
+            1, {"class_name": "Squeeze", "config": {"axis": 1, "name": "own"}}
+        )
+        file.attrs["model_config"] = json.dumps(config)
+    return path, model
+
+
+def test_what_cannot_be_expressed_is_named(tmp_path, capsys):
+    path, model = strange_file(tmp_path / "m.h5")
+    with pytest.raises(ValueError, match="cannot express 3 of the layers") as error:
+        crnn.load_keras_model(path)
+    for expected in (
+        r"'own': Squeeze: Keras 3 has no such layer; pass the class in custom_objects",
+        r"'lambda': Lambda: it holds the bytecode of a Python function, which is never executed",
+        r"'major': LSTM: Keras 3 has no time_major=True",
+    ):
+        assert re.search(expected, str(error.value))
+    assert __main__.main(["inspect", str(path)]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["good", "before", "major"]
+    assert rows[0].endswith("yes")
+    assert "reset_after=False of layer 'before' has no equivalent" in rows[1]
+    assert rows[2].endswith("no: LSTM: Keras 3 has no time_major=True")
+    # The other network can be had.
+    convert.convert_file(path, tmp_path / "good.keras", name="good")
+    inputs = normal(2, 5, 4)
+    received = keras.saving.load_model(tmp_path / "good.keras")(inputs)
+    np.testing.assert_allclose(received, model.layers[0](inputs), atol=1e-6)
+    assert __main__.main(["accelerate", str(path), str(tmp_path / "fast.keras")]) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "cannot express 3 of the layers" in line
+
+
+def test_custom_objects(tmp_path):
+    lstm = layers.LSTM(2, return_sequences=True, name="a")
+    model = tf_keras.Sequential([layers.Input((1, 4)), lstm])
+    path = tmp_path / "m.h5"
+    randomized(model).save(path, save_format="h5")
+    with h5py.File(path, "a") as file:
+        config = json.loads(file.attrs["model_config"])
+        config["config"]["layers"].append(
+            {"class_name": "Own", "config": {"axis": 1, "name": "own"}}
+        )
+        config["config"]["layers"].append(
+            {
+                "class_name": "Lambda",
+                "config": {"function": "twice", "name": "l", "function_type": "function"},
+            }
+        )
+        file.attrs["model_config"] = json.dumps(config)
+    custom = {"Own": Squeeze, "twice": lambda x: 2 * x}
+    loaded = crnn.load_keras_model(path, custom_objects=custom)
+    inputs = normal(2, 1, 4)
+    np.testing.assert_allclose(loaded(inputs), 2 * model(inputs)[:, 0], atol=1e-6)
+
+
+def test_the_command_accelerates_old_files(tmp_path):
+    path, arrays = cudnn_file(tmp_path / "m.h5")
+    assert __main__.main(["accelerate", str(path), str(tmp_path / "fast.keras")]) == 0
+    inputs = normal(2, 5, 4)
+    received = keras.saving.load_model(tmp_path / "fast.keras")(inputs)
+    np.testing.assert_allclose(received, cudnn_outputs(arrays, inputs)[1], atol=1e-6)
