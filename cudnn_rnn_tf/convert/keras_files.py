@@ -13,7 +13,7 @@ import h5py
 import keras
 import numpy as np
 
-from cudnn_rnn_tf.convert import keras_arrays, untrusted
+from cudnn_rnn_tf.convert import file_kinds, keras_arrays, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
 
 
@@ -46,15 +46,15 @@ def load_keras_model(
             such a file.
     """
     path = pathlib.Path(path)
-    untrusted.stored_bytes(path)
-    if zipfile.is_zipfile(path):
+    kind = file_kinds.kind_of(path)
+    if kind == "keras":
+        if not zipfile.is_zipfile(path):
+            raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
         untrusted.check_archive(path)
         with _named(path, ".keras") as named:
             return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
-    if path.suffix == ".keras":
-        raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
-    if not h5py.is_hdf5(path):
-        raise ValueError(f"{path} is no file of Keras's: neither a zip archive nor HDF5")
+    if kind != "hdf5":
+        raise ValueError(f"{path} is no file of Keras's with a model, but is of the kind {kind!r}")
     untrusted.check_hdf5(path)
     with H5Model(path) as source:
         if source.config is None:

@@ -1,0 +1,320 @@
+"""Files that hold weights alone, files without a suffix, and files of which a part can be had."""
+
+import re
+import shutil
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_reference import gru, lstm, sigmoid, write
+from layer_reference import make, normal, randomize
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import __main__, convert, file_inspection
+from cudnn_rnn_tf.convert import named_arrays
+
+tf_keras = pytest.importorskip("tf_keras")
+torch = pytest.importorskip("torch")
+
+
+def model_of(library: Any, recurrent: Any) -> Any:
+    # TensorFlow's Keras 2 wants the size of inputs, and layers of its own.
+    return library.Sequential(
+        [
+            library.layers.Input((None, 4)),
+            recurrent.LSTM(3, return_sequences=True, name="a"),
+            library.layers.Dense(4, name="b"),
+            recurrent.Bidirectional(recurrent.GRU(2, return_sequences=True), name="c"),
+            recurrent.SimpleRNN(2, return_sequences=True, name="d"),
+        ]
+    )
+
+
+def outputs_of(layer: Any, x: np.ndarray) -> np.ndarray:
+    """Returns what a layer of the model computes, in NumPy."""
+    weights = [np.asarray(weight, np.float64) for weight in layer.weights]
+    if layer.name == "a":
+        return lstm(x, *weights)
+    if layer.name == "c":
+        return np.concatenate([gru(x, *weights[:3]), gru(x, *weights[3:], backwards=True)], axis=-1)
+    kernel, recurrent, bias = weights
+    h, outputs = 0, []
+    for t in range(x.shape[1]):
+        h = np.tanh(x[:, t] @ kernel + (h @ recurrent if t else 0) + bias)
+        outputs.append(h)
+    return np.stack(outputs, 1)
+
+
+def save(model: Any, how: str, folder: Any) -> Any:
+    if how == "checkpoint":
+        return tf.train.Checkpoint(model=model).save(folder / "c")
+    if how == "latest":
+        tf.train.Checkpoint(model=model).save(folder / "c")
+        return folder
+    if how == "weights":
+        model.save_weights(folder / "w.weights.h5")
+        return folder / "w.weights.h5"
+    if how == "portable":
+        crnn.export_portable(model, folder / "s")
+    elif how == "export":
+        model.export(
+            folder / "s", **({"verbose": False} if model.__module__.startswith("keras") else {})
+        )
+    else:
+        tf.saved_model.save(model, folder / "s")
+    return folder / "s"
+
+
+LIBRARIES = {
+    "keras": (keras, keras.layers),
+    "drop-ins": (keras, crnn.keras),
+    "tf_keras": (tf_keras, tf_keras.layers),
+}
+
+
+@pytest.mark.parametrize(
+    ("library", "how"),
+    [
+        *((library, how) for library in LIBRARIES for how in ("checkpoint", "weights", "export")),
+        ("keras", "latest"),
+        ("drop-ins", "portable"),
+        ("drop-ins", "saved_model"),
+        ("tf_keras", "saved_model"),
+    ],
+)
+def test_layers_of_keras(library, how, tmp_path):
+    model = model_of(*LIBRARIES[library])
+    for index, weight in enumerate(model.weights):
+        weight.assign(0.5 * normal(*weight.shape, seed=index))
+    path = save(model, how, tmp_path)
+    found = [each for each in file_inspection.inspect_file(path) if each.input_size]
+    assert sorted(each[1:7] for each in found) == [
+        ("Bidirectional of GRU", "gru", 1, "bidirectional", 4, 2),
+        ("LSTM", "lstm", 1, "unidirectional", 4, 3),
+        ("SimpleRNN", "rnn", 1, "unidirectional", 4, 2),
+    ]
+    inputs = normal(2, 5, 4)
+    layers = {layer.name: layer for layer in model.layers}
+    for network in found:
+        mode = {"rnn": "rnn_tanh"}.get(network.rnn_mode, network.rnn_mode)
+        assert "pass rnn_mode" in network.convert
+        target = tmp_path / f"{mode}.keras"
+        convert.convert_file(path, target, name=network.name, rnn_mode=mode)
+        layer = layers[{"lstm": "a", "gru": "c", "rnn_tanh": "d"}[mode]]
+        received = keras.saving.load_model(target)(inputs)
+        np.testing.assert_allclose(received, outputs_of(layer, inputs), atol=1e-6)
+
+
+# TensorFlow 1's cells.
+
+
+def write_checkpoint(variables: dict[str, np.ndarray], folder: Any) -> str:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, value in variables.items():
+            tf.compat.v1.get_variable(name, initializer=value)
+            tf.compat.v1.get_variable(f"{name}/Adam", initializer=value)
+        session.run(tf.compat.v1.global_variables_initializer())
+        return tf.compat.v1.train.Saver().save(session, str(folder / "model.ckpt"))
+
+
+def basic_lstm(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, **options: Any) -> np.ndarray:
+    """Returns what a BasicLSTMCell computes, whose gates are in the order i c f o."""
+    i, c, f, o = np.split(kernel, 4, axis=1)
+    b_i, b_c, b_f, b_o = np.split(bias, 4)
+    joined = np.concatenate([i, f, c, o], axis=1)
+    size = x.shape[-1]
+    biases = np.concatenate([b_i, b_f + 1, b_c, b_o])
+    return lstm(x, joined[:size], joined[size:], biases, act=sigmoid, **options)
+
+
+@pytest.mark.parametrize("names", [("kernel", "bias"), ("weights", "biases")])
+def test_cells_of_tensorflow_1(names, tmp_path):
+    stack, both = "rnn/multi_rnn_cell/cell_{}/basic_lstm_cell", "bidirectional_rnn/{}/lstm_cell"
+    scopes = [stack.format(0), stack.format(1), both.format("fw"), both.format("bw")]
+    variables = {}
+    for index, scope in enumerate(scopes):
+        fan_in = 3 if index == 1 else 4
+        variables[f"net/{scope}/{names[0]}"] = 0.5 * normal(fan_in + 3, 12, seed=index)
+        variables[f"net/{scope}/{names[1]}"] = 0.5 * normal(12, seed=index)
+    variables["net/gru_cell/gates/kernel"] = normal(7, 6)
+    variables["net/gru_cell/candidate/kernel"] = normal(7, 3)
+    path = write_checkpoint(variables, tmp_path)
+    stacked, sides, refused = "net/rnn/multi_rnn_cell", "net/bidirectional_rnn", "net"
+    found = {each.name: each for each in file_inspection.inspect_file(path)}
+    assert {name: each[2:7] for name, each in found.items()} == {
+        stacked: ("lstm", 2, "unidirectional", 4, 3),
+        sides: ("lstm", 1, "bidirectional", 4, 3),
+        refused: ("gru", 1, "unidirectional", 4, 3),
+    }
+    assert "tanh and sigmoid, and of 1 that is added" in found[stacked].convert
+    assert "its reset gate acts before the product" in found[refused].convert
+    inputs, pairs = normal(2, 5, 4), list(variables.values())
+    expected = {stacked: basic_lstm(basic_lstm(inputs, *pairs[:2]), *pairs[2:4])}
+    directions = (basic_lstm(inputs, *pairs[4:6]), basic_lstm(inputs, *pairs[6:8], backwards=True))
+    expected[sides] = np.concatenate(directions, axis=-1)
+    for name, outputs in expected.items():
+        target = tmp_path / "m.keras"
+        convert.convert_file(path, target, name=name, rnn_mode="lstm", force=True)
+        np.testing.assert_allclose(keras.saving.load_model(target)(inputs), outputs, atol=1e-6)
+    with pytest.raises(ValueError, match="its reset gate acts before the product"):
+        convert.convert_file(path, target, name=refused, rnn_mode="gru", force=True)
+
+
+def test_a_projection_and_peepholes():
+    arrays = {
+        "a/lstm_cell/kernel": normal(4 + 2, 12),
+        "a/lstm_cell/bias": normal(12),
+        "a/lstm_cell/projection/kernel": normal(3, 2),
+        "b/lstm_cell/kernel": normal(4 + 3, 12),
+        "b/lstm_cell/w_f_diag": normal(3),
+    }
+    found = named_arrays.networks_in(arrays)
+    assert "peepholes" in found["b"].refusal
+    layer = found["a"].layer("lstm")
+    assert (layer.input_size, layer.num_units, layer.num_proj) == (4, 3, 2)
+    kernel, bias, projection = list(arrays.values())[:3]
+    x, h, c = normal(2, 5, 4), np.zeros((2, 2)), np.zeros((2, 3))
+    for t in range(5):
+        i, g, f, o = np.split(np.concatenate([x[:, t], h], 1) @ kernel + bias, 4, axis=1)
+        c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
+        h = (sigmoid(o) * np.tanh(c)) @ projection
+    np.testing.assert_allclose(layer(x)[:, -1], h, atol=1e-6)
+
+
+# PyTorch.
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_cells_of_pytorch(kind, tmp_path):
+    cell = getattr(torch.nn, f"{kind}Cell")(4, 3)
+    torch.save(torch.nn.ModuleDict({"decoder": cell}).state_dict(), tmp_path / "m.pt")
+    mode = {"RNN": "rnn_tanh"}.get(kind)
+    layer = convert.from_torch(tmp_path / "m.pt", name="decoder", rnn_mode=mode)
+    (found,) = file_inspection.inspect_file(tmp_path / "m.pt")
+    assert found[2:7] == (kind.lower(), 1, "unidirectional", 4, 3)
+    assert ("do not say its nonlinearity" in found.convert) == (kind == "RNN")
+    x = normal(2, 5, 4)
+    state, outputs = None, []
+    for t in range(5):
+        state = cell(torch.from_numpy(x[:, t]), state)
+        outputs.append((state[0] if kind == "LSTM" else state).detach())
+    np.testing.assert_allclose(layer(x), np.stack(outputs, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["old", "parametrization"])
+def test_weight_norm(way, tmp_path):
+    norm = {
+        "old": torch.nn.utils.weight_norm,
+        "parametrization": torch.nn.utils.parametrizations.weight_norm,
+    }[way]
+    module = torch.nn.LSTM(4, 3, num_layers=2, bidirectional=True, batch_first=True)
+    for name in ("weight_ih_l0", "weight_hh_l0_reverse", "weight_hh_l1"):
+        module = norm(module, name)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3)
+    state_dict = {f"net.{key}": value for key, value in module.state_dict().items()}
+    torch.save(state_dict, tmp_path / "m.pt")
+    (found,) = file_inspection.inspect_file(tmp_path / "m.pt")
+    assert (found.name, found.convert) == ("net", "yes")
+    x = normal(2, 5, 4)
+    expected = module(torch.from_numpy(x))[0].detach()
+    np.testing.assert_allclose(convert.from_torch(tmp_path / "m.pt")(x), expected, atol=1e-6)
+
+
+def test_files_that_hold_code(tmp_path, capsys):
+    torch.save(torch.nn.LSTM(2, 3), tmp_path / "module.pt")
+    traced = torch.jit.trace(torch.nn.Linear(2, 3), torch.zeros(1, 2))
+    traced.save(str(tmp_path / "script.pt"))
+    for name, message in (
+        ("module.pt", r"it holds an object of torch\S+LSTM, whose code would run; torch.load"),
+        ("script.pt", "is a TorchScript archive, which holds code: torch.jit.load"),
+    ):
+        for command in (["inspect"], ["convert"]):
+            target = [str(tmp_path / "out.onnx")] * (command == ["convert"])
+            assert __main__.main([*command, str(tmp_path / name), *target]) == 1
+            line = capsys.readouterr().err
+            assert line.count("\n") == 1 and re.search(message, line), line
+            assert not line.rstrip().endswith("…")
+
+
+# What is in a file decides, not its name; and what can be had of it.
+
+
+def test_content_decides(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    safetensors = pytest.importorskip("safetensors.numpy")
+    layer = randomize(make("lstm", 2, 3), (None, None, 4))
+    state_dict = convert.to_torch(layer).state_dict()
+    torch.save(state_dict, tmp_path / "new.pt")
+    torch.save(state_dict, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    arrays = {key: value.numpy() for key, value in state_dict.items()}
+    safetensors.save_file(arrays, tmp_path / "m.safetensors")
+    onnx.save(convert.to_onnx(layer), str(tmp_path / "m.onnx"))
+    model = keras.Sequential([keras.Input((None, 4)), layer])
+    model.save(tmp_path / "m.keras")
+    model.save(tmp_path / "m.h5")
+    for index, path in enumerate(sorted(tmp_path.iterdir())):
+        for name in (f"noname{index}", f"wrong{index}.onnx", f"wrong{index}.pt"):
+            shutil.copy(path, tmp_path / name)
+            (found,) = file_inspection.inspect_file(tmp_path / name)
+            assert (found[2:4], found[6], found.convert) == (("lstm", 2), 3, "yes")
+            target = tmp_path / "out.safetensors"
+            convert.convert_file(tmp_path / name, target, force=True)
+            received = safetensors.load_file(target)
+            for key, value in arrays.items():
+                np.testing.assert_array_equal(received[key], value)
+        loads = path.suffix in (".keras", ".h5")
+        if loads:
+            loaded = crnn.load_keras_model(tmp_path / f"noname{index}")
+            np.testing.assert_array_equal(loaded.layers[0].kernel, layer.kernel)
+        else:
+            with pytest.raises(ValueError, match="is no file of Keras's with a model"):
+                crnn.load_keras_model(tmp_path / f"noname{index}")
+
+
+def test_one_network_of_a_state_dict(tmp_path, capsys):
+    state_dict = {f"good.{k}": v for k, v in torch.nn.GRU(4, 3).state_dict().items()}
+    state_dict |= {"half.weight_hh_l0": torch.zeros(9, 3)}
+    state_dict |= {f"odd.{k}": v for k, v in torch.nn.GRU(4, 3).state_dict().items()}
+    state_dict["odd.weight_ih_l0"] = torch.zeros(8, 4)
+    torch.save(state_dict, tmp_path / "m.pt")
+    assert __main__.main(["inspect", str(tmp_path / "m.pt")]) == 0
+    good, half, odd = capsys.readouterr().out.splitlines()[1:]
+    assert good.endswith("yes")
+    assert half.endswith("no: expected a matrix weight_ih_l0 in the state dict")
+    assert odd.endswith("expected weight_ih_l0 of shape (9, 4), but received (8, 4)")
+    convert.convert_file(tmp_path / "m.pt", tmp_path / "m.keras", name="good")
+
+
+# Strange files of HDF5.
+
+
+def test_weights_in_other_files_are_not_read(tmp_path, capsys):
+    (tmp_path / "secret").write_bytes(bytes(4 * 12 * 4))
+    names = ("a/kernel:0", "a/recurrent_kernel:0", "a/bias:0")
+    arrays = (normal(4, 12), normal(3, 12), normal(12))
+    other = write(tmp_path / "other.h5", {"a": list(zip(names, arrays, strict=True))})
+
+    def put(kind: str, group: Any) -> None:
+        del group[names[0]]
+        if kind == "link":
+            group[names[0]] = h5py.ExternalLink(str(other), f"a/{names[0]}")
+        elif kind == "storage":
+            place = [(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)]
+            group.create_dataset(names[0], (4, 12), "f4", external=place)
+        else:
+            layout = h5py.VirtualLayout((4, 12), "f4")
+            layout[:] = h5py.VirtualSource(str(other), f"a/{names[0]}", (4, 12))
+            group.create_virtual_dataset(names[0], layout)
+
+    for kind in ("link", "storage", "virtual"):
+        path = write(tmp_path / f"{kind}.h5", {"a": list(zip(names, arrays, strict=True))})
+        with h5py.File(path, "a") as file:
+            put(kind, file["a"])
+        assert __main__.main(["inspect", str(path)]) == 1
+        line = capsys.readouterr().err
+        assert re.search("it has no 'a/kernel:0'|lies in another file", line), line
