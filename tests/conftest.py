@@ -23,6 +23,11 @@ DESELECTED = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-versions", metavar="FILE", help="what to write if all has passed")
+    parser.addoption(
+        "--real-files",
+        metavar="FOLDER",
+        help="where packages with models are downloaded to, for tests/test_real_files.py",
+    )
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
