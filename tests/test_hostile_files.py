@@ -19,6 +19,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from keras_reference import write
 from layer_reference import make, randomize
 
 from cudnn_rnn_tf import __main__, convert, file_inspection
@@ -28,6 +29,9 @@ torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 
 MIB = 1 << 20
+# The list of networks in these needs no weights.
+LISTED = ("weights.keras", "arrays.keras", "hole.keras", "packed.keras")
+LISTED += ("units.h5", "initializer.h5", "nested.h5", "shapes.h5")
 # Runs the commands of a list in JSON, and prints what came of them and how the memory grew.
 PROGRAM = """
 import contextlib, io, json, pathlib, resource, sys
@@ -100,6 +104,49 @@ def archives(folder: pathlib.Path) -> dict[str, str]:
         **{f"{name}.keras": growth for name in ("config", "metadata", "weights", "asset")},
         **{f"{name}.keras": growth for name in ("arrays", "hole", "packed")},
         "long_config.keras": "config.json .* 17,8",
+    }
+
+
+def hdf5_files(folder: pathlib.Path) -> dict[str, str]:
+    """Writes files of Keras 2 that say of large weights, and hold none or holes."""
+
+    def model(*layers: dict) -> dict:
+        first = {"class_name": "InputLayer", "config": {"batch_input_shape": [None, 5, 4]}}
+        config = {"name": "model", "layers": [first, *layers]}
+        return {"class_name": "Sequential", "config": config}
+
+    def layer(kind: str, **config) -> dict:
+        return {"class_name": kind, "config": {"name": "a", **config}}
+
+    arrays = [("a/kernel:0", np.zeros((4, 12), "f4")), ("a/recurrent_kernel:0", np.zeros((3, 12)))]
+    huge = layer("LSTM", units=1 << 15, use_bias=False)
+    inner = model(layer("Dense", units=1 << 26))
+    wrapped = {"class_name": "TimeDistributed", "config": {"name": "b", "layer": inner}}
+    for name, config in (
+        ("units", model(huge)),
+        ("initializer", model(layer("Embedding", input_dim=1 << 20, output_dim=1 << 10))),
+        ("nested", model(wrapped)),
+        ("shapes", model(layer("RepeatVector", n=1 << 20), layer("Flatten"), huge)),
+    ):
+        write(folder / f"{name}.h5", {"a": arrays}, config)
+    for name, options in (("h5_hole", {}), ("h5_packed", {"compression": "gzip"})):
+        write(folder / f"{name}.h5", {"a": arrays}, model(layer("LSTM", units=3, use_bias=False)))
+        with h5py.File(folder / f"{name}.h5", "a") as file:
+            array = file.create_dataset("large", (50 * MIB,), "f4", chunks=(MIB,), **options)
+            if options:
+                array[: 20 * MIB] = 0
+    deep = '{"a":' * 100_000
+    write(folder / "deep.h5", {"a": arrays}, model(huge))
+    with h5py.File(folder / "deep.h5", "a") as file:
+        del file.attrs["model_config"]
+        file.create_group("texts", track_order=True)
+        file.attrs.create("model_config", deep, dtype=h5py.string_dtype())
+    growth = "expected of a file of"
+    return {
+        **dict.fromkeys(("units.h5", "initializer.h5", "nested.h5"), "cannot hold the values"),
+        **dict.fromkeys(("h5_hole.h5", "h5_packed.h5"), growth),
+        "shapes.h5": "cannot",
+        "deep.h5": "recursion",
     }
 
 
@@ -224,17 +271,24 @@ def directories(folder: pathlib.Path) -> dict[str, str]:
 def test_small_files_cost_little(tmp_path):
     pytest.importorskip("safetensors")
     expected: dict[str, str] = {}
-    for make_files in (archives, state_dicts, safetensors_files, onnx_models, directories):
+    for make_files in (
+        archives,
+        hdf5_files,
+        state_dicts,
+        safetensors_files,
+        onnx_models,
+        directories,
+    ):
         expected |= make_files(tmp_path)
     commands = []
     for name in expected:
         file = str(tmp_path / name)
         # The list of networks in an archive needs no weights, and in a graph takes one by one.
-        if name not in ("weights.keras", "arrays.keras", "hole.keras", "packed.keras"):
+        if name not in LISTED:
             commands.append(["inspect", file])
         if (tmp_path / name).suffix:
             commands.append(["convert", file, str(tmp_path / "out.onnx")])
-        if name.endswith(".keras"):
+        if name.endswith((".keras", ".h5")):
             commands.append(["export", file, str(tmp_path / "out")])
             commands.append(["accelerate", file, str(tmp_path / "out.keras")])
     before = sorted(tmp_path.iterdir())
