@@ -77,18 +77,8 @@ def _of_torch(path: pathlib.Path) -> Iterator[Network]:
 
 
 def _of_onnx(path: pathlib.Path) -> Iterator[Network]:
-    for name, rnn_mode, weights, num_dirs in onnx_format.networks_in(path):
-        bottom = weights[0]
-        yield Network(
-            name,
-            "ONNX",
-            rnn_mode,
-            len(weights) // num_dirs,
-            network.direction(num_dirs == 2),
-            bottom.kernel.shape[1],
-            bottom.recurrent_kernel.shape[1],
-            bottom.kernel.dtype.name,
-        )
+    for found in onnx_format.networks_in(path):
+        yield Network(*found)
 
 
 # TensorFlow.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from cudnn_rnn_tf import convert
 
@@ -23,6 +24,8 @@ OF_STATES = {
     "input_or_numbers": False,
     "expanded_zeros": True,
     "expanded_numbers": False,
+    "computed_zeros": True,
+    "computed_numbers": False,
     "zeros_of_shape": True,
     "ones_of_shape": False,
     "scalar_constant": False,
@@ -36,7 +39,18 @@ OF_LENGTHS = {
     "input_reversed": False,
     "computed": False,
 }
-OF_PEEPHOLES = {"none": True, "zeros": True, "numbers": False}
+OF_PEEPHOLES = {"none": True, "zeros": True, "computed_zeros": True, "numbers": False}
+# How W, R and B come into being: exporters that fold no constants leave the nodes to the runtime.
+OF_WEIGHTS = {
+    "initializer": True,
+    "transposed": True,
+    "gates_joined": True,
+    "quantized": True,
+    "scaled": True,
+    "of_shapes": True,
+    "input": False,
+    "drawn": False,
+}
 OF_ATTRIBUTES = {
     "none": True,
     "defaults": True,
@@ -45,7 +59,7 @@ OF_ATTRIBUTES = {
     "input_forget": False,
     "no_linear_before_reset": False,
     "other_activation": False,
-    "reverse": False,
+    "reverse": True,
 }
 # The ways from one layer's Y to the next one's X.
 OF_JOINS = {
@@ -56,7 +70,7 @@ OF_JOINS = {
     "reshape_to_other_shape": False,
     "relu": False,
 }
-KINDS = (OF_STATES, OF_LENGTHS, OF_PEEPHOLES, OF_ATTRIBUTES, OF_JOINS)
+KINDS = (OF_STATES, OF_LENGTHS, OF_PEEPHOLES, OF_WEIGHTS, OF_ATTRIBUTES, OF_JOINS)
 FLAWS = [kind for kinds in KINDS for kind, is_carried in kinds.items() if not is_carried]
 
 
@@ -75,11 +89,11 @@ class Model:
         self.lengths = None
         self.states = []
         self.op_type = str(rng.choice(list(GATES)))
-        if flaw == "input_forget" or flaw in OF_PEEPHOLES:
+        if flaw == "input_forget" or (flaw in OF_PEEPHOLES and flaw != "none"):
             self.op_type = "LSTM"
         elif flaw == "no_linear_before_reset":
             self.op_type = "GRU"
-        self.num_dirs = 1 if flaw == "reverse" else int(rng.integers(1, 3))
+        self.num_dirs = int(rng.integers(1, 3))
         self.has_bias = bool(rng.integers(2))
         self.kind_of_attributes = self.choose(OF_ATTRIBUTES)
         self.kind_of_lengths = self.choose(OF_LENGTHS)
@@ -92,7 +106,7 @@ class Model:
         self.output = y
 
     def choose(self, kinds: dict[str, bool]) -> str:
-        if self.flaw in kinds:
+        if self.flaw in kinds and not kinds[self.flaw]:
             return self.flaw
         return str(self.rng.choice([kind for kind, is_carried in kinds.items() if is_carried]))
 
@@ -115,9 +129,9 @@ class Model:
         fan_in = self.num_dirs * UNITS if layer else FEATURES
         inputs = [
             x,
-            self.constant(self.numbers(self.num_dirs, rows, fan_in)),
-            self.constant(self.numbers(self.num_dirs, rows, UNITS)),
-            self.constant(self.numbers(self.num_dirs, 2 * rows)) if self.has_bias else "",
+            self.weight(self.num_dirs, rows, fan_in),
+            self.weight(self.num_dirs, rows, UNITS),
+            self.weight(self.num_dirs, 2 * rows) if self.has_bias else "",
             self.sequence_lengths(),
         ]
         for state in STATES[self.op_type]:
@@ -125,9 +139,48 @@ class Model:
         if self.op_type == "LSTM":
             kind = self.choose(OF_PEEPHOLES)
             peepholes = self.numbers(self.num_dirs, 3 * UNITS) * (kind != "zeros")
-            inputs.append("" if kind == "none" else self.constant(peepholes))
+            if kind == "computed_zeros":
+                inputs.append(self.node("Sub", *[self.constant(peepholes)] * 2))
+            else:
+                inputs.append("" if kind == "none" else self.constant(peepholes))
         attributes = {"hidden_size": UNITS, **self.node_attributes()}
         return self.node(self.op_type, *inputs, **attributes)
+
+    def weight(self, *shape: int) -> str:
+        kind, numbers = self.choose(OF_WEIGHTS), self.numbers(*shape)
+        match kind:
+            case "initializer":
+                return self.constant(numbers)
+            case "transposed":
+                order = list(range(len(shape)))[::-1]
+                return self.node("Transpose", self.constant(numbers.T), perm=order)
+            case "gates_joined":
+                # As PyTorch's exporter writes it: pieces of each direction's matrix, put together.
+                rows = shape[1]
+                pieces = []
+                for direction in numbers:
+                    ends = [self.constant(np.array([i])) for i in (0, rows // 3, rows)]
+                    axis, whole = self.constant(np.array([0])), self.constant(direction)
+                    halves = [self.node("Slice", whole, *ends[i : i + 2], axis) for i in (0, 1)]
+                    joined = self.node("Concat", *halves, axis=0)
+                    pieces.append(self.node("Unsqueeze", joined, axis))
+                return self.node("Concat", *pieces, axis=0)
+            case "quantized":
+                integers = self.constant(np.round(50 * numbers).astype(np.int8))
+                return self.node("DequantizeLinear", integers, self.constant(np.float32(0.02)))
+            case "scaled":
+                factors = self.constant(self.numbers(1, shape[1], *[1] * (len(shape) - 2)))
+                return self.node("Mul", self.constant(numbers), factors)
+            case "of_shapes":
+                whole = self.constant(numbers)
+                flat = self.node("Reshape", whole, self.constant(np.array([-1])))
+                return self.node("Reshape", flat, self.node("Shape", whole))
+            case "input":
+                name = f"weight_{len(self.inputs)}"
+                self.inputs[name] = numbers
+                return name
+            case "drawn":
+                return self.node("RandomNormal", shape=shape, seed=1.0)
 
     def node_attributes(self) -> dict:
         kind, num_dirs = self.kind_of_attributes, self.num_dirs
@@ -148,7 +201,7 @@ class Model:
             attributes["clip"] = 0.25
         elif kind == "other_activation":
             attributes["activations"] = [*names[:-1], "Softsign"] * num_dirs
-        elif kind == "reverse":
+        elif kind == "reverse" and num_dirs == 1:
             attributes["direction"] = "reverse"
         elif kind == "input_forget":
             attributes["input_forget"] = 1
@@ -209,6 +262,9 @@ class Model:
             case "expanded_zeros" | "expanded_numbers":
                 row = self.numbers(self.num_dirs, 1, UNITS) * (kind == "expanded_numbers")
                 return self.node("Expand", self.constant(row), self.constant(np.array(shape)))
+            case "computed_zeros" | "computed_numbers":
+                factor = self.constant(np.float32(kind == "computed_numbers"))
+                return self.node("Mul", self.constant(numbers), factor)
             case "zeros_of_shape" | "ones_of_shape":
                 value = onnx.numpy_helper.from_array(np.float32([kind == "ones_of_shape"]))
                 shape = self.constant(np.array(shape))
@@ -268,7 +324,11 @@ class Model:
         layer = convert.from_onnx(self.proto(), time_major=True)
         count = len(STATES[self.op_type])
         states = [np.concatenate(self.states[place::count]) for place in range(count)]
-        return layer(self.inputs["X"], initial_state=states, sequence_lengths=self.lengths).numpy()
+        outputs = layer(self.inputs["X"], initial_state=states, sequence_lengths=self.lengths)
+        if layer.go_backwards:
+            lengths = [STEPS] * BATCH if self.lengths is None else self.lengths
+            outputs = tf.reverse_sequence(outputs, lengths, seq_axis=0, batch_axis=1)
+        return outputs.numpy()
 
 
 @pytest.mark.parametrize("seed", range(80))

@@ -7,6 +7,7 @@ its GRU is ours with `linear_before_reset=1`.
 
 import pathlib
 import types
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants
-from cudnn_rnn_tf.convert import network, onnx_graph, untrusted
+from cudnn_rnn_tf.convert import network, onnx_graph, onnx_tensors, untrusted
 from cudnn_rnn_tf.pseudo_layers import both_biases, reorder
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
@@ -27,31 +28,47 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
     """Returns a layer that computes the same as an ONNX model's recurrent network.
 
     Args:
-        model: an `onnx.ModelProto`, or the path of a `.onnx` file, with constant weights.
+        model: an `onnx.ModelProto`, or the path of a file of one. Its weights must be constants, or
+            computed of constants. Weights in 8 bits, as of ONNX Runtime's DynamicQuantizeLSTM,
+            become the numbers that they stand for.
         name: the network's name, where the model has several: that of its first node, or of that
-            node's first output where it has none. Nodes of one operator and size of which each
-            reads what the one below it wrote are one network of several layers.
+            node's first output where it has none. The names of networks in branches begin with
+            that of the node and the branch, as in "If_3/then_branch/LSTM_1". Nodes of one operator
+            and size of which each reads what the one below it wrote are one network of several
+            layers.
         **options: to the layer's constructor, such as `return_state=True` or `time_major=True`.
 
     Returns:
         A built layer of the weights' dtype with the same weights to the bit. Without B the bias
         mode is "none". Initial states and sequence lengths that are inputs of the model are
-        arguments of the layer's call.
+        arguments of the layer's call. With the direction "reverse", the layer has `go_backwards`
+        and returns the outputs of the steps in the order of reading, which is ONNX's in reverse.
 
     Raises:
         TypeError: if `model` is neither.
         ValueError: if the model has no such network, or several and no name says which, or there
-            is no equivalent here: direction "reverse", other activations, `clip`, `input_forget`,
-            peepholes, `linear_before_reset=0`, initial states that are neither zero nor inputs of
-            the model, sequence lengths that are no input of the model.
+            is no equivalent here: other activations, `clip`, `input_forget`, peepholes that are not
+            zero, `linear_before_reset=0`, initial states that are neither zero nor inputs of the
+            model, sequence lengths that are no input of the model.
         ImportError: if the package onnx is not installed.
+
+    Warns:
+        UserWarning: if the weights are quantized.
     """
-    graph = _graph_of(model)
-    _, nodes = network.pick(graph.stacks(), name, "the ONNX model", "LSTM, GRU or RNN nodes")
-    weights = graph.weights(nodes)
-    return network.make_layer(
-        graph.rnn_mode(nodes[0]), weights, len(weights) // len(nodes), options
+    _, found = network.pick(
+        _graph_of(model).networks(), name, "the ONNX model", "LSTM, GRU or RNN nodes"
     )
+    weights = found.weights()
+    if found.direction == "reverse":
+        options.setdefault("go_backwards", True)
+    if found.is_quantized:
+        warnings.warn(
+            "the network's weights are quantized: the layer gets the numbers that they stand for, "
+            "and computes without rounding to 8 bits",
+            stacklevel=2,
+        )
+    num_dirs = len(weights) // found.num_layers
+    return network.make_layer(found.rnn_mode, weights, num_dirs, options)
 
 
 def to_onnx(
@@ -89,14 +106,29 @@ def to_onnx(
     return _ModelWriter(onnx, layer, with_initial_state, with_sequence_lengths).write()
 
 
-def networks_in(
-    model: Any,
-) -> Iterator[tuple[str, str, list[network.PseudoLayer], int]]:
-    """Yields the name, mode, weights and number of directions of each network in a model."""
-    graph = _graph_of(model)
-    for name, nodes in graph.stacks().items():
-        weights = graph.weights(nodes)
-        yield name, graph.rnn_mode(nodes[0]), weights, len(weights) // len(nodes)
+def networks_in(model: Any) -> Iterator[tuple[Any, ...]]:
+    """Yields what `file_inspection.Network` says of each network in a model."""
+    for name, found in _graph_of(model).networks().items():
+        kind = "ONNX, quantized" if found.is_quantized else "ONNX"
+        try:
+            bottom = found.weights()[0]
+            mode, direction = found.rnn_mode, found.direction
+        except ValueError as error:
+            likely = {"LSTM": "lstm", "GRU": "gru"}.get(found.kind)
+            refusal = f"no: {network.reason(error)}"
+            yield name, kind, likely, found.num_layers, None, None, None, None, refusal
+            continue
+        yield (
+            name,
+            kind,
+            mode,
+            found.num_layers,
+            {"forward": "unidirectional"}.get(direction, direction),
+            bottom.kernel.shape[1],
+            bottom.recurrent_kernel.shape[1],
+            bottom.kernel.dtype.name,
+            "yes",
+        )
 
 
 def _graph_of(model: Any) -> onnx_graph.Graph:
@@ -113,7 +145,7 @@ def _graph_of(model: Any) -> onnx_graph.Graph:
         raise TypeError(
             f"expected an onnx.ModelProto or a path, but received {type(model).__name__}"
         )
-    return onnx_graph.Graph(onnx, model.graph, path)
+    return onnx_graph.Graph(onnx_tensors.Source(onnx, model, path), model.graph)
 
 
 def save_onnx(model: Any, path: pathlib.Path) -> None:

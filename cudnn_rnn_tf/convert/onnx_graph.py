@@ -1,7 +1,5 @@
 """Reads the recurrent networks of an ONNX graph, and refuses what has no equivalent."""
 
-import pathlib
-import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,7 +7,15 @@ import numpy as np
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import DTYPES
-from cudnn_rnn_tf.convert import network, untrusted
+from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.convert.onnx_tensors import (
+    ATTRIBUTE_TYPES,
+    Scope,
+    Source,
+    input_of,
+    operator,
+    subgraphs,
+)
 from cudnn_rnn_tf.pseudo_layers import reorder
 
 # By operator: for each place in cuDNN's order, the index of that gate in ONNX's order.
@@ -20,25 +26,10 @@ _MODES: dict[str, dict[tuple[str, ...], str]] = {
     "GRU": {("sigmoid", "tanh"): constants.CUDNN_GRU},
     "RNN": {("tanh",): constants.CUDNN_RNN_TANH, ("relu",): constants.CUDNN_RNN_RELU},
 }
-# The attributes that are read, with ONNX's names for their types.
-_ATTRIBUTE_TYPES = {
-    "activations": "STRINGS",
-    "allowzero": "INT",
-    "axes": "INTS",
-    "clip": "FLOAT",
-    "direction": "STRING",
-    "hidden_size": "INT",
-    "input_forget": "INT",
-    "layout": "INT",
-    "linear_before_reset": "INT",
-    "perm": "INTS",
-    "to": "INT",
-    "value": "TENSOR",
-    "value_float": "FLOAT",
-    "value_floats": "FLOATS",
-    "value_int": "INT",
-    "value_ints": "INTS",
-}
+# ONNX Runtime's operator with weights in 8 bits, [D, fan_in, 4 * H], and where it has, for W and R,
+# the scale and the zero point of each direction, or of each of its rows.
+_QUANTIZED = "com.microsoft.DynamicQuantizeLSTM"
+_SCALES = {"W": (8, 9), "R": (10, 11)}
 # Attributes of recurrent operators without an effect on what is read: activations that take
 # parameters are refused, and the old output_sequence says which outputs are wanted.
 _WITHOUT_EFFECT = ("activation_alpha", "activation_beta", "output_sequence")
@@ -55,59 +46,48 @@ _MOVES = (
 )
 
 
-class Graph:
+class Graph(Scope):
     """An ONNX graph and the recurrent networks in it.
 
     Args:
-        onnx: the package.
+        source: the model.
         graph: an `onnx.GraphProto`.
-        path: of the file that it comes from; None if it comes from none.
+        outer: the graph that it is a branch of; None for the model's own.
+        place: what the names of the networks in it begin with.
     """
 
-    def __init__(self, onnx: types.ModuleType, graph: Any, path: pathlib.Path | None = None):
-        self._onnx = onnx
-        self._directory = path.parent if path else pathlib.Path()
-        # The files that were read, for which other files with tensors are added.
-        self._files = {path} if path else set()
-        self._nodes = [node for node in graph.node if node.domain in ("", "ai.onnx")]
-        self._producers = {output: node for node in self._nodes for output in node.output}
-        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
-        # An input that has an initializer is a constant, unless a caller gives another value.
-        self._inputs = {value.name for value in graph.input} - self._initializers.keys()
+    def __init__(self, source: Source, graph: Any, outer: Scope | None = None, place: str = ""):
+        super().__init__(source, graph, outer)
+        self._place = place
 
-    def weights(self, nodes: Sequence[Any]) -> list[network.PseudoLayer]:
-        """Returns the weights of a network, as `pseudo_layers` those of a node.
-
-        Raises:
-            ValueError: as `pseudo_layers` does, or if they are much larger than the files.
-        """
-        found: list[network.PseudoLayer] = []
-        received = 0
-        for node in nodes:
-            parts = self.pseudo_layers(node)
-            found += parts
-            received += sum(
-                tensor.nbytes for part in parts for tensor in part if tensor is not None
-            )
-            if self._files:
-                stored = sum(map(untrusted.stored_bytes, self._files))
-                untrusted.check_growth("the network's weights have", received, stored)
+    def networks(self) -> dict[str, "Network"]:
+        """Returns the networks in this graph and in its branches by name."""
+        found = {self._place + name: Network(self, nodes) for name, nodes in self._stacks().items()}
+        for node in self.nodes:
+            for name, graph in subgraphs(self.source.onnx, node):
+                place = f"{self._place}{node.name or next(iter(node.output), '')}/{name}/"
+                for each, inner in Graph(self.source, graph, self, place).networks().items():
+                    # Names should be unique, but need not be.
+                    found[f"{each}_{len(found)}" if each in found else each] = inner
         return found
 
-    def stacks(self) -> dict[str, list[Any]]:
-        """Returns the networks by name, each as its layers' nodes from bottom to top."""
+    def _stacks(self) -> dict[str, list[Any]]:
+        """Returns the networks of this graph by name, each as its nodes from bottom to top."""
         stacks: dict[str, list[Any]] = {}
-        for node in self._nodes:
-            if node.op_type not in _MODES:
+        for node in self.nodes:
+            if not _kind_of(node):
                 continue
-            below = self._layer_below(node)
-            for stack in stacks.values():
-                if stack[-1] is below and self._kind(below) == self._kind(node):
-                    stack.append(node)
-                    break
-            else:
-                output = next(filter(None, node.output), "")
-                stacks[output if node.name in ("", *stacks) else node.name] = [node]
+            try:
+                below = self._layer_below(node)
+                is_like_below = below is not None and self._shared(below) == self._shared(node)
+            except ValueError:  # Of a damaged node, which is to be listed.
+                is_like_below = False
+            stack = next((s for s in stacks.values() if is_like_below and s[-1] is below), None)
+            if stack is not None:
+                stack.append(node)
+                continue
+            output = next(filter(None, node.output), "")
+            stacks[output if node.name in ("", *stacks) else node.name] = [node]
         return stacks
 
     def rnn_mode(self, node: Any) -> str:
@@ -116,8 +96,8 @@ class Graph:
         Raises:
             ValueError: if there is none.
         """
-        modes = _MODES[node.op_type]
-        given = [name.decode().lower() for name in self._attributes(node).get("activations", ())]
+        modes = _MODES[_kind_of(node)]
+        given = [name.decode().lower() for name in self.attributes(node).get("activations", ())]
         for activations, mode in modes.items():
             if not given or given == list(activations) * self._num_dirs(node):
                 return mode
@@ -137,7 +117,7 @@ class Graph:
         num_dirs = self._num_dirs(node)
         kernels, recurrent_kernels = self._weight(node, 1, "W", 3), self._weight(node, 2, "R", 3)
         units = recurrent_kernels.shape[2]
-        if (given := self._attributes(node).get("hidden_size", units)) != units:
+        if (given := self.attributes(node).get("hidden_size", units)) != units:
             raise ValueError(
                 f"hidden_size={given} of ONNX node {node.name!r} contradicts its R of shape "
                 f"{recurrent_kernels.shape}"
@@ -148,7 +128,7 @@ class Graph:
             "R": (num_dirs, rows, recurrent_kernels.shape[2]),
         }
         tensors = {"W": kernels, "R": recurrent_kernels}
-        if _input(node, 3):
+        if input_of(node, 3):
             tensors["B"], shapes["B"] = self._weight(node, 3, "B", 2), (num_dirs, 2 * rows)
         for argument, tensor in tensors.items():
             if tensor.shape != shapes[argument]:
@@ -156,7 +136,7 @@ class Graph:
                     f"expected {argument} of ONNX node {node.name!r} of shape {shapes[argument]}, "
                     f"but received {tensor.shape}"
                 )
-        order = _FROM_ONNX[node.op_type]
+        order = _FROM_ONNX[_kind_of(node)]
         result = []
         for direction in range(num_dirs):
             sides = [kernels[direction], recurrent_kernels[direction]]
@@ -166,12 +146,12 @@ class Graph:
         return result
 
     def _check(self, node: Any) -> None:
-        attributes = self._attributes(node)
+        attributes = self.attributes(node)
         expected = {"input_forget": 0}
-        if node.op_type == "GRU":
+        if _kind_of(node) == "GRU":
             expected["linear_before_reset"] = 1
         for attribute in node.attribute:
-            if attribute.name not in (*_ATTRIBUTE_TYPES, *_WITHOUT_EFFECT):
+            if attribute.name not in (*ATTRIBUTE_TYPES, *_WITHOUT_EFFECT):
                 raise ValueError(
                     f"attribute {attribute.name!r} of ONNX node {node.name!r} is not known"
                 )
@@ -182,18 +162,19 @@ class Graph:
                     f"{value}"
                 )
         direction = attributes.get("direction", b"forward").decode()
-        if direction not in ("forward", "bidirectional"):
+        if direction not in ("forward", "reverse", "bidirectional"):
             raise ValueError(
-                f"direction {direction!r} of ONNX node {node.name!r} has no equivalent: expected "
-                "'forward' or 'bidirectional'"
+                f"direction {direction!r} of ONNX node {node.name!r} is not known: expected "
+                "'forward', 'reverse' or 'bidirectional'"
             )
         if "clip" in attributes:
             raise ValueError(
                 f"clip={attributes['clip']} of ONNX node {node.name!r}, which clips what goes into "
                 "its activations, has no equivalent"
             )
-        for index, name in enumerate(node.input[4:]):
-            names = _OPTIONAL_INPUTS[node.op_type]
+        last = 8 if operator(node) == _QUANTIZED else None
+        for index, name in enumerate(node.input[4:last]):
+            names = _OPTIONAL_INPUTS[_kind_of(node)]
             if name:
                 self._check_input(node, name, names[index] if index < len(names) else "")
 
@@ -210,7 +191,7 @@ class Graph:
                 if takes_zeros and not np.any(source):
                     continue
                 source = "a constant" if not takes_zeros else "a constant that is not zero"
-            elif takes_input and source in self._inputs:
+            elif takes_input and self.is_input(source):
                 continue
             expected = ["zeros"] * takes_zeros + ["an input of the model"] * takes_input
             raise ValueError(
@@ -238,30 +219,30 @@ class Graph:
             if name in seen:
                 continue
             seen.add(name)
-            producer = self._producers.get(name)
-            if name in self._initializers:
-                yield self._array(self._initializers[name])
+            owner = self.owner(name)
+            producer = owner.producer(name) if owner else None
+            if owner is None:
+                yield f"{name!r}, which nothing in the graph makes"
             elif producer is None:
-                yield (
-                    name if name in self._inputs else f"{name!r}, which nothing in the graph makes"
-                )
-            elif producer.op_type in ("Constant", "ConstantOfShape"):
-                value = self._value(producer)
+                yield name if owner.is_input(name) else owner.constant(name)
+            elif operator(producer) in ("Constant", "ConstantOfShape"):
+                value = owner.value(producer)
                 yield f"{producer.op_type} {name!r}" if value is None else value
-            elif producer.op_type in moves and (
+            elif operator(producer) in moves and (
                 producer.op_type != "Cast" or self._type_of_cast(producer) in types
             ):
                 waiting += producer.input if producer.op_type == "Concat" else producer.input[:1]
             else:
-                yield f"{producer.op_type} {name!r}"
+                value = owner.constant(name)
+                yield f"{operator(producer)} {name!r}" if value is None else value
 
-    def _kind(self, node: Any) -> tuple[Any, ...]:
+    def _shared(self, node: Any) -> tuple[Any, ...]:
         """Returns the attributes that all layers of a network have in common."""
-        attributes = self._attributes(node)
+        attributes = self.attributes(node)
         names = ("hidden_size", "direction", "activations", "layout")
         lengths = [value for value in node.input[4:5] if value]
         return (
-            node.op_type,
+            operator(node),
             *(attributes.get(name) for name in names),
             *(str(source) for value in lengths for source in self._sources(value, False)),
         )
@@ -269,141 +250,144 @@ class Graph:
     def _layer_below(self, node: Any) -> Any:
         """Returns the node whose output [T, D, B, H], made [T, B, D * H], is all this one reads."""
         path: list[Any] = []
-        tensor = _input(node, 0)
-        for producer in self._producers_of(tensor):
+        tensor = input_of(node, 0)
+        for producer in self.producers(tensor):
             if tensor != producer.output[0]:
                 return None
-            if producer.op_type in _MODES:
+            if _kind_of(producer):
                 return producer if self._joins_directions(path, producer) else None
-            if producer.op_type in ("Reshape", "Squeeze", "Transpose"):
+            if operator(producer) in ("Reshape", "Squeeze", "Transpose"):
                 path.insert(0, producer)
-            elif producer.op_type != "Identity" and not self._is_idle_dropout(producer):
+            elif operator(producer) != "Identity" and not self._is_idle_dropout(producer):
                 return None
-            tensor = _input(producer, 0)
+            tensor = input_of(producer, 0)
         return None
 
     def _is_idle_dropout(self, node: Any) -> bool:
         """Returns whether a node is dropout that does not act, as it does not in inference."""
-        mode = _input(node, 2)
-        acts = self._constant(mode) if mode else np.False_
-        return node.op_type == "Dropout" and acts is not None and not np.any(acts)
-
-    def _producers_of(self, tensor: str) -> Iterator[Any]:
-        """Yields the node that writes a tensor, the node that writes its first input, and so on.
-
-        Raises:
-            ValueError: if these nodes form a circle, which ONNX forbids.
-        """
-        seen: set[str] = set()
-        while tensor and (producer := self._producers.get(tensor)) is not None:
-            if tensor in seen:
-                raise ValueError(f"the ONNX graph has a cycle at {tensor!r}")
-            seen.add(tensor)
-            yield producer
-            tensor = _input(producer, 0)
+        mode = input_of(node, 2)
+        acts = self.constant(mode) if mode else np.False_
+        return operator(node) == "Dropout" and acts is not None and not np.any(acts)
 
     def _joins_directions(self, path: Sequence[Any], layer: Any) -> bool:
         """Returns whether nodes put the directions of a layer's output side by side."""
-        is_batch_major = self._attributes(layer).get("layout", 0) == 1
+        is_batch_major = self.attributes(layer).get("layout", 0) == 1
         kinds = [node.op_type for node in path]
         if kinds == ["Squeeze"]:
-            axes = self._attributes(path[0]).get("axes", self._constant(_input(path[0], 1)))
+            axes = self.attributes(path[0]).get("axes", self.constant(input_of(path[0], 1)))
             return axes is not None and list(axes) == [2 if is_batch_major else 1]
         if not is_batch_major and kinds == ["Transpose", "Reshape"]:
-            swaps = list(self._attributes(path[0]).get("perm", ())) == [0, 2, 1, 3]
+            swaps = list(self.attributes(path[0]).get("perm", ())) == [0, 2, 1, 3]
             return swaps and self._keeps_two_dimensions(path[1])
         return is_batch_major and kinds == ["Reshape"] and self._keeps_two_dimensions(path[0])
 
     def _keeps_two_dimensions(self, reshape: Any) -> bool:
         """Returns whether a node joins all dimensions but the first two."""
-        shape = self._constant(_input(reshape, 1))
-        if shape is None or self._attributes(reshape).get("allowzero", 0):
+        shape = self.constant(input_of(reshape, 1))
+        if shape is None or self.attributes(reshape).get("allowzero", 0):
             return False
         # A number in place of -1 must be right, or the model is wrong.
         return shape.shape == (3,) and list(shape[:2]) == [0, 0]
 
     def _num_dirs(self, node: Any) -> int:
-        return 2 if self._attributes(node).get("direction") == b"bidirectional" else 1
-
-    def _attributes(self, node: Any) -> dict[str, Any]:
-        types = self._onnx.AttributeProto
-        for attribute in node.attribute:
-            expected = _ATTRIBUTE_TYPES.get(attribute.name)
-            if expected is not None and attribute.type != types.AttributeType.Value(expected):
-                received = types.AttributeType.Name(attribute.type)
-                raise ValueError(
-                    f"expected attribute {attribute.name!r} of ONNX node {node.name!r} to be of "
-                    f"type {expected}, but received {received}"
-                )
-        return {
-            attribute.name: self._onnx.helper.get_attribute_value(attribute)
-            for attribute in node.attribute
-            if attribute.name in _ATTRIBUTE_TYPES
-        }
+        return 2 if self.attributes(node).get("direction") == b"bidirectional" else 1
 
     def _weight(self, node: Any, index: int, argument: str, rank: int) -> np.ndarray:
-        weight = self._constant(_input(node, index))
-        if weight is None:
-            raise ValueError(
-                f"{argument} of ONNX node {node.name!r} is no constant: fold the model's constants "
-                "first"
-            )
+        weight = self._constant_input(node, index, argument)
         if weight.ndim != rank:
             raise ValueError(
                 f"expected {argument} of ONNX node {node.name!r} of rank {rank}, but received "
                 f"shape {weight.shape}"
             )
-        return weight
+        if operator(node) != _QUANTIZED or argument not in _SCALES:
+            return weight
+        # One scale for each direction, or for each of its rows.
+        scale, zero = (
+            self._constant_input(node, at, f"the {what} of {argument}")
+            for at, what in zip(_SCALES[argument], ("scale", "zero point"), strict=True)
+        )
+        if zero.shape != scale.shape or scale.shape not in (
+            weight.shape[:1],
+            (weight.shape[0], weight.shape[2]),
+        ):
+            raise ValueError(
+                f"expected the scale and zero point of {argument} of ONNX node {node.name!r} of "
+                f"shape {weight.shape[:1]} or {(weight.shape[0], weight.shape[2])}, but received "
+                f"{scale.shape} and {zero.shape}"
+            )
+        rows = (len(weight), 1, -1)
+        exact = weight.astype(np.int32) - zero.astype(np.int32).reshape(rows)
+        dequantized = exact.astype(scale.dtype) * scale.reshape(rows)
+        return np.ascontiguousarray(dequantized.transpose(0, 2, 1))
 
-    def _constant(self, name: str) -> np.ndarray | None:
-        if name in self._initializers:
-            return self._array(self._initializers[name])
-        for producer in self._producers_of(name):
-            if producer.op_type == "Constant":
-                return self._value(producer)
-            if producer.op_type != "Identity":
-                return None
-            if _input(producer, 0) in self._initializers:
-                return self._array(self._initializers[_input(producer, 0)])
-        return None
-
-    def _value(self, node: Any) -> np.ndarray | None:
-        """Returns the values of a node Constant or ConstantOfShape, or None for other kinds."""
-        attributes = self._attributes(node)
-        if "value" in attributes:
-            return self._array(attributes["value"])
-        for name in ("value_float", "value_floats", "value_int", "value_ints"):
-            if name in attributes:
-                return np.array(attributes[name])
-        return np.zeros(1) if node.op_type == "ConstantOfShape" else None
+    def _constant_input(self, node: Any, index: int, argument: str) -> np.ndarray:
+        constant = self.constant(input_of(node, index))
+        if constant is None:
+            raise ValueError(
+                f"{argument} of ONNX node {node.name!r} is no constant, nor computed of constants "
+                "by operators that move, scale or add numbers"
+            )
+        return constant
 
     def _type_of_cast(self, node: Any) -> str:
         try:
-            return self._onnx.helper.tensor_dtype_to_np_dtype(self._attributes(node)["to"]).name
+            to = self.attributes(node)["to"]
+            return self.source.onnx.helper.tensor_dtype_to_np_dtype(to).name
         except KeyError:  # It has none, or one that onnx does not know.
             return ""
 
-    def _array(self, tensor: Any) -> np.ndarray:
-        try:
-            if self._onnx.external_data_helper.uses_external_data(tensor):
-                return self._external_array(tensor)
-            return self._onnx.numpy_helper.to_array(tensor)
-        except Exception as error:  # onnx raises various types.
-            raise ValueError(
-                f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
-            ) from error
 
-    def _external_array(self, tensor: Any) -> np.ndarray:
-        """Reads a tensor from another file, and does not keep it in the model."""
-        information = self._onnx.external_data_helper.ExternalDataInfo(tensor)
-        path = self._directory / information.location
-        untrusted.stored_bytes(path)
-        self._files |= {path} if self._files else set()
-        copy = self._onnx.TensorProto()
-        copy.CopyFrom(tensor)
-        return self._onnx.numpy_helper.to_array(copy, str(self._directory))
+class Network:
+    """A recurrent network: nodes of one kind, of which each reads what the one below it wrote."""
+
+    def __init__(self, graph: Graph, nodes: list[Any]):
+        self._graph = graph
+        self._nodes = nodes
+
+    @property
+    def is_quantized(self) -> bool:
+        return operator(self._nodes[0]) == _QUANTIZED
+
+    @property
+    def kind(self) -> str:
+        """The operator: LSTM, GRU or RNN."""
+        return _kind_of(self._nodes[0])
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def rnn_mode(self) -> str:
+        """The mode; `ValueError` if there is none for its activations."""
+        return self._graph.rnn_mode(self._nodes[0])
+
+    @property
+    def direction(self) -> str:
+        """ONNX's word: "forward", "reverse" or "bidirectional"."""
+        return self._graph.attributes(self._nodes[0]).get("direction", b"forward").decode()
+
+    def weights(self) -> list[network.PseudoLayer]:
+        """Returns the weights of all pseudo-layers.
+
+        Raises:
+            ValueError: if a node has no equivalent, its weights are not constants of the shapes
+                that they must have, or they are much larger than the model.
+        """
+        found: list[network.PseudoLayer] = []
+        received = 0
+        for node in self._nodes:
+            parts = self._graph.pseudo_layers(node)
+            found += parts
+            received += sum(
+                tensor.nbytes for part in parts for tensor in part if tensor is not None
+            )
+            self._graph.source.check_growth("the network's weights have", received)
+        return found
 
 
-def _input(node: Any, index: int) -> str:
-    """Returns the name of a node's input; empty if it has none."""
-    return node.input[index] if index < len(node.input) else ""
+def _kind_of(node: Any) -> str:
+    """Returns LSTM, GRU or RNN for a recurrent node; "" for any other."""
+    if operator(node) == _QUANTIZED:
+        return "LSTM"
+    return operator(node) if operator(node) in _MODES else ""

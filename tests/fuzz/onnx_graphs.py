@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import tensorflow as tf
 
 from cudnn_rnn_tf import convert
 
@@ -79,6 +80,10 @@ def run(case: dict[str, Any]) -> str:
     lengths = given("sequence_lens", 0) if graph.given("sequence_lens", 0) else None
     # ONNX's shapes may be anything, but what is given to the layer is of the right one.
     outputs, h, *_ = layer(given("X", 0), initial_state=states, sequence_lengths=lengths)
+    if layer.go_backwards:
+        # Its outputs come in the order of reading.
+        ends = [_STEPS] * _BATCH if lengths is None else lengths
+        outputs = tf.reverse_sequence(outputs, ends, seq_axis=0, batch_axis=1)
     top = layer.num_layers - 1
     y = seen[f"Y_{top}"].transpose(0, 2, 1, 3).reshape(_STEPS, _BATCH, -1)
     for name, value, expected in (

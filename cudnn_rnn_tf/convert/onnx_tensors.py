@@ -1,0 +1,317 @@
+"""Reads the tensors of an ONNX model, and computes those that other constants are computed into."""
+
+import math
+import pathlib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cudnn_rnn_tf.convert import network, untrusted
+
+# The operators of which constants are computed: whatever exporters lead weights through. None of
+# them draws numbers, runs other graphs, or needs much more memory than its inputs and outputs.
+_COMPUTED = (
+    *("Add", "Cast", "CastLike", "Concat", "ConstantOfShape", "DequantizeLinear", "Div", "Equal"),
+    *("Expand", "Flatten", "Gather", "Identity", "MatMul", "Mul", "Neg", "Pad", "Range"),
+    *("ReduceSum", "Reshape", "Shape", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile"),
+    *("Transpose", "Unsqueeze", "Where"),
+)
+# Arrays of at most this many elements are shown to ONNX's shape inference: they may be shapes.
+_LARGEST_SHAPE = 1024
+_MOST_NODES = 1000
+
+
+class Source:
+    """A model, and the files with tensors beside it.
+
+    Args:
+        onnx: the package.
+        model: an `onnx.ModelProto`.
+        path: of the file that it comes from; None if it comes from none.
+    """
+
+    def __init__(self, onnx: types.ModuleType, model: Any, path: pathlib.Path | None = None):
+        self.onnx = onnx
+        self._model = model
+        self._directory = path.parent if path else pathlib.Path()
+        self._stored = untrusted.stored_bytes(path) if path else model.ByteSize()
+        self._files: set[pathlib.Path] = set()
+
+    def check_growth(self, what: str, received: int) -> None:
+        """Raises ValueError if something has many more bytes than the model and its files."""
+        stored = self._stored + sum(map(untrusted.stored_bytes, self._files))
+        untrusted.check_growth(what, received, stored)
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """Returns the values of a tensor, from another file if they are there.
+
+        Raises:
+            ValueError: if it cannot be read.
+        """
+        try:
+            if self.onnx.external_data_helper.uses_external_data(tensor):
+                return self._external_array(tensor)
+            return self.onnx.numpy_helper.to_array(tensor)
+        except Exception as error:  # onnx raises various types.
+            raise ValueError(
+                f"ONNX tensor {tensor.name!r} cannot be read: {network.reason(error)}"
+            ) from error
+
+    def _external_array(self, tensor: Any) -> np.ndarray:
+        """Reads a tensor from another file, and does not keep it in the model."""
+        information = self.onnx.external_data_helper.ExternalDataInfo(tensor)
+        path = self._directory / information.location
+        untrusted.stored_bytes(path)
+        self._files.add(path)
+        copy = self.onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        return self.onnx.numpy_helper.to_array(copy, str(self._directory))
+
+    def compute(self, node: Any, inputs: Mapping[str, np.ndarray], held: int) -> list[np.ndarray]:
+        """Returns the outputs of a node as ONNX's reference implementation computes them.
+
+        Args:
+            node: of one of the operators of which constants are computed.
+            inputs: their values, by name.
+            held: how many bytes the caller holds already.
+
+        Raises:
+            ValueError: if it cannot be computed, or its outputs are far larger than the model.
+        """
+        helper = self.onnx.helper
+        try:
+            values = [
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+                )
+                for name, array in inputs.items()
+            ]
+            known = [
+                self.onnx.numpy_helper.from_array(array, name)
+                for name, array in inputs.items()
+                if array.size <= _LARGEST_SHAPE
+            ]
+            outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+            model = helper.make_model(
+                helper.make_graph([node], "constant", values, outputs, known),
+                opset_imports=[helper.make_opsetid("", self._version_for(node))],
+                ir_version=max(self._model.ir_version, 4),
+            )
+            # The size is known before the memory is taken.
+            inferred = self.onnx.shape_inference.infer_shapes(
+                model, strict_mode=True, data_prop=True
+            )
+            size = sum(map(self._bytes_of, inferred.graph.output))
+            self.check_growth(f"constants such as {node.output[0]!r} have", held + size)
+            evaluator = self.onnx.reference.ReferenceEvaluator(model)
+            results = evaluator.run(None, dict(inputs))
+        except Exception as error:  # onnx raises various types.
+            raise ValueError(
+                f"ONNX tensor {next(iter(node.output), '')!r} cannot be computed: "
+                f"{network.reason(error)}"
+            ) from error
+        return [np.asarray(result) for result in results]
+
+    def _version_for(self, node: Any) -> int:
+        """Returns the version of ONNX's operators by which a node is computed."""
+        versions = [
+            each.version for each in self._model.opset_import if each.domain in ("", "ai.onnx")
+        ]
+        version = max(versions, default=1)
+        # Of this operator, there is no older implementation, and it was only extended.
+        return max(version, 19) if node.op_type == "DequantizeLinear" else version
+
+    def _bytes_of(self, value: Any) -> int:
+        kind = value.type.tensor_type
+        item = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        is_known = kind.HasField("shape") and all(
+            dimension.HasField("dim_value") for dimension in kind.shape.dim
+        )
+        if item.hasobject or not is_known:
+            raise ValueError(f"the size of {value.name!r} cannot be told beforehand")
+        return item.itemsize * math.prod(dimension.dim_value for dimension in kind.shape.dim)
+
+
+class Scope:
+    """The tensors of a graph, and of the graphs that it is a branch of.
+
+    Args:
+        source: the model.
+        graph: an `onnx.GraphProto`.
+        outer: the graph that it is a branch of; None for the model's own.
+    """
+
+    def __init__(self, source: Source, graph: Any, outer: "Scope | None" = None):
+        self.source = source
+        self.nodes = list(graph.node)
+        self._outer = outer
+        self._producers = {output: node for node in self.nodes for output in node.output if output}
+        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        # An input that has an initializer is a constant, unless a caller gives another value.
+        self._inputs = {value.name for value in graph.input} - self._initializers.keys()
+
+    def owner(self, name: str) -> "Scope | None":
+        """Returns the innermost scope that has a tensor; None if none has it."""
+        scope: Scope | None = self
+        while scope is not None and not (
+            name in scope._initializers or name in scope._producers or name in scope._inputs
+        ):
+            scope = scope._outer
+        return scope
+
+    def is_input(self, name: str) -> bool:
+        """Returns whether a tensor is an input of the graph that it belongs to."""
+        owner = self.owner(name)
+        return owner is not None and name in owner._inputs
+
+    def producer(self, name: str) -> Any:
+        """Returns the node of this graph that writes a tensor; None if there is none."""
+        return None if name in self._initializers else self._producers.get(name)
+
+    def producers(self, name: str) -> Iterator[Any]:
+        """Yields the node that writes a tensor, the node that writes its first input, and so on.
+
+        Raises:
+            ValueError: if these nodes form a circle, which ONNX forbids.
+        """
+        seen: set[str] = set()
+        while name and (producer := self._producers.get(name)) is not None:
+            if name in seen:
+                raise _cycle(name)
+            seen.add(name)
+            yield producer
+            name = input_of(producer, 0)
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """Returns the value of a tensor that depends on constants alone; None for any other.
+
+        Raises:
+            ValueError: if it cannot be read or computed, or is far larger than the model.
+        """
+        values: dict[tuple[int, str], np.ndarray] = {}
+        entered: set[tuple[int, str]] = set()
+        waiting: list[tuple[Scope, str]] = [(self, name)]
+        held = 0
+        while waiting:
+            scope, wanted = waiting[-1]
+            owner = scope.owner(wanted)
+            if owner is None:
+                return None
+            key = (id(owner), wanted)
+            if key not in values:
+                node = owner.producer(wanted)
+                if wanted in owner._initializers:
+                    values[key] = self.source.array(owner._initializers[wanted])
+                elif node is None:
+                    return None
+                elif operator(node) == "Constant":
+                    value = owner.value(node)
+                    if value is None:
+                        return None
+                    values[key] = value
+                elif operator(node) not in _COMPUTED:
+                    return None
+                else:
+                    keys = {each: owner._key(each) for each in node.input if each}
+                    missing = [each for each, of_input in keys.items() if of_input not in values]
+                    if missing:
+                        if key in entered:
+                            raise _cycle(wanted)
+                        entered.add(key)
+                        if len(entered) > _MOST_NODES:
+                            raise ValueError(
+                                f"ONNX tensor {name!r} is computed by more than {_MOST_NODES} nodes"
+                            )
+                        waiting += [(owner, each) for each in missing]
+                        continue
+                    found = {each: values[of_input] for each, of_input in keys.items()}
+                    results = self.source.compute(node, found, held)
+                    named = zip(node.output, results, strict=True)
+                    values |= {(id(owner), each): array for each, array in named}
+                held += values[key].nbytes
+            waiting.pop()
+        return values[self._key(name)]
+
+    def _key(self, name: str) -> tuple[int, str]:
+        return id(self.owner(name)), name
+
+    def value(self, node: Any) -> np.ndarray | None:
+        """Returns the values of a node Constant or ConstantOfShape, or None for other kinds."""
+        attributes = self.attributes(node)
+        if "value" in attributes:
+            return self.source.array(attributes["value"])
+        for name in ("value_float", "value_floats", "value_int", "value_ints"):
+            if name in attributes:
+                kind = np.float32 if "float" in name else np.int64
+                return np.array(attributes[name], kind)
+        return np.zeros(1, np.float32) if node.op_type == "ConstantOfShape" else None
+
+    def attributes(self, node: Any) -> dict[str, Any]:
+        """Returns those attributes of a node that this package reads.
+
+        Raises:
+            ValueError: if one is of another type than ONNX's operators have.
+        """
+        types = self.source.onnx.AttributeProto
+        for attribute in node.attribute:
+            expected = ATTRIBUTE_TYPES.get(attribute.name)
+            if expected is not None and attribute.type != types.AttributeType.Value(expected):
+                received = types.AttributeType.Name(attribute.type)
+                raise ValueError(
+                    f"expected attribute {attribute.name!r} of ONNX node {node.name!r} to be of "
+                    f"type {expected}, but received {received}"
+                )
+        return {
+            attribute.name: self.source.onnx.helper.get_attribute_value(attribute)
+            for attribute in node.attribute
+            if attribute.name in ATTRIBUTE_TYPES
+        }
+
+
+# The attributes that are read, with ONNX's names for their types.
+ATTRIBUTE_TYPES = {
+    "activations": "STRINGS",
+    "allowzero": "INT",
+    "axes": "INTS",
+    "clip": "FLOAT",
+    "direction": "STRING",
+    "hidden_size": "INT",
+    "input_forget": "INT",
+    "layout": "INT",
+    "linear_before_reset": "INT",
+    "perm": "INTS",
+    "to": "INT",
+    "value": "TENSOR",
+    "value_float": "FLOAT",
+    "value_floats": "FLOATS",
+    "value_int": "INT",
+    "value_ints": "INTS",
+}
+
+
+def operator(node: Any) -> str:
+    """Returns a node's operator, with its domain before it where that is not ONNX's own."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return f"{domain}.{node.op_type}" if domain else node.op_type
+
+
+def input_of(node: Any, index: int) -> str:
+    """Returns the name of a node's input; empty if it has none."""
+    return node.input[index] if index < len(node.input) else ""
+
+
+def subgraphs(onnx: types.ModuleType, node: Any) -> Sequence[tuple[str, Any]]:
+    """Returns the graphs among a node's attributes, each with the attribute's name."""
+    found: list[tuple[str, Any]] = []
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            found.append((attribute.name, attribute.g))
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            found += [(f"{attribute.name}_{i}", graph) for i, graph in enumerate(attribute.graphs)]
+    return found
+
+
+def _cycle(name: str) -> ValueError:
+    return ValueError(f"the ONNX graph has a cycle at {name!r}")

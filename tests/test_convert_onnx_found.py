@@ -1,0 +1,277 @@
+"""ONNX models as they are found: branches, 8 bits, ONNX's own cases, and nodes that are refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from layer_reference import normal
+
+from cudnn_rnn_tf import __main__, convert, file_inspection
+
+onnx = pytest.importorskip("onnx")
+reference = pytest.importorskip("onnx.reference")
+ort = pytest.importorskip("onnxruntime")
+loader = pytest.importorskip("onnx.backend.test.loader")
+
+helper, from_array = onnx.helper, onnx.numpy_helper.from_array
+TOLERANCE = 1e-5
+
+
+def value(name: str, shape=None, kind: int = onnx.TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def recurrent(op_type: str, name: str, arrays: dict[str, np.ndarray], x: str = "X", **attributes):
+    """Returns a node of 3 units, and adds its weights for 4 inputs to the arrays."""
+    gates = {"LSTM": 4, "GRU": 3}[op_type]
+    seed = len(arrays)
+    arrays[f"W_{name}"] = normal(1, gates * 3, 4, seed=seed)
+    arrays[f"R_{name}"] = normal(1, gates * 3, 3, seed=seed + 1)
+    inputs = [x, f"W_{name}", f"R_{name}"]
+    return helper.make_node(op_type, inputs, [f"Y_{name}"], name, hidden_size=3, **attributes)
+
+
+def model_of(nodes, inputs, outputs, arrays, **options):
+    initializers = [from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
+    imports = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8, **options)
+
+
+def run(model, **inputs: np.ndarray) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, inputs)
+
+
+def of_branches(outer: dict[str, np.ndarray]):
+    """Returns a model with a network in each branch of a node, the second in a branch again."""
+
+    def branch(name: str, node, inner: dict[str, np.ndarray]):
+        tensors = [from_array(array, key) for key, array in inner.items()]
+        return helper.make_graph([node], name, [], [value(node.output[0])], tensors)
+
+    inner: dict[str, np.ndarray] = {}
+    good = recurrent("LSTM", "good", inner)
+    # The weights of this one are those of the outermost graph.
+    other = recurrent("LSTM", "other", outer)
+    bad = recurrent("GRU", "bad", outer)
+    choice = helper.make_node(
+        "If",
+        ["second"],
+        ["Y_choice"],
+        "choice",
+        then_branch=branch("b", other, {}),
+        else_branch=branch("c", bad, {}),
+    )
+    outermost = helper.make_node(
+        "If",
+        ["first"],
+        ["Y"],
+        "outermost",
+        then_branch=branch("a", good, inner),
+        else_branch=branch("d", choice, {}),
+    )
+    flags = [value(name, [], onnx.TensorProto.BOOL) for name in ("first", "second")]
+    x = value("X", (None, None, 4))
+    return model_of([outermost], [x, *flags], [value("Y")], outer)
+
+
+def test_branches(tmp_path):
+    model = of_branches({})
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    found = {network.name: network for network in file_inspection.inspect_file(tmp_path / "m.onnx")}
+    assert len(found) == 3
+    good = found["outermost/then_branch/good"]
+    other = found["outermost/else_branch/choice/then_branch/other"]
+    bad = found["outermost/else_branch/choice/else_branch/bad"]
+    assert good[1:] == ("ONNX", "lstm", 1, "unidirectional", 4, 3, "float32", "yes")
+    assert bad.rnn_mode == "gru" and bad.convert.startswith("no: linear_before_reset=0 of ONNX")
+    inputs = normal(5, 2, 4)
+    for network, first in ((good, True), (other, False)):
+        layer = convert.from_onnx(model, name=network.name, time_major=True)
+        flags = {"first": np.array(first), "second": np.array(True)}
+        (expected,) = run(model, X=inputs, **flags)
+        np.testing.assert_allclose(layer(inputs), expected[:, 0], rtol=0, atol=TOLERANCE)
+
+
+def test_a_good_network_beside_one_that_is_refused(tmp_path, capsys):
+    arrays: dict[str, np.ndarray] = {}
+    nodes = [
+        recurrent("GRU", "bad", arrays),
+        recurrent("LSTM", "good", arrays),
+        recurrent("LSTM", "sideways", arrays, direction="sideways"),
+    ]
+    nodes[2].attribute[0].CopyFrom(helper.make_attribute("direction", 3))
+    outputs = [value("Y_bad"), value("Y_good")]
+    model = model_of(nodes, [value("X", (None, None, 4))], outputs, arrays)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, str(path))
+    assert __main__.main(["inspect", str(path)]) == 0
+    _, bad, good, sideways = capsys.readouterr().out.splitlines()
+    assert bad.split()[:4] == ["bad", "ONNX", "gru", "1"]
+    assert "no: linear_before_reset=0 of ONNX node 'bad' has no equivalent" in bad
+    assert good.split()[:2] == ["good", "ONNX"] and good.endswith(" yes")
+    assert "no: expected attribute 'direction'" in sideways
+    target = str(tmp_path / "good.onnx")
+    assert __main__.main(["convert", str(path), target, "--name", "good"]) == 0
+    (only,) = file_inspection.inspect_file(target)
+    assert (only.rnn_mode, only.convert) == ("lstm", "yes")
+
+
+def quantized(num_dirs: int, per_row: bool, dtype: type):
+    """Returns ONNX Runtime's quantized LSTM, and the same in float32 of its numbers."""
+    rng = np.random.default_rng(num_dirs)
+    arrays, floats = {}, {}
+    for name, fan_in in (("W", 4), ("R", 3)):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        rows = (num_dirs, 12) if per_row else (num_dirs,)
+        arrays[name] = rng.integers(low, high + 1, (num_dirs, fan_in, 12)).astype(dtype)
+        arrays[f"{name}_scale"] = rng.uniform(0.005, 0.01, rows).astype(np.float32)
+        # ONNX Runtime has zero points for each row only where they are zero.
+        middle = (low + high + 1) // 2
+        arrays[f"{name}_zero"] = np.full(rows, middle if per_row else middle + 3, dtype)
+        zero = arrays[f"{name}_zero"].reshape(num_dirs, 1, -1)
+        scale = arrays[f"{name}_scale"].reshape(num_dirs, 1, -1)
+        exact = (arrays[name].astype(np.float32) - zero) * scale
+        floats[name] = np.ascontiguousarray(exact.transpose(0, 2, 1))
+    floats["B"] = arrays["B"] = normal(num_dirs, 24)
+    attributes = {"hidden_size": 3, "direction": "bidirectional" if num_dirs == 2 else "forward"}
+    names = ["X", "W", "R", "B", "", "", "", "", "W_scale", "W_zero", "R_scale", "R_zero"]
+    options = {"domain": "com.microsoft", **attributes}
+    node = helper.make_node("DynamicQuantizeLSTM", names, ["Y"], "rnn", **options)
+    x = [value("X", (None, None, 4))]
+    model = model_of([node], x, [value("Y")], arrays)
+    node = helper.make_node("LSTM", ["X", "W", "R", "B"], ["Y"], "rnn", **attributes)
+    return model, model_of([node], x, [value("Y")], floats)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("num_dirs", [1, 2])
+def test_quantized(num_dirs, per_row, dtype, tmp_path):
+    model, of_floats = quantized(num_dirs, per_row, dtype)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, str(path))
+    (found,) = file_inspection.inspect_file(path)
+    assert (found.kind, found.input_size, found.num_units) == ("ONNX, quantized", 4, 3)
+    assert (found.dtype, found.convert) == ("float32", "yes")
+    with pytest.warns(UserWarning, match="weights are quantized"):
+        layer = convert.from_onnx(path, time_major=True)
+    inputs = normal(5, 2, 4)
+
+    def joined(model):
+        (outputs,) = run(model, X=inputs)
+        return outputs.transpose(0, 2, 1, 3).reshape(5, 2, -1)
+
+    np.testing.assert_allclose(layer(inputs), joined(of_floats), rtol=0, atol=TOLERANCE)
+    # ONNX Runtime rounds the inputs and states to 8 bits as well.
+    np.testing.assert_allclose(layer(inputs), joined(model), rtol=0, atol=0.03)
+
+
+def test_quantized_with_wrong_scales():
+    model, _ = quantized(1, False, np.int8)
+    scale = next(tensor for tensor in model.graph.initializer if tensor.name == "R_scale")
+    scale.CopyFrom(from_array(np.ones((1, 2), np.float32), "R_scale"))
+    with pytest.raises(ValueError, match=r"scale and zero point of R .* received \(1, 2\) and"):
+        convert.from_onnx(model)
+
+
+def as_function_of_constants(case) -> tuple:
+    """Returns the model of one of ONNX's cases with its weights as constants, and its values."""
+    model = onnx.ModelProto.FromString(case.model.SerializeToString())
+    inputs, outputs = case.data_sets[0]
+    named = dict(zip((each.name for each in model.graph.input), inputs, strict=True))
+    for name, array in named.items():
+        if name in ("W", "R", "B", "P") or (name.startswith("initial") and not np.any(array)):
+            model.graph.initializer.append(from_array(array, name))
+    return model, named, outputs
+
+
+NODE_CASES = {
+    case.name.removeprefix("test_"): case
+    for case in loader.load_model_tests(kind="node")
+    if any(part in case.name for part in ("_lstm_", "_gru_", "_rnn_"))
+}
+# Each with why it is refused.
+REFUSED = {
+    "lstm_with_peepholes": "input P of ONNX node .* zeros",
+    **{name: "linear_before_reset=0" for name in NODE_CASES if name.startswith("gru_")},
+}
+
+
+def test_there_are_all_of_onnxs_cases():
+    assert len(NODE_CASES) == 18 and len(REFUSED) == 7
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", NODE_CASES)
+def test_onnxs_own_cases(name):
+    """Each is right or refused; the numbers are those of ONNX's standard."""
+    model, values, expected = as_function_of_constants(NODE_CASES[name])
+    (node,) = model.graph.node
+    batch_major = any(each.name == "layout" and each.i for each in node.attribute)
+    options = {"time_major": not batch_major, "return_state": True}
+    if name in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[name]):
+            convert.from_onnx(model, **options)
+        return
+    layer = convert.from_onnx(model, **options)
+    states = [values[key] for key in ("initial_h", "initial_c") if key in values]
+    lengths = values.get("sequence_lens")
+    outputs, *finals = layer(values["X"], initial_state=states or None, sequence_lengths=lengths)
+    time_axis, batch_axis = (1, 0) if batch_major else (0, 1)
+    if layer.go_backwards:
+        outputs = tf.reverse(outputs, [time_axis])
+    received = dict(zip(("Y_h", "Y_c"), finals, strict=False))
+    # ONNX has the directions on an axis of their own.
+    split = np.stack(np.split(np.asarray(outputs), layer.num_dirs, axis=-1), axis=-2)
+    received["Y"] = split if batch_major else split.transpose(0, 2, 1, 3)
+    names = [each for each in node.output if each]
+    assert names
+    for each, reference in zip(names, expected, strict=True):
+        np.testing.assert_allclose(received[each], reference, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("lengths", [[3, 5], [0, 2]])
+@pytest.mark.parametrize("op_type", ["LSTM", "RNN"])
+def test_reverse_with_lengths(op_type, lengths):
+    gates = {"LSTM": 4, "RNN": 1}[op_type]
+    arrays = {"W": normal(1, 3 * gates, 4), "R": normal(1, 3 * gates, 3, seed=1)}
+    options = {"hidden_size": 3, "direction": "reverse"}
+    node = helper.make_node(op_type, ["X", "W", "R", "", "lengths"], ["Y"], "rnn", **options)
+    kinds = [value("X", (None, None, 4)), value("lengths", [None], onnx.TensorProto.INT32)]
+    model = model_of([node], kinds, [value("Y")], arrays)
+    inputs, lengths = normal(5, 2, 4), np.array(lengths, np.int32)
+    (expected,) = run(model, X=inputs, lengths=lengths)
+    layer = convert.from_onnx(model, time_major=True)
+    outputs = layer(inputs, sequence_lengths=lengths)
+    outputs = tf.reverse_sequence(outputs, lengths, seq_axis=0, batch_axis=1)
+    np.testing.assert_allclose(outputs, expected[:, 0], rtol=0, atol=TOLERANCE)
+
+
+def computed(nodes, **arrays: np.ndarray):
+    """Returns a model of one node whose W is computed by nodes."""
+    found: dict[str, np.ndarray] = {}
+    rnn = recurrent("LSTM", "rnn", found)
+    rnn.input[1] = "W"
+    x = [value("X", (None, None, 4))]
+    return model_of([*nodes, rnn], x, [value("Y_rnn")], found | arrays)
+
+
+def test_circles_and_long_chains_of_constants():
+    circle = [
+        helper.make_node("Neg", ["b"], ["a"]),
+        helper.make_node("Neg", ["a"], ["b"]),
+        helper.make_node("Identity", ["a"], ["W"]),
+    ]
+    with pytest.raises(ValueError, match="has a cycle at"):
+        convert.from_onnx(computed(circle))
+    weight = normal(1, 12, 4)
+    names = ["W_0", *(f"n{i}" for i in range(2000)), "W"]
+    chain = [helper.make_node("Neg", [a], [b]) for a, b in zip(names[:-1], names[1:], strict=True)]
+    with pytest.raises(ValueError, match="computed by more than 1000 nodes"):
+        convert.from_onnx(computed(chain, W_0=weight))
+    nine_and_one = [*chain[:9], helper.make_node("Neg", ["n8"], ["W"])]
+    layer = convert.from_onnx(computed(nine_and_one, W_0=weight))
+    expected = convert.from_onnx(computed([], W=weight))
+    np.testing.assert_array_equal(layer.kernel, expected.kernel)
