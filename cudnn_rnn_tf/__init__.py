@@ -49,6 +49,8 @@ else:
     from cudnn_rnn_tf.installation_info import __version__, info
     from cudnn_rnn_tf.keras import accelerate, acceleration_report, to_stock
     from cudnn_rnn_tf.layers import CudnnGRU, CudnnLSTM, CudnnRNNRelu, CudnnRNNTanh
+    from cudnn_rnn_tf.litert_export import export_litert
+    from cudnn_rnn_tf.onnx_export import export_onnx
     from cudnn_rnn_tf.op_library import op_library_path
     from cudnn_rnn_tf.portable import export_portable
     from cudnn_rnn_tf.saveable import (
@@ -85,6 +87,8 @@ else:
         "contrib",
         "convert",
         "cudnn_rnn_ops",
+        "export_litert",
+        "export_onnx",
         "export_portable",
         "info",
         "keras",

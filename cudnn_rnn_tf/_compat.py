@@ -25,6 +25,7 @@ __all__ = [
     "SaveSpec",
     "SaveableObject",
     "Trackable",
+    "format_of_exporter",
     "is_in_call_of_tf_keras",
     "is_reference",
     "keras_mask",
@@ -119,6 +120,28 @@ def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 def is_reference(variable: Any) -> bool:
     """Returns whether this is a TensorFlow 1 reference variable, which no public name tells."""
     return variable.dtype._is_ref_dtype
+
+
+# The modules that trace a model for another format, in which this package's ops have no place.
+_EXPORTERS = {
+    "keras.src.export.litert": "litert",
+    "keras.src.export.onnx": "onnx",
+    "tensorflow.lite.python.lite": "litert",
+    "tf2onnx.convert": "onnx",
+}
+
+
+def format_of_exporter() -> str:
+    """Returns the format, "litert" or "onnx", that a model is being traced for; "" for none.
+
+    No public name tells what an exporter traces a model for.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if found := _EXPORTERS.get(frame.f_globals.get("__name__", "")):
+            return found
+    return ""
 
 
 def is_in_call_of_tf_keras() -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from cudnn_rnn_tf import _compat
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.op_library import raw_ops
 
@@ -14,6 +15,8 @@ from cudnn_rnn_tf.op_library import raw_ops
 _substitute: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
     "substitute", default=None
 )
+# The functions that it calls where other packages' exporters trace a model, by format.
+substitutes_for_formats: dict[str, Callable[..., Any]] = {}
 # The values that `algorithm` may have.
 ALGORITHMS = (
     *("auto", "standard", "persist_static", "persist_static_small_h"),
@@ -229,7 +232,7 @@ def forward(
     if sequence_lengths is not None:
         check_shape("sequence_lengths", sequence_lengths, (None,))
     check_states(config, states, sizes[1 if time_major else 0], time_major)
-    if substitute := _substitute.get():
+    if substitute := _substitute_in_use():
         return substitute(
             config,
             inputs,
@@ -290,7 +293,13 @@ def substituted_forward(function: Callable[..., Any]) -> Iterator[None]:
 
 def has_substitute() -> bool:
     """Returns whether a graph is being made that must not have this package's ops."""
-    return _substitute.get() is not None
+    return _substitute_in_use() is not None
+
+
+def _substitute_in_use() -> Callable[..., Any] | None:
+    if (function := _substitute.get()) is not None or tf.executing_eagerly():
+        return function
+    return substitutes_for_formats.get(_compat.format_of_exporter())
 
 
 def clip_cell_state(config: RnnConfig, c: tf.Tensor) -> tf.Tensor:

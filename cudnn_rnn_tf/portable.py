@@ -123,3 +123,6 @@ def _forward(
             "training=True in it"
         )
     return core_network.forward(config, *arguments, **options)
+
+
+ops.substitutes_for_formats["litert"] = _forward

@@ -50,6 +50,13 @@ def cut(config: RnnConfig, params: tf.Tensor) -> list[PseudoLayer]:
     return _pseudo_layers(config, map(tf.reshape, pieces, of_all))
 
 
+def cut_array(config: RnnConfig, params: np.ndarray) -> list[PseudoLayer]:
+    """Returns the pseudo-layers of a buffer, as `cut` does, where TensorFlow makes a graph."""
+    of_all = [shape for *_, shape in config.layout.pseudo_layer_tensors]
+    pieces = np.split(params, np.cumsum(list(map(math.prod, of_all)))[:-1])
+    return _pseudo_layers(config, map(np.reshape, pieces, of_all))
+
+
 def join(config: RnnConfig, pseudo_layers: Sequence[PseudoLayer]) -> tf.Tensor:
     """Returns the buffer that holds the pseudo-layers: the inverse of `cut`.
 

@@ -8,8 +8,8 @@ its GRU is ours with `linear_before_reset=1`.
 import pathlib
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import google.protobuf.message
 import numpy as np
@@ -152,6 +152,37 @@ def save_onnx(model: Any, path: pathlib.Path) -> None:
     _load_onnx().save(model, str(path))
 
 
+class Node(NamedTuple):
+    """What makes a node of a layer's weights: its operator, attributes, and W, R and B by name."""
+
+    op_type: str
+    attributes: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def node_of(rnn_mode: str, weights: Sequence[network.PseudoLayer]) -> Node:
+    """Returns the node of one layer, given the weights of its directions."""
+    op_type = {"lstm": "LSTM", "gru": "GRU"}.get(rnn_mode, "RNN")
+    order = _TO_ONNX[op_type]
+    arrays = {
+        "W": np.stack([reorder(part.kernel, order) for part in weights]),
+        "R": np.stack([reorder(part.recurrent_kernel, order) for part in weights]),
+    }
+    # Either all directions have biases or none has.
+    if biases := list(filter(None, map(both_biases, weights))):
+        arrays["B"] = np.stack(
+            [np.concatenate([reorder(side, order) for side in sides]) for sides in biases]
+        )
+    attributes: dict[str, Any] = {}
+    if len(weights) == 2:
+        attributes["direction"] = "bidirectional"
+    if op_type == "GRU":
+        attributes["linear_before_reset"] = 1
+    if rnn_mode == constants.CUDNN_RNN_RELU:
+        attributes["activations"] = ["Relu"] * len(weights)
+    return Node(op_type, attributes, arrays)
+
+
 def _load_onnx() -> types.ModuleType:
     return network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
 
@@ -168,8 +199,7 @@ class _ModelWriter:
     ):
         self._onnx = onnx
         self._layer = layer
-        self._op_type = {"lstm": "LSTM", "gru": "GRU"}.get(layer.rnn_mode, "RNN")
-        self._states = ("h", "c")[: 2 if self._op_type == "LSTM" else 1]
+        self._states = ("h", "c")[: 2 if layer.rnn_mode == constants.CUDNN_LSTM else 1]
         self._with_initial_state = with_initial_state
         self._with_sequence_lengths = with_sequence_lengths
         self._nodes: list[Any] = []
@@ -239,39 +269,23 @@ class _ModelWriter:
     def _add_layer(self, index: int, x: str, initial: list[str], final: list[list[str]]) -> str:
         """Adds one layer's nodes; returns the name of its outputs [T, B, D * H]."""
         layer, prefix = self._layer, f"layer_{index}"
-        order = _TO_ONNX[self._op_type]
         weights = network.pseudo_layers(layer)[index * layer.num_dirs :][: layer.num_dirs]
-        # Either all directions have biases or none has.
-        biases = list(filter(None, map(both_biases, weights)))
+        node = node_of(layer.rnn_mode, weights)
 
-        def stack(name: str, tensors: Iterable[np.ndarray]) -> str:
-            return self._constant(f"{prefix}_{name}", np.stack(list(tensors)))
+        def constant(name: str) -> str:
+            return self._constant(f"{prefix}_{name}", node.arrays[name])
 
         inputs = [
             x,
-            stack("W", (reorder(part.kernel, order) for part in weights)),
-            stack("R", (reorder(part.recurrent_kernel, order) for part in weights)),
-            stack(
-                "B",
-                (np.concatenate([reorder(side, order) for side in sides]) for sides in biases),
-            )
-            if biases
-            else "",
+            *(constant(name) if name in node.arrays else "" for name in "WRB"),
             "sequence_lengths" if self._with_sequence_lengths else "",
             *initial,
         ]
-        attributes: dict[str, Any] = {"hidden_size": layer.num_units}
-        if layer.num_dirs == 2:
-            attributes["direction"] = "bidirectional"
-        if self._op_type == "GRU":
-            attributes["linear_before_reset"] = 1
-        if layer.rnn_mode == constants.CUDNN_RNN_RELU:
-            attributes["activations"] = ["Relu"] * layer.num_dirs
         outputs = [f"{prefix}_Y"]
         for collected, state in zip(final, self._states, strict=True):
             collected.append(f"{prefix}_{state}")
             outputs.append(collected[-1])
-        self._add(self._op_type, inputs, *outputs, **attributes)
+        self._add(node.op_type, inputs, *outputs, hidden_size=layer.num_units, **node.attributes)
         self._add("Transpose", [f"{prefix}_Y"], f"{prefix}_by_row", perm=(0, 2, 1, 3))
         return self._reshape(f"{prefix}_by_row", f"{prefix}_outputs", (0, 0, -1))
 

@@ -52,10 +52,10 @@ def accelerate(
         print(cudnn_rnn_tf.acceleration_report(fast))
         ```
     """
-    _check(model)
-    fast = copied(model, lambda config: _accelerated(config, stacks))
+    check_built(model)
+    fast = copied(model, lambda config: accelerated(config, stacks))
     if stacks and not has_same_order(model, fast):
-        fast = copied(model, lambda config: _accelerated(config, stacks=False))
+        fast = copied(model, lambda config: accelerated(config, stacks=False))
     report = acceleration_report(fast)
     if verbose:
         print(report)
@@ -87,13 +87,14 @@ def to_stock(model: keras.Model) -> keras.Model:
         UserWarning: if the layers of a stack come in another order among the model's weights than
             before, so that the optimizer begins anew.
     """
-    _check(model)
+    check_built(model)
     stock = copied(model, _stock)
     take_over(model, stock)
     return stock
 
 
-def _check(model: Any) -> None:
+def check_built(model: Any) -> None:
+    """Raises TypeError or ValueError if an object is no Keras model, or not built."""
     if not isinstance(model, keras.Model):
         raise TypeError(f"expected a Keras model, but received {type(model).__name__}")
     if not model.built:
@@ -102,12 +103,12 @@ def _check(model: Any) -> None:
         )
 
 
-def _accelerated(config: Any, stacks: bool) -> Any:
-    """Returns a config with the drop-ins, and stacks of them, in it."""
+def accelerated(config: Any, stacks: bool) -> Any:
+    """Returns a config with the drop-ins in it, and with stacks of them if that is wanted."""
     if configs.is_stock(config) or configs.is_drop_in(config):
         is_left = configs.why_left(configs.unbuilt(config))
         return config if is_left else configs.to_drop_in(config)
-    config = _mapped(config, lambda part: _accelerated(part, stacks))
+    config = _mapped(config, lambda part: accelerated(part, stacks))
     if stacks and _is_model(config):
         config["config"] = stack_configs.with_stacks(config["config"])
     return config

@@ -67,6 +67,18 @@ def take_over(model: keras.Model, copy: keras.Model) -> None:
     Raises:
         ValueError: if the copy has other variables.
     """
+    take_over_weights(model, copy)
+    compile_config = keras.saving.serialize_keras_object(model.get_compile_config())
+    if model.compiled and compile_config:
+        _compile(model, copy, compile_config)
+
+
+def take_over_weights(model: keras.Model, copy: keras.Model) -> None:
+    """Gives a copy the weights, the seeds and what is frozen of a model.
+
+    Raises:
+        ValueError: if the copy has other variables.
+    """
     pairs = list(_pairs(model, copy))
     for old, new in pairs:
         new.trainable = old.trainable
@@ -74,9 +86,6 @@ def take_over(model: keras.Model, copy: keras.Model) -> None:
         target.assign(source)
         # A single weight may be frozen, too.
         target.trainable = source.trainable
-    compile_config = keras.saving.serialize_keras_object(model.get_compile_config())
-    if model.compiled and compile_config:
-        _compile(model, copy, compile_config)
 
 
 def has_same_order(model: keras.Model, copy: keras.Model) -> bool:

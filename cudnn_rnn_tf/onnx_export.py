@@ -1,0 +1,262 @@
+"""Exports whole models to ONNX, with a node LSTM, GRU or RNN for each layer of the fused ops.
+
+The exporter is tf2onnx, by way of Keras. It translates a TensorFlow graph, in which the networks
+are ops of this package with a layer each, by the handler that is registered here.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from cudnn_rnn_tf import constants, core_network, ops
+from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.convert import network, onnx_format
+from cudnn_rnn_tf.convert.files import write_whole
+from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
+from cudnn_rnn_tf.op_library import raw_ops
+from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, cut_array, join
+
+_OP = "CudnnRnnTf>Forward"
+
+
+def export_onnx(
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    *,
+    input_signature: Sequence[Any] | None = None,
+    opset: int | None = None,
+) -> None:
+    """Writes an ONNX model of a whole Keras model, for inference, that ONNX Runtime runs.
+
+    Each recurrent layer that the fused ops run, Keras's own included, becomes a node `LSTM`, `GRU`
+    or `RNN`, with masks and lengths as its `sequence_lens`. Networks with what ONNX has no node
+    for, such as a projection, become loops. It does not matter whether there is a GPU.
+
+    Args:
+        model: a built Keras model, with layers of this package, of Keras's own or both. It is not
+            changed.
+        path: the file to write, which ends in .onnx and must not exist.
+        input_signature: as of `model.export`: the shapes and types of the inputs, such as
+            `[tf.TensorSpec([None, None, 16])]`. None for the model's own inputs.
+        opset: the version of ONNX's operators, 13 or newer; None for the exporter's default.
+
+    Raises:
+        TypeError: if `model` is no Keras model.
+        ValueError: if it is not built, if `path` ends otherwise, or if something in the model has
+            no equivalent in ONNX.
+        FileExistsError: if `path` exists.
+        OSError: if it cannot be written.
+        ImportError: if the packages onnx or tf2onnx are not installed.
+    """
+    path = pathlib.Path(path)
+    if path.suffix != ".onnx":
+        raise ValueError(f"expected path to end in .onnx, but received {str(path)!r}")
+    if os.path.lexists(path):
+        raise FileExistsError(f"{str(path)!r} exists already")
+    onnx = network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
+    register_handler()
+    with export_copy(model) as copy:
+        signature = input_signature or input_signature_of(copy)
+
+        def write(partial: pathlib.Path) -> None:
+            with ops.substituted_forward(forward):
+                copy.export(
+                    partial,
+                    format="onnx",
+                    verbose=False,
+                    input_signature=signature,
+                    opset_version=opset,
+                )
+            try:
+                onnx.checker.check_model(str(partial))
+            except onnx.checker.ValidationError as error:
+                raise ValueError(
+                    f"model {model.name!r} has what the exporter to ONNX does not know: "
+                    f"{network.reason(error)}"
+                ) from error
+
+        write_whole(path, write)
+
+
+def register_handler() -> None:
+    """Tells tf2onnx what becomes of this package's op.
+
+    Raises:
+        ImportError: if tf2onnx is not installed.
+    """
+    handler = network.load_package("tf2onnx.handler", "'cudnn_rnn_tf[onnx]'")
+    handler.tf_op.register_handler(_handle, 13, [_OP], "", {})
+
+
+def forward(
+    config: RnnConfig,
+    inputs: tf.Tensor,
+    states: Sequence[tf.Tensor],
+    params: tf.Tensor,
+    *,
+    sequence_lengths: tf.Tensor | None,
+    time_major: bool,
+    is_training: bool,
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Runs a network as ops of one layer that are time-major and in float32, as ONNX's nodes are.
+
+    It is a substitute for `ops.forward`. Networks that ONNX has no nodes for become loops.
+    """
+    if is_training and (config.dropout or config.recurrent_dropout):
+        raise ValueError(
+            "an ONNX model is for inference, but a layer with dropout is called with training=True"
+        )
+    dtype = inputs.dtype
+    if config.num_proj or config.cell_clip or dtype == tf.float64:
+        return core_network.forward(
+            config,
+            inputs,
+            states,
+            params,
+            sequence_lengths=sequence_lengths,
+            time_major=time_major,
+        )
+
+    def read(tensor: tf.Tensor) -> tf.Tensor:
+        tensor = tf.cast(tensor, tf.float32)
+        return tensor if time_major else tf.transpose(tensor, (1, 0, 2))
+
+    def write(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tensor if time_major else tf.transpose(tensor, (1, 0, 2)), dtype)
+
+    x = read(inputs)
+    num_dirs = config.layout.num_dirs
+    initial = [tf.split(read(state), config.num_layers) for state in states]
+    weights = cut(config, tf.cast(params, tf.float32))
+    finals: list[list[tf.Tensor]] = [[] for _ in states]
+    for layer in range(config.num_layers):
+        parts = weights[layer * num_dirs :][:num_dirs]
+        x, final = _run_layer(
+            config, x, [state[layer] for state in initial], parts, sequence_lengths
+        )
+        for collected, state in zip(finals, final, strict=True):
+            collected.append(state)
+    outputs = write(x)
+    outputs.set_shape(inputs.shape[:2] + outputs.shape[2:])
+    return outputs, tuple(write(tf.concat(collected, axis=0)) for collected in finals)
+
+
+def _run_layer(
+    config: RnnConfig,
+    x: tf.Tensor,
+    states: Sequence[tf.Tensor],
+    parts: Sequence[PseudoLayer],
+    sequence_lengths: tf.Tensor | None,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Runs one layer as the op for which `_handle` is the handler.
+
+    Returns:
+        outputs [T, B, D * H] and the final states [D, B, H].
+    """
+    units = config.num_units
+    if parts[0].kernel is None:
+        # Each gate adds the inputs as they are.
+        gates = parts[0].recurrent_kernel.shape[0] // units
+        same = tf.constant(np.tile(np.eye(units, dtype=np.float32), (gates, 1)))
+        parts = [part._replace(kernel=same) for part in parts]
+    of_layer = dataclasses.replace(
+        config,
+        num_layers=1,
+        input_size=parts[0].kernel.shape[1],
+        input_mode=constants.CUDNN_INPUT_LINEAR_MODE,
+        dropout=0.0,
+        recurrent_dropout=0.0,
+    )
+    x = tf.ensure_shape(x, (None, None, of_layer.input_size))
+    lengths = tf.constant([], tf.int32)
+    if sequence_lengths is not None:
+        lengths = tf.cast(sequence_lengths, tf.int32)
+    outputs, h, c, _ = raw_ops.cudnn_rnn_tf_forward(
+        input=x,
+        input_h=states[0],
+        input_c=states[1] if config.is_lstm else tf.constant([], tf.float32),
+        params=join(of_layer, parts),
+        sequence_lengths=lengths,
+        seed=[],
+        time_major=True,
+        has_sequence_lengths=sequence_lengths is not None,
+        is_training=False,
+        **of_layer.spec_attrs(),
+    )
+    return outputs, [h, c] if config.is_lstm else [h]
+
+
+def _handle(context: Any, node: Any, **_: Any) -> None:
+    """Puts ONNX's nodes in the place of an op of one layer, time-major and in float32."""
+    name = node.name
+
+    def attribute(key: str) -> Any:
+        value = node.get_attr_value(key)
+        return value.decode() if isinstance(value, bytes) else value
+
+    source, initial_h, initial_c, params, lengths = node.input[:5]
+    outputs, final_h, final_c = node.output[:3]
+    mode, units = attribute("rnn_mode"), attribute("num_units")
+    config = RnnConfig(
+        rnn_mode=mode,
+        num_layers=1,
+        num_units=units,
+        input_size=context.get_shape(source)[2],
+        direction=attribute("direction"),
+        bias_mode=attribute("bias_mode"),
+    )
+    values = context.get_node_by_output(params).get_tensor_value(as_list=False)
+    found = onnx_format.node_of(mode, cut_array(config, values))
+
+    def constant(array: np.ndarray) -> str:
+        return context.make_const(f"{name}_constant_{len(context.get_nodes())}", array).output[0]
+
+    inputs = [
+        source,
+        *(constant(found.arrays[key]) if key in found.arrays else "" for key in "WRB"),
+        lengths if attribute("has_sequence_lengths") else "",
+        initial_h,
+        *([initial_c] if config.is_lstm else []),
+    ]
+    kind = context.get_dtype(outputs)
+    time, batch = context.get_shape(source)[:2]
+    num_dirs = config.layout.num_dirs
+    shapes = [[time, num_dirs, batch, units], *[[num_dirs, batch, units]] * (1 + config.is_lstm)]
+    context.remove_node(node.name)
+    names = [f"{name}_Y", final_h, *([final_c] if config.is_lstm else [])]
+    context.make_node(
+        found.op_type,
+        inputs,
+        attr={"hidden_size": units, **found.attributes},
+        outputs=names,
+        name=name,
+        shapes=shapes,
+        dtypes=[kind] * len(names),
+    )
+    if num_dirs == 1:
+        # tf2onnx would make another reshape, a wrong one, of a transpose that only moves this axis.
+        axes = constant(np.array([1], np.int64))
+        squeezed = [time, batch, units]
+        context.make_node(
+            "Squeeze", [names[0], axes], outputs=[outputs], shapes=[squeezed], dtypes=[kind]
+        )
+        return
+    by_row = context.make_node("Transpose", [names[0]], attr={"perm": [0, 2, 1, 3]}).output[0]
+    shape = constant(np.array([0, 0, num_dirs * units], np.int64))
+    joined = [time, batch, num_dirs * units]
+    context.make_node("Reshape", [by_row, shape], outputs=[outputs], shapes=[joined], dtypes=[kind])
+
+
+def _forward_for_others(*arguments: Any, **options: Any) -> Any:
+    """Runs a network where another package's exporter to ONNX traces it."""
+    register_handler()
+    return forward(*arguments, **options)
+
+
+ops.substitutes_for_formats["onnx"] = _forward_for_others
