@@ -3,7 +3,8 @@
 //   persistent_steps OUTPUT.jsonl STEPS all|chosen
 //       MODE TYPE UNITS BATCH DIRECTIONS [MODE ...]
 //
-// `chosen` leaves it at the division that the package takes. In place of the
+// `chosen` leaves it at the division that the package takes. Of the types,
+// float32 is in TF32, and exact is float32 without it. In place of the
 // directions, L3 stands for a stack of three layers that run at the same time,
 // in inference.
 //
@@ -201,6 +202,7 @@ int Main(int argc, char** argv) {
     request.dtype = type == "float16"    ? RnnDataType::kFloat16
                     : type == "bfloat16" ? RnnDataType::kBfloat16
                                          : RnnDataType::kFloat32;
+    request.allow_tf32 = type != "exact";
     request.num_units = std::atoi(argv[i + 2]);
     request.batch_size = std::atoi(argv[i + 3]);
     const std::string at_once = argv[i + 4];

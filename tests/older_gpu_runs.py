@@ -9,6 +9,7 @@ import numpy as np
 import random_configs
 import tensorflow as tf
 import test_gpu
+import test_gpu_float32
 import test_gpu_persistent
 import test_gpu_recurrent_dropout
 
@@ -21,17 +22,22 @@ def main(dtypes: str, seed: str) -> None:
     """Prints what ran, as JSON: the kernels, how many networks ran, and how many were too large.
 
     Args:
-        dtypes: the types that the imitated GPU has, separated by commas. Float32 is in TF32.
+        dtypes: the types that the imitated GPU has, separated by commas; "tf32" is float32 with
+            TF32 allowed.
         seed: of the random networks.
 
     Raises:
         AssertionError: if a result is wrong, or not the same bits in a second run.
     """
     ran = too_large = 0
-    for dtype in dtypes.split(","):
-        tf.config.experimental.enable_tensor_float_32_execution(True)
+    for type_ in dtypes.split(","):
+        tf.config.experimental.enable_tensor_float_32_execution(type_ == "tf32")
+        dtype = "float32" if type_ == "tf32" else type_
         for case in _cases(int(seed)):
-            data = random_configs.draw_data(case, dtype)
+            if type_ == "float32":
+                data, expected = test_gpu_float32.draw(case)
+            else:
+                data = random_configs.draw_data(case, dtype)
             try:
                 results = test_gpu_persistent.run(case, data)
             except tf.errors.UnimplementedError as error:
@@ -40,7 +46,10 @@ def main(dtypes: str, seed: str) -> None:
                 assert any(reason in error.message for reason in too_small), error.message
                 too_large += 1
                 continue
-            test_gpu_persistent.check(results, case, data, dtype)
+            if type_ == "float32":
+                test_gpu_float32.check(results, expected)
+            else:
+                test_gpu_persistent.check(results, case, data, dtype)
             again = test_gpu_persistent.run(case, data)
             assert random_configs.bits(again) == random_configs.bits(results), case
             ran += 1

@@ -45,7 +45,7 @@ def compute_capability() -> tuple[int, int]:
 def needs_tensor_cores(request):
     """Leaves out the types that the GPU lacks, as its own errors say."""
     dtype = getattr(request.node, "callspec", None) and request.node.callspec.params.get("dtype")
-    oldest = (8, 0) if dtype in ("float32", "bfloat16") else (7, 5)
+    oldest = (8, 0) if dtype == "bfloat16" else (7, 5)
     if compute_capability() < oldest:
         pytest.skip(f"the GPU has a compute capability below {oldest}")
 

@@ -40,6 +40,7 @@ class Shape:
     backward_resident: int
     is_stack: int = 0
     is_of_old_gpu: int = 0  # Whether the GPU has no clusters but those of one block.
+    products: int = 0  # 1 if floats are split for the tensor cores, 2 with fused multiply-adds.
 
     def __str__(self) -> str:
         return "-".join(str(value) for value in dataclasses.astuple(self))
@@ -63,6 +64,11 @@ SHAPES = [
     Shape("rnn_tanh", "float16", 152, 19, 0, 8, 2, 2, 1, 1, 1, 1),
     Shape("lstm", "float16", 40, 1, 1, 40, 1, 5, 1, 2, 3, 3, is_of_old_gpu=1),
     Shape("gru", "float32", 21, 1, 1, 24, 2, 4, 2, 0, 2, 1, is_of_old_gpu=1),
+    Shape("lstm", "float32", 24, 2, 1, 12, 1, 3, 1, 1, 2, 2, products=1),
+    Shape("gru", "float32", 40, 2, 0, 20, 2, 5, 1, 1, 2, 1, products=1),
+    Shape("lstm", "float32", 24, 2, 1, 12, 2, 3, 1, 1, 2, 2, products=2),
+    Shape("gru", "float32", 40, 2, 0, 20, 2, 5, 1, 1, 2, 1, products=2),
+    Shape("rnn_tanh", "float32", 37, 1, 1, 40, 1, 4, 2, 1, 2, 1, is_of_old_gpu=1, products=2),
 ]
 
 # Stacks have no backward kernel.
@@ -74,6 +80,8 @@ STACKS = [
     Shape("rnn_tanh", "float16", 24, 2, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
     Shape("rnn_relu", "bfloat16", 16, 1, 1, 16, 1, 2, 1, 1, 0, 0, is_stack=1),
     Shape("lstm", "float16", 24, 1, 1, 24, 1, 2, 1, 1, 0, 0, is_stack=1, is_of_old_gpu=1),
+    Shape("gru", "float32", 20, 3, 1, 8, 1, 4, 2, 0, 0, 0, is_stack=1, products=1),
+    Shape("lstm", "float32", 24, 1, 1, 24, 1, 2, 1, 1, 0, 0, 1, is_of_old_gpu=1, products=2),
 ]
 
 
@@ -158,6 +166,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
         f"-DSPLITS={shape.splits if is_forward else 1}",
         f"-DRESIDENT_PAIRS={resident}",
         f"-DIS_STACK={shape.is_stack}",
+        f"-DPRODUCTS={shape.products}",
         *("-DIS_OF_OLD_GPU",) * shape.is_of_old_gpu,
         f"-DIS_{shape.dtype.replace('float32', 'float').upper()}",
         f"-DIS_{CELLS[shape.rnn_mode]}",

@@ -47,9 +47,12 @@ namespace {
 struct Type {
   const char* name;
   int items, oldest;  // Numbers in a word, and the oldest architecture.
+  bool is_exact;      // Float32 without TF32.
 };
-constexpr Type kTypes[] = {
-    {"FLOAT", 1, 80}, {"FLOAT16", 2, 75}, {"BFLOAT16", 2, 80}};
+constexpr Type kTypes[] = {{"FLOAT", 1, 80, false},
+                           {"FLOAT", 1, 75, true},
+                           {"FLOAT16", 2, 75, false},
+                           {"BFLOAT16", 2, 80, false}};
 
 struct Job {
   std::string name, file;
@@ -70,6 +73,7 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
                    const std::string& mode, const Type& type,
                    persistent::Layer layer, std::vector<Job>* jobs) {
   layer.items = type.items;
+  layer.allows_tf32 = !type.is_exact;
   for (const bool is_backward : {false, true}) {
     if (is_backward && layer.num_layers > 1) continue;
     persistent::Division division;
@@ -107,6 +111,8 @@ std::vector<Job> AllJobs() {
     // registers.
     if (architecture.substr(0, 3) != "sm_") continue;
     for (const Type& type : kTypes) {
+      // These kernels leave products to cuBLAS.
+      const bool is_same = !type.is_exact && type.items == 1;
       for (const char* const mode : {"LSTM", "GRU", "TANH", "RELU"}) {
         if (gpu.limits.architecture >= type.oldest) {
           // Odd sizes use the code for unaligned words.
@@ -122,7 +128,7 @@ std::vector<Job> AllJobs() {
                           &jobs);
           }
         }
-        if (gpu.limits.architecture >= type.oldest || type.items == 1) {
+        if (gpu.limits.architecture >= type.oldest && !is_same) {
           jobs.push_back({Name("steps.cu", gpu.name, mode, type.name),
                           "steps.cu",
                           {"--gpu-architecture=" + architecture, "--std=c++17",
@@ -130,7 +136,7 @@ std::vector<Job> AllJobs() {
                            std::string("-DIS_") + type.name}});
         }
       }
-      if (gpu.limits.architecture < type.oldest && type.items == 2) continue;
+      if (gpu.limits.architecture < type.oldest || is_same) continue;
       jobs.push_back(
           {Name("auxiliary.cu", gpu.name, "", type.name),
            "auxiliary.cu",

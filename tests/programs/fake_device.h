@@ -5,7 +5,8 @@
 // Each thread of a team is a coroutine. Where threads wait for each other, as
 // in products of warps, they give way to others, in a random order. Memory is
 // plain memory, so AddressSanitizer sees every access out of bounds. Floats
-// stay floats where the tensor cores would round them to TF32.
+// stay floats where the tensor cores would round them to TF32, unless they are
+// split into such parts.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 
@@ -95,6 +96,15 @@ inline void FromWord(Word word, float* values) {
 #endif
 }
 inline Word ToOperand(Word word) { return word; }
+inline Word ToTf32(Word word) { return (word + 0x1000u) & ~0x1FFFu; }
+// Returns a word as the tensor cores read it: of a float that is a part, they
+// cut off the last bits.
+inline Word AsRead(Word word) {
+#if PRODUCTS == 1
+  word &= ~0x1FFFu;
+#endif
+  return word;
+}
 inline Chunk LoadChunk(const void* from) {
   return *static_cast<const Chunk*>(from);
 }
@@ -306,8 +316,9 @@ inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
             warp.sums[row % 8 * 4 + column / 2] + row / 8 * 2 + column % 2;
         for (int k = 0; k < 8; ++k) {
           float of_a[2] = {}, of_b[2] = {};
-          FromWord(warp.a[row % 8 * 4 + k % 4][k / 4 * 2 + row / 8], of_a);
-          FromWord(warp.b[column * 4 + k % 4][k / 4], of_b);
+          FromWord(AsRead(warp.a[row % 8 * 4 + k % 4][k / 4 * 2 + row / 8]),
+                   of_a);
+          FromWord(AsRead(warp.b[column * 4 + k % 4][k / 4]), of_b);
           *sum += of_a[0] * of_b[0] + of_a[1] * of_b[1];
         }
       }

@@ -112,14 +112,9 @@ KernelRequest NextRequest() {
   static int batch_size = 0;
   ++batch_size;
   being_checked = std::to_string(batch_size) + " sequences";
-  return {RnnMode::kLstm,
-          RnnDataType::kFloat16,
-          batch_size % 2 == 0,
-          true,
-          256,
-          1,
-          batch_size,
-          1};
+  return {
+      RnnMode::kLstm,      RnnDataType::kFloat16,
+      /*allow_tf32=*/true, batch_size % 2 == 0,   true, 256, 1, batch_size, 1};
 }
 
 void CheckFailures() {
@@ -220,10 +215,12 @@ void CheckDivisions() {
   for (const NamedGpu& gpu : KnownGpus()) {
     const int largest_cluster = LargestCluster(gpu.limits.architecture);
     for (int i = 0; i < 50; ++i) {
-      const persistent::Layer layer = {
-          static_cast<int>(1 + random() % 1200), 1 + static_cast<int>(i % 2),
-          static_cast<int>(1 + random() % 2),
-          static_cast<int>(1 + random() % 90), i % 5 == 0 ? 3 : 1};
+      const persistent::Layer layer = {static_cast<int>(1 + random() % 1200),
+                                       1 + static_cast<int>(i % 2),
+                                       static_cast<int>(1 + random() % 2),
+                                       static_cast<int>(1 + random() % 90),
+                                       i % 5 == 0 ? 3 : 1,
+                                       /*allows_tf32=*/i % 4 < 2};
       being_checked = gpu.name;
       for (const bool is_backward : {false, true}) {
         for (const persistent::Division& division :
@@ -250,14 +247,17 @@ void CheckDivisions() {
 }
 
 // Prints up to how many units each GPU trains layers of 64 sequences, in half
-// types and in TF32.
+// types, in TF32 and in float32.
 void PrintSizes() {
   for (const NamedGpu& gpu : KnownGpus()) {
     std::printf("%s", gpu.name);
-    for (const int items : {2, 1}) {
+    for (const auto& [items, allows_tf32] :
+         {std::pair(2, true), {1, true}, {1, false}}) {
       int units = 0;
-      const auto fits = [&](int step) {
-        const persistent::Layer layer = {units + step, items, 1, 64};
+      const auto fits = [&, of_word = items,
+                         is_allowed = allows_tf32](int step) {
+        const persistent::Layer layer = {units + step, of_word, 1,
+                                         64,           1,       is_allowed};
         return !ForwardDivisions(layer, gpu.limits).empty() &&
                !BackwardDivisions(layer, gpu.limits).empty();
       };
@@ -271,15 +271,14 @@ void PrintSizes() {
 }
 
 void CheckTypes(const DeviceLimits& limits) {
-  const auto can_run = [](RnnDataType dtype, bool needs_tensor_cores) {
-    return persistent::CheckDevice(dtype, needs_tensor_cores).ok();
+  const auto can_run = [](RnnDataType dtype) {
+    return persistent::CheckDevice(dtype).ok();
   };
   being_checked = "types";
-  Check(can_run(RnnDataType::kFloat16, true), "float16");
-  Check(can_run(RnnDataType::kFloat32, false), "float32 by cuBLAS");
-  const bool is_newer = limits.architecture >= 80;
-  Check(can_run(RnnDataType::kFloat32, true) == is_newer, "TF32");
-  Check(can_run(RnnDataType::kBfloat16, true) == is_newer, "bfloat16");
+  Check(can_run(RnnDataType::kFloat16), "float16");
+  Check(can_run(RnnDataType::kFloat32), "float32");
+  Check(can_run(RnnDataType::kBfloat16) == (limits.architecture >= 80),
+        "bfloat16");
 }
 
 void CheckAll(const std::string& imitated) {

@@ -36,6 +36,10 @@ struct Shape {
   // same time, each of them some steps behind the one below. Teams are clusters
   // then.
   int is_stack;
+  // How the products are computed; products.cuh has what these stand for. Half
+  // types are multiplied directly, floats so only where TF32 is allowed.
+  int products;
+  static constexpr int kDirect = 0, kSplit = 1, kFused = 2;
 
   // The units of a chunk: 16 bytes, which go from block to block at once.
   CRNN_HOST_DEVICE constexpr int chunk_units() const { return 4 * items; }

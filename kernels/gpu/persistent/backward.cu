@@ -276,10 +276,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       if (step < 0) break;
       SynchronizeBlock();
 
-      Weights::Sums sums = {};
-      weights.Multiply(held,
-                       gradients + (current * kRows + g) * kPitch + t * 16,
-                       kPitch, sums);
+      Weights::Sums sums;
+      weights.Multiply(held, gradients + current * kRows * kPitch, kPitch, lane,
+                       sums);
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
@@ -288,14 +287,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
           for (int i = 0; i < kItems; ++i) {
             float sum[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              sum[j] = 0.0f;
-#pragma unroll
-              for (int chain = 0; chain < Weights::kChains; ++chain) {
-                sum[j] += sums[n][group * kItems + i][chain][j];
-              }
-            }
+            sums[n][group * kItems + i].Total(lane, sum);
             const float other = ShuffleXor(is_odd ? sum[0] : sum[1], 4);
             const float far = ShuffleXor(is_odd ? sum[2] : sum[3], 4);
             const float of_units[4] = {

@@ -1,9 +1,9 @@
 // The forward and the backward kernel share this file.
 //
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
-// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS and IS_STACK, the fields of a Shape;
-// one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU,
-// IS_TANH and IS_RELU.
+// WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK and PRODUCTS, the fields
+// of a Shape; one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM,
+// IS_GRU, IS_TANH and IS_RELU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 
@@ -18,9 +18,9 @@ using cudnn_rnn_tf::persistent::Shape;
 constexpr int kProductSlots = 4;
 
 constexpr int kItems = sizeof(Word) / sizeof(Item);
-constexpr Shape kShape = {NUM_UNITS,      kItems,  TEAM,   IS_CLUSTER,
-                          BLOCK_UNITS,    WARPS,   SPLITS, ROW_TILES,
-                          RESIDENT_PAIRS, IS_STACK};
+constexpr Shape kShape = {NUM_UNITS,      kItems,   TEAM,    IS_CLUSTER,
+                          BLOCK_UNITS,    WARPS,    SPLITS,  ROW_TILES,
+                          RESIDENT_PAIRS, IS_STACK, PRODUCTS};
 
 constexpr int kThreads = 32 * WARPS;
 constexpr int kRows = kShape.rows();

@@ -1,6 +1,9 @@
 // The functions with which the persistent kernels use a GPU: of compute
-// capability 8.0 or newer or, in float16, of 7.5. Tests define the same
-// functions for a CPU.
+// capability 8.0 or newer or, in float16 and float32, of 7.5. Tests define the
+// same functions for a CPU.
+//
+// Whoever compiles products of floats that are not in TF32 sets the macro
+// PRODUCTS, a field of Shape.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 
@@ -45,12 +48,22 @@ static __device__ void FromWord(Word word, float* values) {
 #endif
 }
 
-// Returns the word as the tensor cores should get it. They cut off the bits of
-// a float that TF32 lacks, so the float is rounded to TF32 first.
+// Returns the word as products take it. The tensor cores cut off the bits of a
+// float that TF32 lacks, so the float is rounded first unless it is to be
+// split.
 static __device__ Word ToOperand(Word word) {
-#if defined(IS_FLOAT)
+#if defined(IS_FLOAT) && PRODUCTS == 0
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(__uint_as_float(word)));
 #endif
+  return word;
+}
+
+// Rounds a float to TF32 where it stands: weights must not be split before the
+// loop over the steps, since there are no registers for the parts of all.
+static __device__ Word ToTf32(Word word) {
+  asm volatile("cvt.rna.tf32.f32 %0, %1;"
+               : "=r"(word)
+               : "f"(__uint_as_float(word)));
   return word;
 }
 
@@ -94,7 +107,8 @@ static __device__ void StorePair(float* to, float first, float second) {
 }
 
 // These functions are exact to about 1e-6, and to 5e-4 in bfloat16, in which
-// results are rounded to eight bits.
+// results are rounded to eight bits. Floats that are not multiplied in TF32 get
+// a tanh that is exact near zero too.
 #if defined(IS_BFLOAT16)
 static __device__ float Tanh(float x) {
   float y;
@@ -112,7 +126,11 @@ static __device__ float Sigmoid(float x) {
   return y;
 }
 static __device__ float Tanh(float x) {
+#if PRODUCTS != 0
+  return tanhf(x);
+#else
   return fmaf(2.0f, Sigmoid(2.0f * x), -1.0f);
+#endif
 }
 #endif
 

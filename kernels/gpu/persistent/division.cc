@@ -25,8 +25,9 @@ constexpr int kMostChunks = 4;
 // This is what the model knows of an architecture.
 struct Architecture {
   int number;  // As DeviceLimits has it.
-  // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd.
-  double product_cycles;
+  // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd,
+  // and for the same number of fused multiply-adds.
+  double product_cycles, fused_cycles;
   // True if the registers of teams that are no clusters were fitted to the
   // fastest kernels that were measured. On other architectures, kernels have a
   // margin, so that the compiler moves at most a few words to memory.
@@ -34,20 +35,35 @@ struct Architecture {
 };
 
 // Returns the newest known architecture that is not newer than the GPU's. The
-// cycles for 9.0 were measured on an H200, and the others follow from it by the
-// throughput of tensor cores with float32 sums in NVIDIA's data sheets. Of 8.6
-// and 8.9, data centers' GPUs have the cycles that stand here, and GeForce GPUs
-// twice as many.
+// cycles of a product for 9.0 were measured on an H200, and the others follow
+// from it by the throughput of tensor cores with float32 sums in NVIDIA's data
+// sheets. Of 8.6 and 8.9, data centers' GPUs have the cycles that stand here,
+// and GeForce GPUs twice as many. Those of fused multiply-adds follow from the
+// throughput of arithmetic instructions in the CUDA Programming Guide: 64 in a
+// cycle of a multiprocessor for 7.5 and 8.0, and 128 for the others.
 const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
   static constexpr Architecture kKnown[] = {
-      {75, 16.0, false}, {80, 8.0, false},  {86, 16.0, false},
-      {89, 16.0, false}, {90, 8.0, true},   {100, 8.0, false},
-      {103, 8.0, false}, {120, 16.0, false}};
+      {75, 16.0, 64.0, false}, {80, 8.0, 64.0, false},  {86, 16.0, 32.0, false},
+      {89, 16.0, 32.0, false}, {90, 8.0, 32.0, true},   {100, 8.0, 32.0, false},
+      {103, 8.0, 32.0, false}, {120, 16.0, 32.0, false}};
   const Architecture* found = kKnown;
   for (const Architecture& known : kKnown) {
     if (known.number <= gpu.architecture) found = &known;
   }
   return *found;
+}
+
+// Split floats take three products of the tensor cores, which know TF32 since
+// 8.0.
+constexpr double kSplitProducts = 3.0;
+int HowToMultiply(const Layer& layer, const Architecture& architecture) {
+  if (layer.items > 1) return Shape::kDirect;
+  if (architecture.number < 80) return Shape::kFused;
+  if (layer.allows_tf32) return Shape::kDirect;
+  return kSplitProducts * architecture.product_cycles <
+                 architecture.fused_cycles
+             ? Shape::kSplit
+             : Shape::kFused;
 }
 
 bool HasClusters(const DeviceLimits& gpu) {
@@ -105,9 +121,15 @@ int Rounds(const Shape& shape) {
   return CeilDiv(shape.block_units * shape.rows(), 32 * shape.warps);
 }
 
-// The number of a thread's sums, each of which takes a register.
+// The registers for a thread's sums and, unless numbers are multiplied
+// directly, for what they are split into or for those of all sequences.
 int Sums(const Shape& shape, int tiles) {
-  return 4 * shape.Chains(tiles) * tiles * shape.row_tiles;
+  const int of_tiles = 4 * tiles * shape.row_tiles;
+  return shape.products == Shape::kFused
+             ? 4 * of_tiles + 40 * shape.row_tiles - 8
+         : shape.products == Shape::kSplit
+             ? shape.Chains(tiles) * of_tiles + 24 + 4 * shape.row_tiles
+             : shape.Chains(tiles) * of_tiles;
 }
 
 double ClusterWait(const DeviceLimits& gpu, const Shape& shape,
@@ -157,18 +179,29 @@ double Cycles(const Layer& layer, const DeviceLimits& gpu, const Shape& shape,
               const PassCost& cost, int shared_bytes) {
   const double products =
       CeilDiv(shape.warps, 4) * 2.0 * cost.pairs * cost.tiles * shape.row_tiles;
+  // With fused multiply-adds, lanes read all sequences of a group, and then add
+  // the sums of each quad.
+  const bool is_fused = shape.products == Shape::kFused;
   const double shared_reads =
       4.0 * shape.warps *
-      (cost.pairs * shape.row_tiles +
+      (cost.pairs * shape.row_tiles * (is_fused ? 4 : 1) +
        (cost.pairs - shape.resident_pairs) * cost.tiles * 2);
+  const double quad_sums =
+      is_fused ? 60.0 * CeilDiv(shape.warps, 4) * cost.tiles * shape.row_tiles
+               : 0.0;
+  const Architecture& architecture = ArchitectureOf(gpu);
+  const double product_cycles =
+      is_fused ? architecture.fused_cycles
+               : architecture.product_cycles *
+                     (shape.products == Shape::kSplit ? kSplitProducts : 1.0);
   // The stages of a stack check whether each number of their inputs is there.
   const double looks = shape.is_stack ? 300.0 * Rounds(shape) - 150.0 : 0.0;
   // Blocks that share a multiprocessor wait at the same time, but work one
   // after the other.
   const double work = 200.0 * Rounds(shape) + 100.0 * (shape.splits - 1) +
                       120.0 * CeilDiv(shape.warps, 4) +
-                      ArchitectureOf(gpu).product_cycles * products +
-                      shared_reads + looks;
+                      product_cycles * products + shared_reads + quad_sums +
+                      looks;
   const int registers =
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
@@ -199,6 +232,7 @@ std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
           shape.splits = splits;
           shape.row_tiles = row_tiles;
           shape.is_stack = layer.num_layers > 1;
+          shape.products = HowToMultiply(layer, ArchitectureOf(gpu));
           const int chunk_units = shape.chunk_units();
           shape.block_units =
               CeilDiv(CeilDiv(shape.units, team), chunk_units) * chunk_units;
@@ -278,7 +312,8 @@ std::vector<std::string> ShapeMacros(const Shape& shape) {
                                     {"SPLITS", shape.splits},
                                     {"ROW_TILES", shape.row_tiles},
                                     {"RESIDENT_PAIRS", shape.resident_pairs},
-                                    {"IS_STACK", shape.is_stack}}) {
+                                    {"IS_STACK", shape.is_stack},
+                                    {"PRODUCTS", shape.products}}) {
     macros.push_back(std::string(name) + '=' + std::to_string(value));
   }
   return macros;

@@ -21,6 +21,8 @@ struct Layer {
   // The number of layers, each above the one before, that run at the same time
   // in the forward pass.
   int num_layers = 1;
+  // False if products of float32 must have all its digits.
+  bool allows_tf32 = true;
 };
 
 // A way to run a layer or a stack, and an estimate of the cycles that a step of

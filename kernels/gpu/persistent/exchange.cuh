@@ -68,7 +68,10 @@ class ForwardRing {
            (sent_ + step) % Shape::kForwardRing * kShape.forward_step_bytes();
   }
   __device__ void Send(int step, int at, const Chunk& chunk) const {
-    StoreForOthers(PlaceOf(step) + at, chunk);
+    // A caller's float that is no number may have all bits set.
+    Chunk sent = chunk;
+    if (sent.word[0] == kOnes) sent.word[0] = kOnes - 1;
+    StoreForOthers(PlaceOf(step) + at, sent);
     if (sent_ + step >= 2) {
       StoreForOthers(PlaceOf(step - 2) + at, {{kOnes, kOnes, kOnes, kOnes}});
     }

@@ -203,13 +203,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // `multiply` multiplies this block's rows of the weights by numbers in
     // shared memory, and `read_sums` reads the sums for a thread's cell.
     const auto multiply = [&](const char* numbers) {
-      Weights::Sums sums = {};
-      weights.Multiply(held, numbers + g * kPitch + first_pair * 64 + t * 16,
-                       kPitch, sums);
+      Weights::Sums sums;
+      weights.Multiply(held, numbers + first_pair * 64, kPitch, lane, sums);
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
+          float total[4];
+          sums[n][i].Total(lane, total);
           const int unit = (first_tile + i) * 4 + g / 2;
           if (unit >= BLOCK_UNITS) continue;
           float* const to = sums_of_block +
@@ -217,13 +218,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                             unit * kProductSlots + g % 2 * 2;
 #pragma unroll
           for (int column = 0; column < 2; ++column) {
-            float upper = 0.0f, lower = 0.0f;
-#pragma unroll
-            for (int chain = 0; chain < Weights::kChains; ++chain) {
-              upper += sums[n][i][chain][column];
-              lower += sums[n][i][chain][2 + column];
-            }
-            StorePair(to + column * kSumsPitch, upper, lower);
+            StorePair(to + column * kSumsPitch, total[column],
+                      total[2 + column]);
           }
         }
       }

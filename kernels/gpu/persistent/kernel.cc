@@ -34,7 +34,7 @@ class UsedKernels {
     return *used;
   }
 
-  using Key = std::tuple<int, int, bool, bool, int, int, int, int, int>;
+  using Key = std::tuple<int, int, bool, bool, bool, int, int, int, int, int>;
   // The division of a layer and, once it was compiled, the kernel or the
   // failure, if that is final.
   struct Known {
@@ -49,6 +49,7 @@ class UsedKernels {
     CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
     *key = {static_cast<int>(request.rnn_mode),
             static_cast<int>(request.dtype),
+            request.allow_tf32,
             request.is_backward,
             request.is_training,
             request.num_units,
@@ -93,7 +94,9 @@ class UsedKernels {
 
 std::string Describe(const KernelRequest& request, const Shape& shape,
                      const DeviceLimits& limits) {
-  const char* const types[] = {"float64", "TF32", "float16", "bfloat16"};
+  const char* const types[] = {
+      "float64", shape.products == Shape::kDirect ? "TF32" : "float32",
+      "float16", "bfloat16"};
   return std::string(RnnModeName(request.rnn_mode)) + ", " +
          std::to_string(request.num_units) + " units, " +
          types[static_cast<int>(request.dtype)] + ", " +
@@ -121,19 +124,14 @@ bool IsFinal(const RnnStatus& status) {
 
 std::string KernelsText() { return UsedKernels::Instance().Text(); }
 
-RnnStatus CheckDevice(RnnDataType dtype, bool needs_tensor_cores) {
+RnnStatus CheckDevice(RnnDataType dtype) {
   DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
   if (limits.architecture < 75) {
     return Unsupported("on this GPU: it needs compute capability 7.5");
   }
-  const bool is_of_turing =
-      dtype == RnnDataType::kFloat16 ||
-      (dtype == RnnDataType::kFloat32 && !needs_tensor_cores);
-  if (limits.architecture < 80 && !is_of_turing) {
-    return Unsupported(
-        std::string(dtype == RnnDataType::kFloat32 ? "TF32" : "bfloat16") +
-        " on this GPU: it needs compute capability 8.0");
+  if (limits.architecture < 80 && dtype == RnnDataType::kBfloat16) {
+    return Unsupported("bfloat16 on this GPU: it needs compute capability 8.0");
   }
   return {};
 }
@@ -143,8 +141,9 @@ RnnStatus Kernel::Divide(const KernelRequest& request,
   DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
   const Layer layer = {
-      request.num_units, request.dtype == RnnDataType::kFloat32 ? 1 : 2,
-      request.num_dirs, request.batch_size, request.num_layers};
+      request.num_units,  request.dtype == RnnDataType::kFloat32 ? 1 : 2,
+      request.num_dirs,   request.batch_size,
+      request.num_layers, request.allow_tf32};
   *divisions = request.is_backward ? BackwardDivisions(layer, limits)
                                    : ForwardDivisions(layer, limits);
   if (divisions->empty()) {

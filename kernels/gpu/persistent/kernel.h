@@ -15,16 +15,16 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// Says why if the device cannot run kernels of this type. They need tensor
-// cores that multiply it, which for float16 came with compute capability 7.5
-// and for bfloat16 and TF32 with 8.0. Kernels that leave products to cuBLAS
-// also run in float32 on 7.5.
-RnnStatus CheckDevice(RnnDataType dtype, bool needs_tensor_cores);
+// Says why if the device cannot run kernels of this type. They need compute
+// capability 7.5 and, in bfloat16, tensor cores that multiply it, which came
+// with 8.0.
+RnnStatus CheckDevice(RnnDataType dtype);
 
 // These properties decide which persistent kernel runs.
 struct KernelRequest {
   RnnMode rnn_mode;
   RnnDataType dtype;
+  bool allow_tf32;  // Of no meaning to half types.
   bool is_backward;
   bool is_training;
   int num_units;

@@ -22,10 +22,12 @@ RnnStatus Unsupported(const char* what) {
           std::string("the algorithm persistent cannot run ") + what};
 }
 
-KernelRequest RequestOf(const RnnProblem& problem, bool is_backward) {
+KernelRequest RequestOf(const RnnProblem& problem, bool allow_tf32,
+                        bool is_backward) {
   const RnnSpec& spec = problem.spec;
   return {spec.rnn_mode,
           problem.dtype,
+          allow_tf32,
           is_backward,
           problem.is_training,
           static_cast<int>(spec.num_units),
@@ -34,15 +36,11 @@ KernelRequest RequestOf(const RnnProblem& problem, bool is_backward) {
           1};
 }
 
-RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
+RnnStatus CheckProblem(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
-  // cuBLAS computes all products of a step with recurrent dropout, in float32
-  // too. The persistent kernels have tensor cores do it.
   if (problem.has_recurrent_dropout()) {
     CRNN_RETURN_IF_ERROR(StepLoop::Check(problem));
-  } else if (problem.dtype == RnnDataType::kFloat32 && !allow_tf32) {
-    return Unsupported("float32 where TF32 is not allowed");
   }
   if (spec.num_proj > 0) return Unsupported("projections");
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
@@ -57,10 +55,11 @@ RnnStatus CheckProblem(const RnnProblem& problem, bool allow_tf32) {
 
 }  // namespace
 
-RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
-                                KernelRequest* request, double* cycles) {
+RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool allow_tf32,
+                                bool is_backward, KernelRequest* request,
+                                double* cycles) {
   const RnnSpec& spec = problem.spec;
-  *request = RequestOf(problem, is_backward);
+  *request = RequestOf(problem, allow_tf32, is_backward);
   CRNN_RETURN_IF_ERROR(Kernel::EstimateCycles(*request, cycles));
   // Dropout and a second direction need all steps of the layer below at once,
   // so networks that have either do not run as a stack.
@@ -82,19 +81,20 @@ RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool is_backward,
 
 RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
                                   double* cycles) {
-  CRNN_RETURN_IF_ERROR(CheckProblem(problem, allow_tf32));
-  CRNN_RETURN_IF_ERROR(
-      CheckDevice(problem.dtype, !problem.has_recurrent_dropout()));
+  CRNN_RETURN_IF_ERROR(CheckProblem(problem));
+  CRNN_RETURN_IF_ERROR(CheckDevice(problem.dtype));
   *cycles = 0.0;
   // No other kernels on a GPU have recurrent dropout, so the time that it takes
   // does not matter.
   if (problem.has_recurrent_dropout()) return {};
   KernelRequest request;
-  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, false, &request, cycles));
+  CRNN_RETURN_IF_ERROR(
+      ChooseKernel(problem, allow_tf32, false, &request, cycles));
   if (!problem.is_training) return {};
   // A forward pass in training is of no use if its backward pass cannot run.
   double backward = 0.0;
-  CRNN_RETURN_IF_ERROR(ChooseKernel(problem, true, &request, &backward));
+  CRNN_RETURN_IF_ERROR(
+      ChooseKernel(problem, allow_tf32, true, &request, &backward));
   *cycles += backward;
   return {};
 }
@@ -106,7 +106,10 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   network->item_ = static_cast<int64_t>(SizeOf(problem.dtype));
   network->rows_ = problem.max_time * problem.batch_size;
   network->slots_ = problem.spec.num_gates() > 1 ? 4 : 1;
-  network->allows_tf32_ = allow_tf32;
+  // A GPU that is imitated may have no TF32 where cuBLAS would use it.
+  DeviceLimits limits;
+  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+  network->allows_tf32_ = allow_tf32 = allow_tf32 && limits.architecture >= 80;
   CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
   if (problem.has_recurrent_dropout()) {
     return StepLoop::Get(problem, allow_tf32, &network->loop_);
@@ -114,10 +117,11 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   const auto get = [&] {
     KernelRequest request;
     double cycles = 0.0;
-    CRNN_RETURN_IF_ERROR(ChooseKernel(problem, is_backward, &request, &cycles));
+    CRNN_RETURN_IF_ERROR(
+        ChooseKernel(problem, allow_tf32, is_backward, &request, &cycles));
     network->is_stack_ = request.num_layers > 1;
     return problem.is_training && !is_backward
-               ? Kernel::GetBoth(request, RequestOf(problem, true),
+               ? Kernel::GetBoth(request, RequestOf(problem, allow_tf32, true),
                                  &network->kernel_)
                : Kernel::Get(request, &network->kernel_);
   };

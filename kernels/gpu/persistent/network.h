@@ -72,8 +72,9 @@ class Network {
 
   // Chooses the kernel that runs a pass, and estimates the cycles that it takes
   // for a step of a layer.
-  static RnnStatus ChooseKernel(const RnnProblem& problem, bool is_backward,
-                                KernelRequest* request, double* cycles);
+  static RnnStatus ChooseKernel(const RnnProblem& problem, bool allow_tf32,
+                                bool is_backward, KernelRequest* request,
+                                double* cycles);
   // The number of directions of a layer, or stages of a stack, that run at the
   // same time.
   int AtOnce() const;

@@ -3,7 +3,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WEIGHTS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_WEIGHTS_CUH_
 
-#include "common.cuh"
+#include "products.cuh"
 
 // The share has kTiles tiles and kPairs pairs of each. Registers hold the first
 // RESIDENT_PAIRS of these, and shared memory the others.
@@ -12,12 +12,12 @@ class WarpWeights {
  public:
   static constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
   static constexpr int kChains = kShape.Chains(kTiles);
+  using Products = typename ProductsOfShape<kShape.products, kChains>::Type;
   // A lane's operands in registers. The kernels keep them beside this object:
   // as a part of it, NVCC 13 spills more registers.
   using Held = Chunk[kHeld][kTiles][2];
-  // A lane's sums, as those of MultiplyAdd, for each group of 8 sequences, each
-  // tile and each chain.
-  using Sums = float[ROW_TILES][kTiles][kChains][4];
+  // A lane's sums for each group of 8 sequences and each tile.
+  using Sums = Products[ROW_TILES][kTiles];
 
   // `memory` is shared memory for the weights of the block. The thread's number
   // comes as an int: with the unsigned one of threadIdx, NVCC 13 spills more
@@ -50,10 +50,10 @@ class WarpWeights {
   }
 
   // Multiplies the weights by numbers in shared memory, and adds the products
-  // to `sums`. `numbers` is where the lane reads the first pair of the first
-  // group of sequences, which are `pitch` bytes apart.
+  // to `sums`. `numbers` is where the first pair of the first sequence is.
+  // Sequences are `pitch` bytes apart.
   __device__ void Multiply(const Held& held, const char* numbers, int pitch,
-                           Sums& sums) const {
+                           int lane, Sums& sums) const {
 #pragma unroll
     for (int position = 0; position < kPairs; ++position) {
       // Pairs in shared memory are spread among those in registers, so that the
@@ -62,11 +62,11 @@ class WarpWeights {
       const int before = position * kShared / kPairs;
       const bool is_shared = (position + 1) * kShared / kPairs > before;
       const int pair = is_shared ? RESIDENT_PAIRS + before : position - before;
-      Chunk of_sequences[ROW_TILES];
+      typename Products::Columns of_sequences[ROW_TILES];
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n) {
-        of_sequences[n] = *reinterpret_cast<const Chunk*>(
-            numbers + n * 8 * pitch + pair * 64);
+        of_sequences[n].Load(numbers + n * 8 * pitch + pair * 64, pitch,
+                             lane / 4, lane % 4);
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -78,16 +78,10 @@ class WarpWeights {
           upper = held[pair < kHeld ? pair : 0][i][0];
           lower = held[pair < kHeld ? pair : 0][i][1];
         }
+        const typename Products::Rows of_tile(upper, lower);
 #pragma unroll
         for (int n = 0; n < ROW_TILES; ++n) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            // Products that follow one another go to different chains.
-            const int chain = (2 * position + half) % kChains, w = 2 * half;
-            MultiplyAdd(sums[n][i][chain], upper.word[w], lower.word[w],
-                        upper.word[w + 1], lower.word[w + 1],
-                        of_sequences[n].word[w], of_sequences[n].word[w + 1]);
-          }
+          sums[n][i].Add(of_tile, of_sequences[n], position);
         }
       }
     }

@@ -1,0 +1,174 @@
+// The products of a warp's tiles: 16 rows of the weights, the words of a pair,
+// and 8 sequences. Shape::products says how they are computed. All forms have
+// the same operands in the same lanes, and leave the sums in the same lanes, as
+// MultiplyAdd has them.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_PRODUCTS_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_PRODUCTS_CUH_
+
+#include "common.cuh"
+
+// The tensor cores multiply the numbers as they are.
+template <int kChains>
+struct DirectProducts {
+  // A lane's words of a pair in its two rows of a tile.
+  struct Rows {
+    Chunk upper, lower;
+    __device__ Rows(const Chunk& upper, const Chunk& lower)
+        : upper(upper), lower(lower) {}
+  };
+  // A lane's words of a pair for the 8 sequences, whose rows begin at `rows`
+  // and are `pitch` bytes apart. The lane is number t of the quad g.
+  struct Columns {
+    Chunk chunk;
+    __device__ void Load(const char* rows, int pitch, int g, int t) {
+      chunk = *reinterpret_cast<const Chunk*>(rows + g * pitch + t * 16);
+    }
+  };
+
+  float sums[kChains][4] = {};
+
+  // Products that follow one another go to different chains.
+  __device__ void Add(const Rows& a, const Columns& b, int position) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int w = 2 * half;
+      MultiplyAdd(sums[(2 * position + half) % kChains], a.upper.word[w],
+                  a.lower.word[w], a.upper.word[w + 1], a.lower.word[w + 1],
+                  b.chunk.word[w], b.chunk.word[w + 1]);
+    }
+  }
+  // All lanes call this together.
+  __device__ void Total(int, float* total) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      total[j] = 0.0f;
+#pragma unroll
+      for (int chain = 0; chain < kChains; ++chain) total[j] += sums[chain][j];
+    }
+  }
+};
+
+// Floats as sums of two numbers that TF32 holds but for a few last bits. The
+// tensor cores multiply these parts; products of two low parts, of at most
+// 2^-22 of the whole, are left out. The tensor cores cut off what a sum has too
+// many bits, so they only add up the products of one pair, from the least to
+// the greatest; sums over pairs are rounded as those of other floats. The
+// splitting makes no number of what is infinite.
+template <int kChains>
+struct SplitProducts : DirectProducts<kChains> {
+  struct Parts {
+    Word high[4], low[4];
+    __device__ void Set(const Chunk& chunk) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        high[j] = ToTf32(chunk.word[j]);
+        low[j] = __float_as_uint(__uint_as_float(chunk.word[j]) -
+                                 __uint_as_float(high[j]));
+      }
+    }
+  };
+  struct Rows {
+    Parts upper, lower;
+    __device__ Rows(const Chunk& of_upper, const Chunk& of_lower) {
+      upper.Set(of_upper);
+      lower.Set(of_lower);
+    }
+  };
+  struct Columns {
+    Parts parts;
+    __device__ void Load(const char* rows, int pitch, int g, int t) {
+      parts.Set(*reinterpret_cast<const Chunk*>(rows + g * pitch + t * 16));
+    }
+  };
+
+  __device__ void Add(const Rows& a, const Columns& b, int position) {
+    float sum[4] = {};
+    const auto add = [&](const Word* upper, const Word* lower,
+                         const Word* columns) {
+#pragma unroll
+      for (int w = 0; w < 4; w += 2) {
+        MultiplyAdd(sum, upper[w], lower[w], upper[w + 1], lower[w + 1],
+                    columns[w], columns[w + 1]);
+      }
+    };
+    add(a.upper.low, a.lower.low, b.parts.high);
+    add(a.upper.high, a.lower.high, b.parts.low);
+    add(a.upper.high, a.lower.high, b.parts.high);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) this->sums[position % kChains][j] += sum[j];
+  }
+};
+
+// Each lane multiplies its own words by those of all 8 sequences, with fused
+// multiply-adds. The sums of a quad's lanes are added at the end.
+struct FusedProducts {
+  struct Rows {
+    Chunk row[2];
+    __device__ Rows(const Chunk& upper, const Chunk& lower)
+        : row{upper, lower} {}
+  };
+  struct Columns {
+    Chunk chunk[8];
+    __device__ void Load(const char* rows, int pitch, int, int t) {
+#pragma unroll
+      for (int column = 0; column < 8; ++column) {
+        chunk[column] =
+            *reinterpret_cast<const Chunk*>(rows + column * pitch + t * 16);
+      }
+    }
+  };
+
+  float sums[2][8] = {};
+
+  __device__ void Add(const Rows& a, const Columns& b, int) {
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int column = 0; column < 8; ++column) {
+          sums[half][column] = fmaf(__uint_as_float(a.row[half].word[w]),
+                                    __uint_as_float(b.chunk[column].word[w]),
+                                    sums[half][column]);
+        }
+      }
+    }
+  }
+  // Lane t of a quad ends up with the columns 2 t and 2 t + 1. First it shares
+  // four columns with the lane t ^ 2, then two of these with the lane t ^ 1.
+  __device__ void Total(int lane, float* total) const {
+    const bool has_second_half = lane & 2, is_odd = lane & 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float shared[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float first = sums[half][j], second = sums[half][4 + j];
+        shared[j] = (has_second_half ? second : first) +
+                    ShuffleXor(has_second_half ? first : second, 2);
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        total[2 * half + j] = (is_odd ? shared[2 + j] : shared[j]) +
+                              ShuffleXor(is_odd ? shared[j] : shared[2 + j], 1);
+      }
+    }
+  }
+};
+
+template <int kHow, int kChains>
+struct ProductsOfShape;
+template <int kChains>
+struct ProductsOfShape<Shape::kDirect, kChains> {
+  using Type = DirectProducts<kChains>;
+};
+template <int kChains>
+struct ProductsOfShape<Shape::kSplit, kChains> {
+  using Type = SplitProducts<kChains>;
+};
+template <int kChains>
+struct ProductsOfShape<Shape::kFused, kChains> {
+  using Type = FusedProducts;
+};
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_PRODUCTS_CUH_
