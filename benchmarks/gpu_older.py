@@ -22,6 +22,7 @@ waited for; variants take turns, and the median of the samples counts.
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,6 +39,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", requi
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _REPORT = flags.DEFINE_bool("report", False, "Write the page, measure nothing.")
 _SYSTEM = flags.DEFINE_string("system", "", "The one system to measure; empty for all.")
+_ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
 
 VARIANTS = ("lengths", "full")
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
@@ -97,7 +99,7 @@ def _measure(system: str, path: pathlib.Path) -> None:
     with path.open("w") as file:
         print(json.dumps({"environment": environment}), file=file)
         for row in ROWS:
-            if row.type not in SYSTEMS[system]:
+            if row.type not in SYSTEMS[system] or not re.search(_ROWS.value, str(row)):
                 continue
             before = set(crnn.info()["gpu"]["kernels"].items())
             steps = {variant: _step(row, variant, "auto") for variant in VARIANTS}
@@ -125,7 +127,7 @@ def main(_: list[str]) -> None:
         subprocess.run(
             [
                 *(sys.executable, "-m", "benchmarks.gpu_older", f"--system={system}"),
-                *(f"--output={directory}", f"--commit={_COMMIT.value}"),
+                *(f"--output={directory}", f"--commit={_COMMIT.value}", f"--rows={_ROWS.value}"),
             ],
             env={
                 **os.environ,
