@@ -28,8 +28,8 @@ struct Architecture {
   // The cycles that a quarter of a multiprocessor takes for one MultiplyAdd,
   // and for the same number of fused multiply-adds.
   double product_cycles, fused_cycles;
-  // True if the registers of teams that are no clusters were fitted to the
-  // fastest kernels that were measured. On other architectures, kernels have a
+  // True if the registers of teams that are no clusters, and multiply directly,
+  // were fitted to the fastest kernels that were measured. Others have a
   // margin, so that the compiler moves at most a few words to memory.
   bool is_measured;
 };
@@ -148,30 +148,34 @@ int ReceivingRegisters(const Shape& shape) {
   return 7 * std::min(senders, 8) + shape.chunk_units();
 }
 
+bool HasMargin(const DeviceLimits& gpu, const Shape& shape) {
+  return !shape.is_cluster &&
+         (shape.products != Shape::kDirect || !ArchitectureOf(gpu).is_measured);
+}
+
 PassCost ForwardCost(const DeviceLimits& gpu, const Shape& shape) {
   const int tiles = shape.forward_warp_tiles();
   const int of_below = shape.is_stack ? 9 * shape.forward_thread_chunks() : 0;
-  const bool is_lean = !shape.is_cluster && !ArchitectureOf(gpu).is_measured;
   return {tiles, shape.forward_warp_pairs(),
           CeilDiv(shape.forward_tiles(), tiles) * shape.splits,
           44 + 8 * tiles + Sums(shape, tiles) + 26 * Rounds(shape) + of_below +
-              (is_lean ? 16 : 0),
+              (HasMargin(gpu, shape) ? 16 : 0),
           shape.is_cluster ? ClusterWait(gpu, shape, shape.forward_step_bytes())
                            : 2000.0 + 0.04 * shape.forward_step_bytes()};
 }
 
 PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
   const int tiles = shape.backward_warp_tiles();
-  const bool is_lean = !shape.is_cluster && !ArchitectureOf(gpu).is_measured;
   const int sums = Sums(shape, tiles);
-  return {
-      tiles, shape.backward_pairs(),
-      CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
-      is_lean ? 48 + std::max(sums, ReceivingRegisters(shape)) +
+  return {tiles, shape.backward_pairs(),
+          CeilDiv(shape.backward_groups(), shape.backward_warp_groups()),
+          HasMargin(gpu, shape)
+              ? 48 + std::max(sums, ReceivingRegisters(shape)) +
                     36 * Rounds(shape) + 4 * tiles + 4 * (shape.row_tiles - 1)
               : 48 + sums + 28 * Rounds(shape),
-      shape.is_cluster ? ClusterWait(gpu, shape, shape.backward_step_bytes())
-                       : 1850.0 + 0.12 * shape.backward_step_bytes()};
+          shape.is_cluster
+              ? ClusterWait(gpu, shape, shape.backward_step_bytes())
+              : 1850.0 + 0.12 * shape.backward_step_bytes()};
 }
 
 // Estimates the cycles of a step of the whole batch.
