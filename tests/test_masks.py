@@ -185,7 +185,7 @@ def test_masks_of_each_feature_are_refused_inside_a_model():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_packing_is_a_selection(dtype, seed):
     random = np.random.default_rng(seed)
-    batch, time, width = (int(random.integers(low, 9)) for low in (1, 1, 1))
+    batch, time, width = (int(random.integers(1, most)) for most in (9, 60, 300))
     time_major, go_backwards, repeat = (bool(random.integers(2)) for _ in range(3))
     mask = draw_mask(random, batch, time)
     values = random.integers(-99, 99, (batch, time, width))

@@ -172,7 +172,7 @@ RnnStatus CompileCode(const std::string& file,
 RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CUkernel* kernel) {
-  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
+  CRNN_RETURN_IF_ERROR(LoadCompiler());
   DeviceLimits limits;
   int imitated = 0;
   std::string architecture;

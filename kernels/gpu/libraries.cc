@@ -105,8 +105,14 @@ std::string FolderOf(const std::string& path) {
 // Returns the folders of cuBLAS and cuDNN. TensorFlow has loaded both, but not
 // NVRTC, which lies beside them.
 std::vector<std::string> FoldersOfLoaded() {
-  std::vector<void*> functions = {
-      reinterpret_cast<void*>(Loaded()->cublas.cublasCreate_v2)};
+  std::vector<void*> functions;
+  for (const char* const name : {"libcublas.so.12", "libcublas.so.13"}) {
+    // This finds a library that somebody has loaded, and loads none.
+    void* const cublas = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    if (cublas != nullptr) {
+      functions.push_back(dlsym(cublas, "cublasCreate_v2"));
+    }
+  }
   if (LoadGpuLibraries().ok()) {
     functions.push_back(
         reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion));
@@ -233,13 +239,15 @@ RnnStatus LoadGpuLibraries() {
   return LoadOnce(&loading, LoadCudnn);
 }
 
+RnnStatus LoadCompiler() {
+  static NeverDestroyed<RareLoading> loading;
+  return loading->Once([] { return LoadNvrtc(Loaded()); });
+}
+
 RnnStatus LoadKernelLibraries() {
   static NeverDestroyed<RareLoading> loading;
-  return loading->Once([] {
-    static Loading cublas;
-    CRNN_RETURN_IF_ERROR(LoadOnce(&cublas, LoadCublas));
-    return LoadNvrtc(Loaded());
-  });
+  CRNN_RETURN_IF_ERROR(loading->Once([] { return LoadCublas(Loaded()); }));
+  return LoadCompiler();
 }
 
 const GpuLibraries& Gpu() { return *Loaded(); }

@@ -206,7 +206,9 @@ class RareLoading {
 // loaded its cuDNN before, so that this finds the same one.
 RnnStatus LoadCudaDriver();
 RnnStatus LoadGpuLibraries();
-// Loads cuBLAS and the compiler, which our own kernels need.
+// Loads the compiler, which all of our own kernels need.
+RnnStatus LoadCompiler();
+// Loads cuBLAS and the compiler, which our own kernels of networks need.
 RnnStatus LoadKernelLibraries();
 
 // Returns the libraries. Only those that were loaded may be called.

@@ -19,18 +19,23 @@ struct Rows {
   bool is_reversed;
 };
 
+// Blocks have kRows rows at a time and, if they do not have whole ones,
+// kColumns columns.
+constexpr int64_t kRows = 8, kColumns = 128;
+
 RnnStatus LaunchForRows(CUstream stream, CUkernel kernel, int64_t num_rows,
-                        void** arguments) {
-  constexpr unsigned int kThreads = 256;
-  constexpr int64_t kRowsOfBlock = kThreads / 32, kMostBlocks = 1 << 16;
+                        void** arguments, int64_t parts_of_row = 1) {
+  // More are not allowed in the second dimension.
+  constexpr int64_t kMostBlocks = (1 << 16) - 1;
   if (num_rows == 0) return {};
+  const auto blocks = [&](int64_t wanted) {
+    return static_cast<unsigned int>(std::min(wanted, kMostBlocks));
+  };
   return CudaStatus(
       Gpu().cuda.cuLaunchKernel(
           reinterpret_cast<CUfunction>(kernel),
-          static_cast<unsigned int>(
-              std::min(CeilDiv(num_rows, kRowsOfBlock), kMostBlocks)),
-          1, 1, kThreads, 1, 1, /*sharedMemBytes=*/0, stream, arguments,
-          /*extra=*/nullptr),
+          blocks(CeilDiv(num_rows, kRows)), blocks(parts_of_row), 1, 32, kRows,
+          1, /*sharedMemBytes=*/0, stream, arguments, /*extra=*/nullptr),
       "launch a kernel");
 }
 
@@ -80,7 +85,8 @@ RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& given) {
     CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "add_steps", {type}, &kernel));
     void* arguments[] = {&rows,       &move.batch_size, &move.width,
                          &move.steps, &move.from,       &move.to};
-    return LaunchForRows(stream, kernel, num_rows, arguments);
+    return LaunchForRows(stream, kernel, num_rows, arguments,
+                         CeilDiv(move.width, kColumns));
   }
   const int64_t unit_bytes = UnitBytes(move);
   CRNN_RETURN_IF_ERROR(

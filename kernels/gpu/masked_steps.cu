@@ -16,12 +16,14 @@ using Sum = float;
 
 using Index = long long;
 
-// A row is a warp's work in all of these kernels.
-static __device__ Index FirstWarp() {
-  return (static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+// Blocks have 32 x kRows threads. A row is a warp's work, but for long sums.
+constexpr int kRows = 8;
+
+static __device__ Index FirstRow() {
+  return static_cast<Index>(blockIdx.x) * kRows + threadIdx.y;
 }
-static __device__ Index WarpStep() {
-  return static_cast<Index>(gridDim.x) * blockDim.x / 32;
+static __device__ Index RowStep() {
+  return static_cast<Index>(gridDim.x) * kRows;
 }
 
 // The rows of sequences in memory: of `time` in sequence `b`.
@@ -44,9 +46,9 @@ extern "C" __global__ void read_mask(const unsigned char* mask, Rows rows,
                                      Index batch, bool refuses_gaps,
                                      Index* lengths, Index* places,
                                      Index* steps) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x;
   const Index max_time = rows.max_time;
-  for (Index b = FirstWarp(); b < batch; b += WarpStep()) {
+  for (Index b = FirstRow(); b < batch; b += RowStep()) {
     Index count = 0, end = 0;
     for (Index first = 0; first < max_time; first += 32) {
       const Index time = first + lane;
@@ -85,9 +87,8 @@ extern "C" __global__ void move_steps(Rows rows, Index batch, Index width,
                                       bool packs, bool repeats,
                                       const Index* places, const Index* steps,
                                       const Unit* from, Unit* to) {
-  const int lane = threadIdx.x % 32;
-  for (Index row = FirstWarp(); row < batch * rows.max_time;
-       row += WarpStep()) {
+  const int lane = threadIdx.x;
+  for (Index row = FirstRow(); row < batch * rows.max_time; row += RowStep()) {
     const Index b = row / rows.max_time, at = row % rows.max_time;
     Index source = packs ? steps[row] : places[row];
     if (source < 0 && repeats) source = -source - 2;
@@ -104,28 +105,97 @@ extern "C" __global__ void move_steps(Rows rows, Index batch, Index width,
 
 #else
 
-// Packs the gradients of rows that were repeated, which are added up.
-extern "C" __global__ void add_steps(Rows rows, Index batch, Index width,
-                                     const Index* steps, const Item* from,
-                                     Item* to) {
-  const int lane = threadIdx.x % 32;
-  for (Index row = FirstWarp(); row < batch * rows.max_time;
-       row += WarpStep()) {
-    const Index b = row / rows.max_time, place = row % rows.max_time;
-    const Index first = steps[row];
-    Index end = first < 0 ? first : rows.max_time;
-    if (first >= 0 && place + 1 < rows.max_time && steps[row + 1] >= 0) {
-      end = min(steps[row + 1], rows.max_time);
+// A lane has these columns of a row, 32 apart, so that a warp's are adjacent.
+constexpr int kColumnsOfLane = 4, kColumns = 32 * kColumnsOfLane;
+
+// The rows that were repeated from a place, by their times.
+struct Run {
+  Index first, end;
+  // Padding may be much longer than what is before it, so that one warp would
+  // take longer than all others.
+  __device__ bool IsLong() const { return end - first > kRows; }
+};
+
+static __device__ Run RunOf(const Rows& rows, const Index* steps, Index row) {
+  const Index first = steps[row];
+  if (first < 0) return {0, 0};
+  const bool is_last =
+      row % rows.max_time + 1 == rows.max_time || steps[row + 1] < 0;
+  return {first, is_last ? rows.max_time : min(steps[row + 1], rows.max_time)};
+}
+
+// Adds up every stride-th row of a run, at the columns of the lane whose first
+// one is `column`.
+static __device__ void AddUp(const Rows& rows, Index b, Run run, int stride,
+                             Index column, Index width, const Item* from,
+                             Sum* sums) {
+#pragma unroll
+  for (int k = 0; k < kColumnsOfLane; ++k) sums[k] = 0;
+  // These loads need not wait for one another.
+#pragma unroll 4
+  for (Index time = run.first; time < run.end; time += stride) {
+    const Item* const items = from + rows.OfStep(b, time) * width;
+#pragma unroll
+    for (int k = 0; k < kColumnsOfLane; ++k) {
+      const Index i = column + 32 * k;
+      if (i < width) sums[k] += ToFloat(items[i]);
     }
-    for (Index i = lane; i < width; i += 32) {
-      Sum sum = 0;
-      // Long padding follows few places, and these loads need not wait for one
-      // another.
-#pragma unroll 8
-      for (Index time = first; time < end; ++time) {
-        sum += ToFloat(from[rows.OfStep(b, time) * width + i]);
+  }
+}
+
+static __device__ void Store(const Sum* sums, Index column, Index width,
+                             Item* row) {
+#pragma unroll
+  for (int k = 0; k < kColumnsOfLane; ++k) {
+    const Index i = column + 32 * k;
+    if (i < width) row[i] = FromFloat(sums[k]);
+  }
+}
+
+// Packs the gradients of rows that were repeated, which are added up. A block
+// has kColumns columns at a time. The order of a sum depends on its length
+// alone.
+extern "C" __global__ void __launch_bounds__(32 * kRows)
+    add_steps(Rows rows, Index batch, Index width, const Index* steps,
+              const Item* from, Item* to) {
+  __shared__ Sum parts[kRows][kColumns];
+  const int lane = threadIdx.x, warp = threadIdx.y;
+  const Index num_rows = batch * rows.max_time;
+  const auto row_of = [&](Index row) {
+    return to + rows.At(row / rows.max_time, row % rows.max_time) * width;
+  };
+  for (Index column = kColumns * static_cast<Index>(blockIdx.y) + lane;
+       column - lane < width; column += kColumns * gridDim.y) {
+    for (Index row = FirstRow(); row - warp < num_rows; row += RowStep()) {
+      Sum sums[kColumnsOfLane];
+      const Run run = row < num_rows ? RunOf(rows, steps, row) : Run{0, 0};
+      if (row < num_rows && !run.IsLong()) {
+        AddUp(rows, row / rows.max_time, run, 1, column, width, from, sums);
+        Store(sums, column, width, row_of(row));
       }
-      to[rows.At(b, place) * width + i] = FromFloat(sum);
+      if (!__syncthreads_or(run.IsLong())) continue;
+      // All warps share each long run.
+      for (int turn = 0; turn < kRows && row - warp + turn < num_rows; ++turn) {
+        const Index shared_row = row - warp + turn;
+        const Run shared = RunOf(rows, steps, shared_row);
+        if (!shared.IsLong()) continue;
+        AddUp(rows, shared_row / rows.max_time,
+              {shared.first + warp, shared.end}, kRows, column, width, from,
+              sums);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < kColumnsOfLane; ++k) {
+          parts[warp][lane + 32 * k] = sums[k];
+        }
+        __syncthreads();
+        if (turn != warp) continue;
+#pragma unroll
+        for (int k = 0; k < kColumnsOfLane; ++k) {
+          sums[k] = 0;
+          for (int i = 0; i < kRows; ++i) sums[k] += parts[i][lane + 32 * k];
+        }
+        Store(sums, column, width, row_of(shared_row));
+      }
     }
   }
 }

@@ -112,10 +112,11 @@ const GpuLibraries& Gpu() {
 // True in a program that fakes cuBLAS and the compiler as well.
 inline bool has_resident_libraries = false;
 
-RnnStatus LoadKernelLibraries() {
+RnnStatus LoadCompiler() {
   if (has_resident_libraries) return {};
   return {RnnStatus::Code::kFailedPrecondition, "no libraries"};
 }
+RnnStatus LoadKernelLibraries() { return LoadCompiler(); }
 
 RnnStatus CudaStatus(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return {};

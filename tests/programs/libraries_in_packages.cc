@@ -1,5 +1,5 @@
 // Loads the libraries of this package's kernels beside those that TensorFlow is
-// said to have loaded.
+// said to have loaded. The compiler alone is loaded first, without cuBLAS.
 //
 //   libraries_in_packages LIBRARY...
 #include <dlfcn.h>
@@ -28,7 +28,20 @@ int main(int argc, char** argv) {
     if (status.message != std::to_string(looks)) return 1;
   }
   if (looks != 6) return 1;
+  const auto cublas_is_loaded = [] {
+    return dlopen("libcublas.so.12", RTLD_NOW | RTLD_NOLOAD) != nullptr;
+  };
+  const bool was_loaded = cublas_is_loaded();
+  const bool has_compiler = cudnn_rnn_tf::LoadCompiler().ok();
+  if (cublas_is_loaded() != was_loaded) {
+    std::printf("the compiler loaded cuBLAS\n");
+    return 1;
+  }
   const cudnn_rnn_tf::RnnStatus status = cudnn_rnn_tf::LoadKernelLibraries();
+  if (status.ok() && !has_compiler) {
+    std::printf("the compiler was found with cuBLAS alone\n");
+    return 1;
+  }
   if (!status.ok()) {
     std::printf("%s\n", status.message.c_str());
     return 0;

@@ -493,5 +493,6 @@ void CheckSeed(unsigned seed) {
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
+  cudnn_rnn_tf::has_resident_libraries = true;
   return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckSeed);
 }

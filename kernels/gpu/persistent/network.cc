@@ -110,6 +110,7 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
   DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
   network->allows_tf32_ = allow_tf32 = allow_tf32 && limits.architecture >= 80;
+  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
   CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
   if (problem.has_recurrent_dropout()) {
     return StepLoop::Get(problem, allow_tf32, &network->loop_);

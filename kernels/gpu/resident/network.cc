@@ -66,6 +66,7 @@ struct ResidentNetwork::Workspace {
 RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
                                   std::unique_ptr<ResidentNetwork>* network) {
   CRNN_RETURN_IF_ERROR(CheckSupport(problem));
+  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
   std::unique_ptr<ResidentNetwork> made(
       new ResidentNetwork(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(
