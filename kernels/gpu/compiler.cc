@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "kernels/gpu/compiled_code_cache.h"
@@ -59,6 +60,21 @@ struct Libraries {
   static Libraries& Instance() {
     static NeverDestroyed<Libraries> libraries;
     return *libraries;
+  }
+};
+
+// The kernels that calls have got on each device. Small networks launch several
+// in a step, and to find one by asking the driver and the compiler takes a good
+// part of a launch's time.
+struct KnownKernels {
+  using Name =
+      std::tuple<CUdevice, std::string, std::string, std::vector<std::string>>;
+  std::mutex mutex;
+  std::map<Name, CUkernel> kernels;
+
+  static KnownKernels& Instance() {
+    static NeverDestroyed<KnownKernels> known;
+    return *known;
   }
 };
 
@@ -172,6 +188,18 @@ RnnStatus CompileCode(const std::string& file,
 RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         const std::vector<std::string>& macros,
                         CUkernel* kernel) {
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
+  const KnownKernels::Name name(device, file, entry, macros);
+  KnownKernels& known = KnownKernels::Instance();
+  {
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    const auto found = known.kernels.find(name);
+    if (found != known.kernels.end()) {
+      *kernel = found->second;
+      return {};
+    }
+  }
   CRNN_RETURN_IF_ERROR(LoadCompiler());
   DeviceLimits limits;
   int imitated = 0;
@@ -185,9 +213,12 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
   for (const std::string& macro : macros) options.push_back("-D" + macro);
   CUlibrary library;
   CRNN_RETURN_IF_ERROR(CompileLibrary(file, options, &library));
-  return CudaStatus(
-      Gpu().cuda.cuLibraryGetKernel(kernel, library, entry.c_str()),
-      "find a kernel");
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, library, entry.c_str()),
+                 "find a kernel"));
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  known.kernels.emplace(name, *kernel);
+  return {};
 }
 
 }  // namespace cudnn_rnn_tf

@@ -32,7 +32,7 @@ struct alignas(16) Chunk {
 // definitions from there, so they are not written again here.
 #include "kernel_sizes.h"
 
-constexpr CUdevice kDevice = 3;
+CUdevice device_id = 3;  // Each device that is drawn has a number of its own.
 constexpr int kRegisters = 255;  // The most of a thread.
 constexpr size_t kCodeBytes = 4096;
 constexpr char kLog[] = "resident.cu(1): error: the fake compiler's";
@@ -61,6 +61,7 @@ struct FakeKernel {
 };
 std::deque<FakeKernel> kernels;
 std::set<std::multiset<std::string>> loaded_options;
+int num_found;         // How often the driver was asked for a kernel.
 int num_programs = 0;  // Programs that are not destroyed.
 int num_compilations = 0;
 
@@ -247,12 +248,12 @@ GpuLibraries FakeLibraries() {
   GpuLibraries libraries;
   CudaDriver& cuda = libraries.cuda;
   cuda.cuCtxGetDevice = [](CUdevice* id) {
-    *id = kDevice;
+    *id = device_id;
     return CudaResult("cuCtxGetDevice");
   };
   cuda.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute,
                                  CUdevice id) {
-    Check(id == kDevice, "another device");
+    Check(id == device_id, "another device");
     const std::map<CUdevice_attribute, int> attributes = {
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device.major},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device.minor},
@@ -276,6 +277,7 @@ GpuLibraries FakeLibraries() {
   cuda.cuLibraryGetKernel = [](CUkernel* kernel, CUlibrary library,
                                const char* name) {
     Check(name == std::string("resident"), "name of the kernel");
+    ++num_found;
     *kernel = reinterpret_cast<CUkernel>(library);
     return CudaResult("cuLibraryGetKernel");
   };
@@ -283,7 +285,7 @@ GpuLibraries FakeLibraries() {
                                  CUkernel kernel, CUdevice id) {
     Check(attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
           "an attribute of the kernel");
-    Check(id == kDevice, "another device");
+    Check(id == device_id, "another device");
     reinterpret_cast<FakeKernel*>(kernel)->shared_bytes = value;
     return CudaResult("cuKernelSetAttribute");
   };
@@ -348,6 +350,7 @@ namespace {
 int DrawInt(int least, int most) { return static_cast<int>(Draw(least, most)); }
 
 void DrawDevice() {
+  ++device_id;
   device.major = DrawInt(0, 19) == 0 ? 7 : DrawInt(8, 9);
   device.minor = DrawInt(0, 9);
   device.blocks = DrawInt(1, 150);
@@ -459,6 +462,9 @@ void CheckFailures(unsigned seed) {
   kernels.back().shared_bytes = -1;
   Check(get().ok() && num_compilations == compilations + 5,
         "number of compilations");
+  const int found = num_found;
+  Check(get().ok() && num_found == found,
+        "a kernel that is known is looked for");
   FailEachCall([&] { return kernel.Enqueue(stream, arguments); },
                [](const RnnStatus& status) {
                  Check(status.code == RnnStatus::Code::kInternal,
