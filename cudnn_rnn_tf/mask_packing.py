@@ -7,6 +7,9 @@ import tensorflow as tf
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.op_library import raw_ops
 
+# The attribute of a tensor that `Packing.unpack` returned: the packing, and what it has unpacked.
+_PACKED = "_cudnn_rnn_tf_packed"
+
 
 class Packing:
     """A reordering of each sequence after which the steps that are to be read come first.
@@ -42,6 +45,7 @@ class Packing:
         go_backwards: bool = False,
     ):
         _check_mask(mask, inputs, owner, time_major)
+        self._mask = mask
         mask = tf.cast(mask, tf.bool)
         self._attrs = {"time_major": time_major, "go_backwards": go_backwards}
         if not ops.has_substitute():
@@ -77,6 +81,8 @@ class Packing:
 
         What comes after them is not to be read.
         """
+        if self.has_unpacked(inputs):
+            return getattr(inputs, _PACKED)[1]
         if not ops.has_substitute():
             return raw_ops.cudnn_rnn_tf_pack_steps(
                 values=inputs, places=self._places, steps=self._steps, **self._attrs
@@ -96,6 +102,13 @@ class Packing:
         Returns:
             A tensor of the outputs' shape.
         """
+        unpacked = self._unpack(outputs, repeat_masked)
+        # Eager tensors would keep the packed ones in memory.
+        if tf.is_symbolic_tensor(unpacked) and not self._attrs["go_backwards"]:
+            setattr(unpacked, _PACKED, (self, outputs))
+        return unpacked
+
+    def _unpack(self, outputs: tf.Tensor, repeat_masked: bool) -> tf.Tensor:
         if not ops.has_substitute():
             return raw_ops.cudnn_rnn_tf_unpack_steps(
                 values=outputs,
@@ -123,6 +136,18 @@ class Packing:
         is_there = self.lengths > 0 if repeat_masked else self._places[:, -1] >= 0
         return tf.where(is_there[:, tf.newaxis], h, tf.zeros_like(h))
 
+    def has_unpacked(self, tensor: tf.Tensor) -> bool:
+        """Tells whether a tensor of the graph that is being made is what `unpack` returned."""
+        return (
+            getattr(tensor, _PACKED, (None,))[0] is self
+            and tensor.graph is tf.compat.v1.get_default_graph()
+        )
+
+    def is_of(self, mask: tf.Tensor, time_major: bool = False, go_backwards: bool = False) -> bool:
+        """Tells whether this is the packing by the very same mask, in the same order."""
+        layout = {"time_major": time_major, "go_backwards": go_backwards}
+        return mask is self._mask and self._attrs == layout
+
     def _batch_major(self, tensor: tf.Tensor) -> tf.Tensor:
         """Swaps the first two dimensions of a time-major tensor, or makes it so again."""
         if not self._attrs["time_major"]:
@@ -143,7 +168,12 @@ def packing_of(mask: Any, inputs: tf.Tensor, owner: str, **layout: bool) -> Pack
     mask = first_mask(mask)
     if mask is None:
         return None
-    return Packing(tf.convert_to_tensor(mask), inputs, owner, **layout)
+    mask = tf.convert_to_tensor(mask)
+    # A layer above another one reads what that one's op wrote, without a detour.
+    packing = getattr(inputs, _PACKED, (None,))[0]
+    if packing and packing.has_unpacked(inputs) and packing.is_of(mask, **layout):
+        return packing
+    return Packing(mask, inputs, owner, **layout)
 
 
 def first_mask(mask: Any) -> Any:

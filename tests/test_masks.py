@@ -284,3 +284,81 @@ def test_an_earlier_op_still_refuses_gaps():
     with tf.device("CPU:0"):
         with pytest.raises(tf.errors.InvalidArgumentError, match="'net'.*padded on the right"):
             lengths_of([[True, False, True]])
+
+
+# Layers on top of each other.
+
+
+def draw_layer(random: np.random.Generator) -> keras.layers.Layer:
+    options = {"return_sequences": True, "recurrent_initializer": "glorot_uniform"}
+    toss = lambda: bool(random.integers(2))  # noqa: E731
+    made = [
+        lambda: crnn.keras.LSTM(3, zero_output_for_mask=toss(), **options),
+        lambda: crnn.keras.GRU(3, go_backwards=toss(), **options),
+        lambda: crnn.keras.Bidirectional(crnn.keras.SimpleRNN(2, **options)),
+        lambda: crnn.keras.Bidirectional(crnn.keras.LSTM(3, **options), merge_mode="sum"),
+        lambda: make("gru", 1, 3, go_backwards=toss()),
+        lambda: keras.layers.Dense(3, activation="tanh"),
+        lambda: keras.layers.LSTM(3, **options),
+    ]
+    return made[random.integers(len(made))]()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_layers_in_a_graph_agree_with_layers_alone(seed):
+    """In a graph, a layer may read what the layer below has not unpacked yet."""
+    random = np.random.default_rng(seed)
+    layers = [draw_layer(random) for _ in range(random.integers(2, 5))]
+    mask = draw_mask(random, 5, 7)
+    inputs = random.standard_normal((5, 7, 3)).astype("float32")
+
+    def run(inputs: tf.Tensor, mask: tf.Tensor) -> list[tf.Tensor]:
+        values = [inputs]
+        for layer in layers:
+            taken = {} if isinstance(layer, keras.layers.Dense) else {"mask": mask}
+            values.append(layer(values[-1], **taken))
+        return values
+
+    def gradients(inputs: tf.Tensor, mask: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            values = run(inputs, mask)
+            loss = tf.reduce_sum(values[-1] ** 2) + tf.reduce_sum(values[-2] ** 2)
+        weights = [weight.value for layer in layers for weight in layer.trainable_variables]
+        return [*values, *tape.gradient(loss, [inputs, *weights])]
+
+    run(inputs, mask)
+    given = tf.constant(inputs), tf.constant(mask)
+    for value, wanted in zip(tf.function(gradients)(*given), gradients(*given), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_inner_layers_of_a_graph_move_no_steps():
+    options = {"return_sequences": True, "recurrent_initializer": "glorot_uniform"}
+    tokens = keras.Input((7,), dtype="int32")
+    values = keras.layers.Embedding(5, 3, mask_zero=True)(tokens)
+    for layer in (
+        crnn.keras.Bidirectional(crnn.keras.LSTM(3, **options)),
+        crnn.keras.LSTM(3, **options),
+        make("gru", 1, 3),
+    ):
+        values = layer(values)
+    model = keras.Model(tokens, values)
+
+    @tf.function
+    def step(ids: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(ids, training=True))
+        return tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+
+    graph = step.get_concrete_function(tf.zeros((2, 7), tf.int32)).graph
+    # TensorFlow drops what is not read: the unpacked outputs of inner layers.
+    pruned = tf.compat.v1.graph_util.extract_sub_graph(
+        graph.as_graph_def(), [output.op.name for output in graph.outputs]
+    )
+    counts = dict.fromkeys(("ReadMask", "PackSteps", "UnpackSteps", "Forward"), 0)
+    for node in pruned.node:
+        for kind in counts:
+            counts[kind] += node.op == f"CudnnRnnTf>{kind}"
+    # The gradient of packing is an unpacking, and the other way round.
+    assert counts == {"ReadMask": 1, "PackSteps": 2, "UnpackSteps": 1, "Forward": 3}
