@@ -24,7 +24,8 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import gpu_environment, json_rows
+from benchmarks import fit_model, gpu_environment, json_rows
+from benchmarks.fit_model import BATCH, BATCHES, CHECK_ROWS, EPOCHS, STEPS, VOCABULARY
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.")
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
@@ -33,13 +34,8 @@ _POLICIES = flags.DEFINE_multi_string("policy", None, "Measure only these rows o
 _CHILD = flags.DEFINE_string("child", None, "A measurement and its arguments, as JSON, for itself.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Each is this package's layers, Keras's, or no recurrent layers at all.
 SYSTEMS = ("this package", "Keras", "no recurrent layers")
-# With CHECK_ROWS, the optimizer looks for overflows only in those rows of the embedding's gradient
-# that the batch uses.
-CHECK_ROWS = "mixed_float16, check of used rows"
 POLICIES = ("float32", "mixed_float16", CHECK_ROWS, "mixed_bfloat16")
-VOCABULARY, CLASSES, BATCH, STEPS, BATCHES, EPOCHS = 20000, 20, 64, 200, 60, 4
 # Networks whose first step and memory are measured: cell, layers, units, directions, batch, steps,
 # type.
 NETWORKS = [
@@ -50,64 +46,6 @@ NETWORKS = [
     ("LSTM", 3, 320, 2, 32, 400, "float16"),
     ("LSTM", 1, 1024, 1, 64, 100, "float16"),
 ]
-
-
-def _recurrent(system: str, cell: str, layers: int, units: int, directions: int) -> list[Any]:
-    """Makes the recurrent layers, to be called one after the other."""
-    import keras
-
-    import cudnn_rnn_tf as crnn
-
-    if system == "no recurrent layers":
-        return []
-    if system == "this package":
-        direction = "bidirectional" if directions == 2 else "unidirectional"
-        return [getattr(crnn, f"Cudnn{cell}")(layers, units, direction=direction)]
-    made = []
-    for _ in range(layers):
-        # Keras's default, an orthogonal matrix, takes long to make.
-        layer = getattr(keras.layers, cell)(
-            units, return_sequences=True, recurrent_initializer="glorot_uniform"
-        )
-        made.append(keras.layers.Bidirectional(layer) if directions == 2 else layer)
-    return made
-
-
-def _fit(system: str, policy: str) -> dict[str, Any]:
-    """Trains a tagger, whose sequences have different lengths, with `model.fit`."""
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    class CheckRows(keras.mixed_precision.LossScaleOptimizer):
-        def check_finite(self, grads):
-            return super().check_finite(
-                [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
-            )
-
-    keras.mixed_precision.set_global_policy(policy.partition(",")[0])
-    adam = keras.optimizers.Adam()
-    rng = np.random.default_rng(0)
-    ids = rng.integers(1, VOCABULARY, (BATCHES * BATCH, STEPS)).astype("int32")
-    for row, length in zip(ids, rng.integers(STEPS // 4, STEPS + 1, len(ids)), strict=True):
-        row[length:] = 0
-    labels = rng.integers(0, CLASSES, ids.shape).astype("int32")
-    data = tf.data.Dataset.from_tensor_slices((ids, labels)).batch(BATCH).cache().prefetch(4)
-
-    tokens = keras.Input((None,), dtype="int32")
-    values = keras.layers.Embedding(VOCABULARY, 128, mask_zero=True)(tokens)
-    for layer in _recurrent(system, "LSTM", 2, 256, 2):
-        values = layer(values)
-    model = keras.Model(tokens, keras.layers.Dense(CLASSES, dtype="float32")(values))
-    optimizer = CheckRows(adam) if policy == CHECK_ROWS else adam
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit(data, verbose=0)
-    milliseconds = []
-    for _ in range(EPOCHS):
-        start = time.perf_counter()
-        model.fit(data, verbose=0)
-        milliseconds.append(1e3 * (time.perf_counter() - start) / BATCHES)
-    return {"ms": milliseconds}
 
 
 def _step(system: str, *network: Any) -> dict[str, Any]:
@@ -139,9 +77,9 @@ def _step(system: str, *network: Any) -> dict[str, Any]:
 
     # Another network loads the libraries.
     others = tf.zeros((3, 5, 24), dtype), tf.sequence_mask([5, 2, 3], 5)
-    step_of(_recurrent(system, cell, 1, 24, 1), *others)(*others)
+    step_of(fit_model.recurrent(system, cell, 1, 24, 1), *others)(*others)
     data = tf.zeros((batch, steps, units), dtype), tf.sequence_mask(lengths, steps)
-    made = _recurrent(system, cell, layers, units, directions)
+    made = fit_model.recurrent(system, cell, layers, units, directions)
     step = step_of(made, *data)
     tf.test.experimental.sync_devices()
     start = time.perf_counter()
@@ -164,7 +102,7 @@ def _versions() -> dict[str, Any]:
     return {"TensorFlow": tf.__version__, "Keras": keras.__version__}
 
 
-MEASUREMENTS = {"fit": _fit, "step": _step, "versions": _versions}
+MEASUREMENTS = {"fit": fit_model.fit, "step": _step, "versions": _versions}
 
 
 def _run(*child: object, **environment: str) -> dict[str, Any]:

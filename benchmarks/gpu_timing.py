@@ -1,4 +1,4 @@
-"""Times steps on a GPU that take turns."""
+"""Times steps that take turns."""
 
 import time
 from collections.abc import Callable
@@ -13,9 +13,9 @@ StepFunction = Callable[[int], None]
 
 
 def sample_in_turns(
-    steps: dict[str, StepFunction], wait: Callable[[], None]
+    steps: dict[str, StepFunction], wait: Callable[[], None], fewest: int = DRAWS
 ) -> dict[str, list[float]]:
-    """Milliseconds of a step of each variant, some times."""
+    """Milliseconds of a step of each variant, some times. A sample has at least `fewest` steps."""
 
     def seconds(step: StepFunction, count: int) -> float:
         start = time.perf_counter()
@@ -27,10 +27,10 @@ def sample_in_turns(
     counts = {}
     for variant, step in steps.items():
         deadline = time.perf_counter() + WARM_UP_SECONDS
-        seconds(step, 2 * DRAWS)
+        seconds(step, 2 * fewest)
         while time.perf_counter() < deadline:
-            seconds(step, DRAWS)
-        counts[variant] = max(DRAWS, int(SAMPLE_SECONDS / seconds(step, DRAWS)))
+            seconds(step, fewest)
+        counts[variant] = max(fewest, int(SAMPLE_SECONDS / seconds(step, fewest)))
     samples: dict[str, list[float]] = {variant: [] for variant in steps}
     for _ in range(SAMPLES):
         for variant, step in steps.items():
