@@ -188,8 +188,12 @@ def describe() -> dict[str, str]:
     import keras
     import tensorflow as tf
 
-    of_gpu = _DEVICE.value == "gpu"
-    machine = gpu_environment.environment(_COMMIT.value) if of_gpu else cpu_timing.environment()
+    if _DEVICE.value == "gpu":
+        machine = gpu_environment.environment(_COMMIT.value)
+    else:
+        machine = cpu_timing.environment()
+        if _COMMIT.value != "unknown":
+            machine["commit"] = _COMMIT.value  # The code may lie there without its history.
     return machine | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
 
 

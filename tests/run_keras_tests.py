@@ -1,10 +1,12 @@
 """Runs Keras's own tests of its recurrent layers on `cudnn_rnn_tf.keras`, imports changed alone.
 
-    python tests/run_keras_tests.py KERAS_SOURCE [--unchanged] [pytest's options]
+    python tests/run_keras_tests.py KERAS_SOURCE [--unchanged] [--no-tf32] [pytest's options]
 
 KERAS_SOURCE is a folder with Keras's source, of the version that is installed (its Git repository
-at that version's tag, or its source distribution). With --unchanged the tests run on Keras's own
-layers. Prints each test that did not pass, and how many did; the exit status is 1 if any failed.
+at that version's tag, its source distribution, or the folder in which pip has installed a Keras
+that has its tests). With --unchanged the tests run on Keras's own layers. With --no-tf32, GPUs
+multiply float32 numbers in float32, which the tests' tolerances ask for. Prints each test that did
+not pass, and how many did; the exit status is 1 if any failed.
 """
 
 import argparse
@@ -29,6 +31,12 @@ import cudnn_rnn_tf.keras as _drop_ins
 layers = _types.SimpleNamespace(**vars(_keras.layers))
 for _name in ("LSTM", "GRU", "SimpleRNN", "Bidirectional"):
     setattr(layers, _name, getattr(_drop_ins, _name))
+"""
+# This becomes the tests' conftest.py.
+NO_TF32 = """\
+import tensorflow as tf
+
+tf.config.experimental.enable_tensor_float_32_execution(False)
 """
 
 
@@ -97,10 +105,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", type=pathlib.Path, metavar="KERAS_SOURCE")
     parser.add_argument("--unchanged", action="store_true")
+    parser.add_argument("--no-tf32", action="store_true")
     options, pytest_options = parser.parse_known_args(arguments)
     tests = find_tests(options.source)
     if not options.unchanged:
         tests = {name: text.replace(IMPORT, CHANGED_IMPORT) for name, text in tests.items()}
+    if options.no_tf32:
+        tests["conftest.py"] = NO_TF32
     return report(run(tests, pytest_options), f"tests of Keras {keras.__version__}")
 
 

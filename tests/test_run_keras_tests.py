@@ -46,6 +46,20 @@ def test_unchanged_tests_are_of_keras_own_layers(source, capfd):
     assert "gru_test.test_class failed: AssertionError" in printed
 
 
+@pytest.mark.slow
+def test_precision_of_gpus(source, capfd):
+    for name in run_keras_tests.FILES:
+        (source / "keras/src/layers/rnn" / name).write_text(
+            "import tensorflow as tf\n"
+            "from keras.src import layers\n"
+            "def test_precision():\n"
+            "    assert not tf.config.experimental.tensor_float_32_execution_enabled()\n"
+        )
+    assert run_keras_tests.main([str(source)]) == 1
+    assert run_keras_tests.main([str(source), "--no-tf32"]) == 0
+    assert "4 of 4 tests" in capfd.readouterr().out
+
+
 def test_the_source_must_fit(source):
     test = source / "keras/src/layers/rnn/gru_test.py"
     test.write_text("from keras import layers\n")
