@@ -36,11 +36,12 @@ def test_pages_are_those_of_the_data_in_the_repository():
         assert (RESULTS / f"{folder.name}.md").read_text() == lengths
     older = gpu_older_page.page(*gpu_older_page.read(RESULTS / "gpu_older"))
     assert (RESULTS / "gpu_older.md").read_text() == older
-    doors = printed(
-        "import pathlib; from benchmarks import gpu_doors; "
-        f"print(gpu_doors.report(pathlib.Path({str(RESULTS / 'gpu_doors.jsonl')!r})))"
-    )
-    assert (RESULTS / "gpu_doors.md").read_text().strip() == doors.strip()
+    for data in RESULTS.glob("*_doors.jsonl"):
+        doors = printed(
+            "import pathlib; from benchmarks import gpu_doors; "
+            f"print(gpu_doors.report(pathlib.Path({str(data)!r})))"
+        )
+        assert data.with_suffix(".md").read_text().strip() == doors.strip()
     lines = (RESULTS / "gallery.jsonl").read_text().splitlines()
     table = gallery.table([json.loads(line) for line in lines])
     assert f"\n\n{table}\n" in (RESULTS.parents[1] / "docs/gallery.md").read_text()
