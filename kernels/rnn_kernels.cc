@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -218,12 +219,11 @@ class RnnOp : public OpKernel {
   // microseconds and the input size of a network rarely changes.
   int64_t ParamsSize(const RnnSpec& spec) const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (spec.input_size != known_input_size_) {
-      // If this throws, what is known stays.
-      params_size_ = ParamLayout(spec).size();
-      known_input_size_ = spec.input_size;
+    if (spec.input_size != known_size_.first) {
+      // If computing a layout throws, both numbers stay.
+      known_size_ = {spec.input_size, ParamLayout(spec).size()};
     }
-    return params_size_;
+    return known_size_.second;
   }
 
   RnnSpec spec_;
@@ -231,8 +231,7 @@ class RnnOp : public OpKernel {
   bool has_sequence_lengths_ = false;
   int num_seeds_ = 1;
   mutable std::mutex mutex_;
-  mutable int64_t known_input_size_ = -1;
-  mutable int64_t params_size_ = 0;
+  mutable std::pair<int64_t, int64_t> known_size_ = {-1, 0};  // Input, params.
 };
 
 template <typename Device>

@@ -22,8 +22,10 @@ import pytest
 from keras_reference import write
 from layer_reference import make, randomize
 
+import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import __main__, convert, file_inspection
 from cudnn_rnn_tf.convert import untrusted
+from cudnn_rnn_tf.convert.files import load_model
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -371,6 +373,43 @@ def test_growth_is_measured_by_the_file():
     for received, stored in ((64 * MIB + 1, 1), (1000 * MIB + 1, 100 * MIB)):
         with pytest.raises(ValueError, match="it has .* bytes, but no more than .* of a file of"):
             untrusted.check_growth("it has", received, stored)
+
+
+HUGE_LAYERS = {
+    "LSTM": lambda: keras.layers.LSTM(3),
+    "Bidirectional": lambda: keras.layers.Bidirectional(keras.layers.GRU(3)),
+    "drop-in": lambda: crnn.keras.SimpleRNN(3),
+    "own": lambda: make("lstm", 2, 3),
+    "Dense": lambda: keras.layers.Dense(3),
+    "TimeDistributed": lambda: keras.layers.TimeDistributed(keras.layers.Dense(3)),
+}
+IN_HDF5 = ("LSTM", "Bidirectional", "drop-in", "own")  # HDF5 has no shapes of inputs.
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [*((name, ".keras") for name in HUGE_LAYERS), *((name, ".h5") for name in IN_HDF5)],
+)
+def test_layers_that_a_file_has_no_weights_for_are_not_made(name, suffix, tmp_path):
+    path = tmp_path / f"m{suffix}"
+    keras.Sequential([keras.Input((None, 3)), HUGE_LAYERS[name]()]).save(path)
+    load_model(path)
+
+    def huge(text: str) -> str:
+        return re.sub(r'("(num_)?units": |"input_shape": \[(?:null, )+)3\b', r"\g<1>40000", text)
+
+    if suffix == ".h5":
+        with h5py.File(path, "r+") as file:
+            file.attrs["model_config"] = huge(file.attrs["model_config"])
+    else:
+        with zipfile.ZipFile(path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        members["config.json"] = huge(members["config.json"].decode()).encode()
+        write_archive(path, members, zipfile.ZIP_STORED)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match="have weights of .* bytes, but no more than .* of a file"):
+        load_model(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # In KiB.
 
 
 def test_what_pytorch_says_ends(tmp_path, capsys):

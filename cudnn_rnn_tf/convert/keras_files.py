@@ -51,6 +51,7 @@ def load_keras_model(
         if not zipfile.is_zipfile(path):
             raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
         untrusted.check_archive(path)
+        untrusted.check_keras_config(path)
         with _named(path, ".keras") as named:
             return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
     if kind != "hdf5":
@@ -63,6 +64,7 @@ def load_keras_model(
                 "cudnn_rnn_tf.load_keras_weights(model, path)"
             )
         if source.version.startswith("3"):
+            untrusted.check_keras_config(path)
             with _named(path, ".h5") as named:
                 return keras.saving.load_model(
                     named, custom_objects=custom_objects, compile=compile

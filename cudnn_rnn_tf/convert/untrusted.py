@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import json
 import math
 import os
 import pathlib
@@ -115,6 +116,55 @@ def h5_item(group: h5py.Group, name: str) -> Any:
     if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
         raise ValueError(f"{name!r} in it lies in another file")
     return item
+
+
+def check_keras_config(path: pathlib.Path) -> None:
+    """Checks the layers that the configuration in a file of Keras's asks for.
+
+    Keras makes a model, with all its weights, before it looks at those in the file.
+
+    Raises:
+        ValueError: if their matrices alone would be far larger than the file.
+        zipfile.BadZipFile, KeyError, OSError: if it is damaged.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read("config.json")
+    else:
+        with h5py.File(path, "r") as file:
+            text = file.attrs.get("model_config", "null")
+    numbers = sum(_numbers_of(config) for config in _dicts_in(json.loads(text)))
+    check_growth(f"the layers of {path} have weights of", 4 * numbers, stored_bytes(path))
+
+
+def _dicts_in(config: Any) -> Iterator[dict[str, Any]]:
+    unread = [config]
+    while unread:
+        item = unread.pop()
+        if isinstance(item, dict):
+            yield item
+        if isinstance(item, (dict, list)):
+            unread += item.values() if isinstance(item, dict) else item
+
+
+def _numbers_of(config: dict[str, Any]) -> int:
+    """Returns how many numbers the largest matrices of a layer have at least."""
+    inner, build = config.get("config"), config.get("build_config")
+    if not isinstance(inner, dict):
+        return 0
+
+    def size(name: str, default: int = 0) -> int:
+        value = inner.get(name, default)
+        return value if isinstance(value, int) and value > 0 else default
+
+    shape = build.get("input_shape") if isinstance(build, dict) else None
+    inputs = shape[-1] if isinstance(shape, list) and shape else None
+    inputs = inputs if isinstance(inputs, int) and inputs > 0 else 1
+    units = size("units") or size("num_units")
+    numbers = units * inputs + size("input_dim") * size("output_dim")
+    if "recurrent_initializer" in inner:
+        numbers += size("num_layers", 1) * units**2
+    return numbers
 
 
 def _unpacked(archive: zipfile.ZipFile) -> int:
