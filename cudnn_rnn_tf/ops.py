@@ -206,8 +206,7 @@ def forward(
         TypeError: if params or states are not of the inputs' type.
         tf.errors.InvalidArgumentError: if a shape or a sequence length does not, when run.
         tf.errors.UnimplementedError: if a GPU cannot run the network, when run. Recurrent dropout
-            acts on GPUs of compute capability 7.5 or newer (in bfloat16, 8.0), not in float64 nor
-            with projection or clipping, and with the algorithm "auto" or "persistent".
+            acts on GPUs without projection, and with the algorithm "auto" or "persistent".
     """
     dtype = inputs.dtype
     if inputs.shape.rank not in (None, 3):

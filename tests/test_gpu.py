@@ -369,11 +369,15 @@ def test_out_of_memory_is_an_error_and_no_end():
     test_runs_on_the_gpu()
 
 
-def test_projection_to_as_many_units_is_refused():
+def test_projection_to_as_many_units_is_refused_by_cudnn_alone():
     config = RnnConfig("lstm", 1, 6, 3, num_proj=6)
-    states = [tf.zeros(shape) for shape in config.state_shapes(2, time_major=True)]
+    case = random_configs.Case(7000, config, 4, 2, True, True, None)
+    data, expected = random_configs.draw_smooth_data(case, "float32")
+    results = run_on("GPU:0", case, data)
+    assert not random_configs.beyond_tolerance(case, results, expected, "float32", False)
+    arguments = data.inputs, data.states, data.params
     with pytest.raises(tf.errors.UnimplementedError, match="num_proj equal to num_units"):
-        ops.forward(config, tf.ones([4, 2, 3]), states, tf.zeros([config.layout.size]))
+        ops.forward(config, *map(tf.constant, arguments), algorithm="standard")
 
 
 @pytest.mark.parametrize("algorithm", ["standard", "cudnn"])

@@ -128,15 +128,19 @@ def _arguments(pointers: str, directions: int) -> type[ctypes.Structure]:
 
 
 FORWARD = _arguments(
-    "recurrent_weights input_bias recurrent_bias gates input_weights input cells previous_h "
-    "first_h first_c output last_h last_c",
+    "recurrent_weights projection input_bias recurrent_bias gates input_weights input cells "
+    "previous_h unprojected first_h first_c output last_h last_c",
     8,
 )
 BACKWARD = _arguments(
-    "recurrent_weights gates cells previous_h first_c output_backprop last_h_backprop "
-    "last_c_backprop first_h_backprop first_c_backprop bias_sums",
+    "recurrent_weights projection gates cells previous_h first_c output_backprop last_h_backprop "
+    "last_c_backprop first_h_backprop first_c_backprop bias_sums projected_backprop",
     2,
 )
+
+
+# Only kernels of single steps have projections.
+NO_PROJECTION = {"projection": None, "unprojected": None, "projected_backprop": None}
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +158,7 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     command = [
         *("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"),
         *("-Wno-unknown-pragmas", "-Wno-unused-function", "-fno-strict-aliasing"),
-        *(f"-I{ROOT}", f"-I{ROOT}/kernels/gpu/persistent"),
+        *(f"-I{ROOT}", f"-I{ROOT}/kernels/gpu", f"-I{ROOT}/kernels/gpu/persistent"),
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,
         f"-DNUM_UNITS={shape.num_units}",
@@ -285,6 +289,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
         gate_buffer[..., : gates * units] = _reordered(products[:, :, d], time_major)
         buffers.append(
             types.SimpleNamespace(
+                **NO_PROJECTION,
                 recurrent_weights=recurrent[d],
                 input_bias=biases[d][0],
                 recurrent_bias=biases[d][1],
@@ -401,6 +406,7 @@ def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
     gate_buffer[..., : gates * units] = products
     for layer in range(layers):
         own = types.SimpleNamespace(
+            **NO_PROJECTION,
             recurrent_weights=draw(gates * units, units, scale=units**-0.5),
             input_bias=draw(gates * units),
             recurrent_bias=draw(gates * units),

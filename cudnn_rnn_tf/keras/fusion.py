@@ -88,12 +88,10 @@ def _recurrent_dropout_reason(layer: keras.layers.RNN) -> str:
 def _obstacle_on_gpus(dtype: str) -> str:
     """Returns why the GPUs do not run recurrent dropout; "" if all do, or if there are none.
 
-    Only the package's own kernels do, which do not compute in float64, nor in bfloat16 on GPUs
-    whose instructions lack it.
+    Only the package's own kernels do, which do not compute in bfloat16 on GPUs whose instructions
+    lack it.
     """
     gpus = tf.config.get_visible_devices("GPU")
-    if gpus and dtype == "float64":
-        return "in float64 where there is a GPU"
     oldest = (8, 0) if dtype == "bfloat16" else (7, 5)
     if any(_compute_capability(gpu) < oldest for gpu in gpus):
         return f"in {dtype} where a GPU has a compute capability below {oldest[0]}.{oldest[1]}"

@@ -19,7 +19,12 @@ bool IsForPersistStatic(const RnnProblem& problem) {
 
 }  // namespace
 
-bool IsForCudnn(const RnnProblem& problem, double cycles) {
+bool MayBeSteps(const RnnProblem& problem) {
+  return problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
+         problem.spec.num_proj == problem.spec.num_units;
+}
+
+bool IsForWholeBatches(const RnnProblem& problem, double cycles) {
   const bool is_float = problem.dtype == RnnDataType::kFloat32;
   const int passes = problem.is_training ? 2 : 1;
   if (IsForPersistStatic(problem)) return true;

@@ -7,13 +7,19 @@
 
 namespace cudnn_rnn_tf {
 
-// Tells whether the cuDNN backend is likely to be faster than the persistent
-// kernels, which take about `cycles` for a step of a layer. cuDNN multiplies
-// whole batches at once, so large batches cost it less, and it has kernels for
-// one or two sequences. Sequences of different lengths cost it far more. The
-// limits were measured on an H200. On another GPU, its clock slows both sides
-// alike, so the limits are as many of its own cycles.
-bool IsForCudnn(const RnnProblem& problem, double cycles);
+// Tells whether a network whose steps are enqueued one by one goes before
+// cuDNN. It does with different lengths, since cuDNN would have to be told them
+// in host memory, and where cuDNN has no algorithm.
+bool MayBeSteps(const RnnProblem& problem);
+
+// Tells whether products of whole batches are likely to be faster than the
+// persistent kernels, which take about `cycles` for a step of a layer. cuDNN
+// computes such products or, with sequence lengths, a network that enqueues its
+// steps one by one. Large batches cost these less, and cuDNN has kernels for
+// one or two sequences. The limits were measured on an H200. On another GPU,
+// its clock slows both sides alike, so the limits are as many of its own
+// cycles.
+bool IsForWholeBatches(const RnnProblem& problem, double cycles);
 
 // Returns the algorithm by which the cuDNN backend runs a network: the one that
 // the caller names, or the one that is likely to be the fastest. What

@@ -24,7 +24,8 @@ const std::vector<SourceFile>& EmbeddedSources();
 
 // The macros that tell kernels the type of the data and the kind of cell.
 inline const char* TypeMacro(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat32   ? "IS_FLOAT"
+  return dtype == RnnDataType::kFloat64   ? "IS_FLOAT64"
+         : dtype == RnnDataType::kFloat32 ? "IS_FLOAT"
          : dtype == RnnDataType::kFloat16 ? "IS_FLOAT16"
                                           : "IS_BFLOAT16";
 }

@@ -39,8 +39,8 @@ GpuBackend::~GpuBackend() {
 RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   // With recurrent dropout, each gate's recurrent matrix reads h through a mask
   // of its own. cuDNN multiplies all gates' matrices by the same h.
-  const bool needs_persistent = problem.has_recurrent_dropout();
-  if (needs_persistent && problem.algorithm != RnnAlgorithm::kAuto &&
+  const bool drops = problem.has_recurrent_dropout();
+  if (drops && problem.algorithm != RnnAlgorithm::kAuto &&
       problem.algorithm != RnnAlgorithm::kPersistent) {
     return {
         RnnStatus::Code::kUnimplemented,
@@ -52,42 +52,52 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   if (std::exchange(has_chosen_, true)) return {};
   const bool is_backward = reserve_space > 0;
   const bool is_pinned =
-      needs_persistent ||
+      drops ||
       (is_backward ? AlgorithmOf(reserve_space) == RnnAlgorithm::kPersistent
                    : problem.algorithm == RnnAlgorithm::kPersistent);
   if (!is_pinned && (is_backward || problem.algorithm != RnnAlgorithm::kAuto)) {
     return {};
   }
   RnnStatus status = LoadCudaDriver();
+  if (!status.ok()) return is_pinned ? status : RnnStatus();
   double cycles = 0.0;
-  if (status.ok()) {
-    status = persistent::Network::EstimateCycles(problem, allow_tf32_, &cycles);
-  }
-  const auto failure = [&] {
-    if (needs_persistent) {
-      status.message +=
-          ". In training with recurrent_dropout, a GPU has no other algorithm; "
-          "use keras.layers, or run the op on the CPU";
-    }
-    return status;
-  };
+  status = persistent::Network::EstimateCycles(problem, allow_tf32_, &cycles);
   // Options that are wrong must not pass unnoticed.
   if (status.code == RnnStatus::Code::kInvalidArgument) return status;
-  if (!status.ok()) return is_pinned ? failure() : RnnStatus();
-  if (!is_pinned && IsForCudnn(problem, cycles)) return {};
+  const bool may_be_steps = MayBeSteps(problem);
+  const bool has_kernels = status.ok() && ((is_pinned && !may_be_steps) ||
+                                           !IsForWholeBatches(problem, cycles));
+  if (!has_kernels && !is_pinned && !may_be_steps) return {};
   persistent::Network network;
-  status =
-      persistent::Network::Create(problem, allow_tf32_, is_backward, &network);
+  if (has_kernels) {
+    status = persistent::Network::Create(problem, allow_tf32_, is_backward,
+                                         &network);
+  }
+  const RnnStatus of_kernels = status;
+  if ((is_pinned || may_be_steps) && (!has_kernels || !status.ok())) {
+    status = persistent::Network::CreateOfSteps(problem, allow_tf32_, &network);
+  }
+  if (has_kernels && !of_kernels.ok()) {
+    warn_(of_kernels.message + ". So " +
+          (status.ok() ? "kernels of single steps run" : "cuDNN runs") +
+          " what the persistent kernels would have run faster, sequences of "
+          "different lengths several times as fast");
+  } else if (!status.ok() && !is_pinned) {
+    warn_(
+        status.message +
+        ". So cuDNN runs; if sequences have different lengths, the host waits "
+        "for the GPU in each call");
+  }
   if (status.ok()) {
     network_ = network;
-  } else if (is_pinned) {
-    return failure();
-  } else {
-    warn_(status.message +
-          ". So cuDNN runs what the persistent kernels would have run faster, "
-          "sequences of different lengths several times as fast");
+    return {};
   }
-  return {};
+  if (drops) {
+    status.message +=
+        ". In training with recurrent_dropout, a GPU has no other algorithm; "
+        "use keras.layers, or run the op on the CPU";
+  }
+  return is_pinned ? status : RnnStatus();
 }
 
 RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,

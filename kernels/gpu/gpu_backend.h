@@ -18,15 +18,19 @@ namespace cudnn_rnn_tf {
 //
 // The problem's algorithm decides which of them runs:
 //   algorithm            runs
-//   persistent           the persistent kernels; it is an error if they cannot
-//   auto                 the persistent kernels, if they can run the problem,
-//                        unless the cuDNN backend is likely to be faster. It is
-//                        for large layers of large batches, and for inference
-//                        of a few sequences of full length, for which it
-//                        measures `resident` among other algorithms
+//   persistent           the persistent kernels; if they cannot, or lengths
+//                        differ and it is faster, kernels of single steps
+//   auto                 the same, unless the cuDNN backend is likely to be
+//                        faster. It is for sequences of full length that the
+//                        persistent kernels cannot run, for large layers of
+//                        large batches of them, and for inference of a few of
+//                        them, for which it measures `resident` among other
+//                        algorithms
 //   all others           the cuDNN backend
-// In training with recurrent dropout, which cuDNN lacks, `auto` always runs the
-// persistent kernels, and all others are an error.
+// If lengths differ, cuDNN runs only where it is named or where our own kernels
+// cannot be had: it reads lengths in host memory, for which the host waits in
+// each call. In training with recurrent dropout, which cuDNN lacks, `auto` runs
+// what `persistent` does, and all others are an error.
 class GpuBackend : public RnnBackend {
  public:
   GpuBackend(GpuResources resources, const GpuOptions& options);

@@ -1,13 +1,19 @@
 // The numbers of a network's type, and the words that hold them.
 //
-// Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16.
+// Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
+// IS_BFLOAT16.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_
 
-#if defined(IS_FLOAT)
+#if defined(IS_FLOAT64)
+using Item = double;
+using Sum = double;
+#elif defined(IS_FLOAT)
 using Item = float;
+using Sum = float;
 #else
 using Item = unsigned short;  // A half type's bits.
+using Sum = float;            // Kernels compute in this type.
 #endif
 using Word = unsigned int;
 
@@ -16,6 +22,10 @@ struct alignas(16) Chunk {
   Word word[4];
 };
 
+#if defined(IS_FLOAT64)
+static __device__ Sum ToFloat(Item item) { return item; }
+static __device__ Item FromFloat(Sum value) { return value; }
+#else
 static __device__ float ToFloat(Item item) {
 #if defined(IS_FLOAT)
   return item;
@@ -46,5 +56,6 @@ static __device__ Item FromFloat(float value) {
   return item;
 #endif
 }
+#endif
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_

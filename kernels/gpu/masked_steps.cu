@@ -4,14 +4,8 @@
 // Whoever compiles move_steps defines UNIT_BYTES, the bytes that a thread moves
 // at once. Whoever compiles add_steps defines one of IS_FLOAT64, IS_FLOAT,
 // IS_FLOAT16 and IS_BFLOAT16.
-#if defined(IS_FLOAT64)
-using Item = double;
-using Sum = double;
-static __device__ double ToFloat(double item) { return item; }
-static __device__ double FromFloat(double value) { return value; }
-#elif !defined(UNIT_BYTES) && !defined(IS_MASK)
+#if !defined(UNIT_BYTES) && !defined(IS_MASK)
 #include "items.cuh"
-using Sum = float;
 #endif
 
 using Index = long long;

@@ -27,7 +27,7 @@ using Exec = FakeExec<FakeNode>;
 
 RnnAlgorithm missing = RnnAlgorithm::kAuto;  // It has no plans.
 size_t last_run;                             // An algorithm's number.
-bool has_memory = true, refuses_graphs = false, has_plan = false;
+bool has_memory = true, refuses_graphs = false;
 int fills_to_come = 0;  // This many succeed before one fails.
 // Counts of passes that were launched call by call and as graphs, of
 // allocations, and of instantiations.
@@ -83,16 +83,34 @@ RnnStatus EnqueuePass(Pass, const CudnnHandles&, CudnnPlan* plan,
   return {};
 }
 
-// This takes the place of persistent/, with kernels that run no problem unless
-// `has_plan` is true.
+// This takes the place of persistent/. The kernels take few cycles or many;
+// they run no problem, or fail when they are compiled.
+enum class Kernels { kFew, kMany, kNone, kFail };
+Kernels kernels = Kernels::kNone;
+bool has_steps = false;
+int num_kernels, num_of_steps;  // Counts of networks.
+
 namespace persistent {
 
-RnnStatus Network::EstimateCycles(const RnnProblem&, bool, double* cycles) {
-  *cycles = 0.0;
-  if (has_plan) return {};
-  return {RnnStatus::Code::kUnimplemented, "no plan"};
+RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool,
+                                  double* cycles) {
+  *cycles = kernels == Kernels::kMany ? 1e9 : 0.0;
+  if (kernels != Kernels::kNone && !problem.has_recurrent_dropout() &&
+      problem.spec.num_proj == 0) {
+    return {};
+  }
+  return {RnnStatus::Code::kUnimplemented, "no kernels"};
 }
 RnnStatus Network::Create(const RnnProblem&, bool, bool, Network*) {
+  if (kernels == Kernels::kFail) {
+    return {RnnStatus::Code::kUnimplemented, "the kernels fail"};
+  }
+  ++num_kernels;
+  return {};
+}
+RnnStatus Network::CreateOfSteps(const RnnProblem&, bool, Network*) {
+  if (!has_steps) return {RnnStatus::Code::kUnimplemented, "no steps"};
+  ++num_of_steps;
   return {};
 }
 size_t Network::reserve_size() const { return 0; }
@@ -184,7 +202,7 @@ GpuResources ResourcesOf(int stream) {
   resources.stream = reinterpret_cast<void*>(uintptr_t{1} + stream);
   resources.is_profiled = [] { return false; };
   resources.memory_limit = [] { return size_t{0}; };
-  resources.log = [](const std::string&) {};
+  resources.log = resources.warn = [](const std::string&) {};
   resources.allocate = [](size_t) {
     ++num_allocated;
     return has_memory ? std::make_shared<int>() : nullptr;
@@ -237,45 +255,85 @@ void CheckAlgorithms(unsigned seed) {
   missing = RnnAlgorithm::kAuto;
 }
 
-// In training with recurrent dropout, the persistent kernels run or there is an
-// error that says so.
-void CheckRecurrentDropout() {
-  for (int i = 0; i < 4 * kNumRnnAlgorithms; ++i) {
-    RnnProblem problem;
-    problem.batch_size = 3000000;  // Makes a configuration of its own.
-    problem.spec.recurrent_dropout = 0.5f;
-    problem.algorithm = static_cast<RnnAlgorithm>(i / 4);
-    problem.is_training = i / 2 % 2 == 1;
-    has_plan = i % 2 == 1;
-    const bool is_pinned = problem.algorithm == RnnAlgorithm::kPersistent;
-    const bool may_be_ours =
-        is_pinned || problem.algorithm == RnnAlgorithm::kAuto;
-    const bool is_refused = problem.is_training ? !has_plan || !may_be_ours
-                                                : !has_plan && is_pinned;
-    RnnBufferSizes sizes;
-    RnnStatus status = GpuBackend(ResourcesOf(0), GpuOptions())
-                           .ForwardBufferSizes(problem, &sizes);
-    Check(status.ok() != is_refused, "a forward pass");
-    if (!problem.is_training) continue;
-    // The number of the algorithm is the rest of the reserve space's size.
-    const auto expected = static_cast<size_t>(RnnAlgorithm::kPersistent);
-    const auto check = [&] {
-      Check(is_refused ? status.code == RnnStatus::Code::kUnimplemented &&
-                             status.message.find("recurrent_dropout") !=
-                                 std::string::npos
-                       : sizes.reserve_space == expected,
-            "the refusal or the size");
-    };
-    check();
-    // A reserve space that another algorithm left is found to be wrong.
-    for (const size_t reserve_space : {size_t{256}, expected}) {
+// Which engine runs a problem, or why none does.
+struct Outcome {
+  enum class Engine { kCudnn, kKernels, kSteps, kNone } engine;
+  std::string error;  // A part of the message.
+};
+using Engine = Outcome::Engine;
+
+// What may be run step by step, and what is not.
+enum class Feature { kNone, kRecurrentDropout, kLengths, kEqualProjection };
+
+Outcome Expected(const RnnProblem& problem, Feature feature) {
+  const bool is_pinned = problem.algorithm == RnnAlgorithm::kPersistent;
+  const bool drops =
+      feature == Feature::kRecurrentDropout && problem.is_training;
+  if (problem.algorithm != RnnAlgorithm::kAuto && !is_pinned) {
+    if (!drops) return {Engine::kCudnn, ""};
+    return {Engine::kNone, "cannot run recurrent_dropout in training"};
+  }
+  const bool may_be_steps = drops || feature == Feature::kLengths ||
+                            feature == Feature::kEqualProjection;
+  if (!drops && feature != Feature::kEqualProjection &&
+      (kernels == Kernels::kFew ||
+       (kernels == Kernels::kMany && is_pinned && !may_be_steps))) {
+    return {Engine::kKernels, ""};
+  }
+  if (has_steps && (may_be_steps || is_pinned)) return {Engine::kSteps, ""};
+  if (!is_pinned && !drops) return {Engine::kCudnn, ""};
+  return {Engine::kNone, drops ? "recurrent_dropout" : "no steps"};
+}
+
+void CheckEngines() {
+  RnnProblem problem;
+  problem.batch_size = 3000000;  // Makes a configuration of its own.
+  problem.spec.num_units = 5;
+  for (const Feature feature : {Feature::kNone, Feature::kRecurrentDropout,
+                                Feature::kLengths, Feature::kEqualProjection}) {
+    problem.spec.recurrent_dropout =
+        feature == Feature::kRecurrentDropout ? 0.5f : 0.0f;
+    problem.has_sequence_lengths = feature == Feature::kLengths;
+    problem.spec.num_proj =
+        feature == Feature::kEqualProjection ? problem.spec.num_units : 0;
+    for (int i = 0; i < 16 * kNumRnnAlgorithms; ++i) {
+      problem.algorithm = static_cast<RnnAlgorithm>(i / 16);
+      problem.is_training = i / 8 % 2 == 1;
+      has_steps = i / 4 % 2 == 1;
+      kernels = static_cast<Kernels>(i % 4);
+      being_checked = "engine " + std::to_string(i) + " with feature " +
+                      std::to_string(static_cast<int>(feature));
+      const Outcome expected = Expected(problem, feature);
+      const auto check = [&](const RnnStatus& status) {
+        Check(status.ok() == (expected.engine != Engine::kNone),
+              status.message);
+        Check(status.message.find(expected.error) != std::string::npos,
+              status.message);
+        Check(num_kernels == (expected.engine == Engine::kKernels), "kernels");
+        Check(num_of_steps == (expected.engine == Engine::kSteps), "steps");
+      };
+      num_kernels = num_of_steps = 0;
+      RnnBufferSizes sizes;
+      check(GpuBackend(ResourcesOf(0), GpuOptions())
+                .ForwardBufferSizes(problem, &sizes));
+      if (!problem.is_training || expected.engine == Engine::kNone) continue;
+      // The rest of the reserve space's size is the number of the algorithm. A
+      // backward pass takes it from there, and is not told otherwise.
+      const size_t reserve_space = sizes.reserve_space;
+      const bool is_ours = expected.engine != Engine::kCudnn;
+      Check((reserve_space == static_cast<size_t>(RnnAlgorithm::kPersistent)) ==
+                is_ours,
+            "the algorithm's number");
+      if (!is_ours) continue;
+      num_kernels = num_of_steps = 0;
+      problem.algorithm = RnnAlgorithm::kAuto;
       sizes = {};
-      status = GpuBackend(ResourcesOf(0), GpuOptions())
-                   .BackwardBufferSizes(problem, reserve_space, &sizes);
-      check();
+      check(GpuBackend(ResourcesOf(0), GpuOptions())
+                .BackwardBufferSizes(problem, reserve_space, &sizes));
+      Check(sizes.reserve_space == reserve_space, "the reserve space");
     }
   }
-  has_plan = false;
+  kernels = Kernels::kNone;
 }
 
 // If no replay can be made, only kFewAttempts of kManyUses uses may try it.
@@ -323,6 +381,6 @@ int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckAlgorithms(seed);
     cudnn_rnn_tf::CheckReplays(seed);
-    cudnn_rnn_tf::CheckRecurrentDropout();
+    cudnn_rnn_tf::CheckEngines();
   });
 }

@@ -46,10 +46,13 @@ namespace {
 
 struct Type {
   const char* name;
-  int items, oldest;  // Numbers in a word, and the oldest architecture.
-  bool is_exact;      // Float32 without TF32.
+  // Numbers in a word, and the oldest architecture of persistent kernels. There
+  // are none in float64.
+  int items, oldest;
+  bool is_exact;  // Float32 without TF32.
 };
-constexpr Type kTypes[] = {{"FLOAT", 1, 80, false},
+constexpr Type kTypes[] = {{"FLOAT64", 0, 1000, false},
+                           {"FLOAT", 1, 80, false},
                            {"FLOAT", 1, 75, true},
                            {"FLOAT16", 2, 75, false},
                            {"BFLOAT16", 2, 80, false}};
@@ -128,15 +131,14 @@ std::vector<Job> AllJobs() {
                           &jobs);
           }
         }
-        if (gpu.limits.architecture >= type.oldest && !is_same) {
-          jobs.push_back({Name("steps.cu", gpu.name, mode, type.name),
-                          "steps.cu",
-                          {"--gpu-architecture=" + architecture, "--std=c++17",
-                           "--ptxas-options=-v", std::string("-DIS_") + mode,
-                           std::string("-DIS_") + type.name}});
-        }
+        if (is_same) continue;
+        jobs.push_back({Name("steps.cu", gpu.name, mode, type.name),
+                        "steps.cu",
+                        {"--gpu-architecture=" + architecture, "--std=c++17",
+                         "--ptxas-options=-v", std::string("-DIS_") + mode,
+                         std::string("-DIS_") + type.name}});
       }
-      if (gpu.limits.architecture < type.oldest || is_same) continue;
+      if (is_same) continue;
       jobs.push_back(
           {Name("auxiliary.cu", gpu.name, "", type.name),
            "auxiliary.cu",

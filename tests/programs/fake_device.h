@@ -1,6 +1,6 @@
 // The persistent kernels' device on a CPU. This file takes the place of
-// kernels/gpu/persistent/device.cuh and of what that includes: it has that
-// file's include guard, and types and functions of the same names.
+// kernels/gpu/persistent/device.cuh and of what that includes: it has those
+// files' include guards, and types and functions of the same names.
 //
 // Each thread of a team is a coroutine. Where threads wait for each other, as
 // in products of warps, they give way to others, in a random order. Memory is
@@ -9,6 +9,7 @@
 // split into such parts.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
+#define CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_
 
 #include <ucontext.h>
 
@@ -27,10 +28,15 @@
 #define __global__
 #define __launch_bounds__(...)
 
-#if defined(IS_FLOAT)
+#if defined(IS_FLOAT64)
+using Item = double;
+using Sum = double;
+#elif defined(IS_FLOAT)
 using Item = float;
+using Sum = float;
 #else
 using Item = uint16_t;
+using Sum = float;
 #endif
 using Word = uint32_t;
 
@@ -55,6 +61,10 @@ inline float __uint_as_float(Word word) {
   return value;
 }
 
+#if defined(IS_FLOAT64)
+inline Sum ToFloat(Item item) { return item; }
+inline Item FromFloat(Sum value) { return value; }
+#else
 inline float ToFloat(Item item) {
 #if defined(IS_FLOAT)
   return item;
@@ -80,11 +90,13 @@ inline Item FromFloat(float value) {
   return item;
 #endif
 }
+#endif
 inline Word ToWord(const float* values) {
 #if defined(IS_FLOAT)
   return __float_as_uint(values[0]);
 #else
-  return FromFloat(values[0]) | static_cast<Word>(FromFloat(values[1])) << 16;
+  return static_cast<Word>(FromFloat(values[0])) |
+         static_cast<Word>(FromFloat(values[1])) << 16;
 #endif
 }
 inline void FromWord(Word word, float* values) {
@@ -108,8 +120,15 @@ inline Word AsRead(Word word) {
 inline Chunk LoadChunk(const void* from) {
   return *static_cast<const Chunk*>(from);
 }
-inline float Sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-inline float Tanh(float x) { return std::tanh(x); }
+// Kernels may bring functions of their own, which are no templates.
+template <typename T>
+T Sigmoid(T x) {
+  return 1.0f / (1.0f + std::exp(-x));
+}
+template <typename T>
+T Tanh(T x) {
+  return std::tanh(x);
+}
 
 // The teams of a launch, each of `blocks` blocks. There is one, unless the
 // launch runs a stack.

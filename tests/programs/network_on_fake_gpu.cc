@@ -1,6 +1,6 @@
-// A network with recurrent dropout as a function that Python calls. The fake
-// GPU's memory is the host's, its kernels are those of steps_on_fake_device.cc,
-// and plain loops take the place of cuBLAS.
+// A network that enqueues its steps one by one as a function that Python calls.
+// The fake GPU's memory is the host's, its kernels are those of
+// steps_on_fake_device.cc, and plain loops take the place of cuBLAS.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -21,7 +21,8 @@ bool (*run_kernel)(const char*, unsigned int, unsigned int, void**);
 RnnDataType data_type;
 bool allows_tf32;
 
-float Load(const void* from, cudaDataType_t type, int64_t at) {
+double Load(const void* from, cudaDataType_t type, int64_t at) {
+  if (type == CUDA_R_64F) return static_cast<const double*>(from)[at];
   if (type == CUDA_R_32F) return static_cast<const float*>(from)[at];
   const uint16_t bits = static_cast<const uint16_t*>(from)[at];
   if (type == CUDA_R_16F) {
@@ -35,8 +36,11 @@ float Load(const void* from, cudaDataType_t type, int64_t at) {
   return value;
 }
 
-void Store(float value, void* to, cudaDataType_t type, int64_t at) {
-  if (type == CUDA_R_32F) {
+void Store(double sum, void* to, cudaDataType_t type, int64_t at) {
+  const auto value = static_cast<float>(sum);
+  if (type == CUDA_R_64F) {
+    static_cast<double*>(to)[at] = sum;
+  } else if (type == CUDA_R_32F) {
     static_cast<float*>(to)[at] = value;
   } else if (type == CUDA_R_16F) {
     const auto rounded = static_cast<_Float16>(value);
@@ -57,14 +61,20 @@ cublasStatus_t MultiplyBatch(
     void* c, cudaDataType_t type_c, int64_t ldc, long long stride_c,
     int64_t count, cublasComputeType_t compute_type, cublasGemmAlgo_t) {
   const bool is_tf32 = data_type == RnnDataType::kFloat32 && allows_tf32;
-  Check(compute_type ==
-            (is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F),
+  const bool is_double = data_type == RnnDataType::kFloat64;
+  Check(compute_type == (is_double ? CUBLAS_COMPUTE_64F
+                         : is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                   : CUBLAS_COMPUTE_32F),
         "TF32 where it is allowed");
+  const auto factor = [&](const void* from) {
+    return is_double ? *static_cast<const double*>(from)
+                     : *static_cast<const float*>(from);
+  };
   Check(type_a == CudaType(data_type) && type_b == type_a, "types of factors");
   Check(lda >= (trans_a == CUBLAS_OP_N ? m : k) &&
             ldb >= (trans_b == CUBLAS_OP_N ? k : n) && ldc >= m,
         "leading dimensions");
-  const float keeps = *static_cast<const float*>(beta);
+  const double keeps = factor(beta);
   for (int64_t g = 0; g < count; ++g) {
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < m; ++i) {
@@ -74,13 +84,13 @@ cublasStatus_t MultiplyBatch(
               trans_a == CUBLAS_OP_N ? i + x * lda : x + i * lda;
           const int64_t of_b =
               trans_b == CUBLAS_OP_N ? x + j * ldb : j + x * ldb;
-          sum += static_cast<double>(Load(a, type_a, g * stride_a + of_a)) *
+          sum += Load(a, type_a, g * stride_a + of_a) *
                  Load(b, type_b, g * stride_b + of_b);
         }
-        sum *= *static_cast<const float*>(alpha);
+        sum *= factor(alpha);
         const int64_t to = g * stride_c + i + j * ldc;
-        if (keeps != 0.0f) sum += keeps * Load(c, type_c, to);
-        Store(static_cast<float>(sum), c, type_c, to);
+        if (keeps != 0.0) sum += keeps * Load(c, type_c, to);
+        Store(sum, c, type_c, to);
       }
     }
   }
@@ -167,14 +177,14 @@ RnnStatus CompileKernel(const std::string&, const std::string& entry,
 
 }  // namespace cudnn_rnn_tf
 
-// Runs a forward and a backward pass. `numbers` are, in this order, the fields
-// of RnnSpec and RnnProblem that the function reads. The lengths are int32 in
-// the host's memory or, with the last number, int64 in the device's. `name` is
-// that of a library with kernels. Returns an empty string or an error.
+// Runs a forward and, in training, a backward pass. `numbers` and `rates` are,
+// in this order, the fields of RnnSpec and RnnProblem that the function reads.
+// The lengths are int32 in the host's memory or, with the last number, int64 in
+// the device's. `name` is that of a library with kernels. Returns an empty
+// string or an error.
 extern "C" const char* run_network(const char* name, const int64_t* numbers,
-                                   float dropout, float recurrent_dropout,
-                                   const void* lengths, const uint64_t* seed,
-                                   void** tensors) {
+                                   const float* rates, const void* lengths,
+                                   const uint64_t* seed, void** tensors) {
   using namespace cudnn_rnn_tf;
   has_resident_libraries = true;
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -195,23 +205,23 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   problem.max_time = *numbers++;
   problem.batch_size = *numbers++;
   problem.time_major = *numbers++ != 0;
+  problem.is_training = *numbers++ != 0;
   allows_tf32 = *numbers++ != 0;
   const bool is_on_device = *numbers++ != 0;
   problem.has_sequence_lengths = lengths != nullptr;
-  spec.dropout = dropout;
-  spec.recurrent_dropout = recurrent_dropout;
+  spec.dropout = *rates++;
+  spec.recurrent_dropout = *rates++;
+  spec.cell_clip = *rates++;
 
   static std::string message;
-  double cycles;
   persistent::Network network;
-  RnnStatus status =
-      persistent::Network::EstimateCycles(problem, allows_tf32, &cycles);
+  const RnnStatus status =
+      persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
   message = status.message;
   if (!status.ok()) return message.c_str();
   const auto check = [](const RnnStatus& done) {
     Check(done.ok(), done.message);
   };
-  check(persistent::Network::Create(problem, allows_tf32, false, &network));
   Memory reserve(network.reserve_size());
   Memory forward(network.forward_workspace_size());
   RnnForwardBuffers buffers;
@@ -234,8 +244,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   check(network.Enqueue(Pass::kForward, {}, AddressesOf(problem, buffers)));
   forward.CheckEnd();
   reserve.CheckEnd();
+  if (!problem.is_training) return message.c_str();
 
-  check(persistent::Network::Create(problem, allows_tf32, true, &network));
   Memory backward(network.backward_workspace_size());
   RnnBackwardBuffers gradients;
   gradients.input = buffers.input;

@@ -51,6 +51,12 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32, bool,
   return {};
 }
 
+RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
+                                 Network* network) {
+  network->loop_.emplace();
+  return Create(problem, allow_tf32, false, network);
+}
+
 RnnStatus Network::Enqueue(Pass, const Handles& handles,
                            const CallAddresses&) const {
   ++(handles.stream == kStream ? num_direct : num_captures);
@@ -76,11 +82,15 @@ struct Passes {
     problem.max_time = time;
     Use(problem, pass, may_make, /*allow_tf32=*/true);
   }
-  void Use(const RnnProblem& problem, Pass pass, bool may_make,
-           bool allow_tf32) {
+  void Use(const RnnProblem& problem, Pass pass, bool may_make, bool allow_tf32,
+           bool has_steps = false) {
     persistent::Network network;
-    persistent::Network::Create(problem, allow_tf32, pass == Pass::kBackward,
-                                &network);
+    if (has_steps) {
+      persistent::Network::CreateOfSteps(problem, allow_tf32, &network);
+    } else {
+      persistent::Network::Create(problem, allow_tf32, pass == Pass::kBackward,
+                                  &network);
+    }
     std::string why;
     const bool fails = captures_fail || launches_fail;
     const int64_t before = num_direct + (fails ? 0 : num_launches);
@@ -116,26 +126,29 @@ void CheckFailures(bool in_capture) {
   Check(num_launches - launches > 800, "a failure passes");
 }
 
-// With recurrent dropout, a pass has several kernels for each step, and a graph
-// of many steps would take much memory.
-void CheckRecurrentDropout() {
+// A pass that enqueues its steps one by one has several kernels for each step,
+// and a graph of many steps would take much memory.
+void CheckSteps() {
   Passes passes;
   RnnProblem problem;
-  problem.spec.recurrent_dropout = 0.5f;
   problem.spec.num_layers = 2;
-  const auto use = [&](int64_t time, bool allow_tf32) {
+  const auto use = [&](int64_t time, bool allow_tf32, bool has_steps = true) {
     problem.max_time = time;
     for (int i = 0; i < 5; ++i) {
-      passes.Use(problem, Pass::kForward, /*may_make=*/true, allow_tf32);
+      passes.Use(problem, Pass::kForward, /*may_make=*/true, allow_tf32,
+                 has_steps);
     }
   };
   use(10000, true);
   Check(num_direct == 5 && num_captures == 0, "a long pass is direct");
   use(100, true);
   Check(num_direct == 6 && num_captures == 2, "a short pass is replayed");
-  // The same problem without TF32 is another pass.
+  // The same problem without TF32 is another pass, and so it is with kernels
+  // that run all steps.
   use(100, false);
   Check(num_direct == 7 && num_captures == 4, "TF32 may be switched off");
+  use(100, true, /*has_steps=*/false);
+  Check(num_direct == 8 && num_captures == 6, "kernels may run all steps");
 }
 
 // Passes that push each other out are not captured in turn.
@@ -162,7 +175,7 @@ void CheckManyShapes(unsigned seed) {
 int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckFirstUses();
-    cudnn_rnn_tf::CheckRecurrentDropout();
+    cudnn_rnn_tf::CheckSteps();
     cudnn_rnn_tf::CheckFailures(seed % 2 == 0);
     cudnn_rnn_tf::CheckManyShapes(seed);
   });

@@ -39,13 +39,13 @@ void OrderSequences(const long long* given, int batch, int steps, int* lengths,
                    [&](int a, int b) { return lengths[a] > lengths[b]; });
 }
 
-void SumBiases(const float* sums, int rows, int units, int gates, int slots,
+void SumBiases(const Sum* sums, int rows, int units, int gates, int slots,
                int recurrent_slot, Item* input_bias, Item* recurrent_bias) {
   if (FirstIndex() > 0) return;
   for (int gate = 0; gate < gates; ++gate) {
     for (int unit = 0; unit < units; ++unit) {
       const auto sum_of = [&](int slot) {
-        float sum = 0.0f;
+        Sum sum = 0.0f;
         for (int row = 0; row < rows; ++row) {
           sum += sums[(static_cast<Index>(row) * slots + slot) * units + unit];
         }

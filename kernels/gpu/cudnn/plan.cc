@@ -346,7 +346,8 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
     // cuDNN would take equal sizes to mean that there is no projection.
     return {RnnStatus::Code::kUnimplemented,
             "cuDNN projects to fewer units than there are only; num_proj equal "
-            "to num_units runs on the CPU (tf.device('CPU')), but received " +
+            "to num_units runs with the algorithms auto and persistent, but "
+            "received " +
                 Describe(problem_)};
   }
   CRNN_RETURN_IF_CUDNN_ERROR(dropout_.Create(), problem_);

@@ -221,7 +221,8 @@ struct HostLengths {
 // `output` and its gradient are `output_stride` numbers apart, those of states
 // `state_stride`.
 struct ForwardDirection {
-  const void* recurrent_weights;  // [G * H, H].
+  const void* recurrent_weights;  // [G * H, P].
+  const void* projection;         // [P, H], or null.
   const void* input_bias;         // [G * H], or null.
   const void* recurrent_bias;     // [G * H], or null.
   // [rows, S * H], the products of the input side, which training replaces by
@@ -232,8 +233,10 @@ struct ForwardDirection {
   void* gates;
   const void* input_weights;
   const void* input;
-  float* cells;      // [rows, H], the states after each step; training, LSTM.
-  void* previous_h;  // [rows, H], the states before each step; training.
+  // [rows, H], the states after each step, in float64 doubles; training, LSTM.
+  float* cells;
+  void* previous_h;   // [rows, P], the states before each step; training.
+  void* unprojected;  // [rows, H], h before its projection; training.
   const void* first_h;
   const void* first_c;
   void* output;
@@ -255,6 +258,7 @@ struct ForwardArguments {
 
 struct BackwardDirection {
   const void* recurrent_weights;
+  const void* projection;
   // [rows, S * H], the gates' values. The kernel replaces them by the gradients
   // of the gates' inputs, and a GRU's fourth slot by the gradient of the
   // candidate's recurrent side.
@@ -268,8 +272,10 @@ struct BackwardDirection {
   void* first_h_backprop;
   void* first_c_backprop;
   // [shares * Shape::rows(), S * H] or, if steps are enqueued one by one,
-  // [batch, S * H]: the sums of these gradients over each sequence.
+  // [batch, S * H]: the sums of these gradients over each sequence, in float64
+  // doubles.
   float* bias_sums;
+  void* projected_backprop;  // [rows, P], the gradients of projections.
 };
 
 struct BackwardArguments {
@@ -280,21 +286,35 @@ struct BackwardArguments {
 };
 
 // What the steps of a layer share if each of them is enqueued on its own. B is
-// the number of sequences, D that of directions, G that of gates.
+// the number of sequences, D that of directions, G that of gates, H that of
+// units; P is the number of projected units, or H. Sums are floats or, in
+// float64, doubles.
 struct StepBuffers {
-  // [D, B, H]. Bit g is 0 where the mask of gate g drops the number of h.
+  // [D, B, H]. Bit g is 0 where the mask of gate g drops the number of h. Null
+  // without recurrent dropout.
   unsigned char* masks;
-  // [D, G, B, H], what the recurrent matrices are multiplied by: in the forward
-  // pass the masked h, in the backward pass the gradients of the gates' inputs.
+  // What matrices are multiplied by. In the backward pass, these are gradients
+  // of the gates' inputs, in the order that the strides below say. In the
+  // forward pass, it is h: with masks, once for each gate, in the same order;
+  // otherwise [D, B, H], before the projection if there is one.
   void* operands;
-  // [D, G, B, H], the products of the step before.
-  const float* products;
-  // [D, B, H]. In the forward pass, h after the step before. In the backward
-  // pass, the gradient that reaches the state before without passing a gate:
-  // that of an LSTM's c or of a GRU's h.
-  float* carried;
-  int units, directions;
-  float scale;  // Numbers that are not dropped are multiplied by it.
+  // Sums, the products. In the forward pass, they are those of the gates, in
+  // the order of the strides. In the backward pass, they are the gradients of
+  // h, with masks once for each gate, and otherwise [D, B, H], before the
+  // projection.
+  void* products;
+  // [D, B, P], null without projections: h in the forward pass, and the
+  // gradient of h in the backward pass.
+  void* projected;
+  // Sums, [D, B, H], for the next step: an LSTM's c or a GRU's h in the forward
+  // pass. In the backward pass, they are the gradients of those which pass no
+  // gate.
+  void* carried;
+  int units, outputs, directions;    // H, P and D.
+  int gate_stride, sequence_stride;  // In a direction's numbers of all gates.
+  long long cell_stride;  // From one sequence's first c to the next one's.
+  float clip;             // The bound of an LSTM's c, or 0.
+  float rate;             // That of recurrent dropout.
   // A random word below this drops its number.
   unsigned int threshold;
 };

@@ -56,9 +56,8 @@ RnnStatus Auxiliary::ApplyDropout(CUstream stream, const Sequences& sequences,
                                   void* values) const {
   Sequences all = sequences;
   uint32_t threshold = DropoutThreshold(rate);
-  float scale = 1.0f / (1.0f - rate);
   void* parameters[] = {&all,  &count,     &width, &layer,
-                        &seed, &threshold, &scale, &values};
+                        &seed, &threshold, &rate,  &values};
   return LaunchOver(dropout_, stream, count, parameters);
 }
 
@@ -97,7 +96,7 @@ RnnStatus Auxiliary::TransposeSteps(CUstream stream, const Sequences& sequences,
                 parameters);
 }
 
-RnnStatus Auxiliary::SumBiases(CUstream stream, const float* sums, int rows,
+RnnStatus Auxiliary::SumBiases(CUstream stream, const void* sums, int rows,
                                int units, int gates, int slots,
                                int recurrent_slot, void* input_bias,
                                void* recurrent_bias) const {
@@ -107,7 +106,7 @@ RnnStatus Auxiliary::SumBiases(CUstream stream, const float* sums, int rows,
 }
 
 RnnStatus Auxiliary::AddParts(CUstream stream, int64_t count, int num_parts,
-                              const float* parts, void* to) const {
+                              const void* parts, void* to) const {
   void* parameters[] = {&count, &num_parts, &parts, &to};
   return LaunchOver(parts_, stream, count, parameters);
 }

@@ -1,7 +1,7 @@
 // The small kernels around the persistent ones.
 //
-// Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16. Rows
-// are steps of sequences, as in Sequences.
+// Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
+// IS_BFLOAT16. Rows are steps of sequences, as in Sequences.
 #include "elementwise.cuh"
 #include "sequences.cuh"
 
@@ -56,15 +56,16 @@ extern "C" __global__ void order_sequences(const long long* given, int batch,
 extern "C" __global__ void apply_dropout(Sequences all, Index count, int width,
                                          int layer,
                                          const unsigned long long* seed,
-                                         Word threshold, float scale,
+                                         Word threshold, float rate,
                                          Item* values) {
+  const Sum scale = 1.0f / (1.0f - static_cast<Sum>(rate));
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
     const Step step = StepOfRow(all, i / width);
     const unsigned long long element =
         (static_cast<unsigned long long>(step.time) * all.batch + step.b) *
             width +
         i % width;
-    const float value = ToFloat(values[i]);
+    const Sum value = ToFloat(values[i]);
     values[i] = FromFloat(
         IsDropped(seed, layer, element, threshold) ? 0.0f : value * scale);
   }
@@ -89,7 +90,7 @@ extern "C" __global__ void gather_inputs(Index count, int units, int gates,
                                          int slots, const Item* of_forward,
                                          const Item* of_backward, Item* to) {
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    float sum = 0.0f;
+    Sum sum = 0.0f;
     for (int gate = 0; gate < gates; ++gate) {
       const Index at = (i / units * slots + gate) * units + i % units;
       sum += ToFloat(of_forward[at]);
@@ -142,12 +143,12 @@ extern "C" __global__ void transpose_steps(Sequences all, Index rows, int width,
 // Computes the gradients of a direction's biases from the sums over sequences,
 // [rows, slots * units], with a row for each sequence. `recurrent_slot` is the
 // slot of the last gate's recurrent side. Blocks have 32 x 8 threads.
-extern "C" __global__ void sum_biases(const float* sums, int rows, int units,
+extern "C" __global__ void sum_biases(const Sum* sums, int rows, int units,
                                       int gates, int slots, int recurrent_slot,
                                       Item* input_bias, Item* recurrent_bias) {
-  __shared__ float parts[8][33];
+  __shared__ Sum parts[8][33];
   const int at = blockIdx.x * 32 + threadIdx.x, width = slots * units;
-  float sum = 0.0f;
+  Sum sum = 0.0f;
   if (at < width) {
 #pragma unroll 4
     for (int row = threadIdx.y; row < rows; row += 8) {
@@ -171,9 +172,9 @@ extern "C" __global__ void sum_biases(const float* sums, int rows, int units,
 
 // Adds up `num_parts` arrays of `count` numbers, which follow one another.
 extern "C" __global__ void add_parts(Index count, int num_parts,
-                                     const float* parts, Item* to) {
+                                     const Sum* parts, Item* to) {
   for (Index i = FirstIndex(); i < count; i += IndexStep()) {
-    float sum = 0.0f;
+    Sum sum = 0.0f;
 #pragma unroll 8
     for (int part = 0; part < num_parts; ++part) sum += parts[part * count + i];
     to[i] = FromFloat(sum);

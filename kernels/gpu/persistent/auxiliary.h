@@ -38,11 +38,12 @@ class Auxiliary {
   RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
                            int64_t rows, int width, int64_t pitch,
                            const void* from, void* to) const;
-  RnnStatus SumBiases(CUstream stream, const float* sums, int rows, int units,
+  // Sums are floats or, in float64, doubles.
+  RnnStatus SumBiases(CUstream stream, const void* sums, int rows, int units,
                       int gates, int slots, int recurrent_slot,
                       void* input_bias, void* recurrent_bias) const;
   RnnStatus AddParts(CUstream stream, int64_t count, int num_parts,
-                     const float* parts, void* to) const;
+                     const void* parts, void* to) const;
 
  private:
   CUkernel lengths_, seed_, order_, dropout_, spread_, gather_, copy_,

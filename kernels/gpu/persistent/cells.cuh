@@ -1,13 +1,18 @@
 // The arithmetic of a cell in one step, forward and backward. The persistent
-// kernels and those of single steps share this file.
+// kernels and those of single steps share this file; the latter define
+// HAS_EXACT_FUNCTIONS.
 //
-// Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16, and one
-// of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+// Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
+// IS_BFLOAT16, and one of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
 
 #include "arguments.h"
+#if defined(HAS_EXACT_FUNCTIONS)
+#include "functions.cuh"
+#else
 #include "device.cuh"
+#endif
 
 #if defined(IS_LSTM)
 constexpr int kGates = 4, kSlots = 4;
@@ -24,18 +29,26 @@ CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
   return kGates == 3 && gate == 2 ? 3 : gate;
 }
 
+// Limits an LSTM's c to [-clip, clip], unless `clip` is 0. The comparisons are
+// false for NaN, which therefore stays NaN.
+static __device__ Sum Limit(Sum c, Sum clip) {
+  if (clip == 0.0f) return c;
+  return c < -clip ? -clip : c > clip ? clip : c;
+}
+
 // Computes a cell's step. `inputs` are added to `sums`, the recurrent products;
 // those of a GRU's candidate are on the recurrent side in slot 2 and on the
-// input side in slot 3. `gates` are set to what a backward pass reads.
-static __device__ void ComputeCell(const float* sums, const float* inputs,
-                                   float* h, float* c, float* gates) {
+// input side in slot 3. `gates` are set to what a backward pass reads. Where c
+// is read, it is limited to `clip`, but it is handed on as it is.
+static __device__ void ComputeCell(const Sum* sums, const Sum* inputs, Sum* h,
+                                   Sum* c, Sum* gates, Sum clip = 0.0f) {
 #if defined(IS_LSTM)
   gates[0] = Sigmoid(sums[0] + inputs[0]);
   gates[1] = Sigmoid(sums[1] + inputs[1]);
   gates[2] = Tanh(sums[2] + inputs[2]);
   gates[3] = Sigmoid(sums[3] + inputs[3]);
-  *c = gates[1] * *c + gates[0] * gates[2];
-  *h = gates[3] * Tanh(*c);
+  *c = gates[1] * Limit(*c, clip) + gates[0] * gates[2];
+  *h = gates[3] * Tanh(Limit(*c, clip));
 #elif defined(IS_GRU)
   gates[0] = Sigmoid(sums[0] + inputs[0]);
   gates[1] = Sigmoid(sums[1] + inputs[1]);
@@ -46,7 +59,7 @@ static __device__ void ComputeCell(const float* sums, const float* inputs,
   *h = gates[0] = Tanh(sums[0] + inputs[0]);
 #else
   // The comparison is false for NaN, which therefore stays NaN.
-  const float sum = sums[0] + inputs[0];
+  const Sum sum = sums[0] + inputs[0];
   *h = gates[0] = sum < 0.0f ? 0.0f : sum;
 #endif
 }
@@ -55,32 +68,36 @@ static __device__ void ComputeCell(const float* sums, const float* inputs,
 struct CellInputs {
   Item gates[kSlots];
   Item h_before, output_backprop;
-  float c, c_before;
+  Sum c, c_before;
 };
 
 // A cell's gradients are these factors times the gradients of its h and c, so
 // that all but a few products can be made before the latter are known.
 struct Factors {
 #if defined(IS_LSTM)
-  float h_to_c, input, forget, candidate, output, c_to_c;
+  Sum h_to_c, input, forget, candidate, output, c_to_c;
 #elif defined(IS_GRU)
-  float reset, update, candidate, recurrent, h_to_h;
+  Sum reset, update, candidate, recurrent, h_to_h;
 #else
-  float gate;
+  Sum gate;
 #endif
 
-  __device__ void Compute(const CellInputs& in) {
-    float g[kSlots];
+  __device__ void Compute(const CellInputs& in, Sum clip = 0.0f) {
+    Sum g[kSlots];
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) g[slot] = ToFloat(in.gates[slot]);
 #if defined(IS_LSTM)
-    const float tanh_c = Tanh(in.c);
-    h_to_c = g[3] * (1.0f - tanh_c * tanh_c);
+    // No gradient passes through a limit that was reached.
+    const auto passes = [=](Sum c) {
+      return clip == 0.0f || (c < clip && c > -clip);
+    };
+    const Sum tanh_c = Tanh(Limit(in.c, clip));
+    h_to_c = passes(in.c) ? g[3] * (1.0f - tanh_c * tanh_c) : 0.0f;
     input = g[2] * g[0] * (1.0f - g[0]);
-    forget = in.c_before * g[1] * (1.0f - g[1]);
+    forget = Limit(in.c_before, clip) * g[1] * (1.0f - g[1]);
     candidate = g[0] * (1.0f - g[2] * g[2]);
     output = tanh_c * g[3] * (1.0f - g[3]);
-    c_to_c = g[1];
+    c_to_c = passes(in.c_before) ? g[1] : 0.0f;
 #elif defined(IS_GRU)
     candidate = (1.0f - g[1]) * (1.0f - g[2] * g[2]);
     recurrent = candidate * g[0];
@@ -98,11 +115,11 @@ struct Factors {
   // `dh` is the gradient of the cell's h. `carry_h` is set to the gradient that
   // goes to the previous h without passing a gate. `carry_c`, the gradient of
   // c, is replaced by that of the previous c.
-  __device__ void Apply(float dh, float* carry_h, float* carry_c,
-                        float* gradients) const {
+  __device__ void Apply(Sum dh, Sum* carry_h, Sum* carry_c,
+                        Sum* gradients) const {
     *carry_h = 0.0f;
 #if defined(IS_LSTM)
-    const float dc = *carry_c + dh * h_to_c;
+    const Sum dc = *carry_c + dh * h_to_c;
     gradients[0] = dc * input;
     gradients[1] = dc * forget;
     gradients[2] = dc * candidate;

@@ -3,7 +3,7 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ELEMENTWISE_CUH_
 
 #include "arguments.h"
-#include "device.cuh"
+#include "items.cuh"
 
 using Index = long long;
 

@@ -39,9 +39,7 @@ KernelRequest RequestOf(const RnnProblem& problem, bool allow_tf32,
 RnnStatus CheckProblem(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
-  if (problem.has_recurrent_dropout()) {
-    CRNN_RETURN_IF_ERROR(StepLoop::Check(problem));
-  }
+  if (problem.has_recurrent_dropout()) return Unsupported("recurrent dropout");
   if (spec.num_proj > 0) return Unsupported("projections");
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -51,6 +49,14 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
     return Unsupported("as many steps or units");
   }
   return {};
+}
+
+// Loads what networks need, and forbids TF32 where an imitated GPU has none.
+RnnStatus Prepare(bool* allow_tf32) {
+  DeviceLimits limits;
+  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
+  *allow_tf32 = *allow_tf32 && limits.architecture >= 80;
+  return LoadKernelLibraries();
 }
 
 }  // namespace
@@ -83,10 +89,6 @@ RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
                                   double* cycles) {
   CRNN_RETURN_IF_ERROR(CheckProblem(problem));
   CRNN_RETURN_IF_ERROR(CheckDevice(problem.dtype));
-  *cycles = 0.0;
-  // No other kernels on a GPU have recurrent dropout, so the time that it takes
-  // does not matter.
-  if (problem.has_recurrent_dropout()) return {};
   KernelRequest request;
   CRNN_RETURN_IF_ERROR(
       ChooseKernel(problem, allow_tf32, false, &request, cycles));
@@ -99,22 +101,29 @@ RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
+Network::Network(const RnnProblem& problem, bool allow_tf32)
+    : problem_(problem),
+      spec_(problem.spec),
+      item_(static_cast<int64_t>(SizeOf(problem.dtype))),
+      sum_(static_cast<int64_t>(SizeOf(SumType(problem.dtype)))),
+      rows_(problem.max_time * problem.batch_size),
+      slots_(problem.spec.num_gates() > 1 ? 4 : 1),
+      allows_tf32_(allow_tf32) {}
+
+RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
+                                 Network* network) {
+  CRNN_RETURN_IF_ERROR(Prepare(&allow_tf32));
+  *network = Network(problem, allow_tf32);
+  CRNN_RETURN_IF_ERROR(
+      StepLoop::Get(problem, allow_tf32, &network->loop_.emplace()));
+  return Auxiliary::Get(problem.dtype, &network->auxiliary_);
+}
+
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
                           bool is_backward, Network* network) {
-  network->problem_ = problem;
-  network->spec_ = problem.spec;
-  network->item_ = static_cast<int64_t>(SizeOf(problem.dtype));
-  network->rows_ = problem.max_time * problem.batch_size;
-  network->slots_ = problem.spec.num_gates() > 1 ? 4 : 1;
-  // A GPU that is imitated may have no TF32 where cuBLAS would use it.
-  DeviceLimits limits;
-  CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
-  network->allows_tf32_ = allow_tf32 = allow_tf32 && limits.architecture >= 80;
-  CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
+  CRNN_RETURN_IF_ERROR(Prepare(&allow_tf32));
+  *network = Network(problem, allow_tf32);
   CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
-  if (problem.has_recurrent_dropout()) {
-    return StepLoop::Get(problem, allow_tf32, &network->loop_);
-  }
   const auto get = [&] {
     KernelRequest request;
     double cycles = 0.0;
@@ -142,15 +151,12 @@ int Network::AtOnce() const {
 }
 
 size_t Network::RingBytes() const {
-  return problem_.has_recurrent_dropout()
-             ? 0
-             : kernel_.ring_bytes(shares_, AtOnce());
+  return loop_ ? 0 : kernel_.ring_bytes(shares_, AtOnce());
 }
 
 int Network::BiasRows() const {
-  return problem_.has_recurrent_dropout()
-             ? static_cast<int>(problem_.batch_size)
-             : shares_ * kernel_.shape().rows();
+  return loop_ ? static_cast<int>(problem_.batch_size)
+               : shares_ * kernel_.shape().rows();
 }
 
 size_t Network::StepsBytes(int64_t width) const {
@@ -186,12 +192,11 @@ const void* Network::Param(const void* params, int64_t offset) const {
   return offset < 0 ? nullptr : At(params, offset);
 }
 
-int64_t Network::StateOffset(int64_t pseudo_layer) const {
-  return pseudo_layer * spec_.num_units *
-         (problem_.time_major ? problem_.batch_size : 1);
+int64_t Network::StateOffset(int64_t pseudo_layer, int64_t width) const {
+  return pseudo_layer * width * (problem_.time_major ? problem_.batch_size : 1);
 }
 int64_t Network::StateStride() const {
-  return spec_.num_units *
+  return spec_.output_size() *
          (problem_.time_major ? 1 : spec_.num_pseudo_layers());
 }
 
@@ -226,13 +231,14 @@ RnnStatus Network::Multiply(const Handles& handles, bool transposes_a,
                             const void* a, int64_t lda, const void* b,
                             int64_t ldb, bool adds, void* c,
                             int64_t ldc) const {
-  const float one = 1.0f, beta = adds ? 1.0f : 0.0f;
+  const BlasFactor alpha(problem_.dtype, 1.0);
+  const BlasFactor beta(problem_.dtype, adds ? 1.0 : 0.0);
   const cudaDataType_t type = CudaType(problem_.dtype);
   return CublasStatus(
       Gpu().cublas.cublasGemmEx_64(
           handles.blas, transposes_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-          transposes_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, type, ldb,
-          a, type, lda, &beta, c, type, ldc,
+          transposes_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, alpha.get(), b,
+          type, ldb, a, type, lda, beta.get(), c, type, ldc,
           ComputeType(problem_.dtype, allows_tf32_), CUBLAS_GEMM_DEFAULT),
       "multiply");
 }
@@ -327,25 +333,28 @@ RnnStatus Network::Forward(const Handles& handles,
             static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
             input, gates));
       }
-      const int64_t state = StateOffset(pseudo_layer);
+      const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
       direction.recurrent_weights =
           Param(buffer(kParams), at.recurrent_weights);
+      direction.projection = Param(buffer(kParams), at.projection);
       direction.input_bias = Param(buffer(kParams), at.input_bias);
       direction.recurrent_bias = Param(buffer(kParams), at.recurrent_bias);
       direction.gates = gates;
       direction.cells = kept.cells[d];
       direction.previous_h = kept.previous_h[d];
+      direction.unprojected = kept.unprojected[d];
       direction.first_h = At(buffer(kInputH), state);
-      direction.output = At(output, d * units);
+      direction.output = At(output, d * spec_.output_size());
       direction.last_h = At(buffer(kOutputH), state);
       if (spec_.is_lstm()) {
-        direction.first_c = At(buffer(kInputC), state);
-        direction.last_c = At(buffer(kOutputC), state);
+        const int64_t cell_state = StateOffset(pseudo_layer, units);
+        direction.first_c = At(buffer(kInputC), cell_state);
+        direction.last_c = At(buffer(kOutputC), cell_state);
       }
     }
     if (workspace.step_memory) {
-      CRNN_RETURN_IF_ERROR(loop_.Forward(handles, *workspace.step_memory, l,
-                                         reserve.seed, arguments));
+      CRNN_RETURN_IF_ERROR(loop_->Forward(handles, *workspace.step_memory, l,
+                                          reserve.seed, arguments));
     } else if (!is_stack_ || is_last) {
       CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, shares_, AtOnce(),
                                            workspace.ring, &arguments));

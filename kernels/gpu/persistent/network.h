@@ -1,10 +1,11 @@
-// Runs a network's passes with the persistent kernels. A network adds the
-// matrix products around these kernels, the memory between them, and their
-// order.
+// Runs a network's passes with the persistent kernels, or step by step. A
+// network adds the matrix products around the steps, the memory between them,
+// and their order.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_
 
 #include <cstddef>
+#include <optional>
 
 #include "kernels/gpu/call_addresses.h"
 #include "kernels/gpu/libraries.h"
@@ -22,6 +23,8 @@ namespace persistent {
 // kept in the process.
 class Network {
  public:
+  Network() = default;
+
   // Estimates the cycles that a step of a layer takes, in training forward and
   // backward together. A status of kUnimplemented says why the kernels do not
   // run the problem on the current context's device. Compiles nothing.
@@ -30,10 +33,15 @@ class Network {
 
   // Compiles the kernels of a forward pass or, with `is_backward`, of a
   // backward pass, unless that was done before. In training, a forward pass
-  // compiles those of its backward pass too. Plan must have succeeded for the
-  // problem.
+  // compiles those of its backward pass too. EstimateCycles must have succeeded
+  // for the problem.
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
                           bool is_backward, Network* network);
+  // Makes a network that enqueues the steps of its layers one by one, for any
+  // problem that StepLoop::Check lets pass. A pass reads what any other network
+  // has left of the same problem.
+  static RnnStatus CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
+                                 Network* network);
 
   // Sizes in bytes. Those of the workspaces include Replay::kRegionSlack.
   size_t reserve_size() const;
@@ -50,13 +58,14 @@ class Network {
                     const CallAddresses& addresses) const;
 
   const RnnProblem& problem() const { return problem_; }
-  // A pass depends on this beside its problem.
+  // A pass depends on these beside its problem.
   bool allows_tf32() const { return allows_tf32_; }
+  bool is_of_steps() const { return loop_.has_value(); }
   // Tells whether a graph of a pass would take too much memory, since it would
   // have several nodes for each step. So long a pass gains little from a graph.
   bool is_long() const {
     constexpr int64_t kMostSteps = 1024;
-    return problem_.has_recurrent_dropout() &&
+    return is_of_steps() &&
            problem_.max_time > kMostSteps / problem_.spec.num_layers;
   }
 
@@ -75,11 +84,17 @@ class Network {
   static RnnStatus ChooseKernel(const RnnProblem& problem, bool allow_tf32,
                                 bool is_backward, KernelRequest* request,
                                 double* cycles);
+  Network(const RnnProblem& problem, bool allow_tf32);
+
   // The number of directions of a layer, or stages of a stack, that run at the
   // same time.
   int AtOnce() const;
   // The bytes of a buffer with `width` numbers for each step of each sequence.
   size_t StepsBytes(int64_t width) const;
+  // Takes memory for sums, which are doubles in float64.
+  float* TakeSums(int64_t count, Arena* arena) const {
+    return reinterpret_cast<float*>(arena->Take<char>(count * sum_));
+  }
   // The bytes of the memory through which the kernel's teams exchange.
   size_t RingBytes() const;
   // The rows of a direction's sums over each sequence, some of which may stand
@@ -117,11 +132,12 @@ class Network {
   // gradient of a matrix, [m, n]. They are computed at the same time.
   int64_t PartsOfSum(int64_t m, int64_t n) const;
   // Computes the gradient of a matrix, [m, n], from `gates`, the gradients of
-  // its products: [rows, m], with rows that are slots * H numbers apart.
+  // its products: [rows, m], with rows that are `gates_pitch` numbers apart.
   // `parts` is memory for the parts of the sum.
   RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
-                          const void* gates, const StepsOperand& operand,
-                          float* parts, void* gradient) const;
+                          const void* gates, int64_t gates_pitch,
+                          const StepsOperand& operand, void* parts,
+                          void* gradient) const;
   // Returns what the backward kernel reads and writes for layer `l`.
   BackwardArguments ArgumentsOfBackward(int64_t l, const Reserve& reserve,
                                         const BackwardWorkspace& workspace,
@@ -134,6 +150,7 @@ class Network {
                            const void* params, void* input_backprop) const;
   // The padding of `input` is undefined if `sequences` has lengths.
   RnnStatus BackwardParams(const Handles& handles, int64_t l,
+                           const Reserve& reserve,
                            const BackwardWorkspace& workspace,
                            const BackwardArguments& arguments,
                            const Sequences& sequences, const void* input,
@@ -150,18 +167,20 @@ class Network {
   // Returns a parameter's address, or null if its offset says that there is
   // none.
   const void* Param(const void* params, int64_t offset) const;
-  // The first number of a pseudo-layer's states, and the numbers from one
-  // sequence's state to the next one's.
-  int64_t StateOffset(int64_t pseudo_layer) const;
+  // The first number of a pseudo-layer's states, of `width` numbers each.
+  int64_t StateOffset(int64_t pseudo_layer, int64_t width) const;
+  // The numbers from one sequence's h to the next one's.
   int64_t StateStride() const;
 
   RnnProblem problem_;
   RnnSpec spec_;
-  int64_t item_ = 0, rows_ = 0, slots_ = 0;
+  // The bytes of a number and of a sum.
+  int64_t item_ = 0, sum_ = 0;
+  int64_t rows_ = 0, slots_ = 0;
   bool allows_tf32_ = false;
-  // With recurrent dropout, `loop_` runs the steps of a layer. Otherwise,
-  // `kernel_` does, the forward or the backward one, as the pass.
-  StepLoop loop_;
+  // This runs the steps of a layer. If it is empty, `kernel_` does, the forward
+  // or the backward one, as the pass.
+  std::optional<StepLoop> loop_;
   int shares_ = 0;  // Of the batch, each as large as a team takes at once.
   bool is_stack_ = false;  // All layers run at the same time, forward.
   Kernel kernel_;

@@ -65,26 +65,26 @@ int64_t Network::PartsOfSum(int64_t m, int64_t n) const {
 }
 
 RnnStatus Network::MultiplySteps(const Handles& handles, int64_t m, int64_t n,
-                                 const void* gates, const StepsOperand& operand,
-                                 float* parts, void* gradient) const {
+                                 const void* gates, int64_t gates_pitch,
+                                 const StepsOperand& operand, void* parts,
+                                 void* gradient) const {
   const int64_t num_parts = PartsOfSum(m, n);
-  const int64_t gates_pitch = slots_ * spec_.num_units;
   if (num_parts == 1) {
     return Multiply(handles, true, operand.is_transposed, m, n, rows_, gates,
                     gates_pitch, operand.values, operand.pitch, false, gradient,
                     n);
   }
   // A matrix with so few numbers has no transposed operand.
-  const float one = 1.0f, zero = 0.0f;
+  const BlasFactor one(problem_.dtype, 1.0), zero(problem_.dtype, 0.0);
   const int64_t rows = rows_ / num_parts;
   const cudaDataType_t type = CudaType(problem_.dtype);
   CRNN_RETURN_IF_ERROR(CublasStatus(
       Gpu().cublas.cublasGemmStridedBatchedEx_64(
-          handles.blas, CUBLAS_OP_N, CUBLAS_OP_T, n, m, rows, &one,
+          handles.blas, CUBLAS_OP_N, CUBLAS_OP_T, n, m, rows, one.get(),
           operand.values, type, operand.pitch, rows * operand.pitch, gates,
-          type, gates_pitch, rows * gates_pitch, &zero, parts, CUDA_R_32F, n,
-          m * n, num_parts, ComputeType(problem_.dtype, allows_tf32_),
-          CUBLAS_GEMM_DEFAULT),
+          type, gates_pitch, rows * gates_pitch, zero.get(), parts,
+          CudaType(SumType(problem_.dtype)), n, m * n, num_parts,
+          ComputeType(problem_.dtype, allows_tf32_), CUBLAS_GEMM_DEFAULT),
       "multiply"));
   return auxiliary_.AddParts(handles.stream, m * n, static_cast<int>(num_parts),
                              parts, gradient);
@@ -100,29 +100,31 @@ RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
                                             const BackwardArguments& arguments,
                                             void* params_backprop) const {
   const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
+  const int64_t outputs = spec_.output_size();
   const BackwardDirection& direction = arguments.direction[d];
+  const bool has_masks = problem_.has_recurrent_dropout();
   StepsOperand operand = {};
   for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
     const int64_t slot = spec_.is_gru() && gate == 2 ? 3 : gate;
-    if (workspace.step_memory) {
+    if (has_masks) {
       count = 1;
-      CRNN_RETURN_IF_ERROR(loop_.MaskStates(
+      CRNN_RETURN_IF_ERROR(loop_->MaskStates(
           handles.stream, *workspace.step_memory, arguments.sequences, d, gate,
           direction.previous_h, workspace.masked_h));
     } else {
       count = spec_.is_gru() && gate == 0 ? 2 : num_gates - gate;
     }
-    if (gate == 0 || workspace.step_memory) {
-      CRNN_RETURN_IF_ERROR(MakeOperand(
-          handles.stream, WithoutLengths(arguments.sequences),
-          /*is_recurrent=*/true, units,
-          workspace.step_memory ? workspace.masked_h : direction.previous_h,
-          workspace.operand, &operand));
+    if (gate == 0 || has_masks) {
+      CRNN_RETURN_IF_ERROR(
+          MakeOperand(handles.stream, WithoutLengths(arguments.sequences),
+                      /*is_recurrent=*/true, outputs,
+                      has_masks ? workspace.masked_h : direction.previous_h,
+                      workspace.operand, &operand));
     }
     CRNN_RETURN_IF_ERROR(MultiplySteps(
-        handles, count * units, units, At(direction.gates, slot * units),
-        operand, workspace.parts,
-        At(params_backprop, at.recurrent_weights + gate * units * units)));
+        handles, count * units, outputs, At(direction.gates, slot * units),
+        slots_ * units, operand, workspace.parts,
+        At(params_backprop, at.recurrent_weights + gate * units * outputs)));
   }
   return {};
 }
@@ -141,21 +143,24 @@ BackwardArguments Network::ArgumentsOfBackward(
   arguments.state_stride = StateStride();
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const int64_t pseudo_layer = l * spec_.num_dirs() + d;
-    const int64_t state = StateOffset(pseudo_layer);
+    const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
+    const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
     BackwardDirection& direction = arguments.direction[d];
-    direction.recurrent_weights = Param(
-        buffer(kParams), layout.pseudo_layer(pseudo_layer).recurrent_weights);
+    direction.recurrent_weights = Param(buffer(kParams), at.recurrent_weights);
+    direction.projection = Param(buffer(kParams), at.projection);
     direction.gates = kept.gates[d];
     direction.cells = kept.cells[d];
     direction.previous_h = kept.previous_h[d];
-    direction.output_backprop = At(output_backprop, d * spec_.num_units);
+    direction.output_backprop = At(output_backprop, d * spec_.output_size());
     direction.last_h_backprop = At(buffer(kOutputHBackprop), state);
     direction.first_h_backprop = At(buffer(kInputHBackprop), state);
     direction.bias_sums = workspace.bias_sums[d];
+    direction.projected_backprop = workspace.projected_backprop[d];
     if (spec_.is_lstm()) {
-      direction.first_c = At(buffer(kInputC), state);
-      direction.last_c_backprop = At(buffer(kOutputCBackprop), state);
-      direction.first_c_backprop = At(buffer(kInputCBackprop), state);
+      const int64_t cell_state = StateOffset(pseudo_layer, spec_.num_units);
+      direction.first_c = At(buffer(kInputC), cell_state);
+      direction.last_c_backprop = At(buffer(kOutputCBackprop), cell_state);
+      direction.first_c_backprop = At(buffer(kInputCBackprop), cell_state);
     }
   }
   return arguments;
@@ -188,6 +193,7 @@ RnnStatus Network::BackwardInputs(const Handles& handles, int64_t l,
 }
 
 RnnStatus Network::BackwardParams(const Handles& handles, int64_t l,
+                                  const Reserve& reserve,
                                   const BackwardWorkspace& workspace,
                                   const BackwardArguments& arguments,
                                   const Sequences& sequences, const void* input,
@@ -206,16 +212,23 @@ RnnStatus Network::BackwardParams(const Handles& handles, int64_t l,
                                      /*is_recurrent=*/false, input_size, input,
                                      workspace.operand, &operand));
     for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
-      CRNN_RETURN_IF_ERROR(
-          MultiplySteps(handles, num_gates * units, input_size,
-                        arguments.direction[d].gates, operand, workspace.parts,
-                        At(params_backprop, pseudo_layer(d).input_weights)));
+      CRNN_RETURN_IF_ERROR(MultiplySteps(
+          handles, num_gates * units, input_size, arguments.direction[d].gates,
+          slots_ * units, operand, workspace.parts,
+          At(params_backprop, pseudo_layer(d).input_weights)));
     }
   }
   for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
     const ParamLayout::PseudoLayer& at = pseudo_layer(d);
     CRNN_RETURN_IF_ERROR(BackwardRecurrentWeights(handles, workspace, at, d,
                                                   arguments, params_backprop));
+    if (spec_.num_proj > 0) {
+      const void* const unprojected = reserve.layers[l].unprojected[d];
+      CRNN_RETURN_IF_ERROR(MultiplySteps(
+          handles, spec_.num_proj, units, workspace.projected_backprop[d],
+          spec_.num_proj, {unprojected, false, units}, workspace.parts,
+          At(params_backprop, at.projection)));
+    }
     if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
     const auto bias = [&](int64_t offset) {
       return offset < 0 ? nullptr : At(params_backprop, offset);
@@ -248,8 +261,8 @@ RnnStatus Network::Backward(const Handles& handles,
         ArgumentsOfBackward(l, reserve, workspace, output_backprop, addresses);
     const Sequences& sequences = arguments.sequences;
     CRNN_RETURN_IF_ERROR(workspace.step_memory
-                             ? loop_.Backward(handles, *workspace.step_memory,
-                                              l, reserve.seed, arguments)
+                             ? loop_->Backward(handles, *workspace.step_memory,
+                                               l, reserve.seed, arguments)
                              : kernel_.Enqueue(handles.stream, shares_,
                                                AtOnce(), workspace.ring,
                                                &arguments));
@@ -265,7 +278,7 @@ RnnStatus Network::Backward(const Handles& handles,
     }
     // Padding in the caller's input may hold anything; ours holds zeros.
     CRNN_RETURN_IF_ERROR(
-        BackwardParams(handles, l, workspace, arguments,
+        BackwardParams(handles, l, reserve, workspace, arguments,
                        l == 0 ? sequences : WithoutLengths(sequences),
                        l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
                        buffer(kParamsBackprop)));

@@ -31,8 +31,8 @@ inline bool UsesSeed(const RnnProblem& problem) {
 // The layout of the reserve space, which training keeps for the backward pass.
 struct Network::Reserve {
   struct Layer {
-    std::array<char*, kMaxDirs> gates = {}, previous_h = {};
-    std::array<float*, kMaxDirs> cells = {};
+    std::array<char*, kMaxDirs> gates = {}, previous_h = {}, unprojected = {};
+    std::array<float*, kMaxDirs> cells = {};  // In float64, doubles.
     // The next layer's input; the last one's goes to the caller.
     char* output = nullptr;
   };
@@ -54,9 +54,14 @@ struct Network::Reserve {
         layer.gates[d] = arena->Take<char>(
             network.StepsBytes(network.slots_ * spec.num_units));
         layer.previous_h[d] =
-            arena->Take<char>(network.StepsBytes(spec.num_units));
+            arena->Take<char>(network.StepsBytes(spec.output_size()));
         if (spec.is_lstm()) {
-          layer.cells[d] = arena->Take<float>(network.rows_ * spec.num_units);
+          layer.cells[d] =
+              network.TakeSums(network.rows_ * spec.num_units, arena);
+        }
+        if (spec.num_proj > 0) {
+          layer.unprojected[d] =
+              arena->Take<char>(network.StepsBytes(spec.num_units));
         }
       }
       if (l + 1 < spec.num_layers) {
@@ -84,9 +89,7 @@ struct Network::ForwardWorkspace {
     const bool has_lengths = network.problem_.has_sequence_lengths;
     blas = arena->Take<char>(kBlasBytes);
     ring = arena->Take<char>(network.RingBytes());
-    if (network.problem_.has_recurrent_dropout()) {
-      step_memory.emplace(network.problem_, arena);
-    }
+    if (network.loop_) step_memory.emplace(network.problem_, arena);
     if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
     if (network.problem_.is_training) return;
     if (has_lengths) {
@@ -113,11 +116,12 @@ struct Network::BackwardWorkspace {
   std::optional<StepLoop::Memory> step_memory;
   // The states before each step as a gate reads them; gates use it by turns.
   void* masked_h = nullptr;
-  std::array<float*, kMaxDirs> bias_sums = {};
+  std::array<float*, kMaxDirs> bias_sums = {};  // In float64, doubles.
+  std::array<char*, kMaxDirs> projected_backprop = {};
   // The gradients of layers' outputs; layers use the two by turns.
   std::array<char*, 2> gradients = {};
   // The parts of a product over all steps.
-  float* parts;
+  void* parts;
   // What a product over all steps reads, if it is a copy: the input with zeros
   // in its padding, or any operand transposed.
   void* operand;
@@ -126,21 +130,27 @@ struct Network::BackwardWorkspace {
     const RnnSpec& spec = network.spec_;
     blas = arena->Take<char>(kBlasBytes);
     ring = arena->Take<char>(network.RingBytes());
+    if (network.loop_) step_memory.emplace(network.problem_, arena);
     if (network.problem_.has_recurrent_dropout()) {
-      step_memory.emplace(network.problem_, arena);
       masked_h = arena->Take<char>(network.StepsBytes(spec.num_units));
     }
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      bias_sums[d] = arena->Take<float>(network.BiasRows() * network.slots_ *
-                                        spec.num_units);
+      bias_sums[d] = network.TakeSums(
+          network.BiasRows() * network.slots_ * spec.num_units, arena);
+      if (spec.num_proj > 0) {
+        projected_backprop[d] =
+            arena->Take<char>(network.StepsBytes(spec.num_proj));
+      }
     }
     for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
       gradients[i] =
           arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
     }
-    parts = arena->Take<float>(kMostTiles * kTileSize * kTileSize);
+    parts = network.TakeSums(kMostTiles * kTileSize * kTileSize, arena);
     int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
-    if (network.IsTransposed(true, spec.num_units)) widest = spec.num_units;
+    if (network.IsTransposed(true, spec.output_size())) {
+      widest = spec.output_size();
+    }
     for (int64_t l = 0; l < spec.num_layers; ++l) {
       const int64_t width = spec.layer_input_size(l);
       if (!spec.has_input_weights(l)) continue;

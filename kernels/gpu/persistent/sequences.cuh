@@ -4,7 +4,7 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_SEQUENCES_CUH_
 
 #include "arguments.h"
-#include "device.cuh"
+#include "items.cuh"
 
 using cudnn_rnn_tf::persistent::Sequences;
 

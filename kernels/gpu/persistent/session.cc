@@ -59,6 +59,7 @@ PassReplay* Session::Find(const Network& network, Pass pass) {
   std::string key = KeyOf(network.problem());
   key.push_back(static_cast<char>(pass));
   key.push_back(static_cast<char>(network.allows_tf32()));
+  key.push_back(static_cast<char>(network.is_of_steps()));
   const auto found = index_.find(key);
   if (found != index_.end()) {
     passes_.splice(passes_.begin(), passes_, found->second);

@@ -1,34 +1,42 @@
 #include "kernels/gpu/persistent/step_loop.h"
 
 #include <limits>
+#include <string>
 
 namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
 
-// The numbers of [D, B, H], and of the recurrent matrices of one direction.
+// The numbers of [D, B, H].
 int64_t NumStates(const RnnProblem& problem) {
   return problem.spec.num_dirs() * problem.batch_size * problem.spec.num_units;
 }
-int64_t NumWeights(const RnnSpec& spec) {
-  return spec.num_gates() * spec.num_units * spec.num_units;
+
+RnnStatus Unsupported(const char* what) {
+  return {RnnStatus::Code::kUnimplemented,
+          std::string("the algorithm persistent cannot run ") + what};
 }
 
 }  // namespace
 
 RnnStatus StepLoop::Check(const RnnProblem& problem) {
-  const int64_t of_sequence = problem.spec.num_dirs() *
-                              problem.spec.num_gates() * problem.spec.num_units;
-  if (problem.batch_size <= std::numeric_limits<int32_t>::max() / of_sequence) {
-    return {};
+  const RnnSpec& spec = problem.spec;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  const int64_t of_sequence =
+      spec.num_dirs() * spec.num_gates() * spec.num_units;
+  if (problem.batch_size > kMax / of_sequence ||
+      problem.max_time > kMax / problem.batch_size) {
+    return Unsupported("as many sequences at once, step by step");
   }
-  return {RnnStatus::Code::kUnimplemented,
-          "the algorithm persistent cannot run as many sequences at once with "
-          "recurrent dropout"};
+  if (problem.has_recurrent_dropout() && spec.num_proj > 0) {
+    return Unsupported("projections with recurrent dropout");
+  }
+  return {};
 }
 
 RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
                         StepLoop* loop) {
+  CRNN_RETURN_IF_ERROR(Check(problem));
   loop->problem_ = problem;
   loop->allows_tf32_ = allow_tf32;
   return GetKernels("steps.cu", problem.dtype, problem.spec.rnn_mode,
@@ -43,16 +51,59 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
 StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
   const RnnSpec& spec = problem.spec;
   const int64_t states = NumStates(problem), gates = spec.num_gates();
+  const int64_t units = spec.num_units, outputs = spec.output_size();
   const auto item = static_cast<int64_t>(SizeOf(problem.dtype));
-  buffers_.masks = arena->Take<unsigned char>(states);
+  const auto sum = static_cast<int64_t>(SizeOf(SumType(problem.dtype)));
+  const bool has_masks = problem.has_recurrent_dropout();
+  if (has_masks) buffers_.masks = arena->Take<unsigned char>(states);
   buffers_.operands = arena->Take<char>(states * gates * item);
-  buffers_.products = products_ = arena->Take<float>(states * gates);
-  buffers_.carried = arena->Take<float>(states);
-  buffers_.units = static_cast<int>(spec.num_units);
+  buffers_.products = arena->Take<char>(states * gates * sum);
+  buffers_.carried = arena->Take<char>(states * sum);
+  buffers_.units = static_cast<int>(units);
+  buffers_.outputs = static_cast<int>(outputs);
   buffers_.directions = static_cast<int>(spec.num_dirs());
-  buffers_.scale = 1.0f / (1.0f - spec.recurrent_dropout);
+  // The numbers of a gate are a batch of products by themselves with masks, and
+  // otherwise columns of one product.
+  buffers_.gate_stride =
+      static_cast<int>(has_masks ? problem.batch_size * units : units);
+  buffers_.sequence_stride =
+      static_cast<int>(has_masks ? units : gates * units);
+  buffers_.cell_stride =
+      units * (problem.time_major ? 1 : spec.num_pseudo_layers());
+  buffers_.clip = spec.cell_clip;
+  buffers_.rate = spec.recurrent_dropout;
   buffers_.threshold = DropoutThreshold(spec.recurrent_dropout);
-  weights_ = arena->Take<char>(spec.num_dirs() * NumWeights(spec) * item);
+  weights_ =
+      arena->Take<char>(spec.num_dirs() * gates * units * outputs * item);
+  if (spec.num_proj == 0) return;
+  buffers_.projected =
+      arena->Take<char>(spec.num_dirs() * problem.batch_size * outputs * item);
+  projections_ = arena->Take<char>(spec.num_dirs() * outputs * units * item);
+}
+
+StepLoop::Matrices StepLoop::Recurrent(const Memory& memory) const {
+  const RnnSpec& spec = problem_.spec;
+  const int64_t of_batch =
+      problem_.has_recurrent_dropout() ? spec.num_gates() : 1;
+  return {memory.weights_, spec.num_dirs() * of_batch,
+          spec.num_gates() / of_batch * spec.num_units, spec.output_size()};
+}
+
+StepLoop::Matrices StepLoop::Projection(const Memory& memory) const {
+  const RnnSpec& spec = problem_.spec;
+  return {memory.projections_, spec.num_dirs(), spec.num_proj, spec.num_units};
+}
+
+RnnStatus StepLoop::CopyMatrix(CUstream stream, int64_t direction,
+                               const void* from, const Matrices& matrices,
+                               void* to) const {
+  int64_t count = matrices.count / problem_.spec.num_dirs() * matrices.rows *
+                  matrices.columns;
+  void* of_direction =
+      static_cast<char*>(to) +
+      direction * count * static_cast<int64_t>(SizeOf(problem_.dtype));
+  void* parameters[] = {&count, &from, &of_direction};
+  return LaunchOver(kernels_.weights, stream, count, parameters);
 }
 
 template <typename Arguments>
@@ -60,15 +111,16 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
                           int64_t layer, const uint64_t* seed,
                           const Arguments& arguments) const {
   const RnnSpec& spec = problem_.spec;
-  int64_t count = NumWeights(spec);
   for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-    const void* from = arguments.direction[d].recurrent_weights;
-    void* to = static_cast<char*>(memory.weights_) +
-               d * count * static_cast<int64_t>(SizeOf(problem_.dtype));
-    void* parameters[] = {&count, &from, &to};
-    CRNN_RETURN_IF_ERROR(
-        LaunchOver(kernels_.weights, handles.stream, count, parameters));
+    CRNN_RETURN_IF_ERROR(CopyMatrix(handles.stream, d,
+                                    arguments.direction[d].recurrent_weights,
+                                    Recurrent(memory), memory.weights_));
+    if (spec.num_proj == 0) continue;
+    CRNN_RETURN_IF_ERROR(CopyMatrix(handles.stream, d,
+                                    arguments.direction[d].projection,
+                                    Projection(memory), memory.projections_));
   }
+  if (!problem_.has_recurrent_dropout()) return {};
   StepBuffers buffers = memory.buffers_;
   int batch = static_cast<int>(problem_.batch_size);
   int64_t first_gate = layer * spec.num_dirs() * spec.num_gates();
@@ -79,20 +131,34 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
 }
 
 // In memory, numbers of a sequence lie side by side, which makes a column of
-// what cuBLAS sees.
-RnnStatus StepLoop::Multiply(const Handles& handles, const Memory& memory,
-                             bool transposes_weights) const {
-  const float one = 1.0f, zero = 0.0f;
-  const int64_t units = problem_.spec.num_units, batch = problem_.batch_size;
+// what cuBLAS sees. A row of a matrix has the weights of one unit. cuBLAS sees
+// it as a column, so the forward pass asks for the transposed matrix.
+RnnStatus StepLoop::Multiply(const Handles& handles, const Matrices& matrices,
+                             bool is_backward, const void* operands, bool adds,
+                             void* to, RnnDataType to_type) const {
+  const BlasFactor alpha(problem_.dtype, 1.0);
+  const BlasFactor beta(problem_.dtype, adds ? 1.0 : 0.0);
   const cudaDataType_t type = CudaType(problem_.dtype);
+  const cublasComputeType_t compute = ComputeType(problem_.dtype, allows_tf32_);
+  const cublasOperation_t of_weights = is_backward ? CUBLAS_OP_N : CUBLAS_OP_T;
+  const int64_t batch = problem_.batch_size;
+  const int64_t m = is_backward ? matrices.columns : matrices.rows;
+  const int64_t k = is_backward ? matrices.rows : matrices.columns;
+  // cuBLAS divides the sums of a product that is not batched, if it has too few
+  // numbers for all multiprocessors.
   return CublasStatus(
-      Gpu().cublas.cublasGemmStridedBatchedEx_64(
-          handles.blas, transposes_weights ? CUBLAS_OP_T : CUBLAS_OP_N,
-          CUBLAS_OP_N, units, batch, units, &one, memory.weights_, type, units,
-          units * units, memory.buffers_.operands, type, units, batch * units,
-          &zero, memory.products_, CUDA_R_32F, units, batch * units,
-          problem_.spec.num_dirs() * problem_.spec.num_gates(),
-          ComputeType(problem_.dtype, allows_tf32_), CUBLAS_GEMM_DEFAULT),
+      matrices.count == 1
+          ? Gpu().cublas.cublasGemmEx_64(
+                handles.blas, of_weights, CUBLAS_OP_N, m, batch, k, alpha.get(),
+                matrices.weights, type, matrices.columns, operands, type, k,
+                beta.get(), to, CudaType(to_type), m, compute,
+                CUBLAS_GEMM_DEFAULT)
+          : Gpu().cublas.cublasGemmStridedBatchedEx_64(
+                handles.blas, of_weights, CUBLAS_OP_N, m, batch, k, alpha.get(),
+                matrices.weights, type, matrices.columns,
+                matrices.rows * matrices.columns, operands, type, k, batch * k,
+                beta.get(), to, CudaType(to_type), m, batch * m, matrices.count,
+                compute, CUBLAS_GEMM_DEFAULT),
       "multiply");
 }
 
@@ -107,22 +173,31 @@ RnnStatus StepLoop::EnqueueCells(CUkernel kernel, CUstream stream,
   return LaunchOver(kernel, stream, NumStates(problem_), parameters);
 }
 
-// A row of a gate's matrix has the weights of one unit. cuBLAS sees it as a
-// column, so the forward pass asks for the transposed matrix.
 RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
                             int64_t layer, const uint64_t* seed,
                             ForwardArguments arguments) const {
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
-  CRNN_RETURN_IF_ERROR(EnqueueCells(kernels_.forward, handles.stream, memory,
-                                    arguments, /*step=*/-1));
+  const bool projects = problem_.spec.num_proj > 0;
+  const StepBuffers& buffers = memory.buffers_;
+  const auto enqueue_cells = [&](int64_t step) {
+    return EnqueueCells(kernels_.forward, handles.stream, memory, arguments,
+                        step);
+  };
+  CRNN_RETURN_IF_ERROR(enqueue_cells(-1));
   for (int64_t step = 0; step < problem_.max_time; ++step) {
     CRNN_RETURN_IF_ERROR(
-        Multiply(handles, memory, /*transposes_weights=*/true));
-    CRNN_RETURN_IF_ERROR(EnqueueCells(kernels_.forward, handles.stream, memory,
-                                      arguments, step));
+        Multiply(handles, Recurrent(memory), /*is_backward=*/false,
+                 projects ? buffers.projected : buffers.operands,
+                 /*adds=*/false, buffers.products, SumType(problem_.dtype)));
+    CRNN_RETURN_IF_ERROR(enqueue_cells(step));
+    if (!projects) continue;
+    CRNN_RETURN_IF_ERROR(Multiply(handles, Projection(memory),
+                                  /*is_backward=*/false, buffers.operands,
+                                  /*adds=*/false, buffers.projected,
+                                  problem_.dtype));
   }
-  return {};
+  return projects ? enqueue_cells(problem_.max_time) : RnnStatus();
 }
 
 RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
@@ -130,14 +205,27 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
                              BackwardArguments arguments) const {
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
+  const bool projects = problem_.spec.num_proj > 0;
+  const StepBuffers& buffers = memory.buffers_;
+  const auto enqueue_cells = [&](int64_t step) {
+    return EnqueueCells(kernels_.backward, handles.stream, memory, arguments,
+                        step);
+  };
+  if (projects) CRNN_RETURN_IF_ERROR(enqueue_cells(problem_.max_time));
   for (int64_t step = problem_.max_time - 1; step >= 0; --step) {
-    CRNN_RETURN_IF_ERROR(EnqueueCells(kernels_.backward, handles.stream, memory,
-                                      arguments, step));
-    CRNN_RETURN_IF_ERROR(
-        Multiply(handles, memory, /*transposes_weights=*/false));
+    if (projects) {
+      CRNN_RETURN_IF_ERROR(Multiply(handles, Projection(memory),
+                                    /*is_backward=*/true, buffers.projected,
+                                    /*adds=*/false, buffers.products,
+                                    SumType(problem_.dtype)));
+    }
+    CRNN_RETURN_IF_ERROR(enqueue_cells(step));
+    CRNN_RETURN_IF_ERROR(Multiply(
+        handles, Recurrent(memory), /*is_backward=*/true, buffers.operands,
+        /*adds=*/projects, projects ? buffers.projected : buffers.products,
+        projects ? problem_.dtype : SumType(problem_.dtype)));
   }
-  return EnqueueCells(kernels_.backward, handles.stream, memory, arguments,
-                      /*step=*/-1);
+  return enqueue_cells(-1);
 }
 
 RnnStatus StepLoop::MaskStates(CUstream stream, const Memory& memory,

@@ -1,5 +1,5 @@
 // Runs the steps of a layer one after the other, each in kernels of its own,
-// for networks with recurrent dropout.
+// for networks that no persistent kernel runs.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STEP_LOOP_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_STEP_LOOP_H_
 
@@ -14,15 +14,15 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// Takes the place of the persistent kernel, which multiplies the matrices of
-// all gates by the same h. With recurrent dropout, each gate's matrix reads h
-// through a mask of its own. So a step is one product of cuBLAS, batched over
-// the gates of both directions, and one kernel of steps.cu. These read and
-// write what the persistent kernel does, but take the sequences in their own
-// order, also in `bias_sums`.
+// Takes the place of the persistent kernel. A step is a product of cuBLAS for
+// all gates of both directions, and one kernel of steps.cu. With projections,
+// there is a product for them as well. With recurrent dropout, each gate's
+// matrix reads h through a mask of its own, so the product is batched over the
+// gates. The kernels read and write what the persistent kernel does, but take
+// the sequences in their own order, also in `bias_sums`.
 class StepLoop {
  public:
-  // Says why the problem's numbers cannot be counted, or returns no error.
+  // Says why the problem cannot run, or returns no error.
   static RnnStatus Check(const RnnProblem& problem);
   // Gets the kernels, which are compiled unless that was done before.
   static RnnStatus Get(const RnnProblem& problem, bool allow_tf32,
@@ -37,11 +37,11 @@ class StepLoop {
     friend class StepLoop;
 
     StepBuffers buffers_ = {};
-    float* products_;
-    // [D, G * H, H], copies of the recurrent matrices. In the buffer of
-    // parameters, they may not be aligned, and those of the two directions are
-    // not evenly apart.
+    // [D, G * H, P] and [D, P, H], copies of the recurrent matrices and of the
+    // projections. In the buffer of parameters, they may not be aligned, and
+    // those of the two directions are not evenly apart.
     void* weights_;
+    void* projections_ = nullptr;
   };
 
   // Enqueue all steps of a layer. `seed` is in device memory.
@@ -61,15 +61,27 @@ class StepLoop {
   struct Kernels {
     CUkernel weights, masks, forward, backward, states;
   };
+  // Matrices of the same size, [rows, columns], that follow one another.
+  struct Matrices {
+    const void* weights;
+    int64_t count, rows, columns;
+  };
 
-  // Copies the recurrent matrices and draws the masks of a layer.
+  // The matrices that a step multiplies by.
+  Matrices Recurrent(const Memory& memory) const;
+  Matrices Projection(const Memory& memory) const;
+  // Copies a layer's matrices and draws its masks.
   template <typename Arguments>
   RnnStatus Begin(const Handles& handles, const Memory& memory, int64_t layer,
                   const uint64_t* seed, const Arguments& arguments) const;
-  // Multiplies the operands of each gate by its matrix, or by the transposed
-  // one.
-  RnnStatus Multiply(const Handles& handles, const Memory& memory,
-                     bool transposes_weights) const;
+  RnnStatus CopyMatrix(CUstream stream, int64_t direction, const void* from,
+                       const Matrices& matrices, void* to) const;
+  // Multiplies `operands`, [count, B, columns], by the transposed matrices or,
+  // with `is_backward`, [count, B, rows] by the matrices. The products are of
+  // the type `to_type`. With `adds`, they are added to what is there.
+  RnnStatus Multiply(const Handles& handles, const Matrices& matrices,
+                     bool is_backward, const void* operands, bool adds,
+                     void* to, RnnDataType to_type) const;
   // Enqueues a kernel that computes the cells of a step.
   template <typename Arguments>
   RnnStatus EnqueueCells(CUkernel kernel, CUstream stream, const Memory& memory,

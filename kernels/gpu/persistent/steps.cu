@@ -1,10 +1,9 @@
-// The kernels of a layer whose steps are enqueued one by one. With recurrent
-// dropout, each gate's recurrent matrix reads h through a mask of its own, so a
-// step is one product for each gate, which cuBLAS computes, and one of these
-// kernels, which computes the cells.
+// The kernels of a layer whose steps are enqueued one by one: cuBLAS computes
+// the products of a step, and one of these kernels the cells.
 //
-// Whoever compiles defines one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16, and one
-// of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+// Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
+// IS_BFLOAT16, and one of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+#define HAS_EXACT_FUNCTIONS
 #include "cells.cuh"
 #include "elementwise.cuh"
 #include "sequences.cuh"
@@ -20,16 +19,22 @@ namespace {
 // The unit of a sequence, in one direction, that is number i of [D, B, H]. The
 // host makes sure that the numbers of [D, G, B, H] can be counted in an int.
 struct Place {
-  int direction, b, unit;
+  int i, direction, b, unit;
 
   __device__ Place(const StepBuffers& steps, int batch, int i)
-      : direction(i / steps.units / batch),
+      : i(i),
+        direction(i / steps.units / batch),
         b(i / steps.units % batch),
         unit(i % steps.units) {}
 
-  // Its number of [D, G, B, H].
+  // Its number of those that all gates have.
   __device__ int OfGate(const StepBuffers& steps, int batch, int gate) const {
-    return ((direction * kGates + gate) * batch + b) * steps.units + unit;
+    return direction * kGates * batch * steps.units + gate * steps.gate_stride +
+           b * steps.sequence_stride + unit;
+  }
+  // Its number of [D, B, P], if it is one of the projected units.
+  __device__ int OfOutput(const StepBuffers& steps, int batch) const {
+    return (direction * batch + b) * steps.outputs + unit;
   }
 };
 
@@ -37,9 +42,89 @@ __device__ int Count(const StepBuffers& steps, int batch) {
   return steps.directions * batch * steps.units;
 }
 
-__device__ float Masked(const StepBuffers& steps, unsigned char mask, int gate,
-                        float value) {
-  return mask >> gate & 1 ? value * steps.scale : 0.0f;
+__device__ Sum Masked(const StepBuffers& steps, unsigned char mask, int gate,
+                      Sum value) {
+  const Sum scale = 1.0f / (1.0f - static_cast<Sum>(steps.rate));
+  return mask >> gate & 1 ? value * scale : 0.0f;
+}
+
+// Stores h where the next step's products read it.
+__device__ void StoreOperand(const StepBuffers& steps, int batch,
+                             const Place& at, Sum h) {
+  Item* const operands = static_cast<Item*>(steps.operands);
+  if (steps.projected != nullptr) {
+    static_cast<Item*>(steps.projected)[at.OfOutput(steps, batch)] =
+        FromFloat(h);
+  } else if (steps.masks == nullptr) {
+    operands[at.i] = FromFloat(h);
+  } else {
+    const unsigned char mask = steps.masks[at.i];
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      operands[at.OfGate(steps, batch, gate)] =
+          FromFloat(Masked(steps, mask, gate, h));
+    }
+  }
+}
+
+// Stores the projected h of the step before where it is wanted.
+__device__ void StoreProjected(const ForwardArguments& all,
+                               const ForwardDirection& my,
+                               const StepBuffers& steps, const Place& at,
+                               const Sequence& sequence, int step) {
+  const Sequences& sequences = all.sequences;
+  if (step <= 0 || step > sequence.length) return;
+  const bool is_reversed = at.direction == 1;
+  const Item h = static_cast<const Item*>(
+      steps.projected)[at.OfOutput(steps, sequences.batch)];
+  const Index row = sequence.RowAt(sequences, step - 1, is_reversed);
+  static_cast<Item*>(my.output)[row * all.output_stride + at.unit] = h;
+  if (step == sequence.length) {
+    static_cast<Item*>(my.last_h)[at.b * all.state_stride + at.unit] = h;
+  } else if (my.previous_h != nullptr) {
+    const Index next = sequence.RowAt(sequences, step, is_reversed);
+    static_cast<Item*>(my.previous_h)[next * steps.outputs + at.unit] = h;
+  }
+}
+
+// Stores the gradient of the projected h after this step, or what stands for it
+// in the padding, and begins the sum of that after the step before.
+__device__ void StoreProjectedGradient(const BackwardArguments& all,
+                                       const BackwardDirection& my,
+                                       const StepBuffers& steps,
+                                       const Place& at,
+                                       const Sequence& sequence, int step) {
+  const Sequences& sequences = all.sequences;
+  Item& gradient =
+      static_cast<Item*>(steps.projected)[at.OfOutput(steps, sequences.batch)];
+  const Index state = at.b * all.state_stride + at.unit;
+  const bool is_padding = step >= sequence.length;
+  if (step < 0) {
+    // A sequence without steps has not begun a sum.
+    static_cast<Item*>(my.first_h_backprop)[state] =
+        sequence.is_invalid ? FromFloat(InvalidValue())
+        : sequence.length == 0
+            ? static_cast<const Item*>(my.last_h_backprop)[state]
+            : gradient;
+    return;
+  }
+  if (step < sequences.steps) {
+    const bool is_reversed = at.direction == 1 && !is_padding;
+    const Index row = sequence.RowAt(sequences, step, is_reversed);
+    static_cast<Item*>(my.projected_backprop)[row * steps.outputs + at.unit] =
+        !is_padding ? gradient
+                    : FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
+  }
+  Sum sum = 0.0f;
+  if (step > 0 && step <= sequence.length) {
+    const Index before = sequence.RowAt(sequences, step - 1, at.direction == 1);
+    sum = ToFloat(static_cast<const Item*>(
+        my.output_backprop)[before * all.output_stride + at.unit]);
+    if (step == sequence.length) {
+      sum += ToFloat(static_cast<const Item*>(my.last_h_backprop)[state]);
+    }
+  }
+  gradient = FromFloat(sum);
 }
 
 }  // namespace
@@ -70,15 +155,23 @@ extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
 }
 
 // Computes the cells of a step after its products. Step -1 stands for the first
-// states, which the first step reads.
+// states, which the first step reads. With projections, a step also stores the
+// h of the step before, so there is one more after the last.
 extern "C" __global__ void forward_step(const ForwardArguments all,
                                         StepBuffers steps, int step) {
   const Sequences& sequences = all.sequences;
   const int batch = sequences.batch, units = steps.units;
+  const bool projects = steps.projected != nullptr;
   for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
     const Place at(steps, batch, static_cast<int>(i));
     const ForwardDirection& my = all.direction[at.direction];
+    const bool is_training = my.previous_h != nullptr;
+    const bool has_output = at.unit < steps.outputs;
     const Sequence sequence(sequences, at.b);
+    if (projects && has_output) {
+      StoreProjected(all, my, steps, at, sequence, step);
+    }
+    if (step == sequences.steps) continue;
     const bool is_padding = step >= sequence.length;
     // Past the sequence's end, both directions go forward.
     const bool is_reversed = at.direction == 1 && !is_padding;
@@ -86,31 +179,38 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     const Index of_row = row * units + at.unit;
     const Index of_output = row * all.output_stride + at.unit;
     if (is_padding) {
-      static_cast<Item*>(my.output)[of_output] =
-          FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
-      static_cast<Item*>(my.previous_h)[of_row] = FromFloat(0.0f);
+      if (has_output) {
+        static_cast<Item*>(my.output)[of_output] =
+            FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
+      }
+      if (!is_training) continue;
+      if (has_output) {
+        static_cast<Item*>(my.previous_h)[row * steps.outputs + at.unit] =
+            FromFloat(0.0f);
+      }
+      if (projects)
+        static_cast<Item*>(my.unprojected)[of_row] = FromFloat(0.0f);
       continue;
     }
     const Index state = at.b * all.state_stride + at.unit;
-    float h = 0.0f, c = 0.0f;
-    if (step <= 0) {
-      h = ToFloat(static_cast<const Item*>(my.first_h)[state]);
+    [[maybe_unused]] Sum* const carried = static_cast<Sum*>(steps.carried) + i;
+    Sum h = 0.0f, c = 0.0f;
+    if (step < 0) {
+      if (has_output) h = ToFloat(static_cast<const Item*>(my.first_h)[state]);
 #if defined(IS_LSTM)
-      c = ToFloat(static_cast<const Item*>(my.first_c)[state]);
+      c = ToFloat(static_cast<const Item*>(
+          my.first_c)[at.b * steps.cell_stride + at.unit]);
 #endif
+      if (sequence.is_invalid) h = c = InvalidValue();
     } else {
-      h = steps.carried[i];
 #if defined(IS_LSTM)
-      const Index before = sequence.RowAt(sequences, step - 1, is_reversed);
-      c = my.cells[before * units + at.unit];
+      c = *carried;
+#elif defined(IS_GRU)
+      h = *carried;
 #endif
-    }
-    if (sequence.is_invalid) h = c = InvalidValue();
-    if (step >= 0) {
-      static_cast<Item*>(my.previous_h)[of_row] = FromFloat(h);
       Item* const gates =
           static_cast<Item*>(my.gates) + row * kSlots * units + at.unit;
-      float sums[kGates], inputs[kSlots] = {}, values[kSlots];
+      Sum sums[kGates], inputs[kSlots] = {}, values[kSlots];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
         const int of_gate = gate * units + at.unit;
@@ -118,92 +218,131 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
           inputs[gate] +=
               ToFloat(static_cast<const Item*>(my.recurrent_bias)[of_gate]);
         }
-        float input = ToFloat(gates[gate * units]);
+        Sum input = ToFloat(gates[gate * units]);
         if (my.input_bias != nullptr) {
           input += ToFloat(static_cast<const Item*>(my.input_bias)[of_gate]);
         }
         inputs[OtherSlot(gate)] += input;
-        sums[gate] = steps.products[at.OfGate(steps, batch, gate)];
+        sums[gate] = static_cast<const Sum*>(
+            steps.products)[at.OfGate(steps, batch, gate)];
       }
-      ComputeCell(sums, inputs, &h, &c, values);
+      ComputeCell(sums, inputs, &h, &c, values, steps.clip);
+      if (projects) {
+        static_cast<Item*>(steps.operands)[i] = FromFloat(h);
+      } else {
+        static_cast<Item*>(my.output)[of_output] = FromFloat(h);
+      }
+      if (is_training) {
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        gates[slot * units] = FromFloat(values[slot]);
+        for (int slot = 0; slot < kSlots; ++slot) {
+          gates[slot * units] = FromFloat(values[slot]);
+        }
+#if defined(IS_LSTM)
+        reinterpret_cast<Sum*>(my.cells)[of_row] = c;
+#endif
+        if (projects) static_cast<Item*>(my.unprojected)[of_row] = FromFloat(h);
       }
-      static_cast<Item*>(my.output)[of_output] = FromFloat(h);
-#if defined(IS_LSTM)
-      my.cells[of_row] = c;
-#endif
     }
-    if (step + 1 == sequence.length) {
-      static_cast<Item*>(my.last_h)[state] = FromFloat(h);
+    const bool is_last = step + 1 == sequence.length;
 #if defined(IS_LSTM)
-      static_cast<Item*>(my.last_c)[state] = FromFloat(c);
+    *carried = c;
+    if (is_last) {
+      static_cast<Item*>(my.last_c)[at.b * steps.cell_stride + at.unit] =
+          FromFloat(c);
+    }
+#elif defined(IS_GRU)
+    *carried = h;
 #endif
+    // What follows is for h after its projection, which is not known yet.
+    if (!has_output || (projects && step >= 0)) continue;
+    if (is_last) {
+      static_cast<Item*>(my.last_h)[state] = FromFloat(h);
       continue;
     }
-    steps.carried[i] = h;
-    const unsigned char mask = steps.masks[i];
-#pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      static_cast<Item*>(steps.operands)[at.OfGate(steps, batch, gate)] =
-          FromFloat(Masked(steps, mask, gate, h));
+    StoreOperand(steps, batch, at, h);
+    if (is_training) {
+      const Index next = sequence.RowAt(sequences, step + 1, at.direction == 1);
+      static_cast<Item*>(my.previous_h)[next * steps.outputs + at.unit] =
+          FromFloat(h);
     }
   }
 }
 
 // Computes the gradients of a step's gates. Step -1 stands for the first
-// states, whose gradients are the last to be computed.
+// states, whose gradients are the last to be computed. With projections, each
+// step begins the sums of the step before, so there is one more, which is the
+// first to be computed.
 extern "C" __global__ void backward_step(const BackwardArguments all,
                                          StepBuffers steps, int step) {
   const Sequences& sequences = all.sequences;
   const int batch = sequences.batch, units = steps.units;
+  const bool projects = steps.projected != nullptr;
   for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
     const Place at(steps, batch, static_cast<int>(i));
     const BackwardDirection& my = all.direction[at.direction];
     const Sequence sequence(sequences, at.b);
+    if (projects && at.unit < steps.outputs) {
+      StoreProjectedGradient(all, my, steps, at, sequence, step);
+    }
+    if (step == sequences.steps) continue;
     const bool is_padding = step >= sequence.length;
     const bool is_reversed = at.direction == 1 && !is_padding;
     const Index row = sequence.RowAt(sequences, step, is_reversed);
     Item* const gates =
         static_cast<Item*>(my.gates) + row * kSlots * units + at.unit;
+    Item* const operands = static_cast<Item*>(steps.operands);
     if (is_padding) {
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
         gates[slot * units] =
             FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
       }
+      if (!projects) continue;
+      // The products are added to the sums that were begun.
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        operands[at.OfGate(steps, batch, gate)] = FromFloat(0.0f);
+      }
       continue;
     }
     // After a sequence's last step, there are no products yet.
     const bool is_last = step + 1 == sequence.length;
     const Index state = at.b * all.state_stride + at.unit;
-    float dh = 0.0f, carried = 0.0f;
-    if (is_last) {
-      dh = ToFloat(static_cast<const Item*>(my.last_h_backprop)[state]);
+    const Sum* const products = static_cast<const Sum*>(steps.products);
+    [[maybe_unused]] Sum* const carry = static_cast<Sum*>(steps.carried) + i;
+    Sum dh = 0.0f, carried = 0.0f;
 #if defined(IS_LSTM)
-      carried = ToFloat(static_cast<const Item*>(my.last_c_backprop)[state]);
-#endif
-    } else {
-#if defined(IS_LSTM)
-      carried = steps.carried[i];
+    const Index cell_state = at.b * steps.cell_stride + at.unit;
+    carried =
+        is_last
+            ? ToFloat(static_cast<const Item*>(my.last_c_backprop)[cell_state])
+            : *carry;
 #elif defined(IS_GRU)
-      dh = steps.carried[i];
+    if (!is_last) dh = *carry;
 #endif
+    if (projects) {
+      if (step >= 0) dh = products[i];
+    } else if (is_last) {
+      dh = ToFloat(static_cast<const Item*>(my.last_h_backprop)[state]);
+    } else if (steps.masks == nullptr) {
+      dh += products[i];
+    } else {
       const unsigned char mask = steps.masks[i];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        dh += Masked(steps, mask, gate,
-                     steps.products[at.OfGate(steps, batch, gate)]);
+        dh +=
+            Masked(steps, mask, gate, products[at.OfGate(steps, batch, gate)]);
       }
     }
-    float* const bias_sums =
-        my.bias_sums + static_cast<Index>(at.b) * kSlots * units + at.unit;
+    Sum* const bias_sums = reinterpret_cast<Sum*>(my.bias_sums) +
+                           static_cast<Index>(at.b) * kSlots * units + at.unit;
     if (sequence.is_invalid) dh = carried = InvalidValue();
     if (step < 0) {
-      static_cast<Item*>(my.first_h_backprop)[state] = FromFloat(dh);
+      if (!projects) {
+        static_cast<Item*>(my.first_h_backprop)[state] = FromFloat(dh);
+      }
 #if defined(IS_LSTM)
-      static_cast<Item*>(my.first_c_backprop)[state] = FromFloat(carried);
+      static_cast<Item*>(my.first_c_backprop)[cell_state] = FromFloat(carried);
 #endif
       if (!is_last) continue;
       // The sequence has no steps.
@@ -220,24 +359,27 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     }
 #if defined(IS_LSTM)
     const Index row_before = sequence.RowAt(sequences, step - 1, is_reversed);
-    in.c = my.cells[row * units + at.unit];
-    in.c_before = step > 0
-                      ? my.cells[row_before * units + at.unit]
-                      : ToFloat(static_cast<const Item*>(my.first_c)[state]);
+    const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
+    in.c = cells[row * units + at.unit];
+    in.c_before =
+        step > 0 ? cells[row_before * units + at.unit]
+                 : ToFloat(static_cast<const Item*>(my.first_c)[cell_state]);
 #elif defined(IS_GRU)
     in.h_before =
         static_cast<const Item*>(my.previous_h)[row * units + at.unit];
 #endif
-    const Item output_backprop = static_cast<const Item*>(
-        my.output_backprop)[row * all.output_stride + at.unit];
+    if (!projects) {
+      dh += ToFloat(static_cast<const Item*>(
+          my.output_backprop)[row * all.output_stride + at.unit]);
+    }
     Factors factors;
-    factors.Compute(in);
-    float carry_h, gradients[kSlots];
-    factors.Apply(dh + ToFloat(output_backprop), &carry_h, &carried, gradients);
+    factors.Compute(in, steps.clip);
+    Sum carry_h, gradients[kSlots];
+    factors.Apply(dh, &carry_h, &carried, gradients);
 #if defined(IS_LSTM)
-    steps.carried[i] = carried;
+    *carry = carried;
 #elif defined(IS_GRU)
-    steps.carried[i] = carry_h;
+    *carry = carry_h;
 #endif
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
@@ -247,7 +389,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     }
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
-      static_cast<Item*>(steps.operands)[at.OfGate(steps, batch, gate)] =
+      operands[at.OfGate(steps, batch, gate)] =
           FromFloat(gradients[OtherSlot(gate)]);
     }
   }
