@@ -10,7 +10,7 @@ leaves DIR/SYSTEM.jsonl. Anywhere, from these files:
 
 writes a page and a plot to benchmarks/results, both named like DIR. The files that the committed
 pages were made from are in benchmarks/results/gpu_lengths (H200) and gpu_lengths_h100. A page has
-the rows of ROWS that this package was timed on.
+the rows of ROWS and STEP_ROWS that this package was timed on.
 
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
 step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variants "full" and
@@ -33,7 +33,15 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks import gpu_environment, gpu_lengths_page
-from benchmarks.gpu_lengths_rows import DRAWS, ROWS, SYSTEMS, Row, draw_lengths, draw_times
+from benchmarks.gpu_lengths_rows import (
+    DRAWS,
+    ROWS,
+    STEP_ROWS,
+    SYSTEMS,
+    Row,
+    draw_lengths,
+    draw_times,
+)
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
 
 _SYSTEM = flags.DEFINE_enum("system", None, [*SYSTEMS, "report"], "What to time.", required=True)
@@ -58,8 +66,7 @@ def _tensorflow_step(
 
     dtype = tf.as_dtype(row.dtype)
     inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), dtype)
-    size = row.units * row.directions
-    d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, size)), dtype)
+    d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, row.outputs)), dtype)
     with_mask = variant in ("mask", "lengths")
     masks = [tf.sequence_mask(lengths, row.time) for lengths in draw_lengths(row)]
     times = draw_times(row) if variant == "drawn" else [row.time] * DRAWS
@@ -94,7 +101,7 @@ def _tensorflow_step(
         step,
         input_signature=[
             tf.TensorSpec((row.batch, max_time, row.units), dtype),
-            tf.TensorSpec((row.batch, max_time, size), dtype),
+            tf.TensorSpec((row.batch, max_time, row.outputs), dtype),
             tf.TensorSpec((row.batch, row.time), tf.bool),
         ],
     )
@@ -108,13 +115,16 @@ def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, StepFunction]]:
 
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
     make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
-    for variant in ("mask", "lengths", "full", "drawn", "cudnn", "full_8", "cudnn_8"):
+    options = {"num_proj": row.projection or None, "cell_clip": 1.0 if row.clips else None}
+    variants = ("mask", "lengths", "full", "drawn", "cudnn", "full_8", "cudnn_8")
+    for variant in ("mask", "lengths", "cudnn") if row in STEP_ROWS else variants:
         layer = make(
             row.layers,
             row.units,
             direction="bidirectional" if row.directions == 2 else "unidirectional",
             algorithm="cudnn" if variant.startswith("cudnn") else "auto",
             dtype=row.dtype,
+            **(options if row.mode == "lstm" else {}),
         )
 
         def call(inputs, mask, training, layer=layer, variant=variant):
@@ -133,8 +143,8 @@ def _keras(row: Row) -> Iterator[tuple[str, StepFunction]]:
     import keras
     import tensorflow as tf
 
-    if row.dtype == "bfloat16":
-        return  # Its cuDNN op has no such kernel.
+    if row.dtype == "bfloat16" or row.projection or row.clips:
+        return  # Its cuDNN op has no such kernel, and its layers have no such option.
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
     make = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode]
     for variant in ("mask", "full", "drawn"):
@@ -185,15 +195,20 @@ def _torch(row: Row) -> Iterator[tuple[str, StepFunction]]:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = row.type == "tf32"
     dtype = getattr(torch, row.dtype)
     make = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[row.mode]
+    if row.clips:
+        return
     network = make(
-        row.units, row.units, row.layers, bidirectional=row.directions == 2, batch_first=True
+        *(row.units, row.units, row.layers),
+        bidirectional=row.directions == 2,
+        batch_first=True,
+        **({"proj_size": row.projection} if row.projection else {}),
     )
     network = network.cuda().to(dtype)
     network.flatten_parameters()
     network.train(row.training)
     inputs = torch.randn(row.batch, row.time, row.units, device="cuda", dtype=dtype)
     inputs.requires_grad_(row.training)
-    size = row.units * row.directions
+    size = row.outputs
     d_outputs = 0.1 * torch.randn(row.batch, row.time, size, device="cuda", dtype=dtype)
     draws = [torch.tensor(lengths) for lengths in draw_lengths(row)]
     for variant in ("mask", "full"):
@@ -239,7 +254,7 @@ def _measure(system: str, path: pathlib.Path) -> None:
     environment = {**gpu_environment.environment(_COMMIT.value), **versions()}
     with path.open("a") as file:
         print(json.dumps({"environment": environment}), file=file)
-        for row in ROWS:
+        for row in [*ROWS, *STEP_ROWS]:
             if not re.search(_ROWS.value, str(row)):
                 continue
             gc.collect()

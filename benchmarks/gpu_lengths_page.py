@@ -5,7 +5,7 @@ import pathlib
 import statistics
 
 from benchmarks import gpu_environment
-from benchmarks.gpu_lengths_rows import ROWS, SYSTEMS, Row, draw_times
+from benchmarks.gpu_lengths_rows import ROWS, STEP_ROWS, SYSTEMS, Row, draw_times
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 # Milliseconds by system, row and variant.
@@ -107,6 +107,23 @@ def _cudnn_table(times: Times, training: bool) -> str:
     )
     table = _table(titles, [cells for _, cells in sorted(rows)])
     return f"{table}\nThe geometric mean of the ratios is {means}.\n"
+
+
+def _steps_table(times: Times) -> str:
+    """The rows of STEP_ROWS that were timed; those that different lengths cost the most first."""
+    rows = []
+    for row in map(str, STEP_ROWS):
+        if ("cudnn_rnn_tf", row, "mask") not in times:
+            continue
+        mask, lengths, full = (
+            times["cudnn_rnn_tf", row, variant] for variant in ("mask", "lengths", "cudnn")
+        )
+        peers = [times.get(peer) for peer in (("keras", row, "mask"), ("torch", row, "mask"))]
+        cells = [row, _cell(mask), _cell(lengths), _cell(full), f"{lengths / full:.2f}"]
+        rows.append((-lengths / full, [*cells, *map(_cell, peers)]))
+    titles = ["this package, mask", "this package, lengths", "full length by cuDNN"]
+    titles += ["lengths over full length", "Keras, mask", "PyTorch, packed"]
+    return _table(["network", *titles], [cells for _, cells in sorted(rows)]) if rows else ""
 
 
 def _drawn_table(times: Times) -> str:
@@ -247,6 +264,17 @@ def page(times: Times, environments: Environments, name: str) -> str:
         "eight lengths from [T/2, T] take turns. The last column divides this package's time per "
         "time step in this table by its time per time step in “Training, full length”.",
         _drawn_table(times).rstrip(),
+        *(
+            [
+                "## Different lengths where no persistent kernel fits",
+                "Projections, clipping, float64, float32 without TensorFloat-32 and layers that "
+                "are too large run step by step. The ratio says how many times as long that takes "
+                "as sequences of full length take, which cuDNN runs.",
+                of_steps.rstrip(),
+            ]
+            if (of_steps := _steps_table(times))
+            else []
+        ),
         f"Written by `python -m benchmarks.gpu_lengths` from these runs. {runs}.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -20,6 +20,13 @@ class Row:
     time: int
     type: str
     training: bool
+    projection: int = 0
+    clips: bool = False  # Cell states are limited to [-1, 1].
+
+    @property
+    def outputs(self) -> int:
+        """The size of a step's output."""
+        return self.directions * (self.projection or self.units)
 
     @property
     def dtype(self) -> str:
@@ -29,6 +36,8 @@ class Row:
         sides = "bidirectional " if self.directions == 2 else ""
         stack = f"{self.layers}×{self.units}" if self.layers > 1 else f"{self.units}"
         what = "training" if self.training else "inference"
+        stack += f" projected to {self.projection}" if self.projection else ""
+        stack += ", clipped" if self.clips else ""
         return (
             f"{sides}{self.mode.upper()} {stack}, B{self.batch} T{self.time}, {self.type}, {what}"
         )
@@ -64,6 +73,34 @@ ROWS = [
         (("lstm", 2, 256, 1, 64, 200), ("float32",), False),
         (("lstm", 1, 512, 1, 32, 100), ("tf32",), False),
         (("gru", 1, 1024, 1, 64, 100), ("float16",), False),
+    ]
+    for type_ in types
+]
+
+# With different lengths, the steps of these are enqueued one by one, or nearly so. Each stack has a
+# row for one of its layers.
+STEP_ROWS = [
+    Row(*network, type_, training, *options)
+    for network, options, types, training in [
+        (("lstm", 1, 512, 1, 64, 100), (256,), ("float16", "tf32"), True),
+        (("lstm", 1, 1024, 1, 64, 100), (512,), ("float16", "tf32"), True),
+        (("lstm", 1, 256, 2, 32, 100), (128,), ("tf32",), True),
+        (("lstm", 1, 512, 1, 32, 100), (256,), ("tf32",), True),
+        (("lstm", 3, 512, 1, 32, 100), (256,), ("tf32",), True),
+        (("lstm", 1, 512, 1, 64, 100), (0, True), ("float16", "tf32"), True),
+        (("lstm", 1, 256, 2, 32, 200), (0, True), ("tf32",), True),
+        (("lstm", 1, 256, 1, 64, 200), (), ("float64", "float32"), True),
+        (("gru", 1, 512, 1, 64, 100), (), ("float64", "float32"), True),
+        (("lstm", 2, 256, 2, 32, 100), (), ("float64",), True),
+        (("lstm", 1, 256, 2, 32, 100), (), ("float64",), True),
+        (("lstm", 1, 1024, 1, 128, 50), (), ("float16", "tf32"), True),
+        (("lstm", 1, 1024, 1, 256, 50), (), ("float16", "tf32"), True),
+        (("lstm", 1, 1536, 1, 64, 100), (), ("float16", "tf32"), True),
+        (("lstm", 1, 2048, 1, 64, 50), (), ("float16", "tf32"), True),
+        (("gru", 1, 2048, 1, 64, 50), (), ("float16",), True),
+        (("lstm", 1, 1024, 1, 64, 100), (512,), ("tf32",), False),
+        (("lstm", 1, 2048, 1, 64, 50), (), ("float16",), False),
+        (("gru", 1, 256, 1, 64, 100), (), ("float64",), False),
     ]
     for type_ in types
 ]

@@ -204,3 +204,17 @@ def test_page_of_older_gpus_says_what_ran():
         for system, types in gpu_older_page.SYSTEMS.items()
         if system != "Hopper"
     )
+
+
+def test_page_of_lengths_says_what_single_steps_cost(pages):
+    section = "## Different lengths where no persistent kernel fits"
+    assert section not in pages["lengths"]  # Nothing was timed there.
+    times = {
+        ("cudnn_rnn_tf", str(row), variant): milliseconds + index / 100
+        for index, row in enumerate(gpu_lengths_rows.STEP_ROWS)
+        for variant, milliseconds in (("mask", 3.0), ("lengths", 2.4), ("cudnn", 2.0))
+    }
+    (table,) = tables(gpu_lengths_page._steps_table(times))
+    ratios = column(table, "lengths over full length")
+    assert ratios[0] == "1.20" and ratios == sorted(ratios, reverse=True)
+    assert len(table) == 1 + len(gpu_lengths_rows.STEP_ROWS)
