@@ -52,7 +52,7 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
 }
 
 // Loads what networks need, and forbids TF32 where an imitated GPU has none.
-RnnStatus Prepare(bool* allow_tf32) {
+RnnStatus LoadLibraries(bool* allow_tf32) {
   DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
   *allow_tf32 = *allow_tf32 && limits.architecture >= 80;
@@ -112,7 +112,7 @@ Network::Network(const RnnProblem& problem, bool allow_tf32)
 
 RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
                                  Network* network) {
-  CRNN_RETURN_IF_ERROR(Prepare(&allow_tf32));
+  CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
   *network = Network(problem, allow_tf32);
   CRNN_RETURN_IF_ERROR(
       StepLoop::Get(problem, allow_tf32, &network->loop_.emplace()));
@@ -121,7 +121,7 @@ RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
 
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
                           bool is_backward, Network* network) {
-  CRNN_RETURN_IF_ERROR(Prepare(&allow_tf32));
+  CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
   *network = Network(problem, allow_tf32);
   CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
   const auto get = [&] {
