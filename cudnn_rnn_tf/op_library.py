@@ -125,4 +125,22 @@ def _public_ops(module: types.ModuleType) -> types.SimpleNamespace:
     return types.SimpleNamespace(**{name: _with_plain_errors(op) for name, op in ops.items()})
 
 
+def _load_for_xla() -> str:
+    """Loads the library that lets XLA compile the ops; returns why there is none, else "".
+
+    The ops' library must be loaded already, since the other one takes functions from it.
+    """
+    minor = ".".join(tf.__version__.split(".")[:2])
+    path = native.xla_library_files().get(minor)
+    if path is None:
+        return f"cudnn_rnn_tf was built without XLA for TensorFlow {minor}"
+    try:
+        tf.load_op_library(str(path))
+    except tf.errors.NotFoundError as error:
+        return f"{path} cannot be loaded: {error.message}"
+    return ""
+
+
 raw_ops = _public_ops(load())
+# Why XLA cannot compile the ops; "" if it can.
+no_xla = _load_for_xla()

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/masked_steps.h"
+#include "kernels/mask_shapes.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/op_status.h"
@@ -30,33 +31,19 @@ class LengthsFromMaskOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor& mask = context->input(0);
-    OP_REQUIRES(
-        context, mask.dims() == 2,
-        InvalidArgument("expected a mask of rank 2, but received shape ",
-                        mask.shape().DebugString()));
     RnnMask values;
-    values.values = mask.flat<bool>().data();
-    values.max_time = mask.dim_size(time_major_ ? 0 : 1);
-    values.batch_size = mask.dim_size(time_major_ ? 1 : 0);
     values.time_major = time_major_;
+    OP_REQUIRES_OK(context, ReadMaskShape(mask.shape(), &values));
+    values.values = mask.flat<bool>().data();
     values.refuses_gaps = true;
     Tensor* lengths;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, TensorShape({values.batch_size}), &lengths));
     if (values.batch_size == 0) return;
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
-    RnnStatus status =
+    const RnnStatus status =
         backend->ReadMask(values, {lengths->flat<int64_t>().data()});
-    if (status.code == RnnStatus::Code::kInvalidArgument) {
-      status.message =
-          "expected the mask of " + owner_ +
-          " to be padded on the right (in each sequence all true "
-          "values before all false ones; pad_sequences makes it so with "
-          "padding=\"post\", and the layers of cudnn_rnn_tf.keras take any "
-          "mask), but " +
-          status.message;
-    }
-    OP_REQUIRES_OK(context, ToTensorFlow(status));
+    OP_REQUIRES_OK(context, ToTensorFlow(WithOwner(status, owner_)));
   }
 
  private:
@@ -75,28 +62,11 @@ class ReadMaskOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor &mask = context->input(0), &sequences = context->input(1);
-    OP_REQUIRES(
-        context, sequences.dims() == 3,
-        InvalidArgument("expected values of rank 3, but received shape ",
-                        sequences.shape().DebugString()));
     RnnMask values;
-    values.max_time = sequences.dim_size(time_major_ ? 0 : 1);
-    values.batch_size = sequences.dim_size(time_major_ ? 1 : 0);
-    const bool has_rank =
-        mask.dims() == 2 || (mask.dims() == 3 && mask.dim_size(2) == 1);
-    const int64_t rows = has_rank ? mask.dim_size(time_major_ ? 1 : 0) : 0;
-    values.is_shared = rows == 1 && values.batch_size != 1;
-    OP_REQUIRES(
-        context,
-        has_rank && mask.dim_size(time_major_ ? 0 : 1) == values.max_time &&
-            (rows == values.batch_size || rows == 1),
-        InvalidArgument("expected the mask of ", owner_, " to have the shape ",
-                        time_major_ ? "[time, batch]" : "[batch, time]",
-                        ", where batch is ", values.batch_size, " and time ",
-                        values.max_time, ", but received shape ",
-                        mask.shape().DebugString()));
-    values.values = mask.flat<bool>().data();
     values.time_major = time_major_;
+    OP_REQUIRES_OK(context, ReadMaskShapes(mask.shape(), sequences.shape(),
+                                           owner_, &values));
+    values.values = mask.flat<bool>().data();
     values.is_reversed = go_backwards_;
     const TensorShape steps({values.batch_size, values.max_time});
     Tensor* found[3];
@@ -133,20 +103,11 @@ class MoveStepsOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor& values = context->input(0);
     StepMove move = move_;
-    OP_REQUIRES(
-        context, values.dims() == 3,
-        InvalidArgument("expected values of rank 3, but received shape ",
-                        values.shape().DebugString()));
-    move.max_time = values.dim_size(move.time_major ? 0 : 1);
-    move.batch_size = values.dim_size(move.time_major ? 1 : 0);
-    move.width = values.dim_size(2);
-    const TensorShape steps({move.batch_size, move.max_time});
-    for (const int input : {1, 2}) {
-      OP_REQUIRES(context, context->input(input).shape() == steps,
-                  InvalidArgument("expected places and steps of shape ",
-                                  steps.DebugString(), ", but received ",
-                                  context->input(input).shape().DebugString()));
-    }
+    OP_REQUIRES_OK(context, ReadMoveShapes(
+                                [&](int i) -> const TensorShape& {
+                                  return context->input(i).shape();
+                                },
+                                &move));
     move.places = context->input(1).flat<int64_t>().data();
     move.steps = context->input(2).flat<int64_t>().data();
     bool keeps_places = false;

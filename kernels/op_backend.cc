@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/pool_threads.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/threadpool.h"
 
 namespace cudnn_rnn_tf {
 

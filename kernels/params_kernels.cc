@@ -5,13 +5,13 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/conversion.h"
 #include "kernels/kept_results.h"
 #include "kernels/keras_layout.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
 #include "kernels/param_layout.h"
-#include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -50,66 +50,39 @@ RnnStatus Move(const KerasLayout& layout, size_t item_bytes, bool to_params,
                                    params);
 }
 
-// The base of the ops, which have a network but no data. The layout is that of
-// the tensors that the params are converted to or from.
-template <typename Layout>
-class ParamsOp : public OpKernel {
+class ParamsSizeOp : public OpKernel {
  public:
-  explicit ParamsOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(
-        context, WithoutExceptions([&]() -> absl::Status {
-          TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
-          TF_RETURN_IF_ERROR(context->GetAttr("input_size", &spec_.input_size));
-          TF_RETURN_IF_ERROR(CheckSpec(spec_));
-          layout_ = std::make_unique<Layout>(spec_);
-          return absl::OkStatus();
-        }));
+  explicit ParamsSizeOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, WithoutExceptions(
+                                [&] { return network_.ReadNetwork(context); }));
   }
-
- protected:
-  const RnnSpec& spec() const { return spec_; }
-  const Layout& layout() const { return *layout_; }
-
- private:
-  RnnSpec spec_;
-  std::unique_ptr<Layout> layout_;
-};
-
-class ParamsSizeOp : public ParamsOp<ParamLayout> {
- public:
-  using ParamsOp::ParamsOp;
 
   void Compute(OpKernelContext* context) override {
     Tensor* size;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({}), &size));
-    size->scalar<int64_t>()() = layout().size();
-  }
-};
-
-// The base of the conversions, which checks that the op has as many weights and
-// biases as the layout.
-template <typename Layout>
-class ConversionOp : public ParamsOp<Layout> {
- public:
-  explicit ConversionOp(OpKernelConstruction* context)
-      : ParamsOp<Layout>(context) {
-    if (!context->status().ok()) return;
-    const Layout& layout = this->layout();
-    CheckCount(context, "num_weights", "weights", layout.weights().size());
-    CheckCount(context, "num_biases", "biases", layout.biases().size());
+    size->scalar<int64_t>()() = network_.layout().size();
   }
 
  private:
-  static void CheckCount(OpKernelConstruction* context, const char* attr,
-                         const char* name, int64_t expected) {
-    int64_t count = 0;
-    OP_REQUIRES_OK(context, context->GetAttr(attr, &count));
-    OP_REQUIRES(
-        context, count == expected,
-        InvalidArgument("expected ", expected, " ", name,
-                        " for this configuration, but received ", count));
+  Conversion<ParamLayout> network_;
+};
+
+template <typename Layout>
+class ConversionOp : public OpKernel {
+ public:
+  explicit ConversionOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
+                     TF_RETURN_IF_ERROR(conversion_.ReadNetwork(context));
+                     return conversion_.CheckCounts(context);
+                   }));
   }
+
+ protected:
+  const Conversion<Layout>& conversion() const { return conversion_; }
+
+ private:
+  Conversion<Layout> conversion_;
 };
 
 template <typename Layout, typename Device>
@@ -124,33 +97,24 @@ class ToParamsOp : public ConversionOp<Layout> {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Layout& layout = this->layout();
     std::vector<Tensor> tensors;
     for (const char* const list : {"weights", "biases"}) {
       OpInputList inputs;
       OP_REQUIRES_OK(context, context->input_list(list, &inputs));
       tensors.insert(tensors.end(), inputs.begin(), inputs.end());
     }
-    auto tensor = tensors.begin();
-    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
-      for (const auto& place : *places) {
-        const TensorShape expected(place.Shape());
-        OP_REQUIRES(context, tensor->shape() == expected,
-                    InvalidArgument("expected shape ", expected.DebugString(),
-                                    " for ", place.Name(), ", but received ",
-                                    tensor->shape().DebugString()));
-        ++tensor;
-      }
-    }
+    OP_REQUIRES_OK(context, this->conversion().CheckTensors(
+                                [&](int i) -> const TensorShape& {
+                                  return tensors[i].shape();
+                                }));
     static NeverDestroyed<KeptResults<Tensor>> kept;
     const bool may_keep = may_keep_params_ && std::is_same_v<Device, CpuDevice>;
     std::optional<Tensor> params;
-    if (may_keep) params = kept->Find(tensors, this->spec());
+    const RnnSpec& spec = this->conversion().spec();
+    if (may_keep) params = kept->Find(tensors, spec);
     if (!params) {
       OP_REQUIRES_OK(context, Make(context, tensors, &params.emplace()));
-      if (may_keep) {
-        kept->Keep(tensors, this->spec(), *params, params->TotalBytes());
-      }
+      if (may_keep) kept->Keep(tensors, spec, *params, params->TotalBytes());
     }
     context->set_output(0, *params);
   }
@@ -158,7 +122,7 @@ class ToParamsOp : public ConversionOp<Layout> {
  private:
   absl::Status Make(OpKernelContext* context,
                     const std::vector<Tensor>& tensors, Tensor* params) const {
-    const Layout& layout = this->layout();
+    const Layout& layout = this->conversion().layout();
     TF_RETURN_IF_ERROR(context->allocate_temp(
         context->expected_output_dtype(0), TensorShape({layout.size()}), params,
         context->output_alloc_attr(0)));
@@ -180,12 +144,9 @@ class FromParamsOp : public ConversionOp<Layout> {
   using ConversionOp<Layout>::ConversionOp;
 
   void Compute(OpKernelContext* context) override {
-    const Layout& layout = this->layout();
+    const Layout& layout = this->conversion().layout();
     const Tensor& params = context->input(0);
-    OP_REQUIRES(context, params.shape() == TensorShape({layout.size()}),
-                InvalidArgument("expected params of shape [", layout.size(),
-                                "] for this configuration, but received ",
-                                params.shape().DebugString()));
+    OP_REQUIRES_OK(context, this->conversion().CheckParams(params.shape()));
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     std::vector<void*> data;
     for (const auto* const places : {&layout.weights(), &layout.biases()}) {

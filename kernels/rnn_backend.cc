@@ -27,15 +27,34 @@ std::string KeyOf(const RnnProblem& problem) {
   return key;
 }
 
+namespace {
+
+RnnStatus LengthError(const RnnProblem& problem, int64_t index,
+                      int64_t length) {
+  return {RnnStatus::Code::kInvalidArgument,
+          "sequence_lengths[" + std::to_string(index) + "] must lie in [0, " +
+              std::to_string(problem.max_time) + "], but received " +
+              std::to_string(length)};
+}
+
+}  // namespace
+
+RnnStatus NarrowLengths(const int64_t* lengths, const RnnProblem& problem,
+                        std::vector<int32_t>* narrowed) {
+  for (int64_t i = 0; i < problem.batch_size; ++i) {
+    const auto length = static_cast<int32_t>(lengths[i]);
+    if (length != lengths[i]) return LengthError(problem, i, lengths[i]);
+    narrowed->push_back(length);
+  }
+  return {};
+}
+
 RnnStatus RnnBackend::CheckSequenceLengths(RnnProblem* problem,
                                            RnnLengths* lengths) {
   const int32_t* const all = lengths->on_host;
   for (int64_t i = 0; i < problem->batch_size; ++i) {
     if (all[i] < 0 || all[i] > problem->max_time) {
-      return {RnnStatus::Code::kInvalidArgument,
-              "sequence_lengths[" + std::to_string(i) + "] must lie in [0, " +
-                  std::to_string(problem->max_time) + "], but received " +
-                  std::to_string(all[i])};
+      return LengthError(*problem, i, all[i]);
     }
   }
   problem->has_sequence_lengths =

@@ -108,6 +108,11 @@ struct RnnLengths {
   const int64_t* on_device = nullptr;
 };
 
+// Puts the lengths of a problem, which are in host memory, into `narrowed`.
+// Fails if one does not fit 32 bits.
+RnnStatus NarrowLengths(const int64_t* lengths, const RnnProblem& problem,
+                        std::vector<int32_t>* narrowed);
+
 // Addresses of tensors, in the problem's data type unless said otherwise. T is
 // the number of time steps, B the batch size, I the input size, P the output
 // size, H the number of units, L the number of layers and D the number of

@@ -1,11 +1,8 @@
 // The kernels of CudnnRnnTf>Forward and Backward: they check, allocate and call
 // the device's backend.
 #include <algorithm>
-#include <limits>
 #include <memory>
-#include <mutex>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -13,8 +10,8 @@
 #include "kernels/never_destroyed.h"
 #include "kernels/no_throw_kernel.h"
 #include "kernels/op_backend.h"
-#include "kernels/param_layout.h"
 #include "kernels/rnn_attrs.h"
+#include "kernels/rnn_run.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -27,16 +24,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-absl::Status CheckShape(const char* name, const Tensor& tensor,
-                        const TensorShape& expected) {
-  if (tensor.shape() != expected) {
-    return InvalidArgument("expected ", name, " of shape ",
-                           expected.DebugString(), ", but received ",
-                           tensor.shape().DebugString());
-  }
-  return absl::OkStatus();
-}
-
 template <typename Device>
 constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 
@@ -44,129 +31,35 @@ constexpr bool kIsGpu = std::is_same_v<Device, GpuDevice>;
 class RnnOp : public OpKernel {
  public:
   explicit RnnOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
-                     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
-                     return ReadRunAttrs(context, &spec_, &time_major_,
-                                         &has_sequence_lengths_, &num_seeds_);
-                   }));
+    OP_REQUIRES_OK(
+        context, WithoutExceptions([&] { return reader_.ReadAttrs(context); }));
   }
 
  protected:
-  struct Run {
-    RnnProblem problem;
-    TensorShape output_shape, h_shape, c_shape;
+  struct Run : RnnRun {
     RnnLengths sequence_lengths;
     std::vector<int32_t> host_lengths;  // A copy of lengths passed as int64.
     uint64_t seed[2] = {0, 0};
-
-    bool empty() const {
-      return problem.max_time == 0 || problem.batch_size == 0;
-    }
   };
+
+  const RnnRunReader& reader() const { return reader_; }
 
   // Reads and checks the inputs. `is_gpu` says that lengths of type int64 are
   // in device memory.
   absl::Status ReadRun(OpKernelContext* context, bool is_gpu, Run* run) const {
-    const Tensor& input = context->input(0);
-    if (input.dims() != 3) {
-      return InvalidArgument("expected input of rank 3, ",
-                             time_major_ ? "[time, batch, input_size]"
-                                         : "[batch, time, input_size]",
-                             ", but received shape ",
-                             input.shape().DebugString());
+    TF_RETURN_IF_ERROR(reader_.Read(
+        context->input(0).dtype(),
+        [&](int i) -> const TensorShape& { return context->input(i).shape(); },
+        run));
+    if (run->problem.has_sequence_lengths) {
+      TF_RETURN_IF_ERROR(TakeLengths(context->input(4), is_gpu, run));
     }
-    RnnProblem& problem = run->problem;
-    problem.spec = spec_;
-    problem.spec.input_size = input.dim_size(2);
-    TF_RETURN_IF_ERROR(CheckSpec(problem.spec));
-    problem.dtype = DataTypeOf(input.dtype());
-    problem.max_time = input.dim_size(time_major_ ? 0 : 1);
-    problem.batch_size = input.dim_size(time_major_ ? 1 : 0);
-    problem.time_major = time_major_;
-    problem.has_sequence_lengths = has_sequence_lengths_;
-    if (problem.max_time > std::numeric_limits<int32_t>::max() ||
-        problem.batch_size > std::numeric_limits<int32_t>::max()) {
-      return InvalidArgument(
-          "input's time and batch dimensions must fit 32 bits, but received "
-          "shape ",
-          input.shape().DebugString());
-    }
-
-    const RnnSpec& spec = problem.spec;
-    const int64_t b = problem.batch_size;
-    // A pass may keep the inputs of the gates for every step. Networks for
-    // which that is more than any memory holds are refused, so that no size
-    // below overflows.
-    const double steps = static_cast<double>(problem.max_time) * b;
-    if (steps * spec.num_pseudo_layers() *
-            (spec.num_gates() * spec.num_units + spec.input_size) >
-        1e15) {
-      return InvalidArgument("the network, of ", spec.num_layers, " layers of ",
-                             spec.num_units,
-                             " units, is too large for input of shape ",
-                             input.shape().DebugString());
-    }
-    const auto states = [&](int64_t n, TensorShape* shape) {
-      const int64_t layers = spec.num_pseudo_layers();
-      return TensorShape::BuildTensorShape(
-          {time_major_ ? layers : b, time_major_ ? b : layers, n}, shape);
-    };
-    run->output_shape = input.shape();
-    TF_RETURN_IF_ERROR(
-        run->output_shape.SetDimWithStatus(2, spec.layer_output_size()));
-    TF_RETURN_IF_ERROR(states(spec.output_size(), &run->h_shape));
-    run->c_shape = TensorShape({0});
-    if (spec.is_lstm()) {
-      TF_RETURN_IF_ERROR(states(spec.num_units, &run->c_shape));
-    }
-    const TensorShape& h_shape = context->input(1).shape();
-    const int batch_axis = time_major_ ? 1 : 0;
-    if (h_shape.dims() == 3 && h_shape.dim_size(batch_axis) != b) {
-      // These are mostly a stateful layer's, which the caller does not see.
-      return InvalidArgument(
-          "expected inputs of batch size ", h_shape.dim_size(batch_axis),
-          ", that of the initial states, but received ", b,
-          "; a stateful layer's last batch that is short can be left out "
-          "(drop_remainder=True) or padded with sequences of length 0");
-    }
-    TF_RETURN_IF_ERROR(CheckShape("input_h", context->input(1), run->h_shape));
-    TF_RETURN_IF_ERROR(CheckShape("input_c", context->input(2), run->c_shape));
-    const absl::Status params_fit = CheckShape(
-        "params", context->input(3), TensorShape({ParamsSize(problem.spec)}));
-    if (!params_fit.ok()) {
-      // The caller of a SavedModel knows its inputs but not its params, so the
-      // message names the input size too.
-      return InvalidArgument(params_fit.message(),
-                             ": the network was not made for inputs of size ",
-                             spec.input_size, " in the last dimension");
-    }
-    const Tensor& lengths = context->input(4);
-    TF_RETURN_IF_ERROR(
-        CheckShape("sequence_lengths", lengths,
-                   TensorShape({has_sequence_lengths_ ? b : 0})));
-    if (has_sequence_lengths_) {
-      TF_RETURN_IF_ERROR(TakeLengths(lengths, is_gpu, run));
-    }
-    if (num_seeds_ == 0) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(CheckShape("seed", context->input(5), TensorShape({2})));
+    if (reader_.num_seeds() == 0) return absl::OkStatus();
     const auto seed = context->input(5).flat<int64_t>();
     run->seed[0] = static_cast<uint64_t>(seed(0));
     run->seed[1] = static_cast<uint64_t>(seed(1));
     return absl::OkStatus();
   }
-
-  absl::Status CheckSeed(const RnnProblem& problem) const {
-    if (num_seeds_ > 0 || !(problem.has_dropout_between_layers() ||
-                            problem.has_recurrent_dropout())) {
-      return absl::OkStatus();
-    }
-    return InvalidArgument(
-        "expected a seed, since dropout draws masks in training, but received "
-        "none");
-  }
-
-  // The index of the first input after those that both ops begin with.
-  int NumSharedInputs() const { return 5 + num_seeds_; }
 
   static absl::Status TakeLengths(const Tensor& lengths, bool is_gpu,
                                   Run* run) {
@@ -179,15 +72,8 @@ class RnnOp : public OpKernel {
       run->sequence_lengths.on_device = all.data();
       return absl::OkStatus();
     }
-    for (int64_t i = 0; i < all.size(); ++i) {
-      const auto length = static_cast<int32_t>(all(i));
-      if (length != all(i)) {
-        return InvalidArgument("sequence_lengths[", i, "] must lie in [0, ",
-                               run->problem.max_time, "], but received ",
-                               all(i));
-      }
-      run->host_lengths.push_back(length);
-    }
+    TF_RETURN_IF_ERROR(ToTensorFlow(
+        NarrowLengths(all.data(), run->problem, &run->host_lengths)));
     run->sequence_lengths.on_host = run->host_lengths.data();
     return absl::OkStatus();
   }
@@ -215,23 +101,7 @@ class RnnOp : public OpKernel {
   }
 
  private:
-  // The size is kept from call to call, since computing a layout takes
-  // microseconds and the input size of a network rarely changes.
-  int64_t ParamsSize(const RnnSpec& spec) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (spec.input_size != known_size_.first) {
-      // If computing a layout throws, both numbers stay.
-      known_size_ = {spec.input_size, ParamLayout(spec).size()};
-    }
-    return known_size_.second;
-  }
-
-  RnnSpec spec_;
-  bool time_major_ = true;
-  bool has_sequence_lengths_ = false;
-  int num_seeds_ = 1;
-  mutable std::mutex mutex_;
-  mutable std::pair<int64_t, int64_t> known_size_ = {-1, 0};  // Input, params.
+  RnnRunReader reader_;
 };
 
 template <typename Device>
@@ -251,7 +121,7 @@ class ForwardOp : public RnnOp {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
     run.problem.is_training = is_training_;
-    OP_REQUIRES_OK(context, CheckSeed(run.problem));
+    OP_REQUIRES_OK(context, reader().CheckSeed(run.problem));
     run.problem.algorithm = algorithm_;
     for (const int input : {1, 3}) {
       const auto address =
@@ -371,18 +241,13 @@ class BackwardOp : public RnnOp {
     Run run;
     OP_REQUIRES_OK(context, ReadRun(context, kIsGpu<Device>, &run));
     run.problem.is_training = true;
-    OP_REQUIRES_OK(context, CheckSeed(run.problem));
-    const int own_inputs = NumSharedInputs();
-    const char* const names[] = {
-        "output",          "output_h",          "output_c",
-        "output_backprop", "output_h_backprop", "output_c_backprop"};
-    const TensorShape* const shapes[] = {&run.output_shape, &run.h_shape,
-                                         &run.c_shape};
-    for (int i = 0; i < 6; ++i) {
-      OP_REQUIRES_OK(
-          context,
-          CheckShape(names[i], context->input(own_inputs + i), *shapes[i % 3]));
-    }
+    OP_REQUIRES_OK(context, reader().CheckSeed(run.problem));
+    const int own_inputs = reader().num_inputs();
+    OP_REQUIRES_OK(context, reader().CheckBackward(
+                                [&](int i) -> const TensorShape& {
+                                  return context->input(i).shape();
+                                },
+                                run));
     const std::unique_ptr<RnnBackend> backend = MakeBackend<Device>(context);
     Tensor* backprops[4];
     for (int i = 0; i < 4; ++i) {
@@ -412,7 +277,7 @@ class BackwardOp : public RnnOp {
                        run.problem, reserve_space.TotalBytes(), &sizes)));
     OP_REQUIRES_OK(
         context,
-        CheckShape("reserve_space", reserve_space,
+        CheckShape("reserve_space", reserve_space.shape(),
                    TensorShape({static_cast<int64_t>(sizes.reserve_space)})));
     std::shared_ptr<void> workspace;
     OP_REQUIRES_OK(context, TakeWorkspace(context, sizes.backward_workspace,

@@ -24,6 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 # Those of `dependencies` in pyproject.toml.
 TENSORFLOWS = ("2.19", "2.20", "2.21")
+# Those whose packages have what the library for XLA is built with.
+XLA_TENSORFLOWS = TENSORFLOWS[1:]
 NATIVE = "cudnn_rnn_tf/native/"
 # Run in an empty folder, with the TensorFlow, the folder of this script and the file to write.
 SMOKE_TEST = """
@@ -59,8 +61,9 @@ tested_versions.record(sys.argv[3], "a model trained, saved and served")
 """
 
 
-def library_name(tensorflow: str) -> str:
-    return f"{NATIVE}libcudnn_rnn_tf_ops_tf{tensorflow}.so"
+def library_names(tensorflow: str) -> list[str]:
+    kinds = ["ops", "xla"] if tensorflow in XLA_TENSORFLOWS else ["ops"]
+    return [f"{NATIVE}libcudnn_rnn_tf_{kind}_tf{tensorflow}.so" for kind in kinds]
 
 
 def run(*command: object, **environment: str) -> None:
@@ -117,9 +120,9 @@ def add_libraries(wheel: pathlib.Path, source: pathlib.Path, versions: tuple | l
         run_module("wheel", "unpack", "--dest", directory, wheel)
         unpacked = only(pathlib.Path(directory), "*")
         with zipfile.ZipFile(source) as archive:
-            for version in versions:
-                (unpacked / library_name(version)).write_bytes(archive.read(library_name(version)))
-                (unpacked / library_name(version)).chmod(0o755)
+            for name in (name for version in versions for name in library_names(version)):
+                (unpacked / name).write_bytes(archive.read(name))
+                (unpacked / name).chmod(0o755)
         run_module("wheel", "pack", "--dest-dir", wheel.parent, unpacked)
 
 
@@ -136,7 +139,7 @@ def check(wheel: pathlib.Path) -> list[str]:
     if f"-{python}-{python}-manylinux_2_" not in wheel.name:
         problems.append(f"{wheel.name} is not tagged {python}-{python}-manylinux_2_…")
     libraries = [
-        *map(library_name, TENSORFLOWS),
+        *(name for version in TENSORFLOWS for name in library_names(version)),
         NATIVE + "_native" + sysconfig.get_config_var("EXT_SUFFIX"),
     ]
     expected = [
@@ -196,9 +199,10 @@ def main() -> None:
             built = build_module(sdist, directory / "module", options.ops_from)
         else:
             built = build_wheels(sdist, directory)
-        # TensorFlow's framework library is in the process when ours is loaded.
+        # These are in the process when a library of ours is loaded.
+        present = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2", "libcudnn_rnn_tf_ops*")
         run_module(
-            *("auditwheel", "repair", "--exclude", "libtensorflow_framework.so.2"),
+            *("auditwheel", "repair", *(f"--exclude={library}" for library in present)),
             *("--wheel-dir", directory / "repaired", built),
         )
         wheel = pathlib.Path(shutil.copy(only(directory / "repaired", "*.whl"), DIST))

@@ -11,7 +11,11 @@ cc_library(
 cc_library(
     name = "tensorflow",
     hdrs = glob(["tensorflow/**"]),
-    includes = ["tensorflow"],
+    includes = [
+        "tensorflow",
+        "tensorflow/external/farmhash_archive/src",
+        "tensorflow/external/highwayhash",
+    ],
     deps = [":tensorflow_definitions"],
 )
 
@@ -27,6 +31,11 @@ cc_library(
 filegroup(
     name = "tensorflow_framework",
     srcs = ["{framework}"],
+)
+
+filegroup(
+    name = "tensorflow_cc",
+    srcs = ["libtensorflow_cc.so.2"],
 )
 
 cc_library(
@@ -51,14 +60,21 @@ def _pip_packages_impl(ctx):
     version, include, framework = tensorflow[:3]
     pybind11_include, python_include = _run(ctx, ["-c", _INCLUDES])
     ctx.symlink(include, "tensorflow")
-    ctx.symlink(framework, ctx.path(framework).basename)
+    framework = ctx.path(framework)
+    ctx.symlink(framework, framework.basename)
+    ctx.symlink(framework.dirname.get_child("libtensorflow_cc.so.2"), "libtensorflow_cc.so.2")
     ctx.symlink(pybind11_include, "pybind11")
     ctx.symlink(python_include, "python")
     minor = ".".join(version.split(".")[:2])
-    ctx.file("versions.bzl", 'TENSORFLOW_MINOR = "%s"\n' % minor)
+    # TensorFlow 2.19's package lacks the header of XLA's custom calls.
+    has_xla = ctx.path(include + "/xla/ffi/api/ffi.h").exists
+    ctx.file(
+        "versions.bzl",
+        'TENSORFLOW_MINOR = "%s"\nHAS_XLA = %s\n' % (minor, has_xla),
+    )
     ctx.file("BUILD", _BUILD.format(
         defines = repr(tensorflow[3:]),
-        framework = ctx.path(framework).basename,
+        framework = framework.basename,
     ))
 
 pip_packages = repository_rule(

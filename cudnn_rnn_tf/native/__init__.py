@@ -17,7 +17,7 @@ except ImportError as error:
         "another folder, or install the package with `pip install -e .`"
     ) from error
 
-__all__ = ["ParamLayout", "build_info", "info", "op_library_files"]
+__all__ = ["ParamLayout", "build_info", "info", "op_library_files", "xla_library_files"]
 
 
 def op_library_files() -> dict[str, pathlib.Path]:
@@ -26,7 +26,16 @@ def op_library_files() -> dict[str, pathlib.Path]:
     They are next to the compiled module. In an editable installation, that is not the directory of
     this file.
     """
-    found = pathlib.Path(_native.__file__).parent.glob("libcudnn_rnn_tf_ops_tf*.so")
+    return _libraries("ops")
+
+
+def xla_library_files() -> dict[str, pathlib.Path]:
+    """Returns the libraries that let XLA compile the ops, by the same versions."""
+    return _libraries("xla")
+
+
+def _libraries(kind: str) -> dict[str, pathlib.Path]:
+    found = pathlib.Path(_native.__file__).parent.glob(f"libcudnn_rnn_tf_{kind}_tf*.so")
     return {path.stem.rpartition("_tf")[2]: path for path in sorted(found)}
 
 

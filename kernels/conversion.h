@@ -1,0 +1,78 @@
+// What the ops that convert parameters read from their attributes and check,
+// for the kernels and for the lowerings to XLA.
+#ifndef CUDNN_RNN_TF_KERNELS_CONVERSION_H_
+#define CUDNN_RNN_TF_KERNELS_CONVERSION_H_
+
+#include <memory>
+
+#include "kernels/rnn_attrs.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace cudnn_rnn_tf {
+
+// The layout is that of the tensors that params are converted to or from.
+template <typename Layout>
+class Conversion {
+ public:
+  const RnnSpec& spec() const { return spec_; }
+  const Layout& layout() const { return *layout_; }
+
+  absl::Status ReadNetwork(tensorflow::OpKernelConstruction* context) {
+    TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
+    TF_RETURN_IF_ERROR(context->GetAttr("input_size", &spec_.input_size));
+    TF_RETURN_IF_ERROR(CheckSpec(spec_));
+    layout_ = std::make_unique<Layout>(spec_);
+    return absl::OkStatus();
+  }
+  // Checks that the op has as many weights and biases as the layout.
+  absl::Status CheckCounts(tensorflow::OpKernelConstruction* context) const {
+    TF_RETURN_IF_ERROR(CheckCount(context, "num_weights", "weights",
+                                  layout_->weights().size()));
+    return CheckCount(context, "num_biases", "biases",
+                      layout_->biases().size());
+  }
+
+  // `shape_of(i)` is the shape of tensor i, weights and then biases.
+  template <typename ShapeOf>
+  absl::Status CheckTensors(const ShapeOf& shape_of) const {
+    int index = 0;
+    for (const auto* const places : {&layout_->weights(), &layout_->biases()}) {
+      for (const auto& place : *places) {
+        const tensorflow::TensorShape expected(place.Shape());
+        const tensorflow::TensorShape& shape = shape_of(index++);
+        if (shape == expected) continue;
+        return InvalidArgument("expected shape ", expected.DebugString(),
+                               " for ", place.Name(), ", but received ",
+                               shape.DebugString());
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status CheckParams(const tensorflow::TensorShape& shape) const {
+    if (shape == tensorflow::TensorShape({layout_->size()})) {
+      return absl::OkStatus();
+    }
+    return InvalidArgument("expected params of shape [", layout_->size(),
+                           "] for this configuration, but received ",
+                           shape.DebugString());
+  }
+
+ private:
+  static absl::Status CheckCount(tensorflow::OpKernelConstruction* context,
+                                 const char* attr, const char* name,
+                                 int64_t expected) {
+    int64_t count = 0;
+    TF_RETURN_IF_ERROR(context->GetAttr(attr, &count));
+    if (count == expected) return absl::OkStatus();
+    return InvalidArgument("expected ", expected, " ", name,
+                           " for this configuration, but received ", count);
+  }
+
+  RnnSpec spec_;
+  std::unique_ptr<Layout> layout_;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_CONVERSION_H_

@@ -1,0 +1,91 @@
+// Checks the shapes of the mask ops' tensors, for the kernels and for the
+// lowerings to XLA.
+#ifndef CUDNN_RNN_TF_KERNELS_MASK_SHAPES_H_
+#define CUDNN_RNN_TF_KERNELS_MASK_SHAPES_H_
+
+#include <string>
+
+#include "kernels/op_status.h"
+#include "kernels/rnn_backend.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace cudnn_rnn_tf {
+
+// Reads the shape of LengthsFromMask's mask; `mask` says whether it is
+// time-major.
+inline absl::Status ReadMaskShape(const tensorflow::TensorShape& shape,
+                                  RnnMask* mask) {
+  if (shape.dims() != 2) {
+    return InvalidArgument("expected a mask of rank 2, but received shape ",
+                           shape.DebugString());
+  }
+  mask->max_time = shape.dim_size(mask->time_major ? 0 : 1);
+  mask->batch_size = shape.dim_size(mask->time_major ? 1 : 0);
+  return absl::OkStatus();
+}
+
+// Reads the shapes of ReadMask's inputs.
+inline absl::Status ReadMaskShapes(const tensorflow::TensorShape& shape,
+                                   const tensorflow::TensorShape& sequences,
+                                   const std::string& owner, RnnMask* mask) {
+  if (sequences.dims() != 3) {
+    return InvalidArgument("expected values of rank 3, but received shape ",
+                           sequences.DebugString());
+  }
+  const int time_axis = mask->time_major ? 0 : 1, batch_axis = 1 - time_axis;
+  mask->max_time = sequences.dim_size(time_axis);
+  mask->batch_size = sequences.dim_size(batch_axis);
+  const bool has_rank =
+      shape.dims() == 2 || (shape.dims() == 3 && shape.dim_size(2) == 1);
+  const int64_t rows = has_rank ? shape.dim_size(batch_axis) : 0;
+  mask->is_shared = rows == 1 && mask->batch_size != 1;
+  if (has_rank && shape.dim_size(time_axis) == mask->max_time &&
+      (rows == mask->batch_size || rows == 1)) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("expected the mask of ", owner, " to have the shape ",
+                         mask->time_major ? "[time, batch]" : "[batch, time]",
+                         ", where batch is ", mask->batch_size, " and time ",
+                         mask->max_time, ", but received shape ",
+                         shape.DebugString());
+}
+
+// Reads the shapes of PackSteps' and UnpackSteps' inputs. `shape_of(i)` is that
+// of input i.
+template <typename ShapeOf>
+absl::Status ReadMoveShapes(const ShapeOf& shape_of, StepMove* move) {
+  const tensorflow::TensorShape& values = shape_of(0);
+  if (values.dims() != 3) {
+    return InvalidArgument("expected values of rank 3, but received shape ",
+                           values.DebugString());
+  }
+  move->max_time = values.dim_size(move->time_major ? 0 : 1);
+  move->batch_size = values.dim_size(move->time_major ? 1 : 0);
+  move->width = values.dim_size(2);
+  const tensorflow::TensorShape steps({move->batch_size, move->max_time});
+  for (const int input : {1, 2}) {
+    if (shape_of(input) == steps) continue;
+    return InvalidArgument("expected places and steps of shape ",
+                           steps.DebugString(), ", but received ",
+                           shape_of(input).DebugString());
+  }
+  return absl::OkStatus();
+}
+
+// Returns the outcome of reading a mask that must be padded on the right, with
+// the name of the layer that has the mask.
+inline RnnStatus WithOwner(RnnStatus status, const std::string& owner) {
+  if (status.code == RnnStatus::Code::kInvalidArgument) {
+    status.message =
+        "expected the mask of " + owner +
+        " to be padded on the right (in each sequence all true values before "
+        "all false ones; pad_sequences makes it so with padding=\"post\", and "
+        "the layers of cudnn_rnn_tf.keras take any mask), but " +
+        status.message;
+  }
+  return status;
+}
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_MASK_SHAPES_H_

@@ -1,0 +1,183 @@
+// Reads what Forward and Backward are asked for from their attributes and the
+// shapes of their inputs. The kernels do so in each call, and the lowerings for
+// XLA once for each shape.
+#ifndef CUDNN_RNN_TF_KERNELS_RNN_RUN_H_
+#define CUDNN_RNN_TF_KERNELS_RNN_RUN_H_
+
+#include <limits>
+#include <mutex>
+
+#include "kernels/op_backend.h"
+#include "kernels/param_layout.h"
+#include "kernels/rnn_attrs.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace cudnn_rnn_tf {
+
+inline absl::Status CheckShape(const char* name,
+                               const tensorflow::TensorShape& shape,
+                               const tensorflow::TensorShape& expected) {
+  if (shape != expected) {
+    return InvalidArgument("expected ", name, " of shape ",
+                           expected.DebugString(), ", but received ",
+                           shape.DebugString());
+  }
+  return absl::OkStatus();
+}
+
+struct RnnRun {
+  RnnProblem problem;
+  tensorflow::TensorShape output_shape, h_shape, c_shape;
+
+  bool empty() const {
+    return problem.max_time == 0 || problem.batch_size == 0;
+  }
+};
+
+class RnnRunReader {
+ public:
+  absl::Status ReadAttrs(tensorflow::OpKernelConstruction* context) {
+    TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
+    return ReadRunAttrs(context, &spec_, &time_major_, &has_sequence_lengths_,
+                        &num_seeds_);
+  }
+
+  int num_seeds() const { return num_seeds_; }
+  // The number of inputs that both ops begin with.
+  int num_inputs() const { return 5 + num_seeds_; }
+
+  // Checks these inputs. `shape_of(i)` is the shape of input i, and `dtype` the
+  // type of input 0.
+  template <typename ShapeOf>
+  absl::Status Read(tensorflow::DataType dtype, const ShapeOf& shape_of,
+                    RnnRun* run) const {
+    using tensorflow::TensorShape;
+    const TensorShape& input = shape_of(0);
+    if (input.dims() != 3) {
+      return InvalidArgument("expected input of rank 3, ",
+                             time_major_ ? "[time, batch, input_size]"
+                                         : "[batch, time, input_size]",
+                             ", but received shape ", input.DebugString());
+    }
+    RnnProblem& problem = run->problem;
+    problem.spec = spec_;
+    problem.spec.input_size = input.dim_size(2);
+    TF_RETURN_IF_ERROR(CheckSpec(problem.spec));
+    problem.dtype = DataTypeOf(dtype);
+    problem.max_time = input.dim_size(time_major_ ? 0 : 1);
+    problem.batch_size = input.dim_size(time_major_ ? 1 : 0);
+    problem.time_major = time_major_;
+    problem.has_sequence_lengths = has_sequence_lengths_;
+    if (problem.max_time > std::numeric_limits<int32_t>::max() ||
+        problem.batch_size > std::numeric_limits<int32_t>::max()) {
+      return InvalidArgument(
+          "input's time and batch dimensions must fit 32 bits, but received "
+          "shape ",
+          input.DebugString());
+    }
+
+    const RnnSpec& spec = problem.spec;
+    const int64_t b = problem.batch_size;
+    // A pass may keep the inputs of the gates for every step. Networks for
+    // which that is more than any memory holds are refused, so that no size
+    // below overflows.
+    const double steps = static_cast<double>(problem.max_time) * b;
+    if (steps * spec.num_pseudo_layers() *
+            (spec.num_gates() * spec.num_units + spec.input_size) >
+        1e15) {
+      return InvalidArgument(
+          "the network, of ", spec.num_layers, " layers of ", spec.num_units,
+          " units, is too large for input of shape ", input.DebugString());
+    }
+    const auto states = [&](int64_t n, TensorShape* shape) {
+      const int64_t layers = spec.num_pseudo_layers();
+      return TensorShape::BuildTensorShape(
+          {time_major_ ? layers : b, time_major_ ? b : layers, n}, shape);
+    };
+    run->output_shape = input;
+    TF_RETURN_IF_ERROR(
+        run->output_shape.SetDimWithStatus(2, spec.layer_output_size()));
+    TF_RETURN_IF_ERROR(states(spec.output_size(), &run->h_shape));
+    run->c_shape = TensorShape({0});
+    if (spec.is_lstm()) {
+      TF_RETURN_IF_ERROR(states(spec.num_units, &run->c_shape));
+    }
+    const TensorShape& h_shape = shape_of(1);
+    const int batch_axis = time_major_ ? 1 : 0;
+    if (h_shape.dims() == 3 && h_shape.dim_size(batch_axis) != b) {
+      // These are mostly a stateful layer's, which the caller does not see.
+      return InvalidArgument(
+          "expected inputs of batch size ", h_shape.dim_size(batch_axis),
+          ", that of the initial states, but received ", b,
+          "; a stateful layer's last batch that is short can be left out "
+          "(drop_remainder=True) or padded with sequences of length 0");
+    }
+    TF_RETURN_IF_ERROR(CheckShape("input_h", h_shape, run->h_shape));
+    TF_RETURN_IF_ERROR(CheckShape("input_c", shape_of(2), run->c_shape));
+    const absl::Status params_fit = CheckShape(
+        "params", shape_of(3), TensorShape({ParamsSize(problem.spec)}));
+    if (!params_fit.ok()) {
+      // The caller of a SavedModel knows its inputs but not its params, so the
+      // message names the input size too.
+      return InvalidArgument(params_fit.message(),
+                             ": the network was not made for inputs of size ",
+                             spec.input_size, " in the last dimension");
+    }
+    TF_RETURN_IF_ERROR(
+        CheckShape("sequence_lengths", shape_of(4),
+                   TensorShape({has_sequence_lengths_ ? b : 0})));
+    if (num_seeds_ == 0) return absl::OkStatus();
+    return CheckShape("seed", shape_of(5), TensorShape({2}));
+  }
+
+  // Checks the inputs that Backward has in addition, except the reserve space.
+  template <typename ShapeOf>
+  absl::Status CheckBackward(const ShapeOf& shape_of, const RnnRun& run) const {
+    const char* const names[] = {
+        "output",          "output_h",          "output_c",
+        "output_backprop", "output_h_backprop", "output_c_backprop"};
+    const tensorflow::TensorShape* const shapes[] = {
+        &run.output_shape, &run.h_shape, &run.c_shape};
+    for (int i = 0; i < 6; ++i) {
+      TF_RETURN_IF_ERROR(
+          CheckShape(names[i], shape_of(num_inputs() + i), *shapes[i % 3]));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSeed(const RnnProblem& problem) const {
+    if (num_seeds_ > 0 || !(problem.has_dropout_between_layers() ||
+                            problem.has_recurrent_dropout())) {
+      return absl::OkStatus();
+    }
+    return InvalidArgument(
+        "expected a seed, since dropout draws masks in training, but received "
+        "none");
+  }
+
+ private:
+  // The size is kept from call to call, since computing a layout takes
+  // microseconds and the input size of a network rarely changes.
+  int64_t ParamsSize(const RnnSpec& spec) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (spec.input_size != known_input_size_) {
+      // If this throws, what is known stays.
+      params_size_ = ParamLayout(spec).size();
+      known_input_size_ = spec.input_size;
+    }
+    return params_size_;
+  }
+
+  RnnSpec spec_;
+  bool time_major_ = true;
+  bool has_sequence_lengths_ = false;
+  int num_seeds_ = 1;
+  mutable std::mutex mutex_;
+  mutable int64_t known_input_size_ = -1;
+  mutable int64_t params_size_ = 0;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_RNN_RUN_H_

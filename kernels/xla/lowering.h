@@ -1,0 +1,107 @@
+// The base of the lowerings, which tell XLA's compiler what an op computes: a
+// custom call in most cases, to a handler of the op library.
+#ifndef CUDNN_RNN_TF_KERNELS_XLA_LOWERING_H_
+#define CUDNN_RNN_TF_KERNELS_XLA_LOWERING_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/op_status.h"
+#include "kernels/tensorflow_versions.h"  // First.
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace cudnn_rnn_tf {
+
+inline xla::Shape DenseShape(xla::PrimitiveType type,
+                             const tensorflow::TensorShape& shape) {
+  return xla::ShapeUtil::MakeShapeWithDescendingLayout(type, shape.dim_sizes());
+}
+inline xla::Shape BytesShape(size_t bytes) {
+  return xla::ShapeUtil::MakeShapeWithDescendingLayout(
+      xla::U8, {static_cast<int64_t>(bytes)});
+}
+
+class Lowering : public tensorflow::XlaOpKernel {
+ public:
+  // The inputs of an op.
+  struct Inputs {
+    std::vector<xla::XlaOp> ops;
+    std::vector<tensorflow::TensorShape> shapes;
+    std::vector<xla::Shape> xla_shapes;
+
+    const tensorflow::TensorShape& operator()(int i) const { return shapes[i]; }
+  };
+  using Alias = std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
+
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(tensorflow::XlaOpKernelContext* context) final {
+    OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
+                     Inputs inputs;
+                     TF_RETURN_IF_ERROR(Read(context, &inputs));
+                     return Lower(context, inputs);
+                   }));
+  }
+
+ protected:
+  virtual absl::Status Lower(tensorflow::XlaOpKernelContext* context,
+                             const Inputs& inputs) = 0;
+
+  // Returns the results of a call.
+  static std::vector<xla::XlaOp> Call(tensorflow::XlaOpKernelContext* context,
+                                      const char* target,
+                                      const std::string& config,
+                                      const Inputs& inputs,
+                                      const std::vector<xla::Shape>& results,
+                                      const std::vector<Alias>& aliases = {}) {
+    const xla::XlaOp all = xla::CustomCallWithLayout(
+        context->builder(), target, inputs.ops,
+        xla::ShapeUtil::MakeTupleShape(results), inputs.xla_shapes, config,
+        /*has_side_effect=*/false, aliases, /*literal=*/nullptr,
+        xla::CustomCallSchedule::SCHEDULE_NONE,
+        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+    std::vector<xla::XlaOp> parts;
+    for (size_t i = 0; i < results.size(); ++i) {
+      parts.push_back(xla::GetTupleElement(all, static_cast<int64_t>(i)));
+    }
+    return parts;
+  }
+
+ private:
+  absl::Status Read(tensorflow::XlaOpKernelContext* context,
+                    Inputs* inputs) const {
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      TF_ASSIGN_OR_RETURN(const xla::Shape shape, context->InputXlaShape(i));
+      if (!shape.is_static()) {
+        return InvalidArgument(
+            "expected inputs of ", type_string(),
+            " of a shape that XLA knows when it compiles, but input ", i,
+            " has the shape ", xla::ShapeUtil::HumanString(shape),
+            ", of which it knows the bounds only, as of what boolean_mask and "
+            "where return; padded sequences with a mask or sequence_lengths "
+            "have a fixed shape");
+      }
+      tensorflow::TensorShape sizes;
+      for (const int64_t size : shape.dimensions()) {
+        TF_RETURN_IF_ERROR(sizes.AddDimWithStatus(size));
+      }
+      inputs->ops.push_back(context->Input(i));
+      inputs->xla_shapes.push_back(DenseShape(shape.element_type(), sizes));
+      inputs->shapes.push_back(sizes);
+    }
+    return absl::OkStatus();
+  }
+};
+
+// As REGISTER_XLA_OP would have TensorFlow register them, but that has an
+// effect only on ops that are known when a process runs its first op.
+#define CRNN_REGISTER_LOWERING(NAME, Class) \
+  REGISTER_KERNEL_BUILDER(                  \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU_XLA_JIT), Class)
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_XLA_LOWERING_H_

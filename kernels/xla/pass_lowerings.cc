@@ -1,0 +1,124 @@
+// The lowerings of Forward and Backward.
+#include <vector>
+
+#include "kernels/xla/lowering.h"
+// After TensorFlow's own headers, see tensorflow_versions.h.
+#include "kernels/rnn_run.h"
+#include "kernels/xla/buffer_sizes.h"
+#include "xla/hlo/builder/lib/constants.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::XlaOpKernelContext;
+using xla::XlaOp;
+
+class PassLowering : public Lowering {
+ public:
+  explicit PassLowering(OpKernelConstruction* context) : Lowering(context) {
+    OP_REQUIRES_OK(
+        context, WithoutExceptions([&] { return reader_.ReadAttrs(context); }));
+  }
+
+ protected:
+  const RnnRunReader& reader() const { return reader_; }
+
+  absl::Status ReadPass(XlaOpKernelContext* context, const Inputs& inputs,
+                        bool is_training, RnnRun* run, XlaPass* pass) const {
+    TF_RETURN_IF_ERROR(reader_.Read(context->input_type(0), inputs, run));
+    run->problem.is_training = is_training;
+    TF_RETURN_IF_ERROR(reader_.CheckSeed(run->problem));
+    pass->problem = run->problem;
+    pass->has_int32_lengths = context->input_type(4) == tensorflow::DT_INT32;
+    pass->num_seeds = reader_.num_seeds();
+    return absl::OkStatus();
+  }
+
+ private:
+  RnnRunReader reader_;
+};
+
+class ForwardLowering : public PassLowering {
+ public:
+  explicit ForwardLowering(OpKernelConstruction* context)
+      : PassLowering(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+  }
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context,
+                     const Inputs& inputs) override {
+    RnnRun run;
+    XlaPass pass;
+    TF_RETURN_IF_ERROR(ReadPass(context, inputs, is_training_, &run, &pass));
+    const xla::PrimitiveType type = context->input_xla_type(0);
+    if (run.empty()) {
+      // No step runs, so the states pass through unchanged.
+      xla::XlaBuilder* const builder = context->builder();
+      context->SetOutput(
+          0, xla::Zeros(builder, DenseShape(type, run.output_shape)));
+      context->SetOutput(1, inputs.ops[1]);
+      context->SetOutput(2, inputs.ops[2]);
+      context->SetOutput(3, xla::Zeros(builder, BytesShape(0)));
+      return absl::OkStatus();
+    }
+    RnnBufferSizes sizes;
+    TF_RETURN_IF_ERROR(XlaBufferSizes(/*is_backward=*/false, &pass, &sizes));
+    const std::vector<XlaOp> results =
+        Call(context, kXlaForward, XlaConfig(pass), inputs,
+             {DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
+              DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space),
+              BytesShape(sizes.forward_workspace)});
+    for (int i = 0; i < 4; ++i) context->SetOutput(i, results[i]);
+    return absl::OkStatus();
+  }
+
+ private:
+  bool is_training_ = true;
+};
+
+class BackwardLowering : public PassLowering {
+ public:
+  using PassLowering::PassLowering;
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context,
+                     const Inputs& inputs) override {
+    RnnRun run;
+    XlaPass pass;
+    TF_RETURN_IF_ERROR(
+        ReadPass(context, inputs, /*is_training=*/true, &run, &pass));
+    TF_RETURN_IF_ERROR(reader().CheckBackward(inputs, run));
+    const int own_inputs = reader().num_inputs();
+    if (run.empty()) {
+      context->SetOutput(0, xla::ZerosLike(inputs.ops[0]));
+      context->SetOutput(1, inputs.ops[own_inputs + 4]);
+      context->SetOutput(2, inputs.ops[own_inputs + 5]);
+      context->SetOutput(3, xla::ZerosLike(inputs.ops[3]));
+      return absl::OkStatus();
+    }
+    RnnBufferSizes sizes;
+    TF_RETURN_IF_ERROR(XlaBufferSizes(/*is_backward=*/true, &pass, &sizes));
+    const int reserve_space = own_inputs + 6;
+    TF_RETURN_IF_ERROR(
+        CheckShape("reserve_space", inputs(reserve_space),
+                   tensorflow::TensorShape({pass.reserve_space})));
+    std::vector<xla::Shape> shapes(inputs.xla_shapes.begin(),
+                                   inputs.xla_shapes.begin() + 4);
+    shapes.push_back(inputs.xla_shapes[reserve_space]);
+    shapes.push_back(BytesShape(sizes.backward_workspace));
+    // The pass overwrites the reserve space, so that it is a result too.
+    const std::vector<XlaOp> results =
+        Call(context, kXlaBackward, XlaConfig(pass), inputs, shapes,
+             {{{4}, {reserve_space, {}}}});
+    for (int i = 0; i < 4; ++i) context->SetOutput(i, results[i]);
+    return absl::OkStatus();
+  }
+};
+
+CRNN_REGISTER_LOWERING("Forward", ForwardLowering);
+CRNN_REGISTER_LOWERING("Backward", BackwardLowering);
+
+}  // namespace
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,224 @@
+// The lowerings of the ops for parameters and for masks.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/xla/lowering.h"
+// After TensorFlow's own headers, see tensorflow_versions.h.
+#include "kernels/conversion.h"
+#include "kernels/keras_layout.h"
+#include "kernels/mask_shapes.h"
+#include "kernels/op_backend.h"
+#include "kernels/param_layout.h"
+#include "kernels/xla/xla_call.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::XlaOpKernelContext;
+using xla::XlaOp;
+
+class ParamsSizeLowering : public Lowering {
+ public:
+  explicit ParamsSizeLowering(OpKernelConstruction* context)
+      : Lowering(context) {
+    OP_REQUIRES_OK(context, WithoutExceptions(
+                                [&] { return network_.ReadNetwork(context); }));
+  }
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context, const Inputs&) override {
+    tensorflow::Tensor size(tensorflow::DT_INT64, {});
+    size.scalar<int64_t>()() = network_.layout().size();
+    context->SetConstantOutput(0, size);
+    return absl::OkStatus();
+  }
+
+ private:
+  Conversion<ParamLayout> network_;
+};
+
+template <typename Layout>
+class ConversionLowering : public Lowering {
+ public:
+  explicit ConversionLowering(OpKernelConstruction* context)
+      : Lowering(context) {
+    OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
+                     TF_RETURN_IF_ERROR(conversion_.ReadNetwork(context));
+                     return conversion_.CheckCounts(context);
+                   }));
+  }
+
+ protected:
+  const Conversion<Layout>& conversion() const { return conversion_; }
+
+ private:
+  Conversion<Layout> conversion_;
+};
+
+class CanonicalToParamsLowering : public ConversionLowering<ParamLayout> {
+ public:
+  using ConversionLowering::ConversionLowering;
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context,
+                     const Inputs& inputs) override {
+    TF_RETURN_IF_ERROR(conversion().CheckTensors(inputs));
+    // The blocks fill the params without gaps, but not in this order.
+    std::vector<std::pair<int64_t, XlaOp>> parts;
+    const ParamLayout& layout = conversion().layout();
+    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+      for (const ParamBlock& place : *places) {
+        parts.emplace_back(place.offset, xla::Reshape(inputs.ops[parts.size()],
+                                                      {place.size()}));
+      }
+    }
+    std::sort(parts.begin(), parts.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<XlaOp> sorted;
+    for (const auto& [offset, part] : parts) sorted.push_back(part);
+    context->SetOutput(0, xla::ConcatInDim(context->builder(), sorted, 0));
+    return absl::OkStatus();
+  }
+};
+
+class ParamsToCanonicalLowering : public ConversionLowering<ParamLayout> {
+ public:
+  using ConversionLowering::ConversionLowering;
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context,
+                     const Inputs& inputs) override {
+    TF_RETURN_IF_ERROR(conversion().CheckParams(inputs(0)));
+    int output = 0;
+    const ParamLayout& layout = conversion().layout();
+    for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+      for (const ParamBlock& place : *places) {
+        const XlaOp part =
+            xla::SliceInDim(inputs.ops[0], place.offset,
+                            place.offset + place.size(), /*stride=*/1, 0);
+        context->SetOutput(output++, xla::Reshape(part, place.Shape()));
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+template <bool to_params>
+class KerasLowering : public ConversionLowering<KerasLayout> {
+ public:
+  using ConversionLowering::ConversionLowering;
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context,
+                     const Inputs& inputs) override {
+    const xla::PrimitiveType type = context->input_xla_type(0);
+    const KerasLayout& layout = conversion().layout();
+    std::vector<xla::Shape> shapes;
+    if (to_params) {
+      TF_RETURN_IF_ERROR(conversion().CheckTensors(inputs));
+      shapes = {DenseShape(type, tensorflow::TensorShape({layout.size()}))};
+    } else {
+      TF_RETURN_IF_ERROR(conversion().CheckParams(inputs(0)));
+      for (const auto* const places : {&layout.weights(), &layout.biases()}) {
+        for (const KerasTensor& place : *places) {
+          shapes.push_back(
+              DenseShape(type, tensorflow::TensorShape(place.Shape())));
+        }
+      }
+    }
+    XlaKerasTensors call;
+    call.spec = conversion().spec();
+    call.item_bytes = tensorflow::DataTypeSize(context->input_type(0));
+    call.to_params = to_params;
+    int output = 0;
+    for (const XlaOp result :
+         Call(context, kXlaKerasTensors, XlaConfig(call), inputs, shapes)) {
+      context->SetOutput(output++, result);
+    }
+    return absl::OkStatus();
+  }
+};
+
+// LengthsFromMask, which has one output, and ReadMask, which has three.
+class MaskLowering : public Lowering {
+ public:
+  explicit MaskLowering(OpKernelConstruction* context) : Lowering(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("time_major", &mask_.time_major));
+    OP_REQUIRES_OK(context, context->GetAttr("owner", &owner_));
+    mask_.refuses_gaps = context->num_outputs() == 1;
+    if (mask_.refuses_gaps) return;
+    OP_REQUIRES_OK(context,
+                   context->GetAttr("go_backwards", &mask_.is_reversed));
+  }
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context,
+                     const Inputs& inputs) override {
+    RnnMask mask = mask_;
+    TF_RETURN_IF_ERROR(mask.refuses_gaps ? ReadMaskShape(inputs(0), &mask)
+                                         : ReadMaskShapes(inputs(0), inputs(1),
+                                                          owner_, &mask));
+    std::vector<xla::Shape> shapes(
+        context->num_outputs(),
+        DenseShape(xla::S64,
+                   tensorflow::TensorShape({mask.batch_size, mask.max_time})));
+    shapes[0] =
+        DenseShape(xla::S64, tensorflow::TensorShape({mask.batch_size}));
+    // Of ReadMask's values, only the shape is read.
+    Inputs read = inputs;
+    read.ops.resize(1);
+    read.xla_shapes.resize(1);
+    int output = 0;
+    for (const XlaOp result :
+         Call(context, kXlaReadMask, XlaConfig(mask, owner_), read, shapes)) {
+      context->SetOutput(output++, result);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  RnnMask mask_;
+  std::string owner_;
+};
+
+class MoveStepsLowering : public Lowering {
+ public:
+  explicit MoveStepsLowering(OpKernelConstruction* context)
+      : Lowering(context) {
+    move_.packs = type_string() == "CudnnRnnTf>PackSteps";
+    OP_REQUIRES_OK(context, context->GetAttr("time_major", &move_.time_major));
+    OP_REQUIRES_OK(context,
+                   context->GetAttr("go_backwards", &move_.is_reversed));
+    OP_REQUIRES_OK(context, context->GetAttr("repeat_masked", &move_.repeats));
+    move_.dtype = DataTypeOf(context->input_type(0));
+  }
+
+ protected:
+  absl::Status Lower(XlaOpKernelContext* context,
+                     const Inputs& inputs) override {
+    StepMove move = move_;
+    TF_RETURN_IF_ERROR(ReadMoveShapes(inputs, &move));
+    context->SetOutput(0, Call(context, kXlaMoveSteps, XlaConfig(move), inputs,
+                               {inputs.xla_shapes[0]})[0]);
+    return absl::OkStatus();
+  }
+
+ private:
+  StepMove move_;
+};
+
+CRNN_REGISTER_LOWERING("ParamsSize", ParamsSizeLowering);
+CRNN_REGISTER_LOWERING("CanonicalToParams", CanonicalToParamsLowering);
+CRNN_REGISTER_LOWERING("ParamsToCanonical", ParamsToCanonicalLowering);
+CRNN_REGISTER_LOWERING("KerasToParams", KerasLowering<true>);
+CRNN_REGISTER_LOWERING("ParamsToKeras", KerasLowering<false>);
+CRNN_REGISTER_LOWERING("ReadMask", MaskLowering);
+CRNN_REGISTER_LOWERING("LengthsFromMask", MaskLowering);
+CRNN_REGISTER_LOWERING("PackSteps", MoveStepsLowering);
+CRNN_REGISTER_LOWERING("UnpackSteps", MoveStepsLowering);
+
+}  // namespace
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,151 @@
+// What a lowering tells the handler of a custom call. XLA's FFI carries it as
+// an attribute, an array of integers.
+#ifndef CUDNN_RNN_TF_KERNELS_XLA_XLA_CALL_H_
+#define CUDNN_RNN_TF_KERNELS_XLA_XLA_CALL_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// The names of the calls and of their one attribute.
+inline constexpr char kXlaForward[] = "cudnn_rnn_tf_forward";
+inline constexpr char kXlaBackward[] = "cudnn_rnn_tf_backward";
+inline constexpr char kXlaKerasTensors[] = "cudnn_rnn_tf_keras_tensors";
+inline constexpr char kXlaReadMask[] = "cudnn_rnn_tf_read_mask";
+inline constexpr char kXlaMoveSteps[] = "cudnn_rnn_tf_move_steps";
+inline constexpr char kXlaCall[] = "call";
+
+struct XlaPass {
+  RnnProblem problem;
+  bool has_int32_lengths = false;
+  int64_t num_seeds = 0;
+  // The threads that the sizes of the buffers are for.
+  int64_t num_threads = 1;
+  int64_t reserve_space = 0;
+};
+
+// A move of the tensors of Keras's layers to the parameters, or from there.
+struct XlaKerasTensors {
+  RnnSpec spec;
+  int64_t item_bytes = 4;
+  bool to_params = true;
+};
+
+// Each calls `visit` for every field of a call that an array has.
+template <typename Visit>
+void VisitFields(RnnSpec* spec, Visit* visit) {
+  (*visit)(&spec->rnn_mode);
+  (*visit)(&spec->num_layers);
+  (*visit)(&spec->num_units);
+  (*visit)(&spec->num_proj);
+  (*visit)(&spec->input_size);
+  (*visit)(&spec->input_mode);
+  (*visit)(&spec->direction);
+  (*visit)(&spec->bias_mode);
+  (*visit)(&spec->dropout);
+  (*visit)(&spec->cell_clip);
+  (*visit)(&spec->recurrent_dropout);
+}
+template <typename Visit>
+void VisitFields(XlaPass* pass, Visit* visit) {
+  RnnProblem* const problem = &pass->problem;
+  VisitFields(&problem->spec, visit);
+  (*visit)(&problem->dtype);
+  (*visit)(&problem->max_time);
+  (*visit)(&problem->batch_size);
+  (*visit)(&problem->time_major);
+  (*visit)(&problem->has_sequence_lengths);
+  (*visit)(&problem->is_training);
+  (*visit)(&problem->algorithm);
+  (*visit)(&pass->has_int32_lengths);
+  (*visit)(&pass->num_seeds);
+  (*visit)(&pass->num_threads);
+  (*visit)(&pass->reserve_space);
+}
+template <typename Visit>
+void VisitFields(XlaKerasTensors* call, Visit* visit) {
+  VisitFields(&call->spec, visit);
+  (*visit)(&call->item_bytes);
+  (*visit)(&call->to_params);
+}
+template <typename Visit>
+void VisitFields(RnnMask* mask, Visit* visit) {
+  (*visit)(&mask->max_time);
+  (*visit)(&mask->batch_size);
+  (*visit)(&mask->time_major);
+  (*visit)(&mask->is_reversed);
+  (*visit)(&mask->is_shared);
+  (*visit)(&mask->refuses_gaps);
+}
+template <typename Visit>
+void VisitFields(StepMove* move, Visit* visit) {
+  (*visit)(&move->packs);
+  (*visit)(&move->repeats);
+  (*visit)(&move->time_major);
+  (*visit)(&move->is_reversed);
+  (*visit)(&move->dtype);
+  (*visit)(&move->max_time);
+  (*visit)(&move->batch_size);
+  (*visit)(&move->width);
+}
+
+struct ToIntegers {
+  std::vector<int64_t> integers;
+
+  template <typename T>
+  void operator()(T* field) {
+    integers.push_back(static_cast<int64_t>(*field));
+  }
+  void operator()(float* field) {
+    uint32_t bits;
+    std::memcpy(&bits, field, sizeof(bits));
+    integers.push_back(bits);
+  }
+};
+
+struct FromIntegers {
+  const int64_t* next;
+
+  template <typename T>
+  void operator()(T* field) {
+    *field = static_cast<T>(*next++);
+  }
+  void operator()(float* field) {
+    const auto bits = static_cast<uint32_t>(*next++);
+    std::memcpy(field, &bits, sizeof(bits));
+  }
+};
+
+// Returns the attribute as XLA's compiler takes it. `owner` is at its end, a
+// number for each character.
+template <typename Call>
+std::string XlaConfig(Call call, const std::string& owner = "") {
+  ToIntegers to;
+  VisitFields(&call, &to);
+  for (const char character : owner) to.integers.push_back(character);
+  std::string text;
+  for (const int64_t number : to.integers) {
+    text += (text.empty() ? "" : ", ") + std::to_string(number);
+  }
+  return std::string("{") + kXlaCall + " = array<i64: " + text + ">}";
+}
+
+// Reads the array at run time.
+template <typename Call>
+Call XlaCallOf(const int64_t* integers, size_t size,
+               std::string* owner = nullptr) {
+  Call call;
+  FromIntegers from = {integers};
+  VisitFields(&call, &from);
+  if (owner != nullptr) owner->assign(from.next, integers + size);
+  return call;
+}
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_XLA_XLA_CALL_H_
