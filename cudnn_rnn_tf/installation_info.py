@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import gpu_table, native, op_library, ops
+from cudnn_rnn_tf import gpu_table, native, op_library, ops, xla
 from cudnn_rnn_tf.config import RnnConfig
 
 __version__: str = native.build_info.VERSION
@@ -31,7 +31,7 @@ def info() -> dict[str, Any]:
         "keras": keras.__version__,
         **native.info(),
         "op_library": op_library.op_library_path(),
-        "backends": {"cpu": "available", "cudnn": _cudnn()},
+        "backends": {"cpu": "available", "cudnn": _cudnn(), "xla": _xla()},
         "gpu": _gpu(),
     }
 
@@ -70,6 +70,11 @@ def gpu_lines() -> list[str]:
         lines.append(f"imitated       architecture {imitated}")
     kernels = _gpu()["kernels"].items()
     return lines + [f"kernel         {name}: {division}" for name, division in kernels]
+
+
+def _xla() -> str:
+    reason = xla.why_not()
+    return f"not available: {reason}" if reason else "available"
 
 
 def _cudnn() -> str:

@@ -22,6 +22,7 @@ from cudnn_rnn_tf.lengths_and_masks import (
 )
 from cudnn_rnn_tf.mask_packing import Packing, first_mask, packing_of
 from cudnn_rnn_tf.seeds import next_seed
+from cudnn_rnn_tf.xla import CompiledByXla
 
 
 class _SeedGenerator(keras.random.SeedGenerator, _compat.AutoTrackable):
@@ -38,7 +39,7 @@ class _Untracked:
         self.variables = variables
 
 
-class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
+class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
     """The base class of the four layers; it cannot be used on its own.
 
     Args:
@@ -201,9 +202,6 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel):
         self.kernel: opaque_kernel.OpaqueKernel | None = None
         self._states = _Untracked()
         self.input_spec = keras.layers.InputSpec(ndim=3)
-        # XLA has no kernel for the ops. With this, Keras's jit_compile="auto" does not compile
-        # models.
-        self.supports_jit = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "zero_output_for_mask":

@@ -11,11 +11,12 @@ from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.keras.fusion import Fusion, acting_rate, forward, fusion_of
 from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
+from cudnn_rnn_tf.xla import CompiledByXla
 
 logger = logging.getLogger("cudnn_rnn_tf")
 
 
-class _FusedLoop(TakesLengths, keras.layers.RNN):
+class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
     """The base class of the three layers: Keras's layer with another loop over the time steps."""
 
     @property
@@ -23,17 +24,8 @@ class _FusedLoop(TakesLengths, keras.layers.RNN):
         """Tells whether the fused ops run this layer in inference and in training, or why not."""
         return fusion_of(self)
 
-    @property
-    def supports_jit(self) -> bool:
-        """Tells whether XLA can compile the layer, which it cannot if fused ops run it.
-
-        If it cannot, Keras's `jit_compile="auto"` does not compile the model.
-        """
-        return self._supports_jit and bool(self.runs_fused.not_in_inference)
-
-    @supports_jit.setter
-    def supports_jit(self, value: bool) -> None:
-        self._supports_jit = value
+    def _runs_ops(self) -> bool:
+        return not self.runs_fused.not_in_inference
 
     def build(
         self,

@@ -12,6 +12,7 @@ from cudnn_rnn_tf.keras.fusion import Fusion, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
 from cudnn_rnn_tf.keras.lengths import TakesLengths
 from cudnn_rnn_tf.mask_packing import packing_of
+from cudnn_rnn_tf.xla import CompiledByXla
 
 # The layers and their directions must agree in these.
 _ALIKE = ("units", "use_bias", "activation", "dtype_policy")
@@ -26,7 +27,7 @@ _PLAIN = {
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
-class Stack(TakesLengths, keras.layers.Layer):
+class Stack(TakesLengths, CompiledByXla):
     """Several layers of `cudnn_rnn_tf.keras` as one, which computes what they do in one op.
 
     Its weights are theirs. `keras.layers.Dropout` between layers of one direction is the op's
@@ -65,7 +66,6 @@ class Stack(TakesLengths, keras.layers.Layer):
         kwargs["dtype"] = layers[0].dtype_policy
         super().__init__(**kwargs)
         self.layers = list(layers)
-        self.supports_jit = False
 
     @property
     def runs_fused(self) -> Fusion:
