@@ -173,7 +173,7 @@ def _run_pseudo_layer(
         lambda time, *_: time < max_time,
         body,
         (tf.constant(0), outputs, *states),
-        maximum_iterations=inputs.shape.as_list()[0],
+        maximum_iterations=inputs.shape.as_list()[0] or max_time,
     )
     return outputs.stack(), final
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import _compat, buffer_parts, opaque_kernel, ops
+from cudnn_rnn_tf import _compat, buffer_parts, opaque_kernel, ops, seeds
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.foreign_arguments import ChecksKeywords, check_tensors
 from cudnn_rnn_tf.layer_weights import HasOpaqueKernel
@@ -21,7 +21,6 @@ from cudnn_rnn_tf.lengths_and_masks import (
     to_ragged,
 )
 from cudnn_rnn_tf.mask_packing import Packing, first_mask, packing_of
-from cudnn_rnn_tf.seeds import next_seed
 from cudnn_rnn_tf.xla import CompiledByXla
 
 
@@ -193,9 +192,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        # The seed is kept on the CPU, where the op reads it, since copying it from a GPU would wait
-        # for the GPU.
-        with tf.device("CPU:0"):
+        with seeds.in_host_memory():
             self.seed_generator = (
                 _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
             )
@@ -344,7 +341,7 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
             self._initial_states(inputs, initial_state),
             tf.convert_to_tensor(self.kernel),
             sequence_lengths=lengths,
-            seed=next_seed(self.seed_generator) if training and self.seed_generator else None,
+            seed=seeds.next_seed(self.seed_generator) if training and self.seed_generator else None,
             time_major=self.time_major,
             is_training=bool(training),
             algorithm=self.algorithm,

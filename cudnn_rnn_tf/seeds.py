@@ -1,7 +1,21 @@
 """Makes the seeds that the ops draw their masks from."""
 
+import contextlib
+from collections.abc import Iterator
+
 import keras
 import tensorflow as tf
+
+
+@contextlib.contextmanager
+def in_host_memory() -> Iterator[None]:
+    """Places seeds in host memory, where the ops read them; a copy from a GPU would wait for it.
+
+    Where there is no GPU, they are placed as all else is, since a function that XLA compiles for
+    one device may not use variables of another.
+    """
+    with tf.device("CPU:0") if tf.config.get_visible_devices("GPU") else contextlib.nullcontext():
+        yield
 
 
 def next_seed(generator: keras.random.SeedGenerator) -> tf.Tensor:
@@ -12,7 +26,7 @@ def next_seed(generator: keras.random.SeedGenerator) -> tf.Tensor:
     Args:
         generator: the generator, whose state advances by one.
     """
-    with tf.device("CPU:0"):
+    with in_host_memory():
         seed = tf.cast(generator.next(), tf.int64)
         replica = tf.distribute.get_replica_context()
         if replica is not None and replica.num_replicas_in_sync > 1:
