@@ -281,9 +281,14 @@ def run_reference(case: Case, data: Data) -> tuple[reference.Forward, Results]:
     )
 
 
-def run_ops(case: Case, data: Data) -> Results:
+def run_ops(case: Case, data: Data, jit_compile: bool | None = None) -> Results:
     return run_forward(
-        ops.forward, case, data, seed=tf.constant(data.seed), is_training=case.is_training
+        ops.forward,
+        case,
+        data,
+        seed=tf.constant(data.seed),
+        is_training=case.is_training,
+        jit_compile=jit_compile,
     )
 
 
@@ -292,35 +297,41 @@ def run_forward(
     case: Case,
     data: Data,
     unconnected_gradients: str = "none",
+    jit_compile: bool | None = None,
     **options: Any,
 ) -> Results:
-    """Returns the results of a function like `ops.forward`, with gradients from a tape."""
+    """Returns the results of a function like `ops.forward`, with gradients from a tape.
+
+    If `jit_compile` is not None, both passes run in one `tf.function`, which has this argument.
+    """
     inputs, params = tf.constant(data.inputs), tf.constant(data.params)
     lengths = case.sequence_lengths
     states = [tf.constant(state) for state in data.states]
-    with tf.GradientTape() as tape:
-        tape.watch([inputs, params, *states])
-        outputs, final_states = forward(
-            case.config,
-            inputs,
-            states,
-            params,
-            sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
-            time_major=case.time_major,
-            **options,
+
+    def run(inputs: tf.Tensor, params: tf.Tensor, *states: tf.Tensor) -> tuple[Any, ...]:
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, params, *states])
+            outputs, final_states = forward(
+                case.config,
+                inputs,
+                states,
+                params,
+                sequence_lengths=None if lengths is None else tf.constant(lengths, tf.int32),
+                time_major=case.time_major,
+                **options,
+            )
+        d_inputs, d_params, *d_states = tape.gradient(
+            [outputs, *final_states],
+            [inputs, params, *states],
+            output_gradients=[tf.constant(d) for d in (data.d_outputs, *data.d_states)],
+            unconnected_gradients=unconnected_gradients,
         )
-    d_inputs, d_params, *d_states = tape.gradient(
-        [outputs, *final_states],
-        [inputs, params, *states],
-        output_gradients=[tf.constant(d) for d in (data.d_outputs, *data.d_states)],
-        unconnected_gradients=unconnected_gradients,
-    )
+        return outputs, tuple(final_states), d_inputs, tuple(d_states), d_params
+
+    if jit_compile is not None:
+        run = tf.function(run, jit_compile=jit_compile)
     return Results(
-        outputs.numpy(),
-        tuple(state.numpy() for state in final_states),
-        d_inputs.numpy(),
-        tuple(state.numpy() for state in d_states),
-        d_params.numpy(),
+        *tf.nest.map_structure(lambda tensor: tensor.numpy(), run(inputs, params, *states))
     )
 
 

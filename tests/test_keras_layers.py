@@ -404,17 +404,6 @@ def test_training_a_stateful_masked_model(class_name, bidirectional):
         np.testing.assert_allclose(received, expected, atol=2e-4)
 
 
-def test_automatic_compilation_leaves_models_with_fused_ops_alone():
-    model = keras.Sequential([keras.Input((5, 3)), drop_ins.LSTM(4), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    assert not model.jit_compile
-    model.fit(np.zeros((2, 5, 3)), np.zeros((2, 1)), verbose=0)
-    bidirectional = drop_ins.Bidirectional(drop_ins.GRU(4))
-    model = keras.Sequential([keras.Input((5, 3)), bidirectional])
-    model.compile("sgd", "mse")
-    assert not model.jit_compile
-
-
 @pytest.mark.parametrize("class_name", [*CLASSES, "Bidirectional", "Stack"])
 def test_masks_are_passed_on_whatever_keras_says_of_its_classes(class_name, monkeypatch):
     never = property(lambda self: False, lambda self, value: None)

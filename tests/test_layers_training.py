@@ -1,7 +1,5 @@
 """Training the layers: gradients, precision, models of all kinds."""
 
-import warnings
-
 import keras
 import layer_reference
 import numpy as np
@@ -107,26 +105,6 @@ def test_global_dtype_policy():
     assert layer(normal(2, 3, 4)).dtype == tf.float16
     gradients = gradient(layer, normal(2, 3, 4), normal(2, 3, 3, dtype="float16"))
     assert gradients.dtype == tf.float32
-
-
-# XLA.
-
-
-def test_xla_is_left_alone():
-    model = keras.Sequential([keras.Input((3, 2)), make("gru")])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.compile("sgd", "mse", jit_compile="auto")
-    assert not model.jit_compile
-    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
-        model.compile("sgd", "mse", jit_compile=True)
-        model.train_on_batch(normal(2, 3, 2), normal(2, 3, 3))
-
-
-def test_xla_by_force():
-    run = tf.function(make("gru"), jit_compile=True)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="No registered 'CudnnRnnTf>Forward'"):
-        run(tf.zeros([2, 3, 2]))
 
 
 # Gradients.

@@ -22,7 +22,8 @@ SYSTEM_LIBRARIES = re.compile(
     r"(libc|libdl|libgcc_s|libm|libpthread|librt|libstdc\+\+|ld-linux.*)\.so\.\d"
 )
 NATIVE_MODULE = pathlib.Path(native._native.__file__)
-LIBRARIES = [NATIVE_MODULE, *native.op_library_files().values()]
+XLA_LIBRARIES = [*native.xla_library_files().values()]
+LIBRARIES = [NATIVE_MODULE, *native.op_library_files().values(), *XLA_LIBRARIES]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,11 @@ def test_library_needs_only_tensorflow_and_the_system(library):
     assert needed
     others = {name for name in needed if not SYSTEM_LIBRARIES.fullmatch(name)}
     framework = {flag[3:] for flag in tf.sysconfig.get_link_flags() if flag.startswith("-l:")}
-    assert others == (set() if library == NATIVE_MODULE else framework)
+    expected = set() if library == NATIVE_MODULE else framework
+    if library in XLA_LIBRARIES:
+        op_library_name = library.name.replace("_xla_", "_ops_")
+        expected = {*framework, "libtensorflow_cc.so.2", op_library_name}
+    assert others == expected
     assert not re.search(r"\((RPATH|RUNPATH)\)", dynamic)
 
 

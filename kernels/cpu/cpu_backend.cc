@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/division.h"
@@ -256,6 +257,13 @@ void AdviseLargePages(void* buffer, size_t bytes) {
 
 CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
                                  const void* params) {
+  memory_.Grow(BytesOf(spec, dtype));
+  AdviseLargePages(memory_.data(), memory_.size());
+  Lay(spec, dtype, params, memory_.data());
+}
+
+size_t CpuPackedParams::Lay(const RnnSpec& spec, RnnDataType dtype,
+                            const void* params, void* memory) {
   // A few steps of one sequence give the form that small batches read the
   // fastest. Larger batches read it as fast as any other.
   RnnProblem problem;
@@ -266,28 +274,22 @@ CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
   problem.is_training = false;
   const PackedRows rows(problem.max_time, problem.batch_size, nullptr);
   const uint64_t no_seed[2] = {};
+  Arena arena(memory);
   Dispatch(dtype, [&](auto storage, auto compute) {
     using Compute = decltype(compute);
     const CpuNetwork<Compute> network(problem, rows, no_seed,
                                       /*num_threads=*/1);
     const auto stored = StoredTensor<decltype(storage), Compute>(params);
-    Schedule now = Schedule::Immediate();
-    const auto pack = [&](void* memory, size_t* bytes) {
-      Arena arena(memory);
-      std::vector<CpuForwardWeights<Compute>> layers;
-      for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-        layers.push_back(network.PackForward(
-            layer, stored, WeightsForm::kPacked, &arena, &now));
-      }
-      *bytes = arena.used();
-      return layers;
-    };
-    size_t bytes = 0;
-    pack(nullptr, &bytes);
-    memory_.Grow(bytes);
-    AdviseLargePages(memory_.data(), memory_.size());
-    layers_ = pack(memory_.data(), &bytes);
+    Schedule now = Schedule::Immediate(), never(1);
+    std::vector<CpuForwardWeights<Compute>> layers;
+    for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+      layers.push_back(network.PackForward(layer, stored, WeightsForm::kPacked,
+                                           &arena,
+                                           params == nullptr ? &never : &now));
+    }
+    layers_ = std::move(layers);
   });
+  return arena.used();
 }
 
 void CpuBackend::Prepare(void* buffer, size_t bytes) {

@@ -20,6 +20,15 @@ class CpuPackedParams {
  public:
   // Copies `params`.
   CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params);
+  // Uses memory of the caller's, of BytesOf bytes: packs `params` there or, if
+  // that is null, takes what is there for packed already.
+  CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params,
+                  void* memory) {
+    Lay(spec, dtype, params, memory);
+  }
+  static size_t BytesOf(const RnnSpec& spec, RnnDataType dtype) {
+    return CpuPackedParams().Lay(spec, dtype, nullptr, nullptr);
+  }
 
   size_t bytes() const { return memory_.size(); }
   // Returns an array of every layer's weights. T is the type that the data type
@@ -30,6 +39,13 @@ class CpuPackedParams {
   }
 
  private:
+  CpuPackedParams() = default;
+
+  // Lays the weights out in memory, or only counts its bytes if that is null.
+  // Packs `params` unless they are null. Returns the bytes.
+  size_t Lay(const RnnSpec& spec, RnnDataType dtype, const void* params,
+             void* memory);
+
   ArenaMemory memory_;
   std::variant<std::vector<CpuForwardWeights<float>>,
                std::vector<CpuForwardWeights<double>>>

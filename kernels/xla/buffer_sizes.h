@@ -13,6 +13,10 @@ namespace cudnn_rnn_tf {
 __attribute__((visibility("default"))) absl::Status XlaBufferSizes(
     bool is_backward, XlaPass* pass, RnnBufferSizes* sizes);
 
+// Returns the size of packed params.
+__attribute__((visibility("default"))) size_t
+XlaPackedParamsSize(const XlaPackParams& call);
+
 }  // namespace cudnn_rnn_tf
 
 #endif  // CUDNN_RNN_TF_KERNELS_XLA_BUFFER_SIZES_H_

@@ -2,7 +2,11 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <memory>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -39,6 +43,10 @@ absl::Status XlaBufferSizes(bool is_backward, XlaPass* pass,
   }
   pass->reserve_space = static_cast<int64_t>(sizes->reserve_space);
   return absl::OkStatus();
+}
+
+size_t XlaPackedParamsSize(const XlaPackParams& call) {
+  return CpuPackedParams::BytesOf(call.spec, call.dtype);
 }
 
 namespace {
@@ -87,14 +95,15 @@ class Buffers {
 };
 
 // At most as many threads of the pool run as the sizes of the buffers are for.
-CpuBackend BackendOn(ffi::ThreadPool* pool, int64_t num_threads) {
+CpuBackend BackendOn(ffi::ThreadPool* pool, int64_t num_threads,
+                     std::shared_ptr<const CpuPackedParams> packed = nullptr) {
   const auto run = [pool](int64_t members,
                           const std::function<void(int64_t)>& body) {
     RunInPool(pool,
               std::min(members, std::max<int64_t>(1, pool->num_threads())),
               body);
   };
-  return CpuBackend(Threads{num_threads, run});
+  return CpuBackend(Threads{num_threads, run}, std::move(packed));
 }
 
 // A pass as a handler gets it.
@@ -132,7 +141,13 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
   return Handle([&]() -> RnnStatus {
     const Buffers given(args, results);
     Call call(integers, given);
-    CpuBackend backend = BackendOn(&pool, call.pass.num_threads);
+    std::shared_ptr<const CpuPackedParams> packed;
+    if (call.pass.has_packed_params) {
+      packed = std::make_shared<const CpuPackedParams>(
+          call.problem.spec, call.problem.dtype, /*params=*/nullptr,
+          given.arg(given.num_args() - 1));
+    }
+    CpuBackend backend = BackendOn(&pool, call.pass.num_threads, packed);
     const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
     if (!status.ok()) return status;
     RnnForwardBuffers buffers;
@@ -148,6 +163,17 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     buffers.reserve_space = given.result(3);
     buffers.workspace = given.result(4);
     return backend.Forward(call.problem, buffers);
+  });
+}
+
+ffi::Error PackParams(ffi::Span<const int64_t> integers,
+                      ffi::RemainingArgs args, ffi::RemainingRets results) {
+  return Handle([&]() -> RnnStatus {
+    const Buffers given(args, results);
+    const auto call =
+        XlaCallOf<XlaPackParams>(integers.begin(), integers.size());
+    CpuPackedParams(call.spec, call.dtype, given.arg(0), given.result(0));
+    return {};
   });
 }
 
@@ -247,22 +273,25 @@ XLA_FFI_DEFINE_HANDLER(kBackward, Backward, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kKerasTensors, KerasTensors, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
 #undef CRNN_BINDING
-XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask,
-                       ffi::Ffi::Bind()
-                           .Attr<ffi::Span<const int64_t>>(kXlaCall)
-                           .RemainingArgs()
-                           .RemainingRets());
+#define CRNN_BINDING                            \
+  ffi::Ffi::Bind()                              \
+      .Attr<ffi::Span<const int64_t>>(kXlaCall) \
+      .RemainingArgs()                          \
+      .RemainingRets()
+XLA_FFI_DEFINE_HANDLER(kPackParams, PackParams, CRNN_BINDING);
+XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
+#undef CRNN_BINDING
 
 }  // namespace
 }  // namespace cudnn_rnn_tf
 
-XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::kXlaForward, "Host",
-                         cudnn_rnn_tf::kForward);
-XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::kXlaBackward, "Host",
-                         cudnn_rnn_tf::kBackward);
-XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::kXlaKerasTensors,
-                         "Host", cudnn_rnn_tf::kKerasTensors);
-XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::kXlaReadMask, "Host",
-                         cudnn_rnn_tf::kReadMask);
-XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::kXlaMoveSteps, "Host",
-                         cudnn_rnn_tf::kMoveSteps);
+#define CRNN_REGISTER(name, handler)                                     \
+  XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::name, "Host", \
+                           cudnn_rnn_tf::handler)
+CRNN_REGISTER(kXlaForward, kForward);
+CRNN_REGISTER(kXlaPackParams, kPackParams);
+CRNN_REGISTER(kXlaBackward, kBackward);
+CRNN_REGISTER(kXlaKerasTensors, kKerasTensors);
+CRNN_REGISTER(kXlaReadMask, kReadMask);
+CRNN_REGISTER(kXlaMoveSteps, kMoveSteps);
+#undef CRNN_REGISTER

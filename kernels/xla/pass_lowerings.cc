@@ -1,4 +1,5 @@
 // The lowerings of Forward and Backward.
+#include <string>
 #include <vector>
 
 #include "kernels/xla/lowering.h"
@@ -65,8 +66,12 @@ class ForwardLowering : public PassLowering {
     }
     RnnBufferSizes sizes;
     TF_RETURN_IF_ERROR(XlaBufferSizes(/*is_backward=*/false, &pass, &sizes));
+    Inputs args = inputs;
+    if (!is_training_ && IsInLoop(*context->builder())) {
+      PackParams(context, &args, &pass);
+    }
     const std::vector<XlaOp> results =
-        Call(context, kXlaForward, XlaConfig(pass), inputs,
+        Call(context, kXlaForward, XlaConfig(pass), args,
              {DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
               DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space),
               BytesShape(sizes.forward_workspace)});
@@ -75,6 +80,26 @@ class ForwardLowering : public PassLowering {
   }
 
  private:
+  // Tells whether the body of a loop is being compiled, by the name that
+  // TensorFlow gives it. If that changes, loops only get slower.
+  static bool IsInLoop(const xla::XlaBuilder& builder) {
+    return builder.name().find("while_body") != std::string::npos;
+  }
+
+  // Packs the params in a call of its own, which XLA moves out of the loop.
+  static void PackParams(XlaOpKernelContext* context, Inputs* args,
+                         XlaPass* pass) {
+    const XlaPackParams call = {pass->problem.spec, pass->problem.dtype};
+    Inputs params;
+    params.ops = {args->ops[3]};
+    params.xla_shapes = {args->xla_shapes[3]};
+    const xla::Shape shape = BytesShape(XlaPackedParamsSize(call));
+    args->ops.push_back(
+        Call(context, kXlaPackParams, XlaConfig(call), params, {shape})[0]);
+    args->xla_shapes.push_back(shape);
+    pass->has_packed_params = true;
+  }
+
   bool is_training_ = true;
 };
 

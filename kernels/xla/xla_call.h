@@ -14,6 +14,7 @@ namespace cudnn_rnn_tf {
 
 // The names of the calls and of their one attribute.
 inline constexpr char kXlaForward[] = "cudnn_rnn_tf_forward";
+inline constexpr char kXlaPackParams[] = "cudnn_rnn_tf_pack_params";
 inline constexpr char kXlaBackward[] = "cudnn_rnn_tf_backward";
 inline constexpr char kXlaKerasTensors[] = "cudnn_rnn_tf_keras_tensors";
 inline constexpr char kXlaReadMask[] = "cudnn_rnn_tf_read_mask";
@@ -27,6 +28,14 @@ struct XlaPass {
   // The threads that the sizes of the buffers are for.
   int64_t num_threads = 1;
   int64_t reserve_space = 0;
+  // Whether the last argument of a forward pass is the packed params.
+  bool has_packed_params = false;
+};
+
+// Packs params ahead of a forward pass in inference.
+struct XlaPackParams {
+  RnnSpec spec;
+  RnnDataType dtype = RnnDataType::kFloat32;
 };
 
 // A move of the tensors of Keras's layers to the parameters, or from there.
@@ -66,6 +75,12 @@ void VisitFields(XlaPass* pass, Visit* visit) {
   (*visit)(&pass->num_seeds);
   (*visit)(&pass->num_threads);
   (*visit)(&pass->reserve_space);
+  (*visit)(&pass->has_packed_params);
+}
+template <typename Visit>
+void VisitFields(XlaPackParams* call, Visit* visit) {
+  VisitFields(&call->spec, visit);
+  (*visit)(&call->dtype);
 }
 template <typename Visit>
 void VisitFields(XlaKerasTensors* call, Visit* visit) {

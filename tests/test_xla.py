@@ -1,0 +1,447 @@
+"""Functions and models that XLA compiles on a CPU, against the same ones uncompiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import fresh_process
+import keras
+import numpy as np
+import pytest
+import random_configs
+import tensorflow as tf
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import cudnn_rnn_ops, op_library, ops, xla
+from cudnn_rnn_tf import keras as drop_ins
+from cudnn_rnn_tf.config import RnnConfig
+
+pytestmark = [
+    pytest.mark.usefixtures("on_cpu"),
+    pytest.mark.skipif(
+        op_library.no_xla != "", reason=f"XLA cannot compile the ops: {op_library.no_xla}"
+    ),
+]
+on_cpus_only = pytest.mark.skipif(
+    bool(tf.config.get_visible_devices("GPU")), reason="Keras compiles for the GPU"
+)
+
+CASES = random_configs.random_cases(320, seed=20240)
+RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+def draw(*shape: int, seed: int = 0) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(seed).standard_normal(shape), tf.float32)
+
+
+def draw_mask(*shape: int) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(1).random(shape) < 0.6)
+
+
+def check_compiled(function: Callable[..., Any], *arguments: Any) -> None:
+    """Checks that a function returns the same with XLA as without."""
+    expected = tf.function(function, autograph=False)(*arguments)
+    compiled = tf.function(function, autograph=False, jit_compile=True)(*arguments)
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), compiled, expected
+    )
+
+
+def with_gradients(layer: keras.layers.Layer, **arguments: Any) -> Callable[..., Any]:
+    def run(inputs: tf.Tensor, **tensors: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, **arguments, **tensors)
+        return outputs, tape.gradient(outputs, [inputs, *layer.trainable_variables])
+
+    return run
+
+
+# Ops.
+
+
+@pytest.mark.parametrize(
+    "case", random_configs.mostly_slow(CASES + RECURRENT_CASES, every=40), ids=str
+)
+def test_ops_agree_with_the_reference(case):
+    """Both passes are compiled in one function."""
+    dtype = DTYPES[case.index // 40 % len(DTYPES)]
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    results = random_configs.run_ops(case, data, jit_compile=True)
+    rounds_factors = random_configs.cpu_rounds_factors(dtype)
+    assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
+
+
+@pytest.mark.parametrize("max_time, batch_size", [(0, 3), (4, 0), (0, 0)])
+def test_without_steps_states_pass_through(max_time, batch_size):
+    config = RnnConfig("lstm", 2, 5, 3, direction="bidirectional", num_proj=2)
+    case = random_configs.Case(0, config, max_time, batch_size, True, True, None)
+    data = random_configs.draw_data(case, "float32")
+    results = random_configs.run_ops(case, data, jit_compile=True)
+    assert results.outputs.shape == data.d_outputs.shape
+    for state, initial in zip(results.states, data.states, strict=True):
+        np.testing.assert_array_equal(state, initial)
+    for gradient, upstream in zip(results.d_states, data.d_states, strict=True):
+        np.testing.assert_array_equal(gradient, upstream)
+    np.testing.assert_array_equal(results.d_params, np.zeros_like(data.params))
+
+
+@pytest.mark.parametrize(
+    "config, dtype",
+    [
+        (RnnConfig("lstm", 2, 3, 2, num_proj=2, direction="bidirectional"), "float32"),
+        (RnnConfig("gru", 2, 3, 4, direction="bidirectional"), "float64"),
+        (RnnConfig("gru", 1, 3, 3, input_mode="skip_input", bias_mode="single_input"), "float16"),
+        (RnnConfig("rnn_relu", 2, 3, 4, bias_mode="none"), "bfloat16"),
+    ],
+)
+def test_conversions(config, dtype):
+    params = tf.cast(tf.range(config.layout.size) % 200, dtype)
+    num_pseudo_layers = config.num_layers * config.layout.num_dirs
+    num_weights = num_pseudo_layers * (3 if config.num_proj else 2)
+    if config.input_mode == "skip_input":
+        num_weights -= config.layout.num_dirs
+
+    def convert(params: tf.Tensor) -> Any:
+        canonical = ops.params_to_canonical(config, params)
+        of_keras = op_library.raw_ops.cudnn_rnn_tf_params_to_keras(
+            params=params,
+            num_weights=num_weights,
+            num_biases=0 if config.bias_mode == "none" else num_pseudo_layers,
+            input_size=config.input_size,
+            **config.spec_attrs(),
+        )
+        return (
+            *canonical,
+            *of_keras,
+            ops.canonical_to_params(config, *canonical),
+            ops.keras_to_params(config, *of_keras),
+            ops.params_size(config),
+        )
+
+    compiled = tf.function(convert, jit_compile=True)(params)
+    *_, from_canonical, from_keras, size = compiled
+    np.testing.assert_array_equal(from_canonical, params)
+    np.testing.assert_array_equal(from_keras, params)
+    assert size == config.layout.size
+    tf.nest.map_structure(np.testing.assert_array_equal, compiled, convert(params))
+
+
+@pytest.mark.parametrize("lengths_dtype", [tf.int32, tf.int64])
+def test_a_wrong_length_is_an_error(lengths_dtype):
+    layer = crnn.CudnnGRU(1, 4)
+    run = tf.function(lambda x, n: layer(x, sequence_lengths=n), jit_compile=True)
+    lengths = tf.constant([3, 9], lengths_dtype)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"sequence_lengths\[1\] must lie in \[0, 5\], but received 9",
+    ):
+        run(draw(2, 5, 3), lengths)
+
+
+def test_a_mask_with_gaps_is_an_error_where_it_must_have_none():
+    mask = tf.constant([[True, True, False], [True, False, True]])
+    for time_major in (False, True):
+        run = tf.function(
+            lambda mask, time_major=time_major: op_library.raw_ops.cudnn_rnn_tf_lengths_from_mask(
+                mask=mask, time_major=time_major, owner="layer 'a'"
+            ),
+            jit_compile=True,
+        )
+        right = tf.sequence_mask([2, 0, 3])
+        np.testing.assert_array_equal(run(tf.transpose(right) if time_major else right), [2, 0, 3])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="the mask of layer 'a' to be pad"):
+            run(tf.transpose(mask) if time_major else mask)
+
+
+def test_a_shape_that_xla_does_not_know_is_an_error_that_says_what_to_write():
+    layer = crnn.CudnnLSTM(1, 4)
+    run = tf.function(lambda x, rows: layer(tf.boolean_mask(x, rows)), jit_compile=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="padded sequences with a mask"):
+        run(draw(3, 5, 2), tf.constant([True, False, True]))
+
+
+def test_wrong_shapes_are_errors():
+    config = RnnConfig("gru", 1, 4, 3)
+    run = tf.function(
+        lambda params: op_library.raw_ops.cudnn_rnn_tf_forward(
+            input=tf.zeros([2, 3, 3]),
+            input_h=tf.zeros([1, 3, 4]),
+            input_c=[],
+            params=params,
+            sequence_lengths=tf.zeros([0], tf.int64),
+            seed=[],
+            **config.spec_attrs(),
+        ),
+        input_signature=[tf.TensorSpec([None])],
+        jit_compile=True,
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected params of shape"):
+        run(tf.zeros([config.layout.size + 1]))
+
+
+# Layers.
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("go_backwards", [False, True])
+def test_masks(time_major, go_backwards):
+    options = {"time_major": time_major, "go_backwards": go_backwards}
+    layer = crnn.CudnnLSTM(2, 6, direction="bidirectional", return_state=True, **options)
+    inputs, mask = draw(3, 7, 4), draw_mask(3, 7)
+    if time_major:
+        inputs, mask = tf.transpose(inputs, (1, 0, 2)), tf.transpose(mask)
+    layer(inputs)
+
+    def run(inputs: tf.Tensor, mask: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, mask=mask)
+        return outputs, tape.gradient(outputs, [inputs, *layer.trainable_variables])
+
+    check_compiled(run, inputs, mask)
+
+
+@pytest.mark.parametrize("class_name", ["LSTM", "GRU", "SimpleRNN"])
+@pytest.mark.parametrize("wraps", [False, True], ids=["one_direction", "bidirectional"])
+def test_drop_ins(class_name, wraps):
+    layer = getattr(drop_ins, class_name)(6, return_sequences=True, recurrent_dropout=0.3)
+    layer = drop_ins.Bidirectional(layer) if wraps else layer
+    layer(draw(3, 7, 4))
+    mask = draw_mask(3, 7)
+    check_compiled(with_gradients(layer, mask=mask), draw(3, 7, 4))
+
+
+@pytest.mark.parametrize("class_name", ["CudnnLSTM", "CudnnGRU", "CudnnRNNTanh", "CudnnRNNRelu"])
+def test_layers_with_initial_states(class_name):
+    layer = getattr(crnn, class_name)(2, 6, return_state=True)
+    layer(draw(3, 7, 4))
+    states = [draw(*shape) for shape in layer.state_shape(3)]
+    check_compiled(with_gradients(layer, initial_state=states), draw(3, 7, 4))
+
+
+def test_contrib():
+    model = cudnn_rnn_ops.CudnnLSTM(2, 6, 4)
+    params = draw(int(model.params_size()))
+    state = draw(2, 3, 6)
+
+    def run(inputs: tf.Tensor, params: tf.Tensor) -> Any:
+        return model(inputs, state, state, params, is_training=True)
+
+    check_compiled(run, draw(5, 3, 4), params)
+    layer = crnn.contrib.CudnnGRU(1, 6)
+    layer(draw(5, 3, 4))
+    check_compiled(lambda inputs: layer(inputs), draw(5, 3, 4))
+
+
+def tokens_model(*layers: keras.layers.Layer, mask_zero: bool = False) -> keras.Model:
+    inputs = keras.Input((9,), batch_size=16, dtype="int32")
+    values = keras.layers.Embedding(50, 12, mask_zero=mask_zero)(inputs)
+    for layer in (*layers, keras.layers.LayerNormalization(), keras.layers.Dense(50)):
+        values = layer(values)
+    return keras.Model(inputs, values)
+
+
+MODELS = {
+    "dropout": lambda: tokens_model(
+        crnn.CudnnLSTM(2, 24, direction="bidirectional", dropout=0.3, seed=5)
+    ),
+    "mask": lambda: tokens_model(crnn.CudnnGRU(1, 24), mask_zero=True),
+    "stateful": lambda: tokens_model(crnn.CudnnLSTM(1, 24, stateful=True)),
+    "mixed_bfloat16": lambda: tokens_model(crnn.CudnnLSTM(1, 24, dtype="mixed_bfloat16")),
+    "drop_ins": lambda: tokens_model(
+        drop_ins.LSTM(24, return_sequences=True),
+        drop_ins.Bidirectional(drop_ins.GRU(24, return_sequences=True)),
+        mask_zero=True,
+    ),
+    "recurrent_dropout": lambda: tokens_model(
+        drop_ins.LSTM(24, return_sequences=True, recurrent_dropout=0.3, seed=2)
+    ),
+    "stack": lambda: tokens_model(
+        drop_ins.Stack([drop_ins.LSTM(24, return_sequences=True) for _ in range(2)])
+    ),
+}
+
+
+@on_cpus_only
+@pytest.mark.parametrize("name", MODELS)
+def test_fit(name):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, 50, size=(32, 9))
+    tokens[::3, 6:] = 0
+
+    def train(jit_compile: bool) -> list[np.ndarray]:
+        keras.utils.set_random_seed(3)
+        model = MODELS[name]()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=jit_compile)
+        assert model.jit_compile == jit_compile
+        model.fit(tokens, tokens, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        return [*model.get_weights(), model.predict(tokens, batch_size=16, verbose=0)]
+
+    # In bfloat16, sums that XLA rounds in another order differ by more.
+    atol = 2e-2 if "bfloat16" in name else 1e-5
+    for compiled, expected in zip(train(True), train(False), strict=True):
+        np.testing.assert_allclose(compiled, expected, rtol=0, atol=atol)
+
+
+@on_cpus_only
+def test_an_accelerated_model():
+    model = keras.Sequential(
+        [keras.Input((5, 3)), keras.layers.LSTM(4, return_sequences=True), keras.layers.LSTM(4)]
+    )
+    fast = crnn.accelerate(model)
+    fast.compile("sgd", "mse", jit_compile=True)
+    assert fast.jit_compile
+    np.testing.assert_allclose(
+        fast.predict(draw(2, 5, 3), verbose=0), model(draw(2, 5, 3)), atol=1e-6
+    )
+
+
+# What is around the layers.
+
+
+def test_a_loop_of_steps_packs_the_params_once():
+    layer = crnn.CudnnLSTM(1, 8, return_state=True)
+    layer(draw(1, 1, 8))
+
+    def run(inputs: tf.Tensor) -> tf.Tensor:
+        def body(step: tf.Tensor, x: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> Any:
+            return step + 1, *layer(x, initial_state=[h, c])
+
+        zeros = tf.zeros([1, 1, 8])
+        return tf.while_loop(lambda step, *_: step < 6, body, (0, inputs, zeros, zeros))[1]
+
+    check_compiled(run, draw(1, 1, 8))
+    compiled = tf.function(run, autograph=False, jit_compile=True)
+    hlo = compiled.experimental_get_compiler_ir(draw(1, 1, 8))(stage="optimized_hlo")
+    entry = hlo[hlo.index("\nENTRY ") :]
+    assert hlo.count("cudnn_rnn_tf_pack_params") == entry.count("cudnn_rnn_tf_pack_params") == 1
+    assert "cudnn_rnn_tf_forward" not in entry
+
+
+def test_map_fn():
+    layer = crnn.CudnnGRU(1, 6)
+    layer(draw(1, 5, 4))
+
+    def run(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = tf.map_fn(lambda each: layer(each[tf.newaxis])[0], inputs)
+        return outputs, tape.gradient(outputs, inputs)
+
+    check_compiled(run, draw(3, 5, 4))
+
+
+@pytest.mark.parametrize("shape", [[3, 5, 4], [None, None, 4]], ids=["static", "unknown"])
+def test_gradients_of_gradients(shape):
+    layer = crnn.CudnnLSTM(1, 6, direction="bidirectional")
+    layer(draw(3, 5, 4))
+
+    def run(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(inputs)
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                loss = tf.reduce_sum(layer(inputs, sequence_lengths=[5, 2, 3]) ** 2)
+            first = tf.reduce_sum(inner.gradient(loss, inputs) ** 2)
+        return outer.gradient(first, [inputs, *layer.trainable_variables])
+
+    signature = [tf.TensorSpec(shape)]
+    compiled = tf.function(run, autograph=False, jit_compile=True, input_signature=signature)
+    for received, expected in zip(compiled(draw(3, 5, 4)), run(draw(3, 5, 4)), strict=True):
+        np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
+
+
+def test_saved_model(tmp_path):
+    layer = crnn.CudnnLSTM(2, 6)
+    module = tf.Module()
+    module.layer = layer
+    module.run = tf.function(
+        lambda inputs: layer(inputs),
+        autograph=False,
+        jit_compile=True,
+        input_signature=[tf.TensorSpec([None, None, 4])],
+    )
+    expected = module.run(draw(3, 5, 4))
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    np.testing.assert_array_equal(loaded.run(draw(3, 5, 4)), expected)
+
+
+# The layers' masks and seeds are in one program, where a variable of another device than the
+# function's would stop XLA.
+IN_ANOTHER_PROCESS = """
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import cudnn_rnn_tf as crnn
+
+with tf.device("CPU:1"):
+    layer = crnn.CudnnLSTM(2, 6, dropout=0.4, seed=1)
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)), tf.float32)
+    layer(inputs)
+    size = layer.kernel.shape[0]
+    layer.kernel.assign(np.sin(np.arange(size)))
+
+    @tf.function(jit_compile=True if sys.argv[1] == "compiled" else None)
+    def run(inputs, mask):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(2 * inputs + 1, mask=mask, training=True) * 3
+        return tf.reduce_sum(tf.abs(tape.gradient(outputs, inputs)))
+
+    mask = tf.constant([[True, False, True, True, False]] * 3)
+    print(*[float(run(inputs, mask)) for _ in range(3)])
+"""
+
+
+def test_auto_clustering_and_other_devices():
+    def run(how: str, flags: str = "") -> list[float]:
+        environment = {"TF_XLA_FLAGS": flags, "CUDA_VISIBLE_DEVICES": "-1"}
+        output = fresh_process.run_program(IN_ANOTHER_PROCESS, how, **environment)
+        return [float(number) for number in output.split()]
+
+    expected = run("as it is")
+    assert len(set(expected)) == 3
+    flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
+    np.testing.assert_allclose(run("as it is", flags), expected, rtol=1e-5)
+    np.testing.assert_allclose(run("compiled"), expected, rtol=1e-5)
+
+
+# Without the library.
+
+
+@pytest.fixture
+def without_library(monkeypatch):
+    monkeypatch.setattr(op_library, "no_xla", "it was built without XLA")
+    xla._can_compile.cache_clear()
+    yield
+    xla._can_compile.cache_clear()
+
+
+@pytest.mark.usefixtures("without_library")
+def test_without_the_library_models_run_as_before(caplog):
+    caplog.set_level("INFO", logger="cudnn_rnn_tf")
+    model = keras.Sequential([keras.Input((3, 2)), crnn.CudnnGRU(1, 4), drop_ins.LSTM(3)])
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        model.compile("sgd", "mse", jit_compile=True)
+    assert not model.jit_compile
+    model.fit(draw(2, 3, 2), draw(2, 3), verbose=0)
+    told = [record for record in caplog.records if "it was built without XLA" in record.message]
+    assert len(told) == 1
+    assert crnn.info()["backends"]["xla"] == "not available: it was built without XLA"
+
+
+@on_cpus_only
+def test_layers_that_run_as_keras_runs_them_are_compiled_as_keras_compiles_them():
+    assert drop_ins.LSTM(3, use_cudnn=False).supports_jit
+    layer = drop_ins.LSTM(3)
+    assert layer.supports_jit
+    layer.supports_jit = False
+    assert not layer.supports_jit
