@@ -101,8 +101,8 @@ def has_same_order(model: keras.Model, copy: keras.Model) -> bool:
 
 def _compile(model: keras.Model, copy: keras.Model, config: dict[str, Any]) -> None:
     if config.get("jit_compile"):
-        # Keras stores what "auto" was resolved to. It must be resolved anew, since XLA has no
-        # kernel for the fused ops.
+        # Keras stores what "auto" was resolved to. It must be resolved anew, since XLA compiles the
+        # fused ops only where there is no GPU.
         config["jit_compile"] = "auto"
     if type(model).get_compile_config is keras.Model.get_compile_config:
         # When Keras writes a .h5 file, the optimizer is lost from the model's config.
