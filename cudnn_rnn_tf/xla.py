@@ -12,11 +12,15 @@ logger = logging.getLogger("cudnn_rnn_tf")
 
 
 class CompiledByXla(keras.layers.Layer):
-    """The base class of layers that run this package's ops, which XLA can compile on CPUs."""
+    """The base class of layers that run this package's ops."""
 
     @property
     def supports_jit(self) -> bool:
-        """Whether XLA can compile a model with this layer, as Keras asks it."""
+        """Whether Keras is to compile a model with this layer for XLA.
+
+        Keras's `jit_compile="auto"` asks as `jit_compile=True` does, if there is a GPU. On a GPU,
+        XLA compiles only some networks, so that there the answer is no.
+        """
         return self._supports_jit and (not self._runs_ops() or _can_compile())
 
     @supports_jit.setter
@@ -28,11 +32,11 @@ class CompiledByXla(keras.layers.Layer):
 
 
 def why_not() -> str:
-    """Returns why XLA cannot compile the ops in this process; "" if it can."""
+    """Returns why models with the ops are not compiled in this process; "" if they are."""
     if op_library.no_xla:
         return op_library.no_xla
     if tf.config.get_visible_devices("GPU"):
-        return "XLA compiles the ops for CPUs only, and TensorFlow sees a GPU"
+        return "there is a GPU, for which XLA compiles only some networks"
     return ""
 
 

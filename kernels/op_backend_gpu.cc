@@ -1,5 +1,7 @@
 // This file is separate from op_backend.cc since it needs TensorFlow's stream
 // executor.
+#include "kernels/op_backend_gpu.h"
+
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -36,12 +38,7 @@ bool ReplayIsOn() {
 
 }  // namespace
 
-template <>
-std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
-    tensorflow::OpKernelContext* context,
-    std::shared_ptr<const CpuPackedParams> /*packed*/) {
-  stream_executor::Stream* const stream =
-      context->op_device_context()->stream();
+std::unique_ptr<GpuBackend> MakeGpuBackend(GpuResources resources) {
   static const bool force_repack =
       std::getenv("CUDNN_RNN_TF_FORCE_REPACK") != nullptr;
   static const bool poison_scratch =
@@ -51,10 +48,28 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
   options.replay = ReplayIsOn();
   options.force_repack = force_repack;
   options.poison_scratch = poison_scratch;
+  resources.is_profiled = [] { return tsl::profiler::TraceMe::Active(); };
+  resources.log = [](const std::string& text) {
+    VLOG(1) << "cudnn_rnn_tf: " << text;
+  };
+  resources.warn = [](const std::string& text) {
+    static NeverDestroyed<std::mutex> mutex;
+    static NeverDestroyed<std::set<std::string>> warned;
+    const std::lock_guard<std::mutex> lock(*mutex);
+    if (warned->insert(text).second) LOG(WARNING) << "cudnn_rnn_tf: " << text;
+  };
+  return std::make_unique<GpuBackend>(std::move(resources), options);
+}
+
+template <>
+std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
+    tensorflow::OpKernelContext* context,
+    std::shared_ptr<const CpuPackedParams> /*packed*/) {
+  stream_executor::Stream* const stream =
+      context->op_device_context()->stream();
   GpuResources resources;
   resources.device = stream->parent()->device_ordinal();
   resources.stream = stream->platform_specific_handle().stream;
-  resources.is_profiled = [] { return tsl::profiler::TraceMe::Active(); };
   resources.allocate = [context](size_t bytes) {
     tensorflow::AllocationAttributes attributes;
     // The callers can do without this memory, so the allocator need neither
@@ -68,16 +83,7 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
         context->get_allocator(tensorflow::AllocatorAttributes())->GetStats();
     return stats ? stats->bytes_limit.value_or(0) : 0;
   };
-  resources.log = [](const std::string& text) {
-    VLOG(1) << "cudnn_rnn_tf: " << text;
-  };
-  resources.warn = [](const std::string& text) {
-    static NeverDestroyed<std::mutex> mutex;
-    static NeverDestroyed<std::set<std::string>> warned;
-    const std::lock_guard<std::mutex> lock(*mutex);
-    if (warned->insert(text).second) LOG(WARNING) << "cudnn_rnn_tf: " << text;
-  };
-  auto backend = std::make_unique<GpuBackend>(std::move(resources), options);
+  std::unique_ptr<RnnBackend> backend = MakeGpuBackend(std::move(resources));
   // AsDnn makes TensorFlow load its own cuDNN, so that the backend finds the
   // same one. The loading may call CUDA functions that end the captures of
   // other threads; while a backend lives, its RelaxedCaptureMode prevents that,

@@ -127,6 +127,8 @@ struct RnnForwardBuffers {
   // Dropout masks are a function of these two numbers and of a number's place.
   // cuDNN's function is another than everybody else's.
   uint64_t seed[2] = {0, 0};
+  // The seed in device memory, for the persistent kernels; null if it is above.
+  const void* device_seed = nullptr;
 
   void* output = nullptr;    // n = D * P
   void* output_h = nullptr;  // n = P

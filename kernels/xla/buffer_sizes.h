@@ -8,10 +8,14 @@
 
 namespace cudnn_rnn_tf {
 
-// Computes the sizes of a pass's buffers on a CPU, which do for lengths of any
-// values, and completes the pass with them.
-__attribute__((visibility("default"))) absl::Status XlaBufferSizes(
+// Computes the sizes of a pass's buffers, which do for lengths of any values,
+// and completes the pass with them.
+__attribute__((visibility("default"))) absl::Status XlaCpuBufferSizes(
     bool is_backward, XlaPass* pass, RnnBufferSizes* sizes);
+// A backward pass has the reserve space's size already. Fails if the persistent
+// kernels cannot run the pass on the device.
+__attribute__((visibility("default"))) absl::Status XlaGpuBufferSizes(
+    bool is_backward, int device, XlaPass* pass, RnnBufferSizes* sizes);
 
 // Returns the size of packed params.
 __attribute__((visibility("default"))) size_t

@@ -1,10 +1,8 @@
 // What a function that XLA compiled for a CPU calls at run time.
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,16 +12,14 @@
 #include "kernels/op_backend.h"
 #include "kernels/pool_threads.h"
 #include "kernels/xla/buffer_sizes.h"
+#include "kernels/xla/handler.h"
 #include "kernels/xla/xla_call.h"
 #include "tensorflow/core/platform/cpu_info.h"
-#include "xla/ffi/api/c_api.h"
-// After the C interface.
-#include "xla/ffi/api/ffi.h"
 
 namespace cudnn_rnn_tf {
 
-absl::Status XlaBufferSizes(bool is_backward, XlaPass* pass,
-                            RnnBufferSizes* sizes) {
+absl::Status XlaCpuBufferSizes(bool is_backward, XlaPass* pass,
+                               RnnBufferSizes* sizes) {
   pass->num_threads = tensorflow::port::MaxParallelism();
   CpuBackend backend(Threads{pass->num_threads, nullptr});
   RnnProblem problem = pass->problem;
@@ -50,49 +46,6 @@ size_t XlaPackedParamsSize(const XlaPackParams& call) {
 }
 
 namespace {
-
-namespace ffi = xla::ffi;
-
-ffi::Error ToXla(const RnnStatus& status) {
-  switch (status.code) {
-    case RnnStatus::Code::kOk:
-      return ffi::Error::Success();
-    case RnnStatus::Code::kInvalidArgument:
-      return ffi::Error::InvalidArgument(status.message);
-    default:
-      return ffi::Error::Internal(status.message);
-  }
-}
-
-// An exception must not pass through XLA's functions.
-template <typename Body>
-ffi::Error Handle(const Body& body) {
-  try {
-    return ToXla(body());
-  } catch (const std::bad_alloc&) {
-    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};
-  } catch (const std::exception& error) {
-    return ffi::Error::Internal(error.what());
-  }
-}
-
-class Buffers {
- public:
-  Buffers(const ffi::RemainingArgs& args, const ffi::RemainingRets& results)
-      : args_(args), results_(results) {}
-
-  int num_args() const { return static_cast<int>(args_.size()); }
-  void* arg(int i) const {
-    return args_.get<ffi::AnyBuffer>(i).value().untyped_data();
-  }
-  void* result(int i) const {
-    return results_.get<ffi::AnyBuffer>(i).value()->untyped_data();
-  }
-
- private:
-  const ffi::RemainingArgs& args_;
-  const ffi::RemainingRets& results_;
-};
 
 // At most as many threads of the pool run as the sizes of the buffers are for.
 CpuBackend BackendOn(ffi::ThreadPool* pool, int64_t num_threads,
@@ -134,8 +87,6 @@ struct Call {
   std::vector<int32_t> host_lengths;
 };
 
-// The arguments are Forward's inputs; the results are its outputs and a
-// workspace.
 ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                    ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
@@ -150,18 +101,9 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     CpuBackend backend = BackendOn(&pool, call.pass.num_threads, packed);
     const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
     if (!status.ok()) return status;
-    RnnForwardBuffers buffers;
-    buffers.input = given.arg(0);
-    buffers.input_h = given.arg(1);
-    buffers.input_c = given.arg(2);
-    buffers.params = given.arg(3);
+    RnnForwardBuffers buffers = given.OfForward();
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
-    buffers.output = given.result(0);
-    buffers.output_h = given.result(1);
-    buffers.output_c = given.result(2);
-    buffers.reserve_space = given.result(3);
-    buffers.workspace = given.result(4);
     return backend.Forward(call.problem, buffers);
   });
 }
@@ -177,8 +119,6 @@ ffi::Error PackParams(ffi::Span<const int64_t> integers,
   });
 }
 
-// The arguments are Backward's inputs; the results are its outputs, the reserve
-// space, which is its argument's memory, and a workspace.
 ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                     ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
@@ -187,28 +127,13 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     CpuBackend backend = BackendOn(&pool, call.pass.num_threads);
     const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
     if (!status.ok()) return status;
-    const int own = 5 + static_cast<int>(call.pass.num_seeds);
-    RnnBackwardBuffers buffers;
-    buffers.input = given.arg(0);
-    buffers.input_h = given.arg(1);
-    buffers.input_c = given.arg(2);
-    buffers.params = given.arg(3);
+    RnnBackwardBuffers buffers = given.OfBackward();
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
-    buffers.output = given.arg(own);
-    buffers.output_backprop = given.arg(own + 3);
-    buffers.output_h_backprop = given.arg(own + 4);
-    buffers.output_c_backprop = given.arg(own + 5);
-    buffers.reserve_space = given.result(4);
-    if (given.arg(own + 6) != buffers.reserve_space) {
-      std::memcpy(buffers.reserve_space, given.arg(own + 6),
+    if (given.reserve_space() != buffers.reserve_space) {
+      std::memcpy(buffers.reserve_space, given.reserve_space(),
                   call.pass.reserve_space);
     }
-    buffers.input_backprop = given.result(0);
-    buffers.input_h_backprop = given.result(1);
-    buffers.input_c_backprop = given.result(2);
-    buffers.params_backprop = given.result(3);
-    buffers.workspace = given.result(5);
     return backend.Backward(call.problem, buffers);
   });
 }
@@ -217,35 +142,22 @@ ffi::Error KerasTensors(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                         ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&] {
     const Buffers given(args, results);
-    const auto call =
-        XlaCallOf<XlaKerasTensors>(integers.begin(), integers.size());
-    const KerasLayout layout(call.spec);
-    const size_t count = layout.weights().size() + layout.biases().size();
-    std::vector<void*> tensors;
-    for (size_t i = 0; i < count; ++i) {
-      tensors.push_back(call.to_params ? given.arg(i) : given.result(i));
-    }
-    return BackendOn(&pool, tensorflow::port::MaxParallelism())
-        .MoveKerasTensors(layout, call.item_bytes, call.to_params, tensors,
-                          call.to_params ? given.result(0) : given.arg(0));
+    CpuBackend backend = BackendOn(&pool, tensorflow::port::MaxParallelism());
+    return given.MoveKerasTensors(
+        XlaCallOf<XlaKerasTensors>(integers.begin(), integers.size()),
+        &backend);
   });
 }
 
-// LengthsFromMask has one result, and ReadMask three.
 ffi::Error ReadMask(ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
                     ffi::RemainingRets results) {
   return Handle([&] {
     const Buffers given(args, results);
     std::string owner;
-    auto mask = XlaCallOf<RnnMask>(integers.begin(), integers.size(), &owner);
-    mask.values = static_cast<const bool*>(given.arg(0));
-    int64_t* found[3] = {};
-    for (size_t i = 0; i < results.size(); ++i) {
-      found[i] = static_cast<int64_t*>(given.result(i));
-    }
-    return WithOwner(
-        CpuBackend(Threads()).ReadMask(mask, {found[0], found[1], found[2]}),
-        owner);
+    const auto mask =
+        XlaCallOf<RnnMask>(integers.begin(), integers.size(), &owner);
+    CpuBackend backend{Threads()};
+    return WithOwner(given.ReadMask(mask, &backend), owner);
   });
 }
 
@@ -253,12 +165,9 @@ ffi::Error MoveSteps(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                      ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&] {
     const Buffers given(args, results);
-    auto move = XlaCallOf<StepMove>(integers.begin(), integers.size());
-    move.from = given.arg(0);
-    move.places = static_cast<const int64_t*>(given.arg(1));
-    move.steps = static_cast<const int64_t*>(given.arg(2));
-    move.to = given.result(0);
-    return BackendOn(&pool, tensorflow::port::MaxParallelism()).MoveSteps(move);
+    CpuBackend backend = BackendOn(&pool, tensorflow::port::MaxParallelism());
+    return given.MoveSteps(
+        XlaCallOf<StepMove>(integers.begin(), integers.size()), &backend);
   });
 }
 

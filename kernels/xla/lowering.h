@@ -98,9 +98,11 @@ class Lowering : public tensorflow::XlaOpKernel {
 
 // As REGISTER_XLA_OP would have TensorFlow register them, but that has an
 // effect only on ops that are known when a process runs its first op.
-#define CRNN_REGISTER_LOWERING(NAME, Class) \
-  REGISTER_KERNEL_BUILDER(                  \
-      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU_XLA_JIT), Class)
+#define CRNN_REGISTER_LOWERING(NAME, Class)                                    \
+  REGISTER_KERNEL_BUILDER(                                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_CPU_XLA_JIT), Class); \
+  REGISTER_KERNEL_BUILDER(                                                     \
+      Name("CudnnRnnTf>" NAME).Device(tensorflow::DEVICE_GPU_XLA_JIT), Class)
 
 }  // namespace cudnn_rnn_tf
 

@@ -1,4 +1,5 @@
 // The lowerings of Forward and Backward.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,15 @@ using xla::XlaOp;
 
 class PassLowering : public Lowering {
  public:
-  explicit PassLowering(OpKernelConstruction* context) : Lowering(context) {
+  explicit PassLowering(OpKernelConstruction* context)
+      : Lowering(context),
+        is_gpu_(context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT) {
     OP_REQUIRES_OK(
         context, WithoutExceptions([&] { return reader_.ReadAttrs(context); }));
   }
 
  protected:
+  bool is_gpu() const { return is_gpu_; }
   const RnnRunReader& reader() const { return reader_; }
 
   absl::Status ReadPass(XlaOpKernelContext* context, const Inputs& inputs,
@@ -36,7 +40,25 @@ class PassLowering : public Lowering {
     return absl::OkStatus();
   }
 
+  absl::Status BufferSizes(XlaOpKernelContext* context, bool is_backward,
+                           XlaPass* pass, RnnBufferSizes* sizes) const {
+    if (!is_gpu_) return XlaCpuBufferSizes(is_backward, pass, sizes);
+    const int device = context->compiler()->options().device_ordinal;
+    return XlaGpuBufferSizes(is_backward, std::max(device, 0), pass, sizes);
+  }
+
+  // Returns what the call takes of the op's inputs. Lengths in a GPU's memory
+  // are of type int64.
+  Inputs ArgumentsOf(const Inputs& inputs) const {
+    Inputs arguments = inputs;
+    if (!is_gpu_) return arguments;
+    arguments.ops[4] = xla::ConvertElementType(inputs.ops[4], xla::S64);
+    arguments.xla_shapes[4] = DenseShape(xla::S64, inputs(4));
+    return arguments;
+  }
+
  private:
+  const bool is_gpu_;
   RnnRunReader reader_;
 };
 
@@ -45,6 +67,10 @@ class ForwardLowering : public PassLowering {
   explicit ForwardLowering(OpKernelConstruction* context)
       : PassLowering(context) {
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+    OP_REQUIRES_OK(context, WithoutExceptions([&] {
+                     return ReadEnum(context, "algorithm", ParseRnnAlgorithm,
+                                     &algorithm_);
+                   }));
   }
 
  protected:
@@ -53,6 +79,7 @@ class ForwardLowering : public PassLowering {
     RnnRun run;
     XlaPass pass;
     TF_RETURN_IF_ERROR(ReadPass(context, inputs, is_training_, &run, &pass));
+    pass.problem.algorithm = algorithm_;
     const xla::PrimitiveType type = context->input_xla_type(0);
     if (run.empty()) {
       // No step runs, so the states pass through unchanged.
@@ -65,9 +92,10 @@ class ForwardLowering : public PassLowering {
       return absl::OkStatus();
     }
     RnnBufferSizes sizes;
-    TF_RETURN_IF_ERROR(XlaBufferSizes(/*is_backward=*/false, &pass, &sizes));
-    Inputs args = inputs;
-    if (!is_training_ && IsInLoop(*context->builder())) {
+    TF_RETURN_IF_ERROR(
+        BufferSizes(context, /*is_backward=*/false, &pass, &sizes));
+    Inputs args = ArgumentsOf(inputs);
+    if (!is_gpu() && !is_training_ && IsInLoop(*context->builder())) {
       PackParams(context, &args, &pass);
     }
     const std::vector<XlaOp> results =
@@ -101,6 +129,7 @@ class ForwardLowering : public PassLowering {
   }
 
   bool is_training_ = true;
+  RnnAlgorithm algorithm_ = RnnAlgorithm::kAuto;
 };
 
 class BackwardLowering : public PassLowering {
@@ -123,9 +152,11 @@ class BackwardLowering : public PassLowering {
       context->SetOutput(3, xla::ZerosLike(inputs.ops[3]));
       return absl::OkStatus();
     }
-    RnnBufferSizes sizes;
-    TF_RETURN_IF_ERROR(XlaBufferSizes(/*is_backward=*/true, &pass, &sizes));
     const int reserve_space = own_inputs + 6;
+    pass.reserve_space = inputs(reserve_space).num_elements();
+    RnnBufferSizes sizes;
+    TF_RETURN_IF_ERROR(
+        BufferSizes(context, /*is_backward=*/true, &pass, &sizes));
     TF_RETURN_IF_ERROR(
         CheckShape("reserve_space", inputs(reserve_space),
                    tensorflow::TensorShape({pass.reserve_space})));
@@ -135,8 +166,8 @@ class BackwardLowering : public PassLowering {
     shapes.push_back(BytesShape(sizes.backward_workspace));
     // The pass overwrites the reserve space, so that it is a result too.
     const std::vector<XlaOp> results =
-        Call(context, kXlaBackward, XlaConfig(pass), inputs, shapes,
-             {{{4}, {reserve_space, {}}}});
+        Call(context, kXlaBackward, XlaConfig(pass), ArgumentsOf(inputs),
+             shapes, {{{4}, {reserve_space, {}}}});
     for (int i = 0; i < 4; ++i) context->SetOutput(i, results[i]);
     return absl::OkStatus();
   }

@@ -28,6 +28,7 @@ struct XlaPass {
   // The threads that the sizes of the buffers are for.
   int64_t num_threads = 1;
   int64_t reserve_space = 0;
+  int64_t workspace = 0;  // Of a pass on a GPU.
   // Whether the last argument of a forward pass is the packed params.
   bool has_packed_params = false;
 };
@@ -75,6 +76,7 @@ void VisitFields(XlaPass* pass, Visit* visit) {
   (*visit)(&pass->num_seeds);
   (*visit)(&pass->num_threads);
   (*visit)(&pass->reserve_space);
+  (*visit)(&pass->workspace);
   (*visit)(&pass->has_packed_params);
 }
 template <typename Visit>

@@ -251,7 +251,13 @@ RnnStatus Network::Prepare(CUstream stream,
   const Reserve reserve(*this, &reserve_arena);
   if (UsesSeed(problem_)) {
     CRNN_RETURN_IF_ERROR(
-        auxiliary_.StoreSeed(stream, buffers.seed, reserve.seed));
+        buffers.device_seed == nullptr
+            ? auxiliary_.StoreSeed(stream, buffers.seed, reserve.seed)
+            : CudaStatus(Gpu().cuda.cuMemcpyDtoDAsync(
+                             reinterpret_cast<CUdeviceptr>(reserve.seed),
+                             reinterpret_cast<CUdeviceptr>(buffers.device_seed),
+                             sizeof(buffers.seed), stream),
+                         "copy a seed"));
   }
   if (!problem_.has_sequence_lengths) return {};
   const RnnLengths& all = buffers.sequence_lengths;
