@@ -125,11 +125,13 @@ int Rounds(const Shape& shape) {
 // directly, for what they are split into or for those of all sequences.
 int Sums(const Shape& shape, int tiles) {
   const int of_tiles = 4 * tiles * shape.row_tiles;
-  return shape.products == Shape::kFused
-             ? 4 * of_tiles + 40 * shape.row_tiles - 8
-         : shape.products == Shape::kSplit
-             ? shape.Chains(tiles) * of_tiles + 24 + 4 * shape.row_tiles
-             : shape.Chains(tiles) * of_tiles;
+  if (shape.products == Shape::kFused) {
+    return 4 * of_tiles + 40 * shape.row_tiles;
+  }
+  const int sums = shape.Chains(tiles) * of_tiles;
+  return shape.products == Shape::kDirect
+             ? sums
+             : sums + 36 + (8 * tiles + 4) * (shape.row_tiles - 1);
 }
 
 double ClusterWait(const DeviceLimits& gpu, const Shape& shape,
