@@ -53,17 +53,17 @@ const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
   return *found;
 }
 
-// Split floats take three products of the tensor cores, which know TF32 since
-// 8.0.
-constexpr double kSplitProducts = 3.0;
-int HowToMultiply(const Layer& layer, const Architecture& architecture) {
-  if (layer.items > 1) return Shape::kDirect;
-  if (architecture.number < 80) return Shape::kFused;
-  if (layer.allows_tf32) return Shape::kDirect;
-  return kSplitProducts * architecture.product_cycles <
-                 architecture.fused_cycles
-             ? Shape::kSplit
-             : Shape::kFused;
+// Split floats take three products of the tensor cores, and splitting them
+// takes as long again: where an H100 ran the code of 8.0, a layer's steps took
+// about as many cycles.
+constexpr double kSplitProducts = 6.0;
+
+// The ways to multiply. The tensor cores know TF32 since 8.0.
+std::vector<int> WaysToMultiply(const Layer& layer, const DeviceLimits& gpu) {
+  if (layer.items > 1) return {Shape::kDirect};
+  if (gpu.architecture < 80) return {Shape::kFused};
+  if (layer.allows_tf32) return {Shape::kDirect};
+  return {Shape::kSplit, Shape::kFused};
 }
 
 bool HasClusters(const DeviceLimits& gpu) {
@@ -223,12 +223,18 @@ std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
                                 bool is_backward) {
   std::vector<Division> divisions;
   const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
+  std::vector<std::pair<int, int>> ways;
+  for (const int splits : {1, 2}) {
+    for (const int products : WaysToMultiply(layer, gpu)) {
+      ways.emplace_back(splits, products);
+    }
+  }
   for (const auto& [team, is_cluster] : Teams(gpu)) {
     for (const int row_tiles : {1, 2, 4}) {
       for (const int warps : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16}) {
         // Small clusters of more warps are faster than a block of one.
         if (warps == 1 && HasClusters(gpu)) continue;
-        for (const int splits : {1, 2}) {
+        for (const auto& [splits, products] : ways) {
           Shape shape = {};
           shape.units = layer.num_units;
           shape.items = layer.items;
@@ -238,7 +244,7 @@ std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
           shape.splits = splits;
           shape.row_tiles = row_tiles;
           shape.is_stack = layer.num_layers > 1;
-          shape.products = HowToMultiply(layer, ArchitectureOf(gpu));
+          shape.products = products;
           const int chunk_units = shape.chunk_units();
           shape.block_units =
               CeilDiv(CeilDiv(shape.units, team), chunk_units) * chunk_units;

@@ -51,8 +51,8 @@ struct DirectProducts {
 // Floats as sums of two numbers that TF32 holds but for a few last bits. The
 // tensor cores multiply these parts; products of two low parts, of at most
 // 2^-22 of the whole, are left out. The tensor cores cut off what a sum has too
-// many bits, so they only add up the products of one pair, from the least to
-// the greatest; sums over pairs are rounded as those of other floats. The
+// many bits, so they only add up the products of one step, from the least to
+// the greatest; sums over steps are rounded as those of other floats. The
 // splitting makes no number of what is infinite.
 template <int kChains>
 struct SplitProducts : DirectProducts<kChains> {
@@ -81,13 +81,16 @@ struct SplitProducts : DirectProducts<kChains> {
     }
   };
 
+  // The two steps of a pair have sums of their own, so that their products need
+  // not wait for each other.
   __device__ void Add(const Rows& a, const Columns& b, int position) {
-    float sum[4] = {};
+    float sum[2][4] = {};
     const auto add = [&](const Word* upper, const Word* lower,
                          const Word* columns) {
 #pragma unroll
-      for (int w = 0; w < 4; w += 2) {
-        MultiplyAdd(sum, upper[w], lower[w], upper[w + 1], lower[w + 1],
+      for (int half = 0; half < 2; ++half) {
+        const int w = 2 * half;
+        MultiplyAdd(sum[half], upper[w], lower[w], upper[w + 1], lower[w + 1],
                     columns[w], columns[w + 1]);
       }
     };
@@ -95,7 +98,9 @@ struct SplitProducts : DirectProducts<kChains> {
     add(a.upper.high, a.lower.high, b.parts.low);
     add(a.upper.high, a.lower.high, b.parts.high);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) this->sums[position % kChains][j] += sum[j];
+    for (int j = 0; j < 4; ++j) {
+      this->sums[position % kChains][j] += sum[0][j] + sum[1][j];
+    }
   }
 };
 
