@@ -73,7 +73,8 @@ def convolved() -> Any:
     x = layers.Bidirectional(layers.GRU(3), backward_layer=layers.LSTM(2, go_backwards=True))(x)
     y = layers.LSTM(3, stateful=True, unroll=True)(inputs)
     return tf_keras.Model(
-        inputs, [x, y, layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)])(y[:, None])]
+        inputs,
+        [x, y, layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)])(layers.RepeatVector(3)(y))],
     )
 
 

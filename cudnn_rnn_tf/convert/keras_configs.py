@@ -17,7 +17,6 @@ from cudnn_rnn_tf.keras.bidirectional import Bidirectional
 from cudnn_rnn_tf.keras.layers import GRU, LSTM
 
 _RENAMED = {
-    "Model": "Functional",
     "BatchNormalizationV1": "BatchNormalization",
     "BatchNormalizationV2": "BatchNormalization",
     "UnifiedLSTM": "LSTM",
@@ -119,7 +118,7 @@ class Translation:
         ends = {key: _ends(inner[key]) for key in ("input_layers", "output_layers")}
         functional = {"name": inner.get("name", "model"), "layers": layers, **ends}
         _count_calls_from_zero(functional)
-        return _of_keras("Functional", functional)
+        return _of_keras("Model", functional)
 
     def layer(self, config: dict[str, Any]) -> dict[str, Any]:
         """Returns the config of a layer, of which Keras makes it or `problems` says why not."""
@@ -180,7 +179,7 @@ class Translation:
         for key in _WRAPPED:
             if isinstance(inner.get(key), dict):
                 inner[key] = self.layer(inner[key])
-        forward = inner.get("layer")
+        forward = inner.get("layer") or {}
         if kind == "Bidirectional" and forward["config"].get("go_backwards"):
             # Keras 3 has both directions read backwards, if it makes the second one.
             backward = {**forward, "config": {**forward["config"], "go_backwards": False}}
@@ -298,9 +297,7 @@ def recurrent_in(config: Any, scope: str = "") -> Iterator[tuple[str, dict[str, 
 
 
 def _of_keras(kind: str, config: dict[str, Any]) -> dict[str, Any]:
-    module = "keras" if kind in ("Sequential", "Functional") else "keras.layers"
-    if kind == "Functional":
-        module = "keras.src.models.functional"
+    module = "keras" if kind in ("Sequential", "Model") else "keras.layers"
     return {"module": module, "class_name": kind, "config": config, "registered_name": None}
 
 
