@@ -1,0 +1,131 @@
+"""`export_litert`, and TensorFlow's and Keras's own ways to LiteRT, with numbers from LiteRT."""
+
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import random_configs
+import tensorflow as tf
+from layer_reference import make, normal, randomize
+from test_to_stock import random_model, values_with_masks
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import keras as drop_ins
+
+try:
+    from ai_edge_litert.interpreter import Interpreter
+except ImportError:  # The same, as TensorFlow's wheels still have it.
+    from tensorflow.lite.python.interpreter import Interpreter
+
+layers = keras.layers
+pytestmark = pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+BATCH = 4
+
+
+def run(content: bytes, *inputs: np.ndarray) -> list[np.ndarray]:
+    """Runs a model in the plain interpreter, without TensorFlow's operators."""
+    runner = Interpreter(model_content=content, num_threads=1).get_signature_runner()
+    names = list(runner.get_input_details())
+    outputs = runner(**dict(zip(names, inputs, strict=True)))
+    return [outputs[name] for name in sorted(outputs, key=lambda name: (len(name), name))]
+
+
+def check(model: keras.Model, content: bytes, *inputs: np.ndarray) -> None:
+    expected = tf.nest.flatten(model(inputs[0] if len(inputs) == 1 else list(inputs)))
+    for received, wanted in zip(run(content, *inputs), expected, strict=True):
+        np.testing.assert_allclose(received, wanted, rtol=0, atol=1e-5)
+
+
+def exported(model: keras.Model, folder: pathlib.Path, **options) -> bytes:
+    crnn.export_litert(model, folder / "m.tflite", **options)
+    content = (folder / "m.tflite").read_bytes()
+    assert b"Flex" not in content
+    return content
+
+
+@pytest.mark.parametrize("module", [layers, drop_ins])
+@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(300, 310), 2))
+def test_random_models(seed, module, tmp_path):
+    random = np.random.default_rng(seed)
+    model, values = random_model(random, module), values_with_masks(random)
+    check(model, exported(model, tmp_path, batch_size=BATCH), values)
+
+
+@pytest.mark.parametrize(
+    ("rnn_mode", "options"),
+    [
+        ("lstm", {"direction": "bidirectional", "return_state": True}),
+        ("lstm", {"num_proj": 2, "cell_clip": 0.5}),
+        ("gru", {"go_backwards": True, "bias_mode": "none"}),
+        ("rnn_relu", {"return_sequences": False, "dropout": 0.5}),
+    ],
+)
+def test_own_layers_with_lengths(rnn_mode, options, tmp_path):
+    """The number of steps stays open; padding is not read."""
+    layer = randomize(make(rnn_mode, 2, 3, **options), (None, None, 4))
+    inputs, lengths = keras.Input((None, 4)), keras.Input((), dtype="int32")
+    model = keras.Model([inputs, lengths], layer(inputs, sequence_lengths=lengths))
+    content = exported(model, tmp_path, batch_size=3)
+    for steps in (6, 9):
+        values = normal(3, steps, 4)
+        values[0, 4:] = np.nan
+        check(model, content, values, np.array([4, 6, 0], np.int32))
+
+
+def test_stock_masks_and_optimizations(tmp_path):
+    model = keras.Sequential(
+        [
+            keras.Input((7,), dtype="int32"),
+            layers.Embedding(50, 32, mask_zero=True),
+            layers.Bidirectional(layers.LSTM(64, return_sequences=True)),
+            layers.GRU(32, reset_after=False),
+            layers.Dense(2, "softmax"),
+        ]
+    )
+    tokens = np.array([[1, 2, 3, 0, 0, 0, 0]], "int32")
+    content = exported(model, tmp_path)
+    check(model, content, tokens)
+    (tmp_path / "m.tflite").unlink()
+    small = exported(model, tmp_path, optimizations=[tf.lite.Optimize.DEFAULT])
+    assert len(small) < 0.6 * len(content)
+    np.testing.assert_allclose(run(small, tokens)[0], model(tokens), rtol=0, atol=0.02)
+
+
+@pytest.fixture
+def own_layers() -> keras.Model:
+    inputs = keras.Input((None, 4), batch_size=BATCH)
+    x = drop_ins.LSTM(3, return_sequences=True)(layers.Masking(7.0)(inputs))
+    return keras.Model(inputs, crnn.CudnnGRU(2, 3, direction="bidirectional")(x))
+
+
+def test_keras_export(own_layers, tmp_path):
+    own_layers.export(tmp_path / "m.tflite", format="litert", verbose=False)
+    values = values_with_masks(np.random.default_rng(0))
+    check(own_layers, (tmp_path / "m.tflite").read_bytes(), values)
+
+
+def test_tensorflows_converter(own_layers):
+    content = tf.lite.TFLiteConverter.from_keras_model(own_layers).convert()
+    check(own_layers, content, values_with_masks(np.random.default_rng(0)))
+
+
+def test_errors(tmp_path):
+    model = keras.Sequential([keras.Input((None, 4)), drop_ins.GRU(2)])
+    with pytest.raises(ValueError, match="to end in .tflite, but received 'm.lite'"):
+        crnn.export_litert(model, "m.lite")
+    with pytest.raises(TypeError, match="expected a Keras model, but received GRU"):
+        crnn.export_litert(drop_ins.GRU(2), tmp_path / "m.tflite")
+    (tmp_path / "m.tflite").write_text("mine")
+    with pytest.raises(FileExistsError, match="exists already"):
+        crnn.export_litert(model, tmp_path / "m.tflite")
+    assert (tmp_path / "m.tflite").read_text() == "mine"
+
+
+def test_what_the_converter_does_not_know(tmp_path):
+    inputs = keras.Input((None, 4))
+    x = drop_ins.GRU(2, return_sequences=True)(inputs)
+    x = layers.Lambda(lambda x: tf.raw_ops.Igamma(a=tf.abs(x), x=tf.abs(x)))(x)
+    with pytest.raises(ValueError, match="converter to LiteRT does not know: .*"):
+        crnn.export_litert(keras.Model(inputs, x), tmp_path / "m.tflite")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,246 @@
+"""`export_onnx`, and Keras's own export to ONNX, with numbers from ONNX Runtime."""
+
+import collections
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import random_configs
+import tensorflow as tf
+from layer_reference import make, normal, randomize
+from test_to_stock import random_model, values_with_masks
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import keras as drop_ins
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("tf2onnx")
+
+layers = keras.layers
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Keras's exporter has one.
+
+
+def operators(path: pathlib.Path) -> collections.Counter:
+    return collections.Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def run(path: pathlib.Path, *inputs: np.ndarray) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options)
+    names = [each.name for each in session.get_inputs()]
+    return session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def check(model: keras.Model, path: pathlib.Path, *inputs: np.ndarray, atol: float = 1e-5) -> None:
+    expected = tf.nest.flatten(model(inputs[0] if len(inputs) == 1 else list(inputs)))
+    for received, wanted in zip(run(path, *inputs), expected, strict=True):
+        assert received.dtype == wanted.dtype
+        np.testing.assert_allclose(received, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("module", [layers, drop_ins])
+@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(200, 216), 3))
+def test_random_models(seed, module, tmp_path):
+    random = np.random.default_rng(seed)
+    model, values = random_model(random, module), values_with_masks(random)
+    before = [variable.numpy() for variable in model.variables]
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    check(model, tmp_path / "m.onnx", values)
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+def of_layer(layer, *more: keras.KerasTensor, size: int = 4, **call) -> keras.Model:
+    inputs = keras.Input((None, size))
+    return keras.Model([inputs, *more] if more else inputs, layer(inputs, **call))
+
+
+OPERATORS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 6, 1], [0, 6, 3]])
+@pytest.mark.parametrize(
+    ("num_layers", "options"),
+    [
+        (1, {"bias_mode": "none"}),
+        (2, {"direction": "bidirectional", "return_state": True}),
+        (2, {"bias_mode": "single_recurrent", "go_backwards": True}),
+        (3, {"bias_mode": "single_input", "return_sequences": False, "dropout": 0.5}),
+    ],
+)
+@pytest.mark.parametrize("rnn_mode", OPERATORS)
+def test_own_layers(rnn_mode, num_layers, options, lengths, tmp_path):
+    """The nodes have lengths, of any number of steps and sequences, and read no padding."""
+    layer = randomize(make(rnn_mode, num_layers, 3, **options), (None, None, 4))
+    given = keras.Input((), dtype="int32")
+    model = of_layer(layer) if lengths is None else of_layer(layer, given, sequence_lengths=given)
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    found = operators(tmp_path / "m.onnx")
+    assert found[OPERATORS[rnn_mode]] == num_layers and not {"Loop", "If", "Scan"} & found.keys()
+    values = normal(3, 6, 4)
+    if lengths is None:
+        check(model, tmp_path / "m.onnx", values)
+        check(model, tmp_path / "m.onnx", normal(1, 9, 4))
+    else:
+        values[0, 4:] = np.nan
+        check(model, tmp_path / "m.onnx", values, np.array(lengths, np.int32))
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_initial_states(time_major, tmp_path):
+    layer = make("lstm", 2, 3, direction="bidirectional", time_major=time_major)
+    randomize(layer, (5, 2, 4) if time_major else (2, 5, 4))
+    inputs = keras.Input(batch_shape=(None, None, 4))
+    shapes = layer.state_shape(None)
+    states = [keras.Input(batch_shape=shape) for shape in shapes]
+    model = keras.Model([inputs, *states], layer(inputs, initial_state=states))
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    values = [normal(*shape, seed=5) for shape in layer.state_shape(2)]
+    check(model, tmp_path / "m.onnx", normal(*((5, 2) if time_major else (2, 5)), 4), *values)
+
+
+@pytest.mark.parametrize(
+    ("rnn_mode", "size", "options", "has_loop"),
+    [
+        ("lstm", 4, {"num_proj": 2}, True),
+        ("lstm", 4, {"cell_clip": 0.1}, True),
+        ("gru", 3, {"input_mode": "skip_input", "direction": "bidirectional"}, False),
+    ],
+)
+def test_what_onnx_has_no_node_for(rnn_mode, size, options, has_loop, tmp_path):
+    layer = randomize(make(rnn_mode, 2, 3, **options), (None, None, size))
+    model = of_layer(layer, size=size)
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    assert bool(operators(tmp_path / "m.onnx")["Loop"]) is has_loop
+    check(model, tmp_path / "m.onnx", normal(2, 5, size))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "mixed_float16"])
+def test_half_types(dtype, tmp_path):
+    """The nodes compute in float32, since ONNX Runtime has none for other types."""
+    layer = make("gru", 2, 3, dtype=dtype)
+    randomize(layer, (None, None, 4))
+    inputs = keras.Input((None, 4), dtype="float16")
+    model = keras.Model(inputs, layer(inputs))
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    check(model, tmp_path / "m.onnx", normal(2, 5, 4).astype("float16"), atol=2e-3)
+
+
+def test_masks_of_stock_layers_become_lengths(tmp_path):
+    """Keras's own exporter makes loops of them, and on GPUs none at all."""
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(9, 4, mask_zero=True),
+            layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
+            layers.GRU(3),
+            layers.Dense(2, "softmax"),
+        ]
+    )
+    model.compile("adam", "sparse_categorical_crossentropy")
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    found = operators(tmp_path / "m.onnx")
+    assert (found["LSTM"], found["GRU"], found["Loop"]) == (1, 1, 0)
+    check(model, tmp_path / "m.onnx", np.array([[1, 2, 0, 0], [3, 0, 5, 0], [0, 0, 0, 0]], "int32"))
+
+
+def test_layers_that_do_not_run_fused(tmp_path):
+    model = keras.Sequential(
+        [
+            keras.Input((None, 4)),
+            layers.Masking(7.0),
+            drop_ins.GRU(3, reset_after=False, return_sequences=True),
+            layers.LSTM(3, activation="relu", return_sequences=True),
+        ]
+    )
+    values = values_with_masks(np.random.default_rng(0))
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    check(model, tmp_path / "m.onnx", values)
+
+
+class Own(keras.Model):
+    """A model whose class Keras cannot copy, and which does not say its inputs' shapes."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.first = layers.LSTM(units, return_sequences=True)
+        self.second = crnn.CudnnGRU(1, units)
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+
+def test_classes_of_users(tmp_path, monkeypatch):
+    """While such a model is traced, Keras's layers in it do not ask whether there is a GPU."""
+    choices = []
+    inner_loop = layers.LSTM.inner_loop
+
+    def noted(self, *arguments, **options):
+        choices.append(self.use_cudnn)
+        return inner_loop(self, *arguments, **options)
+
+    model = Own(3)
+    model(normal(2, 5, 4))
+    with pytest.raises(ValueError, match="expected an input_signature for model .*, Own, does not"):
+        crnn.export_onnx(model, tmp_path / "m.onnx")
+    signature = [tf.TensorSpec([None, None, 4])]
+    monkeypatch.setattr(layers.LSTM, "inner_loop", noted)
+    crnn.export_onnx(model, tmp_path / "m.onnx", input_signature=signature)
+    assert choices and not any(choices)
+    assert operators(tmp_path / "m.onnx")["GRU"] == 1
+    check(model, tmp_path / "m.onnx", normal(2, 7, 4))
+    assert model.first.use_cudnn == "auto"
+
+
+def test_large_weights_stay_constants(tmp_path):
+    """TensorFlow folds no constants above a size, if they grow."""
+    model = keras.Sequential([keras.Input((None, 600)), layers.LSTM(800)])
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 1.1 * 4 * model.count_params()
+    check(model, tmp_path / "m.onnx", normal(2, 3, 600))
+    assert crnn.convert.from_onnx(tmp_path / "m.onnx").num_units == 800
+
+
+def test_keras_export(tmp_path):
+    """Keras's own exporter gives the same file where the layers are this package's."""
+    inputs = keras.Input((None, 4))
+    x = drop_ins.LSTM(3, return_sequences=True)(layers.Masking(7.0)(inputs))
+    model = keras.Model(inputs, crnn.CudnnGRU(2, 3, direction="bidirectional")(x))
+    values = values_with_masks(np.random.default_rng(0))
+    model(values)
+    model.export(tmp_path / "m.onnx", format="onnx", verbose=False)
+    found = operators(tmp_path / "m.onnx")
+    assert (found["LSTM"], found["GRU"], found["Loop"]) == (1, 2, 0)
+    check(model, tmp_path / "m.onnx", values)
+    model.export(tmp_path / "saved", verbose=False)
+    served = tf.saved_model.load(tmp_path / "saved").serve
+    assert "CudnnRnnTf>Forward" in {
+        node.op for node in served.concrete_functions[0].graph.as_graph_def().node
+    }
+
+
+def test_errors(tmp_path):
+    model = keras.Sequential([keras.Input((None, 4)), drop_ins.GRU(2)])
+    with pytest.raises(ValueError, match="to end in .onnx, but received 'm.pb'"):
+        crnn.export_onnx(model, "m.pb")
+    with pytest.raises(TypeError, match="expected a Keras model, but received GRU"):
+        crnn.export_onnx(drop_ins.GRU(2), tmp_path / "m.onnx")
+    with pytest.raises(ValueError, match="to be built"):
+        crnn.export_onnx(keras.Sequential([drop_ins.GRU(2)]), tmp_path / "m.onnx")
+    (tmp_path / "m.onnx").write_text("mine")
+    with pytest.raises(FileExistsError, match="exists already"):
+        crnn.export_onnx(model, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_text() == "mine"
+
+
+def test_what_the_exporter_does_not_know(tmp_path):
+    inputs = keras.Input((None, 4))
+    x = drop_ins.GRU(2, return_sequences=True)(inputs)
+    x = layers.Lambda(lambda x: tf.raw_ops.Igamma(a=tf.abs(x), x=tf.abs(x)))(x)
+    with pytest.raises(ValueError, match="exporter to ONNX does not know: .*Igamma"):
+        crnn.export_onnx(keras.Model(inputs, x), tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
