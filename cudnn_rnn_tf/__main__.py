@@ -5,13 +5,22 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 from absl import app, logging
 
-from cudnn_rnn_tf import bench, convert, doctor, file_inspection, installation_info, portable
+from cudnn_rnn_tf import (
+    bench,
+    convert,
+    doctor,
+    file_inspection,
+    installation_info,
+    litert_export,
+    onnx_export,
+    portable,
+)
 from cudnn_rnn_tf.command_line import parser
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network
@@ -25,6 +34,13 @@ class _CheckFailedError(Exception):
 
 # A user's mistake, a damaged file or a full disk raises one of these errors.
 _EXPECTED = (ImportError, OSError, TypeError, ValueError, _CheckFailedError)
+
+
+# What writes a whole model, by the target's suffix. Any other target is a SavedModel.
+_EXPORTERS: dict[str, Callable[[keras.Model, str], None]] = {
+    ".onnx": onnx_export.export_onnx,
+    ".tflite": litert_export.export_litert,
+}
 
 
 def _printable(value: object) -> str:
@@ -76,9 +92,12 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    if options.target.endswith(".onnx"):
-        if options.fused:
-            raise ValueError(f"--fused is for SavedModels, but the target is {options.target!r}")
+    suffix = pathlib.Path(options.target).suffix
+    if suffix in _EXPORTERS and options.fused:
+        raise ValueError(f"--fused is for SavedModels, but the target is {options.target!r}")
+    if options.name is not None:
+        if suffix != ".onnx":
+            raise ValueError("--name is for ONNX: other formats have the whole model")
         print(convert.convert_file(options.source, options.target, name=options.name))
         print(
             "The file has this layer alone, for sequences of equal length, and no other layers of "
@@ -86,8 +105,12 @@ def _export(options: argparse.Namespace) -> None:
             "lengths."
         )
         return
-    if options.name is not None:
-        raise ValueError("--name is for ONNX: a SavedModel has the whole model")
+    if suffix in _EXPORTERS:
+        if os.path.lexists(options.target):
+            raise FileExistsError(f"{options.target!r} exists already")
+        _EXPORTERS[suffix](_load(options.source), options.target)
+        print(f"{options.source} -> {options.target}")
+        return
     portable.check_directory_name("TARGET", options.target)
     model = _load(options.source)
     if options.fused:

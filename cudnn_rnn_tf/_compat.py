@@ -124,7 +124,7 @@ def is_reference(variable: Any) -> bool:
 
 # The modules that trace a model for another format, in which this package's ops have no place.
 _EXPORTERS = {
-    "keras.src.export.litert": "litert",
+    "keras.src.export.litert": "keras_litert",
     "keras.src.export.onnx": "onnx",
     "tensorflow.lite.python.lite": "litert",
     "tf2onnx.convert": "onnx",
@@ -132,7 +132,9 @@ _EXPORTERS = {
 
 
 def format_of_exporter() -> str:
-    """Returns the format, "litert" or "onnx", that a model is being traced for; "" for none.
+    """Returns the format, "onnx", "litert" or "keras_litert", that a model is being traced for.
+
+    It is "" for none.
 
     No public name tells what an exporter traces a model for.
     """

@@ -144,13 +144,15 @@ def parser() -> argparse.ArgumentParser:
     export = command(
         "export",
         "write a Keras model for serving",
-        "A TARGET that ends in .onnx becomes an ONNX model of one recurrent network, another one a "
-        "SavedModel of the whole model that runs without this package.",
+        "A TARGET that ends in .onnx becomes an ONNX model, one that ends in .tflite a model for "
+        "LiteRT, and another one a SavedModel. All run without this package.",
     )
     export.add_argument("source", metavar="MODEL.keras")
     export.add_argument("target", metavar="TARGET")
-    export.add_argument("--fused", action="store_true", help="keep this package's fused ops")
-    export.add_argument("--name", help="for ONNX: the network's name, where there are several")
+    export.add_argument(
+        "--fused", action="store_true", help="keep this package's fused ops, in a SavedModel"
+    )
+    export.add_argument("--name", help="for ONNX: the recurrent layer to write alone")
 
     fast = command(
         "accelerate",

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import portable
+from cudnn_rnn_tf import ops, portable
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.files import write_whole
 from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
@@ -70,4 +70,19 @@ def export_litert(
                 f"model {model.name!r} has what the converter to LiteRT does not know: "
                 f"{network.reason(error)}"
             ) from error
-    write_whole(path, lambda partial: partial.write_bytes(content))
+
+    def write(partial: pathlib.Path) -> None:
+        partial.write_bytes(content)
+
+    write_whole(path, write)
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise ValueError(
+        "model.export(format='litert') puts TensorFlow's own operators into the file for a loop's "
+        "lists, which LiteRT's interpreter does not have: call cudnn_rnn_tf.export_litert(model, "
+        "path), which does without them"
+    )
+
+
+ops.substitutes_for_formats["keras_litert"] = _refuse

@@ -325,7 +325,18 @@ def test_export(capsys, model, file, tmp_path):
     pytest.importorskip("onnx")
     status, out, _ = run(capsys, "export", file, tmp_path / "m.onnx", "--name=ours")
     assert status == 0 and "lstm, 2 layers" in out
-    for wrong in (["other.onnx", "--fused"], ["other", "--name=ours"]):
+    for name in ("whole.onnx", "whole.tflite"):
+        assert run(capsys, "export", file, tmp_path / name)[0] == 0
+        status, _, err = run(capsys, "export", file, tmp_path / name)
+        assert status == 1 and "exists already" in err
+    ort = pytest.importorskip("onnxruntime")
+    session = ort.InferenceSession(str(tmp_path / "whole.onnx"))
+    (received,) = session.run(None, {session.get_inputs()[0].name: inputs})
+    np.testing.assert_allclose(received, model(inputs), atol=1e-5)
+    for wrong in (
+        *(["other.onnx", "--fused"], ["other.tflite", "--fused"]),
+        *(["other", "--name=ours"], ["other.tflite", "--name=ours"]),
+    ):
         assert run(capsys, "export", file, tmp_path / wrong[0], *wrong[1:])[0] == 1
     for options in ([], ["--fused"]):
         status, _, err = run(capsys, "export", file, tmp_path / "m.keras", *options)
