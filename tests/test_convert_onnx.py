@@ -89,17 +89,22 @@ def test_file(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's exporter warns about itself.
+@pytest.mark.parametrize("folds", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("rnn_mode", ["lstm", "gru"])
-def test_what_torch_exports(rnn_mode, bidirectional, tmp_path):
-    """A graph that is not ours, with a network of three layers in it."""
+def test_what_torch_exports(rnn_mode, bidirectional, folds, tmp_path):
+    """A graph that is not ours, with a network of three layers in it.
+
+    Without folding, other nodes put the gates in order and compute the weights.
+    """
     torch = pytest.importorskip("torch")
     module = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[rnn_mode](
         4, 3, 3, bidirectional=bidirectional, batch_first=True
     )
     inputs = normal(2, 5, 4)
     path = tmp_path / "m.onnx"
-    torch.onnx.export(module, (torch.from_numpy(inputs),), str(path), dynamo=False)
+    options = {"dynamo": False, "do_constant_folding": folds}
+    torch.onnx.export(module, (torch.from_numpy(inputs),), str(path), **options)
     layer = convert.from_onnx(path)
     assert layer.num_layers == 3
     np.testing.assert_array_equal(layer.kernel, convert.from_torch(module).kernel)

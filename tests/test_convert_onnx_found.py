@@ -118,6 +118,30 @@ def test_a_good_network_beside_one_that_is_refused(tmp_path, capsys):
     assert (only.rnn_mode, only.convert) == ("lstm", "yes")
 
 
+def test_networks_in_functions_are_listed(tmp_path):
+    arrays: dict[str, np.ndarray] = {}
+    body = recurrent("LSTM", "rnn", arrays)
+    imports = [helper.make_opsetid("", 14)]
+    inputs = list(body.input)
+    function = helper.make_function("mine", "encode", inputs, list(body.output), [body], imports)
+    call = helper.make_node("encode", inputs, ["Y"], domain="mine")
+    x = [value("X", (None, None, 4))]
+    model = model_of([call], x, [value("Y")], arrays, functions=[function])
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    (found,) = file_inspection.inspect_file(tmp_path / "m.onnx")
+    assert (found.name, found.rnn_mode) == ("encode/rnn", "lstm")
+    assert "no: it is in a function of the model: onnx.inliner" in found.convert
+    inliner = pytest.importorskip("onnx.inliner")
+    (found,) = file_inspection.inspect_file(saved(inliner.inline_local_functions(model), tmp_path))
+    assert (found.num_units, found.convert) == (3, "yes")
+
+
+def saved(model, folder):
+    onnx.save(model, str(folder / "saved.onnx"))
+    return folder / "saved.onnx"
+
+
 def quantized(num_dirs: int, per_row: bool, dtype: type):
     """Returns ONNX Runtime's quantized LSTM, and the same in float32 of its numbers."""
     rng = np.random.default_rng(num_dirs)

@@ -22,6 +22,8 @@ from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 # By operator: for each place in ONNX's order, the index of that gate in cuDNN's order.
 _TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+# By operator: the mode of a node that is not understood, which for an RNN there are two of.
+_LIKELY_MODES = {"LSTM": constants.CUDNN_LSTM, "GRU": constants.CUDNN_GRU}
 
 
 def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
@@ -108,13 +110,24 @@ def to_onnx(
 
 def networks_in(model: Any) -> Iterator[tuple[Any, ...]]:
     """Yields what `file_inspection.Network` says of each network in a model."""
-    for name, found in _graph_of(model).networks().items():
+    graph = _graph_of(model)
+    for function in graph.source.functions:
+        for node in function.node:
+            if kind := onnx_graph.kind_of(node):
+                likely = _LIKELY_MODES.get(kind)
+                name = f"{function.name}/{node.name or next(iter(node.output), '')}"
+                refusal = (
+                    "no: it is in a function of the model: onnx.inliner.inline_local_functions "
+                    "puts it into the graph"
+                )
+                yield name, "ONNX", likely, 1, None, None, None, None, refusal
+    for name, found in graph.networks().items():
         kind = "ONNX, quantized" if found.is_quantized else "ONNX"
         try:
             bottom = found.weights()[0]
             mode, direction = found.rnn_mode, found.direction
         except ValueError as error:
-            likely = {"LSTM": "lstm", "GRU": "gru"}.get(found.kind)
+            likely = _LIKELY_MODES.get(found.kind)
             refusal = f"no: {network.reason(error)}"
             yield name, kind, likely, found.num_layers, None, None, None, None, refusal
             continue

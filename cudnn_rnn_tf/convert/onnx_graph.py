@@ -75,7 +75,7 @@ class Graph(Scope):
         """Returns the networks of this graph by name, each as its nodes from bottom to top."""
         stacks: dict[str, list[Any]] = {}
         for node in self.nodes:
-            if not _kind_of(node):
+            if not kind_of(node):
                 continue
             try:
                 below = self._layer_below(node)
@@ -96,7 +96,7 @@ class Graph(Scope):
         Raises:
             ValueError: if there is none.
         """
-        modes = _MODES[_kind_of(node)]
+        modes = _MODES[kind_of(node)]
         given = [name.decode().lower() for name in self.attributes(node).get("activations", ())]
         for activations, mode in modes.items():
             if not given or given == list(activations) * self._num_dirs(node):
@@ -136,7 +136,7 @@ class Graph(Scope):
                     f"expected {argument} of ONNX node {node.name!r} of shape {shapes[argument]}, "
                     f"but received {tensor.shape}"
                 )
-        order = _FROM_ONNX[_kind_of(node)]
+        order = _FROM_ONNX[kind_of(node)]
         result = []
         for direction in range(num_dirs):
             sides = [kernels[direction], recurrent_kernels[direction]]
@@ -148,7 +148,7 @@ class Graph(Scope):
     def _check(self, node: Any) -> None:
         attributes = self.attributes(node)
         expected = {"input_forget": 0}
-        if _kind_of(node) == "GRU":
+        if kind_of(node) == "GRU":
             expected["linear_before_reset"] = 1
         for attribute in node.attribute:
             if attribute.name not in (*ATTRIBUTE_TYPES, *_WITHOUT_EFFECT):
@@ -174,7 +174,7 @@ class Graph(Scope):
             )
         last = 8 if operator(node) == _QUANTIZED else None
         for index, name in enumerate(node.input[4:last]):
-            names = _OPTIONAL_INPUTS[_kind_of(node)]
+            names = _OPTIONAL_INPUTS[kind_of(node)]
             if name:
                 self._check_input(node, name, names[index] if index < len(names) else "")
 
@@ -254,7 +254,7 @@ class Graph(Scope):
         for producer in self.producers(tensor):
             if tensor != producer.output[0]:
                 return None
-            if _kind_of(producer):
+            if kind_of(producer):
                 return producer if self._joins_directions(path, producer) else None
             if operator(producer) in ("Reshape", "Squeeze", "Transpose"):
                 path.insert(0, producer)
@@ -351,7 +351,7 @@ class Network:
     @property
     def kind(self) -> str:
         """The operator: LSTM, GRU or RNN."""
-        return _kind_of(self._nodes[0])
+        return kind_of(self._nodes[0])
 
     @property
     def num_layers(self) -> int:
@@ -386,7 +386,7 @@ class Network:
         return found
 
 
-def _kind_of(node: Any) -> str:
+def kind_of(node: Any) -> str:
     """Returns LSTM, GRU or RNN for a recurrent node; "" for any other."""
     if operator(node) == _QUANTIZED:
         return "LSTM"

@@ -39,6 +39,11 @@ class Source:
         self._stored = untrusted.stored_bytes(path) if path else model.ByteSize()
         self._files: set[pathlib.Path] = set()
 
+    @property
+    def functions(self) -> Sequence[Any]:
+        """The functions of the model's own, each an `onnx.FunctionProto`."""
+        return self._model.functions
+
     def check_growth(self, what: str, received: int) -> None:
         """Raises ValueError if something has many more bytes than the model and its files."""
         stored = self._stored + sum(map(untrusted.stored_bytes, self._files))
