@@ -1,5 +1,6 @@
 """ONNX models as they are found: branches, 8 bits, ONNX's own cases, and nodes that are refused."""
 
+import fresh_process
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -280,6 +281,19 @@ def computed(nodes, **arrays: np.ndarray):
     rnn.input[1] = "W"
     x = [value("X", (None, None, 4))]
     return model_of([*nodes, rnn], x, [value("Y_rnn")], found | arrays)
+
+
+def test_a_process_that_imports_nothing_of_onnx(tmp_path):
+    weight = normal(1, 12, 4)
+    model = computed([helper.make_node("Neg", ["W_0"], ["W"])], W_0=weight)
+    path = saved(model, tmp_path)
+    assert "onnx.reference" in fresh_process.run_program(
+        "import sys\n"
+        "from cudnn_rnn_tf import convert\n"
+        "assert 'onnx.reference' not in sys.modules\n"
+        f"convert.from_onnx({str(path)!r})\n"
+        "print('onnx.reference' in sys.modules and 'onnx.reference')\n"
+    )
 
 
 def test_circles_and_long_chains_of_constants():

@@ -1,5 +1,6 @@
 """Reads the tensors of an ONNX model, and computes those that other constants are computed into."""
 
+import importlib
 import math
 import pathlib
 import types
@@ -110,8 +111,9 @@ class Source:
             )
             size = sum(map(self._bytes_of, inferred.graph.output))
             self.check_growth(f"constants such as {node.output[0]!r} have", held + size)
-            evaluator = self.onnx.reference.ReferenceEvaluator(model)
-            results = evaluator.run(None, dict(inputs))
+            # The package's own import has not this module in it, and is quicker for that.
+            reference = importlib.import_module("onnx.reference")
+            results = reference.ReferenceEvaluator(model).run(None, dict(inputs))
         except Exception as error:  # onnx raises various types.
             raise ValueError(
                 f"ONNX tensor {next(iter(node.output), '')!r} cannot be computed: "
