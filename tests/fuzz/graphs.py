@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf.mask_packing import Packing
 
 EXPECTED = (
     tf.errors.InvalidArgumentError,
@@ -91,17 +92,21 @@ def run(case: dict[str, Any]) -> None:
 
 
 def _nodes(message: Any) -> list[Any]:
-    """Returns the nodes of this package's ops in a GraphDef or a SavedModel."""
+    """Returns the nodes of this package's ops in a GraphDef or a SavedModel.
+
+    Those of masks come last, so that the numbers of the others are what they have always been.
+    """
     graphs = (
         [message] if hasattr(message, "library") else [m.graph_def for m in message.meta_graphs]
     )
-    return [
+    found = [
         node
         for graph in graphs
         for nodes in (graph.node, *(function.node_def for function in graph.library.function))
         for node in nodes
         if node.op.startswith(_PREFIX)
     ]
+    return sorted(found, key=lambda node: node.op.endswith(("Mask", "Steps")))
 
 
 def _layer(rnn_mode: str) -> keras.layers.Layer:
@@ -113,22 +118,29 @@ def _layer(rnn_mode: str) -> keras.layers.Layer:
 
 @functools.cache
 def _graph(rnn_mode: str) -> Any:
-    """Makes a graph with a forward and a backward pass, and the conversions, over constants."""
+    """Makes a graph with a forward and a backward pass, and the conversions, over constants.
+
+    The steps that a mask leaves are moved to the front before, and back after the pass.
+    """
     layer = _layer(rnn_mode)
     with tf.Graph().as_default() as graph:
         inputs = tf.ones([2, 3, 4])
         params = tf.zeros([layer.params_size()])
+        mask = tf.constant([[True, False, True], [False, False, True]])
         with tf.GradientTape() as tape:
             tape.watch([inputs, params])
+            packing = Packing(mask, inputs, "graph")
             outputs, (h, *_) = crnn.cudnn_rnn_ops.ops.forward(
                 layer._config,
-                inputs,
+                packing.pack(inputs),
                 layer._initial_states(inputs, None),
                 params,
-                sequence_lengths=tf.constant([3, 1]),
+                sequence_lengths=packing.lengths,
                 time_major=False,
             )
-            loss = tf.reduce_sum(outputs) + tf.reduce_sum(h)
+            loss = tf.reduce_sum(h)
+            for repeat_masked in (False, True):
+                loss += tf.reduce_sum(packing.unpack(outputs, repeat_masked))
         gradients = tape.gradient(loss, [inputs, params])
         weights, biases = layer.params_to_canonical(params)
         packed = layer.canonical_to_params(weights, biases)
