@@ -7,7 +7,7 @@ namespace {
 constexpr int64_t kMostOfResident = 8;
 
 // cuDNN's persist_static is faster than its standard, and than the persistent
-// kernels, in inference of some LSTMs in float16. On H100s and H200s, a pass of
+// kernels, in inference of some LSTMs in float16. On H100s and H200s, a step of
 // 1280 or 1536 units and 32 or 64 sequences took 0.75 to 0.93 of standard's
 // time.
 bool IsForPersistStatic(const RnnProblem& problem) {

@@ -58,8 +58,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
             "bias_mode": rng.choice(("double", "single_input", "single_recurrent", "none")),
         }
         if family == "lstm":
-            # GPUs refuse as many projections as units.
-            options["num_proj"] = rng.randrange(1, sizes[3]) if sizes[3] > 1 and toss() else None
+            options["num_proj"] = rng.randrange(1, sizes[3] + 1) if toss() else None
     changes = [[name, value] for name, value in {**options, **call}.items() if value is not None]
     return {"family": family, "sizes": sizes, "numbers": numbers, "changes": changes}
 
