@@ -4,21 +4,21 @@ import re
 
 # A name such as RTX 30 stands for the whole series; the card in parentheses has the row's numbers.
 TABLE = """\
-| GPU | compute capability | half types | TF32 | how it was tried |
-|---|---|---|---|---|
-| T4 | 7.5 | float16: 640 | no | imitated |
-| RTX 20 (RTX 2080 Ti) | 7.5 | float16: 800 | no | compiled |
-| A100 | 8.0 | 1280 | 1152 | imitated |
-| A30 | 8.0 | 1008 | 768 | compiled |
-| A10 | 8.6 | 1024 | 720 | compiled |
-| RTX 30 (RTX 3090) | 8.6 | 1024 | 720 | compiled |
-| L4 | 8.9 | 928 | 696 | imitated |
-| L40S | 8.9 | 1280 | 1056 | compiled |
-| RTX 40 (RTX 4090) | 8.9 | 1024 | 1024 | imitated |
-| H100, H200 | 9.0 | 1792 | 1560 | run |
-| B200 | 10.0 | 1728 | 1184 | compiled |
-| B300 | 10.3 | 1728 | 1184 | compiled |
-| RTX 50 (RTX 5090) | 12.0 | 1360 | 1056 | compiled |
+| GPU | compute capability | half types | TF32 | float32 without TF32 | how it was tried |
+|---|---|---|---|---|---|
+| T4 | 7.5 | float16: 640 | no | 384 | imitated |
+| RTX 20 (RTX 2080 Ti) | 7.5 | float16: 800 | no | 400 | compiled |
+| A100 | 8.0 | 1280 | 1152 | 1016 | imitated |
+| A30 | 8.0 | 1008 | 768 | 768 | compiled |
+| A10 | 8.6 | 1024 | 720 | 672 | compiled |
+| RTX 30 (RTX 3090) | 8.6 | 1024 | 720 | 672 | compiled |
+| L4 | 8.9 | 928 | 696 | 672 | imitated |
+| L40S | 8.9 | 1280 | 1056 | 768 | compiled |
+| RTX 40 (RTX 4090) | 8.9 | 1024 | 1024 | 768 | imitated |
+| H100, H200 | 9.0 | 1792 | 1560 | 1152 | run |
+| B200 | 10.0 | 1728 | 1184 | 1184 | compiled |
+| B300 | 10.3 | 1728 | 1184 | 1184 | compiled |
+| RTX 50 (RTX 5090) | 12.0 | 1360 | 1056 | 768 | compiled |
 """
 
 

@@ -8,7 +8,7 @@ its GRU is ours with `linear_before_reset=1`.
 import pathlib
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import google.protobuf.message
@@ -57,9 +57,11 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
     Warns:
         UserWarning: if the weights are quantized.
     """
-    _, found = network.pick(
-        _graph_of(model).networks(), name, "the ONNX model", "LSTM, GRU or RNN nodes"
-    )
+    networks = _graph_of(model).networks()
+    try:
+        _, found = network.pick(networks, name, "the ONNX model", "LSTM, GRU or RNN nodes")
+    except ValueError as error:
+        raise ValueError(f"{error}{_refusals(networks)}") from error
     weights = found.weights()
     if found.direction == "reverse":
         options.setdefault("go_backwards", True)
@@ -142,6 +144,17 @@ def networks_in(model: Any) -> Iterator[tuple[Any, ...]]:
             bottom.kernel.dtype.name,
             "yes",
         )
+
+
+def _refusals(networks: Mapping[str, onnx_graph.Network]) -> str:
+    """Returns, to end an error with, why some networks cannot be had."""
+    text = ""
+    for name, found in networks.items():
+        try:
+            found.weights()
+        except ValueError as error:
+            text += f"; {name!r} cannot be had: {network.reason(error)}"
+    return text
 
 
 def _graph_of(model: Any) -> onnx_graph.Graph:

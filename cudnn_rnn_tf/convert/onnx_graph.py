@@ -78,7 +78,7 @@ class Graph(Scope):
             if not kind_of(node):
                 continue
             try:
-                below = self._layer_below(node)
+                below = self.layer_below(node)
                 is_like_below = below is not None and self._shared(below) == self._shared(node)
             except ValueError:  # Of a damaged node, which is to be listed.
                 is_like_below = False
@@ -247,7 +247,7 @@ class Graph(Scope):
             *(str(source) for value in lengths for source in self._sources(value, False)),
         )
 
-    def _layer_below(self, node: Any) -> Any:
+    def layer_below(self, node: Any) -> Any:
         """Returns the node whose output [T, D, B, H], made [T, B, D * H], is all this one reads."""
         path: list[Any] = []
         tensor = input_of(node, 0)
@@ -376,6 +376,8 @@ class Network:
         """
         found: list[network.PseudoLayer] = []
         received = 0
+        # If the nodes before the network form a circle, this raises an error.
+        self._graph.layer_below(self._nodes[0])
         for node in self._nodes:
             parts = self._graph.pseudo_layers(node)
             found += parts

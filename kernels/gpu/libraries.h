@@ -53,6 +53,11 @@ namespace cudnn_rnn_tf {
   F(cuCtxGetDevice)                              \
   F(cuCtxSetCurrent)                             \
   F(cuDeviceGetAttribute)                        \
+  F(cuEventCreate)                               \
+  F(cuEventDestroy)                              \
+  F(cuEventElapsedTime)                          \
+  F(cuEventRecord)                               \
+  F(cuEventSynchronize)                          \
   F(cuGetErrorString)                            \
   F(cuKernelSetAttribute)                        \
   F(cuLaunchCooperativeKernel)                   \

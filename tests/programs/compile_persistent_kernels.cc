@@ -62,8 +62,10 @@ struct Job {
   std::vector<std::string> options;
 };
 // A thread may have as many bytes in memory. Some of the kernels that are the
-// fastest on an H200 have.
-constexpr int kMostSpilled = 96;
+// fastest on an H200 have, among them TF32's backward pass of 768 units with
+// 120. In float32 without TF32, an RTX 50's kernels of 384 to 768 units have up
+// to 216.
+constexpr int kMostSpilled = 128, kMostSpilledByExact = 224;
 
 std::string Name(const std::string& file, const std::string& gpu,
                  const std::string& mode, const std::string& type) {
@@ -181,7 +183,10 @@ std::string Compile(const Job& job) {
   const size_t report = log.find(" bytes spill stores");
   if (report == std::string::npos) return "no report of registers: " + log;
   const size_t number = log.rfind(' ', report - 1);
-  return std::stoi(log.substr(number)) <= kMostSpilled ? "" : log;
+  const bool is_exact = std::find(job.options.begin(), job.options.end(),
+                                  "-DPRODUCTS=2") != job.options.end();
+  const int most = is_exact ? kMostSpilledByExact : kMostSpilled;
+  return std::stoi(log.substr(number)) <= most ? "" : log;
 }
 
 // An architecture that is imitated, or that the compiler does not know, gets

@@ -95,7 +95,7 @@ static __device__ bool IsAbsent(const Chunk& chunk) {
 static __device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // Sums over the lanes of a cell.
-static __device__ float Sum(float value) {
+static __device__ float SumOfWarp(float value) {
   value += __shfl_xor_sync(~0u, value, 1);
   return value + __shfl_xor_sync(~0u, value, 2);
 }
@@ -371,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       float own = 0.0f;
 #pragma unroll
       for (int b = 0; b < BATCH; ++b) {
-        const float sum = Sum(products[group][b]);
+        const float sum = SumOfWarp(products[group][b]);
         if (t == b) own = sum;
       }
       const int row = group * 8 + g;
@@ -405,7 +405,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                                  b * kRows + gate * UNITS + own];
           }
         }
-        of_gate[gate] = Sum(sum);
+        of_gate[gate] = SumOfWarp(sum);
       }
       const auto gate_at = [&](int gate) {
         return inputs[round][gate] + of_gate[gate] + bias[round][gate];
