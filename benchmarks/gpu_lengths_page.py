@@ -234,6 +234,7 @@ def _merged(environments: list[dict[str, str]]) -> dict[str, None]:
 def page(times: Times, environments: Environments, name: str) -> str:
     """The text of the page; its plot is in `name`.svg."""
     gpu = environments["training"]["cudnn_rnn_tf"]["GPU"].partition(",")[0]
+    gpu = gpu.rpartition("× ")[2]  # Of a machine's GPUs, one is timed.
     runs = ". ".join(
         f"{what.capitalize()}: {', '.join(_merged(list(systems.values())))}"
         for what, systems in environments.items()
