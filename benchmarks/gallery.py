@@ -19,7 +19,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "gallery.jsonl"
-# What each program prints of its model's quality.
+# These patterns find what each program prints of its model's quality.
 QUALITY = {
     "tag_source": (r"held out: (\S+%) are right", "of the characters tagged right"),
     "forecast_co2": (r"off by (\S+ ppm);", "off"),

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "kernels/op_status.h"
 #include "kernels/rnn_attrs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -18,6 +19,13 @@ class Conversion {
   const RnnSpec& spec() const { return spec_; }
   const Layout& layout() const { return *layout_; }
 
+  // Reads the network and checks the counts below, without throwing.
+  absl::Status Read(tensorflow::OpKernelConstruction* context) {
+    return WithoutExceptions([&]() -> absl::Status {
+      TF_RETURN_IF_ERROR(ReadNetwork(context));
+      return CheckCounts(context);
+    });
+  }
   absl::Status ReadNetwork(tensorflow::OpKernelConstruction* context) {
     TF_RETURN_IF_ERROR(ReadSpec(context, &spec_));
     TF_RETURN_IF_ERROR(context->GetAttr("input_size", &spec_.input_size));

@@ -72,10 +72,7 @@ template <typename Layout>
 class ConversionOp : public OpKernel {
  public:
   explicit ConversionOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
-                     TF_RETURN_IF_ERROR(conversion_.ReadNetwork(context));
-                     return conversion_.CheckCounts(context);
-                   }));
+    OP_REQUIRES_OK(context, conversion_.Read(context));
   }
 
  protected:

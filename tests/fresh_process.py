@@ -7,6 +7,17 @@ import sys
 
 def run_program(program: str, *arguments: object, **environment: str) -> str:
     """Returns the output of a program that finds the modules that this process finds."""
+    return _run(program, *arguments, **environment).stdout
+
+
+def logged_lines(program: str) -> list[str]:
+    """Returns the lines that this package writes to TensorFlow's log at verbosity 1."""
+    levels = {"TF_CPP_MAX_VLOG_LEVEL": "1", "TF_CPP_MIN_LOG_LEVEL": "0"}
+    lines = _run(program, **levels).stderr.splitlines()
+    return [line for line in lines if "cudnn_rnn_tf: " in line]
+
+
+def _run(program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     completed = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
@@ -16,4 +27,4 @@ def run_program(program: str, *arguments: object, **environment: str) -> str:
         check=False,
     )
     assert completed.returncode == 0, completed.stderr[-3000:]
-    return completed.stdout
+    return completed

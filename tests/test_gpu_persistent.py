@@ -137,7 +137,9 @@ CASES += [stack_case(_RNG, 2500 + i) for i in range(40)]
 CASES += [wide_case(_RNG, 2900 + i) for i in range(8)]
 
 
-def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
+def run(
+    case: random_configs.Case, data: random_configs.Data, **options: object
+) -> random_configs.Results:
     with tf.device("GPU:0"):
         return random_configs.run_forward(
             ops.forward,
@@ -145,7 +147,7 @@ def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.
             data,
             seed=tf.constant(data.seed),
             is_training=case.is_training,
-            algorithm="persistent",
+            **{"algorithm": "persistent", **options},
         )
 
 

@@ -5,15 +5,13 @@ import dataclasses
 import json
 import os
 import resource
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import random_configs
 import tensorflow as tf
 import test_gpu
-from fresh_process import run_program
+from fresh_process import logged_lines, run_program
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
@@ -474,12 +472,5 @@ def test_replay_can_be_turned_off():
 
 
 def test_algorithm_is_logged():
-    process = subprocess.run(
-        [sys.executable, "-c", STEPS],
-        env={**os.environ, "TF_CPP_MAX_VLOG_LEVEL": "1", "TF_CPP_MIN_LOG_LEVEL": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    lines = [line for line in process.stderr.splitlines() if "cudnn_rnn_tf: " in line]
-    assert len(lines) == 1 and lines[0].endswith(", training: standard"), process.stderr[-2000:]
+    (line,) = logged_lines(STEPS)
+    assert line.endswith(", training: standard")

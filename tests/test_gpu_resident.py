@@ -2,9 +2,6 @@
 
 import ctypes
 import dataclasses
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ import random_configs
 import tensorflow as tf
 import test_gpu
 import test_gpu_replay
-from fresh_process import run_program
+from fresh_process import logged_lines, run_program
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
@@ -242,14 +239,7 @@ for batch in (1, 64):
 
 
 def test_rule_takes_it_for_few_sequences():
-    process = subprocess.run(
-        [sys.executable, "-c", RULE],
-        env={**os.environ, "TF_CPP_MAX_VLOG_LEVEL": "1", "TF_CPP_MIN_LOG_LEVEL": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    lines = [line for line in process.stderr.splitlines() if "cudnn_rnn_tf: gru" in line]
+    lines = logged_lines(RULE)
     assert [line.rpartition(": ")[2] for line in lines if "batch 1," in line] == ["resident"]
     assert not [line for line in lines if "batch 64," in line and line.endswith("resident")]
 

@@ -27,15 +27,7 @@ def draw(*shape: int, dtype: str = "float16") -> tf.Tensor:
 
 
 def run(case: random_configs.Case, data: random_configs.Data) -> random_configs.Results:
-    with tf.device("GPU:0"):
-        return random_configs.run_forward(
-            ops.forward,
-            case,
-            data,
-            seed=tf.constant(data.seed),
-            is_training=case.is_training,
-            jit_compile=True,
-        )
+    return test_gpu_persistent.run(case, data, algorithm="auto", jit_compile=True)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -26,7 +26,7 @@ _RENAMED = {
     "Convolution3D": "Conv3D",
     "TimeDistributedDense": "Dense",
 }
-# What runs on cuDNN alone in Keras 2, and runs everywhere here.
+# These layers run on cuDNN alone in Keras 2, and everywhere here.
 _FUSED = {"CuDNNLSTM": LSTM, "CuDNNGRU": GRU}
 _RECURRENT = ("LSTM", "GRU", "SimpleRNN", "Bidirectional", *_FUSED)
 # The arguments of wrappers that are layers.

@@ -106,7 +106,7 @@ def why_not(layer: Any) -> str:
         for part in parts:
             _check_stock(part, for_inference=True)
         _check_stack(layers, parts)
-        # What an option leaves out comes last.
+        # The layers that an option leaves out come last.
         for part in parts:
             _check_stock(part, for_inference=False)
     except (TypeError, ValueError) as error:

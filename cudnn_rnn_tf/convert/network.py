@@ -39,7 +39,7 @@ class Network(NamedTuple):
     input_size: int | None
     num_units: int | None
     dtype: str | None
-    # Whether `convert` takes it, and if not, why.
+    # This says whether `convert` takes the network and, if not, why.
     convert: str = "yes"
 
 

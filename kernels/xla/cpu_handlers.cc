@@ -1,4 +1,4 @@
-// What a function that XLA compiled for a CPU calls at run time.
+// A function that XLA compiled for a CPU calls these handlers at run time.
 #include <algorithm>
 #include <cstring>
 #include <functional>

@@ -1,5 +1,5 @@
-// What a function that XLA compiled for a GPU calls at run time. It enqueues
-// the persistent kernels into XLA's stream; nothing waits for the device.
+// A function that XLA compiled for a GPU calls these handlers at run time. They
+// enqueue this package's kernels into XLA's stream and wait for nothing.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,9 +37,16 @@ RnnStatus Choose(bool is_backward, const XlaPass& pass, GpuBackend* backend,
                      : backend->ForwardBufferSizes(pass.problem, sizes);
 }
 
-// Chooses again at run time, and checks that the buffers are large enough.
+// Chooses again at run time, checks that the buffers are large enough, and
+// tells `buffers` where the lengths are.
+template <typename PassBuffers>
 RnnStatus ChooseAsCompiled(bool is_backward, const XlaPass& pass,
-                           GpuBackend* backend) {
+                           const Buffers& given, GpuBackend* backend,
+                           PassBuffers* buffers) {
+  if (pass.problem.has_sequence_lengths) {
+    buffers->sequence_lengths.on_device =
+        static_cast<const int64_t*>(given.arg(4));
+  }
   RnnBufferSizes sizes;
   CRNN_RETURN_IF_ERROR(Choose(is_backward, pass, backend, &sizes));
   const size_t workspace =
@@ -61,13 +68,9 @@ ffi::Error Forward(void* stream, int32_t device,
     const Buffers given(args, results);
     const auto pass = XlaCallOf<XlaPass>(integers.begin(), integers.size());
     const std::unique_ptr<GpuBackend> backend = BackendOn(device, stream);
-    CRNN_RETURN_IF_ERROR(
-        ChooseAsCompiled(/*is_backward=*/false, pass, backend.get()));
     RnnForwardBuffers buffers = given.OfForward();
-    if (pass.problem.has_sequence_lengths) {
-      buffers.sequence_lengths.on_device =
-          static_cast<const int64_t*>(given.arg(4));
-    }
+    CRNN_RETURN_IF_ERROR(ChooseAsCompiled(/*is_backward=*/false, pass, given,
+                                          backend.get(), &buffers));
     if (pass.num_seeds > 0) buffers.device_seed = given.arg(5);
     return backend->Forward(pass.problem, buffers);
   });
@@ -80,13 +83,9 @@ ffi::Error Backward(void* stream, int32_t device,
     const Buffers given(args, results);
     const auto pass = XlaCallOf<XlaPass>(integers.begin(), integers.size());
     const std::unique_ptr<GpuBackend> backend = BackendOn(device, stream);
-    CRNN_RETURN_IF_ERROR(
-        ChooseAsCompiled(/*is_backward=*/true, pass, backend.get()));
     RnnBackwardBuffers buffers = given.OfBackward();
-    if (pass.problem.has_sequence_lengths) {
-      buffers.sequence_lengths.on_device =
-          static_cast<const int64_t*>(given.arg(4));
-    }
+    CRNN_RETURN_IF_ERROR(ChooseAsCompiled(/*is_backward=*/true, pass, given,
+                                          backend.get(), &buffers));
     if (given.reserve_space() != buffers.reserve_space) {
       CRNN_RETURN_IF_ERROR(backend->Copy(
           given.reserve_space(), buffers.reserve_space, pass.reserve_space));
@@ -152,9 +151,10 @@ absl::Status XlaGpuBufferSizes(bool is_backward, int device, XlaPass* pass,
       algorithm != RnnAlgorithm::kPersistent) {
     return absl::UnimplementedError(absl::StrCat(
         "on a GPU, XLA runs the algorithms auto and persistent, but received ",
-        kRnnAlgorithmNames[static_cast<int>(algorithm)]));
+        kRnnAlgorithmNames[static_cast<int>(algorithm)],
+        "; leave out jit_compile=True, so that cuDNN can run the network"));
   }
-  // What the other algorithms need is known only once they have been measured.
+  // cuDNN's passes are not run under XLA; where auto takes them, so do these.
   algorithm = RnnAlgorithm::kPersistent;
   TF_ASSIGN_OR_RETURN(
       stream_executor::Platform* const platform,

@@ -45,10 +45,7 @@ class ConversionLowering : public Lowering {
  public:
   explicit ConversionLowering(OpKernelConstruction* context)
       : Lowering(context) {
-    OP_REQUIRES_OK(context, WithoutExceptions([&]() -> absl::Status {
-                     TF_RETURN_IF_ERROR(conversion_.ReadNetwork(context));
-                     return conversion_.CheckCounts(context);
-                   }));
+    OP_REQUIRES_OK(context, conversion_.Read(context));
   }
 
  protected:

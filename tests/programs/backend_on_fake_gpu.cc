@@ -25,8 +25,10 @@ struct FakeNode {
 using Graph = FakeGraph<FakeNode>;
 using Exec = FakeExec<FakeNode>;
 
-RnnAlgorithm missing = RnnAlgorithm::kAuto;  // It has no plans.
-size_t last_run;                             // An algorithm's number.
+// This algorithm has no plans, or no memory for them.
+RnnAlgorithm missing = RnnAlgorithm::kAuto;
+bool lacks_plan_memory = false;
+size_t last_run;  // An algorithm's number.
 bool has_memory = true, refuses_graphs = false;
 int fills_to_come = 0;  // This many succeed before one fails.
 // Counts of passes that were launched call by call and as graphs, of
@@ -52,7 +54,11 @@ RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
 RnnStatus CudnnPlan::Create(cudnnHandle_t, const RnnProblem& problem,
                             RnnAlgorithm algorithm, const GpuOptions&,
                             std::unique_ptr<CudnnPlan>* plan) {
-  if (algorithm == missing) return {RnnStatus::Code::kUnimplemented, "no plan"};
+  if (algorithm == missing) {
+    return {lacks_plan_memory ? RnnStatus::Code::kResourceExhausted
+                              : RnnStatus::Code::kUnimplemented,
+            "no plan"};
+  }
   plan->reset(new CudnnPlan(problem));
   (*plan)->workspace_size_ = static_cast<size_t>(algorithm);
   return {};
@@ -240,6 +246,7 @@ void CheckAlgorithms(unsigned seed) {
   const RnnAlgorithm chosen = CudnnAlgorithmFor(problem);
   Check(!is_pinned || chosen == problem.algorithm, "the caller's algorithm");
   missing = Draw(0, 1) == 1 ? chosen : RnnAlgorithm::kAuto;
+  lacks_plan_memory = Draw(0, 1) == 1;
   if (missing == RnnAlgorithm::kStandard) missing = RnnAlgorithm::kAuto;
   const bool is_refused = is_pinned && missing == chosen;
   const bool is_replaced =
@@ -253,6 +260,14 @@ void CheckAlgorithms(unsigned seed) {
           "the algorithm");
   }
   missing = RnnAlgorithm::kAuto;
+  // When there is memory again, the rule's algorithm runs.
+  if (!lacks_plan_memory || is_refused) return;
+  Check(Run(problem, 0).ok(), "a use with memory");
+  const bool is_left =
+      chosen == RnnAlgorithm::kResident && !is_pinned && !problem.is_aligned;
+  Check(last_run ==
+            static_cast<size_t>(is_left ? RnnAlgorithm::kStandard : chosen),
+        "the algorithm after a lack of memory");
 }
 
 // Which engine runs a problem, or why none does.

@@ -81,16 +81,20 @@ size_t CudnnBackend::WorkspaceBytes(Pass pass) const {
 RnnStatus CudnnBackend::ForwardBufferSizes(const RnnProblem& problem,
                                            RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Configure(problem));
-  RnnAlgorithm& algorithm = configuration_->algorithm;
+  RnnAlgorithm algorithm = configuration_->algorithm;
   if (algorithm == RnnAlgorithm::kAuto) {
     algorithm = CudnnAlgorithmFor(problem);
-    if (algorithm != problem.algorithm &&
-        !session_->Passes(configuration_, algorithm, &passes_).ok()) {
-      // The network does not fit, or there is no memory for a handle of cuBLAS.
-      algorithm = RnnAlgorithm::kStandard;
+    RnnStatus status;
+    if (algorithm != problem.algorithm) {
+      status = session_->Passes(configuration_, algorithm, &passes_);
     }
-    resources_.log(Describe(problem) + ": " +
-                   kRnnAlgorithmNames[static_cast<int>(algorithm)]);
+    // The network does not fit or, this time, there is no memory for it.
+    if (!status.ok()) algorithm = RnnAlgorithm::kStandard;
+    if (status.code != RnnStatus::Code::kResourceExhausted) {
+      configuration_->algorithm = algorithm;
+      resources_.log(Describe(problem) + ": " +
+                     kRnnAlgorithmNames[static_cast<int>(algorithm)]);
+    }
   }
   // The rule's `resident` leaves calls with unaligned buffers to standard.
   const bool is_left = algorithm == RnnAlgorithm::kResident &&
