@@ -12,7 +12,7 @@ import tensorflow as tf
 from cudnn_rnn_tf import ops, portable
 from cudnn_rnn_tf.convert import network
 from cudnn_rnn_tf.convert.files import write_whole
-from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
+from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of, new_file
 
 
 def export_litert(
@@ -45,11 +45,7 @@ def export_litert(
         FileExistsError: if `path` exists.
         OSError: if it cannot be written.
     """
-    path = pathlib.Path(path)
-    if path.suffix != ".tflite":
-        raise ValueError(f"expected path to end in .tflite, but received {str(path)!r}")
-    if os.path.lexists(path):
-        raise FileExistsError(f"{str(path)!r} exists already")
+    path = new_file(path, ".tflite")
     with export_copy(model) as copy, tempfile.TemporaryDirectory() as directory:
         signature = keras.tree.map_structure(
             lambda spec: tf.TensorSpec(

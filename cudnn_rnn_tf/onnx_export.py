@@ -18,7 +18,7 @@ from cudnn_rnn_tf import constants, core_network, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network, onnx_format
 from cudnn_rnn_tf.convert.files import write_whole
-from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of
+from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of, new_file
 from cudnn_rnn_tf.op_library import raw_ops
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, cut_array, join
 
@@ -54,11 +54,7 @@ def export_onnx(
         OSError: if it cannot be written.
         ImportError: if the packages onnx or tf2onnx are not installed.
     """
-    path = pathlib.Path(path)
-    if path.suffix != ".onnx":
-        raise ValueError(f"expected path to end in .onnx, but received {str(path)!r}")
-    if os.path.lexists(path):
-        raise FileExistsError(f"{str(path)!r} exists already")
+    path = new_file(path, ".onnx")
     onnx = network.load_package("onnx", "'cudnn_rnn_tf[onnx]'")
     register_handler()
     with export_copy(model) as copy:

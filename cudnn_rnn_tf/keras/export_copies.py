@@ -1,6 +1,8 @@
 """Copies of models for export, in which no layer depends on whether there is a GPU."""
 
 import contextlib
+import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,21 @@ import tensorflow as tf
 from cudnn_rnn_tf._compat import sublayers
 from cudnn_rnn_tf.keras.acceleration import accelerated, check_built
 from cudnn_rnn_tf.keras.copies import copied, take_over_weights
+
+
+def new_file(path: str | os.PathLike[str], suffix: str) -> pathlib.Path:
+    """Returns the path of a file that is to be written.
+
+    Raises:
+        ValueError: if it does not end in the suffix.
+        FileExistsError: if there is such a file.
+    """
+    path = pathlib.Path(path)
+    if path.suffix != suffix:
+        raise ValueError(f"expected path to end in {suffix}, but received {str(path)!r}")
+    if os.path.lexists(path):
+        raise FileExistsError(f"{str(path)!r} exists already")
+    return path
 
 
 @contextlib.contextmanager
