@@ -56,7 +56,8 @@ def test_gpus_and_their_kernels(monkeypatch):
     monkeypatch.setattr(op_library, "imitated_architecture", lambda: 75)
     kernels = {"lstm, 8 units": "teams of 4 blocks"}
     monkeypatch.setattr(installation_info, "_gpu", lambda: {"kernels": kernels})
-    row = "GPU A10, compute capability 8.6, half types 1024, TF32 720, how it was tried compiled"
+    row = "GPU A10, compute capability 8.6, half types 1024, TF32 720, float32 without TF32 672, "
+    row += "how it was tried compiled"
     assert [line.split(maxsplit=1) for line in installation_info.gpu_lines()] == [
         ["GPU", "NVIDIA A10, compute capability 8.6"],
         ["in", f"the table   {row}"],
