@@ -230,6 +230,21 @@ def test_compiled_code_in_files(tmp_path):
     assert completed.stdout == "files hold what they should\n"
 
 
+def test_owners_of_old_gpus_are_told_which_cudnn_has_code_for_them(tmp_path):
+    executable = compiled(tmp_path, "cudnn_of_old_gpus", [])
+
+    def advice(architecture, version):
+        return subprocess.check_output([executable, str(architecture), str(version)], text=True)
+
+    for architecture, name in ((60, "6.0"), (61, "6.1"), (70, "7.0")):
+        text = advice(architecture, 92800)
+        assert f"cuDNN 9.28 has no code for this GPU of compute capability {name};" in text
+        assert "pip install 'nvidia-cudnn-cu12<9.11'" in text
+        assert advice(architecture, 91100) != ""
+        assert advice(architecture, 91002) == ""
+    assert advice(75, 92800) == ""
+
+
 def test_benchmark_of_steps_compiles():
     folders = [part for folder in include_folders() for part in ("-isystem", folder)]
     command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"]

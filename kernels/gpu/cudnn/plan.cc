@@ -7,6 +7,8 @@
 
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
+#include "kernels/gpu/cudnn/architectures.h"
+#include "kernels/gpu/device_limits.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -156,10 +158,15 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
                        const RnnProblem& problem) {
   char details[512] = "";
   Cudnn().cudnnGetLastErrorString(details, sizeof(details));
-  const std::string message = std::string("cuDNN failed (") +
-                              Cudnn().cudnnGetErrorString(status) + ") in " +
-                              FunctionName(call) + " for " + Describe(problem) +
-                              (details[0] != '\0' ? ": " : "") + details;
+  std::string message = std::string("cuDNN failed (") +
+                        Cudnn().cudnnGetErrorString(status) + ") in " +
+                        FunctionName(call) + " for " + Describe(problem) +
+                        (details[0] != '\0' ? ": " : "") + details;
+  DeviceLimits limits;
+  if (ReadLimits(&limits).ok()) {
+    message +=
+        AdviceForArchitecture(limits.architecture, Cudnn().cudnnGetVersion());
+  }
   switch (status / 1000) {
     case CUDNN_STATUS_BAD_PARAM / 1000:
       return {RnnStatus::Code::kInvalidArgument, message};
