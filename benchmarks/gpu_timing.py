@@ -15,7 +15,10 @@ StepFunction = Callable[[int], None]
 def sample_in_turns(
     steps: dict[str, StepFunction], wait: Callable[[], None], fewest: int = DRAWS
 ) -> dict[str, list[float]]:
-    """Milliseconds of a step of each variant, some times. A sample has at least `fewest` steps."""
+    """Milliseconds of a step of each variant, some times.
+
+    A sample has at least `fewest` steps, or one step if that takes longer than a sample should.
+    """
 
     def seconds(step: StepFunction, count: int) -> float:
         start = time.perf_counter()
@@ -27,6 +30,10 @@ def sample_in_turns(
     counts = {}
     for variant, step in steps.items():
         deadline = time.perf_counter() + WARM_UP_SECONDS
+        seconds(step, 1)
+        if seconds(step, 1) > SAMPLE_SECONDS:
+            counts[variant] = 1
+            continue
         seconds(step, 2 * fewest)
         while time.perf_counter() < deadline:
             seconds(step, fewest)
