@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks import pages
 from benchmarks.cpu_models import Network
 from benchmarks.cpu_worker import (
     FUSED,
@@ -25,7 +26,7 @@ SMALLEST_MEMORY = 1e6
 SYSTEMS = (FUSED, PREDICTOR)
 _NAMES = {FUSED: "a layer in a `tf.function`", PREDICTOR: f"`{PREDICTOR}`"}
 _COLUMNS = {FUSED: "this package", PREDICTOR: f"this package, {PREDICTOR}"}
-COLOURS = {TORCH: "#d95f02", KERAS: "#7570b3", ONNX: "#1b9e77"}
+PEERS_OF_PLOTS = (TORCH, KERAS, ONNX)
 
 LEGEND = f"""\
 * **Network**: the kind of cell, then L, B, T, I, H, D: layers, sequences, time steps, input size,
@@ -324,40 +325,22 @@ def _plot(what: str, timings: list[Timing], path: pathlib.Path) -> None:
 
     In inference, this package is `CpuPredictor`.
     """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot, ticker
-
-    pyplot.rcParams.update({"svg.hashsalt": "cpu", "font.size": 10})
     system = PREDICTOR if what == "inference" else FUSED
     ratios = {
         timing.network.label: {
             peer: timing.speed_against(peer, system).median
-            for peer in COLOURS
+            for peer in PEERS_OF_PLOTS
             if peer in timing.peers
         }
         for timing in timings
     }
-    names = sorted(ratios, key=lambda name: min(ratios[name].values()), reverse=True)
-    figure, panel = pyplot.subplots(figsize=(7.5, 1.4 + 0.33 * len(names)), layout="constrained")
-    panel.axvline(1, color="black", linewidth=1)
-    for peer, colour in COLOURS.items():
-        places = [place for place, name in enumerate(names) if peer in ratios[name]]
-        values = [ratios[names[place]][peer] for place in places]
-        if values:
-            panel.plot(values, places, "o", markersize=7, color=colour, label=f"than {peer}")
-    panel.set_yticks(range(len(names)), names)
-    panel.set_ylim(len(names) - 0.5, -0.5)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
-    panel.grid(color="#dddddd")
-    panel.set_axisbelow(True)
-    panel.set_xlabel(f"{what} in float32 with this package: how many times as fast")
-    if panel.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    rows = sorted(ratios, key=lambda row: min(ratios[row].values()), reverse=True)
+    series = {
+        f"as {peer}": found
+        for peer in PEERS_OF_PLOTS
+        if any(found := [ratios[row].get(peer) for row in rows])
+    }
+    pages.plot_ratios(path, f"times as fast in {what} in float32", rows, series)
 
 
 def _timings(report: dict[str, Any]) -> dict[str, list[Timing]]:

@@ -4,34 +4,33 @@ On the GPU machine, in the root of the repository:
 
     python -m benchmarks.gpu_doors --output=FILE.jsonl --commit=HASH [--rows=REGEX]
 
-With `--fit`, it times `model.fit` instead; its lines go to the same file. Anywhere,
-`python -m benchmarks.gpu_doors --report --output=FILE.jsonl` writes the page
-benchmarks/results/gpu_doors.md. With `--device=cpu`, other rows run on a CPU, and the page is
-benchmarks/results/cpu_doors.md.
+adds a line for each row to the file. Anywhere,
+
+    python -m benchmarks.gpu_doors --report --output=FILE.jsonl
+
+writes the page benchmarks/results/gpu_doors.md and its plot. With `--device=cpu`, other rows run on
+a CPU, and the page is benchmarks/results/cpu_doors.md.
 
 A step runs recurrent layers on inputs and a mask that lie in the device's memory, in one
 `tf.function`; a training step also computes the gradients of inputs and weights and adds them to
 variables. Masks are drawn anew for each step. A sample is about 50 ms of steps, after which the
 device is waited for. The systems and masks of a row take turns, a sample each; the median of seven
-samples counts. All systems run in one process. With `--fit`, each has one of its own.
+samples counts. All systems run in one process.
 """
 
 import gc
 import itertools
 import json
-import math
 import pathlib
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from absl import app, flags
 
-from benchmarks import cpu_timing, fit_model, gpu_environment
+from benchmarks import cpu_timing, gpu_environment, pages, tensorflow_steps
 from benchmarks.cpu_models import NETWORKS
 from benchmarks.gpu_lengths_rows import DRAWS, Row
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
@@ -41,11 +40,9 @@ _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _FILTER = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
 _REPORT = flags.DEFINE_bool("report", False, "Write the page.")
 _DEVICE = flags.DEFINE_enum("device", "gpu", ["gpu", "cpu"], "Where the layers run.")
-_FIT = flags.DEFINE_bool("fit", False, "Time model.fit.")
 
 MASKS = ("none", "behind", "in front", "holes")
 DOORS = ("drop-in", "accelerated")
-FIT_POLICIES = ("float32", "mixed_bfloat16")
 SYSTEMS = ("keras", *DOORS, "CudnnLSTM")  # "CudnnLSTM" stands for CudnnGRU too.
 ROWS = [
     Row(*network, type_, training)
@@ -156,32 +153,16 @@ def step_of(row: Row, layers: list[Any], kind: str) -> StepFunction:
             inputs = layer(inputs, mask=mask, training=training)
         return inputs
 
-    weights = [weight for layer in layers for weight in layer.trainable_variables]
-    inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), row.dtype)
-    shape = (row.batch, row.time, row.units * row.directions)
-    d_outputs = tf.cast(0.1 * tf.random.normal(shape), row.dtype)
-    masks = [tf.constant(mask) for mask in draw_masks(row, kind)]
-    with tf.device(f"{_DEVICE.value}:0"):
-        masks = [tf.identity(mask) for mask in masks]
-    takers = [tf.Variable(tf.zeros_like(weight.value)) for weight in weights]
-    of_inputs = tf.Variable(tf.zeros_like(inputs))
-
-    @tf.function
-    def step(mask):
-        mask = None if kind == "none" else mask
-        if not row.training:
-            return call(inputs, mask, False)
-        values = [weight.value for weight in weights]
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = call(inputs, mask, True)
-        gradient, *gradients = tape.gradient(outputs, [inputs, *values], output_gradients=d_outputs)
-        of_inputs.assign(gradient, read_value=False)
-        for taker, gradient in zip(takers, gradients, strict=True):
-            taker.assign_add(gradient, read_value=False)
-        return None
-
-    return lambda index: step(masks[index % DRAWS])
+    masks = [None] * DRAWS
+    if kind != "none":
+        with tf.device(f"{_DEVICE.value}:0"):
+            masks = [tf.identity(tf.constant(mask)) for mask in draw_masks(row, kind)]
+    return tensorflow_steps.step_of(
+        row,
+        call,
+        lambda: [weight for layer in layers for weight in layer.trainable_variables],
+        masks,
+    )
 
 
 def describe() -> dict[str, str]:
@@ -219,33 +200,10 @@ def measure(output: pathlib.Path, rows: list[Row]) -> None:
         gc.collect()
 
 
-def measure_fit(output: pathlib.Path) -> None:
-    about = describe()
-    for policy in FIT_POLICIES:
-        samples = {}
-        for system in fit_model.SYSTEMS:
-            if (system, policy) == ("Keras", "mixed_bfloat16"):
-                continue  # Its cuDNN op has no such kernel.
-            program = (
-                "import json; from benchmarks import fit_model; "
-                f"print(json.dumps(fit_model.fit({system!r}, {policy!r})))"
-            )
-            child = subprocess.run(
-                [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
-            )
-            samples[system] = json.loads(child.stdout.splitlines()[-1])["ms"]
-            print(policy, system, samples[system], flush=True)
-        write(output, {"fit": policy, "about": about, "ms": samples})
-
-
 def write(output: pathlib.Path, result: dict[str, Any]) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("a") as file:
         file.write(json.dumps(result) + "\n")
-
-
-def geometric_mean(ratios: list[float]) -> float:
-    return math.exp(statistics.mean(map(math.log, ratios)))
 
 
 ON_GPU = (
@@ -261,85 +219,100 @@ ON_CPU = (
 )
 
 
-def describe_run(about: dict[str, str]) -> str:
-    gpus = f"GPU {gpu_environment.describe_gpus(about['GPU'])}, " if "GPU" in about else ""
-    return gpus + ", ".join(f"{key} {value}" for key, value in about.items() if key != "GPU")
+class Results:
+    """What a file of lines says."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Reads a file; of a row that is there twice, the later one counts."""
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.medians = {
+            line["row"]: {key: statistics.median(times) for key, times in line["ms"].items()}
+            for line in lines
+        }
+        self.environments = {pages.listed(_described(line["about"])): None for line in lines}
+        self.device = "gpu" if "GPU" in lines[0]["about"] else "cpu"
+        self.kinds = MASKS_ON[self.device]
+
+    def ms(self, row: str, system: str, kind: str) -> float:
+        if (system, kind) == ("keras", "holes"):
+            kind = "in front"
+        return self.medians[row][f"{system}, {kind}"]
+
+    def ratios(self, slower: str, faster: str, kind: str) -> list[float]:
+        return [self.ms(row, slower, kind) / self.ms(row, faster, kind) for row in self.medians]
 
 
-def report(output: pathlib.Path) -> str:
-    """Returns the page: milliseconds of a step, and ratios over all rows."""
-    lines_of_file = [json.loads(line) for line in output.read_text().splitlines()]
-    results = [line for line in lines_of_file if "row" in line]
-    of_fit = [line for line in lines_of_file if "fit" in line]
-    about = results[0]["about"]
-    kinds = MASKS_ON["gpu" if "GPU" in about else "cpu"]
-    title, masks = ON_GPU if "GPU" in about else ON_CPU
-    lines = [
+def _described(about: dict[str, str]) -> dict[str, str]:
+    if "GPU" not in about:
+        return about
+    return {**about, "GPU": gpu_environment.describe_gpus(about["GPU"])}
+
+
+def page(path: pathlib.Path) -> str:
+    """Returns the page of a file: milliseconds of a step, and ratios over all rows."""
+    results = Results(path)
+    title, masks = ON_GPU if results.device == "gpu" else ON_CPU
+    rows = []
+    for row, kind in itertools.product(results.medians, results.kinds):
+        ms = [results.ms(row, system, kind) for system in SYSTEMS]
+        rows.append([row, kind, *(f"{value:.3f}" for value in ms), f"{ms[0] / ms[1]:.1f}"])
+    ratios = {
+        f"{slower} / {faster}, mask: {kind}": results.ratios(slower, faster, kind)
+        for kind in results.kinds
+        for door in DOORS
+        for slower, faster in (("keras", door), (door, "CudnnLSTM"))
+    }
+    for system, kind in itertools.product(SYSTEMS[1:], results.kinds[2:]):
+        ratios[f"{system}: {kind} / behind"] = [
+            results.ms(row, system, kind) / results.ms(row, system, "behind")
+            for row in results.medians
+        ]
+    of_ratios = [
+        [
+            name.replace("keras", "Keras").replace("CudnnLSTM", "own"),
+            *(f"{of(values):.2f}" for of in (statistics.geometric_mean, min, max)),
+        ]
+        for name, values in ratios.items()
+    ]
+    parts = [
         title,
-        "",
+        f"![How many times as fast as Keras a drop-in is]({path.stem}.svg)",
         "Milliseconds of a step by the medians of seven samples; the smaller, the faster. "
         "`drop-in` is `cudnn_rnn_tf.keras`, `accelerated` is `accelerate`'s copy of the stock "
         "model, and `own` is `CudnnLSTM` or `CudnnGRU`. "
         + masks
         + "[benchmarks/gpu_doors.py](../gpu_doors.py) says what a step is.",
-        "",
-        describe_run(about),
-        "",
-        "| network | mask | Keras | drop-in | accelerated | own | Keras / drop-in |",
-        "|---|---|---|---|---|---|---|",
+        "; ".join(results.environments),
+        pages.table(
+            ["network", "mask", "Keras", "drop-in", "accelerated", "own", "Keras / drop-in"], rows
+        ),
+        pages.table(["ratio", "geometric mean", "least", "most"], of_ratios),
     ]
-    ratios: dict[str, list[float]] = {}
-    for result in results:
-        medians = {key: statistics.median(times) for key, times in result["ms"].items()}
-        for kind in kinds:
-            keras_kind = "in front" if kind == "holes" else kind
-            ms = [medians[f"{system}, {kind}"] for system in SYSTEMS[1:]]
-            ms.insert(0, medians[f"keras, {keras_kind}"])
-            lines.append(
-                f"| {result['row']} | {kind} | "
-                + " | ".join(f"{value:.3f}" for value in ms)
-                + f" | {ms[0] / ms[1]:.1f} |"
-            )
-            for door, time in zip(DOORS, ms[1:3], strict=True):
-                ratios.setdefault(f"Keras / {door}, mask: {kind}", []).append(ms[0] / time)
-                ratios.setdefault(f"{door} / own, mask: {kind}", []).append(time / ms[3])
-        for system, kind in itertools.product(SYSTEMS[1:], kinds[2:]):
-            ratio = medians[f"{system}, {kind}"] / medians[f"{system}, behind"]
-            ratios.setdefault(f"{system}: {kind} / behind", []).append(ratio)
-    lines += ["", "| ratio | geometric mean | least | most |", "|---|---|---|---|"]
-    lines += [
-        f"| {name} | {geometric_mean(values):.2f} | {min(values):.2f} | {max(values):.2f} |"
-        for name, values in ratios.items()
-    ]
-    if of_fit:
-        lines += [
-            "",
-            "Milliseconds of a step of `model.fit`, the medians of four epochs of 60 steps: an "
-            "embedding with a mask, two bidirectional LSTM layers of 256 units in each direction "
-            "and a dense layer, on 64 sequences of 50 to 200 steps "
-            "([benchmarks/fit_model.py](../fit_model.py)). Keras cannot use cuDNN in bfloat16.",
-            "",
-            describe_run(of_fit[0]["about"]),
-            "",
-            "| dtype policy | " + " | ".join(fit_model.SYSTEMS) + " |",
-            "|---" * (1 + len(fit_model.SYSTEMS)) + "|",
-        ]
-        for result in of_fit:
-            cells = [
-                f"{statistics.median(result['ms'][system]):.1f}" if system in result["ms"] else "–"
-                for system in fit_model.SYSTEMS
-            ]
-            lines.append(f"| {result['fit']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
+
+
+def plot(path: pathlib.Path, picture: pathlib.Path) -> None:
+    """Draws how many times as fast as Keras's layers the drop-ins are, for each kind of mask."""
+    results = Results(path)
+    names = {"none": "no mask", "behind": "mask behind", "in front": "mask in front"}
+    rows = sorted(
+        results.medians,
+        key=lambda row: results.ms(row, "keras", "none") / results.ms(row, "drop-in", "none"),
+        reverse=True,
+    )
+    series = {
+        name: [results.ms(row, "keras", kind) / results.ms(row, "drop-in", kind) for row in rows]
+        for kind, name in names.items()
+    }
+    pages.plot_ratios(picture, "times as fast as Keras, with one changed import", rows, series)
 
 
 def main(_: list[str]) -> None:
     output = pathlib.Path(_OUTPUT.value)
     if _REPORT.value:
-        page = pathlib.Path(__file__).parent / "results" / f"{_DEVICE.value}_doors.md"
-        page.write_text(report(output))
-    elif _FIT.value:
-        measure_fit(output)
+        written = pages.RESULTS / f"{_DEVICE.value}_doors.md"
+        written.write_text(page(output))
+        plot(output, written.with_suffix(".svg"))
     else:
         rows = ROWS if _DEVICE.value == "gpu" else CPU_ROWS
         measure(output, [row for row in rows if re.search(_FILTER.value, str(row))])

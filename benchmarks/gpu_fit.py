@@ -2,18 +2,21 @@
 
 On the GPU machine, in the root of the repository:
 
-    python -m benchmarks.gpu_fit --output=DIR --commit=HASH
+    python -m benchmarks.gpu_fit --output=FILE.jsonl --commit=HASH [--rows=REGEX]
 
-leaves DIR/gpu_fit.json. With `--policy=NAME`, once or several times, only these rows of the first
-table are measured, and take the places of those in the DIR/gpu_fit.json that is there. Anywhere,
-`python -m benchmarks.gpu_fit --render --output=DIR` writes benchmarks/results/gpu_fit.md from it.
-Every measurement has a process of its own; those of first steps run three at a time.
+adds a line for each measurement to the file; `--rows` names dtype policies or networks. Anywhere,
+
+    python -m benchmarks.gpu_fit --report --output=FILE.jsonl
+
+writes the page benchmarks/results/gpu_fit.md; of equal measurements, the last one counts. Every
+measurement has a process of its own; those of first steps run three at a time.
 """
 
 import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -24,44 +27,44 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import fit_model, gpu_environment, json_rows
-from benchmarks.fit_model import BATCH, BATCHES, CHECK_ROWS, EPOCHS, STEPS, VOCABULARY
+from benchmarks import fit_model, gpu_environment, pages
+from benchmarks.fit_model import BATCH, BATCHES, CHECK_ROWS, EPOCHS, STEPS, SYSTEMS, VOCABULARY
+from benchmarks.gpu_lengths_rows import Row
 
-_OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.")
+_OUTPUT = flags.DEFINE_string("output", None, "The file of results.")
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-_RENDER = flags.DEFINE_bool("render", False, "Write the page instead of measuring.")
-_POLICIES = flags.DEFINE_multi_string("policy", None, "Measure only these rows of the first table.")
+_REPORT = flags.DEFINE_bool("report", False, "Write the page instead of measuring.")
+_ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to measure.")
 _CHILD = flags.DEFINE_string("child", None, "A measurement and its arguments, as JSON, for itself.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SYSTEMS = ("this package", "Keras", "no recurrent layers")
 POLICIES = ("float32", "mixed_float16", CHECK_ROWS, "mixed_bfloat16")
-# Networks whose first step and memory are measured: cell, layers, units, directions, batch, steps,
-# type.
+# Networks whose first step and memory are measured.
 NETWORKS = [
-    ("LSTM", 1, 256, 1, 64, 200, "float16"),
-    ("LSTM", 1, 256, 1, 64, 200, "float32"),
-    ("LSTM", 1, 512, 1, 64, 200, "float32"),
-    ("GRU", 2, 128, 1, 64, 50, "float32"),
-    ("LSTM", 3, 320, 2, 32, 400, "float16"),
-    ("LSTM", 1, 1024, 1, 64, 100, "float16"),
+    Row("lstm", 1, 256, 1, 64, 200, "float16", True),
+    Row("lstm", 1, 256, 1, 64, 200, "tf32", True),
+    Row("lstm", 1, 512, 1, 64, 200, "tf32", True),
+    Row("gru", 2, 128, 1, 64, 50, "tf32", True),
+    Row("lstm", 3, 320, 2, 32, 400, "float16", True),
+    Row("lstm", 1, 1024, 1, 64, 100, "float16", True),
 ]
 
 
-def _step(system: str, *network: Any) -> dict[str, Any]:
+def _step(system: str, index: int) -> dict[str, Any]:
     """Runs training steps of a network with a mask: the first one's time, and the peak memory."""
     import keras
     import numpy as np
     import tensorflow as tf
 
-    cell, layers, units, directions, batch, steps, dtype = network
+    row = NETWORKS[index]
+    dtype, cell = row.dtype, row.mode.upper()
     keras.config.set_dtype_policy(dtype)
-    lengths = np.random.default_rng(0).integers(steps // 4, steps + 1, batch)
+    lengths = np.random.default_rng(0).integers(row.time // 4, row.time + 1, row.batch)
 
     def step_of(layers, inputs, mask):
         for layer in layers:
             layer.build(inputs.shape)
-            inputs = tf.zeros((*inputs.shape[:2], units * directions), inputs.dtype)
+            inputs = tf.zeros((*inputs.shape[:2], row.outputs), inputs.dtype)
         variables = [v for layer in layers for v in layer.trainable_variables]
 
         @tf.function
@@ -78,8 +81,8 @@ def _step(system: str, *network: Any) -> dict[str, Any]:
     # Another network loads the libraries.
     others = tf.zeros((3, 5, 24), dtype), tf.sequence_mask([5, 2, 3], 5)
     step_of(fit_model.recurrent(system, cell, 1, 24, 1), *others)(*others)
-    data = tf.zeros((batch, steps, units), dtype), tf.sequence_mask(lengths, steps)
-    made = fit_model.recurrent(system, cell, layers, units, directions)
+    data = tf.zeros((row.batch, row.time, row.units), dtype), tf.sequence_mask(lengths, row.time)
+    made = fit_model.recurrent(system, cell, row.layers, row.units, row.directions)
     step = step_of(made, *data)
     tf.test.experimental.sync_devices()
     start = time.perf_counter()
@@ -121,49 +124,54 @@ def _run(*child: object, **environment: str) -> dict[str, Any]:
     return result
 
 
-def _first_steps(network: tuple[Any, ...]) -> dict[str, Any]:
+def _first_steps(index: int) -> dict[str, Any]:
     """Measures the first step of a network, beside those of other networks on the same GPU."""
     growth = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     with tempfile.TemporaryDirectory() as cache:
         kernels = {"CUDNN_RNN_TF_KERNEL_CACHE": cache}
-        cold = _run("step", "this package", *network, **growth, **kernels)
-        warm = _run("step", "this package", *network, **growth, **kernels)
-    keras = _run("step", "Keras", *network, **growth)
-    return {"network": network, "cold": cold, "warm": warm, "keras": keras}
+        cold = _run("step", "this package", index, **growth, **kernels)
+        warm = _run("step", "this package", index, **growth, **kernels)
+    keras = _run("step", "Keras", index, **growth)
+    return {"row": str(NETWORKS[index]), "cold": cold, "warm": warm, "keras": keras}
 
 
-def _measure(directory: pathlib.Path) -> None:
-    environment = {**gpu_environment.environment(_COMMIT.value), **_run("versions")}
-    path = directory / "gpu_fit.json"
-    results: dict[str, Any] = {"environment": environment, "fit": []}
-    if _POLICIES.value:
-        results = json.loads(path.read_text())
-        results["fit"] = [row for row in results["fit"] if row["policy"] not in _POLICIES.value]
-    for policy in _POLICIES.value or POLICIES:
-        for system in SYSTEMS:
-            if (system, policy) == ("Keras", "mixed_bfloat16"):
-                continue  # Its cuDNN op has no such kernel.
-            row = {"system": system, "policy": policy}
-            if _POLICIES.value:
-                row["commit"] = _COMMIT.value
-            results["fit"].append({**row, **_run("fit", system, policy)})
-            path.write_text(json_rows.dumps(results))
-    if not _POLICIES.value:
+def _measure(path: pathlib.Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+
+        def write(result: dict[str, Any]) -> None:
+            print(json.dumps(result), file=file, flush=True)
+
+        write({"environment": {**gpu_environment.environment(_COMMIT.value), **_run("versions")}})
+        for policy in POLICIES:
+            for system in SYSTEMS if re.search(_ROWS.value, policy) else ():
+                if (system, policy) == ("Keras", "mixed_bfloat16"):
+                    continue  # Its cuDNN op has no such kernel.
+                write({"system": system, "policy": policy, **_run("fit", system, policy)})
+        indices = [i for i, row in enumerate(NETWORKS) if re.search(_ROWS.value, str(row))]
         with concurrent.futures.ThreadPoolExecutor(3) as executor:
-            results["step"] = list(executor.map(_first_steps, NETWORKS))
-    path.write_text(json_rows.dumps(results))
+            for result in executor.map(_first_steps, indices):
+                write(result)
 
 
 # The page.
 
 
-def _table(titles: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])
-
-
-def _text(results: dict[str, Any]) -> str:
-    times = {(row["system"], row["policy"]): row["ms"] for row in results["fit"]}
+def page(path: pathlib.Path) -> str:
+    """Returns the page of a file of results."""
+    times: dict[tuple[str, str], list[float]] = {}
+    first: dict[str, dict[str, Any]] = {}
+    runs: dict[str, str] = {}  # By row, the environment.
+    for line in map(json.loads, path.read_text().splitlines()):
+        if "environment" in line:
+            gpu = gpu_environment.describe_gpus(line["environment"]["GPU"])
+            environment = pages.listed({**line["environment"], "GPU": gpu})
+        elif "policy" in line:
+            times[line["system"], line["policy"]] = line["ms"]
+            runs[line["policy"]] = environment
+        else:
+            first[line["row"]] = line
+            runs[line["row"]] = environment
 
     def cell(system: str, policy: str) -> str:
         ms = times.get((system, policy))
@@ -171,26 +179,23 @@ def _text(results: dict[str, Any]) -> str:
 
     fit = [[policy, *(cell(system, policy) for system in SYSTEMS)] for policy in POLICIES]
     steps = []
-    for row in results["step"]:
-        name, layers, units, directions, batch, length, dtype = row["network"]
-        sides = "bidirectional " if directions == 2 else ""
-        stack = f"{layers}×{units}" if layers > 1 else f"{units}"
-        own, keras = row["warm"], row["keras"]
+    for row in filter(first.__contains__, map(str, NETWORKS)):
+        own, keras = first[row]["warm"], first[row]["keras"]
         steps.append(
             [
-                f"{sides}{name} {stack}, B{batch} T{length}, "
-                + ("tf32" if dtype == "float32" else dtype),
-                *(f"{row[which]['seconds']:.2f}" for which in ("cold", "warm", "keras")),
+                row.rsplit(", ", 1)[0],
+                *(f"{first[row][which]['seconds']:.2f}" for which in ("cold", "warm", "keras")),
                 *(f"{one['megabytes']:.0f}" for one in (own, keras)),
                 f"{own['megabytes'] / keras['megabytes']:.2f}",
             ]
         )
-    environment = dict(results["environment"])
-    environment["GPU"] = gpu_environment.describe_gpus(environment["GPU"])
-    run = ", ".join(f"{name} {value}" for name, value in environment.items())
-    later = {row["policy"]: row["commit"] for row in results["fit"] if "commit" in row}
-    run += "".join(
-        f"; the row “{policy}” was measured at commit {later[policy]}" for policy in later
+    rows_of: dict[str, list[str]] = {}
+    for row, environment in runs.items():
+        rows_of.setdefault(environment, []).append(row)
+    (most, _), *others = sorted(rows_of.items(), key=lambda item: -len(item[1]))
+    run = most + "".join(
+        f"; the rows “{'”, “'.join(rows)}” from one with {environment}"
+        for environment, rows in others
     )
     parts = [
         "# `model.fit`, the first step, and memory on a GPU",
@@ -200,10 +205,12 @@ def _text(results: dict[str, Any]) -> str:
         f"Batches have {BATCH} sequences of {STEPS // 4} to "
         f"{STEPS} words. The numbers are milliseconds of a training step of `model.fit`. The mean "
         f"time of a step was taken for each of {EPOCHS} epochs of {BATCHES} steps. A cell has the "
-        "median of these means and, in parentheses, the smallest and the largest. The last column "
+        "median of these means and, in parentheses, the smallest and the largest. “This package” "
+        "is one `CudnnLSTM`, “drop-in” the layers of `cudnn_rnn_tf.keras`, and “accelerated” "
+        "`accelerate`'s copy of the model with Keras's layers. The last column "
         "is the same model without the LSTM layers. TensorFloat-32 was on. Keras's layers cannot "
         "use cuDNN in bfloat16. “–” marks what was not measured.",
-        _table(["dtype policy", *SYSTEMS], fit),
+        pages.table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
         "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on "
         "the CPU, and the program enqueues no more work for the GPU until the result is there. In "
@@ -219,7 +226,7 @@ def _text(results: dict[str, Any]) -> str:
         "step, without the weights and the data. The last column is this package's peak, divided "
         "by Keras's. “LSTM 256, B64 T200” is a layer of 256 units, with 64 sequences of 200 steps; "
         "`L×` before the units means L layers, and tf32 is float32 with TensorFloat-32 allowed.",
-        _table(
+        pages.table(
             [
                 *("network", "cold (s)", "warm (s)", "Keras (s)"),
                 *("this package (MB)", "Keras (MB)", "ratio"),
@@ -240,13 +247,11 @@ def main(_: list[str]) -> None:
         name, *arguments = json.loads(_CHILD.value)
         print(json.dumps(MEASUREMENTS[name](*arguments)))
         return
-    directory = pathlib.Path(_OUTPUT.value)
-    if _RENDER.value:
-        results = json.loads((directory / "gpu_fit.json").read_text())
-        (ROOT / "benchmarks" / "results" / "gpu_fit.md").write_text(_text(results))
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    _measure(directory)
+    path = pathlib.Path(_OUTPUT.value)
+    if _REPORT.value:
+        (pages.RESULTS / "gpu_fit.md").write_text(page(path))
+    else:
+        _measure(path)
 
 
 if __name__ == "__main__":

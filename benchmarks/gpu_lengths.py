@@ -32,7 +32,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import gpu_environment, gpu_lengths_page
+from benchmarks import gpu_environment, gpu_lengths_page, tensorflow_steps
 from benchmarks.gpu_lengths_rows import (
     DRAWS,
     ROWS,
@@ -58,54 +58,15 @@ STEPS_OF_CALL = {"full_8": DRAWS, "cudnn_8": DRAWS}  # By variant; others have o
 def _tensorflow_step(
     row: Row, call: Callable[..., Any], variables: Callable[[], list[Any]], variant: str
 ) -> StepFunction:
-    """Makes a step, or several, of `call(inputs, mask, training)`, which returns outputs.
-
-    `mask` may be None.
-    """
+    """Makes a step, or several, of `call(inputs, mask, training)`, where `mask` may be None."""
     import tensorflow as tf
 
-    dtype = tf.as_dtype(row.dtype)
-    inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), dtype)
-    d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, row.outputs)), dtype)
-    with_mask = variant in ("mask", "lengths")
-    masks = [tf.sequence_mask(lengths, row.time) for lengths in draw_lengths(row)]
-    times = draw_times(row) if variant == "drawn" else [row.time] * DRAWS
-    draws = [
-        (tf.identity(inputs[:, :steps]), tf.identity(d_outputs[:, :steps]), mask)
-        for steps, mask in zip(times, masks, strict=True)
-    ]
-    call(inputs, masks[0] if with_mask else None, False)
-    takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in variables()]
-    of_inputs = tf.Variable(tf.zeros_like(inputs), shape=(row.batch, None, row.units))
-
-    def step(inputs, d_outputs, mask):
-        mask = mask if with_mask else None
-        if not row.training:
-            return call(inputs, mask, False)
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = call(inputs, mask, True)
-        gradient, *gradients = tape.gradient(
-            outputs, [inputs, *variables()], output_gradients=d_outputs
-        )
-        of_inputs.assign(gradient, read_value=False)
-        for taker, gradient in zip(takers, gradients, strict=True):
-            taker.assign_add(gradient, read_value=False)
-        return None
-
-    if variant in STEPS_OF_CALL:
-        steps = tf.function(lambda: [step(*draw) for draw in draws])
-        return lambda _: steps()
-    max_time = None if variant == "drawn" else row.time
-    one_step = tf.function(
-        step,
-        input_signature=[
-            tf.TensorSpec((row.batch, max_time, row.units), dtype),
-            tf.TensorSpec((row.batch, max_time, row.outputs), dtype),
-            tf.TensorSpec((row.batch, row.time), tf.bool),
-        ],
-    )
-    return lambda index: one_step(*draws[index % DRAWS])
+    masks = [None] * DRAWS
+    if variant in ("mask", "lengths"):
+        masks = [tf.sequence_mask(lengths, row.time) for lengths in draw_lengths(row)]
+    times = draw_times(row) if variant == "drawn" else ()
+    calls = STEPS_OF_CALL.get(variant, 1)
+    return tensorflow_steps.step_of(row, call, variables, masks, times, calls)
 
 
 def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, StepFunction]]:

@@ -4,10 +4,9 @@ import json
 import pathlib
 import statistics
 
-from benchmarks import gpu_environment
+from benchmarks import gpu_environment, pages
 from benchmarks.gpu_lengths_rows import ROWS, STEP_ROWS, SYSTEMS, Row, draw_times
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 # Milliseconds by system, row and variant.
 Times = dict[tuple[str, str, str], float]
 
@@ -21,8 +20,7 @@ def _ratio(theirs: float | None, own: float) -> str:
 
 
 def _table(titles: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)]) + "\n"
+    return pages.table(titles, rows) + "\n"
 
 
 def _means(ratios: dict[str, list[float]]) -> str:
@@ -145,38 +143,22 @@ def _drawn_table(times: Times) -> str:
 
 
 def _plot(times: Times, path: pathlib.Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot, ticker
-
-    pyplot.rcParams.update({"svg.hashsalt": path.stem, "font.size": 9})
-    peers = {
-        "against Keras, with a mask": ("keras", "#c0392b"),
-        "against PyTorch, with packed sequences": ("torch", "#2471a3"),
+    rows = sorted(
+        map(str, _rows(times, training=True)),
+        key=lambda row: times["torch", row, "mask"] / times["cudnn_rnn_tf", row, "mask"],
+        reverse=True,
+    )
+    series = {
+        label: [
+            times[system, row, "mask"] / times["cudnn_rnn_tf", row, "mask"]
+            if (system, row, "mask") in times
+            else None
+            for row in rows
+        ]
+        for label, system in (("as Keras", "keras"), ("as PyTorch", "torch"))
     }
-
-    def speed(system: str, row: str) -> float | None:
-        theirs = times.get((system, row, "mask"))
-        return theirs / times["cudnn_rnn_tf", row, "mask"] if theirs else None
-
-    rows = sorted(map(str, _rows(times, training=True)), key=lambda row: speed("torch", row) or 0.0)
-    figure, panel = pyplot.subplots(figsize=(9, 0.9 + 0.3 * len(rows)), layout="constrained")
-    for offset, (label, (system, colour)) in zip((0.2, -0.2), peers.items(), strict=True):
-        bars = [(i + offset, speed(system, row)) for i, row in enumerate(rows)]
-        bars = [(place, value) for place, value in bars if value]
-        panel.barh(*zip(*bars, strict=True), height=0.38, color=colour, label=label)
-    panel.axvline(1, color="black", linewidth=1)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
-    panel.set_yticks(range(len(rows)), [row.rsplit(", ", 1)[0] for row in rows])
-    panel.grid(axis="x", color="#dddddd")
-    panel.set_axisbelow(True)
-    panel.set_xlabel("how many times as fast this package trains on sequences of different lengths")
-    panel.set_ylabel("network")
-    panel.legend(loc="lower right", frameon=False)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    title = "times as fast in training, sequences of different lengths"
+    pages.plot_ratios(path, title, [row.rsplit(", ", 1)[0] for row in rows], series)
 
 
 # By what was measured, training or inference, the systems and where they ran.
@@ -241,7 +223,7 @@ def page(times: Times, environments: Environments, name: str) -> str:
     )
     parts = [
         f"# Sequences of different lengths and of full length on an {gpu}",
-        f"![How many times as fast this package is]({name}.svg)",
+        f"![How many times as fast as Keras and PyTorch this package trains]({name}.svg)",
         LEGEND,
         "## Training, different lengths",
         _speed_table(times, training=True, variant="mask").rstrip(),
@@ -282,8 +264,8 @@ def page(times: Times, environments: Environments, name: str) -> str:
 
 
 def write(directory: pathlib.Path) -> None:
-    """Writes a page and a plot, named like this directory of the systems' files, to `RESULTS`."""
+    """Writes a page and a plot, both named like this directory of the systems' files."""
     times, environments = read(directory)
     text = page(times, environments, directory.name)
-    (RESULTS / f"{directory.name}.md").write_text(text)
-    _plot(times, RESULTS / f"{directory.name}.svg")
+    (pages.RESULTS / f"{directory.name}.md").write_text(text)
+    _plot(times, pages.RESULTS / f"{directory.name}.svg")

@@ -8,8 +8,8 @@ leaves DIR/SYSTEM.jsonl for each system of SYSTEMS, in four minutes. Anywhere, f
 
     python -m benchmarks.gpu_older --output=DIR --report
 
-writes benchmarks/results/gpu_older.md. The files that the committed page was made from are in
-benchmarks/results/gpu_older.
+writes benchmarks/results/gpu_older.md and its plot. The files that the committed page was made from
+are in benchmarks/results/gpu_older.
 
 A system has a process of its own, which imitates a GPU by `CUDNN_RNN_TF_IMITATE_GPU`; "Hopper" is
 the GPU itself, and also times cuDNN. A step is one training step of a layer in a `tf.function`: a
@@ -25,15 +25,13 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from absl import app, flags
 
-from benchmarks import gpu_environment
-from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
-from benchmarks.gpu_older_page import ROWS, SYSTEMS, page, read
-from benchmarks.gpu_timing import sample_in_turns
+from benchmarks import gpu_environment, pages, tensorflow_steps
+from benchmarks.gpu_lengths_rows import Row, draw_lengths
+from benchmarks.gpu_older_page import ROWS, SYSTEMS, page, plot, read
+from benchmarks.gpu_timing import StepFunction, sample_in_turns
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
@@ -42,17 +40,14 @@ _SYSTEM = flags.DEFINE_string("system", "", "The one system to measure; empty fo
 _ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
 
 VARIANTS = ("lengths", "full")
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
-def _step(row: Row, variant: str, algorithm: str) -> Callable[[int], Any]:
-    """Makes a training step, which is given its number."""
+def _step(row: Row, variant: str, algorithm: str) -> StepFunction:
     import tensorflow as tf
 
     import cudnn_rnn_tf as crnn
 
     tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
-    dtype = tf.as_dtype(row.dtype)
     make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
     layer = make(
         row.layers,
@@ -61,27 +56,18 @@ def _step(row: Row, variant: str, algorithm: str) -> Callable[[int], Any]:
         algorithm=algorithm,
         dtype=row.dtype,
     )
-
-    def draw(seed: int, *shape: int) -> tf.Tensor:
-        return tf.cast(0.5 * tf.random.stateless_normal(shape, [seed, 0]), dtype)
-
-    inputs = draw(1, row.batch, row.time, row.units)
-    d_outputs = draw(2, row.batch, row.time, row.units * row.directions)
-    layer.build(inputs.shape)
-
-    def step(inputs: tf.Tensor, d_outputs: tf.Tensor, lengths: Any) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = layer(inputs, sequence_lengths=lengths, training=True)
-        watched = [inputs, *layer.trainable_variables]
-        return tape.gradient(outputs, watched, output_gradients=d_outputs)
-
-    function = tf.function(step)
-    if variant == "full":
-        return lambda _: function(inputs, d_outputs, None)
-    with tf.device("CPU"):
-        draws = [tf.constant(lengths, tf.int32) for lengths in draw_lengths(row)]
-    return lambda index: function(inputs, d_outputs, draws[index % DRAWS])
+    draws = [None]
+    if variant == "lengths":
+        with tf.device("CPU"):
+            draws = [tf.constant(lengths, tf.int32) for lengths in draw_lengths(row)]
+    return tensorflow_steps.step_of(
+        row,
+        lambda inputs, lengths, training: layer(
+            inputs, sequence_lengths=lengths, training=training
+        ),
+        lambda: layer.trainable_variables,
+        draws,
+    )
 
 
 def _measure(system: str, path: pathlib.Path) -> None:
@@ -116,7 +102,9 @@ def _measure(system: str, path: pathlib.Path) -> None:
 def main(_: list[str]) -> None:
     directory = pathlib.Path(_OUTPUT.value)
     if _REPORT.value:
-        (RESULTS / "gpu_older.md").write_text(page(*read(directory)))
+        times, environment = read(directory)
+        (pages.RESULTS / "gpu_older.md").write_text(page(times, environment))
+        plot(times, pages.RESULTS / "gpu_older.svg")
         return
     directory.mkdir(parents=True, exist_ok=True)
     if _SYSTEM.value:

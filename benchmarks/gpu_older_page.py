@@ -4,7 +4,7 @@ import json
 import pathlib
 import statistics
 
-from benchmarks import gpu_environment
+from benchmarks import gpu_environment, pages
 from benchmarks.gpu_lengths_rows import Row
 
 # The GPUs, and the types of each; "float32" is without TF32.
@@ -65,35 +65,66 @@ def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
     return times, environments["Hopper"]
 
 
+def _ratios(times: Times, variant: str) -> dict[str, dict[str, float]]:
+    """How many times as long cuDNN takes, by imitated GPU and row."""
+    found: dict[str, dict[str, float]] = {system: {} for system in SYSTEMS if system != "Hopper"}
+    for system, ratios in found.items():
+        for row in map(str, ROWS):
+            cudnn = times.get(("Hopper", row, f"cudnn_{variant}"))
+            own = times.get((system, row, variant))
+            if cudnn and own:  # Otherwise the row is newer than the data, or cuDNN ran it.
+                ratios[row] = cudnn / own
+    return found
+
+
+def _name(row: str) -> str:
+    return row.rsplit(", ", 1)[0]  # All rows are of training.
+
+
 def _table(times: Times, variant: str) -> str:
-    others = [system for system in SYSTEMS if system != "Hopper"]
-    titles = ["network", "cuDNN", "Hopper's kernels", *(f"as {system}" for system in others)]
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    ratios: dict[str, list[float]] = {system: [] for system in others}
+    ratios = _ratios(times, variant)
+    table = []
     for row in map(str, ROWS):
         cudnn = times.get(("Hopper", row, f"cudnn_{variant}"))
         if cudnn is None:  # The row is newer than the data.
             continue
-        cells = [row.rsplit(", ", 1)[0], f"{cudnn:.2f}", f"{times['Hopper', row, variant]:.2f}"]
-        for system in others:
+        cells = [_name(row), f"{cudnn:.2f}", f"{times['Hopper', row, variant]:.2f}"]
+        for system, found in ratios.items():
             own = times.get((system, row, variant))
-            cells.append(f"{own:.2f} ({cudnn / own:.1f})" if own else "–")
-            if own:
-                ratios[system].append(cudnn / own)
-        lines.append("| " + " | ".join(cells) + " |")
+            cells.append(f"{own:.2f} ({found[row]:.1f})" if own else "–")
+        table.append(cells)
+    titles = ["network", "cuDNN", "Hopper's kernels", *(f"as {system}" for system in ratios)]
     means = ", ".join(
-        f"{statistics.geometric_mean(found):.1f} as {system} (smallest: {min(found):.2f})"
+        f"{statistics.geometric_mean(found.values()):.1f} as {system} "
+        f"(smallest: {min(found.values()):.2f})"
         for system, found in ratios.items()
         if found
     )
-    text = "\n".join(lines)
-    return f"{text}\n\nThe geometric mean of the ratios is {means}.\n"
+    return f"{pages.table(titles, table)}\n\nThe geometric mean of the ratios is {means}.\n"
+
+
+def plot(times: Times, path: pathlib.Path) -> None:
+    """Draws how much faster than cuDNN each GPU's kernels are with different lengths."""
+    ratios = _ratios(times, "lengths")
+    rows = [row for row in map(str, ROWS) if any(row in found for found in ratios.values())]
+    rows.sort(
+        key=lambda row: statistics.geometric_mean([f[row] for f in ratios.values() if row in f]),
+        reverse=True,
+    )
+    pages.plot_ratios(
+        path,
+        "times as fast as cuDNN in training, different lengths",
+        [_name(row) for row in rows],
+        {f"as {system}": [found.get(row) for row in rows] for system, found in ratios.items()},
+    )
 
 
 def page(times: Times, environment: dict[str, str]) -> str:
     """Returns the page of results."""
     gpu = gpu_environment.describe_gpus(environment["GPU"])
     return f"""# Kernels of older GPUs, on a newer one
+
+![How many times as fast as cuDNN the kernels of each GPU train](gpu_older.svg)
 
 The code of these GPUs ran on a newer one ({gpu}), held to their number of multiprocessors and
 their shared memory, and no such card was at hand. So the times show what the kernels cost within

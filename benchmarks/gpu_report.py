@@ -9,12 +9,10 @@ Each part leaves DIR/<part>.json. Anywhere, from these files:
     python -m benchmarks.gpu_report --render --output=DIR
 
 writes benchmarks/results/gpu_tests.md; its sections of parts that DIR lacks stay. Parts: `tests`
-runs the whole test suite with the GPU visible, `tests_of_gpu` what needs a GPU, and
-`tests_without_replay` what is not pinned to the CPU, without CUDA graphs; `sanitizer` runs a small
-network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persistent kernels;
-`char_lm` trains the example on the GPU; `two_gpus` trains it under MirroredStrategy on two;
-`graph_speed` measures what makes CUDA graphs slower. Results of another kind of GPU get a section
-of their own if the kind is added to the file's name, as in `tests_of_gpu_on_h100.json`.
+runs the whole test suite with the GPU visible, `tests_of_gpu` what needs a GPU; `sanitizer` runs a
+small network by cuDNN under compute-sanitizer, `sanitizer_persistent` by the persistent kernels.
+Results of another kind of GPU get a section of their own if the kind is added to the file's name,
+as in `tests_of_gpu_on_h100.json`.
 """
 
 import collections
@@ -26,20 +24,19 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree
 from collections.abc import Callable
 from typing import Any
 
 from absl import app, flags
 
-from benchmarks import gpu_environment
+from benchmarks import gpu_environment, pages
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the parts' results.", required=True)
 _SANITIZER_SECONDS = flags.DEFINE_integer("sanitizer_seconds", 300, "A tool may take so long.")
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _PARTS = flags.DEFINE_list(
-    "parts", ["tests", "sanitizer", "char_lm", "graph_speed"], "What to run."
+    "parts", ["tests_of_gpu", "sanitizer", "sanitizer_persistent"], "What to run."
 )
 _MODULES = flags.DEFINE_string(
     "modules", "test_gpu*.py", "A pattern of the test files that `tests_of_gpu` runs."
@@ -47,7 +44,6 @@ _MODULES = flags.DEFINE_string(
 _RENDER = flags.DEFINE_bool("render", False, "Write the report instead of running anything.")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PINNED_TO_CPU = ("test_cpu_kernels", "test_ops_reference", "test_packaging", "test_native")
 
 SANITIZED = """
 import sys
@@ -272,37 +268,8 @@ def _sanitizer(runs: Sanitized) -> dict[str, Any]:
         return dict(zip(runs, executor.map(run, runs.values()), strict=True))
 
 
-def _char_lm(*arguments: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as directory:
-        start = time.perf_counter()
-        code, output = _run(
-            [sys.executable, "examples/char_lm.py", f"--output_dir={directory}", *arguments]
-        )
-        return {
-            "exit status": code,
-            "seconds": round(time.perf_counter() - start, 1),
-            "tail": output[-2500:],
-        }
-
-
-def _graph_speed() -> dict[str, Any]:
-    start = time.perf_counter()
-    code, output = _run([sys.executable, "-m", "benchmarks.graph_speed"], timeout=60)
-    measured = re.search(r'\{"kernels".*\}', output)
-    if code == 0 and measured:
-        return json.loads(measured[0])
-    return {
-        "exit status": code,
-        "seconds": round(time.perf_counter() - start, 1),
-        "tail": output[-2500:],
-    }
-
-
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tests": _tests,
-    "tests_without_replay": lambda: _tests(
-        *(f"--ignore=tests/{module}.py" for module in PINNED_TO_CPU), CUDNN_RNN_TF_CUDA_GRAPH="0"
-    ),
     "tests_of_gpu": lambda: _tests(*map(str, (ROOT / "tests").glob(_MODULES.value))),
     "sanitizer": lambda: _sanitizer(SANITIZED_BY_CUDNN),
     "sanitizer_persistent": lambda: _sanitizer(
@@ -314,9 +281,6 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
             )
         }
     ),
-    "char_lm": _char_lm,
-    "two_gpus": lambda: _char_lm("--strategy=mirrored"),
-    "graph_speed": _graph_speed,
 }
 
 
@@ -344,37 +308,17 @@ ABOUT = {
         "all tests that the commit named in the section had (later commits have more), with the "
         "GPU visible"
     ),
-    "tests_without_replay": (
-        "the tests of the section `tests` with CUDA graphs off, without the modules that use "
-        f"only the CPU: {', '.join(f'`{module}`' for module in PINNED_TO_CPU)}"
-    ),
     "tests_of_gpu": "the tests that need a GPU",
     "sanitizer": "small networks that the cuDNN backend runs, under NVIDIA's compute-sanitizer",
     "sanitizer_persistent": (
         "small networks that the [persistent kernels](../../docs/internals/gpu_kernels.md) run, "
         "under compute-sanitizer"
     ),
-    "char_lm": "`examples/char_lm.py`, which trains a language model, on one GPU of the machine",
-    "two_gpus": "`examples/char_lm.py` on two GPUs",
-    "graph_speed": "what makes CUDA graphs slower",
 }
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    columns = list(rows[0])
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _without_noise(output: str) -> str:
-    """Program output without TensorFlow's log lines and the names of temporary directories."""
-    lines = [
-        line.rstrip()
-        for line in output.strip().splitlines()
-        if not re.match(r"[IWE]\d{4} |WARNING: All log messages", line)
-    ]
-    return re.sub(r"/tmp/tmp\w+", "OUTPUT_DIR", "\n".join(lines))
+    return pages.table(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])
 
 
 def _part_of(section: str) -> str:
@@ -387,7 +331,7 @@ def _about(section: str) -> str:
 
 
 def _render(directory: pathlib.Path) -> None:
-    report = ROOT / "benchmarks" / "results" / "gpu_tests.md"
+    report = pages.RESULTS / "gpu_tests.md"
     old = report.read_text().rstrip() if report.exists() else ""
     # The pieces are a section's heading, its text, the next heading, and so on.
     pieces = re.split(r"^## (\w+)$", old, flags=re.MULTILINE)
@@ -411,8 +355,8 @@ def _render(directory: pathlib.Path) -> None:
 
 def _named(environment: dict[str, str]) -> str:
     """The machine and the versions."""
-    described = {**environment, "GPU": gpu_environment.describe_gpus(environment["GPU"])}
-    return ", ".join(f"{key} {value}" for key, value in described.items())
+    described = gpu_environment.describe_gpus(environment["GPU"])
+    return pages.listed({**environment, "GPU": described})
 
 
 def _grouped(notes: list[str]) -> list[str]:
@@ -438,7 +382,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
             re.sub(r"(?:(?<=-I)|(?<![\w.]))/[\w.-]+(/[\w.-]+)+", r"…\1", note) for note in notes
         ]
         text += ["\n".join(f"* {note}" for note in _grouped(notes)) or "Nothing was skipped."]
-    elif name.startswith("sanitizer"):
+    else:
         rows = [
             {
                 "run": tool,
@@ -457,40 +401,6 @@ def _section(name: str, part: dict[str, Any]) -> str:
             _table(rows),
         ]
         text += [OF_INITCHECK[name]]
-    elif name == "graph_speed" and "forks" in result:
-        text += [
-            "The table shows how many microseconds a kernel takes in a graph of "
-            f"{result['kernels']} empty kernels. In one process, the graph was timed at the start "
-            "and again after each action; each action is done in addition to those above it.",
-            _table(
-                [
-                    {"after": row["after"], "µs per kernel": row["per_kernel"]}
-                    for row in result["microseconds"]
-                ]
-            ),
-            "The next table has the microseconds that a node takes in graphs of "
-            f"{result['steps']} steps. A step is two empty kernels. In some graphs, each step "
-            f"first fills {result['filled_bytes']} bytes, either by a memset or by a kernel. A "
-            "node is a kernel or a memset. In graphs with forks, one step in "
-            f"{result['fork_every']} has a side branch of one kernel.",
-            _table(
-                [
-                    {
-                        "graph": row["graph"],
-                        "nodes": row["nodes"],
-                        "µs per node": row["per_node"],
-                    }
-                    for row in result["forks"]
-                ]
-            ),
-        ]
-    else:
-        text += [
-            f"`examples/char_lm.py` ended with exit status {result['exit status']} after "
-            f"{result['seconds']} s, start-up included. The end of its output, without the text "
-            "that it generated:",
-            "```\n" + _without_noise(result["tail"]).partition("\nSample ")[0] + "\n```",
-        ]
     return "\n\n".join(text)
 
 

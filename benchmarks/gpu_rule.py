@@ -17,11 +17,10 @@ import json
 import pathlib
 import random
 import statistics
-from collections.abc import Callable
 
 from absl import app, flags
 
-from benchmarks import gpu_environment, gpu_timing
+from benchmarks import gpu_environment, gpu_timing, pages, tensorflow_steps
 from benchmarks.gpu_lengths_rows import Row
 
 _OUTPUT = flags.DEFINE_string("output", None, "File of the results, a line each.")
@@ -62,31 +61,20 @@ def networks() -> list[Row]:
     return rows
 
 
-def _step(row: Row, algorithm: str) -> Callable[[int], object]:
-    import tensorflow as tf
-
+def _step(row: Row, algorithm: str) -> gpu_timing.StepFunction:
     import cudnn_rnn_tf as crnn
 
     make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
     direction = "bidirectional" if row.directions == 2 else "unidirectional"
     layer = make(row.layers, row.units, direction=direction, algorithm=algorithm, dtype=row.dtype)
-    shape = (row.batch, row.time, row.units)
-    inputs = tf.cast(tf.random.normal(shape), row.dtype)
-    size = row.units * row.directions
-    d_outputs = tf.cast(0.1 * tf.random.normal((*shape[:2], size)), row.dtype)
-
-    def step() -> object:
-        if not row.training:
-            return layer(inputs, training=False)
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            outputs = layer(inputs, training=True)
-        sources = [inputs, *layer.trainable_variables]
-        return tape.gradient(outputs, sources, output_gradients=d_outputs)
-
-    function = tf.function(step)
-    function()
-    return lambda _: function()
+    step = tensorflow_steps.step_of(
+        row,
+        lambda inputs, _, training: layer(inputs, training=training),
+        lambda: layer.trainable_variables,
+        [None],
+    )
+    step(0)
+    return step
 
 
 def _measure(path: pathlib.Path) -> None:
@@ -123,12 +111,7 @@ def page(lines: list[dict]) -> str:
     for row, times in rows.items():
         fixed = {name: times[name] for name in FIXED if name in times}
         ratios[row] = min(fixed.values()) / times[AUTO]
-    described = "; ".join(
-        dict.fromkeys(
-            ", ".join(f"{key} {value}" for key, value in environment.items())
-            for environment in found
-        )
-    )
+    described = "; ".join(dict.fromkeys(map(pages.listed, found)))
     order = sorted(rows, key=lambda row: ratios[row])
     wrong = [row for row in rows if ratios[row] < LIMIT]
     text = [
@@ -143,12 +126,16 @@ def page(lines: list[dict]) -> str:
         f" {statistics.geometric_mean(ratios.values()):.2f} in the geometric mean of"
         f" {len(rows)} networks, and below {LIMIT} in {len(wrong)}.",
     ]
-    table = ["| network | auto | " + " | ".join(FIXED) + " | fastest / auto |"]
-    table.append("|---" * (len(FIXED) + 3) + "|")
-    for row in order:
-        cells = [f"{rows[row][name]:.3f}" if name in rows[row] else "–" for name in (AUTO, *FIXED)]
-        table.append(f"| {row} | {' | '.join(cells)} | {ratios[row]:.2f} |")
-    return "\n\n".join([*text, "\n".join(table)]) + "\n"
+    cells = [
+        [
+            row,
+            *(f"{rows[row][name]:.3f}" if name in rows[row] else "–" for name in (AUTO, *FIXED)),
+            f"{ratios[row]:.2f}",
+        ]
+        for row in order
+    ]
+    table = pages.table(["network", AUTO, *FIXED, "fastest / auto"], cells)
+    return "\n\n".join([*text, table]) + "\n"
 
 
 def main(_: list[str]) -> None:

@@ -70,9 +70,8 @@ def headings(page: pathlib.Path) -> set[str]:
     [
         *PAGES,
         *("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
-        *(
-            f"benchmarks/results/{name}.md"
-            for name in ("cpu", "gpu_speed", "gpu_lengths", "gpu_fit")
+        *sorted(
+            path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks/results").glob("*.md")
         ),
     ],
 )

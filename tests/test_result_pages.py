@@ -8,7 +8,10 @@ import re
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from benchmarks import (
     cpu_models,
@@ -18,10 +21,11 @@ from benchmarks import (
     gpu_lengths_page,
     gpu_lengths_rows,
     gpu_older_page,
-    gpu_page,
+    pages,
+    tensorflow_steps,
 )
 
-RESULTS = pathlib.Path(gpu_page.__file__).parent / "results"
+RESULTS = pages.RESULTS
 
 
 def load(name: str) -> dict:
@@ -30,18 +34,20 @@ def load(name: str) -> dict:
 
 def test_pages_are_those_of_the_data_in_the_repository():
     assert (RESULTS / "cpu.md").read_text() == cpu_report.page(load("cpu.json"))
-    assert (RESULTS / "gpu_speed.md").read_text() == gpu_page.page(load("gpu_speed.json"))
     for folder in RESULTS.glob("gpu_lengths*/"):
         lengths = gpu_lengths_page.page(*gpu_lengths_page.read(folder), folder.name)
         assert (RESULTS / f"{folder.name}.md").read_text() == lengths
     older = gpu_older_page.page(*gpu_older_page.read(RESULTS / "gpu_older"))
     assert (RESULTS / "gpu_older.md").read_text() == older
-    for data in RESULTS.glob("*_doors.jsonl"):
-        doors = printed(
-            "import pathlib; from benchmarks import gpu_doors; "
-            f"print(gpu_doors.report(pathlib.Path({str(data)!r})))"
+    for script, data in (
+        *(("gpu_doors", data) for data in RESULTS.glob("*_doors.jsonl")),
+        ("gpu_fit", RESULTS / "gpu_fit.jsonl"),
+    ):
+        page = printed(
+            f"import pathlib; from benchmarks import {script}; "
+            f"print({script}.page(pathlib.Path({str(data)!r})))"
         )
-        assert data.with_suffix(".md").read_text().strip() == doors.strip()
+        assert data.with_suffix(".md").read_text().strip() == page.strip()
     lines = (RESULTS / "gallery.jsonl").read_text().splitlines()
     table = gallery.table([json.loads(line) for line in lines])
     assert f"\n\n{table}\n" in (RESULTS.parents[1] / "docs/gallery.md").read_text()
@@ -118,11 +124,10 @@ def page_of_lengths() -> str:
 
 
 @pytest.fixture(scope="module")
-def pages():
+def made_pages():
     """Returns each page's text."""
     return {
         "cpu": cpu_report.page(load("cpu.json")),
-        "gpu_speed": gpu_page.page(load("gpu_speed.json")),
         "lengths": page_of_lengths(),
     }
 
@@ -136,9 +141,9 @@ def tables(page: str) -> list[list[list[str]]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu_speed", "lengths"])
-def test_readers_find_their_way(pages, name):
-    page = pages[name]
+@pytest.mark.parametrize("name", ["cpu", "lengths"])
+def test_readers_find_their_way(made_pages, name):
+    page = made_pages[name]
     assert len(tables(page)) >= 2
     assert "this package" in page and "ours" not in page.lower().split()
     assert "missed" not in page
@@ -152,8 +157,8 @@ def column(table: list[list[str]], title: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name, count", [("cpu", 2), ("lengths", 7)])
-def test_rows_that_gain_the_least_come_first(pages, name, count):
-    of_speed = [table for table in tables(pages[name]) if table[0][0] == "network"]
+def test_rows_that_gain_the_least_come_first(made_pages, name, count):
+    of_speed = [table for table in tables(made_pages[name]) if table[0][0] == "network"]
     of_speed = [table for table in of_speed if "ratio" in table[0] and table[0][1] != "float32"]
     assert len(of_speed) >= count
     for table in of_speed:
@@ -161,8 +166,8 @@ def test_rows_that_gain_the_least_come_first(pages, name, count):
         assert ratios == sorted(ratios, key=float)
 
 
-def test_ratios_are_the_others_time_over_this_packages(pages):
-    training, training_full, *others = tables(pages["lengths"])
+def test_ratios_are_the_others_time_over_this_packages(made_pages):
+    training, training_full, *others = tables(made_pages["lengths"])
     assert training[1][1:] == ["1.500", "1.500", "3.000", "2.0", "4.500", "3.0"]
     assert training_full[1][1:] == ["1.500", "3.000", "2.0", "4.500", "3.0"]
     inference, inference_full, *of_cudnn, drawn = others
@@ -206,9 +211,9 @@ def test_page_of_older_gpus_says_what_ran():
     )
 
 
-def test_page_of_lengths_says_what_single_steps_cost(pages):
+def test_page_of_lengths_says_what_single_steps_cost(made_pages):
     section = "## Different lengths where no persistent kernel fits"
-    assert section not in pages["lengths"]  # Nothing was timed there.
+    assert section not in made_pages["lengths"]  # Nothing was timed there.
     times = {
         ("cudnn_rnn_tf", str(row), variant): milliseconds + index / 100
         for index, row in enumerate(gpu_lengths_rows.STEP_ROWS)
@@ -218,3 +223,52 @@ def test_page_of_lengths_says_what_single_steps_cost(pages):
     ratios = column(table, "lengths over full length")
     assert ratios[0] == "1.20" and ratios == sorted(ratios, reverse=True)
     assert len(table) == 1 + len(gpu_lengths_rows.STEP_ROWS)
+
+
+@pytest.mark.parametrize("name", ["gpu_lengths", "gpu_lengths_h100", "gpu_older", "gpu_doors"])
+def test_plots_name_the_networks_of_the_pages(name):
+    """The first table of networks is drawn."""
+    page = (RESULTS / f"{name}.md").read_text()
+    rows = next(table[1:] for table in tables(page) if table[0][0] == "network")
+    text = (RESULTS / f"{name}.svg").read_text()
+    assert len(text) < 60_000
+    for line in {line for row in rows for line in row[0].split(", ", 1)}:
+        assert f">{line}</text>" in text
+
+
+def test_a_plot_leaves_out_what_was_not_measured(tmp_path):
+    path = tmp_path / "plot.svg"
+    series = {"as Keras": [2.0, None], "as PyTorch": [None, 3.0]}
+    pages.plot_ratios(path, "times as fast", ["LSTM 1, B2", "GRU 3, B4"], series)
+    first = path.read_text()
+    for word in ("LSTM 1", "B2", "GRU 3", "as Keras", "as PyTorch", "times as fast"):
+        assert f">{word}</text>" in first
+    of_series = re.findall(r"<g clip-path.*?</g>", first, re.DOTALL)
+    assert [found.count("<use") for found in of_series] == [1, 1]
+    pages.plot_ratios(path, "times as fast", ["LSTM 1, B2", "GRU 3, B4"], series)
+    assert path.read_text() == first
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_steps_of_benchmarks_take_draws_in_turns():
+    row = gpu_lengths_rows.Row("lstm", 1, 3, 1, 2, 5, "float32", False)
+    layer = keras.layers.LSTM(3, return_sequences=True)
+
+    def call(inputs, mask, training):
+        return layer(inputs, mask=mask, training=training)
+
+    def step_of(row, *arguments):
+        return tensorflow_steps.step_of(row, call, lambda: layer.trainable_variables, *arguments)
+
+    masks = [tf.sequence_mask([n, 5], 5) for n in (1, 4)]
+    step = step_of(row, masks)
+    # Keras repeats the last output where the mask leaves steps out.
+    different = [
+        int((np.diff(step(index)[0], axis=0) != 0).any(axis=1).sum()) for index in range(3)
+    ]
+    assert different == [0, 3, 0]
+    assert [step_of(row, [None] * 2, (2, 4))(index).shape[1] for index in range(3)] == [2, 4, 2]
+    training = dataclasses.replace(row, training=True)
+    for arguments in ([masks], [[None]], [[None] * 2, (2, 4)], [masks, (), 3]):
+        step = step_of(training, *arguments)
+        step(0), step(1)

@@ -1,0 +1,73 @@
+"""Steps of layers in TensorFlow, to be timed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.gpu_lengths_rows import Row
+from benchmarks.gpu_timing import StepFunction
+
+
+def step_of(
+    row: Row,
+    call: Callable[..., Any],
+    variables: Callable[[], list[Any]],
+    draws: Sequence[Any],
+    times: Sequence[int] = (),
+    calls: int = 1,
+) -> StepFunction:
+    """Makes a step of `call(inputs, draw, training)`, which returns outputs.
+
+    A training step is a forward and a backward pass, from a given gradient of the outputs to those
+    of inputs and weights, which are added to variables.
+
+    Args:
+        row: The network and its data.
+        call: What is to be timed.
+        variables: Returns the weights, after a first call.
+        draws: Masks or lengths, or `None`s, which take turns.
+        times: For each draw, the time steps of its data; by default, all have `row.time`.
+        calls: How many steps each call of the `tf.function` runs, one after another.
+    """
+    import tensorflow as tf
+
+    dtype = tf.as_dtype(row.dtype)
+    inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), dtype)
+    d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, row.outputs)), dtype)
+    call(inputs, draws[0], False)
+    takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in variables()]
+    of_inputs = tf.Variable(tf.zeros_like(inputs), shape=(row.batch, None, row.units))
+
+    def step(inputs: Any, d_outputs: Any, draw: Any = None) -> Any:
+        if not row.training:
+            return call(inputs, draw, False)
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = call(inputs, draw, True)
+        gradient, *gradients = tape.gradient(
+            outputs, [inputs, *variables()], output_gradients=d_outputs
+        )
+        of_inputs.assign(gradient, read_value=False)
+        for taker, gradient in zip(takers, gradients, strict=True):
+            taker.assign_add(gradient, read_value=False)
+        return None
+
+    times = times or [row.time] * len(draws)
+    arguments = [
+        (inputs[:, :count], d_outputs[:, :count], *([] if draw is None else [draw]))
+        for count, draw in zip(times, draws, strict=True)
+    ]
+    if calls > 1:
+        several = tf.function(
+            lambda: [step(*arguments[index % len(arguments)]) for index in range(calls)]
+        )
+        return lambda _: several()
+    max_time = row.time if set(times) == {row.time} else None
+    one = tf.function(
+        step,
+        input_signature=[
+            tf.TensorSpec((row.batch, max_time, row.units), dtype),
+            tf.TensorSpec((row.batch, max_time, row.outputs), dtype),
+            *map(tf.TensorSpec.from_tensor, arguments[0][2:]),
+        ],
+    )
+    return lambda index: one(*arguments[index % len(arguments)])
