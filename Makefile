@@ -1,5 +1,6 @@
 # make run    trains the example model     make test   runs the tests, but for slow ones
-# make test-all  runs all of them, as is due where kernels have changed
+# make test-all  runs the slow ones as well, as is due where kernels have changed; before a release,
+#                with ARGS=--thorough
 # make lint   checks style and types       make wheel  builds and checks a wheel
 # make docs   builds the documentation as a web site, in build/site
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long

@@ -24,6 +24,9 @@ DESELECTED = pytest.StashKey[int]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-versions", metavar="FILE", help="what to write if all has passed")
     parser.addoption(
+        "--thorough", action="store_true", help="run the tests that are marked as thorough, too"
+    )
+    parser.addoption(
         "--real-files",
         metavar="FOLDER",
         help="where packages with models are downloaded to, for tests/test_real_files.py",
@@ -34,6 +37,13 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     """Ignores GPU tests if there is no GPU, since thousands of tests would only be skipped."""
     is_of_gpus = collection_path.name.startswith("test_gpu")
     return True if is_of_gpus and not HAS_GPU else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    thorough = [item for item in items if item.get_closest_marker("thorough")]
+    if thorough and not config.option.thorough:
+        config.hook.pytest_deselected(items=thorough)
+        items[:] = [item for item in items if item not in set(thorough)]
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -63,7 +73,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Co
         tested_versions.record(path, f"{count:,} tests{which}")
     left_out = []
     if count := config.stash.get(DESELECTED, 0):
-        what = "tests"
+        what = "tests" if config.option.thorough else "tests, some of which need --thorough"
         if config.option.markexpr == "not slow":
             what = "slow tests, most of which prove the kernels (make test-all runs them)"
         left_out.append(f"{count:,} {what}")

@@ -1,10 +1,15 @@
 """Compiles C++ programs of tests, with sources of the package."""
 
+import contextlib
+import fcntl
+import hashlib
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
@@ -46,31 +51,63 @@ def include_folders() -> list[pathlib.Path]:
     pytest.skip("there are no headers of CUDA and cuDNN")
 
 
+def _shared(directory: pathlib.Path) -> pathlib.Path:
+    """Returns a folder for all tests of a run, of whose temporary folders `directory` is one."""
+    of_run = next(path for path in directory.parents if path.name.startswith("pytest-"))
+    folder = of_run / "compiled"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _made_once(path: pathlib.Path) -> Iterator[bool]:
+    """Says whether a file is to be made; meanwhile, other processes wait for it."""
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not path.exists()
+
+
 def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
     """Returns the device's sources, embedded by the build's own script."""
     gpu = ROOT / "kernels" / "gpu"
-    embedded = directory / "embedded_sources.cc"
+    embedded = _shared(directory) / "embedded_sources.cc"
     files = [path for end in ("arguments.h", ".cu", ".cuh") for path in gpu.rglob(f"*{end}")]
-    subprocess.run([sys.executable, gpu / "embed_sources.py", embedded, *files], check=True)
+    with _made_once(embedded) as is_missing:
+        if is_missing:
+            subprocess.run([sys.executable, gpu / "embed_sources.py", embedded, *files], check=True)
     return embedded
+
+
+def _object(source: pathlib.Path, flags: list[str], folder: pathlib.Path) -> pathlib.Path:
+    """Compiles a source, unless a test of this run has done so with the same flags."""
+    name = hashlib.sha256(json.dumps([str(source), *map(str, flags)]).encode()).hexdigest()[:16]
+    path = folder / f"{source.stem}-{name}.o"
+    with _made_once(path) as is_missing:
+        if is_missing:
+            made = path.with_suffix(".made")
+            subprocess.run(["g++", *flags, "-c", source, "-o", made], check=True)
+            made.rename(path)
+    return path
 
 
 def compiled(
     directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
 ) -> pathlib.Path:
-    """Compiles a program in tests/programs with sources, and returns the executable."""
+    """Compiles a program in tests/programs with sources, and returns the executable.
+
+    Programs of a run share what they have in common. `directory` is a temporary one of pytest's.
+    """
     if not shutil.which("g++"):
         pytest.skip("there is no g++ to compile the program with")
     if COMPILER[0] in sources:
         sources = [*sources, embedded_sources(directory)]
-    subprocess.run(
-        [
-            *("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
-            *(part for folder in include_folders() for part in ("-isystem", folder)),
-            ROOT / "tests" / "programs" / f"{program}.cc",
-            *(ROOT / source for source in sources),
-            *(*options, "-ldl", "-o", directory / program),
-        ],
-        check=True,
-    )
-    return directory / program
+    flags = [
+        *("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
+        *(part for folder in include_folders() for part in ("-isystem", folder)),
+        *options,
+    ]
+    all_sources = [ROOT / "tests" / "programs" / f"{program}.cc", *(ROOT / s for s in sources)]
+    objects = [_object(source, flags, _shared(directory)) for source in all_sources]
+    executable = directory / program
+    subprocess.run(["g++", *options, *objects, "-ldl", "-o", executable], check=True)
+    return executable

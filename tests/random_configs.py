@@ -84,12 +84,19 @@ class Results(NamedTuple):
         return named
 
 
-def mostly_slow(cases: Iterable[Any], every: int = 4) -> list[Any]:
-    """Returns the cases as parameters of a test, and marks all but one of every `every` as slow."""
-    return [
-        pytest.param(case, marks=[pytest.mark.slow] if index % every else [])
-        for index, case in enumerate(cases)
-    ]
+def mostly_slow(cases: Iterable[Any], every: int = 4, one_of: int = 1) -> list[Any]:
+    """Returns the cases as parameters of a test, and marks all but one of every `every` as slow.
+
+    Of every `one_of` of these, all but one are marked as thorough as well.
+    """
+
+    def marks(index: int) -> list[pytest.MarkDecorator]:
+        if index % every == 0:
+            return []
+        is_thorough = (index - index // every) % one_of
+        return [pytest.mark.slow, *([pytest.mark.thorough] if is_thorough else [])]
+
+    return [pytest.param(case, marks=marks(index)) for index, case in enumerate(cases)]
 
 
 def random_cases(count: int, seed: int) -> list[Case]:

@@ -45,7 +45,7 @@ def exported(model: keras.Model, folder: pathlib.Path, **options) -> bytes:
 
 
 @pytest.mark.parametrize("module", [layers, drop_ins])
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(300, 310), 2))
+@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(300, 310), 5, one_of=4))
 def test_random_models(seed, module, tmp_path):
     random = np.random.default_rng(seed)
     model, values = random_model(random, module), values_with_masks(random)

@@ -43,7 +43,7 @@ def check(model: keras.Model, path: pathlib.Path, *inputs: np.ndarray, atol: flo
 
 
 @pytest.mark.parametrize("module", [layers, drop_ins])
-@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(200, 216), 3))
+@pytest.mark.parametrize("seed", random_configs.mostly_slow(range(200, 216), 8, one_of=4))
 def test_random_models(seed, module, tmp_path):
     random = np.random.default_rng(seed)
     model, values = random_model(random, module), values_with_masks(random)

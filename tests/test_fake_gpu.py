@@ -115,7 +115,14 @@ def test_resident_kernels_compile(tmp_path):
     assert completed.stdout == "23 kernels compiled\n"
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count",
+    [
+        8,
+        pytest.param(80, marks=pytest.mark.slow),
+        pytest.param(400, marks=[pytest.mark.slow, pytest.mark.thorough]),
+    ],
+)
 def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
     """CUDA's compiler needs no GPU. It says where a kernel has too few registers.
 

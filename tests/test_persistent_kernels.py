@@ -86,13 +86,22 @@ STACKS = [
 
 
 def _each_of(shapes: list[Shape]) -> pytest.MarkDecorator:
-    # One worker of pytest-xdist runs all tests of a shape, so that its kernels are compiled once.
+    def marks(shape: Shape, with_lengths: bool) -> list[pytest.MarkDecorator]:
+        # Teams that are no clusters take many steps, and thus long.
+        is_thorough = not shape.is_cluster and not with_lengths
+        # One worker of pytest-xdist runs all tests of a shape, so that its kernels are compiled
+        # once.
+        group = pytest.mark.xdist_group(str(shape))
+        return [group, *([pytest.mark.thorough] if is_thorough else [])]
+
     return pytest.mark.parametrize(
-        "shape",
+        ("shape", "with_lengths"),
         [
-            pytest.param(shape, marks=pytest.mark.xdist_group(str(shape)), id=str(shape))
+            pytest.param(shape, with_lengths, marks=marks(shape, with_lengths))
             for shape in shapes
+            for with_lengths in (False, True)
         ],
+        ids=str,
     )
 
 
@@ -200,7 +209,6 @@ def _check(tolerance: float, name: str, value: np.ndarray, expected: np.ndarray)
 
 @pytest.mark.slow
 @_each_of(SHAPES)
-@pytest.mark.parametrize("with_lengths", [False, True])
 def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     rng = np.random.default_rng([shape.num_units, with_lengths])
     dtype = random_configs.numpy_dtype(shape.dtype)
@@ -370,7 +378,6 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
 
 @pytest.mark.slow
 @_each_of(STACKS)
-@pytest.mark.parametrize("with_lengths", [False, True])
 def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
     rng = np.random.default_rng([shape.num_units, with_lengths])
     dtype = random_configs.numpy_dtype(shape.dtype)
