@@ -80,6 +80,9 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.package
 	$(PIP) install 'cudnn_rnn_tf[test]'
 	@touch $@
 
+# An example reads a file of sktime. Without what sktime itself needs, such as scikit-learn, which
+# Keras imports where it can, all processes start faster.
 $(VENV)/.examples: pyproject.toml examples/requirements.txt | $(VENV)/.package
-	$(PIP) install 'cudnn_rnn_tf[examples]' --requirement examples/requirements.txt
+	$(PIP) install 'cudnn_rnn_tf[examples]' statsmodels
+	$(PIP) install --no-deps --requirement examples/requirements.txt
 	@touch $@

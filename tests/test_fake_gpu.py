@@ -28,7 +28,7 @@ SESSION = [
     [
         (
             "replay_on_fake_driver",
-            25,
+            10,
             REPLAY,
         ),
         (
