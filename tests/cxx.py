@@ -52,9 +52,12 @@ def include_folders() -> list[pathlib.Path]:
 
 
 def _shared(directory: pathlib.Path) -> pathlib.Path:
-    """Returns a folder for all tests of a run, of whose temporary folders `directory` is one."""
-    of_run = next(path for path in directory.parents if path.name.startswith("pytest-"))
-    folder = of_run / "compiled"
+    """Returns a folder for all tests of a run, of whose temporary folders `directory` is one.
+
+    With `pytest --basetemp`, tests share none.
+    """
+    of_run = [path for path in directory.parents if path.name.startswith("pytest-")]
+    folder = (of_run[0] if of_run else directory) / "compiled"
     folder.mkdir(exist_ok=True)
     return folder
 
