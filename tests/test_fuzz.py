@@ -3,10 +3,12 @@
 import importlib.util
 import itertools
 import pathlib
+import random
 import signal
 import sys
 
 import pytest
+import tensorflow as tf
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -33,6 +35,7 @@ def fuzz(monkeypatch):
         ("abort", signal.SIGABRT.name),
         ("segfault", signal.SIGSEGV.name),
         ("exit", "exit with status 0"),
+        ("slow exit", "exit with status 0"),
         ("hang", "hang of more than 2 s"),
         ("key", "KeyError: 'wrong'"),
     ],
@@ -51,6 +54,28 @@ def test_seeds_say_the_cases(fuzz):
     assert not failures
     assert set(ends) == {"ok", "ValueError"}
     assert fuzz.fuzz("misbehaving", iter(source)) == (ends, [])
+
+
+def test_a_case_that_cannot_be_drawn_is_a_failure(fuzz):
+    bad = {"target": "misbehaving", "seed": "bad"}
+    assert fuzz.fuzz("misbehaving", iter([bad])) == (
+        {"ValueError": 1},
+        [fuzz.Outcome(bad, "ValueError", True)],
+    )
+
+
+def test_networks_that_a_gpu_refuses_are_drawn(fuzz, monkeypatch):
+    """Draws a case of the backward pass, for which the forward pass runs."""
+    monkeypatch.syspath_prepend(FUZZ.parent)
+    raw_ops = importlib.import_module("raw_ops")
+    case = raw_ops.draw(random.Random("7.176"))
+    assert case["op"] == "backward"
+
+    def refuse(**_):
+        raise tf.errors.UnimplementedError(None, None, "A GPU does not run this.")
+
+    monkeypatch.setattr(raw_ops.raw_ops, "cudnn_rnn_tf_forward", refuse)
+    assert raw_ops.draw(random.Random("7.176")) == case
 
 
 @pytest.mark.parametrize("target", ["raw_ops", "graphs", "native_module", "files", "saved"])

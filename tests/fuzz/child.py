@@ -44,13 +44,14 @@ def main() -> None:
     answer(ready=target)
     for line in sys.stdin:
         case = json.loads(line)
-        if "seed" in case:
-            case = {"target": target, **module.draw(random.Random(case["seed"]))}
-        answer(case=case)
         try:
+            if "seed" in case:
+                case = {"target": target, **module.draw(random.Random(case["seed"]))}
+            answer(case=case)
             kind, is_failure = module.run(case) or "ok", False
         except module.EXPECTED as error:
-            kind, is_failure = type(error).__name__, False
+            # An error is expected of a case, but not while it is drawn.
+            kind, is_failure = type(error).__name__, "seed" in case
         except BaseException as error:  # The fuzzer looks for these errors.
             first = next(iter(str(error).splitlines()), "")
             kind, is_failure = f"{type(error).__name__}: {first[:200]}", True

@@ -64,42 +64,56 @@ class Child:
                 "TF_FORCE_GPU_ALLOW_GROWTH": "true",
             },
         )
-        if self._read(START_SECONDS) != {"ready": target}:
+        try:
+            self._read(START_SECONDS)
+        except (EOFError, TimeoutError):
             self.close()
-            raise RuntimeError(f"the child process did not start:\n{self.last_words()}")
+            raise RuntimeError(f"the child process did not start:\n{self.last_words()}") from None
 
     def run(self, request: dict[str, Any]) -> Outcome:
         """Runs one case, which the request contains or gives the seed of."""
         case = request
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
-        for _ in range(2):
-            answer = self._read(HANG_SECONDS)
-            if answer is None:
-                kind = self._end()
-                return Outcome(case, kind, True)
+        answer: dict[str, Any] = {}
+        while "kind" not in answer:
+            try:
+                answer = self._read(HANG_SECONDS)
+            except (EOFError, TimeoutError) as error:
+                return Outcome(case, self._end(may_still_end=isinstance(error, EOFError)), True)
             case = answer.get("case", case)
         return Outcome(case, answer["kind"], answer["is_failure"])
 
-    def _end(self) -> str:
-        """Returns how the process ended, or that it did not."""
+    def _end(self, may_still_end: bool) -> str:
+        """Returns how the process ended, or that it did not.
+
+        A process that ends closes its pipes first. Then it returns a GPU's memory, for example,
+        which takes seconds.
+        """
         try:
-            status = self._process.wait(timeout=1)
+            status = self._process.wait(timeout=HANG_SECONDS if may_still_end else 0)
         except subprocess.TimeoutExpired:
             self.close()
             return f"hang of more than {HANG_SECONDS} s"
         self.close()
         return signal.Signals(-status).name if status < 0 else f"exit with status {status}"
 
-    def _read(self, seconds: float) -> dict[str, Any] | None:
-        """Returns the next line; None if it does not come in time, or if the process has ended."""
+    def _read(self, seconds: float) -> dict[str, Any]:
+        """Returns the next line.
+
+        Raises:
+            TimeoutError: if the line does not come in time.
+            EOFError: if the process has ended, or is about to.
+        """
         end, descriptor = time.monotonic() + seconds, self._process.stdout.fileno()
         while b"\n" not in self._unread:
             left = max(0, end - time.monotonic())
             ready, _, _ = select.select([descriptor], [], [], left)
-            part = os.read(descriptor, 1 << 16) if ready else b""
+            if not ready:
+                raise TimeoutError
+            part = os.read(descriptor, 1 << 16)
             if not part:
-                return None
+                raise EOFError
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         return json.loads(line)

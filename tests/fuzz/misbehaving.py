@@ -10,6 +10,8 @@ EXPECTED = (ValueError,)
 
 
 def draw(rng: random.Random) -> dict[str, Any]:
+    if rng.getstate() == random.Random("bad").getstate():
+        raise ValueError("There is no such case.")
     return {"changes": [rng.choice(("nothing", "value"))]}
 
 
@@ -20,6 +22,10 @@ def run(case: dict[str, Any]) -> None:
         if change == "segfault":
             ctypes.string_at(8)
         if change == "exit":
+            os._exit(0)
+        if change == "slow exit":
+            os.closerange(3, 100)
+            time.sleep(1.5)
             os._exit(0)
         if change == "hang":
             time.sleep(3600)
