@@ -5,6 +5,7 @@ import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import _compat
@@ -321,11 +322,16 @@ def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
     if lengths is None:
         return tf.constant([], tf.int64)
     lengths = tf.convert_to_tensor(lengths)
-    if tf.executing_eagerly():
-        is_known = lengths.backing_device.endswith("CPU:0")
+    if not tf.executing_eagerly():
+        known = tf.get_static_value(lengths)
+    elif lengths.backing_device.endswith("CPU:0"):
+        known = lengths.numpy()
     else:
-        is_known = tf.get_static_value(lengths) is not None
-    return tf.cast(lengths, tf.int32 if is_known else tf.int64)
+        known = None
+    if known is None:
+        return tf.cast(lengths, tf.int64)
+    # A cast alone would take the lower half of a length, which may be one that fits.
+    return tf.constant(np.clip(known, -1, tf.int32.max), tf.int32)
 
 
 def _seed_in_host_memory(seed: tf.Tensor | None) -> tf.Tensor:

@@ -1,5 +1,7 @@
 """The drop-ins' call argument `sequence_lengths`, beside Keras's layers with a mask."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -99,8 +101,22 @@ def test_wrong_lengths(class_name):
             call()
     with pytest.raises(TypeError, match="sequence_lengths of layer 'mine' to be integers, but"):
         layer(inputs, sequence_lengths=LENGTHS.astype("float32"))
-    with pytest.raises(ValueError, match=r"'mine' to be of shape \[batch\], but .* \(4, 5\)"):
-        layer(inputs, sequence_lengths=mask.astype("int32"))
+    message = r"sequence_lengths of layer 'mine' of shape \(4,\) \(\[batch\]\), but received "
+    for wrong in (mask.astype("int32"), LENGTHS[:1], LENGTHS[:3]):
+        with pytest.raises(ValueError, match=message + re.escape(str(wrong.shape))):
+            layer(inputs, sequence_lengths=wrong)
+
+
+def test_one_length_is_not_taken_for_all_sequences():
+    """Nor where the batch size is known only when a function runs."""
+    layer = drop_ins.LSTM(4)
+    signature = [tf.TensorSpec([None, None, 3]), tf.TensorSpec([None], tf.int32)]
+    function = tf.function(
+        lambda x, lengths: layer(x, sequence_lengths=lengths), input_signature=signature
+    )
+    assert function(tf.ones((1, 5, 3)), [2]).shape == (1, 4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[1,1\] vs.* = \[4,5\]"):
+        function(tf.ones((4, 5, 3)), [2])
 
 
 def test_lengths_replace_the_mask_of_an_embedding():

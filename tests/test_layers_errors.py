@@ -325,6 +325,17 @@ def test_bad_lengths(dynamic_call, lengths, words):
         assert word in str(raised.value)
 
 
+@pytest.mark.parametrize("length", [2**32 + 2, 2**40, -(2**32) + 1, 2**63])
+def test_lengths_of_64_bits_are_not_cut(length):
+    """The lower half of each of these numbers is a length that fits."""
+    layer, inputs = make("gru"), tf.constant(INPUTS)
+    lengths = tf.constant(np.array([3, length], "uint64" if length == 2**63 else "int64"))
+    of_known = tf.function(lambda x, sequence_lengths: layer(x, sequence_lengths=lengths))
+    for call in (layer, tf.function(layer), of_known):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"lengths\[1\] must .* \[0, 4\]"):
+            call(inputs, sequence_lengths=lengths)
+
+
 def test_lengths_of_bad_rank(call):
     with pytest.raises(ValueError, match=r"sequence_lengths of shape \(None,\).*\(2, 1\)"):
         call(make("gru"), INPUTS, sequence_lengths=np.array([[3], [2]]))

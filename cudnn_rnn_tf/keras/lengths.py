@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from cudnn_rnn_tf import _compat
+from cudnn_rnn_tf import _compat, ops
 
 
 class TakesLengths:
@@ -32,7 +32,8 @@ class TakesLengths:
             sequences: [B, T, I].
             *args: as in Keras.
             sequence_lengths: integers [B], how many steps of each sequence are to be read; more
-                than T are as good as T. None for all steps, or if there is a mask.
+                than T are as good as T, and less than 0 as good as 0. None for all steps, or if
+                there is a mask.
             **kwargs: as in Keras.
 
         Raises:
@@ -65,12 +66,11 @@ def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:
         raise TypeError(
             f"expected sequence_lengths of {owner} to be integers, but received {dtype}"
         )
-    if len(sequence_lengths.shape) != 1:
-        raise ValueError(
-            f"expected sequence_lengths of {owner} to be of shape [batch], but received shape "
-            f"{tuple(sequence_lengths.shape)}"
-        )
+    batch_size = sequences.shape[0]
+    ops.check_shape(f"sequence_lengths of {owner}", sequence_lengths, (batch_size,), " ([batch])")
     # TensorFlow sums integers on a CPU only. Float32 counts up to 16 million steps.
-    ones = keras.ops.ones_like(sequences[:, :, 0], dtype="float32")
-    lengths = keras.ops.cast(sequence_lengths, "float32")
-    return keras.ops.cumsum(ones, axis=1) <= keras.ops.expand_dims(lengths, 1)
+    counts = keras.ops.cumsum(keras.ops.ones_like(sequences[:, :, 0], dtype="float32"), axis=1)
+    lengths = keras.ops.expand_dims(keras.ops.cast(sequence_lengths, "float32"), 1)
+    # A comparison alone would take one length for all sequences.
+    both = keras.ops.concatenate([lengths, counts], axis=1)
+    return both[:, 1:] <= both[:, :1]
