@@ -48,6 +48,8 @@ def reverse_sequences(
 ) -> tf.Tensor:
     """Returns the sequences reversed, with their padding left at the end."""
     time_axis, batch_axis = (0, 1) if time_major else (1, 0)
+    if inputs.shape[time_axis] == 0:
+        return inputs  # XLA reverses no sequences without steps.
     if sequence_lengths is None:
         return tf.reverse(inputs, [time_axis])
     return tf.reverse_sequence(inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis)

@@ -86,6 +86,14 @@ def test_without_steps_states_pass_through(max_time, batch_size):
     np.testing.assert_array_equal(results.d_params, np.zeros_like(data.params))
 
 
+def test_a_layer_that_reads_backwards_without_steps():
+    layer = crnn.CudnnGRU(1, 3, go_backwards=True)
+    layer.build((None, None, 2))
+    run = tf.function(layer, jit_compile=True)
+    outputs = run(tf.zeros((2, 0, 2)), sequence_lengths=tf.constant([0, 0]))
+    np.testing.assert_array_equal(outputs, np.zeros((2, 0, 3)))
+
+
 @pytest.mark.parametrize(
     "config, dtype",
     [
