@@ -1,7 +1,9 @@
 """Files of Keras 1 and 2: what `load_keras_model` makes of them computes what their layers did."""
 
+import io
 import json
 import re
+import zipfile
 from typing import Any
 
 import h5py
@@ -88,6 +90,31 @@ def embedded() -> Any:
     )
 
 
+def called_twice() -> Any:
+    """Returns a model of which all calls of an inner model, of each kind, are outputs."""
+    inputs = layers.Input((5, 4))
+    outputs = []
+    for inner in (
+        tf_keras.Sequential([layers.Input((5, 4)), layers.GRU(4, return_sequences=True)]),
+        tf_keras.Model(inputs, layers.Dense(4)(layers.LSTM(3, return_sequences=True)(inputs))),
+        layers.Dense(4),
+    ):
+        outputs += [inner(inputs), inner(inner(inputs))]
+    return tf_keras.Model(inputs, outputs)
+
+
+def dropped() -> Any:
+    return tf_keras.Sequential(
+        [
+            layers.Input((6, 4)),
+            layers.SpatialDropout1D(0.2),
+            layers.SeparableConv1D(3, 2, padding="same"),
+            layers.LSTM(3, dropout=0.2, return_sequences=True),
+            layers.GaussianNoise(0.1),
+        ]
+    )
+
+
 MODELS = {
     **{
         f"{cell}-{options}": (
@@ -108,6 +135,8 @@ MODELS = {
     ),
     "two": (encoder_and_decoder, [(2, 6, 4), (2, 5, 4)]),
     "nested": (nested, [(2, 6, 5, 4)]),
+    "twice": (called_twice, [(2, 5, 4)]),
+    "dropped": (dropped, [(2, 6, 4)]),
     "embedded": (embedded, [(3, 6)]),
     "convolved": (convolved, [(2, 20, 4)]),
 }
@@ -119,15 +148,16 @@ def numbers(shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
     return [normal(*shape, seed=7) for shape in shapes]
 
 
+@pytest.mark.parametrize("suffix", [".h5", ".keras"])
 @pytest.mark.parametrize("name", MODELS)
-def test_models_of_tensorflows_keras_2(name, tmp_path):
+def test_models_of_tensorflows_keras_2(name, suffix, tmp_path):
     make, shapes = MODELS[name]
     model, inputs = make(), numbers(shapes)
     model(inputs if len(inputs) > 1 else inputs[0])
     model.reset_states()
     expected = randomized(model)(inputs if len(inputs) > 1 else inputs[0])
-    model.save(tmp_path / "m.h5", save_format="h5")
-    loaded = crnn.load_keras_model(tmp_path / "m.h5")
+    model.save(tmp_path / f"old{suffix}")
+    loaded = crnn.load_keras_model(tmp_path / f"old{suffix}")
     fast = crnn.accelerate(loaded)
     loaded.save(tmp_path / "m.keras")
     for each in (loaded, fast, keras.saving.load_model(tmp_path / "m.keras")):
@@ -479,3 +509,48 @@ def test_the_command_accelerates_old_files(tmp_path):
     inputs = normal(2, 5, 4)
     received = keras.saving.load_model(tmp_path / "fast.keras")(inputs)
     np.testing.assert_allclose(received, cudnn_outputs(arrays, inputs)[1], atol=1e-6)
+
+
+@tf_keras.saving.register_keras_serializable("mine")
+class Scaled(layers.Layer):
+    """A layer of Keras 2 of a user's package."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(name="scale", shape=(shape[-1],))
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+# Both versions of Keras find the weights by the class's name.
+keras.saving.register_keras_serializable("mine")(
+    type("Scaled", (keras.layers.Layer,), {"build": Scaled.build, "call": Scaled.call})
+)
+
+
+def test_archives_of_keras_2_with_a_registered_class(tmp_path):
+    path = tmp_path / "m.keras"
+    gru = layers.GRU(3, return_sequences=True, name="first")
+    model = randomized(tf_keras.Sequential([layers.Input((5, 4)), gru, Scaled()]))
+    model.save(path)
+    inputs = normal(2, 5, 4)
+    np.testing.assert_allclose(crnn.load_keras_model(path)(inputs), model(inputs), atol=1e-6)
+    convert.convert_file(path, tmp_path / "first.keras")
+    received = keras.saving.load_model(tmp_path / "first.keras")(inputs)
+    np.testing.assert_allclose(received, gru(inputs), atol=1e-6)
+
+
+def test_archives_of_keras_2_without_all_weights(tmp_path):
+    whole, partial = tmp_path / "whole.keras", tmp_path / "partial.keras"
+    stack("LSTM").save(whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(partial, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name.endswith(".h5"):
+                buffer = io.BytesIO(content)
+                with h5py.File(buffer, "a") as weights:
+                    del weights["layers/lstm_1/cell/vars/1"]
+                content = buffer.getvalue()
+            target.writestr(name, content)
+    with pytest.raises(ValueError, match="could not be loaded"):
+        crnn.load_keras_model(partial)

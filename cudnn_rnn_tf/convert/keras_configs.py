@@ -43,6 +43,9 @@ _GONE: dict[str, tuple[Any, ...] | None] = {
     "time_major": (False, None),
     "ragged": (False, None),
     "renorm": (False, None),
+    "groups": (1,),
+    "kernel_initializer": None,
+    "trainable": None,
     "init": None,
     "inner_init": None,
     "forget_bias_init": None,
@@ -118,6 +121,10 @@ class Translation:
         ends = {key: _ends(inner[key]) for key in ("input_layers", "output_layers")}
         functional = {"name": inner.get("name", "model"), "layers": layers, **ends}
         _count_calls_from_zero(functional)
+        # In a model's outputs, and there alone, Keras 3 counts calls of a functional model from 1.
+        inner_models = {layer["name"] for layer in layers if layer["class_name"] == "Model"}
+        for place in _places(functional["output_layers"]):
+            place[1] += place[0] in inner_models
         return _of_keras("Model", functional)
 
     def layer(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -125,6 +132,9 @@ class Translation:
         kind, inner = config["class_name"], config["config"]
         if is_model(config):
             return self.model(config)
+        registered = config.get("registered_name")
+        if not self._is_keras_3 and registered and "module" in config:
+            kind = registered  # In a .keras file, the class's name lacks its package.
         name = str(inner.get("name") or config.get("name") or kind)
         if keras.saving.get_registered_object(kind, self._custom_objects) is not None:
             if kind.startswith("cudnn_rnn_tf>"):
@@ -315,9 +325,12 @@ def _registered(owner: type, config: dict[str, Any]) -> dict[str, Any]:
 
 def _parameters(owner: type) -> set[str]:
     """Returns the arguments of a class's constructor, and of those that it passes others to."""
-    found = {"name", "dtype", "trainable"}
+    found: set[str] = set()
     for base in owner.__mro__:
-        if "__init__" not in vars(base) or base is keras.layers.Layer:
+        if base is keras.layers.Layer:
+            found |= {"name", "dtype", "trainable"}
+            break
+        if "__init__" not in vars(base):
             continue
         parameters = inspect.signature(vars(base)["__init__"]).parameters
         found |= parameters.keys()

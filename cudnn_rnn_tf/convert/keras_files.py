@@ -52,6 +52,10 @@ def load_keras_model(
             raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
         untrusted.check_archive(path)
         untrusted.check_keras_config(path)
+        with zipfile.ZipFile(path) as archive:
+            version = str(json.loads(archive.read("metadata.json")).get("keras_version", "3"))
+        if version.startswith("2"):
+            return _archived_model(path, version, custom_objects)
         with _named(path, ".keras") as named:
             return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
     if kind != "hdf5":
@@ -144,7 +148,7 @@ def recurrent_layers(path: pathlib.Path) -> dict[str, keras.layers.Layer]:
             return {}
         # As for a whole model, the first round tells whether there is memory for the second one.
         for bounded in (True, False):
-            with source.memory_budget():
+            with memory_budget(path):
                 translation = Translation(source.version, bounded=bounded)
                 config = translation.model(source.config)
                 for name, layer_config in recurrent_in(config):
@@ -185,11 +189,6 @@ class H5Model:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def memory_budget(self) -> contextlib.AbstractContextManager[None]:
-        """Returns the context of the memory that the file's model may take."""
-        stored = untrusted.stored_bytes(self._path)
-        return untrusted.memory_budget(untrusted.largest_growth(stored))
-
     @property
     def is_keras_3_weights(self) -> bool:
         """Tells whether the weights lie as in the `.weights.h5` files of Keras 3."""
@@ -222,32 +221,7 @@ class H5Model:
 
     def model(self, custom_objects: Mapping[str, Any] | None) -> keras.Model:
         """Returns the model with its weights, as `load_keras_model` does."""
-        if not is_model(self.config):
-            kind = self.config.get("class_name") if isinstance(self.config, dict) else None
-            raise ValueError(
-                f"{self._path} holds a {kind}, whose layers only its own code says, not its config"
-            )
-        # The first model tells, with no more memory than is allowed, whether all weights may be
-        # there; it begins with zeros in place of the initializers of the second one.
-        for bounded in (True, False):
-            with self.memory_budget():
-                translation = Translation(self.version, custom_objects, bounded)
-                config = translation.model(self.config)
-                if translation.problems:
-                    problems = "; ".join(f"{k!r}: {v}" for k, v in translation.problems.items())
-                    raise ValueError(
-                        f"Keras 3 cannot express {len(translation.problems)} of the layers in "
-                        f"{self._path} ({problems}); cudnn-rnn-tf inspect lists its recurrent "
-                        "networks, and convert takes one out of it"
-                    )
-                model = keras.saving.deserialize_keras_object(
-                    config, custom_objects=custom_objects, safe_mode=True
-                )
-            if not model.built:
-                raise ValueError(
-                    f"{self._path} does not say the shape of the model's inputs: make the model, "
-                    "and load the weights with cudnn_rnn_tf.load_keras_weights(model, path)"
-                )
+        model = _made(self._path, self.version, self.config, custom_objects)
         names = {valid_name(name): name for name in self.layer_names}
         for layer in model.layers:
             if layer.weights:
@@ -255,6 +229,57 @@ class H5Model:
                     raise ValueError(f"{self._path} has no weights of layer {layer.name!r}")
                 keras_arrays.assign(layer, self.arrays(names[layer.name]))
         return model
+
+
+def _archived_model(
+    path: pathlib.Path, version: str, custom_objects: Mapping[str, Any] | None
+) -> keras.Model:
+    """Returns the model of a `.keras` file of Keras 2, whose weights lie as in those of Keras 3."""
+    with tempfile.TemporaryDirectory() as directory:
+        with zipfile.ZipFile(path) as archive:
+            config = json.loads(archive.read("config.json"))
+            weights = archive.extract("model.weights.h5", directory)
+        model = _made(path, version, config, custom_objects)
+        model.load_weights(weights)
+    return model
+
+
+def _made(
+    path: pathlib.Path, version: str, config: Any, custom_objects: Mapping[str, Any] | None
+) -> keras.Model:
+    """Returns the model that a config of Keras 1 or 2 describes, without the file's weights."""
+    if not is_model(config):
+        kind = config.get("class_name") if isinstance(config, dict) else None
+        raise ValueError(
+            f"{path} holds a {kind}, whose layers only its own code says, not its config"
+        )
+    # The first model tells, with no more memory than is allowed, whether all weights may be there;
+    # it begins with zeros in place of the initializers of the second one.
+    for bounded in (True, False):
+        with memory_budget(path):
+            translation = Translation(version, custom_objects, bounded)
+            translated = translation.model(config)
+            if translation.problems:
+                problems = "; ".join(f"{k!r}: {v}" for k, v in translation.problems.items())
+                raise ValueError(
+                    f"Keras 3 cannot express {len(translation.problems)} of the layers in "
+                    f"{path} ({problems}); cudnn-rnn-tf inspect lists its recurrent networks, and "
+                    "convert takes one out of it"
+                )
+            model = keras.saving.deserialize_keras_object(
+                translated, custom_objects=custom_objects, safe_mode=True
+            )
+        if not model.built:
+            raise ValueError(
+                f"{path} does not say the shape of the model's inputs: make the model, and load "
+                "the weights with cudnn_rnn_tf.load_keras_weights(model, path)"
+            )
+    return model
+
+
+def memory_budget(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """Returns the context of the memory that a file's model may take."""
+    return untrusted.memory_budget(untrusted.largest_growth(untrusted.stored_bytes(path)))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import keras
 
 from cudnn_rnn_tf.convert import keras_format, named_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model
-from cudnn_rnn_tf.convert.keras_files import H5Model
+from cudnn_rnn_tf.convert.keras_files import H5Model, memory_budget
 from cudnn_rnn_tf.convert.network import Network
 
 _STOCK_MODES = {"LSTM": "lstm", "GRU": "gru"}
@@ -35,7 +35,7 @@ def in_hdf5(path: pathlib.Path) -> Iterator[Network]:
             yield from of_arrays(named_arrays.networks_in(source.all_datasets()))
             return
         translation = Translation(source.version, bounded=True)
-        with source.memory_budget():
+        with memory_budget(path):
             model = translation.model(source.config)
         kernels = {
             name: dataset.shape
