@@ -21,7 +21,8 @@ class RnnConfig:
     """One network: everything that its parameter layout and arithmetic depend on.
 
     Attributes:
-        rnn_mode: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        rnn_mode: "lstm", "gru", "gru_reset_before" (whose reset gate multiplies h before the
+            recurrent matrix does), "rnn_tanh" or "rnn_relu".
         num_layers: layers in the stack.
         num_units: units per layer and direction, H.
         input_size: size of the inputs' last dimension, I.

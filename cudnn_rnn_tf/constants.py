@@ -2,6 +2,8 @@
 
 CUDNN_LSTM = "lstm"
 CUDNN_GRU = "gru"
+# The GRU whose reset gate acts before the recurrent product, which cuDNN does not have.
+GRU_RESET_BEFORE = "gru_reset_before"
 CUDNN_RNN_RELU = "rnn_relu"
 CUDNN_RNN_TANH = "rnn_tanh"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import ops
+from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.lengths_and_masks import reverse_sequences
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut
@@ -129,7 +129,11 @@ def _run_pseudo_layer(
     Returns:
         outputs [T, B, P], and the final states.
     """
-    steps: dict[str, Callable[..., list[tf.Tensor]]] = {"lstm": _lstm_step, "gru": _gru_step}
+    steps: dict[str, Callable[..., list[tf.Tensor]]] = {
+        constants.CUDNN_LSTM: _lstm_step,
+        constants.CUDNN_GRU: _gru_step,
+        constants.GRU_RESET_BEFORE: _gru_step_reset_before,
+    }
     step = steps.get(config.rnn_mode, _rnn_step)
     input_sides = _input_side(config, layer, inputs)
 
@@ -234,6 +238,34 @@ def _gru_step(
     h_r, h_z, h_n = tf.split(_recurrent_side(layer, masks, h), 3, axis=-1)
     z = tf.sigmoid(x_z + h_z)
     return [(1.0 - z) * tf.tanh(x_n + tf.sigmoid(x_r + h_r) * h_n) + z * h]
+
+
+def _gru_step_reset_before(
+    config: RnnConfig,
+    layer: PseudoLayer,
+    masks: tf.Tensor | None,
+    input_side: tf.Tensor,
+    h: tf.Tensor,
+) -> list[tf.Tensor]:
+    units = config.num_units
+    x_gates, x_n = tf.split(input_side, (2 * units, units), axis=-1)
+    of_gates, of_candidate = _split_recurrent_side(layer, 2 * units)
+    r, z = tf.split(
+        tf.sigmoid(x_gates + _recurrent_side(of_gates, masks if masks is None else masks[:2], h)),
+        2,
+        axis=-1,
+    )
+    h_n = _recurrent_side(of_candidate, masks if masks is None else masks[2:], r * h)
+    return [(1.0 - z) * tf.tanh(x_n + h_n) + z * h]
+
+
+def _split_recurrent_side(layer: PseudoLayer, row: int) -> tuple[PseudoLayer, PseudoLayer]:
+    """Returns what `_recurrent_side` reads of a layer, above a row and from that row on."""
+    kernel, bias = layer.recurrent_kernel, layer.recurrent_bias
+    return (
+        PseudoLayer(None, kernel[:row], None, None if bias is None else bias[:row]),
+        PseudoLayer(None, kernel[row:], None, None if bias is None else bias[row:]),
+    )
 
 
 def _rnn_step(

@@ -9,7 +9,7 @@ const char* GateName(RnnMode mode, int64_t gate) {
   constexpr const char* kGruGates[] = {"reset_gate_", "update_gate_",
                                        "candidate_"};
   if (mode == RnnMode::kLstm) return kLstmGates[gate];
-  if (mode == RnnMode::kGru) return kGruGates[gate];
+  if (IsGru(mode)) return kGruGates[gate];
   return "";
 }
 

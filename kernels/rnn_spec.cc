@@ -15,10 +15,12 @@ struct Named {
   E value;
 };
 
-constexpr Named<RnnMode> kRnnModes[] = {{"lstm", RnnMode::kLstm},
-                                        {"gru", RnnMode::kGru},
-                                        {"rnn_tanh", RnnMode::kRnnTanh},
-                                        {"rnn_relu", RnnMode::kRnnRelu}};
+constexpr Named<RnnMode> kRnnModes[] = {
+    {"lstm", RnnMode::kLstm},
+    {"gru", RnnMode::kGru},
+    {"rnn_tanh", RnnMode::kRnnTanh},
+    {"rnn_relu", RnnMode::kRnnRelu},
+    {"gru_reset_before", RnnMode::kGruResetBefore}};
 constexpr Named<InputMode> kInputModes[] = {
     {"linear_input", InputMode::kLinear}, {"skip_input", InputMode::kSkip}};
 constexpr Named<Direction> kDirections[] = {

@@ -20,7 +20,9 @@ inline size_t SizeOf(RnnDataType dtype) {
                                           : 2;
 }
 
-enum class RnnMode { kLstm, kGru, kRnnTanh, kRnnRelu };
+// kGruResetBefore is the GRU whose reset gate multiplies h before the recurrent
+// matrix does; that of kGru multiplies the product.
+enum class RnnMode { kLstm, kGru, kRnnTanh, kRnnRelu, kGruResetBefore };
 enum class InputMode { kLinear, kSkip };
 enum class Direction { kUnidirectional, kBidirectional };
 enum class BiasMode { kNone, kSingleInput, kSingleRecurrent, kDouble };
@@ -33,8 +35,11 @@ bool ParseDirection(std::string_view name, Direction* direction);
 bool ParseBiasMode(std::string_view name, BiasMode* mode);
 const char* RnnModeName(RnnMode mode);
 
+inline bool IsGru(RnnMode mode) {
+  return mode == RnnMode::kGru || mode == RnnMode::kGruResetBefore;
+}
 inline int64_t NumGates(RnnMode mode) {
-  return mode == RnnMode::kLstm ? 4 : mode == RnnMode::kGru ? 3 : 1;
+  return mode == RnnMode::kLstm ? 4 : IsGru(mode) ? 3 : 1;
 }
 
 // Returns the number below which a random word of 32 bits drops an element. All
@@ -57,7 +62,8 @@ struct RnnSpec {
   float recurrent_dropout = 0.0f;
 
   bool is_lstm() const { return rnn_mode == RnnMode::kLstm; }
-  bool is_gru() const { return rnn_mode == RnnMode::kGru; }
+  bool is_gru() const { return IsGru(rnn_mode); }
+  bool resets_before() const { return rnn_mode == RnnMode::kGruResetBefore; }
   int64_t num_gates() const { return NumGates(rnn_mode); }
   int64_t num_dirs() const {
     return direction == Direction::kBidirectional ? 2 : 1;

@@ -4,7 +4,9 @@
 #define CUDNN_RNN_TF_OPS_OP_ATTRS_H_
 
 #define CRNN_SPEC_ATTRS                                                    \
-  Attr("rnn_mode: {'lstm', 'gru', 'rnn_tanh', 'rnn_relu'} = 'lstm'")       \
+  Attr(                                                                    \
+      "rnn_mode: {'lstm', 'gru', 'rnn_tanh', 'rnn_relu', "                 \
+      "'gru_reset_before'} = 'lstm'")                                      \
       .Attr("num_layers: int >= 1 = 1")                                    \
       .Attr("num_units: int >= 1")                                         \
       .Attr("num_proj: int >= 0 = 0")                                      \

@@ -107,6 +107,8 @@ def random_cases(count: int, seed: int) -> list[Case]:
 
 def _random_case(rng: np.random.Generator, index: int) -> Case:
     rnn_mode = str(rng.choice(["lstm", "lstm", "gru", "rnn_tanh", "rnn_relu"]))
+    if rnn_mode == "gru" and index % 2:
+        rnn_mode = "gru_reset_before"
     is_lstm = rnn_mode == "lstm"
     size = rng.choice(["small", "long", "wide"], p=[0.86, 0.09, 0.05])
     # With 129 units or more, a row of the state is more than one block of the inner products.

@@ -9,6 +9,8 @@ kernels. With input-side bias b_W and recurrent-side bias b_R:
           the initial c is clipped, too
     GRU   r = sigmoid(W_r x + R_r h + b_Wr + b_Rr), z likewise
           g = tanh(W_g x + b_Wg + r (R_g h + b_Rg)), h' = (1 - z) g + z h
+    GRU that resets before the product
+          g = tanh(W_g x + b_Wg + R_g (r h) + b_Rg), and the rest as above
     RNN   h' = act(W x + R h + b_W + b_R)
 
 With recurrent dropout, each gate's R multiplies h times the gate's mask. Gates stand in the order
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-NUM_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+NUM_GATES = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 # The opaque buffer.
@@ -223,14 +225,13 @@ def _step_forward(config: Any, p: PseudoLayer, mask, x, h, c) -> tuple[Any, Any,
     gates = NUM_GATES[config.rnn_mode]
     input_side = np.tile(x, gates) if p.input_weights is None else x @ p.input_weights.T
     a = np.split(input_side + p.input_bias, gates, axis=-1)
-    read = [h] * gates if mask is None else h * mask
-    parts = zip(
-        read,
-        np.split(p.recurrent_weights, gates),
-        np.split(p.recurrent_bias, gates),
-        strict=True,
-    )
-    s = [h_read @ weights.T + bias for h_read, weights, bias in parts]
+    read = [h] * gates if mask is None else list(h * mask)
+    recurrent_weights = np.split(p.recurrent_weights, gates)
+    recurrent_bias = np.split(p.recurrent_bias, gates)
+    s = [
+        h_read @ weights.T + bias
+        for h_read, weights, bias in zip(read, recurrent_weights, recurrent_bias, strict=True)
+    ]
     kept = {"x": x, "h": h, "c": c, "margin": np.inf, "read": read, "mask": mask}
     if config.rnn_mode == "lstm":
         i, f, o = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1, 3))
@@ -243,6 +244,12 @@ def _step_forward(config: Any, p: PseudoLayer, mask, x, h, c) -> tuple[Any, Any,
         r, z = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1))
         g = np.tanh(a[2] + r * s[2])
         return (1.0 - z) * g + z * h, None, kept | {"r": r, "z": z, "g": g, "s_g": s[2]}
+    if config.rnn_mode == "gru_reset_before":
+        r, z = (_sigmoid(a[gate] + s[gate]) for gate in (0, 1))
+        kept["unreset"] = read[2]
+        read[2] = r * read[2]
+        g = np.tanh(a[2] + read[2] @ recurrent_weights[2].T + recurrent_bias[2])
+        return (1.0 - z) * g + z * h, None, kept | {"r": r, "z": z, "g": g}
     pre = a[0] + s[0]
     if config.rnn_mode == "rnn_tanh":
         new_h = np.tanh(pre)
@@ -280,6 +287,13 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
         da = np.concatenate([dr, dz, dg], axis=-1)
         ds = np.concatenate([dr, dz, dg * r], axis=-1)
         direct_dh = dh * z
+    elif config.rnn_mode == "gru_reset_before":
+        r, z, g = kept["r"], kept["z"], kept["g"]
+        dg = dh * (1.0 - z) * (1.0 - g**2)
+        dz = dh * (kept["h"] - g) * z * (1.0 - z)
+        dr = dg @ np.split(p.recurrent_weights, 3)[2] * kept["unreset"] * r * (1.0 - r)
+        da = ds = np.concatenate([dr, dz, dg], axis=-1)
+        direct_dh = dh * z
     else:
         da = ds = dh * kept["slope"]
     if p.input_weights is None:
@@ -289,6 +303,8 @@ def _step_backward(config: Any, p: PseudoLayer, kept: dict[str, Any], dh, dc):
     gates = NUM_GATES[config.rnn_mode]
     parts = [np.split(array, gates, axis=-1) for array in (ds, p.recurrent_weights.T)]
     d_read = [ds_gate @ weights.T for ds_gate, weights in zip(*parts, strict=True)]
+    if config.rnn_mode == "gru_reset_before":
+        d_read[2] = d_read[2] * kept["r"]
     if kept["mask"] is not None:
         d_read = d_read * kept["mask"]
     gradients = PseudoLayer(

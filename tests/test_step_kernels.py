@@ -19,7 +19,7 @@ from cxx import ROOT, compiled
 # One worker of pytest-xdist runs all of them, so that what they share is compiled once.
 pytestmark = pytest.mark.xdist_group("step_kernels")
 
-MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
+MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before"]
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
 BIAS_MODES = ["none", "single_input", "single_recurrent", "double"]
@@ -174,6 +174,13 @@ CASES = [
     for case in random_configs.random_cases(160, seed=31)
     if case.config.num_units < 42
 ]
+# Both kinds of GRUs run every case of one of them.
+CASES += [
+    dataclasses.replace(case, config=dataclasses.replace(case.config, rnn_mode=other))
+    for case in CASES
+    for mode, other in (("gru", "gru_reset_before"), ("gru_reset_before", "gru"))
+    if case.config.rnn_mode == mode
+]
 
 # In the half types, rounding may move a number to the other side of a kink. Cases with one or two
 # units are left out too, since their rounded gradients of gates may cancel to less than their
@@ -195,6 +202,9 @@ def test_cases_cover_what_only_single_steps_run():
     assert any(config.cell_clip and config.recurrent_dropout for config in lstms)
     assert any(config.num_proj == config.num_units for config in lstms)
     assert any(not case.is_training and case.config.num_proj for case in CASES)
+    grus = [case.config for case in training if case.config.rnn_mode == "gru_reset_before"]
+    assert any(c.recurrent_dropout and c.direction == "bidirectional" for c in grus)
+    assert any(not c.recurrent_dropout and c.num_layers > 1 for c in grus)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -238,7 +248,7 @@ def test_gradients_over_many_steps(rnn_mode, network, kernels):
 @pytest.mark.parametrize("wrong", [-1, 6])
 def test_a_length_out_of_range_on_the_device(wrong, network, kernels):
     """The outputs of this sequence are NaN, and other sequences are not affected."""
-    (case,) = [case for case in CASES if case.index == 0]
+    case = next(case for case in CASES if case.index == 0)
     config = dataclasses.replace(
         case.config, rnn_mode="gru", num_layers=1, dropout=0.0, direction="bidirectional"
     )

@@ -1,62 +1,21 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cpu/backward_layer.h"
 #include "kernels/cpu/cpu_network.h"
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
+namespace {
 
-// Working memory of one layer's backward pass. Its arrays of two are indexed by
-// direction, except rounded_dz.
-template <typename T>
-struct CpuNetwork<T>::BackwardLayer {
-  // Rows [first, first + rows) of the recurrent weights, and the gradients [N,
-  // rows] of the preactivations that they add to. There is more than one
-  // segment in a GRU, whose candidate has a gradient of its own on the
-  // recurrent side, and with recurrent dropout, where each gate reads other
-  // states.
-  struct Segment {
-    Rows<T> dz;
-    int64_t first = 0;
-    int64_t rows = 0;
-    Rows<const T> h;         // The states that the rows read, [N, P].
-    RightMatrix<T> weights;  // [rows, P]
-  };
-  struct Scratch {
-    T* dh;  // [strand, h_stride]
-    T* dc;  // [strand, H]
-    T* dy;  // [strand, H], of the unprojected output.
-    // Only with recurrent dropout: the masks, and the gradients of the masked
-    // states that one gate reads, [strand, h_stride].
-    T* masks;
-    T* masked_dh;
-    // Only if products read bfloat16: `dz` of all segments, [strand,
-    // dz_stride]. A step writes rounded_dz[step % 2], and the next step reads
-    // it.
-    uint16_t* rounded_dz[2];
-  };
+// Only floats are ever rounded to bfloat16.
+void RoundGradients(int64_t n, const float* dz, uint16_t* to) {
+  Simd().conversions.to_bfloat16(n, dz, to);
+}
+void RoundGradients(int64_t, const double*, uint16_t*) {}
 
-  int64_t index = 0;
-  StoredRows<T> input;                // Dropout applied.
-  StoredRows<T> output_backprop;      // [N, D * P]
-  DestinationRows<T> input_backprop;  // [N, fan_in]
-  // Of two directions, the first direction's part of input_backprop; in place,
-  // the same memory.
-  Rows<T> first_input_backprop;
-  T* output = nullptr;  // [N + B, D * P]
-  typename CpuReserve<T>::PseudoLayer kept[2] = {};
-  std::vector<Segment> segments[2];
-  int64_t dz_stride = 0;
-  // The masked states with recurrent dropout, [N, num_gates * P].
-  T* masked[2] = {};
-  RightMatrix<T> projection[2];  // [P, H]
-  // Only with a projection: the gradient of its result, [N, P], and what was
-  // projected, [N, H].
-  T* projected_backprop[2] = {};
-  T* unprojected[2] = {};
-  std::vector<Scratch> scratch;  // One for each group.
-};
+}  // namespace
 
 template <typename T>
 void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
@@ -75,15 +34,21 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     for (int64_t first = 0; first < both_sides; first += rows) {
       segments.push_back({{kept.gates + first, gates_}, first, rows, h, {}});
     }
-    if (spec_.is_gru()) {
-      segments.push_back({{kept.candidate, units_}, both_sides, units_, h, {}});
+    const Rows<T> candidate = {kept.candidate, units_};
+    if (spec_.resets_before()) {
+      segments.push_back({{kept.gates + both_sides, gates_},
+                          both_sides,
+                          units_,
+                          candidate,
+                          {}});
+    } else if (spec_.is_gru()) {
+      segments.push_back({candidate, both_sides, units_, h, {}});
     }
     if (has_recurrent_dropout()) {
       const int64_t stride = spec_.num_gates() * out_;
       layer->masked[dir] = arena->Take<T>(max_rows * stride);
-      for (auto& segment : segments) {
-        const int64_t gate = segment.first / units_;
-        segment.h = {layer->masked[dir] + gate * out_, stride};
+      for (int64_t gate = 0; gate < NumGatesOfH(); ++gate) {
+        segments[gate].h = {layer->masked[dir] + gate * out_, stride};
       }
     }
     if (spec_.num_proj > 0) {
@@ -97,9 +62,9 @@ void CpuNetwork<T>::LayOut(int64_t index, const CpuReserve<T>& reserve,
     scratch.dh = arena->Take<T>(strand_size_ * h_stride_);
     if (spec_.is_lstm()) scratch.dc = arena->Take<T>(strand_size_ * units_);
     if (spec_.num_proj > 0) scratch.dy = arena->Take<T>(strand_size_ * units_);
-    if (has_recurrent_dropout()) {
-      scratch.masks = TakeMasks(arena);
-      scratch.masked_dh = arena->Take<T>(strand_size_ * h_stride_);
+    if (has_recurrent_dropout()) scratch.masks = TakeMasks(arena);
+    if (has_recurrent_dropout() || spec_.resets_before()) {
+      scratch.read_backprop = arena->Take<T>(strand_size_ * h_stride_);
     }
     if (StepsRoundBoth()) {
       layer->dz_stride = RowStride(gates_ + PaddedDepth(1));
@@ -190,6 +155,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     // For a GRU, dh already holds z * dh, to which the products are added.
     bool is_there = spec_.is_gru();
     for (const auto& segment : layer.segments[group.dir]) {
+      if (segment.first >= NumGatesOfH() * units_) break;
       product.a = StepRows(segment.dz.data, segment.dz.stride, strand, t);
       if (const uint16_t* const rounded = scratch.rounded_dz[(step - 1) % 2]) {
         product.rounded_a = {rounded + segment.first, layer.dz_stride};
@@ -199,13 +165,13 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
         if (is_there) product.init = {dh, h_stride_};
         product.RunPanels(slice.first, slice.last);
       } else {
-        product.c = {{scratch.masked_dh}, h_stride_};
+        product.c = {{scratch.read_backprop}, h_stride_};
         product.RunPanels(slice.first, slice.last);
         const T* const masks = OfGate(scratch.masks, segment.first / units_);
         for (int64_t r = 0; r < product.rows; ++r) {
           const int64_t begin = r * h_stride_ + first;
           for (int64_t j = begin; j < begin + n; ++j) {
-            const T through = scratch.masked_dh[j] * masks[j];
+            const T through = scratch.read_backprop[j] * masks[j];
             dh[j] = is_there ? dh[j] + through : through;
           }
         }
@@ -236,7 +202,7 @@ void CpuNetwork<T>::BackwardStates(const BackwardLayer& layer,
     const T* const h = layer.output +
                        rows_.PreviousRow(strand, t, r, group.dir) * layer_out_ +
                        group.dir * out_ + first;
-    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+    for (int64_t gate = 0; gate < NumGatesOfH(); ++gate) {
       const T* const mask = OfGate(scratch.masks, gate) + r * h_stride_ + first;
       T* const masked = layer.masked[group.dir] +
                         (row * spec_.num_gates() + gate) * out_ + first;
@@ -269,7 +235,8 @@ void CpuNetwork<T>::PrefetchKept(const BackwardLayer& layer, const Group& group,
 }
 
 // The second part of a step, for a slice of the units: it computes the
-// gradients of preactivations from those of the outputs.
+// gradients of preactivations from those of the outputs, except that of a reset
+// gate which acts before the product.
 template <typename T>
 void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
                                   int64_t group_index, int64_t step,
@@ -320,6 +287,12 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
             layer.output + previous * layer_out_ + group.dir * out_ + unit,
             row_dy);
         break;
+      case RnnMode::kGruResetBefore:
+        simd.candidate_backward(
+            n, units_, row_gates,
+            layer.output + previous * layer_out_ + group.dir * out_ + unit,
+            row_dy);
+        break;
       case RnnMode::kRnnTanh:
         simd.rnn_tanh_backward(n, row_gates, row_dy);
         break;
@@ -327,21 +300,63 @@ void CpuNetwork<T>::BackwardUnits(const BackwardLayer& layer,
         simd.rnn_relu_backward(n, row_gates, row_dy);
         break;
     }
-    if constexpr (std::is_same_v<T, float>) {
-      uint16_t* const rounded = scratch.rounded_dz[step % 2];
-      if (rounded == nullptr) continue;
-      for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
-        const bool is_candidate = spec_.is_gru() && gate == 2;
-        const float* const dz = is_candidate
-                                    ? kept.candidate + row * units_ + unit
-                                    : row_gates + gate * units_;
-        const int64_t first = r * layer.dz_stride + gate * units_ + unit;
-        Simd().conversions.to_bfloat16(n, dz, rounded + first);
-      }
-      // The last segment's padding is shorter than that of one number.
-      if (unit + n == units_) {
-        std::fill_n(rounded + r * layer.dz_stride + gates_, PaddedDepth(1), 0);
-      }
+    uint16_t* const rounded = scratch.rounded_dz[step % 2];
+    if (rounded == nullptr) continue;
+    for (int64_t gate = 0; gate < spec_.num_gates(); ++gate) {
+      const bool is_candidate = spec_.rnn_mode == RnnMode::kGru && gate == 2;
+      RoundGradients(n,
+                     is_candidate ? kept.candidate + row * units_ + unit
+                                  : row_gates + gate * units_,
+                     rounded + r * layer.dz_stride + gate * units_ + unit);
+    }
+    // The last segment's padding is shorter than that of one number.
+    if (unit + n == units_) {
+      std::fill_n(rounded + r * layer.dz_stride + gates_, PaddedDepth(1), 0);
+    }
+  }
+}
+
+// The third part of a step, for a slice of the units of a GRU whose reset gate
+// acts before the product. It needs all panels of the second part.
+template <typename T>
+void CpuNetwork<T>::BackwardReset(const BackwardLayer& layer,
+                                  int64_t group_index, int64_t step,
+                                  Range slice) const {
+  const SimdKernels<T>& simd = Kernels<T>();
+  const Group group = this->group(group_index);
+  const Strand& strand = *group.strand;
+  const int64_t t = group.TimeBack(step);
+  const auto& scratch = layer.scratch[group_index];
+  const auto& candidate = layer.segments[group.dir].back();
+  const int64_t unit = slice.first * RightMatrix<T>::PanelCols();
+  const int64_t n =
+      std::min(slice.last * RightMatrix<T>::PanelCols(), units_) - unit;
+  uint16_t* const rounded = scratch.rounded_dz[step % 2];
+  Product<T> product = StepProduct();
+  product.rows = strand.Active(t);
+  product.a = StepRows(candidate.dz.data, candidate.dz.stride, strand, t);
+  if (rounded != nullptr) {
+    product.rounded_a = {rounded + candidate.first, layer.dz_stride};
+  }
+  product.b = candidate.weights;
+  product.c = {{scratch.read_backprop}, h_stride_};
+  product.RunPanels(slice.first, slice.last);
+  for (int64_t r = 0; r < product.rows; ++r) {
+    const int64_t previous = rows_.PreviousRow(strand, t, r, group.dir);
+    T* const reset =
+        layer.kept[group.dir].gates + strand.Row(t, r) * gates_ + unit;
+    const int64_t begin = r * h_stride_ + unit;
+    T* const through = scratch.read_backprop + begin;
+    if (scratch.masks != nullptr) {
+      const T* const mask = OfGate(scratch.masks, 2) + begin;
+      for (int64_t j = 0; j < n; ++j) through[j] *= mask[j];
+    }
+    simd.reset_before_backward(
+        n, reset,
+        layer.output + previous * layer_out_ + group.dir * out_ + unit, through,
+        scratch.dh + begin);
+    if (rounded != nullptr) {
+      RoundGradients(n, reset, rounded + r * layer.dz_stride + unit);
     }
   }
 }
@@ -351,7 +366,8 @@ void CpuNetwork<T>::BackwardGroup(
     const CpuBackwardCall<T>& call,
     const std::shared_ptr<const BackwardLayer>& layer, int64_t group_index,
     Schedule* schedule) const {
-  const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
+  const int64_t phases_per_step = PhasesPerStep();
+  const bool projects = spec_.num_proj > 0;
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
     BeginBackward(call, *layer, group_index);
   });
@@ -368,117 +384,16 @@ void CpuNetwork<T>::BackwardGroup(
                     if (is_first_phase) {
                       BackwardStates(*layer, group_index, step, slice);
                     }
-                    if (!is_first_phase || phases_per_step == 1) {
+                    if (is_first_phase != projects) {
                       BackwardUnits(*layer, group_index, step, slice);
+                    } else if (!projects) {
+                      BackwardReset(*layer, group_index, step, slice);
                     }
                   }
                 });
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
     EndBackward(call, *layer, group_index);
   });
-}
-
-// Computes dx = dz W. The second direction's product is added to the first's.
-template <typename T>
-void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
-                                   Stored<T> params, Arena* arena,
-                                   Schedule* schedule) const {
-  const ParamLayout::PseudoLayer& offsets =
-      layout_.pseudo_layer(layer.index * dirs_ + dir);
-  const int64_t fan_in = spec_.layer_input_size(layer.index);
-  const Rows<T> dz = {layer.kept[dir].gates, gates_};
-  const DestinationRows<T> dx =
-      dir + 1 < dirs_ ? DestinationRows<T>(layer.first_input_backprop)
-                      : layer.input_backprop;
-  const Rows<const T> before =
-      dir > 0 ? Rows<const T>(layer.first_input_backprop) : Rows<const T>();
-  if (offsets.input_weights >= 0) {
-    Product<T> product;
-    product.rows = rows_.num_rows();
-    product.a = dz;
-    product.init = before;
-    product.c = dx;
-    // The scope gives the memory back, so the next product packs in the same
-    // place.
-    const Arena::Scope scope(arena);
-    product.b = PackMatrix(gates_, fan_in, MultipliesBfloat16(),
-                           {params.From(offsets.input_weights)}, PackedForm(),
-                           arena, schedule);
-    if (arena->only_counts()) return;
-    product.AddTo(schedule);
-    return;
-  }
-  if (arena->only_counts()) return;
-  schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
-    std::vector<T> sums(units_);
-    for (int64_t row = first; row < last; ++row) {
-      if (dir == 0) {
-        std::fill(sums.begin(), sums.end(), T(0));
-      } else {
-        std::copy_n(before[row], units_, sums.data());
-      }
-      for (int64_t j = 0; j < gates_; ++j) sums[j % units_] += dz[row][j];
-      dx[row].Write(units_, sums.data());
-    }
-  });
-}
-
-// Computes gradients of parameters as sums over all steps: dW = dz^T x, dR =
-// dz^T h, and the sums of dz themselves for the biases.
-template <typename T>
-void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
-                                    Destination<T> params_backprop,
-                                    Arena* arena, Schedule* schedule) const {
-  using Term = typename TransposedProducts<T>::Term;
-  TransposedProducts<T> products(
-      arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows(),
-      MultipliesBfloat16());
-  const int64_t fan_in = spec_.layer_input_size(layer.index);
-  const bool has_input_weights = spec_.has_input_weights(layer.index);
-  const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;
-  for (int64_t dir = 0; dir < dirs_; ++dir) {
-    const ParamLayout::PseudoLayer& offsets =
-        layout_.pseudo_layer(layer.index * dirs_ + dir);
-    const auto gradient = [=](int64_t b, int64_t offset, int64_t first,
-                              int64_t cols) {
-      return Term{b, params_backprop.From(offset + first * cols)};
-    };
-    const Rows<const T> gates = {layer.kept[dir].gates, gates_};
-    int64_t h = -1;
-    for (const auto& segment : layer.segments[dir]) {
-      if (h < 0 || has_recurrent_dropout()) h = products.AddB(segment.h, out_);
-      std::vector<Term> terms = {
-          gradient(h, offsets.recurrent_weights, segment.first, out_)};
-      std::vector<Destination<T>> sums;
-      if (offsets.recurrent_bias >= 0) {
-        sums.push_back(
-            params_backprop.From(offsets.recurrent_bias + segment.first));
-      }
-      if (segment.dz.data != gates.data + segment.first) {
-        products.AddA(segment.dz, segment.rows, std::move(terms),
-                      std::move(sums));
-        terms.clear();
-        sums.clear();
-      }
-      if (has_input_weights) {
-        terms.push_back(
-            gradient(x, offsets.input_weights, segment.first, fan_in));
-      }
-      if (offsets.input_bias >= 0) {
-        sums.push_back(
-            params_backprop.From(offsets.input_bias + segment.first));
-      }
-      products.AddA(gates.From(0, segment.first), segment.rows,
-                    std::move(terms), std::move(sums));
-    }
-    if (spec_.num_proj > 0) {
-      const int64_t y =
-          products.AddB({{layer.unprojected[dir]}, units_}, units_);
-      products.AddA({layer.projected_backprop[dir], out_}, out_,
-                    {gradient(y, offsets.projection, 0, units_)}, {});
-    }
-  }
-  products.AddTo(arena, schedule);
 }
 
 template <typename T>

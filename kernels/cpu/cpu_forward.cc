@@ -44,7 +44,7 @@ struct CpuNetwork<T>::ForwardLayer {
     T* unprojected;        // [strand, H]
     T* input;              // A chunk's, if converted, [chunk rows, I].
     T* gates;      // In inference, a chunk's: [chunk rows, num_gates * H].
-    T* candidate;  // In inference, [strand, H].
+    T* candidate;  // In inference, as in the reserve space: [strand, H].
   };
   std::vector<Scratch> scratch;  // One for each group.
 };
@@ -142,8 +142,9 @@ void CpuNetwork<T>::SumBiases(int64_t index, Stored<T> params,
       std::vector<T> recurrent(gates_);
       params.From(offsets.recurrent_bias).Copy(gates_, recurrent.data());
       // A GRU's reset gate multiplies the candidate's recurrent bias, which is
-      // therefore kept apart.
-      const int64_t outside = spec_.is_gru() ? 2 * units_ : gates_;
+      // therefore kept apart, unless it acts before the product.
+      const int64_t outside =
+          spec_.is_gru() && !spec_.resets_before() ? 2 * units_ : gates_;
       for (int64_t j = 0; j < outside; ++j) bias[j] += recurrent[j];
       std::copy(recurrent.begin() + outside, recurrent.end(),
                 weights.candidate_bias[dir]);
@@ -306,8 +307,31 @@ void CpuNetwork<T>::PrefetchPlaces(const ForwardLayer& layer,
   }
 }
 
-// Computes one step of the recurrence for one part of the units. The gates of
-// the steps from chunk_step on already hold the products with the inputs.
+template <typename T>
+typename CpuNetwork<T>::StepGates CpuNetwork<T>::GatesOfStep(
+    const ForwardLayer& layer, int64_t group_index, int64_t chunk_step,
+    int64_t step) const {
+  const Group group = this->group(group_index);
+  const Strand& strand = *group.strand;
+  const int64_t t = group.Time(step);
+  if (problem_.is_training) {
+    const auto& kept = layer.kept[group.dir];
+    return {StepRows(kept.gates, gates_, strand, t),
+            StepRows(kept.candidate, units_, strand, t)};
+  }
+  const auto& scratch = layer.scratch[group_index];
+  const int64_t chunk_time =
+      group.dir == 0 ? chunk_step
+                     : std::max<int64_t>(
+                           0, strand.longest - chunk_step - layer.chunk_steps);
+  return {Rows<T>{scratch.gates, gates_}.From(strand.first[t] -
+                                              strand.first[chunk_time]),
+          {scratch.candidate, units_}};
+}
+
+// Computes one step of the recurrence for one part of the units, or the first
+// phase of such a step. The gates of the steps from chunk_step on already hold
+// the products with the inputs.
 template <typename T>
 void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                                  int64_t chunk_step, int64_t step,
@@ -319,19 +343,8 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
   const int64_t active = strand.Active(t);
   const auto& scratch = layer.scratch[group_index];
   const auto& kept = layer.kept[group.dir];
-  Rows<T> gates, candidate;
-  if (problem_.is_training) {
-    gates = StepRows(kept.gates, gates_, strand, t);
-    candidate = StepRows(kept.candidate, units_, strand, t);
-  } else {
-    const int64_t chunk_time =
-        group.dir == 0 ? chunk_step
-                       : std::max<int64_t>(0, strand.longest - chunk_step -
-                                                  layer.chunk_steps);
-    gates = Rows<T>{scratch.gates, gates_}.From(strand.first[t] -
-                                                strand.first[chunk_time]);
-    candidate = {scratch.candidate, units_};
-  }
+  const auto [gates, candidate] =
+      GatesOfStep(layer, group_index, chunk_step, step);
   const T* const h = scratch.h[step % 2];
   T* const next_h = scratch.h[(step + 1) % 2];
   const T clip = static_cast<T>(spec_.cell_clip);
@@ -350,8 +363,8 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
     product.rows = active;
     product.a = {h, h_stride_};
     product.rounded_a = {scratch.rounded[step % 2], h_stride_};
-    for (int64_t j = 0; j < spec_.num_gates(); ++j) {
-      const int64_t gate = from_the_end ? spec_.num_gates() - 1 - j : j;
+    for (int64_t j = 0; j < NumGatesOfH(); ++j) {
+      const int64_t gate = from_the_end ? NumGatesOfH() - 1 - j : j;
       product.b = layer.weights.recurrent[group.dir][gate];
       if (scratch.masks != nullptr) {
         product.a.data = OfGate(scratch.masked[step % 2], gate);
@@ -387,6 +400,14 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
               n, units_, layer.weights.candidate_bias[group.dir] + unit,
               h + r * h_stride_ + unit, row_gates, candidate[r] + unit, row_h);
           break;
+        case RnnMode::kGruResetBefore:
+          simd.reset_before_forward(
+              n, units_,
+              (scratch.masks == nullptr ? h
+                                        : OfGate(scratch.masked[step % 2], 2)) +
+                  r * h_stride_ + unit,
+              row_gates, candidate[r] + unit);
+          break;
         case RnnMode::kRnnTanh:
           simd.rnn_tanh_forward(n, row_gates, row_h);
           break;
@@ -394,10 +415,44 @@ void CpuNetwork<T>::ForwardUnits(const ForwardLayer& layer, int64_t group_index,
           simd.rnn_relu_forward(n, row_gates, row_h);
           break;
       }
-      if (spec_.num_proj > 0) continue;
+      if (PhasesPerStep() > 1) continue;
       PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
       WriteOutput(layer, row, group.dir * out_ + unit, n, row_h);
     }
+  }
+}
+
+// The second phase of a step of a GRU whose reset gate acts before the product.
+template <typename T>
+void CpuNetwork<T>::ForwardCandidate(const ForwardLayer& layer,
+                                     int64_t group_index, int64_t chunk_step,
+                                     int64_t step, int64_t part) const {
+  const SimdKernels<T>& simd = Kernels<T>();
+  const Group group = this->group(group_index);
+  const int64_t t = group.Time(step);
+  const auto& scratch = layer.scratch[group_index];
+  const auto [gates, candidate] =
+      GatesOfStep(layer, group_index, chunk_step, step);
+  const T* const h = scratch.h[step % 2];
+  T* const next_h = scratch.h[(step + 1) % 2];
+  const Range panels = PartPanels(units_, part);
+  Product<T> product = StepProduct();
+  product.rows = group.strand->Active(t);
+  product.a = candidate;
+  product.b = layer.weights.recurrent[group.dir][2];
+  product.init = gates.From(0, 2 * units_);
+  product.c = gates.From(0, 2 * units_);
+  product.RunPanels(panels.first, panels.last);
+  const int64_t unit = panels.first * RightMatrix<T>::PanelCols();
+  const int64_t n =
+      std::min(panels.last * RightMatrix<T>::PanelCols(), units_) - unit;
+  for (int64_t r = 0; r < product.rows; ++r) {
+    T* const row_h = next_h + r * h_stride_ + unit;
+    simd.candidate_forward(n, units_, h + r * h_stride_ + unit, gates[r] + unit,
+                           row_h);
+    PrepareState(layer, group_index, (step + 1) % 2, r, unit, n);
+    WriteOutput(layer, group.strand->Row(t, r), group.dir * out_ + unit, n,
+                row_h);
   }
 }
 
@@ -434,7 +489,7 @@ void CpuNetwork<T>::ForwardGroup(
   // The chunks that are added hold `layer`, so it lives until the schedule has
   // run.
   const int64_t longest = group(group_index).strand->longest;
-  const int64_t phases_per_step = spec_.num_proj > 0 ? 2 : 1;
+  const int64_t phases_per_step = PhasesPerStep();
   schedule->Add(1, 1, [=, &call](int64_t, int64_t) {
     BeginForward(call, *layer, group_index);
   });
@@ -446,6 +501,8 @@ void CpuNetwork<T>::ForwardGroup(
                     const int64_t step = begin + phase / phases_per_step;
                     if (phase % phases_per_step == 0) {
                       ForwardUnits(*layer, group_index, begin, step, part);
+                    } else if (spec_.resets_before()) {
+                      ForwardCandidate(*layer, group_index, begin, step, part);
                     } else {
                       ForwardProjection(*layer, group_index, step, part);
                     }

@@ -40,7 +40,8 @@ struct CpuReserve {
     T* gates;
     T* cell;  // LSTM: [N + B, H]; the initial states come last.
     // GRU, [N, H]: R_h h + b_Rh, which the backward pass overwrites with its
-    // gradient.
+    // gradient. If the reset gate acts before the product, this is r * h as R_h
+    // reads it, which the backward pass keeps.
     T* candidate;
   };
   std::vector<PseudoLayer> pseudo_layers;  // [L * D]
@@ -211,6 +212,15 @@ class CpuNetwork {
   bool has_recurrent_dropout() const {
     return problem_.has_recurrent_dropout();
   }
+  // A step has two phases if it has two products of which one reads the other's
+  // results.
+  int64_t PhasesPerStep() const {
+    return spec_.num_proj > 0 || spec_.resets_before() ? 2 : 1;
+  }
+  // The gates whose recurrent matrices read h itself. They come first.
+  int64_t NumGatesOfH() const {
+    return spec_.resets_before() ? 2 : spec_.num_gates();
+  }
   // Takes an array [num_gates, strand_size, h_stride] for a group: either its
   // masks of recurrent dropout or its states multiplied by these masks.
   T* TakeMasks(Arena* arena) const {
@@ -302,10 +312,18 @@ class CpuNetwork {
                      Schedule* schedule) const;
   void WriteOutput(const ForwardLayer& layer, int64_t row, int64_t col,
                    int64_t n, const T* from) const;
+  // The rows of a step's gates, and of a GRU's `candidate`.
+  struct StepGates {
+    Rows<T> gates, candidate;
+  };
+  StepGates GatesOfStep(const ForwardLayer& layer, int64_t group_index,
+                        int64_t chunk_step, int64_t step) const;
   void PrefetchPlaces(const ForwardLayer& layer, const Group& group,
                       int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void ForwardUnits(const ForwardLayer& layer, int64_t group_index,
                     int64_t chunk_step, int64_t step, int64_t part) const;
+  void ForwardCandidate(const ForwardLayer& layer, int64_t group_index,
+                        int64_t chunk_step, int64_t step, int64_t part) const;
   void ForwardProjection(const ForwardLayer& layer, int64_t group_index,
                          int64_t step, int64_t part) const;
   void EndForward(const CpuForwardCall<T>& call, const ForwardLayer& layer,
@@ -326,6 +344,8 @@ class CpuNetwork {
   void PrefetchKept(const BackwardLayer& layer, const Group& group,
                     int64_t step, int64_t r, int64_t unit, int64_t n) const;
   void BackwardUnits(const BackwardLayer& layer, int64_t group_index,
+                     int64_t step, Range slice) const;
+  void BackwardReset(const BackwardLayer& layer, int64_t group_index,
                      int64_t step, Range slice) const;
   void EndBackward(const CpuBackwardCall<T>& call, const BackwardLayer& layer,
                    int64_t group_index) const;

@@ -80,6 +80,13 @@ struct SimdKernels {
   // `candidate` holds R_h h on entry and R_h h + b_Rh on return.
   void (*gru_forward)(int64_t n, int64_t stride, const T* candidate_bias,
                       const T* h_prev, T* gates, T* candidate, T* h);
+  // A GRU whose reset gate acts before the product takes its step in two
+  // halves. The first one also writes r * h_prev, which the product of the
+  // candidate reads; the second one computes the candidate and h.
+  void (*reset_before_forward)(int64_t n, int64_t stride, const T* h_prev,
+                               T* gates, T* reset_h);
+  void (*candidate_forward)(int64_t n, int64_t stride, const T* h_prev,
+                            T* gates, T* h);
   void (*rnn_tanh_forward)(int64_t n, T* gates, T* h);
   void (*rnn_relu_forward)(int64_t n, T* gates, T* h);
   // `dc` holds the gradient of the cell state after the step on entry, and that
@@ -92,6 +99,13 @@ struct SimdKernels {
   // passing a gate.
   void (*gru_backward)(int64_t n, int64_t stride, T* gates, T* candidate,
                        const T* h_prev, T* dh);
+  // The two halves with the reset gate before the product. The first one
+  // leaves the reset gate as it is and z * dh in `dh`. The second one reads the
+  // gradient of r * h_prev, and adds to `dh` what reaches h_prev that way.
+  void (*candidate_backward)(int64_t n, int64_t stride, T* gates,
+                             const T* h_prev, T* dh);
+  void (*reset_before_backward)(int64_t n, T* gates, const T* h_prev,
+                                const T* reset_h_backprop, T* dh);
   void (*rnn_tanh_backward)(int64_t n, T* gates, const T* dh);
   void (*rnn_relu_backward)(int64_t n, T* gates, const T* dh);
 };

@@ -21,6 +21,7 @@ bool IsForPersistStatic(const RnnProblem& problem) {
 
 bool MayBeSteps(const RnnProblem& problem) {
   return problem.has_recurrent_dropout() || problem.has_sequence_lengths ||
+         problem.spec.resets_before() ||
          problem.spec.num_proj == problem.spec.num_units;
 }
 

@@ -33,7 +33,8 @@ inline const char* ModeMacro(RnnMode mode) {
   return mode == RnnMode::kLstm      ? "IS_LSTM"
          : mode == RnnMode::kGru     ? "IS_GRU"
          : mode == RnnMode::kRnnTanh ? "IS_TANH"
-                                     : "IS_RELU";
+         : mode == RnnMode::kRnnRelu ? "IS_RELU"
+                                     : "IS_GRU_RESET_BEFORE";
 }
 
 // Gets the kernel `entry` of the embedded file `file`, compiled with `macros`

@@ -38,21 +38,23 @@ GpuBackend::~GpuBackend() {
 
 RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   // With recurrent dropout, each gate's recurrent matrix reads h through a mask
-  // of its own. cuDNN multiplies all gates' matrices by the same h.
+  // of its own, and with the reset gate before the product, the candidate's
+  // reads r * h. cuDNN multiplies all gates' matrices by the same h.
   const bool drops = problem.has_recurrent_dropout();
-  if (drops && problem.algorithm != RnnAlgorithm::kAuto &&
+  const bool is_ours = drops || problem.spec.resets_before();
+  if (is_ours && problem.algorithm != RnnAlgorithm::kAuto &&
       problem.algorithm != RnnAlgorithm::kPersistent) {
-    return {
-        RnnStatus::Code::kUnimplemented,
-        std::string("the algorithm ") +
-            kRnnAlgorithmNames[static_cast<int>(problem.algorithm)] +
-            " cannot run recurrent_dropout in training; auto and persistent "
-            "can"};
+    return {RnnStatus::Code::kUnimplemented,
+            std::string("the algorithm ") +
+                kRnnAlgorithmNames[static_cast<int>(problem.algorithm)] +
+                (drops ? " cannot run recurrent_dropout in training"
+                       : " cannot run rnn_mode gru_reset_before") +
+                "; auto and persistent can"};
   }
   if (std::exchange(has_chosen_, true)) return {};
   const bool is_backward = reserve_space > 0;
   const bool is_pinned =
-      drops ||
+      is_ours ||
       (is_backward ? AlgorithmOf(reserve_space) == RnnAlgorithm::kPersistent
                    : problem.algorithm == RnnAlgorithm::kPersistent);
   if (!is_pinned && (is_backward || problem.algorithm != RnnAlgorithm::kAuto)) {
@@ -92,10 +94,13 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
     network_ = network;
     return {};
   }
-  if (drops) {
-    status.message +=
-        ". In training with recurrent_dropout, a GPU has no other algorithm; "
-        "use keras.layers, or run the op on the CPU";
+  if (is_ours) {
+    status.message += std::string(". ") +
+                      (drops ? "In training with recurrent_dropout"
+                             : "For gru_reset_before") +
+                      ", a GPU has no other algorithm; use keras.layers, or "
+                      "run the op on the "
+                      "CPU";
   }
   return is_pinned ? status : RnnStatus();
 }

@@ -94,6 +94,10 @@ extern "C" bool run_kernel(const char* name, unsigned int blocks,
       {"forward_step", ThreadOf(forward_step)},
       {"backward_step", ThreadOf(backward_step)},
       {"mask_states", ThreadOf(mask_states)},
+#if defined(IS_GRU_RESET_BEFORE)
+      {"reset_forward", ThreadOf(reset_forward)},
+      {"reset_backward", ThreadOf(reset_backward)},
+#endif
   };
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;

@@ -50,6 +50,8 @@ cudnnRNNMode_t CellMode(RnnMode mode) {
       return CUDNN_LSTM;
     case RnnMode::kGru:
       return CUDNN_GRU;
+    case RnnMode::kGruResetBefore:
+      break;  // The backend gives cuDNN no such network.
     case RnnMode::kRnnTanh:
       return CUDNN_RNN_TANH;
     case RnnMode::kRnnRelu:

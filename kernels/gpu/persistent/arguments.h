@@ -293,7 +293,9 @@ struct StepBuffers {
   // [D, B, H]. Bit g is 0 where the mask of gate g drops the number of h. Null
   // without recurrent dropout.
   unsigned char* masks;
-  // What matrices are multiplied by. In the backward pass, these are gradients
+  // What matrices are multiplied by, of all gates but the candidate of a GRU
+  // that has matrices of its own below, or of "all gates" in what follows. In
+  // the backward pass, these are gradients
   // of the gates' inputs, in the order that the strides below say. In the
   // forward pass, it is h: with masks, once for each gate, in the same order;
   // otherwise [D, B, H], before the projection if there is one.
@@ -310,6 +312,12 @@ struct StepBuffers {
   // pass. In the backward pass, they are the gradients of those which pass no
   // gate.
   void* carried;
+  // Only of a GRU whose reset gate acts before the product. What the matrices
+  // of the candidates are multiplied by, [D, B, H]: r * h as they read it or,
+  // in the backward pass, the gradients of the candidates' inputs. And the
+  // products, sums.
+  void* candidate_operands;
+  void* candidate_products;
   int units, outputs, directions;    // H, P and D.
   int gate_stride, sequence_stride;  // In a direction's numbers of all gates.
   long long cell_stride;  // From one sequence's first c to the next one's.

@@ -3,7 +3,8 @@
 // HAS_EXACT_FUNCTIONS.
 //
 // Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
-// IS_BFLOAT16, and one of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+// IS_BFLOAT16, and one of IS_LSTM, IS_GRU, IS_TANH, IS_RELU and
+// IS_GRU_RESET_BEFORE, which is a GRU whose reset gate acts before the product.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
 
@@ -12,6 +13,13 @@
 #include "functions.cuh"
 #else
 #include "device.cuh"
+#endif
+
+#if defined(IS_GRU_RESET_BEFORE)
+#define IS_GRU
+constexpr bool kResetsBefore = true;
+#else
+constexpr bool kResetsBefore = false;
 #endif
 
 #if defined(IS_LSTM)
@@ -24,10 +32,13 @@ constexpr int kGates = 1, kSlots = 1;
 
 // The slot of a gate's other side. A GRU's candidate keeps its input side and
 // its recurrent side in two slots, since the reset gate multiplies the latter
-// alone; other gates have one slot for both.
+// alone; other gates have one slot for both. If the reset gate acts before the
+// product, the last slot holds r * h as the candidate's matrix reads it.
 CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
-  return kGates == 3 && gate == 2 ? 3 : gate;
+  return kGates == 3 && !kResetsBefore && gate == 2 ? 3 : gate;
 }
+// The gates whose matrices read h itself. They come first.
+constexpr int kGatesOfH = kResetsBefore ? 2 : kGates;
 
 // Limits an LSTM's c to [-clip, clip], unless `clip` is 0. The comparisons are
 // false for NaN, which therefore stays NaN.
@@ -38,8 +49,9 @@ static __device__ Sum Limit(Sum c, Sum clip) {
 
 // Computes a cell's step. `inputs` are added to `sums`, the recurrent products;
 // those of a GRU's candidate are on the recurrent side in slot 2 and on the
-// input side in slot 3. `gates` are set to what a backward pass reads. Where c
-// is read, it is limited to `clip`, but it is handed on as it is.
+// input side in slot 3. `gates` are set to what a backward pass reads, but for
+// r * h before a product. Where c is read, it is limited to `clip`, but it is
+// handed on as it is.
 static __device__ void ComputeCell(const Sum* sums, const Sum* inputs, Sum* h,
                                    Sum* c, Sum* gates, Sum clip = 0.0f) {
 #if defined(IS_LSTM)
@@ -49,6 +61,11 @@ static __device__ void ComputeCell(const Sum* sums, const Sum* inputs, Sum* h,
   gates[3] = Sigmoid(sums[3] + inputs[3]);
   *c = gates[1] * Limit(*c, clip) + gates[0] * gates[2];
   *h = gates[3] * Tanh(Limit(*c, clip));
+#elif defined(IS_GRU_RESET_BEFORE)
+  gates[0] = Sigmoid(sums[0] + inputs[0]);
+  gates[1] = Sigmoid(sums[1] + inputs[1]);
+  gates[2] = Tanh(sums[2] + inputs[2]);
+  *h = gates[2] + gates[1] * (*h - gates[2]);
 #elif defined(IS_GRU)
   gates[0] = Sigmoid(sums[0] + inputs[0]);
   gates[1] = Sigmoid(sums[1] + inputs[1]);

@@ -41,6 +41,9 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
   if (problem.dtype == RnnDataType::kFloat64) return Unsupported("float64");
   if (problem.has_recurrent_dropout()) return Unsupported("recurrent dropout");
   if (spec.num_proj > 0) return Unsupported("projections");
+  if (spec.resets_before()) {
+    return Unsupported("a GRU's reset gate before the product");
+  }
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (problem.max_time > kMax / problem.batch_size ||

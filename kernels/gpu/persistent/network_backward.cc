@@ -91,8 +91,9 @@ RnnStatus Network::MultiplySteps(const Handles& handles, int64_t m, int64_t n,
 }
 
 // The gradient of the recurrent side of a GRU's candidate is in the slot after
-// the gates. Neighbouring gates whose matrices read the same numbers share a
-// product.
+// the gates or, if the reset gate acts before the product, what the candidate's
+// matrix reads is there. Neighbouring gates whose matrices read the same
+// numbers share a product.
 RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
                                             const BackwardWorkspace& workspace,
                                             const ParamLayout::PseudoLayer& at,
@@ -105,7 +106,16 @@ RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
   const bool has_masks = problem_.has_recurrent_dropout();
   StepsOperand operand = {};
   for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
-    const int64_t slot = spec_.is_gru() && gate == 2 ? 3 : gate;
+    const bool is_candidate = spec_.is_gru() && gate == 2;
+    if (is_candidate && spec_.resets_before()) {
+      return MultiplySteps(
+          handles, units, outputs, At(direction.gates, gate * units),
+          slots_ * units,
+          {At(direction.gates, 3 * units), false, slots_ * units},
+          workspace.parts,
+          At(params_backprop, at.recurrent_weights + gate * units * outputs));
+    }
+    const int64_t slot = is_candidate ? 3 : gate;
     if (has_masks) {
       count = 1;
       CRNN_RETURN_IF_ERROR(loop_->MaskStates(
@@ -236,7 +246,8 @@ RnnStatus Network::BackwardParams(const Handles& handles, int64_t l,
     CRNN_RETURN_IF_ERROR(auxiliary_.SumBiases(
         handles.stream, workspace.bias_sums[d], BiasRows(),
         static_cast<int>(units), static_cast<int>(num_gates),
-        static_cast<int>(slots_), static_cast<int>(slots_ - 1),
+        static_cast<int>(slots_),
+        static_cast<int>(spec_.resets_before() ? num_gates : slots_) - 1,
         bias(at.input_bias), bias(at.recurrent_bias)));
   }
   return {};

@@ -12,6 +12,11 @@ int64_t NumStates(const RnnProblem& problem) {
   return problem.spec.num_dirs() * problem.batch_size * problem.spec.num_units;
 }
 
+// The gates of a direction whose recurrent matrices read h. They come first.
+int64_t NumGatesOfH(const RnnSpec& spec) {
+  return spec.resets_before() ? 2 : spec.num_gates();
+}
+
 RnnStatus Unsupported(const char* what) {
   return {RnnStatus::Code::kUnimplemented,
           std::string("the algorithm persistent cannot run ") + what};
@@ -39,7 +44,15 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   CRNN_RETURN_IF_ERROR(Check(problem));
   loop->problem_ = problem;
   loop->allows_tf32_ = allow_tf32;
-  return GetKernels("steps.cu", problem.dtype, problem.spec.rnn_mode,
+  const RnnMode mode = problem.spec.rnn_mode;
+  if (problem.spec.resets_before()) {
+    CRNN_RETURN_IF_ERROR(
+        GetKernels("steps.cu", problem.dtype, mode,
+                   {{"reset_forward", &ResetKernels::forward},
+                    {"reset_backward", &ResetKernels::backward}},
+                   &loop->reset_kernels_));
+  }
+  return GetKernels("steps.cu", problem.dtype, mode,
                     {{"copy_weights", &Kernels::weights},
                      {"draw_masks", &Kernels::masks},
                      {"forward_step", &Kernels::forward},
@@ -50,7 +63,7 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
 
 StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
   const RnnSpec& spec = problem.spec;
-  const int64_t states = NumStates(problem), gates = spec.num_gates();
+  const int64_t states = NumStates(problem), gates = NumGatesOfH(spec);
   const int64_t units = spec.num_units, outputs = spec.output_size();
   const auto item = static_cast<int64_t>(SizeOf(problem.dtype));
   const auto sum = static_cast<int64_t>(SizeOf(SumType(problem.dtype)));
@@ -75,6 +88,12 @@ StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
   buffers_.threshold = DropoutThreshold(spec.recurrent_dropout);
   weights_ =
       arena->Take<char>(spec.num_dirs() * gates * units * outputs * item);
+  if (spec.resets_before()) {
+    buffers_.candidate_operands = arena->Take<char>(states * item);
+    buffers_.candidate_products = arena->Take<char>(states * sum);
+    candidate_weights_ =
+        arena->Take<char>(spec.num_dirs() * units * outputs * item);
+  }
   if (spec.num_proj == 0) return;
   buffers_.projected =
       arena->Take<char>(spec.num_dirs() * problem.batch_size * outputs * item);
@@ -83,10 +102,16 @@ StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
 
 StepLoop::Matrices StepLoop::Recurrent(const Memory& memory) const {
   const RnnSpec& spec = problem_.spec;
-  const int64_t of_batch =
-      problem_.has_recurrent_dropout() ? spec.num_gates() : 1;
+  const int64_t gates = NumGatesOfH(spec);
+  const int64_t of_batch = problem_.has_recurrent_dropout() ? gates : 1;
   return {memory.weights_, spec.num_dirs() * of_batch,
-          spec.num_gates() / of_batch * spec.num_units, spec.output_size()};
+          gates / of_batch * spec.num_units, spec.output_size()};
+}
+
+StepLoop::Matrices StepLoop::Candidate(const Memory& memory) const {
+  const RnnSpec& spec = problem_.spec;
+  return {memory.candidate_weights_, spec.num_dirs(), spec.num_units,
+          spec.output_size()};
 }
 
 StepLoop::Matrices StepLoop::Projection(const Memory& memory) const {
@@ -115,6 +140,16 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
     CRNN_RETURN_IF_ERROR(CopyMatrix(handles.stream, d,
                                     arguments.direction[d].recurrent_weights,
                                     Recurrent(memory), memory.weights_));
+    if (spec.resets_before()) {
+      const int64_t before = NumGatesOfH(spec) * spec.num_units *
+                             spec.output_size() *
+                             static_cast<int64_t>(SizeOf(problem_.dtype));
+      CRNN_RETURN_IF_ERROR(CopyMatrix(
+          handles.stream, d,
+          static_cast<const char*>(arguments.direction[d].recurrent_weights) +
+              before,
+          Candidate(memory), memory.candidate_weights_));
+    }
     if (spec.num_proj == 0) continue;
     CRNN_RETURN_IF_ERROR(CopyMatrix(handles.stream, d,
                                     arguments.direction[d].projection,
@@ -184,12 +219,22 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
     return EnqueueCells(kernels_.forward, handles.stream, memory, arguments,
                         step);
   };
+  const auto enqueue_candidates = [&](int64_t step) {
+    CRNN_RETURN_IF_ERROR(EnqueueCells(reset_kernels_.forward, handles.stream,
+                                      memory, arguments, step));
+    return Multiply(handles, Candidate(memory), /*is_backward=*/false,
+                    buffers.candidate_operands, /*adds=*/false,
+                    buffers.candidate_products, SumType(problem_.dtype));
+  };
   CRNN_RETURN_IF_ERROR(enqueue_cells(-1));
   for (int64_t step = 0; step < problem_.max_time; ++step) {
     CRNN_RETURN_IF_ERROR(
         Multiply(handles, Recurrent(memory), /*is_backward=*/false,
                  projects ? buffers.projected : buffers.operands,
                  /*adds=*/false, buffers.products, SumType(problem_.dtype)));
+    if (problem_.spec.resets_before()) {
+      CRNN_RETURN_IF_ERROR(enqueue_candidates(step));
+    }
     CRNN_RETURN_IF_ERROR(enqueue_cells(step));
     if (!projects) continue;
     CRNN_RETURN_IF_ERROR(Multiply(handles, Projection(memory),
@@ -211,6 +256,14 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
     return EnqueueCells(kernels_.backward, handles.stream, memory, arguments,
                         step);
   };
+  const auto enqueue_resets = [&](int64_t step) {
+    CRNN_RETURN_IF_ERROR(Multiply(
+        handles, Candidate(memory),
+        /*is_backward=*/true, buffers.candidate_operands, /*adds=*/false,
+        buffers.candidate_products, SumType(problem_.dtype)));
+    return EnqueueCells(reset_kernels_.backward, handles.stream, memory,
+                        arguments, step);
+  };
   if (projects) CRNN_RETURN_IF_ERROR(enqueue_cells(problem_.max_time));
   for (int64_t step = problem_.max_time - 1; step >= 0; --step) {
     if (projects) {
@@ -220,6 +273,9 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
                                     SumType(problem_.dtype)));
     }
     CRNN_RETURN_IF_ERROR(enqueue_cells(step));
+    if (problem_.spec.resets_before()) {
+      CRNN_RETURN_IF_ERROR(enqueue_resets(step));
+    }
     CRNN_RETURN_IF_ERROR(Multiply(
         handles, Recurrent(memory), /*is_backward=*/true, buffers.operands,
         /*adds=*/projects, projects ? buffers.projected : buffers.products,

@@ -16,10 +16,12 @@ namespace persistent {
 
 // Takes the place of the persistent kernel. A step is a product of cuBLAS for
 // all gates of both directions, and one kernel of steps.cu. With projections,
-// there is a product for them as well. With recurrent dropout, each gate's
-// matrix reads h through a mask of its own, so the product is batched over the
-// gates. The kernels read and write what the persistent kernel does, but take
-// the sequences in their own order, also in `bias_sums`.
+// there is a product for them as well. If a GRU's reset gate acts before the
+// product, the candidate has a product of its own, and the reset gate a kernel.
+// With recurrent dropout, each gate's matrix reads h through a mask of its own,
+// so the product is batched over the gates. The kernels read and write what the
+// persistent kernel does, but take the sequences in their own order, also in
+// `bias_sums`.
 class StepLoop {
  public:
   // Says why the problem cannot run, or returns no error.
@@ -39,8 +41,11 @@ class StepLoop {
     StepBuffers buffers_ = {};
     // [D, G * H, P] and [D, P, H], copies of the recurrent matrices and of the
     // projections. In the buffer of parameters, they may not be aligned, and
-    // those of the two directions are not evenly apart.
+    // those of the two directions are not evenly apart. [D, H, P] of these
+    // gates' matrices are apart if a GRU's candidate reads something else than
+    // h.
     void* weights_;
+    void* candidate_weights_ = nullptr;
     void* projections_ = nullptr;
   };
 
@@ -61,6 +66,10 @@ class StepLoop {
   struct Kernels {
     CUkernel weights, masks, forward, backward, states;
   };
+  // Only of a GRU whose reset gate acts before the product.
+  struct ResetKernels {
+    CUkernel forward, backward;
+  };
   // Matrices of the same size, [rows, columns], that follow one another.
   struct Matrices {
     const void* weights;
@@ -69,6 +78,7 @@ class StepLoop {
 
   // The matrices that a step multiplies by.
   Matrices Recurrent(const Memory& memory) const;
+  Matrices Candidate(const Memory& memory) const;
   Matrices Projection(const Memory& memory) const;
   // Copies a layer's matrices and draws its masks.
   template <typename Arguments>
@@ -90,6 +100,7 @@ class StepLoop {
   RnnProblem problem_;
   bool allows_tf32_ = false;
   Kernels kernels_ = {};
+  ResetKernels reset_kernels_ = {};
 };
 
 }  // namespace persistent

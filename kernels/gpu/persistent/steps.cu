@@ -2,7 +2,7 @@
 // the products of a step, and one of these kernels the cells.
 //
 // Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
-// IS_BFLOAT16, and one of IS_LSTM, IS_GRU, IS_TANH and IS_RELU.
+// IS_BFLOAT16, and one of the kinds of cells that cells.cuh names.
 #define HAS_EXACT_FUNCTIONS
 #include "cells.cuh"
 #include "elementwise.cuh"
@@ -27,10 +27,10 @@ struct Place {
         b(i / steps.units % batch),
         unit(i % steps.units) {}
 
-  // Its number of those that all gates have.
+  // Its number of those that all gates have whose matrices read h.
   __device__ int OfGate(const StepBuffers& steps, int batch, int gate) const {
-    return direction * kGates * batch * steps.units + gate * steps.gate_stride +
-           b * steps.sequence_stride + unit;
+    return direction * kGatesOfH * batch * steps.units +
+           gate * steps.gate_stride + b * steps.sequence_stride + unit;
   }
   // Its number of [D, B, P], if it is one of the projected units.
   __device__ int OfOutput(const StepBuffers& steps, int batch) const {
@@ -60,11 +60,27 @@ __device__ void StoreOperand(const StepBuffers& steps, int batch,
   } else {
     const unsigned char mask = steps.masks[at.i];
 #pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
+    for (int gate = 0; gate < kGatesOfH; ++gate) {
       operands[at.OfGate(steps, batch, gate)] =
           FromFloat(Masked(steps, mask, gate, h));
     }
   }
+}
+
+// Returns what is added to the product of gate `gate`, if its input has one
+// slot: its input's product, which `gates` holds, and its biases.
+template <typename Direction>
+__device__ Sum InputOf(const Direction& my, const StepBuffers& steps,
+                       const Place& at, const Item* gates, int gate) {
+  const int of_gate = gate * steps.units + at.unit;
+  Sum input = ToFloat(gates[gate * steps.units]);
+  if (my.input_bias != nullptr) {
+    input += ToFloat(static_cast<const Item*>(my.input_bias)[of_gate]);
+  }
+  if (my.recurrent_bias != nullptr) {
+    input += ToFloat(static_cast<const Item*>(my.recurrent_bias)[of_gate]);
+  }
+  return input;
 }
 
 // Stores the projected h of the step before where it is wanted.
@@ -146,13 +162,69 @@ extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
     int mask = 0;
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
-      const Index element =
-          first_gate * batch * steps.units + at.OfGate(steps, batch, gate);
+      const Index row =
+          (first_gate + at.direction * kGates + gate) * batch + at.b;
+      const Index element = row * steps.units + at.unit;
       if (!IsDropped(seed, layer, element, steps.threshold)) mask |= 1 << gate;
     }
     steps.masks[i] = static_cast<unsigned char>(mask);
   }
 }
+
+#if defined(IS_GRU_RESET_BEFORE)
+// Multiplies h by the reset gate, for the products of the candidates.
+extern "C" __global__ void reset_forward(const ForwardArguments all,
+                                         StepBuffers steps, int step) {
+  const Sequences& sequences = all.sequences;
+  const int batch = sequences.batch, units = steps.units;
+  for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
+    const Place at(steps, batch, static_cast<int>(i));
+    const ForwardDirection& my = all.direction[at.direction];
+    const Sequence sequence(sequences, at.b);
+    if (step >= sequence.length) continue;
+    const Index row = sequence.RowAt(sequences, step, at.direction == 1);
+    const Item* const gates =
+        static_cast<const Item*>(my.gates) + row * kSlots * units + at.unit;
+    const Sum reset = Sigmoid(
+        static_cast<const Sum*>(steps.products)[at.OfGate(steps, batch, 0)] +
+        InputOf(my, steps, at, gates, 0));
+    Sum h = static_cast<const Sum*>(steps.carried)[i];
+    if (steps.masks != nullptr) h = Masked(steps, steps.masks[i], 2, h);
+    static_cast<Item*>(steps.candidate_operands)[i] = FromFloat(reset * h);
+  }
+}
+
+// Computes the gradients of the reset gates, after the products of those of the
+// candidates.
+extern "C" __global__ void reset_backward(const BackwardArguments all,
+                                          StepBuffers steps, int step) {
+  const Sequences& sequences = all.sequences;
+  const int batch = sequences.batch, units = steps.units;
+  for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
+    const Place at(steps, batch, static_cast<int>(i));
+    const BackwardDirection& my = all.direction[at.direction];
+    const Sequence sequence(sequences, at.b);
+    if (step >= sequence.length) continue;
+    const Index row = sequence.RowAt(sequences, step, at.direction == 1);
+    Item& gate = static_cast<Item*>(my.gates)[row * kSlots * units + at.unit];
+    const Sum reset = ToFloat(gate);
+    const Sum h =
+        ToFloat(static_cast<const Item*>(my.previous_h)[row * units + at.unit]);
+    Sum through = static_cast<const Sum*>(steps.candidate_products)[i];
+    if (steps.masks != nullptr) {
+      through = Masked(steps, steps.masks[i], 2, through);
+    }
+    static_cast<Sum*>(steps.carried)[i] += through * reset;
+    const Sum gradient = through * h * reset * (1.0f - reset);
+    gate = FromFloat(gradient);
+    static_cast<Item*>(steps.operands)[at.OfGate(steps, batch, 0)] =
+        FromFloat(gradient);
+    Sum& bias_sum = reinterpret_cast<Sum*>(
+        my.bias_sums)[static_cast<Index>(at.b) * kSlots * units + at.unit];
+    bias_sum = (step + 1 == sequence.length ? 0.0f : bias_sum) + gradient;
+  }
+}
+#endif
 
 // Computes the cells of a step after its products. Step -1 stands for the first
 // states, which the first step reads. With projections, a step also stores the
@@ -223,8 +295,10 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
           input += ToFloat(static_cast<const Item*>(my.input_bias)[of_gate]);
         }
         inputs[OtherSlot(gate)] += input;
-        sums[gate] = static_cast<const Sum*>(
-            steps.products)[at.OfGate(steps, batch, gate)];
+        sums[gate] = gate < kGatesOfH
+                         ? static_cast<const Sum*>(
+                               steps.products)[at.OfGate(steps, batch, gate)]
+                         : static_cast<const Sum*>(steps.candidate_products)[i];
       }
       ComputeCell(sums, inputs, &h, &c, values, steps.clip);
       if (projects) {
@@ -235,9 +309,13 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       if (is_training) {
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) {
+          if (kResetsBefore && slot == 3) continue;
           gates[slot * units] = FromFloat(values[slot]);
         }
-#if defined(IS_LSTM)
+#if defined(IS_GRU_RESET_BEFORE)
+        gates[3 * units] =
+            static_cast<const Item*>(steps.candidate_operands)[i];
+#elif defined(IS_LSTM)
         reinterpret_cast<Sum*>(my.cells)[of_row] = c;
 #endif
         if (projects) static_cast<Item*>(my.unprojected)[of_row] = FromFloat(h);
@@ -329,7 +407,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     } else {
       const unsigned char mask = steps.masks[i];
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
+      for (int gate = 0; gate < kGatesOfH; ++gate) {
         dh +=
             Masked(steps, mask, gate, products[at.OfGate(steps, batch, gate)]);
       }
@@ -383,15 +461,20 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
 #endif
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
+      // The reset gate's gradient follows, and r * h stays.
+      if (kResetsBefore && (slot == 0 || slot == 3)) continue;
       gates[slot * units] = FromFloat(gradients[slot]);
       bias_sums[slot * units] =
           (is_last ? 0.0f : bias_sums[slot * units]) + gradients[slot];
     }
 #pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
+    for (int gate = kResetsBefore ? 1 : 0; gate < kGatesOfH; ++gate) {
       operands[at.OfGate(steps, batch, gate)] =
           FromFloat(gradients[OtherSlot(gate)]);
     }
+#if defined(IS_GRU_RESET_BEFORE)
+    static_cast<Item*>(steps.candidate_operands)[i] = FromFloat(gradients[2]);
+#endif
   }
 }
 

@@ -30,6 +30,9 @@ RnnStatus CheckSupport(const RnnProblem& problem) {
   if (problem.is_training) return Unsupported("training");
   if (problem.has_sequence_lengths) return Unsupported("sequence lengths");
   if (spec.num_proj > 0) return Unsupported("projections");
+  if (spec.resets_before()) {
+    return Unsupported("a GRU's reset gate before the product");
+  }
   if (spec.input_mode == InputMode::kSkip) return Unsupported("skip_input");
   if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
   return {};

@@ -1,0 +1,127 @@
+// The products over all steps that end a layer's backward pass.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/backward_layer.h"
+#include "kernels/cpu/cpu_network.h"
+#include "kernels/param_layout.h"
+
+namespace cudnn_rnn_tf {
+
+// Computes dx = dz W. The second direction's product is added to the first's.
+template <typename T>
+void CpuNetwork<T>::BackwardInputs(const BackwardLayer& layer, int64_t dir,
+                                   Stored<T> params, Arena* arena,
+                                   Schedule* schedule) const {
+  const ParamLayout::PseudoLayer& offsets =
+      layout_.pseudo_layer(layer.index * dirs_ + dir);
+  const int64_t fan_in = spec_.layer_input_size(layer.index);
+  const Rows<T> dz = {layer.kept[dir].gates, gates_};
+  const DestinationRows<T> dx =
+      dir + 1 < dirs_ ? DestinationRows<T>(layer.first_input_backprop)
+                      : layer.input_backprop;
+  const Rows<const T> before =
+      dir > 0 ? Rows<const T>(layer.first_input_backprop) : Rows<const T>();
+  if (offsets.input_weights >= 0) {
+    Product<T> product;
+    product.rows = rows_.num_rows();
+    product.a = dz;
+    product.init = before;
+    product.c = dx;
+    // The scope gives the memory back, so the next product packs in the same
+    // place.
+    const Arena::Scope scope(arena);
+    product.b = PackMatrix(gates_, fan_in, MultipliesBfloat16(),
+                           {params.From(offsets.input_weights)}, PackedForm(),
+                           arena, schedule);
+    if (arena->only_counts()) return;
+    product.AddTo(schedule);
+    return;
+  }
+  if (arena->only_counts()) return;
+  schedule->AddRanges(rows_.num_rows(), 16, [=](int64_t first, int64_t last) {
+    std::vector<T> sums(units_);
+    for (int64_t row = first; row < last; ++row) {
+      if (dir == 0) {
+        std::fill(sums.begin(), sums.end(), T(0));
+      } else {
+        std::copy_n(before[row], units_, sums.data());
+      }
+      for (int64_t j = 0; j < gates_; ++j) sums[j % units_] += dz[row][j];
+      dx[row].Write(units_, sums.data());
+    }
+  });
+}
+
+// Computes gradients of parameters as sums over all steps: dW = dz^T x, dR =
+// dz^T h, and the sums of dz themselves for the biases.
+template <typename T>
+void CpuNetwork<T>::BackwardWeights(const BackwardLayer& layer,
+                                    Destination<T> params_backprop,
+                                    Arena* arena, Schedule* schedule) const {
+  using Term = typename TransposedProducts<T>::Term;
+  TransposedProducts<T> products(
+      arena->only_counts() ? problem_.max_time * batch_ : rows_.num_rows(),
+      MultipliesBfloat16());
+  const int64_t fan_in = spec_.layer_input_size(layer.index);
+  const bool has_input_weights = spec_.has_input_weights(layer.index);
+  const int64_t x = has_input_weights ? products.AddB(layer.input, fan_in) : -1;
+  for (int64_t dir = 0; dir < dirs_; ++dir) {
+    const ParamLayout::PseudoLayer& offsets =
+        layout_.pseudo_layer(layer.index * dirs_ + dir);
+    const auto gradient = [=](int64_t b, int64_t offset, int64_t first,
+                              int64_t cols) {
+      return Term{b, params_backprop.From(offset + first * cols)};
+    };
+    const Rows<const T> gates = {layer.kept[dir].gates, gates_};
+    int64_t h = -1;
+    for (const auto& segment : layer.segments[dir]) {
+      const bool reads_h = segment.first < NumGatesOfH() * units_;
+      if (h < 0 || !reads_h || has_recurrent_dropout()) {
+        h = products.AddB(segment.h, out_);
+      }
+      std::vector<Term> terms = {
+          gradient(h, offsets.recurrent_weights, segment.first, out_)};
+      std::vector<Destination<T>> sums;
+      if (offsets.recurrent_bias >= 0) {
+        sums.push_back(
+            params_backprop.From(offsets.recurrent_bias + segment.first));
+      }
+      if (segment.dz.data != gates.data + segment.first) {
+        products.AddA(segment.dz, segment.rows, std::move(terms),
+                      std::move(sums));
+        terms.clear();
+        sums.clear();
+      }
+      if (has_input_weights) {
+        terms.push_back(
+            gradient(x, offsets.input_weights, segment.first, fan_in));
+      }
+      if (offsets.input_bias >= 0) {
+        sums.push_back(
+            params_backprop.From(offsets.input_bias + segment.first));
+      }
+      products.AddA(gates.From(0, segment.first), segment.rows,
+                    std::move(terms), std::move(sums));
+    }
+    if (spec_.num_proj > 0) {
+      const int64_t y =
+          products.AddB({{layer.unprojected[dir]}, units_}, units_);
+      products.AddA({layer.projected_backprop[dir], out_}, out_,
+                    {gradient(y, offsets.projection, 0, units_)}, {});
+    }
+  }
+  products.AddTo(arena, schedule);
+}
+
+#define CRNN_INSTANTIATE(T)                                               \
+  template void CpuNetwork<T>::BackwardInputs(                            \
+      const BackwardLayer&, int64_t, Stored<T>, Arena*, Schedule*) const; \
+  template void CpuNetwork<T>::BackwardWeights(                           \
+      const BackwardLayer&, Destination<T>, Arena*, Schedule*) const
+CRNN_INSTANTIATE(float);
+CRNN_INSTANTIATE(double);
+#undef CRNN_INSTANTIATE
+
+}  // namespace cudnn_rnn_tf
