@@ -47,6 +47,11 @@ def cell_scope(cell_name: str, direction: str, layer: int, is_fwd: bool) -> str:
 
 
 def _check(config: RnnConfig) -> None:
+    if config.rnn_mode not in CELL_NAMES:
+        raise ValueError(
+            f"contrib's checkpoint format knows rnn_mode {', '.join(map(repr, CELL_NAMES))}, but "
+            f"received {config.rnn_mode!r}"
+        )
     if config.bias_mode != "double" or config.num_proj:
         raise ValueError(
             "contrib's checkpoint format knows bias_mode 'double' without projection only, but "

@@ -34,7 +34,7 @@ _INSTEAD = {
         f"{_NOTHING} for False"
     ),
     "recurrent_dropout": _DROP_IN,
-    "reset_after": f"{_NOTHING}, as GRUs here have it; with False, {_DROP_IN}",
+    "reset_after": f"{_NOTHING}; the class CudnnGRU has it",
     "unroll": _NOTHING,
     "implementation": _NOTHING,
     "use_cudnn": _NOTHING,

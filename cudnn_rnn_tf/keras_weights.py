@@ -1,8 +1,9 @@
 """Converts the weights of one direction of Keras's recurrent layers to pseudo-layers and back.
 
 Keras holds per layer and direction a kernel [fan_in, G * H], a recurrent kernel [H, G * H], and a
-bias. The bias is [G * H], for both sides together; a GRU's is [2, 3 * H], with the input side's
-first. An LSTM's gates are in cuDNN's order i f c o, a GRU's in the order z r h.
+bias. The bias is [G * H], for both sides together; that of a GRU with `reset_after` is [2, 3 * H],
+with the input side's first. An LSTM's gates are in cuDNN's order i f c o, a GRU's in the order
+z r h.
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ from cudnn_rnn_tf.pseudo_layers import PseudoLayer, both_biases, reorder
 
 # The places of cuDNN's gates r z h in Keras's order, and of Keras's in cuDNN's.
 _GRU_ORDER = (1, 0, 2)
+_GRUS = (constants.CUDNN_GRU, constants.GRU_RESET_BEFORE)
 
 
 def from_keras_weights(
@@ -27,7 +29,7 @@ def from_keras_weights(
 
     def stacked(weight: Any) -> tf.Tensor:
         weight = tf.transpose(weight)
-        if rnn_mode == constants.CUDNN_GRU:
+        if rnn_mode in _GRUS:
             gates = tf.split(weight, 3)
             weight = tf.concat([gates[gate] for gate in _GRU_ORDER], axis=0)
         return weight
@@ -41,11 +43,11 @@ def from_keras_weights(
 def to_keras_weights(rnn_mode: str, pseudo_layer: PseudoLayer) -> list[np.ndarray]:
     """Returns the weights for a pseudo-layer of arrays, without a bias if it has none.
 
-    Biases of an LSTM's or plain RNN's two sides are summed.
+    Biases of the two sides are summed, unless it is a GRU with `reset_after`.
     """
 
     def unstacked(tensor: np.ndarray) -> np.ndarray:
-        return (reorder(tensor, _GRU_ORDER) if rnn_mode == constants.CUDNN_GRU else tensor).T
+        return (reorder(tensor, _GRU_ORDER) if rnn_mode in _GRUS else tensor).T
 
     weights = [unstacked(pseudo_layer.kernel), unstacked(pseudo_layer.recurrent_kernel)]
     biases = both_biases(pseudo_layer)

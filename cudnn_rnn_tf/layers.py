@@ -133,11 +133,23 @@ class CudnnGRU(CudnnRNN):
     """The Keras layer: a stack of GRU layers in one op.
 
     r, z = σ(W x + R h + b_W + b_R), h̃ = tanh(W_h x + r∘(R_h h + b_Rh) + b_Wh),
-    h' = (1−z)∘h̃ + z∘h: Keras's GRU with `reset_after=True`, PyTorch's GRU.
+    h' = (1−z)∘h̃ + z∘h: Keras's GRU with `reset_after=True`, PyTorch's GRU. With
+    `reset_after=False`, h̃ = tanh(W_h x + R_h (r∘h) + b_Wh + b_Rh): the GRU of Cho et al. (2014),
+    Keras 2's and ONNX's default, which cuDNN does not have. A GPU runs its steps one by one.
 
     Called on inputs [B, T, I], the layer returns outputs [B, T, D * H] of its type; with
     `return_state`, a tuple of them and of the final states [B, L * D, H]. D is the number of
-    directions. The arguments and errors are those of `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+    directions. The arguments of calls, and those of the constructor but for this one, are those of
+    `cudnn_rnn_tf.rnn_layer.CudnnRNN`.
+
+    Args:
+        reset_after: whether the reset gate multiplies the product of the recurrent matrix, or h
+            before it. The weights have the same shapes and names; if it is False, the candidate's
+            two biases simply add up.
+
+    Raises:
+        TypeError: if an argument is of the wrong type, or one of another package's layers.
+        ValueError: if an argument is out of range or a shape does not fit.
 
     Example:
         ```python
@@ -147,6 +159,73 @@ class CudnnGRU(CudnnRNN):
     """
 
     rnn_mode = constants.CUDNN_GRU
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_units: int,
+        input_mode: str = "linear_input",
+        direction: str = "unidirectional",
+        dropout: float = 0.0,
+        seed: int | None = None,
+        dtype: Any = None,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        name: str | None = None,
+        *,
+        reset_after: bool = True,
+        recurrent_initializer: Any = None,
+        bias_mode: str = "double",
+        return_sequences: bool = True,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        time_major: bool = False,
+        algorithm: str = "auto",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ):
+        if not reset_after:
+            self.rnn_mode = constants.GRU_RESET_BEFORE
+        super().__init__(
+            num_layers,
+            num_units,
+            input_mode,
+            direction,
+            dropout,
+            seed,
+            dtype,
+            kernel_initializer,
+            bias_initializer,
+            name,
+            recurrent_initializer=recurrent_initializer,
+            bias_mode=bias_mode,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            time_major=time_major,
+            algorithm=algorithm,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            **kwargs,
+        )
+
+    @property
+    def reset_after(self) -> bool:
+        return self.rnn_mode == constants.CUDNN_GRU
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "reset_after": self.reset_after}
 
 
 @_with_shared_arguments

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import (
     file_kinds,
     keras_files,
@@ -45,8 +46,8 @@ def convert_file(
             It is written completely or not at all.
         name: the network's name within the source, where it has several.
         rnn_mode: what a file of weights alone leaves open: "rnn_tanh" or "rnn_relu" for a plain
-            RNN, and for Keras's and TensorFlow 1's "lstm" or "gru", which says that the activations
-            are tanh and sigmoid.
+            RNN, and for Keras's and TensorFlow 1's "lstm", "gru" or "gru_reset_before", which says
+            that the activations are tanh and sigmoid.
         stock_keras: whether a Keras model is written with Keras's own layers.
         for_inference: whether to leave out the `dropout` and `recurrent_dropout` of Keras's layers,
             which act in training only; they are always left out of an ONNX model.
@@ -93,8 +94,8 @@ def convert_file(
     except Exception as error:  # On a full disk, the libraries raise errors of their own.
         raise OSError(f"cannot write {target}: {network.reason(error)}") from error
     where = str(source) if name is None else f"{source}, {name}"
-    # Keras's own layers have one bias per gate, except for the GRU.
-    sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != "gru"
+    # Keras's own layers have one bias per gate, except for the GRU with reset_after.
+    sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != constants.CUDNN_GRU
     note = " (each gate's two biases added)" if sums else ""
     return f"{where}: {_describe(layer)} -> {target}{note}"
 

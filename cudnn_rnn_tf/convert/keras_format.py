@@ -13,6 +13,7 @@ from cudnn_rnn_tf.keras.bidirectional import directions_of
 from cudnn_rnn_tf.keras.fusion import activation_of, rnn_mode_of, shown
 from cudnn_rnn_tf.keras.stack import Stack
 from cudnn_rnn_tf.keras_weights import from_keras_weights, to_keras_weights
+from cudnn_rnn_tf.layers import CudnnGRU
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
@@ -50,16 +51,17 @@ def from_keras(
     Returns:
         A built layer with the same weights to the bit, and with the same initializers (of the
         bottom layer, `unit_forget_bias` included), regularizers, constraints, dtype policy,
-        `return_sequences`, `return_state`, `go_backwards` and `stateful`. The one bias of an LSTM
-        or simple RNN becomes the input side's (`bias_mode="single_input"`); `bias_mode="double"`
-        adds zeros for the other side. States are [B, L * D, H] here; past a sequence's end outputs
-        are zeros, where an unwrapped Keras layer repeats the last one.
+        `reset_after`, `return_sequences`, `return_state`, `go_backwards` and `stateful`. The one
+        bias of an LSTM, simple RNN or GRU without `reset_after` becomes the input side's
+        (`bias_mode="single_input"`); `bias_mode="double"` adds zeros for the other side. States are
+        [B, L * D, H] here; past a sequence's end outputs are zeros, where an unwrapped Keras layer
+        repeats the last one.
 
     Raises:
         TypeError: if the source is none of those.
         ValueError: if a layer is not built or has no equivalent here (other activations, dropout of
-            inputs or recurrent states, unless it is `for_inference`; `reset_after=False`; a
-            `merge_mode` other than "concat"), or layers of a stack do not fit together.
+            inputs or recurrent states, unless it is `for_inference`; a `merge_mode` other than
+            "concat"), or layers of a stack do not fit together.
     """
     if isinstance(source, keras.Model):
         found = {key: stack for key, stack in recurrent_layers(source) if isinstance(stack, list)}
@@ -124,8 +126,8 @@ def to_keras(layer: CudnnRNN) -> list[keras.layers.Layer]:
         From bottom to top, one built `keras.layers.LSTM`, `GRU`, `SimpleRNN` or `Bidirectional` of
         one per layer of the stack, with a `keras.layers.Dropout` between each two if there is
         dropout; a `keras.Sequential` takes them. The weights are the same to the bit, except that
-        an LSTM or simple RNN has one bias, the rounded sum of both sides'. Keras's states are one
-        tensor per direction, [B, H].
+        an LSTM, simple RNN or GRU without `reset_after` has one bias, the rounded sum of both
+        sides'. Keras's states are one tensor per direction, [B, H].
 
     Raises:
         TypeError: if `layer` is none of this package's layers.
@@ -257,7 +259,6 @@ def _check_stock(part: keras.layers.Layer, for_inference: bool) -> None:
         ("recurrent_activation", ("sigmoid",)),
         ("dropout", (0.0,)),
         ("recurrent_dropout", (0.0,)),
-        ("reset_after", (True,)),
         ("activity_regularizer", (None,)),
     ):
         received = getattr(part, name, expected[0])
@@ -329,8 +330,8 @@ def _make_stock(layer: CudnnRNN, return_sequences: bool, go_backwards: bool) -> 
         }
         if layer.rnn_mode == constants.CUDNN_LSTM:
             return keras.layers.LSTM(layer.num_units, unit_forget_bias=unit_forget_bias, **options)
-        if layer.rnn_mode == constants.CUDNN_GRU:
-            return keras.layers.GRU(layer.num_units, reset_after=True, **options)
+        if isinstance(layer, CudnnGRU):
+            return keras.layers.GRU(layer.num_units, reset_after=layer.reset_after, **options)
         activation = layer.rnn_mode.removeprefix("rnn_")
         return keras.layers.SimpleRNN(layer.num_units, activation=activation, **options)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import keras_format, named_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model
 from cudnn_rnn_tf.convert.keras_files import H5Model, memory_budget
@@ -83,7 +84,9 @@ def _in_config(config: Any, scope: str) -> Iterator[Network]:
             yield Network(
                 name,
                 kind,
-                _OWN_MODES[kind],
+                constants.GRU_RESET_BEFORE
+                if inner.get("reset_after") is False
+                else _OWN_MODES[kind],
                 inner.get("num_layers"),
                 inner.get("direction"),
                 shape[-1],
@@ -118,6 +121,8 @@ def _of_stock(
     inner, kind = wrapped["config"], wrapped["class_name"]
     wraps = wrapped is not config
     mode = _STOCK_MODES.get(kind)
+    if kind == "GRU" and not inner.get("reset_after", True):
+        mode = constants.GRU_RESET_BEFORE
     if kind == "SimpleRNN":
         mode = f"rnn_{inner.get('activation')}"
     refusal = _refusal(config)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import keras_arrays, network
 from cudnn_rnn_tf.keras_weights import from_keras_weights
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, reorder
@@ -35,12 +36,21 @@ _TENSORFLOW_1_CELLS = {
     "lstm_fused_cell": ("lstm", 1.0),
     "lstm_block_fused_cell": ("lstm", 1.0),
     "basic_rnn_cell": ("rnn", 0.0),
-    "gru_cell": ("gru", 0.0),
+    "gru_cell": (constants.GRU_RESET_BEFORE, 0.0),
+    "GRUBlockCell": (constants.GRU_RESET_BEFORE, 0.0),
+    "GRUBlockCellV2": (constants.GRU_RESET_BEFORE, 0.0),
 }
-# TensorFlow 1.0 and 1.1 had other names.
-_OLD_NAMES = {"weights": "kernel", "biases": "bias"}
+# TensorFlow 1.0 and 1.1 had other names, and the cell of contrib's kernels has its own.
+_OLD_NAMES = {
+    "weights": "kernel",
+    "biases": "bias",
+    "w_ru": "gates/kernel",
+    "b_ru": "gates/bias",
+    "w_c": "candidate/kernel",
+    "b_c": "candidate/bias",
+}
 _PARTS_OF_CELLS = re.compile(
-    r"kernel|recurrent_kernel|bias|weights|biases|projection/kernel|w_[fio]_diag"
+    r"kernel|recurrent_kernel|bias|weights|biases|projection/kernel|w_[fio]_diag|[wb]_ru|[wb]_c"
     r"|(?:gates|candidate)/(?:kernel|bias|weights|biases)"
 )
 _CELL_OF_KERAS = re.compile(r"cell|(lstm|gru|simple_rnn)_cell(_\d+)?")
@@ -54,7 +64,7 @@ class StoredNetwork(NamedTuple):
 
     Attributes:
         kind: the class that wrote it.
-        rnn_mode: "lstm", "gru", "rnn".
+        rnn_mode: "lstm", "gru", "gru_reset_before", "rnn".
         cells: the arrays of each pseudo-layer, by name.
         num_dirs: 1 or 2.
         forget_bias: what an LSTM adds to its forget gate's bias.
@@ -84,7 +94,7 @@ class StoredNetwork(NamedTuple):
         cell = self.cells[0]
         if "recurrent_kernel" in cell:
             return cell["kernel"].shape[0]
-        joined = cell["gates/kernel"] if self.rnn_mode == "gru" else cell["kernel"]
+        joined = cell["gates/kernel"] if "gates/kernel" in cell else cell["kernel"]
         return joined.shape[0] - self.output_size
 
     @property
@@ -113,10 +123,20 @@ class StoredNetwork(NamedTuple):
         if rnn_mode is None and self.unsaid:
             raise ValueError(self.unsaid)
         mode = rnn_mode or self.rnn_mode
-        if mode != self.rnn_mode and not mode.startswith(f"{self.rnn_mode}_"):
+        if mode not in self._modes:
             raise ValueError(f"the arrays are those of {self.rnn_mode}, but rnn_mode is {mode!r}")
         parts = [self._pseudo_layer(cell, mode) for cell in self.cells]
         return network.make_layer(mode, parts, self.num_dirs, options)
+
+    @property
+    def _modes(self) -> tuple[str, ...]:
+        """The modes that the arrays may be of."""
+        if self.rnn_mode == "rnn":
+            return constants.CUDNN_RNN_TANH, constants.CUDNN_RNN_RELU
+        # Only the bias tells Keras's two kinds of GRUs apart.
+        if self.kind == "GRU" and "bias" not in self.cells[0]:
+            return constants.CUDNN_GRU, constants.GRU_RESET_BEFORE
+        return (self.rnn_mode,)
 
     def _pseudo_layer(self, cell: dict[str, Array], mode: str) -> PseudoLayer:
         arrays = {name: np.asarray(array) for name, array in cell.items()}
@@ -125,7 +145,16 @@ class StoredNetwork(NamedTuple):
             weights = keras_arrays.of_today(weights, _num_gates(mode))
             tensors = from_keras_weights(mode, *weights)
             return PseudoLayer(*(None if each is None else each.numpy() for each in tensors))
-        rows, width = arrays["kernel"].T, self.output_size
+        width = self.output_size
+        if mode == constants.GRU_RESET_BEFORE:
+            # The gates are r, z and the candidate here as well.
+            parts = [("gates/kernel", "candidate/kernel"), ("gates/bias", "candidate/bias")]
+            arrays |= {
+                name: np.concatenate([arrays[part] for part in each], axis=-1)
+                for name, each in zip(("kernel", "bias"), parts, strict=True)
+                if each[0] in arrays
+            }
+        rows = arrays["kernel"].T
         bias, projection = arrays.get("bias"), arrays.get("projection/kernel")
         if mode == "lstm":
             # TensorFlow 1 has the gates in the order i, c, f, o.
@@ -177,10 +206,9 @@ def _of_cell(name: str, cell: dict[str, Array]) -> StoredNetwork | None:
     rnn_mode, forget_bias = _TENSORFLOW_1_CELLS[last]
     kind = f"TensorFlow 1's {last}"
     stored = StoredNetwork(kind, rnn_mode, [cell], forget_bias=forget_bias)
-    if rnn_mode == "gru":
+    if rnn_mode == constants.GRU_RESET_BEFORE:
         is_whole = {"gates/kernel", "candidate/kernel"} <= cell.keys()
-        refusal = "its reset gate acts before the product, for which there is no fused op"
-        return stored._replace(refusal=refusal) if is_whole else None
+        return stored._replace(unsaid=_unsaid(rnn_mode, "")) if is_whole else None
     if "kernel" not in cell or len(cell["kernel"].shape) != 2:
         return None
     if any(part.endswith("_diag") for part in cell):
@@ -200,20 +228,22 @@ def _of_keras_cell(cell: dict[str, Array]) -> StoredNetwork | None:
     if rnn_mode != "rnn" and keras_arrays.is_of_cudnn(shapes, columns // units):
         return StoredNetwork(f"CuDNN{rnn_mode.upper()}", rnn_mode, [cell])
     kind = {"lstm": "LSTM", "gru": "GRU", "rnn": "SimpleRNN"}[rnn_mode]
-    stored = StoredNetwork(kind, rnn_mode, [cell], unsaid=_unsaid(rnn_mode))
-    if rnn_mode == "gru" and shapes[2:] == [(columns,)]:
-        return stored._replace(refusal="reset_after=False, for which there is no fused op")
-    return stored
+    condition = " (before Keras 2.3, the default was hard_sigmoid)"
+    if rnn_mode == constants.CUDNN_GRU:
+        if len(shapes) == 2:
+            other = f"; {constants.GRU_RESET_BEFORE!r} if reset_after is False"
+            condition = f" with reset_after=True{condition}{other}"
+        elif shapes[2] == (columns,):
+            rnn_mode = constants.GRU_RESET_BEFORE
+    return StoredNetwork(kind, rnn_mode, [cell], unsaid=_unsaid(rnn_mode, condition))
 
 
-def _unsaid(rnn_mode: str, more: str = "") -> str:
+def _unsaid(rnn_mode: str, condition: str) -> str:
     if rnn_mode == "rnn":
         return "weights alone do not say the activation: pass rnn_mode 'rnn_tanh' or 'rnn_relu'"
-    condition = f"tanh and sigmoid{more}" if more else "tanh and sigmoid"
-    advice = "" if more else " (before Keras 2.3, the default was hard_sigmoid)"
     return (
-        f"weights alone do not say the activations: pass rnn_mode {rnn_mode!r} for {condition}"
-        f"{advice}"
+        f"weights alone do not say the activations: pass rnn_mode {rnn_mode!r} for tanh and "
+        f"sigmoid{condition}"
     )
 
 

@@ -2,7 +2,7 @@
 
 ONNX has one node per layer, with both directions stacked: W [D, G * H, fan_in], R [D, G * H, H]
 and B [D, 2 * G * H], the input side's biases first. The gates are in the order i o f c and z r h;
-its GRU is ours with `linear_before_reset=1`.
+its GRU is "gru" with `linear_before_reset=1` and "gru_reset_before" with 0.
 """
 
 import pathlib
@@ -24,6 +24,11 @@ from cudnn_rnn_tf.rnn_layer import CudnnRNN
 _TO_ONNX = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 # By operator: the mode of a node that is not understood, which for an RNN there are two of.
 _LIKELY_MODES = {"LSTM": constants.CUDNN_LSTM, "GRU": constants.CUDNN_GRU}
+_OPERATORS = {
+    constants.CUDNN_LSTM: "LSTM",
+    constants.CUDNN_GRU: "GRU",
+    constants.GRU_RESET_BEFORE: "GRU",
+}
 
 
 def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
@@ -50,8 +55,8 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
         TypeError: if `model` is neither.
         ValueError: if the model has no such network, or several and no name says which, or there
             is no equivalent here: other activations, `clip`, `input_forget`, peepholes that are not
-            zero, `linear_before_reset=0`, initial states that are neither zero nor inputs of the
-            model, sequence lengths that are no input of the model.
+            zero, initial states that are neither zero nor inputs of the model, sequence lengths
+            that are no input of the model.
         ImportError: if the package onnx is not installed.
 
     Warns:
@@ -188,7 +193,7 @@ class Node(NamedTuple):
 
 def node_of(rnn_mode: str, weights: Sequence[network.PseudoLayer]) -> Node:
     """Returns the node of one layer, given the weights of its directions."""
-    op_type = {"lstm": "LSTM", "gru": "GRU"}.get(rnn_mode, "RNN")
+    op_type = _OPERATORS.get(rnn_mode, "RNN")
     order = _TO_ONNX[op_type]
     arrays = {
         "W": np.stack([reorder(part.kernel, order) for part in weights]),
@@ -203,7 +208,7 @@ def node_of(rnn_mode: str, weights: Sequence[network.PseudoLayer]) -> Node:
     if len(weights) == 2:
         attributes["direction"] = "bidirectional"
     if op_type == "GRU":
-        attributes["linear_before_reset"] = 1
+        attributes["linear_before_reset"] = int(rnn_mode == constants.CUDNN_GRU)
     if rnn_mode == constants.CUDNN_RNN_RELU:
         attributes["activations"] = ["Relu"] * len(weights)
     return Node(op_type, attributes, arrays)

@@ -91,7 +91,7 @@ class Graph(Scope):
         return stacks
 
     def rnn_mode(self, node: Any) -> str:
-        """Returns the mode that a node's activations stand for.
+        """Returns the mode that a node's activations, and a GRU's reset gate, stand for.
 
         Raises:
             ValueError: if there is none.
@@ -100,11 +100,16 @@ class Graph(Scope):
         given = [name.decode().lower() for name in self.attributes(node).get("activations", ())]
         for activations, mode in modes.items():
             if not given or given == list(activations) * self._num_dirs(node):
+                if mode == constants.CUDNN_GRU and not self._resets_after(node):
+                    return constants.GRU_RESET_BEFORE
                 return mode
         raise ValueError(
             f"activations {given} of ONNX node {node.name!r} have no equivalent: expected, per "
             f"direction, {' or '.join(map(str, modes))}"
         )
+
+    def _resets_after(self, node: Any) -> int:
+        return self.attributes(node).get("linear_before_reset", 0)
 
     def pseudo_layers(self, node: Any) -> list[network.PseudoLayer]:
         """Returns a node's weights.
@@ -147,20 +152,15 @@ class Graph(Scope):
 
     def _check(self, node: Any) -> None:
         attributes = self.attributes(node)
-        expected = {"input_forget": 0}
-        if kind_of(node) == "GRU":
-            expected["linear_before_reset"] = 1
         for attribute in node.attribute:
             if attribute.name not in (*ATTRIBUTE_TYPES, *_WITHOUT_EFFECT):
                 raise ValueError(
                     f"attribute {attribute.name!r} of ONNX node {node.name!r} is not known"
                 )
-        for name, value in expected.items():
-            if (received := attributes.get(name, 0)) != value:
-                raise ValueError(
-                    f"{name}={received} of ONNX node {node.name!r} has no equivalent: expected "
-                    f"{value}"
-                )
+        if received := attributes.get("input_forget", 0):
+            raise ValueError(
+                f"input_forget={received} of ONNX node {node.name!r} has no equivalent: expected 0"
+            )
         direction = attributes.get("direction", b"forward").decode()
         if direction not in ("forward", "reverse", "bidirectional"):
             raise ValueError(
@@ -244,6 +244,7 @@ class Graph(Scope):
         return (
             operator(node),
             *(attributes.get(name) for name in names),
+            self._resets_after(node),
             *(str(source) for value in lengths for source in self._sources(value, False)),
         )
 

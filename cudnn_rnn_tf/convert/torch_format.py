@@ -103,7 +103,7 @@ def to_torch(layer: CudnnRNN) -> Any:
     Raises:
         TypeError: if `layer` is none of this package's layers.
         ValueError: if it is not built, or PyTorch has no equivalent: skip input, cell clipping,
-            `num_proj` of `num_units`, `go_backwards`.
+            `num_proj` of `num_units`, `go_backwards`, a GRU's `reset_after=False`.
         ImportError: if PyTorch is not installed.
     """
     torch = _load_torch()
@@ -134,7 +134,7 @@ def to_torch(layer: CudnnRNN) -> Any:
 def state_dict(layer: CudnnRNN) -> dict[str, np.ndarray]:
     """Returns `to_torch`'s state dict as arrays, without PyTorch; raises as `to_torch` does."""
     target = "torch.nn"
-    network.check_layer(layer, target, cell_clip=None, go_backwards=False)
+    network.check_layer(layer, target, cell_clip=None, go_backwards=False, reset_after=True)
     if getattr(layer, "num_proj", None) == layer.num_units:
         raise ValueError(
             f"num_proj={layer.num_units} of layer {layer.name!r} has no equivalent in {target}: "

@@ -19,7 +19,7 @@ _MERGES = {
     "mul": lambda y, y_rev: y * y_rev,
 }
 # Both directions run in one op if they agree in _ALIKE and have the values in _PLAIN.
-_ALIKE = ("units", "use_bias", "activation", "dtype_policy", "recurrent_dropout")
+_ALIKE = ("units", "use_bias", "activation", "reset_after", "dtype_policy", "recurrent_dropout")
 _PLAIN = {"dropout": 0, "stateful": False, "activity_regularizer": None}
 
 
@@ -47,7 +47,7 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         if type(first) is not type(second) or type(first) not in (LSTM, GRU, SimpleRNN):
             return "the directions are of different or derived classes"
         for name in _ALIKE:
-            if getattr(first, name) != getattr(second, name):
+            if getattr(first, name, None) != getattr(second, name, None):
                 return f"the directions differ in {name}"
         for layer in (first, second):
             for name, value in _PLAIN.items():

@@ -61,15 +61,22 @@ def fusion_of(layer: keras.layers.RNN) -> Fusion:
         never = f"activation={shown(cell.activation)}"
     elif activation_of(getattr(cell, "recurrent_activation", tf.sigmoid)) != "sigmoid":
         never = f"recurrent_activation={shown(cell.recurrent_activation)}"
-    elif not getattr(cell, "reset_after", True):
-        never = "reset_after=False"
     elif getattr(layer, "use_cudnn", "auto") is False:
         never = "use_cudnn=False"
     elif cell.compute_dtype not in DTYPES:
         never = f"it computes in {cell.compute_dtype}"
+    elif reason := _reset_before_reason(cell):
+        never = reason
     else:
         return Fusion(not_in_training=_recurrent_dropout_reason(layer))
     return Fusion(never, never)
+
+
+def _reset_before_reason(cell: Any) -> str:
+    if rnn_mode_of(cell) != constants.GRU_RESET_BEFORE:
+        return ""
+    obstacle = _obstacle_on_gpus(cell.compute_dtype)
+    return f"reset_after=False {obstacle}" if obstacle else ""
 
 
 def _recurrent_dropout_reason(layer: keras.layers.RNN) -> str:
@@ -86,7 +93,7 @@ def _recurrent_dropout_reason(layer: keras.layers.RNN) -> str:
 
 
 def _obstacle_on_gpus(dtype: str) -> str:
-    """Returns why the GPUs do not run recurrent dropout; "" if all do, or if there are none.
+    """Returns why the GPUs do not run what cuDNN lacks; "" if all do, or if there are none.
 
     Only the package's own kernels do, which do not compute in bfloat16 on GPUs whose instructions
     lack it.
@@ -246,14 +253,15 @@ def rnn_mode_of(cell: Any) -> str:
     if isinstance(cell, keras.layers.LSTMCell):
         return constants.CUDNN_LSTM if activation == "tanh" else ""
     if isinstance(cell, keras.layers.GRUCell):
-        return constants.CUDNN_GRU if activation == "tanh" else ""
+        mode = constants.CUDNN_GRU if cell.reset_after else constants.GRU_RESET_BEFORE
+        return mode if activation == "tanh" else ""
     return f"rnn_{activation}" if activation in ("tanh", "relu") else ""
 
 
 def _bias_mode(cell: Any) -> str:
     if not cell.use_bias:
         return "none"
-    return "double" if isinstance(cell, keras.layers.GRUCell) else "single_input"
+    return "double" if rnn_mode_of(cell) == constants.CUDNN_GRU else "single_input"
 
 
 def activation_of(function: Any) -> str:

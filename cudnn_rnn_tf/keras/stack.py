@@ -15,7 +15,7 @@ from cudnn_rnn_tf.mask_packing import packing_of
 from cudnn_rnn_tf.xla import CompiledByXla
 
 # The layers and their directions must agree in these.
-_ALIKE = ("units", "use_bias", "activation", "dtype_policy")
+_ALIKE = ("units", "use_bias", "activation", "reset_after", "dtype_policy")
 _PLAIN = {
     "dropout": 0,
     "recurrent_dropout": 0,
@@ -157,7 +157,7 @@ def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
         if layer is not layers[-1] and not layer.return_sequences:
             return f"{layer.name!r} returns no sequences"
         for name in _ALIKE:
-            if getattr(part, name) != getattr(parts[0], name):
+            if getattr(part, name, None) != getattr(parts[0], name, None):
                 return f"{parts[0].name!r} and {part.name!r} differ in {name}"
         for name, value in _PLAIN.items():
             if getattr(part, name) != value:
