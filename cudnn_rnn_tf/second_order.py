@@ -6,7 +6,7 @@ TensorFlow's own operations and differentiates those twice.
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import core_network, op_gradients, ops
+from cudnn_rnn_tf import constants, core_network, op_gradients, ops
 from cudnn_rnn_tf.config import RnnConfig
 
 # The recomputed outputs may differ from the op's by this much, relative to the outputs' norm.
@@ -116,6 +116,8 @@ def dropout_masks(
     # The op's attribute is a float32, so the rate is rounded to float32 here too.
     rate = tf.cast(tf.constant(config.dropout, tf.float32), tf.float64)
     shares = tf.split(tf.eye(num_dirs * size, dtype=dtype), num_dirs)
+    # On a GPU, the kernels that run what cuDNN lacks have other masks than cuDNN.
+    is_for_own_kernels = config.recurrent_dropout or config.rnn_mode == constants.GRU_RESET_BEFORE
     masks = []
     for layer in range(config.num_layers - 1):
         probe = RnnConfig(
@@ -145,6 +147,7 @@ def dropout_masks(
                 sequence_lengths=sequence_lengths,
                 seed=seed,
                 time_major=time_major,
+                algorithm="persistent" if is_for_own_kernels else "auto",
             )
             if not time_major:
                 output = tf.transpose(output, (1, 0, 2))

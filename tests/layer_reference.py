@@ -17,11 +17,19 @@ LAYERS = {
     "rnn_relu": crnn.CudnnRNNRelu,
 }
 # Keras stacks a GRU's gates in the order update, reset, candidate.
-_STOCK_ORDER = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
+_STOCK_ORDER = {
+    "lstm": (0, 1, 2, 3),
+    "gru": (1, 0, 2),
+    "gru_reset_before": (1, 0, 2),
+    "rnn_tanh": (0,),
+    "rnn_relu": (0,),
+}
 
 
 def make(rnn_mode: str, *args: Any, **kwargs: Any) -> Any:
     """Makes a layer of the mode, by default of one layer with three units."""
+    if rnn_mode == "gru_reset_before":
+        rnn_mode, kwargs["reset_after"] = "gru", False
     return LAYERS[rnn_mode](*(args or (1, 3)), **kwargs)
 
 
@@ -92,8 +100,9 @@ def stock_layer(layer: Any, **kwargs: Any) -> keras.layers.Layer:
     sides = [stack(biases[:gates]), stack(biases[gates:])] if len(biases) > gates else None
     if layer.rnn_mode == "lstm":
         stock = keras.layers.LSTM(layer.num_units, unit_forget_bias=False, **kwargs)
-    elif layer.rnn_mode == "gru":
-        stock = keras.layers.GRU(layer.num_units, reset_after=True, **kwargs)
+    elif layer.rnn_mode.startswith("gru"):
+        after = layer.rnn_mode == "gru"
+        stock = keras.layers.GRU(layer.num_units, reset_after=after, **kwargs)
     else:
         activation = layer.rnn_mode.removeprefix("rnn_")
         stock = keras.layers.SimpleRNN(layer.num_units, activation=activation, **kwargs)

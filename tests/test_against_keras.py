@@ -21,7 +21,7 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 BATCH_SIZE, MAX_TIME, INPUT_SIZE, NUM_UNITS = 4, 6, 5, 7
 # One sequence is empty. Keras allows any masks, but these are padded on the right.
 LENGTHS = (3, 6, 0, 1)
-MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +67,8 @@ def make_keras_layers(network: Network) -> list[keras.layers.Layer]:
         options["recurrent_initializer"] = keras.initializers.Orthogonal(seed=30 + index)
         if network.rnn_mode == "lstm":
             layer = keras.layers.LSTM(unit_forget_bias=False, **options)
-        elif network.rnn_mode == "gru":
-            layer = keras.layers.GRU(reset_after=True, **options)
+        elif network.rnn_mode.startswith("gru"):
+            layer = keras.layers.GRU(reset_after=network.rnn_mode == "gru", **options)
         else:
             activation = network.rnn_mode.removeprefix("rnn_")
             layer = keras.layers.SimpleRNN(activation=activation, **options)
@@ -79,13 +79,16 @@ def make_keras_layers(network: Network) -> list[keras.layers.Layer]:
 
 
 def make_fused_layer(network: Network, **options: Any) -> crnn.CudnnLSTM:
+    if network.rnn_mode == "gru_reset_before":
+        options["reset_after"] = False
     layer_class = {
         "lstm": crnn.CudnnLSTM,
         "gru": crnn.CudnnGRU,
+        "gru_reset_before": crnn.CudnnGRU,
         "rnn_tanh": crnn.CudnnRNNTanh,
         "rnn_relu": crnn.CudnnRNNRelu,
     }[network.rnn_mode]
-    # Only Keras's GRU has two bias sets.
+    # Only Keras's GRU with reset_after has two bias sets.
     with_bias = "double" if network.rnn_mode == "gru" else "single_input"
     return layer_class(
         network.num_layers,
@@ -103,7 +106,8 @@ def opaque_buffer(network: Network, weights: Sequence[Any]) -> np.ndarray:
 
     Keras stacks the gates as i f c o and z r h, cuDNN as i f c o and r z h.
     """
-    order = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}.get(network.rnn_mode, (0,))
+    order = {"lstm": (0, 1, 2, 3), "rnn_tanh": (0,), "rnn_relu": (0,)}
+    order = order.get(network.rnn_mode, (1, 0, 2))
 
     def gates(stacked: np.ndarray) -> Iterator[np.ndarray]:
         parts = np.split(stacked, len(order), axis=-1)

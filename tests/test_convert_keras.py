@@ -9,7 +9,7 @@ from layer_reference import LAYERS, make, normal, randomize
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import convert
 
-MODES = tuple(LAYERS)
+MODES = (*LAYERS, "gru_reset_before")
 # Sums of a few dozen products keep 13 digits in float64; steps and layers cost one more.
 TOLERANCE = 1e-11
 
@@ -18,8 +18,8 @@ def stock(rnn_mode: str, units: int = 3, **options) -> keras.layers.Layer:
     options = {"dtype": "float64", "bias_initializer": "random_normal", **options}
     if rnn_mode == "lstm":
         return keras.layers.LSTM(units, **options)
-    if rnn_mode == "gru":
-        return keras.layers.GRU(units, **options)
+    if rnn_mode.startswith("gru"):
+        return keras.layers.GRU(units, reset_after=rnn_mode == "gru", **options)
     return keras.layers.SimpleRNN(units, activation=rnn_mode.removeprefix("rnn_"), **options)
 
 
@@ -340,7 +340,6 @@ def tanh(x):
         (keras.layers.SimpleRNN(2, activation="gelu"), "expected 'tanh' or 'relu'"),
         (keras.layers.LSTM(2, activation=tanh), "activation='tanh'.* expected 'tanh'"),
         (keras.layers.LSTM(2, recurrent_activation="hard_sigmoid"), "recurrent_activation='hard_"),
-        (keras.layers.GRU(2, reset_after=False), "reset_after=False"),
         (keras.layers.GRU(2, recurrent_dropout=0.1), "recurrent_dropout=0.1"),
         (keras.layers.LSTM(2, dropout=0.1), "dropout=0.1"),
         (keras.layers.LSTM(2, activity_regularizer="l2"), "activity_regularizer"),

@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
 ort = pytest.importorskip("onnxruntime")
 
-MODES = tuple(LAYERS)
+MODES = (*LAYERS, "gru_reset_before")
 # Sums of a few dozen products in float32 keep 6 digits; steps and layers cost one more.
 TOLERANCE = 1e-5
 
@@ -228,7 +228,6 @@ def with_inputs(*names: str) -> onnx.ModelProto:
         (node(attributes={"direction": "sideways"}), "direction 'sideways' .* not known"),
         (node(attributes={"clip": 1.0}), "clips"),
         (node(attributes={"input_forget": 1}), "input_forget=1"),
-        (node("GRU", attributes={"linear_before_reset": 0}), "linear_before_reset=0"),
         (node(attributes={"activations": ["Sigmoid", "Relu", "Tanh"]}), "'relu', .* no equivalent"),
         (node("RNN", attributes={"activations": ["Elu"]}), r"'elu'.* \('tanh',\) or \('relu',\)"),
         (node(P=normal(1, 9)), "input P of ONNX node 'rnn', 'P', .* zeros, .* not zero"),

@@ -55,7 +55,7 @@ def of_branches(outer: dict[str, np.ndarray]):
     good = recurrent("LSTM", "good", inner)
     # The weights of this one are those of the outermost graph.
     other = recurrent("LSTM", "other", outer)
-    bad = recurrent("GRU", "bad", outer)
+    bad = recurrent("GRU", "bad", outer, clip=1.0)
     choice = helper.make_node(
         "If",
         ["second"],
@@ -86,7 +86,7 @@ def test_branches(tmp_path):
     other = found["outermost/else_branch/choice/then_branch/other"]
     bad = found["outermost/else_branch/choice/else_branch/bad"]
     assert good[1:] == ("ONNX", "lstm", 1, "unidirectional", 4, 3, "float32", "yes")
-    assert bad.rnn_mode == "gru" and bad.convert.startswith("no: linear_before_reset=0 of ONNX")
+    assert bad.rnn_mode == "gru" and bad.convert.startswith("no: clip=1.0 of ONNX")
     inputs = normal(5, 2, 4)
     for network, first in ((good, True), (other, False)):
         layer = convert.from_onnx(model, name=network.name, time_major=True)
@@ -98,7 +98,7 @@ def test_branches(tmp_path):
 def test_a_good_network_beside_one_that_is_refused(tmp_path, capsys):
     arrays: dict[str, np.ndarray] = {}
     nodes = [
-        recurrent("GRU", "bad", arrays),
+        recurrent("GRU", "bad", arrays, clip=1.0),
         recurrent("LSTM", "good", arrays),
         recurrent("LSTM", "sideways", arrays, direction="sideways"),
     ]
@@ -110,7 +110,7 @@ def test_a_good_network_beside_one_that_is_refused(tmp_path, capsys):
     assert __main__.main(["inspect", str(path)]) == 0
     _, bad, good, sideways = capsys.readouterr().out.splitlines()
     assert bad.split()[:4] == ["bad", "ONNX", "gru", "1"]
-    assert "no: linear_before_reset=0 of ONNX node 'bad' has no equivalent" in bad
+    assert "no: clip=1.0 of ONNX node 'bad', which clips what goes into" in bad
     assert good.split()[:2] == ["good", "ONNX"] and good.endswith(" yes")
     assert "no: expected attribute 'direction'" in sideways
     target = str(tmp_path / "good.onnx")
@@ -218,14 +218,11 @@ NODE_CASES = {
     if any(part in case.name for part in ("_lstm_", "_gru_", "_rnn_"))
 }
 # Each with why it is refused.
-REFUSED = {
-    "lstm_with_peepholes": "input P of ONNX node .* zeros",
-    **{name: "linear_before_reset=0" for name in NODE_CASES if name.startswith("gru_")},
-}
+REFUSED = {"lstm_with_peepholes": "input P of ONNX node .* zeros"}
 
 
 def test_there_are_all_of_onnxs_cases():
-    assert len(NODE_CASES) == 18 and len(REFUSED) == 7
+    assert len(NODE_CASES) == 18 and len(REFUSED) == 1
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -240,13 +237,20 @@ def test_onnxs_own_cases(name):
         with pytest.raises(ValueError, match=REFUSED[name]):
             convert.from_onnx(model, **options)
         return
-    layer = convert.from_onnx(model, **options)
+    check_node(model, values, expected, convert.from_onnx(model, **options), batch_major)
+
+
+def check_node(model, values, expected, layer, batch_major: bool = False) -> None:
+    """Checks that a layer computes the outputs that are expected of the one node in a model."""
+    (node,) = model.graph.node
     states = [values[key] for key in ("initial_h", "initial_c") if key in values]
     lengths = values.get("sequence_lens")
     outputs, *finals = layer(values["X"], initial_state=states or None, sequence_lengths=lengths)
     time_axis, batch_axis = (1, 0) if batch_major else (0, 1)
     if layer.go_backwards:
-        outputs = tf.reverse(outputs, [time_axis])
+        steps = outputs.shape[time_axis]
+        ends = np.full(outputs.shape[batch_axis], steps) if lengths is None else lengths
+        outputs = tf.reverse_sequence(outputs, ends, seq_axis=time_axis, batch_axis=batch_axis)
     received = dict(zip(("Y_h", "Y_c"), finals, strict=False))
     # ONNX has the directions on an axis of their own.
     split = np.stack(np.split(np.asarray(outputs), layer.num_dirs, axis=-1), axis=-2)
@@ -257,12 +261,67 @@ def test_onnxs_own_cases(name):
         np.testing.assert_allclose(received[each], reference, rtol=0, atol=TOLERANCE)
 
 
+def with_lengths(case, direction: str) -> tuple:
+    """Returns a case as `as_function_of_constants` does, with more steps and lengths below them.
+
+    The numbers expected are those of ONNX Runtime, which takes time before batch only.
+    """
+    model, values, _ = as_function_of_constants(case)
+    (node,) = model.graph.node
+    is_batch_major = any(each.name == "layout" and each.i for each in node.attribute)
+    kept = [each for each in node.attribute if each.name not in ("layout", "direction")]
+    if not any(each.s == b"bidirectional" for each in node.attribute):
+        kept.append(helper.make_attribute("direction", direction))
+    else:
+        kept.append(helper.make_attribute("direction", "bidirectional"))
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    first, second, features = values["X"].shape
+    batch = first if is_batch_major else second
+    values = {"X": normal(6, batch, features)} | {
+        name: np.asarray(array) for name, array in values.items() if name.startswith("initial")
+    }
+    values["sequence_lens"] = np.arange(batch, dtype=np.int32) * 3 % 6 + 1
+    constants = {tensor.name for tensor in model.graph.initializer}
+    del model.graph.input[:]
+    model.graph.input.append(value("X", (None, None, features)))
+    model.graph.input.append(value("sequence_lens", [None], onnx.TensorProto.INT32))
+    while len(node.input) < 5:
+        node.input.append("")
+    node.input[4] = "sequence_lens"
+    given = values.keys() - constants
+    model.graph.input.extend(value(name) for name in node.input[5:] if name in given)
+    del model.graph.output[:]
+    model.graph.output.extend(map(value, filter(None, node.output)))
+    inputs = {each.name: values[each.name] for each in model.graph.input}
+    return model, values, run(model, **inputs)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("name", sorted(NODE_CASES.keys() - REFUSED.keys()))
+def test_onnxs_cases_with_lengths(name, direction):
+    case = NODE_CASES[name]
+    model, values, expected = with_lengths(case, direction)
+    layer = convert.from_onnx(model, time_major=True, return_state=True)
+    check_node(model, values, expected, layer)
+
+
 @pytest.mark.parametrize("lengths", [[3, 5], [0, 2]])
-@pytest.mark.parametrize("op_type", ["LSTM", "RNN"])
-def test_reverse_with_lengths(op_type, lengths):
-    gates = {"LSTM": 4, "RNN": 1}[op_type]
+@pytest.mark.parametrize(
+    ("op_type", "more"),
+    [
+        ("LSTM", {}),
+        ("RNN", {}),
+        ("GRU", {}),
+        ("GRU", {"linear_before_reset": 0}),
+        ("GRU", {"linear_before_reset": 1}),
+    ],
+)
+def test_reverse_with_lengths(op_type, more, lengths):
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
     arrays = {"W": normal(1, 3 * gates, 4), "R": normal(1, 3 * gates, 3, seed=1)}
-    options = {"hidden_size": 3, "direction": "reverse"}
+    options = {"hidden_size": 3, "direction": "reverse", **more}
     node = helper.make_node(op_type, ["X", "W", "R", "", "lengths"], ["Y"], "rnn", **options)
     kinds = [value("X", (None, None, 4)), value("lengths", [None], onnx.TensorProto.INT32)]
     model = model_of([node], kinds, [value("Y")], arrays)

@@ -57,7 +57,6 @@ OF_ATTRIBUTES = {
     "parameters": True,
     "clip": False,
     "input_forget": False,
-    "no_linear_before_reset": False,
     "other_activation": False,
     "reverse": True,
 }
@@ -91,10 +90,9 @@ class Model:
         self.op_type = str(rng.choice(list(GATES)))
         if flaw == "input_forget" or (flaw in OF_PEEPHOLES and flaw != "none"):
             self.op_type = "LSTM"
-        elif flaw == "no_linear_before_reset":
-            self.op_type = "GRU"
         self.num_dirs = int(rng.integers(1, 3))
         self.has_bias = bool(rng.integers(2))
+        self.kind_of_reset = int(rng.integers(3))
         self.kind_of_attributes = self.choose(OF_ATTRIBUTES)
         self.kind_of_lengths = self.choose(OF_LENGTHS)
         num_layers = 2 if flaw in OF_JOINS else int(rng.integers(1, 3))
@@ -186,7 +184,9 @@ class Model:
         kind, num_dirs = self.kind_of_attributes, self.num_dirs
         attributes = {"direction": "bidirectional"} if num_dirs == 2 else {}
         if self.op_type == "GRU":
-            attributes["linear_before_reset"] = 1
+            attributes |= [{}, {"linear_before_reset": 0}, {"linear_before_reset": 1}][
+                self.kind_of_reset
+            ]
         names = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
         names = names.get(self.op_type, ["Relu"])
         if kind == "defaults":
@@ -205,8 +205,6 @@ class Model:
             attributes["direction"] = "reverse"
         elif kind == "input_forget":
             attributes["input_forget"] = 1
-        elif kind == "no_linear_before_reset":
-            del attributes["linear_before_reset"]
         return attributes
 
     def sequence_lengths(self) -> str:

@@ -153,7 +153,7 @@ def test_layers_that_do_not_run_fused(tmp_path):
         [
             keras.Input((None, 4)),
             layers.Masking(7.0),
-            drop_ins.GRU(3, reset_after=False, return_sequences=True),
+            drop_ins.GRU(3, activation="relu", return_sequences=True),
             layers.LSTM(3, activation="relu", return_sequences=True),
         ]
     )

@@ -94,7 +94,7 @@ def test_tf32_and_half_types_agree_with_the_reference(case, dtype, tensor_float_
     assert random_configs.bits(again) == random_configs.bits(results)
 
 
-@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("rnn_mode", ["lstm", "gru", "gru_reset_before", "rnn_tanh"])
 def test_masks_are_the_documented_function(rnn_mode):
     config = RnnConfig(rnn_mode, 2, 37, 3, direction="bidirectional", recurrent_dropout=0.3)
     seed = (0x0123456789ABCDEF, -0x7EDCBA9876543210)

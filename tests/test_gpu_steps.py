@@ -76,6 +76,7 @@ def test_agrees_with_the_reference(case, dtype):
 CONFIGS = [
     ("float64", RnnConfig("gru", 2, 40, 5, direction="bidirectional")),
     ("float64", RnnConfig("rnn_relu", 1, 7, 5)),
+    ("float32", RnnConfig("gru_reset_before", 2, 40, 5, direction="bidirectional")),
     ("float32", RnnConfig("lstm", 2, 40, 5, direction="bidirectional", num_proj=9)),
     ("float16", RnnConfig("lstm", 2, 40, 5, num_proj=12, cell_clip=0.5)),
     ("float32", RnnConfig("lstm", 1, 24, 5, direction="bidirectional", cell_clip=0.5)),
@@ -115,6 +116,30 @@ def test_lengths_run_whichever_algorithm_is_named(dtype, algorithm):
     with tf.device("GPU:0"):
         results = random_configs.run_forward(ops.forward, case, data, algorithm=algorithm)
     assert not random_configs.beyond_tolerance(case, results, expected, dtype, False)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+def test_resets_before_the_product(dtype, direction):
+    """No library has this GRU, so steps run it whatever the lengths, and their graphs replay."""
+    config = RnnConfig("gru_reset_before", 2, 50, 9, direction=direction, dropout=0.3)
+    before = test_gpu_replay.replays()
+    for index in range(6):
+        case = random_configs.Case(7800 + index, config, 12, 10, True, True, None)
+        data, expected = random_configs.draw_smooth_data(case, dtype)
+        results = test_gpu.run_on("GPU:0", case, data)
+        assert not random_configs.beyond_tolerance(case, results, expected, dtype, False)
+    assert test_gpu_replay.replays() > before or not test_gpu_replay.REPLAY_IS_ON
+
+
+@pytest.mark.parametrize("algorithm", ["cudnn", "standard", "persist_static"])
+def test_no_algorithm_of_cudnns_resets_before_the_product(algorithm):
+    config = RnnConfig("gru_reset_before", 1, 8, 4)
+    case = random_configs.Case(7900, config, 5, 3, True, True, None)
+    data = random_configs.draw_data(case, "float32")
+    with tf.device("GPU:0"):
+        with pytest.raises(tf.errors.UnimplementedError, match="rnn_mode gru_reset_before; auto"):
+            random_configs.run_forward(ops.forward, case, data, algorithm=algorithm)
 
 
 def test_persistent_runs_any_network_of_full_length():

@@ -440,7 +440,7 @@ def strange_file(path: Any) -> Any:
             layers.Input((None, 4)),
             layers.LSTM(3, return_sequences=True, name="good"),
             layers.Lambda(lambda x: x * 2, name="lambda"),
-            layers.GRU(2, return_sequences=True, reset_after=False, name="before"),
+            layers.GRU(2, return_sequences=True, activation="relu", name="before"),
             layers.LSTM(3, time_major=True, name="major"),
         ]
     )
@@ -468,7 +468,7 @@ def test_what_cannot_be_expressed_is_named(tmp_path, capsys):
     rows = capsys.readouterr().out.splitlines()[1:]
     assert [row.split()[0] for row in rows] == ["good", "before", "major"]
     assert rows[0].endswith("yes")
-    assert "reset_after=False of layer 'before' has no equivalent" in rows[1]
+    assert "activation='relu' of layer 'before' has no equivalent" in rows[1]
     assert rows[2].endswith("no: LSTM: Keras 3 has no time_major=True")
     # The other network can be had.
     convert.convert_file(path, tmp_path / "good.keras", name="good")

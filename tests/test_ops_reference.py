@@ -35,7 +35,7 @@ def assert_same_bits(results: Results, expected: Results) -> None:
 
 def test_cases_cover_all_attributes():
     configs = [case.config for case in CASES]
-    for name, count in (("rnn_mode", 4), ("input_mode", 2), ("direction", 2), ("bias_mode", 4)):
+    for name, count in (("rnn_mode", 5), ("input_mode", 2), ("direction", 2), ("bias_mode", 4)):
         assert len({getattr(config, name) for config in configs}) == count
     assert {config.num_layers for config in configs} == {1, 2, 3}
     for name in ("num_proj", "dropout", "cell_clip"):

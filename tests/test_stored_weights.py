@@ -130,8 +130,32 @@ def basic_lstm(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray, **options: A
     return lstm(x, joined[:size], joined[size:], biases, act=sigmoid, **options)
 
 
-@pytest.mark.parametrize("names", [("kernel", "bias"), ("weights", "biases")])
-def test_cells_of_tensorflow_1(names, tmp_path):
+def gru_cell(x: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+    """Returns what TensorFlow 1's GRUCell and GRUBlockCell compute."""
+    of_gates, bias_of_gates, of_candidate, bias_of_candidate = arrays
+    h, outputs = np.zeros((len(x), 3)), []
+    for t in range(x.shape[1]):
+        gates = sigmoid(np.concatenate([x[:, t], h], 1) @ of_gates + bias_of_gates)
+        r, z = np.split(gates, 2, axis=1)
+        read = np.concatenate([x[:, t], r * h], 1)
+        h = z * h + (1 - z) * np.tanh(read @ of_candidate + bias_of_candidate)
+        outputs.append(h)
+    return np.stack(outputs, axis=1)
+
+
+GRU_CELL = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
+GRU_BLOCK_CELL = ("w_ru", "b_ru", "w_c", "b_c")
+
+
+@pytest.mark.parametrize(
+    ("names", "of_gru"),
+    [
+        (("kernel", "bias"), GRU_CELL),
+        (("weights", "biases"), [part.replace("kernel", "weights") for part in GRU_CELL]),
+        (("kernel", "bias"), GRU_BLOCK_CELL),
+    ],
+)
+def test_cells_of_tensorflow_1(names, of_gru, tmp_path):
     stack, both = "rnn/multi_rnn_cell/cell_{}/basic_lstm_cell", "bidirectional_rnn/{}/lstm_cell"
     scopes = [stack.format(0), stack.format(1), both.format("fw"), both.format("bw")]
     variables = {}
@@ -139,28 +163,50 @@ def test_cells_of_tensorflow_1(names, tmp_path):
         fan_in = 3 if index == 1 else 4
         variables[f"net/{scope}/{names[0]}"] = 0.5 * normal(fan_in + 3, 12, seed=index)
         variables[f"net/{scope}/{names[1]}"] = 0.5 * normal(12, seed=index)
-    variables["net/gru_cell/gates/kernel"] = normal(7, 6)
-    variables["net/gru_cell/candidate/kernel"] = normal(7, 3)
+    arrays = (normal(7, 6), normal(6), normal(7, 3), normal(3))
+    for part, array in zip(of_gru, arrays, strict=True):
+        variables[f"net/gru_cell/{part}"] = array
     path = write_checkpoint(variables, tmp_path)
-    stacked, sides, refused = "net/rnn/multi_rnn_cell", "net/bidirectional_rnn", "net"
+    stacked, sides, before = "net/rnn/multi_rnn_cell", "net/bidirectional_rnn", "net"
     found = {each.name: each for each in file_inspection.inspect_file(path)}
     assert {name: each[2:7] for name, each in found.items()} == {
         stacked: ("lstm", 2, "unidirectional", 4, 3),
         sides: ("lstm", 1, "bidirectional", 4, 3),
-        refused: ("gru", 1, "unidirectional", 4, 3),
+        before: ("gru_reset_before", 1, "unidirectional", 4, 3),
     }
     assert "tanh and sigmoid, and of 1 that is added" in found[stacked].convert
-    assert "its reset gate acts before the product" in found[refused].convert
+    assert found[before].convert.endswith("rnn_mode 'gru_reset_before' for tanh and sigmoid")
     inputs, pairs = normal(2, 5, 4), list(variables.values())
     expected = {stacked: basic_lstm(basic_lstm(inputs, *pairs[:2]), *pairs[2:4])}
     directions = (basic_lstm(inputs, *pairs[4:6]), basic_lstm(inputs, *pairs[6:8], backwards=True))
     expected[sides] = np.concatenate(directions, axis=-1)
+    expected[before] = gru_cell(inputs, *arrays)
     for name, outputs in expected.items():
         target = tmp_path / "m.keras"
-        convert.convert_file(path, target, name=name, rnn_mode="lstm", force=True)
+        mode = "gru_reset_before" if name == before else "lstm"
+        convert.convert_file(path, target, name=name, rnn_mode=mode, force=True)
         np.testing.assert_allclose(keras.saving.load_model(target)(inputs), outputs, atol=1e-6)
-    with pytest.raises(ValueError, match="its reset gate acts before the product"):
-        convert.convert_file(path, target, name=refused, rnn_mode="gru", force=True)
+    with pytest.raises(ValueError, match="those of gru_reset_before, but rnn_mode is 'gru'"):
+        convert.convert_file(path, target, name=before, rnn_mode="gru", force=True)
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("reset_after", [False, True])
+def test_the_two_kinds_of_grus(reset_after, use_bias):
+    """Without a bias, the arrays do not say which of them a GRU is."""
+    stock = keras.layers.GRU(3, reset_after=reset_after, use_bias=use_bias, return_sequences=True)
+    stock.build((None, None, 4))
+    stock.set_weights([normal(*weight.shape, seed=5) for weight in stock.weights])
+    parts = ("kernel", "recurrent_kernel", "bias")
+    arrays = {f"gru/{part}": each for part, each in zip(parts, stock.get_weights(), strict=False)}
+    (found,) = named_arrays.networks_in(arrays).values()
+    mode, other = ("gru", "gru_reset_before")[:: 1 if reset_after else -1]
+    assert f"'{mode}'" in found.unsaid
+    inputs = normal(2, 5, 4)
+    np.testing.assert_allclose(found.layer(mode)(inputs), stock(inputs), rtol=0, atol=1e-6)
+    if use_bias:
+        with pytest.raises(ValueError, match=f"those of {mode}, but rnn_mode is {other!r}"):
+            found.layer(other)
 
 
 def test_a_projection_and_peepholes():

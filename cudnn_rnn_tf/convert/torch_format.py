@@ -17,6 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import DTYPES
 from cudnn_rnn_tf.convert import file_kinds, network, untrusted
 from cudnn_rnn_tf.pseudo_layers import both_biases
@@ -364,7 +365,9 @@ def _checked_mode(parameters: Mapping[str, np.ndarray], rnn_mode: str | None) ->
     if "weight_hr_l0" in parameters:
         found = {"lstm"} if rows % network.NUM_GATES["lstm"] == 0 else set()
     else:
-        found = {mode for mode, gates in network.NUM_GATES.items() if rows == gates * outputs}
+        # PyTorch has no GRU whose reset gate acts before the product.
+        modes = network.NUM_GATES.keys() - {constants.GRU_RESET_BEFORE}
+        found = {mode for mode in modes if rows == network.NUM_GATES[mode] * outputs}
     if not found:
         raise ValueError(
             "expected weight_hh_l0 of shape [G * H, H] with 4, 3 or 1 gates, or with projection "
