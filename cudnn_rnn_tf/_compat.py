@@ -16,6 +16,9 @@ import tensorflow as tf
 # TensorFlow wheel has the protocol buffers, but only some of them have public names.
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
+# Only this tells whether XLA will compile the function that is being traced.
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
 # `tf.compat.v1.train.Saver` takes custom objects only if they are of this class.
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
@@ -26,8 +29,10 @@ __all__ = [
     "SaveableObject",
     "Trackable",
     "format_of_exporter",
+    "is_compiled_by_xla",
     "is_in_call_of_tf_keras",
     "is_reference",
+    "is_resolving_auto_jit_compile",
     "keras_mask",
     "saved_model_pb2",
     "set_keras_mask",
@@ -96,6 +101,11 @@ EXTENSION_POINTS = (
         "get_dropout_mask",
         "The drop-ins drop out inputs by Keras's own masks.",
     ),
+    ExtensionPoint(
+        keras.Model,
+        "_resolve_auto_jit_compile",
+        "While it runs, layers are asked what the default of jit_compile is to be.",
+    ),
 )
 
 
@@ -120,6 +130,24 @@ def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 def is_reference(variable: Any) -> bool:
     """Returns whether this is a TensorFlow 1 reference variable, which no public name tells."""
     return variable.dtype._is_ref_dtype
+
+
+def is_compiled_by_xla() -> bool:
+    """Returns whether a `tf.function(jit_compile=True)` is being traced, or one that it calls."""
+    return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def is_resolving_auto_jit_compile() -> bool:
+    """Returns whether Keras is asking layers what `jit_compile="auto"` means for their model.
+
+    It asks the same question if `jit_compile=True` is given.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "_resolve_auto_jit_compile":
+            return True
+    return False
 
 
 # The modules that trace a model for another format, in which this package's ops have no place.

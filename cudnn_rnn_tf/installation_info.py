@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from cudnn_rnn_tf import gpu_table, native, op_library, ops, xla
+from cudnn_rnn_tf import gpu_table, native, op_library, ops
 from cudnn_rnn_tf.config import RnnConfig
 
 __version__: str = native.build_info.VERSION
@@ -73,7 +73,7 @@ def gpu_lines() -> list[str]:
 
 
 def _xla() -> str:
-    reason = xla.why_not()
+    reason = op_library.no_xla
     return f"not available: {reason}" if reason else "available"
 
 

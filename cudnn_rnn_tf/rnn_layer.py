@@ -24,13 +24,6 @@ from cudnn_rnn_tf.mask_packing import Packing, first_mask, packing_of
 from cudnn_rnn_tf.xla import CompiledByXla
 
 
-class _SeedGenerator(keras.random.SeedGenerator, _compat.AutoTrackable):
-    """A Keras seed generator that object-based checkpoints also save.
-
-    Keras's own is no TensorFlow trackable, so `tf.train.Checkpoint` would lose its state.
-    """
-
-
 class _Untracked:
     """Hides variables from Keras, which would otherwise take them for the layer's weights."""
 
@@ -192,10 +185,9 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.recurrent_constraint = keras.constraints.get(recurrent_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        with seeds.in_host_memory():
-            self.seed_generator = (
-                _SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
-            )
+        self.seed_generator = (
+            seeds.SeedGenerator(self.seed, name="seed_generator") if self.dropout > 0 else None
+        )
         self.kernel: opaque_kernel.OpaqueKernel | None = None
         self._states = _Untracked()
         self.input_spec = keras.layers.InputSpec(ndim=3)

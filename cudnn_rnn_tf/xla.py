@@ -4,9 +4,8 @@ import functools
 import logging
 
 import keras
-import tensorflow as tf
 
-from cudnn_rnn_tf import op_library
+from cudnn_rnn_tf import _compat, op_library
 
 logger = logging.getLogger("cudnn_rnn_tf")
 
@@ -18,10 +17,13 @@ class CompiledByXla(keras.layers.Layer):
     def supports_jit(self) -> bool:
         """Whether Keras is to compile a model with this layer for XLA.
 
-        Keras's `jit_compile="auto"` asks as `jit_compile=True` does, if there is a GPU. On a GPU,
-        XLA compiles only some networks, so that there the answer is no.
+        Keras asks for `jit_compile=True` and, where there is a GPU, for the default, "auto". With
+        the latter, models with these layers are not compiled, as with Keras's own recurrent layers
+        on a GPU: each new number of time steps would take seconds to compile.
         """
-        return self._supports_jit and (not self._runs_ops() or _can_compile())
+        if not self._supports_jit or not self._runs_ops():
+            return self._supports_jit
+        return _can_compile() and not _compat.is_resolving_auto_jit_compile()
 
     @supports_jit.setter
     def supports_jit(self, value: bool) -> None:
@@ -31,18 +33,8 @@ class CompiledByXla(keras.layers.Layer):
         return True
 
 
-def why_not() -> str:
-    """Returns why models with the ops are not compiled in this process; "" if they are."""
-    if op_library.no_xla:
-        return op_library.no_xla
-    if tf.config.get_visible_devices("GPU"):
-        return "there is a GPU, for which XLA compiles only some networks"
-    return ""
-
-
 @functools.cache
 def _can_compile() -> bool:
-    reason = why_not()
-    if reason:
-        logger.info("layers run without XLA, also with jit_compile=True: %s", reason)
-    return not reason
+    if op_library.no_xla:
+        logger.info("layers run without XLA, also with jit_compile=True: %s", op_library.no_xla)
+    return not op_library.no_xla

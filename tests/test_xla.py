@@ -271,9 +271,8 @@ MODELS = {
 }
 
 
-@on_cpus_only
-@pytest.mark.parametrize("name", MODELS)
-def test_fit(name):
+def check_fit(name: str, atol: float) -> None:
+    """Checks that a model learns the same with XLA as without."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, 50, size=(32, 9))
     tokens[::3, 6:] = 0
@@ -288,9 +287,30 @@ def test_fit(name):
         return [*model.get_weights(), model.predict(tokens, batch_size=16, verbose=0)]
 
     # In bfloat16, sums that XLA rounds in another order differ by more.
-    atol = 2e-2 if "bfloat16" in name else 1e-5
+    atol = 2e-2 if "bfloat16" in name else atol
     for compiled, expected in zip(train(True), train(False), strict=True):
         np.testing.assert_allclose(compiled, expected, rtol=0, atol=atol)
+
+
+@on_cpus_only
+@pytest.mark.parametrize("name", MODELS)
+def test_fit(name):
+    check_fit(name, atol=1e-5)
+
+
+@on_cpus_only
+def test_the_default_compiles_nothing(monkeypatch):
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda *_: [tf.config.PhysicalDevice("GPU:0", "GPU")]
+    )
+    stock = keras.Sequential([keras.Input((5, 3)), keras.layers.Dense(4)])
+    stock.compile("sgd", "mse")
+    assert stock.jit_compile
+    model = keras.Sequential([stock, crnn.CudnnLSTM(1, 4)])
+    model.compile("sgd", "mse")
+    assert not model.jit_compile
+    model.compile("sgd", "mse", jit_compile=True)
+    assert model.jit_compile
 
 
 @on_cpus_only
@@ -389,6 +409,11 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import seeds
+
+if "imitated" in sys.argv[1]:
+    # CPU:1 takes the part of a GPU.
+    seeds._has_gpu = lambda: True
 
 with tf.device("CPU:1"):
     layer = crnn.CudnnLSTM(2, 6, dropout=0.4, seed=1)
@@ -397,7 +422,7 @@ with tf.device("CPU:1"):
     size = layer.kernel.shape[0]
     layer.kernel.assign(np.sin(np.arange(size)))
 
-    @tf.function(jit_compile=True if sys.argv[1] == "compiled" else None)
+    @tf.function(jit_compile=True if "compiled" in sys.argv[1] else None)
     def run(inputs, mask):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
@@ -420,6 +445,55 @@ def test_auto_clustering_and_other_devices():
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
     np.testing.assert_allclose(run("as it is", flags), expected, rtol=1e-5)
     np.testing.assert_allclose(run("compiled"), expected, rtol=1e-5)
+    np.testing.assert_allclose(run("compiled, imitated GPU"), expected, rtol=1e-5)
+
+
+# A checkpoint and a SavedModel have what a compiled function's dropout draws from.
+SAVES_SEEDS = """
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import seeds
+
+seeds._has_gpu = lambda: True
+
+
+class Trained(tf.Module):
+    def __init__(self):
+        self.layer = crnn.CudnnLSTM(2, 6, dropout=0.4, kernel_initializer="ones", seed=1)
+        self.layer.build((3, 5, 4))
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([3, 5, 4])])
+    def step(self, inputs):
+        return tf.reduce_sum(self.layer(inputs, training=True))
+
+
+with tf.device("CPU:1"):
+    inputs = tf.constant(np.random.default_rng(0).standard_normal((3, 5, 4)), tf.float32)
+    trained, restored = Trained(), Trained()
+    first = float(trained.step(inputs))
+    path = tf.train.Checkpoint(trained=trained).save(sys.argv[1] + "/checkpoint")
+    tf.saved_model.save(trained, sys.argv[1])
+    second = float(trained.step(inputs))
+    reader = tf.train.Checkpoint(trained=restored).restore(path)
+    print(first, second)
+    loaded = tf.saved_model.load(sys.argv[1])
+    print(float(restored.step(inputs)), float(loaded.step(inputs)))
+    reader.assert_consumed()
+"""
+
+
+def test_a_compiled_functions_seeds_are_saved(tmp_path):
+    output = fresh_process.run_program(SAVES_SEEDS, tmp_path, CUDA_VISIBLE_DEVICES="-1")
+    first, second, restored, loaded = map(float, output.split())
+    assert first != second
+    assert restored == loaded == second
 
 
 # Without the library.
