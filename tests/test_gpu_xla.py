@@ -1,12 +1,16 @@
-"""Functions that XLA compiles for a GPU: the persistent kernels run in them."""
+"""Functions and models that XLA compiles for a GPU."""
+
+import functools
 
 import fresh_process
+import keras
 import numpy as np
 import pytest
 import random_configs
 import tensorflow as tf
 import test_gpu
 import test_gpu_persistent
+import test_xla
 from test_gpu_persistent import TOLERANCE, needs_tensor_cores, tensor_float_32  # noqa: F401
 
 import cudnn_rnn_tf as crnn
@@ -113,11 +117,111 @@ def test_a_loop_of_steps():
     np.testing.assert_allclose(compiled, expected, rtol=0, atol=2e-3)
 
 
-def test_what_the_persistent_kernels_cannot_run_is_an_error_that_says_what_to_write():
-    layer = crnn.CudnnLSTM(1, 8, algorithm="standard")
+# cuDNN's passes.
+
+
+@pytest.mark.usefixtures("without_tf32")
+@pytest.mark.parametrize("algorithm", ["standard", "cudnn", "auto"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("case", test_gpu.CASES[::20], ids=str)
+def test_passes_of_cudnn_agree_with_the_reference(case, dtype, algorithm):
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    results = random_configs.run_forward(
+        functools.partial(ops.forward, algorithm=algorithm),
+        case,
+        data,
+        seed=tf.constant(data.seed),
+        is_training=case.is_training,
+        jit_compile=True,
+    )
+    rounds_factors = dtype in random_configs.RMS_TOLERANCE
+    assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
+
+
+@pytest.mark.parametrize("algorithm", ["resident", "standard"])
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_inference_of_named_algorithms(algorithm, batch_size):
+    layer = crnn.CudnnLSTM(2, 64, algorithm=algorithm, dtype="float16")
+    inputs = draw(batch_size, 12, 8)
+    expected = layer(inputs)
     compiled = tf.function(lambda inputs: layer(inputs), jit_compile=True)
-    with pytest.raises(tf.errors.OpError, match="leave out jit_compile=True"):
-        compiled(draw(2, 5, 3))
+    for _ in range(4):
+        np.testing.assert_allclose(compiled(inputs), expected, rtol=0, atol=2e-3)
+
+
+def test_cudnn_takes_lengths_anew_and_refuses_wrong_ones():
+    layer = crnn.CudnnGRU(1, 32, algorithm="standard", dtype="float16")
+    layer(draw(2, 5, 8))
+    compiled = tf.function(lambda x, n: layer(x, sequence_lengths=n), jit_compile=True)
+    for lengths in ([3, 5], [5, 5], [0, 1]):
+        lengths = tf.constant(lengths, tf.int64)
+        expected = layer(draw(2, 5, 8), sequence_lengths=lengths)
+        np.testing.assert_allclose(compiled(draw(2, 5, 8), lengths), expected, rtol=0, atol=2e-3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"lengths\[1\] must lie in \[0, 5\]"):
+        compiled(draw(2, 5, 8), tf.constant([3, 9], tf.int64)).numpy()
+
+
+# Models.
+
+
+@pytest.fixture
+def without_tf32():
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+@pytest.mark.usefixtures("without_tf32")
+@pytest.mark.parametrize("name", test_xla.MODELS)
+def test_fit(name):
+    test_xla.check_fit(name, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "standard"])
+def test_dropout_in_training(algorithm):
+    """It draws the masks that it draws without XLA, others in each step."""
+
+    def steps(jit_compile: bool | None) -> list[np.ndarray]:
+        keras.utils.set_random_seed(2)
+        layer = crnn.CudnnLSTM(3, 32, dropout=0.4, seed=7, algorithm=algorithm, dtype="float16")
+        inputs = draw(5, 12, 8)
+        layer(inputs)
+
+        @tf.function(jit_compile=jit_compile)
+        def step() -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = layer(inputs, training=True)
+            return [outputs, tape.gradient(outputs, inputs)]
+
+        return [tensor.numpy() for _ in range(3) for tensor in step()]
+
+    expected = steps(None)
+    assert not np.array_equal(expected[0], expected[2])
+    for received, other in zip(steps(True), expected, strict=True):
+        np.testing.assert_allclose(received, other, rtol=0, atol=4e-3 * np.abs(other).max())
+
+
+def test_keras_and_tensorflow_layers_around_dropout():
+    """A model of a user's kind trains compiled, and its loss falls."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((12,), dtype="int32"),
+            keras.layers.Embedding(50, 32),
+            drop_ins.Bidirectional(
+                drop_ins.LSTM(32, return_sequences=True, dropout=0.1, recurrent_dropout=0.1)
+            ),
+            keras.layers.Dropout(0.1),
+            keras.layers.LayerNormalization(),
+            crnn.CudnnLSTM(2, 32, dropout=0.1),
+            keras.layers.Dense(50),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=True)
+    assert model.jit_compile
+    tokens = np.random.default_rng(0).integers(0, 50, size=(64, 12))
+    losses = model.fit(tokens, tokens, batch_size=8, epochs=8, verbose=0).history["loss"]
+    assert losses[-1] < 0.9 * losses[0]
 
 
 COMMAND_BUFFERS = """

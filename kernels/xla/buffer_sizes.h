@@ -12,8 +12,8 @@ namespace cudnn_rnn_tf {
 // and completes the pass with them.
 __attribute__((visibility("default"))) absl::Status XlaCpuBufferSizes(
     bool is_backward, XlaPass* pass, RnnBufferSizes* sizes);
-// A backward pass has the reserve space's size already. Fails if the persistent
-// kernels cannot run the pass on the device.
+// A backward pass has the reserve space's size already. Fails if the device
+// cannot run the pass.
 __attribute__((visibility("default"))) absl::Status XlaGpuBufferSizes(
     bool is_backward, int device, XlaPass* pass, RnnBufferSizes* sizes);
 

@@ -1,5 +1,7 @@
 // A function that XLA compiled for a GPU calls these handlers at run time. They
-// enqueue this package's kernels into XLA's stream and wait for nothing.
+// enqueue passes into XLA's stream and wait for nothing, unless cuDNN runs a
+// pass with lengths or dropout.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -7,7 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "absl/status/statusor.h"
+#include "kernels/gpu/host_copy.h"
+#include "kernels/gpu/reserve_size.h"
 #include "kernels/op_backend_gpu.h"
 #include "kernels/tensorflow_versions.h"  // First.
 #include "kernels/xla/buffer_sizes.h"
@@ -18,13 +22,32 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-std::unique_ptr<GpuBackend> BackendOn(int device, void* stream) {
+absl::StatusOr<stream_executor::StreamExecutor*> ExecutorOf(int device) {
+  TF_ASSIGN_OR_RETURN(
+      stream_executor::Platform* const platform,
+      stream_executor::PlatformManager::PlatformWithName("CUDA"));
+  return platform->ExecutorForDevice(device);
+}
+
+// The backend gets no memory if `scratch` is null.
+std::unique_ptr<GpuBackend> BackendOn(
+    int device, void* stream, ffi::ScratchAllocator* scratch = nullptr) {
   GpuResources resources;
   resources.device = device;
   resources.stream = stream;
-  // Only cuDNN asks for these, which does not run here.
-  resources.allocate = [](size_t) { return nullptr; };
-  resources.memory_limit = [] { return size_t{0}; };
+  resources.allocate = [scratch](size_t bytes) -> std::shared_ptr<void> {
+    if (scratch == nullptr) return nullptr;
+    const auto memory = scratch->Allocate(bytes, RnnProblem::kAlignment);
+    // The allocator frees it after the call.
+    return {memory.value_or(nullptr), [](void*) {}};
+  };
+  resources.memory_limit = [device]() -> size_t {
+    const auto executor = ExecutorOf(device);
+    int64_t free = 0, total = 0;
+    return executor.ok() && (*executor)->DeviceMemoryUsage(&free, &total)
+               ? static_cast<size_t>(total)
+               : 0;
+  };
   return MakeGpuBackend(std::move(resources));
 }
 
@@ -37,60 +60,101 @@ RnnStatus Choose(bool is_backward, const XlaPass& pass, GpuBackend* backend,
                      : backend->ForwardBufferSizes(pass.problem, sizes);
 }
 
-// Chooses again at run time, checks that the buffers are large enough, and
-// tells `buffers` where the lengths are.
-template <typename PassBuffers>
-RnnStatus ChooseAsCompiled(bool is_backward, const XlaPass& pass,
-                           const Buffers& given, GpuBackend* backend,
-                           PassBuffers* buffers) {
-  if (pass.problem.has_sequence_lengths) {
-    buffers->sequence_lengths.on_device =
-        static_cast<const int64_t*>(given.arg(4));
+// One call of a handler of passes.
+class PassCall {
+ public:
+  PassCall(void* stream, int32_t device, ffi::ScratchAllocator* scratch,
+           ffi::Span<const int64_t> integers, const ffi::RemainingArgs& args,
+           const ffi::RemainingRets& results)
+      : given(args, results),
+        pass(XlaCallOf<XlaPass>(integers.begin(), integers.size())),
+        backend(BackendOn(device, stream, scratch)),
+        stream_(static_cast<CUstream>(stream)) {}
+
+  // Chooses again at run time, and checks that the buffers are large enough.
+  RnnStatus ChooseAsCompiled(bool is_backward) {
+    if (pass.problem.has_sequence_lengths) {
+      CRNN_RETURN_IF_ERROR(ReadLengths(is_backward ? pass.reserve_space : 0));
+    }
+    RnnBufferSizes sizes;
+    CRNN_RETURN_IF_ERROR(Choose(is_backward, pass, backend.get(), &sizes));
+    const size_t workspace =
+        is_backward ? sizes.backward_workspace : sizes.forward_workspace;
+    if (static_cast<int64_t>(sizes.reserve_space) == pass.reserve_space &&
+        static_cast<int64_t>(workspace) <= pass.workspace) {
+      return {};
+    }
+    return {RnnStatus::Code::kFailedPrecondition,
+            "XLA compiled the network for a GPU or for settings, such as TF32, "
+            "that are not those of this call; compile it again by another "
+            "tf.function"};
   }
-  RnnBufferSizes sizes;
-  CRNN_RETURN_IF_ERROR(Choose(is_backward, pass, backend, &sizes));
-  const size_t workspace =
-      is_backward ? sizes.backward_workspace : sizes.forward_workspace;
-  if (static_cast<int64_t>(sizes.reserve_space) == pass.reserve_space &&
-      static_cast<int64_t>(workspace) <= pass.workspace) {
+
+  // Tells a forward pass its seed. cuDNN takes it from the host's memory.
+  RnnStatus ReadSeed(RnnForwardBuffers* buffers) const {
+    if (pass.num_seeds == 0) return {};
+    const void* const seed = given.arg(5);
+    if (AlgorithmOf(pass.reserve_space) == RnnAlgorithm::kPersistent) {
+      buffers->device_seed = seed;
+      return {};
+    }
+    const HostCopy<uint64_t> copy(2);
+    CRNN_RETURN_IF_ERROR(copy.Fetch(stream_, seed));
+    std::copy_n(copy.items(), 2, buffers->seed);
     return {};
   }
-  return {RnnStatus::Code::kFailedPrecondition,
-          "XLA compiled the network for a GPU or for settings, such as TF32, "
-          "that are not those of this call; compile it again by another "
-          "tf.function"};
-}
 
-ffi::Error Forward(void* stream, int32_t device,
+  const Buffers given;
+  const XlaPass pass;
+  const std::unique_ptr<GpuBackend> backend;
+  RnnLengths lengths;
+
+ private:
+  RnnStatus ReadLengths(size_t reserve_space) {
+    lengths.on_device = static_cast<const int64_t*>(given.arg(4));
+    RnnProblem problem = pass.problem;
+    CRNN_RETURN_IF_ERROR(
+        backend->ReadSequenceLengths(reserve_space, &problem, &lengths));
+    if (!problem.has_sequence_lengths) {
+      // The sizes of the buffers are those of a pass with lengths.
+      full_lengths_.assign(problem.batch_size,
+                           static_cast<int32_t>(problem.max_time));
+      lengths.on_host = full_lengths_.data();
+    }
+    return {};
+  }
+
+  const CUstream stream_;
+  std::vector<int32_t> full_lengths_;
+};
+
+ffi::Error Forward(void* stream, int32_t device, ffi::ScratchAllocator scratch,
                    ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
                    ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
-    const Buffers given(args, results);
-    const auto pass = XlaCallOf<XlaPass>(integers.begin(), integers.size());
-    const std::unique_ptr<GpuBackend> backend = BackendOn(device, stream);
-    RnnForwardBuffers buffers = given.OfForward();
-    CRNN_RETURN_IF_ERROR(ChooseAsCompiled(/*is_backward=*/false, pass, given,
-                                          backend.get(), &buffers));
-    if (pass.num_seeds > 0) buffers.device_seed = given.arg(5);
-    return backend->Forward(pass.problem, buffers);
+    PassCall call(stream, device, &scratch, integers, args, results);
+    CRNN_RETURN_IF_ERROR(call.ChooseAsCompiled(/*is_backward=*/false));
+    RnnForwardBuffers buffers = call.given.OfForward();
+    buffers.sequence_lengths = call.lengths;
+    CRNN_RETURN_IF_ERROR(call.ReadSeed(&buffers));
+    return call.backend->Forward(call.pass.problem, buffers);
   });
 }
 
-ffi::Error Backward(void* stream, int32_t device,
+ffi::Error Backward(void* stream, int32_t device, ffi::ScratchAllocator scratch,
                     ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
                     ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
-    const Buffers given(args, results);
-    const auto pass = XlaCallOf<XlaPass>(integers.begin(), integers.size());
-    const std::unique_ptr<GpuBackend> backend = BackendOn(device, stream);
-    RnnBackwardBuffers buffers = given.OfBackward();
-    CRNN_RETURN_IF_ERROR(ChooseAsCompiled(/*is_backward=*/true, pass, given,
-                                          backend.get(), &buffers));
-    if (given.reserve_space() != buffers.reserve_space) {
-      CRNN_RETURN_IF_ERROR(backend->Copy(
-          given.reserve_space(), buffers.reserve_space, pass.reserve_space));
+    PassCall call(stream, device, &scratch, integers, args, results);
+    CRNN_RETURN_IF_ERROR(call.ChooseAsCompiled(/*is_backward=*/true));
+    RnnBackwardBuffers buffers = call.given.OfBackward();
+    buffers.sequence_lengths = call.lengths;
+    if (call.given.reserve_space() != buffers.reserve_space) {
+      CRNN_RETURN_IF_ERROR(call.backend->Copy(call.given.reserve_space(),
+                                              buffers.reserve_space,
+                                              call.pass.reserve_space));
     }
-    return backend->Backward(pass.problem, buffers);
+    return call.backend->Backward(call.pass.problem, buffers);
   });
 }
 
@@ -132,11 +196,20 @@ ffi::Error MoveSteps(void* stream, int32_t device,
   ffi::Ffi::Bind()                              \
       .Ctx<ffi::PlatformStream<void*>>()        \
       .Ctx<ffi::DeviceOrdinal>()                \
+      .Ctx<ffi::ScratchAllocator>()             \
       .Attr<ffi::Span<const int64_t>>(kXlaCall) \
       .RemainingArgs()                          \
       .RemainingRets()
 XLA_FFI_DEFINE_HANDLER(kForward, Forward, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kBackward, Backward, CRNN_BINDING);
+#undef CRNN_BINDING
+#define CRNN_BINDING                            \
+  ffi::Ffi::Bind()                              \
+      .Ctx<ffi::PlatformStream<void*>>()        \
+      .Ctx<ffi::DeviceOrdinal>()                \
+      .Attr<ffi::Span<const int64_t>>(kXlaCall) \
+      .RemainingArgs()                          \
+      .RemainingRets()
 XLA_FFI_DEFINE_HANDLER(kKerasTensors, KerasTensors, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
@@ -146,31 +219,15 @@ XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
 
 absl::Status XlaGpuBufferSizes(bool is_backward, int device, XlaPass* pass,
                                RnnBufferSizes* sizes) {
-  RnnAlgorithm& algorithm = pass->problem.algorithm;
-  if (algorithm != RnnAlgorithm::kAuto &&
-      algorithm != RnnAlgorithm::kPersistent) {
-    return absl::UnimplementedError(absl::StrCat(
-        "on a GPU, XLA runs the algorithms auto and persistent, but received ",
-        kRnnAlgorithmNames[static_cast<int>(algorithm)],
-        "; leave out jit_compile=True, so that cuDNN can run the network"));
-  }
-  // cuDNN's passes are not run under XLA; where auto takes them, so do these.
-  algorithm = RnnAlgorithm::kPersistent;
-  TF_ASSIGN_OR_RETURN(
-      stream_executor::Platform* const platform,
-      stream_executor::PlatformManager::PlatformWithName("CUDA"));
   TF_ASSIGN_OR_RETURN(stream_executor::StreamExecutor* const executor,
-                      platform->ExecutorForDevice(device));
+                      ExecutorOf(device));
   const auto current = executor->Activate();
-  const RnnStatus status =
-      Choose(is_backward, *pass, BackendOn(device, nullptr).get(), sizes);
-  if (!status.ok()) {
-    // With this code, auto-clustering leaves the op out.
-    return absl::UnimplementedError(absl::StrCat(
-        status.message,
-        ". On a GPU, XLA runs the persistent kernels only; leave out "
-        "jit_compile=True, where cuDNN runs the network"));
-  }
+  const std::unique_ptr<GpuBackend> backend = BackendOn(device, nullptr);
+  // This makes TensorFlow load its own cuDNN, so that the backend finds it.
+  executor->AsDnn();
+  const RnnStatus status = Choose(is_backward, *pass, backend.get(), sizes);
+  // With this code, auto-clustering leaves the op out.
+  if (!status.ok()) return absl::UnimplementedError(status.message);
   pass->reserve_space = static_cast<int64_t>(sizes->reserve_space);
   pass->workspace = static_cast<int64_t>(
       is_backward ? sizes->backward_workspace : sizes->forward_workspace);
