@@ -52,6 +52,14 @@ class CpuPackedParams {
       layers_;
 };
 
+// A forward pass over certain buffers. It may run many times, and reads them
+// anew each time.
+class CpuForwardPass {
+ public:
+  virtual ~CpuForwardPass() = default;
+  virtual void Run(const Threads& threads) = 0;
+};
+
 class CpuBackend : public RnnBackend {
  public:
   // If `packed` is not null, forward passes read these weights in place of a
@@ -67,6 +75,10 @@ class CpuBackend : public RnnBackend {
   void Prepare(void* buffer, size_t bytes) override;
   RnnStatus Forward(const RnnProblem& problem,
                     const RnnForwardBuffers& buffers) override;
+  // Prepares what Forward does, for callers who do it often with the same
+  // buffers. The sequence lengths and the seed are read now.
+  std::unique_ptr<CpuForwardPass> MakeForward(const RnnProblem& problem,
+                                              const RnnForwardBuffers& buffers);
   RnnStatus Backward(const RnnProblem& problem,
                      const RnnBackwardBuffers& buffers) override;
   RnnStatus ReadMask(const RnnMask& mask, const MaskedSteps& found) override;

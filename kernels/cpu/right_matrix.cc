@@ -75,6 +75,8 @@ int64_t RightMatrix<T>::PaddedCols() const {
 
 template <typename T>
 int64_t RightMatrix<T>::BlockDepth() const {
+  // The products of a small step would take long over these divisions.
+  if (depth_ <= kMaxBlockDepth) return kMaxBlockDepth;
   return PaddedDepth(CeilDiv(depth_, CeilDiv(depth_, kMaxBlockDepth)));
 }
 

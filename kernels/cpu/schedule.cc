@@ -174,24 +174,6 @@ class Schedule::Execution {
   std::vector<std::unique_ptr<Execution>> lanes_;  // Of all entries, in order.
 };
 
-void Schedule::Add(int64_t repeats, int64_t chunks, Body body) {
-  if (!immediate_) {
-    entries_.push_back({repeats, chunks, std::move(body), {}});
-    return;
-  }
-  for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) body(repeat, chunk);
-  }
-}
-
-void Schedule::AddRanges(int64_t size, int64_t range,
-                         std::function<void(int64_t, int64_t)> body) {
-  Add(1, CeilDiv(size, range),
-      [size, range, body = std::move(body)](int64_t, int64_t task) {
-        body(task * range, std::min((task + 1) * range, size));
-      });
-}
-
 void Schedule::AddLanes(std::vector<Schedule> lanes) {
   entries_.push_back({0, 0, nullptr, std::move(lanes)});
 }
@@ -220,18 +202,29 @@ void Schedule::Run(const Threads& threads) {
                             entry.lanes.empty() ? entry.chunks : num_threads_);
   }
   const int64_t members = std::min(num_threads_, most_members);
+  if (members == 1) {
+    const MatrixRegisters registers;
+    RunAlone();
+    return;
+  }
   FirstException exception;
   Execution execution(*this, &exception);
-  const auto work = [&](int64_t member) {
+  threads.run(members, [&](int64_t member) {
     const MatrixRegisters registers;
     execution.Work(member, members);
-  };
-  if (members == 1) {
-    work(0);
-  } else {
-    threads.run(members, work);
-  }
+  });
   exception.Rethrow();
+}
+
+void Schedule::RunAlone() const {
+  for (const Entry& entry : entries_) {
+    for (int64_t repeat = 0; repeat < entry.repeats; ++repeat) {
+      for (int64_t chunk = 0; chunk < entry.chunks; ++chunk) {
+        entry.body(repeat, chunk);
+      }
+    }
+    for (const Schedule& lane : entry.lanes) lane.RunAlone();
+  }
 }
 
 }  // namespace cudnn_rnn_tf

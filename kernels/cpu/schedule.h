@@ -2,8 +2,10 @@
 #ifndef CUDNN_RNN_TF_KERNELS_CPU_SCHEDULE_H_
 #define CUDNN_RNN_TF_KERNELS_CPU_SCHEDULE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "kernels/ceil_div.h"
@@ -49,13 +51,27 @@ class Schedule {
 
   int64_t num_threads() const { return num_threads_; }
 
-  // Adds `repeats` phases of `chunks` chunks each. The body must be callable
-  // until Run returns.
-  void Add(int64_t repeats, int64_t chunks, Body body);
+  // Adds `repeats` phases of `chunks` chunks each. The body, a `Body`, must be
+  // callable until Run returns.
+  template <typename AnyBody>
+  void Add(int64_t repeats, int64_t chunks, AnyBody body) {
+    if (!immediate_) {
+      entries_.push_back({repeats, chunks, std::move(body), {}});
+      return;
+    }
+    for (int64_t repeat = 0; repeat < repeats; ++repeat) {
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) body(repeat, chunk);
+    }
+  }
   // Adds a phase that calls body(first, last) for ranges that cover [0, size),
   // each of `range` numbers but the last.
-  void AddRanges(int64_t size, int64_t range,
-                 std::function<void(int64_t first, int64_t last)> body);
+  template <typename AnyBody>
+  void AddRanges(int64_t size, int64_t range, AnyBody body) {
+    Add(1, CeilDiv(size, range),
+        [size, range, body = std::move(body)](int64_t, int64_t task) {
+          body(task * range, std::min((task + 1) * range, size));
+        });
+  }
   // Adds schedules that are independent of each other. The threads are divided
   // among these lanes. Threads in different lanes wait for each other only when
   // all lanes end, and not after each phase.
@@ -75,6 +91,9 @@ class Schedule {
     Body body;
     std::vector<Schedule> lanes;  // If not empty, they replace the chunks.
   };
+
+  // Does all work on the calling thread.
+  void RunAlone() const;
 
   int64_t num_threads_;
   bool immediate_ = false;

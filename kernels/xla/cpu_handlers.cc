@@ -1,9 +1,11 @@
 // A function that XLA compiled for a CPU calls these handlers at run time.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -48,15 +50,14 @@ size_t XlaPackedParamsSize(const XlaPackParams& call) {
 namespace {
 
 // At most as many threads of the pool run as the sizes of the buffers are for.
-CpuBackend BackendOn(ffi::ThreadPool* pool, int64_t num_threads,
-                     std::shared_ptr<const CpuPackedParams> packed = nullptr) {
+Threads ThreadsOf(ffi::ThreadPool* pool, int64_t num_threads) {
   const auto run = [pool](int64_t members,
                           const std::function<void(int64_t)>& body) {
     RunInPool(pool,
               std::min(members, std::max<int64_t>(1, pool->num_threads())),
               body);
   };
-  return CpuBackend(Threads{num_threads, run}, std::move(packed));
+  return {num_threads, run};
 }
 
 // A pass as a handler gets it.
@@ -87,21 +88,80 @@ struct Call {
   std::vector<int32_t> host_lengths;
 };
 
+// Returns params that a call has packed in `memory`.
+std::shared_ptr<const CpuPackedParams> PackedParams(const RnnProblem& problem,
+                                                    void* memory) {
+  return std::make_shared<const CpuPackedParams>(problem.spec, problem.dtype,
+                                                 /*params=*/nullptr, memory);
+}
+
+// A pass that a loop runs. It has the same buffers each time, and preparing it
+// takes longer than running it if it has few rows, so that a thread keeps it.
+class PassOfLoop {
+ public:
+  static bool Fits(const XlaPass& pass) {
+    constexpr int64_t kMostRows = 64;
+    const RnnProblem& problem = pass.problem;
+    return pass.has_packed_params && !problem.has_sequence_lengths &&
+           problem.max_time * problem.batch_size <= kMostRows;
+  }
+
+  static void Run(ffi::ThreadPool* pool, ffi::Span<const int64_t> integers,
+                  const XlaPass& pass, const RnnForwardBuffers& buffers,
+                  void* packed) {
+    static thread_local std::array<PassOfLoop, kMostKept> kept;
+    static thread_local size_t oldest = 0;
+    const Threads threads = ThreadsOf(pool, pass.num_threads);
+    for (PassOfLoop& one : kept) {
+      if (one.Is(integers, buffers, packed)) return one.pass_->Run(threads);
+    }
+    PassOfLoop made;
+    made.integers_.assign(integers.begin(), integers.end());
+    made.buffers_ = buffers;
+    made.packed_ = packed;
+    CpuBackend backend(threads, PackedParams(pass.problem, packed));
+    made.pass_ = backend.MakeForward(pass.problem, buffers);
+    made.pass_->Run(threads);
+    kept[oldest] = std::move(made);
+    oldest = (oldest + 1) % kMostKept;
+  }
+
+ private:
+  static constexpr size_t kMostKept = 8;
+
+  bool Is(ffi::Span<const int64_t> integers, const RnnForwardBuffers& buffers,
+          const void* packed) const {
+    static_assert(std::has_unique_object_representations_v<RnnForwardBuffers>,
+                  "bytes tell buffers apart");
+    return packed == packed_ &&
+           std::memcmp(&buffers, &buffers_, sizeof(buffers)) == 0 &&
+           std::equal(integers.begin(), integers.end(), integers_.begin(),
+                      integers_.end());
+  }
+
+  std::vector<int64_t> integers_;
+  RnnForwardBuffers buffers_;
+  const void* packed_ = nullptr;
+  std::unique_ptr<CpuForwardPass> pass_;
+};
+
 ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                    ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
     const Buffers given(args, results);
     Call call(integers, given);
-    std::shared_ptr<const CpuPackedParams> packed;
-    if (call.pass.has_packed_params) {
-      packed = std::make_shared<const CpuPackedParams>(
-          call.problem.spec, call.problem.dtype, /*params=*/nullptr,
-          given.arg(given.num_args() - 1));
+    RnnForwardBuffers buffers = given.OfForward();
+    void* const packed = given.arg(given.num_args() - 1);
+    if (PassOfLoop::Fits(call.pass)) {
+      PassOfLoop::Run(&pool, integers, call.pass, buffers, packed);
+      return {};
     }
-    CpuBackend backend = BackendOn(&pool, call.pass.num_threads, packed);
+    CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads),
+                       call.pass.has_packed_params
+                           ? PackedParams(call.problem, packed)
+                           : nullptr);
     const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
     if (!status.ok()) return status;
-    RnnForwardBuffers buffers = given.OfForward();
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
     return backend.Forward(call.problem, buffers);
@@ -124,7 +184,7 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
   return Handle([&]() -> RnnStatus {
     const Buffers given(args, results);
     Call call(integers, given);
-    CpuBackend backend = BackendOn(&pool, call.pass.num_threads);
+    CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
     const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
     if (!status.ok()) return status;
     RnnBackwardBuffers buffers = given.OfBackward();
@@ -142,7 +202,7 @@ ffi::Error KerasTensors(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                         ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&] {
     const Buffers given(args, results);
-    CpuBackend backend = BackendOn(&pool, tensorflow::port::MaxParallelism());
+    CpuBackend backend(ThreadsOf(&pool, tensorflow::port::MaxParallelism()));
     return given.MoveKerasTensors(
         XlaCallOf<XlaKerasTensors>(integers.begin(), integers.size()),
         &backend);
@@ -165,7 +225,7 @@ ffi::Error MoveSteps(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                      ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&] {
     const Buffers given(args, results);
-    CpuBackend backend = BackendOn(&pool, tensorflow::port::MaxParallelism());
+    CpuBackend backend(ThreadsOf(&pool, tensorflow::port::MaxParallelism()));
     return given.MoveSteps(
         XlaCallOf<StepMove>(integers.begin(), integers.size()), &backend);
   });

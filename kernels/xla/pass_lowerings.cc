@@ -95,14 +95,21 @@ class ForwardLowering : public PassLowering {
     TF_RETURN_IF_ERROR(
         BufferSizes(context, /*is_backward=*/false, &pass, &sizes));
     Inputs args = ArgumentsOf(inputs);
+    std::vector<Alias> aliases;
     if (!is_gpu() && !is_training_ && IsInLoop(*context->builder())) {
       PackParams(context, &args, &pass);
+      // A step's states take the place of those before, which a pass reads
+      // first.
+      aliases = {{{1}, {1, {}}}};
+      if (pass.problem.spec.is_lstm())
+        aliases = {{{1}, {1, {}}}, {{2}, {2, {}}}};
     }
     const std::vector<XlaOp> results =
         Call(context, kXlaForward, XlaConfig(pass), args,
              {DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
               DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space),
-              BytesShape(sizes.forward_workspace)});
+              BytesShape(sizes.forward_workspace)},
+             aliases);
     for (int i = 0; i < 4; ++i) context->SetOutput(i, results[i]);
     return absl::OkStatus();
   }
