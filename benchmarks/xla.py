@@ -1,0 +1,329 @@
+"""Times models and loops with and without XLA, beside Keras's layers.
+
+In the root of the repository, on a machine with a GPU or without one:
+
+    python -m benchmarks.xla --device=cpu|gpu --output=FILE.jsonl --commit=HASH [--rows=REGEX]
+
+Lines are added to the file. `python -m benchmarks.xla --report --output=FILE.jsonl` writes the page
+benchmarks/results/xla.md from the lines of all devices.
+
+Each row has four variants: this package's layers and Keras's, each as it is and compiled. They take
+turns in one process. What counts is the median of the ratios of runs that follow each other.
+"""
+
+import collections
+import gc
+import json
+import os
+import pathlib
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from absl import app, flags
+
+_OUTPUT = flags.DEFINE_string("output", None, "The file of results.", required=True)
+_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
+_FILTER = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
+_REPORT = flags.DEFINE_bool("report", False, "Write the page.")
+_DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where the models run.")
+
+OURS, KERAS = "this package", "Keras"
+SYSTEMS = (OURS, KERAS)
+COMPILED = ", compiled"
+VOCABULARY = 200
+# Shared machines are slow for tenths of a second at a time, so runs are short and many.
+ROUNDS, EPOCH_SECONDS = 9, 0.08
+LOOP_STEPS = 500
+# Batch size, time steps, units.
+SMALL = [(8, 5, 32), (8, 20, 64), (32, 20, 64), (32, 50, 32), (16, 50, 128)]
+LARGE = {"cpu": [], "gpu": [(64, 100, 512)]}
+LOOPS = (64, 256)
+
+Run = Callable[[], None]
+
+
+def lstm(system: str, units: int, **options: Any) -> Any:
+    """Makes a layer. Keras's cannot be compiled with cuDNN."""
+    import keras
+
+    import cudnn_rnn_tf as crnn
+
+    if system.startswith(OURS):
+        return crnn.CudnnLSTM(1, units, **options)
+    use_cudnn = "auto" if system == KERAS else False
+    if options.pop("direction", "") == "bidirectional":
+        return keras.layers.Bidirectional(lstm(system, units, **options))
+    return keras.layers.LSTM(units, return_sequences=True, use_cudnn=use_cudnn, **options)
+
+
+def tagger(system: str, units: int, values: Any) -> Any:
+    return lstm(system, units)(values)
+
+
+def stack(system: str, units: int, values: Any) -> Any:
+    import keras
+
+    for _ in range(2):
+        values = lstm(system, units, direction="bidirectional")(values)
+        values = keras.layers.LayerNormalization()(keras.layers.Dropout(0.1)(values))
+    return values
+
+
+def transformer(system: str, units: int, values: Any) -> Any:
+    import keras
+
+    layers = keras.layers
+    attention = layers.MultiHeadAttention(4, units // 4, dropout=0.1)(values, values)
+    attended = layers.LayerNormalization()(values + attention)
+    hidden = layers.Dense(4 * units, "gelu")(attended)
+    block = layers.LayerNormalization()(attended + layers.Dense(units)(hidden))
+    return layers.Concatenate()([block, lstm(system, units)(values)])
+
+
+MODELS: dict[str, Any] = {
+    "Embedding, LSTM, Dense": tagger,
+    "two bidirectional LSTMs, Dropout, LayerNormalization": stack,
+    "a transformer block beside an LSTM": transformer,
+}
+
+
+def rows_of_fit() -> Iterator[tuple[str, tuple[int, int, int]]]:
+    first, *others = MODELS
+    for shape in SMALL + LARGE[_DEVICE.value]:
+        yield first, shape
+    for name in others:
+        yield name, (16, 20, 64)
+
+
+def fits(name: str, shape: tuple[int, int, int]) -> dict[str, tuple[Run, int]]:
+    """Returns, of each variant, a run of `fit` and its number of steps."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    batch, steps, units = shape
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (batch, steps)).astype("int32")
+    one = tf.data.Dataset.from_tensors((tokens, tokens)).cache()
+    found = {}
+    for system in variants():
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((steps,), dtype="int32")
+        values = MODELS[name](system, units, keras.layers.Embedding(VOCABULARY, units)(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(VOCABULARY)(values))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, jit_compile=system.endswith(COMPILED))
+        if model.jit_compile != system.endswith(COMPILED):
+            raise RuntimeError(f"Keras does not compile {name} of {system}")
+        model.fit(one.repeat(3), verbose=0)
+        start = time.perf_counter()
+        model.fit(one.repeat(10), verbose=0)
+        count = max(10, int(10 * EPOCH_SECONDS / (time.perf_counter() - start)))
+        data = one.repeat(count).prefetch(4)
+        found[system] = (lambda model=model, data=data: model.fit(data, verbose=0)), count
+    return found
+
+
+def loops(units: int) -> dict[str, tuple[Run, int]]:
+    """Returns, of each variant, a run of a loop that samples tokens, and its number of steps."""
+    import keras
+    import tensorflow as tf
+
+    found = {}
+    for system in variants():
+        embedding = keras.layers.Embedding(VOCABULARY, units)
+        layer = lstm(system, units, return_state=True)
+        dense = keras.layers.Dense(VOCABULARY)
+        shape = [1, 1, units] if system.startswith(OURS) else [1, units]
+        for one, of in ((embedding, (1, 1)), (layer, (1, 1, units)), (dense, (1, 1, units))):
+            one.build(of)
+
+        def sample(
+            embedding: Any = embedding,
+            layer: Any = layer,
+            dense: Any = dense,
+            shape: list[int] = shape,
+        ) -> tf.Tensor:
+            def body(step: tf.Tensor, token: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> Any:
+                outputs, h, c = layer(embedding(token), initial_state=[h, c])
+                return step + 1, tf.argmax(dense(outputs), -1, output_type=tf.int32), h, c
+
+            state = tf.zeros(shape)
+            first = (0, tf.zeros([1, 1], tf.int32), state, state)
+            return tf.while_loop(lambda step, *_: step < LOOP_STEPS, body, first)[1]
+
+        run = tf.function(sample, autograph=False, jit_compile=system.endswith(COMPILED) or None)
+        found[system] = (lambda run=run: run().numpy()), LOOP_STEPS
+    return found
+
+
+def seconds_of_new_lengths() -> dict[str, list[float]]:
+    """Returns the seconds of first calls, forward and backward, with another number of steps."""
+    import tensorflow as tf
+
+    batch, units = 16, 64
+    found: dict[str, list[float]] = {}
+    for system in SYSTEMS:
+        layer = lstm(system + COMPILED, units)
+        layer.build((batch, 20, units))
+
+        def step(inputs: tf.Tensor, layer: Any = layer) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(layer(inputs, training=True) ** 2)
+            return tape.gradient(loss, [variable.value for variable in layer.trainable_variables])
+
+        run = tf.function(step, jit_compile=True)
+        for length in (20, 21, 22, 23, 24):
+            start = time.perf_counter()
+            float(tf.reduce_sum(run(tf.ones([batch, length, units]))[0]))
+            found.setdefault(system, []).append(time.perf_counter() - start)
+        del found[system][0]
+    return found
+
+
+def variants() -> list[str]:
+    return [system + suffix for system in SYSTEMS for suffix in ("", COMPILED)]
+
+
+def in_turns(runs: dict[str, tuple[Run, int]]) -> dict[str, list[float]]:
+    """Returns microseconds of a step, some times."""
+    found: dict[str, list[float]] = {system: [] for system in runs}
+    for number in range(ROUNDS + 1):
+        for system, (run, count) in runs.items():
+            start = time.perf_counter()
+            run()
+            if number > 0:
+                found[system].append(1e6 * (time.perf_counter() - start) / count)
+    return found
+
+
+def describe() -> dict[str, str]:
+    import keras
+    import tensorflow as tf
+
+    from benchmarks import cpu_timing, gpu_environment
+
+    if _DEVICE.value == "gpu":
+        about = gpu_environment.environment(_COMMIT.value)
+    else:
+        about = cpu_timing.environment()
+        if _COMMIT.value != "unknown":
+            about["commit"] = _COMMIT.value  # The code may lie there without its history.
+    return about | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
+
+def measure(output: pathlib.Path) -> None:
+    about = describe()
+
+    def write(result: dict[str, Any]) -> None:
+        with output.open("a") as file:
+            file.write(json.dumps({"device": _DEVICE.value, "about": about} | result) + "\n")
+        print(result["row"], medians(result), flush=True)
+
+    def is_wanted(row: str) -> bool:
+        return re.search(_FILTER.value, row) is not None
+
+    for name, shape in rows_of_fit():
+        row = f"{name}, {' × '.join(map(str, shape))}"
+        if is_wanted(row):
+            write({"kind": "fit", "row": row, "us": in_turns(fits(name, shape))})
+        gc.collect()
+    for units in LOOPS:
+        row = f"LSTM {units}"
+        if is_wanted(row):
+            write({"kind": "loop", "row": row, "us": in_turns(loops(units))})
+    if is_wanted("new length"):
+        times = {
+            system: [1e6 * s for s in all_] for system, all_ in seconds_of_new_lengths().items()
+        }
+        write({"kind": "length", "row": "new length", "us": times})
+
+
+def medians(result: dict[str, Any]) -> dict[str, float]:
+    return {system: round(statistics.median(us), 2) for system, us in result["us"].items()}
+
+
+def gain(result: dict[str, Any], slow: str, fast: str) -> str:
+    """Returns the median and the quartiles of the ratios of runs that follow each other."""
+    ratios = [a / b for a, b in zip(result["us"][slow], result["us"][fast], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def table(results: list[dict[str, Any]], title: str, scale: float, digits: int) -> list[str]:
+    lines = [
+        f"| {title} | this package | compiled | gain | Keras | compiled | "
+        "Keras / this package, compiled |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        times = [f"{us / scale:.{digits}f}" for us in medians(result).values()]
+        cells = [*times[:2], gain(result, OURS, OURS + COMPILED), *times[2:]]
+        cells.append(gain(result, KERAS + COMPILED, OURS + COMPILED))
+        lines.append(f"| {result['row']} | {' | '.join(cells)} |")
+    return lines
+
+
+def report(output: pathlib.Path) -> str:
+    """Returns the page."""
+    by_device = collections.defaultdict(lambda: collections.defaultdict(list))
+    abouts = {}
+    for line in output.read_text().splitlines():
+        result = json.loads(line)
+        by_device[result["device"]][result["kind"]].append(result)
+        abouts[result["device"]] = result["about"]
+    lines = [
+        "# XLA",
+        "",
+        "Models and loops as they are and compiled by XLA. Times are medians of nine runs; all "
+        "variants of a row take turns in one process. A gain is the time of a run divided by that "
+        "of the compiled run after it, the median and the quartiles of nine. "
+        "[benchmarks/xla.py](../xla.py) says what a run is.",
+    ]
+    for device, kinds in sorted(by_device.items()):
+        about = ", ".join(f"{key} {value}" for key, value in abouts[device].items())
+        lines += ["", f"## On a {device.upper()}", "", about]
+        if kinds["fit"]:
+            lines += [
+                "",
+                "Milliseconds of a training step of `model.fit`, in float32. The sizes are batch "
+                "size × time steps × units.",
+                "",
+                *table(kinds["fit"], "model", 1e3, 2),
+            ]
+        if kinds["loop"]:
+            lines += [
+                "",
+                f"Microseconds of a step of a `tf.while_loop` of {LOOP_STEPS} that samples tokens: "
+                "Embedding, LSTM, Dense and argmax, of one sequence.",
+                "",
+                *table(kinds["loop"], "layer", 1, 1),
+            ]
+        for result in kinds["length"]:
+            seconds = " and ".join(
+                f"{us / 1e6:.2f} s with {system}" for system, us in medians(result).items()
+            )
+            lines += [
+                "",
+                "The first call with another number of time steps, of a compiled training step of "
+                f"an LSTM of 64 units and 16 sequences, takes {seconds}.",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def main(_: list[str]) -> None:
+    output = pathlib.Path(_OUTPUT.value)
+    if _REPORT.value:
+        page = pathlib.Path(__file__).parent / "results" / "xla.md"
+        page.write_text(report(output))
+        return
+    if _DEVICE.value == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    measure(output)
+
+
+if __name__ == "__main__":
+    app.run(main)
