@@ -1,11 +1,13 @@
 """Runs Keras's own tests of its recurrent layers on `cudnn_rnn_tf.keras`, imports changed alone.
 
-    python tests/run_keras_tests.py KERAS_SOURCE [--unchanged] [--no-tf32] [pytest's options]
+    python tests/run_keras_tests.py KERAS_SOURCE [--unchanged] [--no-tf32] [--jit-compile] [pytest's
+        options]
 
 KERAS_SOURCE is a folder with Keras's source, of the version that is installed (its Git repository
 at that version's tag, its source distribution, or the folder in which pip has installed a Keras
 that has its tests). With --unchanged the tests run on Keras's own layers. With --no-tf32, GPUs
-multiply float32 numbers in float32, which the tests' tolerances ask for. Prints each test that did
+multiply float32 numbers in float32, which the tests' tolerances ask for. With --jit-compile, XLA
+compiles all models that it can. Prints each test that did
 not pass, and how many did; the exit status is 1 if any failed.
 """
 
@@ -32,11 +34,16 @@ layers = _types.SimpleNamespace(**vars(_keras.layers))
 for _name in ("LSTM", "GRU", "SimpleRNN", "Bidirectional"):
     setattr(layers, _name, getattr(_drop_ins, _name))
 """
-# This becomes the tests' conftest.py.
+# These become the tests' conftest.py.
 NO_TF32 = """\
 import tensorflow as tf
 
 tf.config.experimental.enable_tensor_float_32_execution(False)
+"""
+JIT_COMPILE = """\
+import keras
+
+keras.Model._resolve_auto_jit_compile = lambda self: True
 """
 
 
@@ -106,12 +113,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("source", type=pathlib.Path, metavar="KERAS_SOURCE")
     parser.add_argument("--unchanged", action="store_true")
     parser.add_argument("--no-tf32", action="store_true")
+    parser.add_argument("--jit-compile", action="store_true")
     options, pytest_options = parser.parse_known_args(arguments)
     tests = find_tests(options.source)
     if not options.unchanged:
         tests = {name: text.replace(IMPORT, CHANGED_IMPORT) for name, text in tests.items()}
-    if options.no_tf32:
-        tests["conftest.py"] = NO_TF32
+    tests["conftest.py"] = NO_TF32 * options.no_tf32 + JIT_COMPILE * options.jit_compile
     return report(run(tests, pytest_options), f"tests of Keras {keras.__version__}")
 
 

@@ -48,6 +48,12 @@ def test_pages_are_those_of_the_data_in_the_repository():
             f"print({script}.page(pathlib.Path({str(data)!r})))"
         )
         assert data.with_suffix(".md").read_text().strip() == page.strip()
+    for data in RESULTS.glob("xla.jsonl"):
+        xla = printed(
+            "import pathlib; from benchmarks import xla; "
+            f"print(xla.report(pathlib.Path({str(data)!r})))"
+        )
+        assert data.with_suffix(".md").read_text().strip() == xla.strip()
     lines = (RESULTS / "gallery.jsonl").read_text().splitlines()
     table = gallery.table([json.loads(line) for line in lines])
     assert f"\n\n{table}\n" in (RESULTS.parents[1] / "docs/gallery.md").read_text()

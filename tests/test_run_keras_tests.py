@@ -70,3 +70,17 @@ def test_the_source_must_fit(source):
         run_keras_tests.main([str(source)])
     with pytest.raises(ValueError, match="version.py is missing"):
         run_keras_tests.main([str(source / "keras")])
+
+
+@pytest.mark.slow
+def test_models_that_xla_compiles(source, capfd):
+    for name in run_keras_tests.FILES:
+        (source / "keras/src/layers/rnn" / name).write_text(
+            "import keras\n"
+            "from keras.src import layers\n"
+            "def test_compiled():\n"
+            "    assert keras.Sequential([layers.LSTM(1, use_cudnn=False)]).jit_compile\n"
+        )
+    assert run_keras_tests.main([str(source)]) == 1
+    assert run_keras_tests.main([str(source), "--jit-compile"]) == 0
+    assert "4 of 4 tests" in capfd.readouterr().out

@@ -1,4 +1,7 @@
-"""Calls the ops eagerly, and in functions that know shapes when traced or only when run."""
+"""Calls the ops eagerly, and in functions that know shapes when traced or only when run.
+
+Others of these functions are compiled by XLA.
+"""
 
 import random
 from typing import Any
@@ -8,7 +11,7 @@ import networks
 import numpy as np
 import tensorflow as tf
 
-from cudnn_rnn_tf import native
+from cudnn_rnn_tf import native, op_library
 from cudnn_rnn_tf.op_library import raw_ops
 
 EXPECTED = (
@@ -32,7 +35,11 @@ _OTHER_DTYPES = ("int32", "int64", "uint8", "bool", "complex64")
 
 def draw(rng: random.Random) -> dict[str, Any]:
     network, op = networks.draw(rng), rng.choice(OPS)
-    case = {"op": op, "network": network, "mode": rng.choice(("eager", "traced", "run"))}
+    case = {
+        "op": op,
+        "network": network,
+        "mode": rng.choice(("eager", "traced", "run", "compiled")),
+    }
     tensors, attributes = _good(case)
     # From a mask of no elements, there may come a length for each of its sequences.
     largest = 1 << 20 if "mask" in tensors else 1 << 62
@@ -99,7 +106,10 @@ def run(case: dict[str, Any]) -> None:
             tf.TensorSpec(None if case["mode"] == "run" else array.shape, array.dtype)
             for array in arrays.values()
         ]
-        function = tf.function(call, input_signature=signature, autograph=False)
+        compiles = case["mode"] == "compiled" and not op_library.no_xla
+        function = tf.function(
+            call, input_signature=signature, autograph=False, jit_compile=compiles or None
+        )
         results = function(*map(tf.constant, arrays.values()))
     results = [result.numpy() for result in tf.nest.flatten(results)]
     if case["op"] in ("read_mask", "pack_steps", "unpack_steps"):
