@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from cxx import COMPILER, CUDNN_BACKEND, ROOT, compiled
+from cxx import COMPILER, CUDNN_BACKEND, ROOT, compiled, include_folders
 
 REPLAY = ["kernels/gpu/replay.cc", "kernels/gpu/captured_graph.cc", "kernels/gpu/ptx.cc"]
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
@@ -250,6 +250,12 @@ def test_owners_of_old_gpus_are_told_which_cudnn_has_code_for_them(tmp_path):
         assert advice(architecture, 91100) != ""
         assert advice(architecture, 91002) == ""
     assert advice(75, 92800) == ""
+
+
+def test_benchmark_of_steps_compiles():
+    folders = [part for folder in include_folders() for part in ("-isystem", folder)]
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"]
+    subprocess.run([*command, *folders, ROOT / "benchmarks" / "persistent_steps.cc"], check=True)
 
 
 @pytest.mark.slow
