@@ -291,8 +291,8 @@ OF_INITCHECK = {
         "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
         "about reads of that memory by cuDNN. `torch.nn.LSTM` ran on full "
         "sequences and without this filling; this package's `initcheck` run of full sequences had "
-        "it. “Halves” are [two halves of the time "
-        "steps](../../docs/internals/cudnn.md#halves); “resident weights” are those of [a kernel "
+        "it. “Halves” are two halves of the time steps, each of them a call of cuDNN, in which "
+        "this package then trained on long sequences; “resident weights” are those of [a kernel "
         "of this package](../../docs/internals/cudnn.md#resident-weights)."
     ),
     "sanitizer_persistent": (

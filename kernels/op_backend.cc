@@ -25,14 +25,12 @@ std::unique_ptr<RnnBackend> MakeBackend<CpuDevice>(
                                       std::move(packed));
 }
 
-std::shared_ptr<void> AllocateTemp(
-    tensorflow::OpKernelContext* context, size_t bytes,
-    const tensorflow::AllocationAttributes& attributes, absl::Status* status) {
+std::shared_ptr<void> AllocateTemp(tensorflow::OpKernelContext* context,
+                                   size_t bytes, absl::Status* status) {
   auto tensor = std::make_shared<tensorflow::Tensor>();
   *status = context->allocate_temp(
       tensorflow::DT_UINT8,
-      tensorflow::TensorShape({static_cast<int64_t>(bytes)}), tensor.get(),
-      tensorflow::AllocatorAttributes(), attributes);
+      tensorflow::TensorShape({static_cast<int64_t>(bytes)}), tensor.get());
   if (!status->ok()) return nullptr;
   return {tensor, DataOf(*tensor)};
 }

@@ -49,9 +49,8 @@ absl::Status ToTensorFlow(const RnnStatus& status);
 
 // Allocates memory on the op's device. If that fails, returns null and puts the
 // reason into `status`.
-std::shared_ptr<void> AllocateTemp(
-    tensorflow::OpKernelContext* context, size_t bytes,
-    const tensorflow::AllocationAttributes& attributes, absl::Status* status);
+std::shared_ptr<void> AllocateTemp(tensorflow::OpKernelContext* context,
+                                   size_t bytes, absl::Status* status);
 
 // The address of a tensor's data, whatever the element type.
 inline void* DataOf(const tensorflow::Tensor& tensor) { return tensor.data(); }

@@ -12,6 +12,7 @@
 
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
@@ -70,19 +71,6 @@ std::unique_ptr<RnnBackend> MakeBackend<GpuDevice>(
   GpuResources resources;
   resources.device = stream->parent()->device_ordinal();
   resources.stream = stream->platform_specific_handle().stream;
-  resources.allocate = [context](size_t bytes) {
-    tensorflow::AllocationAttributes attributes;
-    // The callers can do without this memory, so the allocator need neither
-    // wait nor log a failure.
-    attributes.retry_on_failure = false;
-    absl::Status status;
-    return AllocateTemp(context, bytes, attributes, &status);
-  };
-  resources.memory_limit = [context]() -> size_t {
-    const auto stats =
-        context->get_allocator(tensorflow::AllocatorAttributes())->GetStats();
-    return stats ? stats->bytes_limit.value_or(0) : 0;
-  };
   std::unique_ptr<RnnBackend> backend = MakeGpuBackend(std::move(resources));
   // AsDnn makes TensorFlow load its own cuDNN, so that the backend finds the
   // same one. The loading may call CUDA functions that end the captures of
@@ -114,7 +102,7 @@ cudnn_rnn_tf_gpu_imitated_architecture() {
 
 extern "C" __attribute__((visibility("default"))) int64_t
 cudnn_rnn_tf_gpu_replays() {
-  return cudnn_rnn_tf::Replay::TotalLaunches();
+  return cudnn_rnn_tf::GraphCache::NumLaunches();
 }
 
 extern "C" __attribute__((visibility("default"))) int

@@ -157,10 +157,6 @@ struct RnnBackwardBuffers {
   void* workspace = nullptr;
 };
 
-// Allocates device memory, or returns null if there is none. Once the last
-// holder releases the memory, it may be used by work that is enqueued later.
-using AllocateMemory = std::function<std::shared_ptr<void>(size_t bytes)>;
-
 // A backend is made for one call and uses the device resources of that call.
 // Callers ask for the sizes of the buffers before they run a pass.
 class RnnBackend {
@@ -181,22 +177,12 @@ class RnnBackend {
   // Computes the sizes of a forward pass's buffers.
   virtual RnnStatus ForwardBufferSizes(const RnnProblem& problem,
                                        RnnBufferSizes* sizes) = 0;
-  // A pass is fastest if the output begins this many bytes past a multiple of
-  // kOutputPeriod. This is 0 also if the place makes no difference.
-  virtual size_t OutputOffset(const RnnProblem& /*problem*/) const { return 0; }
-  static constexpr size_t kOutputPeriod = 1024;
   // Computes the sizes of a backward pass's buffers. `reserve_space` is the
   // size in bytes of what the forward pass left, which may tell the algorithm
   // it used; `sizes->reserve_space` is the size it should have.
   virtual RnnStatus BackwardBufferSizes(const RnnProblem& problem,
                                         size_t reserve_space,
                                         RnnBufferSizes* sizes) = 0;
-  // Returns a workspace for a pass, either new memory from `allocate` or memory
-  // that the backend has kept.
-  virtual std::shared_ptr<void> Workspace(size_t bytes,
-                                          const AllocateMemory& allocate) {
-    return allocate(bytes);
-  }
   // The caller passes every large buffer that it has allocated for a pass to
   // write to, before the pass. A CPU asks for its memory in large pages then,
   // and tests have a GPU fill it with NaN.

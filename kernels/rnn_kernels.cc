@@ -91,10 +91,7 @@ class RnnOp : public OpKernel {
                                     RnnBackend* backend,
                                     std::shared_ptr<void>* workspace) {
     absl::Status status;
-    *workspace = backend->Workspace(bytes, [&](size_t size) {
-      return AllocateTemp(context, size, tensorflow::AllocationAttributes(),
-                          &status);
-    });
+    *workspace = AllocateTemp(context, bytes, &status);
     TF_RETURN_IF_ERROR(status);
     backend->Prepare(workspace->get(), bytes);
     return absl::OkStatus();
@@ -132,7 +129,8 @@ class ForwardOp : public RnnOp {
         MakeBackend<Device>(context, KeptPacked(context->input(3), run));
     OP_REQUIRES_OK(context, ReadSequenceLengths(0, backend.get(), &run));
     Tensor *output, *output_h, *output_c, *reserve_space;
-    OP_REQUIRES_OK(context, AllocateOutput(context, run, *backend, &output));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, run.output_shape, &output));
     OP_REQUIRES_OK(context,
                    context->allocate_output(1, run.h_shape, &output_h));
     OP_REQUIRES_OK(context,
@@ -182,35 +180,6 @@ class ForwardOp : public RnnOp {
   }
 
  private:
-  // If the backend wants the output at an offset, the output is a slice of a
-  // larger tensor.
-  static absl::Status AllocateOutput(OpKernelContext* context, const Run& run,
-                                     const RnnBackend& backend,
-                                     Tensor** output) {
-    constexpr int64_t kPeriod = RnnBackend::kOutputPeriod;
-    const int64_t offset = run.empty() ? 0 : backend.OutputOffset(run.problem);
-    if (offset == 0) {
-      return context->allocate_output(0, run.output_shape, output);
-    }
-    const int64_t item = SizeOf(run.problem.dtype);
-    const int64_t count = run.output_shape.num_elements();
-    Tensor larger;
-    TF_RETURN_IF_ERROR(
-        context->allocate_temp(context->expected_output_dtype(0),
-                               TensorShape({count + kPeriod / item}), &larger,
-                               context->output_alloc_attr(0)));
-    const int64_t past =
-        reinterpret_cast<uintptr_t>(DataOf(larger)) % RnnBackend::kOutputPeriod;
-    const int64_t begin = (kPeriod + offset - past) % kPeriod / item;
-    Tensor part;
-    if (!part.CopyFrom(larger.Slice(begin, begin + count), run.output_shape)) {
-      return absl::InternalError("no part of a tensor is the output");
-    }
-    context->set_output(0, part);
-    *output = context->mutable_output(0);
-    return absl::OkStatus();
-  }
-
   // In training, parameters change from call to call, so nothing is kept.
   std::shared_ptr<const CpuPackedParams> KeptPacked(const Tensor& params,
                                                     const Run& run) const {

@@ -6,74 +6,41 @@ import re
 import subprocess
 
 import pytest
-from cxx import COMPILER, CUDNN_BACKEND, ROOT, compiled, include_folders
+from cxx import COMPILER, GPU_BACKEND, ROOT, compiled, include_folders
 
-REPLAY = ["kernels/gpu/replay.cc", "kernels/gpu/captured_graph.cc", "kernels/gpu/ptx.cc"]
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
-SESSION = [
-    *("kernels/gpu/cudnn/session.cc", *REPLAY, "kernels/rnn_backend.cc"),
-    "kernels/gpu/algorithm_rule.cc",
-    *(
-        "kernels/gpu/cudnn/enqueue_pass.cc",
-        "kernels/gpu/cudnn/transpose.cc",
-        "kernels/gpu/cudnn/plan.cc",
-    ),
-    *("kernels/param_layout.cc", "kernels/rnn_spec.cc", "kernels/gpu/resident/network.cc"),
-    *RESIDENT_KERNEL,
+NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
+CUDNN_NETWORK = [
+    *("kernels/gpu/cudnn/network.cc", "kernels/gpu/session.cc", "kernels/gpu/algorithm_rule.cc"),
+    *("kernels/rnn_backend.cc", *NETWORK),
 ]
 
 
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        (
-            "replay_on_fake_driver",
-            10,
-            REPLAY,
-        ),
+        ("graphs_on_fake_driver", 12, ["kernels/gpu/graph.cc", "kernels/gpu/graph_cache.cc"]),
         (
             "backend_on_fake_gpu",
             100,
-            [
-                *("kernels/gpu/cudnn/cudnn_backend.cc", "kernels/gpu/cudnn/session.cc"),
-                "kernels/keras_layout.cc",
-                *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
-                *("kernels/gpu/call_addresses.cc", *REPLAY),
-                *("kernels/rnn_backend.cc", "kernels/gpu/gpu_backend.cc"),
-                "kernels/gpu/algorithm_rule.cc",
-            ],
+            [*CUDNN_NETWORK, "kernels/gpu/gpu_backend.cc", "kernels/keras_layout.cc"],
         ),
         (
             "batch_major_on_fake_gpu",
-            500,
+            200,
             [
-                *("kernels/gpu/cudnn/enqueue_pass.cc", "kernels/gpu/cudnn/transpose.cc"),
-                *(
-                    "kernels/gpu/cudnn/plan.cc",
-                    "kernels/gpu/ptx.cc",
-                    "kernels/param_layout.cc",
-                    "kernels/rnn_spec.cc",
-                ),
-                *("kernels/gpu/resident/network.cc", *RESIDENT_KERNEL),
+                *CUDNN_NETWORK,
+                *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/cudnn/transpose.cc"),
+                *("kernels/gpu/resident/network.cc", "kernels/gpu/resident/kernel.cc"),
+                "kernels/gpu/device_limits.cc",
             ],
         ),
-        (
-            "resident_on_fake_gpu",
-            100,
-            ["kernels/gpu/resident/network.cc", "kernels/param_layout.cc", "kernels/rnn_spec.cc"],
-        ),
-        ("many_shapes_on_fake_driver", 8, SESSION),
-        (
-            "passes_on_fake_driver",
-            10,
-            ["kernels/gpu/persistent/session.cc", "kernels/rnn_backend.cc", *REPLAY],
-        ),
-        ("workspaces_on_fake_gpu", 50, SESSION),
+        ("resident_on_fake_gpu", 100, ["kernels/gpu/resident/network.cc", *NETWORK]),
     ],
 )
 @pytest.mark.slow
 def test_program(tmp_path, program, seeds, sources):
-    check_program(compiled(tmp_path, program, sources), seeds)
+    check_program(compiled(tmp_path, program, sources, "-pthread"), seeds)
 
 
 def check_program(executable: pathlib.Path, seeds: int) -> None:
@@ -108,7 +75,7 @@ def test_resident_kernels_compile(tmp_path):
     """CUDA's compiler needs no GPU."""
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    sources = [*RESIDENT_KERNEL, "kernels/param_layout.cc", "kernels/rnn_spec.cc"]
+    sources = [*RESIDENT_KERNEL, *NETWORK]
     executable = compiled(tmp_path, "compile_resident_kernels", sources)
     completed = subprocess.run([executable, library], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
@@ -261,4 +228,4 @@ def test_benchmark_of_steps_compiles():
 @pytest.mark.slow
 def test_program_for_gpus_links(tmp_path):
     """If there is a GPU, `test_gpu_captures.py` runs the program."""
-    assert compiled(tmp_path, "captured_by_others_on_gpu", CUDNN_BACKEND, "-pthread").exists()
+    assert compiled(tmp_path, "captured_by_others_on_gpu", GPU_BACKEND, "-pthread").exists()

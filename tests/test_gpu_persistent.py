@@ -184,15 +184,14 @@ def test_replays_take_lengths_and_seeds_anew():
     config = RnnConfig("lstm", 2, 48, 7, direction="bidirectional", dropout=0.4)
     rng = np.random.default_rng(3)
     before = test_gpu_replay.replays()
-    for index in range(6):
+    for index in range(8):
         lengths = tuple(int(n) for n in rng.integers(0, 10, size=11))
         case = random_configs.Case(5000 + index, config, 9, 11, False, True, lengths)
         data = random_configs.draw_data(case, "float16")
-        held = test_gpu_replay.scatter_addresses(rng)
+        held = test_gpu_replay.scatter_addresses(rng) if index < 2 else None
         check(run(case, data), case, data, "float16")
         del held
-    replayed = test_gpu_replay.replays() - before
-    assert replayed == (10 if test_gpu_replay.REPLAY_IS_ON else 0)
+    test_gpu_replay.check_replays(before, at_least=4)
 
 
 def test_is_what_runs():

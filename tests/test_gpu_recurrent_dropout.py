@@ -112,19 +112,18 @@ def test_replays_take_lengths_and_seeds_anew(dtype):
     )
     rng = np.random.default_rng(3)
     before = test_gpu_replay.replays()
-    for index in range(6):
+    for index in range(8):
         lengths = tuple(int(n) for n in rng.integers(0, 10, size=11))
         case = random_configs.Case(6500 + index, config, 9, 11, False, True, lengths)
         data = random_configs.draw_data(case, dtype)
-        held = test_gpu_replay.scatter_addresses(rng)
+        held = test_gpu_replay.scatter_addresses(rng) if index < 2 else None
         results = test_gpu.run_on("GPU:0", case, data)
         if dtype == "float32":
             check_float32(case, data, results, random_configs.run_reference(case, data)[1])
         else:
             test_gpu_persistent.check(results, case, data, dtype)
         del held
-    replayed = test_gpu_replay.replays() - before
-    assert replayed == (10 if test_gpu_replay.REPLAY_IS_ON else 0)
+    test_gpu_replay.check_replays(before, at_least=4)
 
 
 def test_tf32_may_be_switched_off_between_replays():

@@ -1,4 +1,4 @@
-"""Tests the replayed graphs of the cuDNN backend."""
+"""Tests passes of cuDNN that are replayed as CUDA graphs."""
 
 import concurrent.futures
 import dataclasses
@@ -24,6 +24,16 @@ REPLAY_IS_ON = os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") != "0"
 
 def replays() -> int:
     return crnn.info()["gpu"]["replays"]
+
+
+def check_replays(before: int, at_least: int) -> None:
+    """Checks that about as many passes were replayed as could be.
+
+    A pass is replayed from the second time on that it has the same addresses, which TensorFlow's
+    allocator mostly gives out to calls that are alike.
+    """
+    replayed = replays() - before
+    assert replayed >= at_least if REPLAY_IS_ON else replayed == 0, replayed
 
 
 def scatter_addresses(rng: np.random.Generator) -> list[tf.Tensor]:
@@ -56,19 +66,19 @@ def errors_in(results, expected, case, dtype, algorithm="auto") -> dict[str, flo
 
 @pytest.mark.parametrize("dtype", [*test_gpu.TOLERANCE, *test_gpu.RMS_TOLERANCE])
 def test_repeated_runs_agree_with_reference(dtype):
-    """The second run measures; all runs replay graphs, each with other addresses."""
+    """The first runs have other addresses each; the others replay graphs."""
     rng = np.random.default_rng(4)
     before = replays()
     for case in test_gpu.CASES[:: 8 if dtype == "float32" else 16]:
-        for attempt in range(4):
+        for attempt in range(6):
             data, expected = random_configs.draw_smooth_data(
                 dataclasses.replace(case, index=1000 * attempt + case.index), dtype
             )
-            held = scatter_addresses(rng)
+            held = scatter_addresses(rng) if attempt < 2 else None
             results = test_gpu.run_on("GPU:0", case, data)
             del held
             assert not errors_in(results, expected, case, dtype), f"{case}, run {attempt}"
-    assert (replays() > before) == REPLAY_IS_ON
+    check_replays(before, at_least=1)
 
 
 def run_algorithm(case, data, algorithm: str, run: int) -> random_configs.Results:
@@ -121,63 +131,6 @@ def test_algorithms_agree_with_reference(rnn_mode, dtype, algorithm):
     for run in range(3):
         results = run_algorithm(case, data, algorithm, run)
         assert not errors_in(results, expected, case, dtype, algorithm), run
-
-
-def reserve_bytes(config: RnnConfig, max_time: int, dtype: str) -> int:
-    """Returns how many bytes `persist_static` leaves of a batch of 16 for a backward pass."""
-    states = [tf.zeros(shape, dtype) for shape in config.state_shapes(16, time_major=True)]
-    with tf.device("CPU:0"):
-        lengths = tf.constant([], tf.int32)
-    *_, reserve_space = ops.raw_ops.cudnn_rnn_tf_forward(
-        input=tf.ones([max_time, 16, config.input_size], dtype),
-        input_h=states[0],
-        input_c=states[1] if config.is_lstm else tf.constant([], dtype),
-        params=tf.zeros([config.layout.size], dtype),
-        sequence_lengths=lengths,
-        seed=[],
-        dropout=0.0,
-        cell_clip=0.0,
-        time_major=True,
-        has_sequence_lengths=False,
-        is_training=True,
-        algorithm="persist_static",
-        **config.spec_attrs(),
-    )
-    return reserve_space.shape[0] // 256 * 256  # The rest of the size names the algorithm.
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("time_major", [True, False])
-@pytest.mark.parametrize(
-    ("rnn_mode", "num_layers", "max_time"), [("lstm", 1, 101), ("lstm", 2, 100), ("gru", 1, 120)]
-)
-def test_halves_of_long_sequences_agree_with_reference(
-    rnn_mode, num_layers, max_time, time_major, dtype
-):
-    """Persistent kernels train on long sequences in two halves, which takes less memory."""
-    case = random_configs.Case(
-        index=6,
-        config=RnnConfig(rnn_mode, num_layers, 256, 64),
-        max_time=max_time,
-        batch_size=16,
-        time_major=time_major,
-        is_training=True,
-        sequence_lengths=None,
-    )
-    data, expected = random_configs.draw_smooth_data(case, dtype)
-    for run in range(3):
-        results = run_algorithm(case, data, "persist_static", run)
-        assert not errors_in(results, expected, case, dtype, "persist_static"), run
-    # The reserve space holds both halves' and the states between them.
-    of_halves = 2 * reserve_bytes(case.config, -(-max_time // 2), dtype)
-    of_states = sum(state.nbytes for state in data.states)
-    assert reserve_bytes(case.config, max_time, dtype) >= of_halves + of_states
-
-
-def test_shorter_sequences_run_whole():
-    config = RnnConfig("lstm", 1, 256, 256)
-    whole, half = (reserve_bytes(config, max_time, "float16") for max_time in (99, 50))
-    assert whole <= 99 / 50 * half
 
 
 SMALL = RnnConfig("lstm", 2, 40, 24, direction="bidirectional")
@@ -235,16 +188,14 @@ def test_replay_repeats_the_bits_of_calls_at_any_address(call_by_call, index):
     config, batch_size, dtype, time_major = BITS_CASES[index]
     rng = np.random.default_rng(6)
     before = replays()
-    # Addresses change in the first runs and repeat in later ones. Graphs that were rewritten are
-    # then made anew.
+    # Addresses change in the first runs and repeat in later ones.
     for run in range(24):
         held = scatter_addresses(rng) if run < 12 else None
         results = bits(config, batch_size, dtype, time_major)
         for result, expected in zip(results, call_by_call[index], strict=True):
             np.testing.assert_array_equal(result, expected)
         del held
-    # The first step's two passes are not replayed.
-    assert replays() - before == (46 if REPLAY_IS_ON else 0)
+    check_replays(before, at_least=16)
 
 
 @pytest.mark.parametrize("index", range(len(SMALL_CASES)))
@@ -261,7 +212,7 @@ def test_what_starts_elsewhere_than_the_allocator_aligns(call_by_call, index):
     np.testing.assert_allclose(outputs, expected, atol=1e-6 if dtype == "float32" else 2e-3)
 
 
-SHAPES_SEEN_ONCE_AND_TWICE = """
+SHAPES_SEEN_ONCE_AND_OFTEN = """
 import tensorflow as tf
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
@@ -275,13 +226,14 @@ def replays(times):
                     is_training=False, algorithm="standard")
     return crnn.info()["gpu"]["replays"]
 
-print(replays(range(1, 101)), replays(range(1, 11)), replays(range(101, 201)))
+print(replays(range(1, 101)), replays([200] * 10))
 """
 
 
 def test_what_is_seen_once_is_not_replayed():
-    output = run_program(SHAPES_SEEN_ONCE_AND_TWICE)
-    assert output.split() == (["0", "10", "10"] if REPLAY_IS_ON else ["0"] * 3)
+    of_first_uses, of_all = map(int, run_program(SHAPES_SEEN_ONCE_AND_OFTEN).split())
+    assert of_first_uses == 0
+    assert of_all >= 5 if REPLAY_IS_ON else of_all == 0
 
 
 def test_dropout_follows_the_seed_under_replay():
@@ -299,7 +251,7 @@ def test_dropout_follows_the_seed_under_replay():
         np.testing.assert_array_equal(masks.setdefault(index, mask), mask)
         np.testing.assert_allclose(np.mean(mask == 0), 0.25, atol=0.004)
     assert np.mean(masks[0] != masks[1]) > 0.3
-    assert (replays() > before) == REPLAY_IS_ON
+    check_replays(before, at_least=1)
 
 
 def test_masks_are_the_same_for_every_algorithm():
@@ -322,14 +274,14 @@ def test_full_sequence_lengths_run_as_none():
     params = tf.random.stateless_normal([config.layout.size], [2, 3])
     states = [tf.zeros([1, 4, 16])]
     before = replays()
-    for _ in range(4):
+    for _ in range(8):
         outputs, _ = ops.forward(
             config,
             *(inputs, states, params),
             sequence_lengths=tf.constant([5, 5, 5, 5]),
             algorithm="standard",
         )
-    assert (replays() > before) == REPLAY_IS_ON
+    check_replays(before, at_least=1)
     expected, _ = ops.forward(config, inputs, states, params, algorithm="standard")
     np.testing.assert_array_equal(outputs, expected)
 
@@ -355,7 +307,7 @@ def test_ten_thousand_alternating_shapes_leak_nothing():
         memory = tf.config.experimental.get_memory_info("GPU:0")["current"]
         return memory, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    run(1000)
+    run(3000)
     device, host = used()
     run(10_000)
     device_after, host_after = used()
@@ -365,7 +317,7 @@ def test_ten_thousand_alternating_shapes_leak_nothing():
 
 
 def test_threads_share_replays():
-    """Each shape's captures are used by one thread at a time, in one stream.
+    """All threads share the graphs of a stream.
 
     The test calls a function: when eight threads called eager ops on one GPU, `tf.zeros` had the
     shape of another thread's tensor.
@@ -432,7 +384,7 @@ print("replays", crnn.info()["gpu"]["replays"])
 
 def test_two_streams_of_one_gpu():
     output = run_program(STREAMS)
-    assert (int(output.split()[-1]) > 400) == REPLAY_IS_ON
+    assert (int(output.split()[-1]) > 100) == REPLAY_IS_ON
 
 
 STEPS = """
@@ -443,7 +395,7 @@ tf.keras.utils.set_random_seed(1)
 layer = crnn.CudnnLSTM(1, 64, dtype="float16", algorithm="cudnn")
 x = tf.random.stateless_normal([4, 20, 32], [0, 1], dtype=tf.float16)
 bits = []
-for _ in range(4):
+for _ in range(8):
     with tf.GradientTape() as tape:
         tape.watch(x)
         outputs = layer(x, training=True)
@@ -460,9 +412,9 @@ def run_steps(**environment: str) -> dict:
 
 
 def test_steps_have_the_same_bits():
-    """The first step's kernels are launched one by one, and the others are replayed."""
+    """The first steps' kernels are launched one by one, and the others are replayed."""
     replayed, enqueued = run_steps(), run_steps(CUDNN_RNN_TF_CUDA_GRAPH="0")
-    assert replayed["replays"] == (6 if REPLAY_IS_ON else 0)
+    assert (replayed["replays"] >= 6) == REPLAY_IS_ON
     assert len({*replayed["bits"], *enqueued["bits"]}) == 1
 
 

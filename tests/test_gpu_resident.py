@@ -70,13 +70,13 @@ def errors(results: list[np.ndarray], expected: list[np.ndarray], dtype: str) ->
 @pytest.mark.parametrize("index", range(30))
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_agrees_with_reference(dtype, index):
-    """Results agree at the first use and when replayed, each time with other addresses."""
+    """Results agree at the first uses, with other addresses, and when replayed."""
     rng = np.random.default_rng([7, index])
     case = random_case(rng, index, dtype)
-    for attempt in range(4):
+    for attempt in range(5):
         data = random_configs.draw_data(case, dtype, attempt)
         _, expected = random_configs.run_reference(case, data)
-        held = test_gpu_replay.scatter_addresses(rng)
+        held = test_gpu_replay.scatter_addresses(rng) if attempt < 1 else None
         results = run(case, data)
         del held
         worst = errors(results, [expected.outputs, *expected.states], dtype)

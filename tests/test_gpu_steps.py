@@ -96,15 +96,14 @@ def test_replays_take_lengths_and_seeds_anew(dtype):
     )
     rng = np.random.default_rng(3)
     before = test_gpu_replay.replays()
-    for index in range(6):
+    for index in range(8):
         case = with_lengths(random_configs.Case(7500 + index, config, 9, 11, False, True, None))
         data, expected = random_configs.draw_smooth_data(case, dtype)
-        held = test_gpu_replay.scatter_addresses(rng)
+        held = test_gpu_replay.scatter_addresses(rng) if index < 2 else None
         results = test_gpu.run_on("GPU:0", case, data)
         assert not random_configs.beyond_tolerance(case, results, expected, dtype, False)
         del held
-    replayed = test_gpu_replay.replays() - before
-    assert replayed == (10 if test_gpu_replay.REPLAY_IS_ON else 0)
+    test_gpu_replay.check_replays(before, at_least=4)
 
 
 @pytest.mark.parametrize("algorithm", ["cudnn", "standard", "persistent"])

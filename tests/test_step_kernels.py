@@ -36,7 +36,7 @@ def network(tmp_path_factory) -> ctypes.CDLL:
             f"kernels/gpu/persistent/{name}.cc"
             for name in "network network_backward step_loop kernel auxiliary division".split()
         ),
-        *("kernels/gpu/call_addresses.cc", "kernels/gpu/device_limits.cc"),
+        "kernels/gpu/device_limits.cc",
         "kernels/rnn_backend.cc",
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
     ]

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "kernels/gpu/algorithm_rule.h"
+#include "kernels/gpu/cudnn/network.h"
+#include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/keras_tensors.h"
 #include "kernels/gpu/masked_steps.h"
+#include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/reserve_size.h"
 
 namespace cudnn_rnn_tf {
@@ -19,21 +23,23 @@ constexpr unsigned char kNanByte = 0xFF;
 }  // namespace
 
 GpuBackend::GpuBackend(GpuResources resources, const GpuOptions& options)
-    : device_(resources.device),
-      stream_(resources.stream),
-      allow_tf32_(options.allow_tf32),
-      replays_(options.replay),
-      poisons_(options.poison_scratch),
-      is_profiled_(resources.is_profiled),
-      log_(resources.log),
-      warn_(resources.warn),
-      cudnn_(std::move(resources), options) {}
+    : resources_(std::move(resources)), options_(options) {
+  // If there is no driver, the first call returns that error.
+  if (LoadCudaDriver().ok()) relaxed_capture_.emplace();
+}
 
 GpuBackend::~GpuBackend() {
   if (session_ != nullptr) {
-    SessionPool<persistent::Session>::Instance().Return(device_, stream(),
-                                                        std::move(session_));
+    SessionPool::Instance().Return(resources_.device, stream(),
+                                   std::move(session_));
   }
+}
+
+Session* GpuBackend::session() {
+  if (session_ == nullptr) {
+    session_ = SessionPool::Instance().Take(resources_.device, stream());
+  }
+  return session_.get();
 }
 
 RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
@@ -63,35 +69,38 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   RnnStatus status = LoadCudaDriver();
   if (!status.ok()) return is_pinned ? status : RnnStatus();
   double cycles = 0.0;
-  status = persistent::Network::EstimateCycles(problem, allow_tf32_, &cycles);
+  status = persistent::Network::EstimateCycles(problem, options_.allow_tf32,
+                                               &cycles);
   // Options that are wrong must not pass unnoticed.
   if (status.code == RnnStatus::Code::kInvalidArgument) return status;
   const bool may_be_steps = MayBeSteps(problem);
   const bool has_kernels = status.ok() && ((is_pinned && !may_be_steps) ||
                                            !IsForWholeBatches(problem, cycles));
   if (!has_kernels && !is_pinned && !may_be_steps) return {};
-  persistent::Network network;
+  auto network = std::make_unique<persistent::Network>();
   if (has_kernels) {
-    status = persistent::Network::Create(problem, allow_tf32_, is_backward,
-                                         &network);
+    status = persistent::Network::Create(problem, options_.allow_tf32,
+                                         is_backward, network.get());
   }
   const RnnStatus of_kernels = status;
   if ((is_pinned || may_be_steps) && (!has_kernels || !status.ok())) {
-    status = persistent::Network::CreateOfSteps(problem, allow_tf32_, &network);
+    status = persistent::Network::CreateOfSteps(problem, options_.allow_tf32,
+                                                network.get());
   }
   if (has_kernels && !of_kernels.ok()) {
-    warn_(of_kernels.message + ". So " +
-          (status.ok() ? "kernels of single steps run" : "cuDNN runs") +
-          " what the persistent kernels would have run faster, sequences of "
-          "different lengths several times as fast");
+    resources_.warn(
+        of_kernels.message + ". So " +
+        (status.ok() ? "kernels of single steps run" : "cuDNN runs") +
+        " what the persistent kernels would have run faster, sequences of "
+        "different lengths several times as fast");
   } else if (!status.ok() && !is_pinned) {
-    warn_(
+    resources_.warn(
         status.message +
         ". So cuDNN runs; if sequences have different lengths, the host waits "
         "for the GPU in each call");
   }
   if (status.ok()) {
-    network_ = network;
+    engine_ = std::move(network);
     return {};
   }
   if (is_ours) {
@@ -112,7 +121,7 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
     return CheckSequenceLengths(problem, lengths);
   }
   CRNN_RETURN_IF_ERROR(Choose(*problem, reserve_space));
-  if (network_) return {};
+  if (engine_ != nullptr) return {};
   // cuDNN needs the lengths in host memory to describe the data.
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
   std::vector<int64_t> copied(problem->batch_size);
@@ -132,57 +141,39 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
   return CheckSequenceLengths(problem, lengths);
 }
 
-RnnStatus GpuBackend::Run(Pass pass, const CallAddresses& addresses) {
-  CRNN_RETURN_IF_ERROR(SessionPool<persistent::Session>::Instance().Take(
-      device_, stream(), &session_));
-  // If the caller is capturing the stream, its capture gets the kernels
-  // themselves, not a graph.
-  if (!replays_ || StreamIsCapturing(stream())) {
-    return session_->Enqueue(*network_, pass, addresses);
-  }
-  std::string why;
-  const RnnStatus status = session_->EnqueueReplay(
-      *network_, pass, addresses, /*may_make=*/!is_profiled_(), &why);
-  if (!why.empty()) log_("the persistent kernels are not replayed: " + why);
-  return status;
-}
-
 RnnStatus GpuBackend::ForwardBufferSizes(const RnnProblem& problem,
                                          RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Choose(problem, 0));
-  if (!network_) return cudnn_.ForwardBufferSizes(problem, sizes);
+  if (engine_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
+    CRNN_RETURN_IF_ERROR(CudnnNetwork::CreateForward(
+        problem, options_, session(), resources_.log, &engine_));
+  }
   if (problem.is_training) {
     sizes->reserve_space =
-        ReserveSize(network_->reserve_size(), RnnAlgorithm::kPersistent);
+        ReserveSize(engine_->reserve_size(), engine_->algorithm());
   }
-  sizes->forward_workspace = network_->forward_workspace_size();
+  sizes->forward_workspace = engine_->forward_workspace_size();
   return {};
-}
-
-size_t GpuBackend::OutputOffset(const RnnProblem& problem) const {
-  return network_ ? 0 : cudnn_.OutputOffset(problem);
 }
 
 RnnStatus GpuBackend::BackwardBufferSizes(const RnnProblem& problem,
                                           size_t reserve_space,
                                           RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Choose(problem, reserve_space));
-  if (!network_) {
-    return cudnn_.BackwardBufferSizes(problem, reserve_space, sizes);
+  if (engine_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
+    CRNN_RETURN_IF_ERROR(CudnnNetwork::CreateBackward(
+        problem, options_, reserve_space, session(), &engine_));
   }
   sizes->reserve_space =
-      ReserveSize(network_->reserve_size(), RnnAlgorithm::kPersistent);
-  sizes->backward_workspace = network_->backward_workspace_size();
+      ReserveSize(engine_->reserve_size(), engine_->algorithm());
+  sizes->backward_workspace = engine_->backward_workspace_size();
   return {};
 }
 
-std::shared_ptr<void> GpuBackend::Workspace(size_t bytes,
-                                            const AllocateMemory& allocate) {
-  return network_ ? allocate(bytes) : cudnn_.Workspace(bytes, allocate);
-}
-
 void GpuBackend::Prepare(void* buffer, size_t bytes) {
-  if (!poisons_ || bytes == 0) return;
+  if (!options_.poison_scratch || bytes == 0) return;
   RnnStatus status = LoadCudaDriver();
   if (status.ok()) {
     status = CudaStatus(
@@ -190,20 +181,63 @@ void GpuBackend::Prepare(void* buffer, size_t bytes) {
                                    kNanByte, bytes, stream()),
         "fill device memory");
   }
-  if (!status.ok()) log_(status.message);
+  if (!status.ok()) resources_.log(status.message);
 }
 
-RnnStatus GpuBackend::Forward(const RnnProblem& problem,
+RnnStatus GpuBackend::MakeHandles() {
+  return engine_->uses_blas() ? session()->MakeBlas() : RnnStatus();
+}
+
+RnnStatus GpuBackend::Run(std::initializer_list<const void*> buffers,
+                          const EnqueuePass& enqueue) {
+  if (!options_.replay || !engine_->is_replayable()) {
+    return enqueue(session_->handles());
+  }
+  ReplayablePass pass;
+  pass.key = engine_->Key();
+  const auto append = [&](const void* address) {
+    pass.key.append(reinterpret_cast<const char*>(&address), sizeof(address));
+  };
+  append(stream());
+  for (const void* const buffer : buffers) append(buffer);
+  pass.stream = stream();
+  pass.may_make = !resources_.is_profiled();
+  pass.enqueue = [&] { return enqueue(session_->handles()); };
+  pass.capture = [&](Graph* graph) {
+    Handles handles;
+    CRNN_RETURN_IF_ERROR(session_->MakeCaptureHandles(&handles));
+    return Graph::Capture(
+        handles.stream, [&] { return enqueue(handles); }, graph);
+  };
+  pass.log = resources_.log;
+  return GraphCache::Of(resources_.device).Run(pass);
+}
+
+RnnStatus GpuBackend::Forward(const RnnProblem& /*problem*/,
                               const RnnForwardBuffers& buffers) {
-  if (!network_) return cudnn_.Forward(problem, buffers);
-  CRNN_RETURN_IF_ERROR(network_->Prepare(stream(), buffers));
-  return Run(Pass::kForward, AddressesOf(problem, buffers));
+  CRNN_RETURN_IF_ERROR(MakeHandles());
+  CRNN_RETURN_IF_ERROR(
+      engine_->StoreLengthsAndSeed(session_->handles(), buffers));
+  return Run({buffers.input, buffers.input_h, buffers.input_c, buffers.params,
+              buffers.output, buffers.output_h, buffers.output_c,
+              buffers.reserve_space, buffers.workspace},
+             [&](const Handles& handles) {
+               return engine_->Forward(handles, buffers);
+             });
 }
 
-RnnStatus GpuBackend::Backward(const RnnProblem& problem,
+RnnStatus GpuBackend::Backward(const RnnProblem& /*problem*/,
                                const RnnBackwardBuffers& buffers) {
-  if (!network_) return cudnn_.Backward(problem, buffers);
-  return Run(Pass::kBackward, AddressesOf(problem, buffers));
+  CRNN_RETURN_IF_ERROR(MakeHandles());
+  return Run(
+      {buffers.input, buffers.input_h, buffers.input_c, buffers.params,
+       buffers.output, buffers.output_backprop, buffers.output_h_backprop,
+       buffers.output_c_backprop, buffers.reserve_space, buffers.input_backprop,
+       buffers.input_h_backprop, buffers.input_c_backprop,
+       buffers.params_backprop, buffers.workspace},
+      [&](const Handles& handles) {
+        return engine_->Backward(handles, buffers);
+      });
 }
 
 RnnStatus GpuBackend::OrOnHost(
@@ -212,9 +246,10 @@ RnnStatus GpuBackend::OrOnHost(
       status.code != RnnStatus::Code::kFailedPrecondition) {
     return status;
   }
-  warn_(status.message +
-        "; masks and the weights of Keras's layers are copied to the host and "
-        "back, which is slow");
+  resources_.warn(
+      status.message +
+      "; masks and the weights of Keras's layers are copied to the host and "
+      "back, which is slow");
   return on_host();
 }
 
@@ -231,11 +266,20 @@ RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
 }
 
 RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {
-  return cudnn_.Copy(from, to, bytes);
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  if (bytes == 0) return {};
+  return CudaStatus(Gpu().cuda.cuMemcpyDtoDAsync(
+                        reinterpret_cast<CUdeviceptr>(to),
+                        reinterpret_cast<CUdeviceptr>(from), bytes, stream()),
+                    "copy device memory");
 }
 
 RnnStatus GpuBackend::SetZero(void* to, size_t bytes) {
-  return cudnn_.SetZero(to, bytes);
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  if (bytes == 0) return {};
+  return CudaStatus(Gpu().cuda.cuMemsetD8Async(
+                        reinterpret_cast<CUdeviceptr>(to), 0, bytes, stream()),
+                    "fill device memory");
 }
 
 RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,

@@ -2,13 +2,15 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "kernels/gpu/cudnn/cudnn_backend.h"
-#include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/persistent/session.h"
+#include "kernels/gpu/engine.h"
+#include "kernels/gpu/gpu_options.h"
+#include "kernels/gpu/session.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -20,13 +22,12 @@ namespace cudnn_rnn_tf {
 //   algorithm            runs
 //   persistent           the persistent kernels; if they cannot, or lengths
 //                        differ and it is faster, kernels of single steps
-//   auto                 the same, unless the cuDNN backend is likely to be
-//                        faster. It is for sequences of full length that the
-//                        persistent kernels cannot run, for large layers of
-//                        large batches of them, and for inference of a few of
-//                        them, for which it measures `resident` among other
-//                        algorithms
-//   all others           the cuDNN backend
+//   auto                 the same, unless cuDNN is likely to be faster. It runs
+//                        sequences of full length that the persistent kernels
+//                        cannot run, large layers of large batches of them,
+//                        and inference of a few of them, for which it may use
+//                        `resident`
+//   all others           cuDNN
 // If lengths differ, cuDNN runs only where it is named or where our own kernels
 // cannot be had: it reads lengths in host memory, for which the host waits in
 // each call. In training with recurrent dropout, which cuDNN lacks, `auto` runs
@@ -40,11 +41,8 @@ class GpuBackend : public RnnBackend {
                                 RnnLengths* lengths) override;
   RnnStatus ForwardBufferSizes(const RnnProblem& problem,
                                RnnBufferSizes* sizes) override;
-  size_t OutputOffset(const RnnProblem& problem) const override;
   RnnStatus BackwardBufferSizes(const RnnProblem& problem, size_t reserve_space,
                                 RnnBufferSizes* sizes) override;
-  std::shared_ptr<void> Workspace(size_t bytes,
-                                  const AllocateMemory& allocate) override;
   void Prepare(void* buffer, size_t bytes) override;
   RnnStatus Forward(const RnnProblem& problem,
                     const RnnForwardBuffers& buffers) override;
@@ -59,27 +57,32 @@ class GpuBackend : public RnnBackend {
                              void* params) override;
 
  private:
+  using EnqueuePass = std::function<RnnStatus(const Handles&)>;
+
   // Decides once for the call whether the persistent kernels run, and compiles
-  // them if they do.
+  // them if they do. If they do not, `engine_` stays null.
   RnnStatus Choose(const RnnProblem& problem, size_t reserve_space);
   // Does work on the host, with a warning, if the device has no kernel for it,
   // as without CUDA's compiler. `status` is the outcome on the device.
   RnnStatus OrOnHost(const RnnStatus& status,
                      const std::function<RnnStatus()>& on_host) const;
-  // Runs a pass of the persistent kernels.
-  RnnStatus Run(Pass pass, const CallAddresses& addresses);
+  Session* session();
+  // Makes the handles that the engine's passes need besides those that it was
+  // made with.
+  RnnStatus MakeHandles();
+  // Runs a pass over these buffers, as a graph if it can.
+  RnnStatus Run(std::initializer_list<const void*> buffers,
+                const EnqueuePass& enqueue);
 
-  CUstream stream() const { return static_cast<CUstream>(stream_); }
+  CUstream stream() const { return static_cast<CUstream>(resources_.stream); }
 
-  const int device_;
-  void* const stream_;
-  const bool allow_tf32_, replays_, poisons_;
-  const std::function<bool()> is_profiled_;
-  const std::function<void(const std::string&)> log_, warn_;
-  CudnnBackend cudnn_;
+  const GpuResources resources_;
+  const GpuOptions options_;
+  // These live as long as the call.
+  std::optional<RelaxedCaptureMode> relaxed_capture_;
+  std::unique_ptr<Session> session_;  // Lent when it is first needed.
+  std::unique_ptr<Engine> engine_;
   bool has_chosen_ = false;
-  std::optional<persistent::Network> network_;    // Empty if cuDNN runs.
-  std::unique_ptr<persistent::Session> session_;  // Lent for the call.
   std::vector<int32_t> host_lengths_;
 };
 

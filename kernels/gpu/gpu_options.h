@@ -2,11 +2,8 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_GPU_OPTIONS_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_GPU_OPTIONS_H_
 
-#include <cstddef>
 #include <functional>
 #include <string>
-
-#include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 
@@ -27,9 +24,6 @@ struct GpuResources {
   // Tells whether a profiler is active. No graphs are made while it is: CUPTI
   // breaks them, and they may crash when it stops.
   std::function<bool()> is_profiled;
-  AllocateMemory allocate;
-  // Returns the bytes that `allocate` has in all, or 0 if that is not known.
-  std::function<size_t()> memory_limit;
   // Writes a line to TensorFlow's log at verbosity 1.
   std::function<void(const std::string&)> log;
   // Writes a warning to it, each text once in the process.

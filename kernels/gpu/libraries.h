@@ -68,11 +68,7 @@ namespace cudnn_rnn_tf {
   F(cuMemcpyDtoHAsync)                           \
   F(cuMemcpyHtoDAsync)                           \
   F(cuMemcpy2DAsync)                             \
-  F(cuMemcpy3DAsync)                             \
   F(cuMemcpyDtoDAsync)                           \
-  F(cuMemsetD2D16Async)                          \
-  F(cuMemsetD2D32Async)                          \
-  F(cuMemsetD2D8Async)                           \
   F(cuMemsetD8Async)                             \
   F(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   F(cuOccupancyMaxActiveClusters)                \
@@ -91,23 +87,13 @@ namespace cudnn_rnn_tf {
   F(cuGraphDestroy)                  \
   F(cuGraphDestroyNode)              \
   F(cuGraphExecDestroy)              \
-  F(cuGraphExecKernelNodeSetParams)  \
-  F(cuGraphExecMemcpyNodeSetParams)  \
-  F(cuGraphExecMemsetNodeSetParams)  \
   F(cuGraphGetEdges_v2)              \
   F(cuGraphGetNodes)                 \
   F(cuGraphInstantiate)              \
-  F(cuGraphKernelNodeGetAttribute)   \
-  F(cuGraphKernelNodeGetParams)      \
-  F(cuGraphKernelNodeSetParams)      \
   F(cuGraphLaunch)                   \
   F(cuGraphMemcpyNodeGetParams)      \
-  F(cuGraphMemcpyNodeSetParams)      \
   F(cuGraphMemsetNodeGetParams)      \
-  F(cuGraphMemsetNodeSetParams)      \
   F(cuGraphNodeGetType)              \
-  F(cuFuncGetParamInfo)              \
-  F(cuKernelGetParamInfo)            \
   F(cuPointerGetAttribute)
 
 #define CRNN_CUBLAS_FUNCTIONS(F)   \

@@ -29,25 +29,10 @@ absl::StatusOr<stream_executor::StreamExecutor*> ExecutorOf(int device) {
   return platform->ExecutorForDevice(device);
 }
 
-// The backend gets no memory if `scratch` is null.
-std::unique_ptr<GpuBackend> BackendOn(
-    int device, void* stream, ffi::ScratchAllocator* scratch = nullptr) {
+std::unique_ptr<GpuBackend> BackendOn(int device, void* stream) {
   GpuResources resources;
   resources.device = device;
   resources.stream = stream;
-  resources.allocate = [scratch](size_t bytes) -> std::shared_ptr<void> {
-    if (scratch == nullptr) return nullptr;
-    const auto memory = scratch->Allocate(bytes, RnnProblem::kAlignment);
-    // The allocator frees it after the call.
-    return {memory.value_or(nullptr), [](void*) {}};
-  };
-  resources.memory_limit = [device]() -> size_t {
-    const auto executor = ExecutorOf(device);
-    int64_t free = 0, total = 0;
-    return executor.ok() && (*executor)->DeviceMemoryUsage(&free, &total)
-               ? static_cast<size_t>(total)
-               : 0;
-  };
   return MakeGpuBackend(std::move(resources));
 }
 
@@ -63,12 +48,11 @@ RnnStatus Choose(bool is_backward, const XlaPass& pass, GpuBackend* backend,
 // One call of a handler of passes.
 class PassCall {
  public:
-  PassCall(void* stream, int32_t device, ffi::ScratchAllocator* scratch,
-           ffi::Span<const int64_t> integers, const ffi::RemainingArgs& args,
-           const ffi::RemainingRets& results)
+  PassCall(void* stream, int32_t device, ffi::Span<const int64_t> integers,
+           const ffi::RemainingArgs& args, const ffi::RemainingRets& results)
       : given(args, results),
         pass(XlaCallOf<XlaPass>(integers.begin(), integers.size())),
-        backend(BackendOn(device, stream, scratch)),
+        backend(BackendOn(device, stream)),
         stream_(static_cast<CUstream>(stream)) {}
 
   // Chooses again at run time, and checks that the buffers are large enough.
@@ -128,11 +112,11 @@ class PassCall {
   std::vector<int32_t> full_lengths_;
 };
 
-ffi::Error Forward(void* stream, int32_t device, ffi::ScratchAllocator scratch,
+ffi::Error Forward(void* stream, int32_t device,
                    ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
                    ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
-    PassCall call(stream, device, &scratch, integers, args, results);
+    PassCall call(stream, device, integers, args, results);
     CRNN_RETURN_IF_ERROR(call.ChooseAsCompiled(/*is_backward=*/false));
     RnnForwardBuffers buffers = call.given.OfForward();
     buffers.sequence_lengths = call.lengths;
@@ -141,11 +125,11 @@ ffi::Error Forward(void* stream, int32_t device, ffi::ScratchAllocator scratch,
   });
 }
 
-ffi::Error Backward(void* stream, int32_t device, ffi::ScratchAllocator scratch,
+ffi::Error Backward(void* stream, int32_t device,
                     ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
                     ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
-    PassCall call(stream, device, &scratch, integers, args, results);
+    PassCall call(stream, device, integers, args, results);
     CRNN_RETURN_IF_ERROR(call.ChooseAsCompiled(/*is_backward=*/true));
     RnnBackwardBuffers buffers = call.given.OfBackward();
     buffers.sequence_lengths = call.lengths;
@@ -196,20 +180,11 @@ ffi::Error MoveSteps(void* stream, int32_t device,
   ffi::Ffi::Bind()                              \
       .Ctx<ffi::PlatformStream<void*>>()        \
       .Ctx<ffi::DeviceOrdinal>()                \
-      .Ctx<ffi::ScratchAllocator>()             \
       .Attr<ffi::Span<const int64_t>>(kXlaCall) \
       .RemainingArgs()                          \
       .RemainingRets()
 XLA_FFI_DEFINE_HANDLER(kForward, Forward, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kBackward, Backward, CRNN_BINDING);
-#undef CRNN_BINDING
-#define CRNN_BINDING                            \
-  ffi::Ffi::Bind()                              \
-      .Ctx<ffi::PlatformStream<void*>>()        \
-      .Ctx<ffi::DeviceOrdinal>()                \
-      .Attr<ffi::Span<const int64_t>>(kXlaCall) \
-      .RemainingArgs()                          \
-      .RemainingRets()
 XLA_FFI_DEFINE_HANDLER(kKerasTensors, KerasTensors, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);

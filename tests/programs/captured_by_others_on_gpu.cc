@@ -18,8 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/gpu/cudnn/cudnn_backend.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/graph_cache.h"
 #include "kernels/param_layout.h"
+#include "tests/programs/without_masks.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -120,19 +122,18 @@ class Network {
   void Run() {
     RnnBufferSizes sizes;
     {
-      CudnnBackend backend(Resources(), GpuOptions());
+      GpuBackend backend(Resources(), GpuOptions());
       RnnForwardBuffers buffers;
       Check(backend.ForwardBufferSizes(problem_, &sizes));
       Check(sizes.reserve_space <= kMaxReserveBytes, "a large reserve space");
       FillBoth(&buffers);
       buffers.output_h = Pointer(outputs_[1].first);
       buffers.output_c = Pointer(outputs_[2].first);
-      const auto workspace =
-          backend.Workspace(sizes.forward_workspace, Resources().allocate);
+      const auto workspace = memory_.Lend(sizes.forward_workspace);
       buffers.workspace = workspace.get();
       Check(backend.Forward(problem_, buffers));
     }
-    CudnnBackend backend(Resources(), GpuOptions());
+    GpuBackend backend(Resources(), GpuOptions());
     RnnBackwardBuffers buffers;
     Check(backend.BackwardBufferSizes(problem_, sizes.reserve_space, &sizes));
     FillBoth(&buffers);
@@ -143,8 +144,7 @@ class Network {
     buffers.input_h_backprop = Pointer(outputs_[4].first);
     buffers.input_c_backprop = Pointer(outputs_[5].first);
     buffers.params_backprop = Pointer(outputs_[6].first);
-    const auto workspace =
-        backend.Workspace(sizes.backward_workspace, Resources().allocate);
+    const auto workspace = memory_.Lend(sizes.backward_workspace);
     buffers.workspace = workspace.get();
     Check(backend.Backward(problem_, buffers));
   }
@@ -212,9 +212,7 @@ class Network {
   GpuResources Resources() const {
     GpuResources resources;
     resources.stream = stream_;
-    resources.allocate = [this](size_t bytes) { return memory_.Lend(bytes); };
     resources.is_profiled = [] { return false; };
-    resources.memory_limit = [] { return Memory::kBytes; };
     resources.log = [](const std::string&) {};
     return resources;
   }
@@ -229,8 +227,7 @@ class Network {
 };
 
 // The caller captures the stream at the network's first use, at the second, at
-// which a pass is otherwise measured and captured, or later, when it is already
-// replayed.
+// which a pass is otherwise captured, or later, when it is already replayed.
 void CheckPartOfACapture(CUstream stream, Memory* memory) {
   const CudaDriver& cuda = Gpu().cuda;
   int64_t batch_size = 0;
@@ -247,13 +244,13 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
                         batch_size, stream, memory);
         for (int i = 0; i < uses_before; ++i) network.Run();
         network.Overwrite();
-        const int64_t launches = Replay::TotalLaunches();
+        const int64_t launches = GraphCache::NumLaunches();
         CUgraph graph = nullptr;
         CUgraphExec exec = nullptr;
         Check(CudaStatus(cuda.cuStreamBeginCapture(stream, mode), "begin"));
         network.Run();
         Check(CudaStatus(cuda.cuStreamEndCapture(stream, &graph), "end"));
-        Check(Replay::TotalLaunches() == launches, "a replay in a capture");
+        Check(GraphCache::NumLaunches() == launches, "a replay in a capture");
         Check(CudaStatus(cuda.cuGraphInstantiate(&exec, graph, 0),
                          "instantiate the caller's graph"));
         std::vector<std::vector<Network::Bytes>> results;
@@ -265,14 +262,10 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
           network.Run();
           results.push_back(network.Results());
         }
-        Check(Replay::TotalLaunches() > launches, "nothing is replayed");
-        // The measured algorithm may differ from that of the first use.
-        if (algorithm == RnnAlgorithm::kStandard) {
-          for (const auto& result : results) {
-            Check(result == results[0], "another result");
-          }
+        Check(GraphCache::NumLaunches() > launches, "nothing is replayed");
+        for (const auto& result : results) {
+          Check(result == results[0], "another result");
         }
-        Check(results[1] == results[0], "another result of the same graph");
         cuda.cuGraphExecDestroy(exec);
         cuda.cuGraphDestroy(graph);
       }
@@ -298,7 +291,7 @@ void CheckApartFromACapture(Memory* memory) {
                                                 : "another thread's") +
                         ", mode " + std::to_string(mode) + ", " +
                         std::to_string(SizeOf(dtype)) + " bytes a number";
-        // The networks in float16 measure their algorithms.
+        // The persistent kernels run the networks in float16.
         const RnnAlgorithm algorithm = dtype == RnnDataType::kFloat16
                                            ? RnnAlgorithm::kAuto
                                            : RnnAlgorithm::kStandard;
@@ -306,7 +299,7 @@ void CheckApartFromACapture(Memory* memory) {
         Network network(RnnMode::kGru, dtype, algorithm, batch_size,
                         NewStream(), memory);
         network.Overwrite();
-        const int64_t launches = Replay::TotalLaunches();
+        const int64_t launches = GraphCache::NumLaunches();
         Check(CudaStatus(cuda.cuStreamBeginCapture(others, mode), "begin"));
         const auto run = [&](int uses) {
           Check(CudaStatus(
@@ -330,7 +323,7 @@ void CheckApartFromACapture(Memory* memory) {
                          "count the nodes"));
         Check(count == 1, "other nodes in the caller's graph");
         cuda.cuGraphDestroy(graph);
-        Check(Replay::TotalLaunches() - launches >= 8, "no replays");
+        Check(GraphCache::NumLaunches() - launches >= 8, "no replays");
         const auto beside = network.Results();
         run(1);
         Check(network.Results() == beside, "another result");

@@ -169,7 +169,10 @@ std::vector<Job> AllJobs() {
          {"UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8"}) {
       add_small("keras_tensors.cu", {unit});
       add_small("keras_tensors.cu", {unit, "TO_PARAMS"});
+      add_small("transpose.cu", {unit});
     }
+    add_small("transpose.cu", {"UNIT_BYTES=16"});
+    add_small("fill.cu", {});
   }
   return jobs;
 }

@@ -126,7 +126,6 @@ class Memory {
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries;
-  libraries.has_graphs = true;
   CudaDriver& cuda = libraries.cuda;
   cuda.cuCtxGetDevice = [](CUdevice* device) {
     *device = 0;
@@ -240,8 +239,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   std::copy_n(seed, 2, buffers.seed);
   buffers.reserve_space = reserve.data();
   buffers.workspace = forward.data();
-  check(network.Prepare(nullptr, buffers));
-  check(network.Enqueue(Pass::kForward, {}, AddressesOf(problem, buffers)));
+  check(network.StoreLengthsAndSeed({}, buffers));
+  check(network.Forward({}, buffers));
   forward.CheckEnd();
   reserve.CheckEnd();
   if (!problem.is_training) return message.c_str();
@@ -262,7 +261,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   gradients.params_backprop = tensors[13];
   gradients.reserve_space = reserve.data();
   gradients.workspace = backward.data();
-  check(network.Enqueue(Pass::kBackward, {}, AddressesOf(problem, gradients)));
+  check(network.Backward({}, gradients));
   backward.CheckEnd();
   reserve.CheckEnd();
   return message.c_str();

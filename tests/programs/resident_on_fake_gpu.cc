@@ -420,10 +420,19 @@ void CheckNetwork(bool in_parts) {
   c.resize(h.size());
   const auto enqueue = [&] {
     num_launches = 0;
-    return network->Enqueue(
-        blas, stream,
-        {params.begin, input.begin, input_h.begin, input_c.begin, output.begin,
-         output_h.begin, output_c.begin, workspace.begin});
+    const auto at = [](const Buffer& buffer) {
+      return reinterpret_cast<void*>(buffer.begin);
+    };
+    RnnForwardBuffers buffers;
+    buffers.params = at(params);
+    buffers.input = at(input);
+    buffers.input_h = at(input_h);
+    buffers.input_c = at(input_c);
+    buffers.output = at(output);
+    buffers.output_h = at(output_h);
+    buffers.output_c = at(output_c);
+    buffers.workspace = at(workspace);
+    return network->Enqueue(blas, stream, buffers);
   };
   if (in_parts) {
     Check(enqueue().ok(), "a run in parts");

@@ -1,12 +1,9 @@
 #include "kernels/gpu/cudnn/plan.h"
 
-#include <algorithm>
 #include <cctype>
 #include <limits>
 #include <utility>
 
-#include "kernels/arena.h"
-#include "kernels/ceil_div.h"
 #include "kernels/gpu/cudnn/architectures.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/param_layout.h"
@@ -103,22 +100,6 @@ cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
   return CUDNN_RNN_ALGO_STANDARD;
 }
 
-// A pass runs in halves only if each half has this many steps. The workspace of
-// cuDNN's persistent algorithms grows with the number of steps, five times as
-// fast as standard's: for long sequences it is the largest buffer of training.
-// In halves, that part of it is half as large. On an H200, a step then takes up
-// to 5 % longer in halves of this length.
-constexpr int64_t kStepsOfHalf = 50;
-// It runs in halves only if its workspace is more than this many times as large
-// as standard's. Otherwise there is little to save.
-constexpr double kWorthHalving = 1.5;
-
-// Returns the number of steps of all of `count` parts but the last, which may
-// have fewer.
-int64_t StepsOfPart(int64_t max_time, int64_t count) {
-  return CeilDiv(max_time, count);
-}
-
 // Returns "cudnnRNNForward" for "Gpu().cudnn.cudnnRNNForward(…)".
 std::string FunctionName(const std::string& call) {
   size_t begin = call.find("cudnn");
@@ -194,13 +175,12 @@ RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
   return {};
 }
 
-RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
-                                     RnnDescriptor* descriptor) {
+RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32) {
   const RnnSpec& spec = problem_.spec;
-  CRNN_RETURN_IF_CUDNN_ERROR(descriptor->Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(rnn_.Create(), problem_);
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDescriptor_v8(
-          descriptor->get(), CudnnAlgorithm(algorithm), CellMode(spec.rnn_mode),
+          rnn_.get(), CudnnAlgorithm(algorithm), CellMode(spec.rnn_mode),
           CudnnBiasMode(spec.bias_mode),
           spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
           spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
@@ -218,7 +198,7 @@ RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
       problem_);
   if (spec.cell_clip > 0.0f) {
     CRNN_RETURN_IF_CUDNN_ERROR(
-        Cudnn().cudnnRNNSetClip_v9(descriptor->get(), CUDNN_RNN_CLIP_MINMAX,
+        Cudnn().cudnnRNNSetClip_v9(rnn_.get(), CUDNN_RNN_CLIP_MINMAX,
                                    -static_cast<double>(spec.cell_clip),
                                    static_cast<double>(spec.cell_clip)),
         problem_);
@@ -227,19 +207,19 @@ RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
 }
 
 RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
-                                  int64_t num_steps, int64_t vector_size,
-                                  const int32_t* lengths) {
+                                  int64_t vector_size, const int32_t* lengths) {
+  const int num_steps = static_cast<int>(problem_.max_time);
   // cuDNN sets padded outputs to this, whose bytes are zero in every type.
   double padding = 0.0;
   std::vector<int> full;
   if (lengths == nullptr) {
-    full.assign(problem_.batch_size, static_cast<int>(num_steps));
+    full.assign(problem_.batch_size, num_steps);
     lengths = full.data();
   }
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDataDescriptor(
           descriptor->get(), CudnnType(problem_.dtype),
-          CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, static_cast<int>(num_steps),
+          CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, num_steps,
           static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
           lengths, &padding),
       problem_);
@@ -261,63 +241,10 @@ RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
   return {};
 }
 
-RnnStatus CudnnPlan::DescribePart(CudnnPart* part, const int32_t* lengths) {
-  CRNN_RETURN_IF_ERROR(DescribeData(&part->input, part->num_steps,
-                                    problem_.spec.input_size, lengths));
-  return DescribeData(&part->output, part->num_steps,
-                      problem_.spec.layer_output_size(), lengths);
-}
-
 RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
-  return DescribePart(&parts_.front(), lengths);
-}
-
-// The first part is the longest, so cuDNN is asked for the sizes of that.
-RnnStatus CudnnPlan::DivideTime(cudnnHandle_t handle, int64_t count) {
-  parts_.clear();
-  const int64_t longest = StepsOfPart(problem_.max_time, count);
-  for (int64_t first = 0; first < problem_.max_time; first += longest) {
-    const int64_t steps = std::min(longest, problem_.max_time - first);
-    CudnnPart part = {first, steps, {}, {}};
-    CRNN_RETURN_IF_CUDNN_ERROR(part.input.Create(), problem_);
-    CRNN_RETURN_IF_CUDNN_ERROR(part.output.Create(), problem_);
-    CRNN_RETURN_IF_ERROR(DescribePart(&part, nullptr));
-    parts_.push_back(std::move(part));
-  }
-  return TempSpaceSizes(handle, rnn_, &workspace_size_, &reserve_size_);
-}
-
-RnnStatus CudnnPlan::TempSpaceSizes(cudnnHandle_t handle,
-                                    const RnnDescriptor& network,
-                                    size_t* workspace, size_t* reserve) {
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Cudnn().cudnnGetRNNTempSpaceSizes(
-          handle, network.get(),
-          problem_.is_training ? CUDNN_FWD_MODE_TRAINING
-                               : CUDNN_FWD_MODE_INFERENCE,
-          parts_.front().input.get(), workspace, reserve),
-      problem_);
-  return {};
-}
-
-bool CudnnPlan::MayRunInHalves(RnnAlgorithm algorithm) const {
-  const RnnSpec& spec = problem_.spec;
-  if (!problem_.is_training || algorithm == RnnAlgorithm::kStandard ||
-      spec.num_dirs() == 2 || uses_dropout() || problem_.has_sequence_lengths ||
-      problem_.max_time < 2 * kStepsOfHalf) {
-    return false;
-  }
-  // The second half must begin at addresses for which kernels for aligned data
-  // can run.
-  const int64_t first_steps =
-      StepsOfPart(problem_.max_time, 2) * problem_.batch_size;
-  const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
-  return first_steps * spec.input_size * item %
-                 static_cast<int64_t>(Arena::kAlign) ==
-             0 &&
-         first_steps * spec.layer_output_size() * item %
-                 static_cast<int64_t>(Arena::kAlign) ==
-             0;
+  CRNN_RETURN_IF_ERROR(
+      DescribeData(&input_, problem_.spec.input_size, lengths));
+  return DescribeData(&output_, problem_.spec.layer_output_size(), lengths);
 }
 
 RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t handle, void* states,
@@ -375,21 +302,19 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
                                    dropout_.get(), handle, 0.0f, nullptr, 0, 0),
                                problem_);
   }
-  CRNN_RETURN_IF_ERROR(DescribeNetwork(algorithm, options.allow_tf32, &rnn_));
+  CRNN_RETURN_IF_ERROR(DescribeNetwork(algorithm, options.allow_tf32));
   CRNN_RETURN_IF_ERROR(DescribeStates(&h_, spec.output_size()));
   CRNN_RETURN_IF_ERROR(DescribeStates(&c_, spec.num_units));
-  CRNN_RETURN_IF_ERROR(DivideTime(handle, 1));
-  if (MayRunInHalves(algorithm)) {
-    RnnDescriptor standard;
-    size_t workspace, reserve;
-    CRNN_RETURN_IF_ERROR(DescribeNetwork(RnnAlgorithm::kStandard,
-                                         options.allow_tf32, &standard));
-    CRNN_RETURN_IF_ERROR(
-        TempSpaceSizes(handle, standard, &workspace, &reserve));
-    if (workspace_size_ > kWorthHalving * workspace) {
-      CRNN_RETURN_IF_ERROR(DivideTime(handle, 2));
-    }
-  }
+  CRNN_RETURN_IF_CUDNN_ERROR(input_.Create(), problem_);
+  CRNN_RETURN_IF_CUDNN_ERROR(output_.Create(), problem_);
+  CRNN_RETURN_IF_ERROR(SetSequenceLengths(nullptr));
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Cudnn().cudnnGetRNNTempSpaceSizes(
+          handle, rnn_.get(),
+          problem_.is_training ? CUDNN_FWD_MODE_TRAINING
+                               : CUDNN_FWD_MODE_INFERENCE,
+          input_.get(), &workspace_size_, &reserve_size_),
+      problem_);
   if (algorithm == RnnAlgorithm::kResident) {
     // The resident network takes the parameters as they are, and asks for a
     // workspace of its own.

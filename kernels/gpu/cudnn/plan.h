@@ -37,14 +37,6 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
     }                                                   \
   } while (false)
 
-// Some consecutive time steps, with descriptors for calls that compute just
-// these.
-struct CudnnPart {
-  int64_t first_step, num_steps;
-  RnnDataDescriptor input, output;
-};
-inline constexpr size_t kMaxCudnnParts = 2;
-
 // Not thread-safe: sequence lengths are set before each run.
 class CudnnPlan {
  public:
@@ -52,7 +44,7 @@ class CudnnPlan {
                           RnnAlgorithm algorithm, const GpuOptions& options,
                           std::unique_ptr<CudnnPlan>* plan);
 
-  // Describes the data anew, for a problem with sequence lengths.
+  // Describes the data anew. Sequences are full if `lengths` is null.
   RnnStatus SetSequenceLengths(const int32_t* lengths);
   // Starts the random numbers of dropout from `seed`. `states` is device memory
   // of dropout_states_size() bytes, which is written in the handle's stream.
@@ -65,10 +57,6 @@ class CudnnPlan {
   const RnnProblem& problem() const { return problem_; }
   bool uses_dropout() const { return dropout_states_size_ > 0; }
   size_t dropout_states_size() const { return dropout_states_size_; }
-  // The whole sequences, or their halves, of which the second begins with the
-  // states that the first leaves.
-  const std::vector<CudnnPart>& parts() const { return parts_; }
-  // Bytes that the calls of one part need.
   size_t workspace_size() const { return workspace_size_; }
   size_t reserve_size() const { return reserve_size_; }
   size_t weight_space_size() const { return weight_space_size_; }
@@ -80,6 +68,8 @@ class CudnnPlan {
   const ResidentNetwork* resident() const { return resident_.get(); }
 
   cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
+  cudnnRNNDataDescriptor_t input() const { return input_.get(); }
+  cudnnRNNDataDescriptor_t output() const { return output_.get(); }
   cudnnTensorDescriptor_t h() const { return h_.get(); }
   cudnnTensorDescriptor_t c() const { return c_.get(); }
 
@@ -87,23 +77,16 @@ class CudnnPlan {
   explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
   RnnStatus Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
                   const GpuOptions& options);
-  RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32,
-                            RnnDescriptor* descriptor);
-  // Sequences are full if `lengths` is null.
-  RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t num_steps,
-                         int64_t vector_size, const int32_t* lengths);
-  RnnStatus DescribePart(CudnnPart* part, const int32_t* lengths);
+  RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32);
+  RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t vector_size,
+                         const int32_t* lengths);
   RnnStatus DescribeStates(TensorDescriptor* descriptor, int64_t size);
-  RnnStatus DivideTime(cudnnHandle_t handle, int64_t count);
-  RnnStatus TempSpaceSizes(cudnnHandle_t handle, const RnnDescriptor& network,
-                           size_t* workspace, size_t* reserve);
-  bool MayRunInHalves(RnnAlgorithm algorithm) const;
   RnnStatus CompareLayouts(cudnnHandle_t handle, bool force_repack);
 
   const RnnProblem problem_;
   DropoutDescriptor dropout_;
   RnnDescriptor rnn_;
-  std::vector<CudnnPart> parts_;
+  RnnDataDescriptor input_, output_;
   TensorDescriptor h_, c_;
   size_t dropout_states_size_ = 0;
   size_t workspace_size_ = 0;

@@ -15,20 +15,12 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/cublas.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
-
-// The handles that a pass is enqueued with. The pass sets the stream and the
-// workspace of `blas`.
-struct Handles {
-  cublasHandle_t blas;
-  CUstream stream;
-};
 
 // Gets kernels of a file, which are compiled once for each device, type of the
 // data and, if one is given, kind of cell. An entry is a kernel's name in the

@@ -6,7 +6,6 @@
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/persistent/network_memory.h"
-#include "kernels/gpu/replay.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -175,13 +174,13 @@ size_t Network::reserve_size() const {
 size_t Network::forward_workspace_size() const {
   Arena arena(nullptr);
   const ForwardWorkspace workspace(*this, &arena);
-  return arena.used() + Replay::kRegionSlack;
+  return arena.used();
 }
 
 size_t Network::backward_workspace_size() const {
   Arena arena(nullptr);
   const BackwardWorkspace workspace(*this, &arena);
-  return arena.used() + Replay::kRegionSlack;
+  return arena.used();
 }
 
 const void* Network::At(const void* base, int64_t items) const {
@@ -246,8 +245,27 @@ RnnStatus Network::Multiply(const Handles& handles, bool transposes_a,
       "multiply");
 }
 
-RnnStatus Network::Prepare(CUstream stream,
-                           const RnnForwardBuffers& buffers) const {
+std::string Network::Key() const {
+  std::string key = KeyOf(problem_);
+  key.push_back(static_cast<char>(allows_tf32_ | loop_.has_value() << 1));
+  // The workspace is large enough for this kernel.
+  const void* const kernel = kernel_.id();
+  key.append(reinterpret_cast<const char*>(&kernel), sizeof(kernel));
+  return key;
+}
+
+RnnStatus Network::SetUpBlas(const Handles& handles, void* memory) const {
+  CRNN_RETURN_IF_ERROR(CublasStatus(
+      Gpu().cublas.cublasSetStream_v2(handles.blas, handles.stream),
+      "use a stream"));
+  return CublasStatus(
+      Gpu().cublas.cublasSetWorkspace_v2(handles.blas, memory, kBlasBytes),
+      "take memory");
+}
+
+RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
+                                       const RnnForwardBuffers& buffers) const {
+  const CUstream stream = handles.stream;
   Arena workspace_arena(buffers.workspace);
   Arena reserve_arena(buffers.reserve_space);
   const ForwardWorkspace workspace(*this, &workspace_arena);
@@ -277,37 +295,23 @@ RnnStatus Network::Prepare(CUstream stream,
       is_training ? reserve.order : workspace.order);
 }
 
-RnnStatus Network::Enqueue(Pass pass, const Handles& handles,
-                           const CallAddresses& addresses) const {
-  CRNN_RETURN_IF_ERROR(CublasStatus(
-      Gpu().cublas.cublasSetStream_v2(handles.blas, handles.stream),
-      "use a stream"));
-  return pass == Pass::kForward ? Forward(handles, addresses)
-                                : Backward(handles, addresses);
-}
-
 RnnStatus Network::Forward(const Handles& handles,
-                           const CallAddresses& addresses) const {
-  const auto buffer = [&](CallBuffer which) {
-    return reinterpret_cast<void*>(addresses[which]);
-  };
+                           const RnnForwardBuffers& buffers) const {
   const ParamLayout layout(spec_);
   const bool is_training = problem_.is_training;
-  Arena workspace_arena(buffer(kWorkspace));
-  Arena reserve_arena(buffer(kReserveSpace));
+  Arena workspace_arena(buffers.workspace);
+  Arena reserve_arena(buffers.reserve_space);
   const ForwardWorkspace workspace(*this, &workspace_arena);
   Reserve reserve(*this, &reserve_arena);
-  CRNN_RETURN_IF_ERROR(
-      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(
-                       handles.blas, workspace.blas, kBlasBytes),
-                   "take memory"));
+  CRNN_RETURN_IF_ERROR(SetUpBlas(handles, workspace.blas));
   int* const lengths = is_training ? reserve.lengths : workspace.lengths;
   int* const order = is_training ? reserve.order : workspace.order;
   const Sequences sequences = SequencesOf(lengths, order);
   const int64_t units = spec_.num_units;
   const int64_t gate_rows = spec_.num_gates() * units;
   const int64_t output_stride = spec_.layer_output_size();
-  void* input = buffer(kInput);
+  const void* input = buffers.input;
+  void* output_below = nullptr;
   ForwardArguments arguments = {};
   arguments.sequences = sequences;
   arguments.output_stride = output_stride;
@@ -315,8 +319,8 @@ RnnStatus Network::Forward(const Handles& handles,
   for (int64_t l = 0; l < spec_.num_layers; ++l) {
     const int64_t input_size = spec_.layer_input_size(l);
     const bool is_last = l + 1 == spec_.num_layers;
-    Reserve::Layer& kept = reserve.layers[l];
-    void* const output = is_last ? buffer(kOutput)
+    Reserve::OfLayer& kept = reserve.layers[l];
+    void* const output = is_last ? buffers.output
                          : is_training
                              ? kept.output
                              : workspace.outputs[is_stack_ ? l : l % 2];
@@ -327,14 +331,14 @@ RnnStatus Network::Forward(const Handles& handles,
       void* const gates = is_training ? kept.gates[d] : workspace.gates[place];
       ForwardDirection& direction = arguments.direction[place];
       if (is_stack_ && l > 0) {
-        direction.input_weights = Param(buffer(kParams), at.input_weights);
+        direction.input_weights = Param(buffers.params, at.input_weights);
         direction.input = input;
-        CRNN_RETURN_IF_ERROR(SetToOnes(handles, input, units));
+        CRNN_RETURN_IF_ERROR(SetToOnes(handles, output_below, units));
         CRNN_RETURN_IF_ERROR(SetToOnes(handles, gates, slots_ * units));
       } else if (spec_.has_input_weights(l)) {
         CRNN_RETURN_IF_ERROR(
             Multiply(handles, false, true, rows_, gate_rows, input_size, input,
-                     input_size, Param(buffer(kParams), at.input_weights),
+                     input_size, Param(buffers.params, at.input_weights),
                      input_size, false, gates, slots_ * units));
       } else {
         CRNN_RETURN_IF_ERROR(auxiliary_.SpreadInputs(
@@ -343,22 +347,21 @@ RnnStatus Network::Forward(const Handles& handles,
             input, gates));
       }
       const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
-      direction.recurrent_weights =
-          Param(buffer(kParams), at.recurrent_weights);
-      direction.projection = Param(buffer(kParams), at.projection);
-      direction.input_bias = Param(buffer(kParams), at.input_bias);
-      direction.recurrent_bias = Param(buffer(kParams), at.recurrent_bias);
+      direction.recurrent_weights = Param(buffers.params, at.recurrent_weights);
+      direction.projection = Param(buffers.params, at.projection);
+      direction.input_bias = Param(buffers.params, at.input_bias);
+      direction.recurrent_bias = Param(buffers.params, at.recurrent_bias);
       direction.gates = gates;
       direction.cells = kept.cells[d];
       direction.previous_h = kept.previous_h[d];
       direction.unprojected = kept.unprojected[d];
-      direction.first_h = At(buffer(kInputH), state);
+      direction.first_h = At(buffers.input_h, state);
       direction.output = At(output, d * spec_.output_size());
-      direction.last_h = At(buffer(kOutputH), state);
+      direction.last_h = At(buffers.output_h, state);
       if (spec_.is_lstm()) {
         const int64_t cell_state = StateOffset(pseudo_layer, units);
-        direction.first_c = At(buffer(kInputC), cell_state);
-        direction.last_c = At(buffer(kOutputC), cell_state);
+        direction.first_c = At(buffers.input_c, cell_state);
+        direction.last_c = At(buffers.output_c, cell_state);
       }
     }
     if (workspace.step_memory) {
@@ -372,7 +375,7 @@ RnnStatus Network::Forward(const Handles& handles,
       CRNN_RETURN_IF_ERROR(
           Dropout(handles.stream, sequences, l, reserve.seed, output));
     }
-    input = output;
+    input = output_below = output;
   }
   return {};
 }

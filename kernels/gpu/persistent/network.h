@@ -6,12 +6,12 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 
-#include "kernels/gpu/call_addresses.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/auxiliary.h"
 #include "kernels/gpu/persistent/kernel.h"
-#include "kernels/gpu/persistent/launch.h"
 #include "kernels/gpu/persistent/step_loop.h"
 #include "kernels/param_layout.h"
 #include "kernels/rnn_backend.h"
@@ -21,7 +21,7 @@ namespace persistent {
 
 // A network is made for one call. That costs little, since compiled kernels are
 // kept in the process.
-class Network {
+class Network : public Engine {
  public:
   Network() = default;
 
@@ -43,41 +43,31 @@ class Network {
   static RnnStatus CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
                                  Network* network);
 
-  // Sizes in bytes. Those of the workspaces include Replay::kRegionSlack.
-  size_t reserve_size() const;
-  size_t forward_workspace_size() const;
-  size_t backward_workspace_size() const;
-
-  // Enqueues the beginning of a forward pass: it stores sequence lengths and
-  // seeds, which change from call to call and may be in host memory, so this
-  // part cannot be replayed.
-  RnnStatus Prepare(CUstream stream, const RnnForwardBuffers& buffers) const;
-  // Enqueues the rest of the pass. It depends on addresses alone, so it can be
-  // replayed.
-  RnnStatus Enqueue(Pass pass, const Handles& handles,
-                    const CallAddresses& addresses) const;
-
-  const RnnProblem& problem() const { return problem_; }
-  // A pass depends on these beside its problem.
-  bool allows_tf32() const { return allows_tf32_; }
-  bool is_of_steps() const { return loop_.has_value(); }
-  // Tells whether a graph of a pass would take too much memory, since it would
-  // have several nodes for each step. So long a pass gains little from a graph.
-  bool is_long() const {
+  // Whatever runs a pass, the reserve space has the same layout.
+  RnnAlgorithm algorithm() const override { return RnnAlgorithm::kPersistent; }
+  size_t reserve_size() const override;
+  size_t forward_workspace_size() const override;
+  size_t backward_workspace_size() const override;
+  std::string Key() const override;
+  // A graph of many steps that are enqueued one by one would have several nodes
+  // for each and take too much memory, and gain little.
+  bool is_replayable() const override {
     constexpr int64_t kMostSteps = 1024;
-    return is_of_steps() &&
-           problem_.max_time > kMostSteps / problem_.spec.num_layers;
+    return !loop_ || problem_.max_time <= kMostSteps / spec_.num_layers;
   }
+  bool uses_blas() const override { return true; }
+  // Stores sequence lengths and seeds, which may be in host memory.
+  RnnStatus StoreLengthsAndSeed(
+      const Handles& handles, const RnnForwardBuffers& buffers) const override;
+  RnnStatus Forward(const Handles& handles,
+                    const RnnForwardBuffers& buffers) const override;
+  RnnStatus Backward(const Handles& handles,
+                     const RnnBackwardBuffers& buffers) const override;
 
  private:
   struct Reserve;
   struct ForwardWorkspace;
   struct BackwardWorkspace;
-
-  RnnStatus Forward(const Handles& handles,
-                    const CallAddresses& addresses) const;
-  RnnStatus Backward(const Handles& handles,
-                     const CallAddresses& addresses) const;
 
   // Chooses the kernel that runs a pass, and estimates the cycles that it takes
   // for a step of a layer.
@@ -86,6 +76,8 @@ class Network {
                                 double* cycles);
   Network(const RnnProblem& problem, bool allow_tf32);
 
+  // Lets cuBLAS use the pass's stream and memory.
+  RnnStatus SetUpBlas(const Handles& handles, void* memory) const;
   // The number of directions of a layer, or stages of a stack, that run at the
   // same time.
   int AtOnce() const;
@@ -139,10 +131,9 @@ class Network {
                           const StepsOperand& operand, void* parts,
                           void* gradient) const;
   // Returns what the backward kernel reads and writes for layer `l`.
-  BackwardArguments ArgumentsOfBackward(int64_t l, const Reserve& reserve,
-                                        const BackwardWorkspace& workspace,
-                                        const void* output_backprop,
-                                        const CallAddresses& addresses) const;
+  BackwardArguments ArgumentsOfBackward(
+      int64_t l, const Reserve& reserve, const BackwardWorkspace& workspace,
+      const void* output_backprop, const RnnBackwardBuffers& buffers) const;
   // The following compute the gradients of layer `l` from those of its gates,
   // which the backward kernel has put in the place of the gates.
   RnnStatus BackwardInputs(const Handles& handles, int64_t l,
@@ -184,7 +175,7 @@ class Network {
   int shares_ = 0;  // Of the batch, each as large as a team takes at once.
   bool is_stack_ = false;  // All layers run at the same time, forward.
   Kernel kernel_;
-  Auxiliary auxiliary_;
+  Auxiliary auxiliary_ = {};
 };
 
 }  // namespace persistent

@@ -141,12 +141,9 @@ RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
 
 BackwardArguments Network::ArgumentsOfBackward(
     int64_t l, const Reserve& reserve, const BackwardWorkspace& workspace,
-    const void* output_backprop, const CallAddresses& addresses) const {
-  const auto buffer = [&](CallBuffer which) {
-    return reinterpret_cast<void*>(addresses[which]);
-  };
+    const void* output_backprop, const RnnBackwardBuffers& buffers) const {
   const ParamLayout layout(spec_);
-  const Reserve::Layer& kept = reserve.layers[l];
+  const Reserve::OfLayer& kept = reserve.layers[l];
   BackwardArguments arguments = {};
   arguments.sequences = SequencesOf(reserve.lengths, reserve.order);
   arguments.output_stride = spec_.layer_output_size();
@@ -156,21 +153,21 @@ BackwardArguments Network::ArgumentsOfBackward(
     const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
     const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
     BackwardDirection& direction = arguments.direction[d];
-    direction.recurrent_weights = Param(buffer(kParams), at.recurrent_weights);
-    direction.projection = Param(buffer(kParams), at.projection);
+    direction.recurrent_weights = Param(buffers.params, at.recurrent_weights);
+    direction.projection = Param(buffers.params, at.projection);
     direction.gates = kept.gates[d];
     direction.cells = kept.cells[d];
     direction.previous_h = kept.previous_h[d];
     direction.output_backprop = At(output_backprop, d * spec_.output_size());
-    direction.last_h_backprop = At(buffer(kOutputHBackprop), state);
-    direction.first_h_backprop = At(buffer(kInputHBackprop), state);
+    direction.last_h_backprop = At(buffers.output_h_backprop, state);
+    direction.first_h_backprop = At(buffers.input_h_backprop, state);
     direction.bias_sums = workspace.bias_sums[d];
     direction.projected_backprop = workspace.projected_backprop[d];
     if (spec_.is_lstm()) {
       const int64_t cell_state = StateOffset(pseudo_layer, spec_.num_units);
-      direction.first_c = At(buffer(kInputC), cell_state);
-      direction.last_c_backprop = At(buffer(kOutputCBackprop), cell_state);
-      direction.first_c_backprop = At(buffer(kInputCBackprop), cell_state);
+      direction.first_c = At(buffers.input_c, cell_state);
+      direction.last_c_backprop = At(buffers.output_c_backprop, cell_state);
+      direction.first_c_backprop = At(buffers.input_c_backprop, cell_state);
     }
   }
   return arguments;
@@ -254,22 +251,16 @@ RnnStatus Network::BackwardParams(const Handles& handles, int64_t l,
 }
 
 RnnStatus Network::Backward(const Handles& handles,
-                            const CallAddresses& addresses) const {
-  const auto buffer = [&](CallBuffer which) {
-    return reinterpret_cast<void*>(addresses[which]);
-  };
-  Arena workspace_arena(buffer(kWorkspace));
-  Arena reserve_arena(buffer(kReserveSpace));
+                            const RnnBackwardBuffers& buffers) const {
+  Arena workspace_arena(buffers.workspace);
+  Arena reserve_arena(buffers.reserve_space);
   const BackwardWorkspace workspace(*this, &workspace_arena);
   const Reserve reserve(*this, &reserve_arena);
-  CRNN_RETURN_IF_ERROR(
-      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(
-                       handles.blas, workspace.blas, kBlasBytes),
-                   "take memory"));
-  const void* output_backprop = buffer(kOutputBackprop);
+  CRNN_RETURN_IF_ERROR(SetUpBlas(handles, workspace.blas));
+  const void* output_backprop = buffers.output_backprop;
   for (int64_t l = spec_.num_layers; l-- > 0;) {
     BackwardArguments arguments =
-        ArgumentsOfBackward(l, reserve, workspace, output_backprop, addresses);
+        ArgumentsOfBackward(l, reserve, workspace, output_backprop, buffers);
     const Sequences& sequences = arguments.sequences;
     CRNN_RETURN_IF_ERROR(workspace.step_memory
                              ? loop_->Backward(handles, *workspace.step_memory,
@@ -280,9 +271,9 @@ RnnStatus Network::Backward(const Handles& handles,
 
     // The gradient of the inputs goes to the layer below, or to the caller.
     void* const input_backprop =
-        l == 0 ? buffer(kInputBackprop) : workspace.gradients[(l - 1) % 2];
+        l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
     CRNN_RETURN_IF_ERROR(
-        BackwardInputs(handles, l, arguments, buffer(kParams), input_backprop));
+        BackwardInputs(handles, l, arguments, buffers.params, input_backprop));
     if (problem_.has_dropout_between_layers() && l > 0) {
       CRNN_RETURN_IF_ERROR(Dropout(handles.stream, sequences, l - 1,
                                    reserve.seed, input_backprop));
@@ -291,8 +282,8 @@ RnnStatus Network::Backward(const Handles& handles,
     CRNN_RETURN_IF_ERROR(
         BackwardParams(handles, l, reserve, workspace, arguments,
                        l == 0 ? sequences : WithoutLengths(sequences),
-                       l == 0 ? buffer(kInput) : reserve.layers[l - 1].output,
-                       buffer(kParamsBackprop)));
+                       l == 0 ? buffers.input : reserve.layers[l - 1].output,
+                       buffers.params_backprop));
     output_backprop = input_backprop;
   }
   return {};

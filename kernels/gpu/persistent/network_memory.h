@@ -30,7 +30,7 @@ inline bool UsesSeed(const RnnProblem& problem) {
 
 // The layout of the reserve space, which training keeps for the backward pass.
 struct Network::Reserve {
-  struct Layer {
+  struct OfLayer {
     std::array<char*, kMaxDirs> gates = {}, previous_h = {}, unprojected = {};
     std::array<float*, kMaxDirs> cells = {};  // In float64, doubles.
     // The next layer's input; the last one's goes to the caller.
@@ -39,7 +39,7 @@ struct Network::Reserve {
   int* lengths = nullptr;
   int* order = nullptr;
   uint64_t* seed = nullptr;
-  std::vector<Layer> layers;
+  std::vector<OfLayer> layers;
 
   Reserve(const Network& network, Arena* arena) {
     const RnnSpec& spec = network.spec_;
@@ -49,7 +49,7 @@ struct Network::Reserve {
     }
     if (UsesSeed(network.problem_)) seed = arena->Take<uint64_t>(2);
     for (int64_t l = 0; l < spec.num_layers; ++l) {
-      Layer layer;
+      OfLayer layer;
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
         layer.gates[d] = arena->Take<char>(
             network.StepsBytes(network.slots_ * spec.num_units));

@@ -3,6 +3,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/gpu/persistent/launch.h"
+
 namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {

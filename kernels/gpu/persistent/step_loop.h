@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "kernels/arena.h"
+#include "kernels/gpu/handles.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/arguments.h"
-#include "kernels/gpu/persistent/launch.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {

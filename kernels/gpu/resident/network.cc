@@ -25,6 +25,14 @@ RnnStatus Unsupported(const char* what) {
           std::string("the algorithm resident cannot run ") + what};
 }
 
+CUdeviceptr Address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+const void* At(const void* base, int64_t bytes) {
+  return static_cast<const char*>(base) + bytes;
+}
+
 RnnStatus CheckSupport(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   if (problem.is_training) return Unsupported("training");
@@ -96,15 +104,15 @@ size_t ResidentNetwork::workspace_size() const {
 
 // cuBLAS is column-major: it sees the weights as [input_size, G * H], so they
 // are transposed.
-RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const Buffers& buffers,
-                                   int64_t pseudo_layer, CUdeviceptr inputs,
+RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const void* params,
+                                   int64_t pseudo_layer, const void* inputs,
                                    int64_t input_size, int64_t first,
-                                   int64_t steps, CUdeviceptr projected) const {
+                                   int64_t steps, float* projected) const {
   const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
-  const CUdeviceptr weights =
-      buffers.params + layout_.pseudo_layer(pseudo_layer).input_weights * item;
-  const CUdeviceptr rows =
-      inputs + first * problem_.batch_size * input_size * item;
+  const void* const weights =
+      At(params, layout_.pseudo_layer(pseudo_layer).input_weights * item);
+  const void* const rows =
+      At(inputs, first * problem_.batch_size * input_size * item);
   const int64_t rows_of_weights =
       problem_.spec.num_gates() * problem_.spec.num_units;
   const float one = 1.0f, zero = 0.0f;
@@ -112,39 +120,38 @@ RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const Buffers& buffers,
   return CublasStatus(
       Gpu().cublas.cublasGemmEx_64(
           blas, CUBLAS_OP_T, CUBLAS_OP_N, rows_of_weights,
-          steps * problem_.batch_size, input_size, &one,
-          reinterpret_cast<const void*>(weights), type, input_size,
-          reinterpret_cast<const void*>(rows), type, input_size, &zero,
-          reinterpret_cast<void*>(projected), CUDA_R_32F, rows_of_weights,
-          ComputeType(problem_.dtype, allow_tf32_), CUBLAS_GEMM_DEFAULT),
+          steps * problem_.batch_size, input_size, &one, weights, type,
+          input_size, rows, type, input_size, &zero, projected, CUDA_R_32F,
+          rows_of_weights, ComputeType(problem_.dtype, allow_tf32_),
+          CUBLAS_GEMM_DEFAULT),
       "multiply");
 }
 
 RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
-                                        const Buffers& buffers,
+                                        const RnnForwardBuffers& buffers,
                                         int64_t pseudo_layer,
-                                        CUdeviceptr inputs, CUdeviceptr outputs,
-                                        CUdeviceptr projected) const {
+                                        const void* inputs, void* outputs,
+                                        float* projected) const {
   const RnnSpec& spec = problem_.spec;
   const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
   const int64_t dir = pseudo_layer % spec.num_dirs();
   const ParamLayout::PseudoLayer& at = layout_.pseudo_layer(pseudo_layer);
   const auto parameter = [&](int64_t offset) {
-    return offset < 0 ? 0 : buffers.params + offset * item;
+    return offset < 0 ? 0 : Address(At(buffers.params, offset * item));
   };
-  const auto state = [&](CUdeviceptr states) {
+  const auto state = [&](const void* states) {
     const int64_t offset =
         pseudo_layer * problem_.batch_size * spec.num_units * item;
-    return states == 0 ? 0 : states + offset;
+    return states == nullptr ? 0 : Address(At(states, offset));
   };
   ResidentArguments arguments = {};
   arguments.weights = parameter(at.recurrent_weights);
   arguments.input_bias = parameter(at.input_bias);
   arguments.recurrent_bias = parameter(at.recurrent_bias);
-  arguments.projected = projected;
+  arguments.projected = Address(projected);
   arguments.first_h = state(buffers.input_h);
   arguments.first_c = state(buffers.input_c);
-  arguments.output = outputs + dir * spec.num_units * item;
+  arguments.output = Address(At(outputs, dir * spec.num_units * item));
   arguments.last_h = state(buffers.output_h);
   arguments.last_c = state(buffers.output_c);
   arguments.num_steps = static_cast<int>(problem_.max_time);
@@ -165,7 +172,7 @@ RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
     const int64_t steps = std::min(at_once, problem_.max_time - first);
     const int64_t first_time =
         arguments.is_reversed ? problem_.max_time - first - steps : first;
-    CRNN_RETURN_IF_ERROR(Project(blas, buffers, pseudo_layer, inputs,
+    CRNN_RETURN_IF_ERROR(Project(blas, buffers.params, pseudo_layer, inputs,
                                  input_size, first_time, steps, projected));
     arguments.first = static_cast<int>(first);
     arguments.steps = static_cast<int>(steps);
@@ -175,9 +182,9 @@ RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
 }
 
 RnnStatus ResidentNetwork::Enqueue(cublasHandle_t blas, CUstream stream,
-                                   const Buffers& buffers) const {
+                                   const RnnForwardBuffers& buffers) const {
   const RnnSpec& spec = problem_.spec;
-  Arena arena(reinterpret_cast<void*>(buffers.workspace));
+  Arena arena(buffers.workspace);
   const Workspace workspace(*this, &arena);
   CRNN_RETURN_IF_ERROR(
       CublasStatus(Gpu().cublas.cublasSetStream_v2(
@@ -189,20 +196,19 @@ RnnStatus ResidentNetwork::Enqueue(cublasHandle_t blas, CUstream stream,
                    "take a workspace"));
   const size_t output_bytes = problem_.max_time * problem_.batch_size *
                               spec.layer_output_size() * SizeOf(problem_.dtype);
-  CUdeviceptr inputs = buffers.input;
+  const void* inputs = buffers.input;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     const bool to_output = (spec.num_layers - layer) % 2 == 1;
-    const CUdeviceptr outputs =
-        to_output ? buffers.output
-                  : reinterpret_cast<CUdeviceptr>(workspace.outputs);
+    void* const outputs = to_output ? buffers.output : workspace.outputs;
     // All bits set marks an output as absent; the kernel's blocks poll for it.
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Gpu().cuda.cuMemsetD8Async(outputs, 0xFF, output_bytes, stream),
-        "fill device memory"));
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuMemsetD8Async(Address(outputs), 0xFF,
+                                              output_bytes, stream),
+                   "fill device memory"));
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      CRNN_RETURN_IF_ERROR(EnqueueLayer(
-          blas, stream, buffers, layer * spec.num_dirs() + dir, inputs, outputs,
-          reinterpret_cast<CUdeviceptr>(workspace.projected)));
+      CRNN_RETURN_IF_ERROR(EnqueueLayer(blas, stream, buffers,
+                                        layer * spec.num_dirs() + dir, inputs,
+                                        outputs, workspace.projected));
     }
     inputs = outputs;
   }

@@ -15,14 +15,6 @@ namespace cudnn_rnn_tf {
 // Thread-compatible.
 class ResidentNetwork {
  public:
-  // Addresses of device memory. They are those that cudnnRNNForward takes, in
-  // time-major order.
-  struct Buffers {
-    CUdeviceptr params, input, input_h, input_c;
-    CUdeviceptr output, output_h, output_c;
-    CUdeviceptr workspace;  // Aligned to Arena::kAlign.
-  };
-
   // The status says why if the kernel cannot run the problem. In float32,
   // `allow_tf32` decides how the input side is multiplied; the recurrent side
   // is always multiplied in full float32.
@@ -30,8 +22,9 @@ class ResidentNetwork {
                           std::unique_ptr<ResidentNetwork>* network);
 
   size_t workspace_size() const;
+  // The buffers are in time-major order.
   RnnStatus Enqueue(cublasHandle_t blas, CUstream stream,
-                    const Buffers& buffers) const;
+                    const RnnForwardBuffers& buffers) const;
 
  private:
   // The parts of the workspace. Without an address, they are only laid out.
@@ -42,14 +35,14 @@ class ResidentNetwork {
   int64_t StepsAtOnce() const;
   // Computes the input side of `steps` time steps from `first` on. `projected`
   // is [steps * B, G * H].
-  RnnStatus Project(cublasHandle_t blas, const Buffers& buffers,
-                    int64_t pseudo_layer, CUdeviceptr inputs,
+  RnnStatus Project(cublasHandle_t blas, const void* params,
+                    int64_t pseudo_layer, const void* inputs,
                     int64_t input_size, int64_t first, int64_t steps,
-                    CUdeviceptr projected) const;
+                    float* projected) const;
   RnnStatus EnqueueLayer(cublasHandle_t blas, CUstream stream,
-                         const Buffers& buffers, int64_t pseudo_layer,
-                         CUdeviceptr inputs, CUdeviceptr outputs,
-                         CUdeviceptr projected) const;
+                         const RnnForwardBuffers& buffers, int64_t pseudo_layer,
+                         const void* inputs, void* outputs,
+                         float* projected) const;
 
   const RnnProblem problem_;
   const ParamLayout layout_;

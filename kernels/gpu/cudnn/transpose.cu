@@ -1,0 +1,27 @@
+// Transposes the first two dimensions of an array, [outer, inner, width]. A row
+// of threads copies a row of numbers.
+//
+// Whoever compiles defines UNIT_BYTES, the size of the units that a thread
+// copies, of which a row has `width`.
+#if UNIT_BYTES == 16
+using Unit = uint4;
+#elif UNIT_BYTES == 8
+using Unit = unsigned long long;
+#elif UNIT_BYTES == 4
+using Unit = unsigned int;
+#else
+using Unit = unsigned short;
+#endif
+
+extern "C" __global__ void transpose(const Unit* __restrict__ from,
+                                     Unit* __restrict__ to, unsigned int outer,
+                                     unsigned int inner, unsigned int width) {
+  const unsigned int row = blockIdx.x * blockDim.y + threadIdx.y;
+  if (row >= outer * inner) return;
+  const unsigned int i = row / inner, j = row % inner;
+  from += static_cast<unsigned long long>(row) * width;
+  to += static_cast<unsigned long long>(j * outer + i) * width;
+  for (unsigned int at = threadIdx.x; at < width; at += blockDim.x) {
+    to[at] = from[at];
+  }
+}

@@ -1,0 +1,84 @@
+// Replays passes as CUDA graphs when they come again with the same addresses.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_GRAPH_CACHE_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_GRAPH_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "kernels/gpu/graph.h"
+#include "kernels/gpu/lru_map.h"
+
+namespace cudnn_rnn_tf {
+
+// A pass that may be replayed.
+struct ReplayablePass {
+  // Everything that the pass depends on, the stream and the addresses of all
+  // buffers among it. What else it reads is in these buffers.
+  std::string key;
+  CUstream stream;
+  // False if no graph may be made, only launched.
+  bool may_make;
+  // Enqueues the pass in the stream.
+  std::function<RnnStatus()> enqueue;
+  // Captures the pass in a stream of the caller's own.
+  std::function<RnnStatus(Graph*)> capture;
+  // Takes the reason if a graph cannot be made or launched.
+  std::function<void(const std::string&)> log;
+};
+
+// The graphs of one device, for any thread. A pass is enqueued as it is at its
+// first use and captured at its second; each further use is one launch. Small
+// networks take the host longer to enqueue, kernel by kernel, than the GPU to
+// run.
+class GraphCache {
+ public:
+  static GraphCache& Of(int device);
+
+  // Runs a pass, with its graph if it has one. While the pass's stream is being
+  // captured, that capture gets the kernels themselves.
+  RnnStatus Run(const ReplayablePass& pass);
+
+  // The number of launches of all graphs of the process.
+  static int64_t NumLaunches();
+
+  // All graphs of a device take at most about this many bytes, partly on the
+  // host. A single graph takes at most half of them.
+  static constexpr size_t kMaxBytes = size_t{512} << 20;
+  // At most this many passes are remembered.
+  static constexpr size_t kMaxPasses = 4096;
+
+ private:
+  // A pass is captured at this use. Once graphs had to be dropped for want of
+  // room, passes may push each other out. Capturing takes as long as enqueuing
+  // several times, so a pass must have come more often then.
+  static constexpr int64_t kCapturedUse = 2, kCapturedUseOfMany = 16;
+  // After a failure, which may be temporary such as a lack of memory, so many
+  // uses go by without a graph. Each further failure doubles the wait.
+  static constexpr int64_t kFirstWait = 64, kMaxWait = int64_t{1} << 20;
+
+  struct Known {
+    std::shared_ptr<const Graph> graph;
+    int64_t uses = 0, captured_use = kCapturedUse, wait = kFirstWait;
+
+    void Wait();
+  };
+
+  Known& Use(const std::string& key);
+  void Keep(const std::string& key, const std::shared_ptr<const Graph>& graph);
+  void Forget(const std::string& key);
+  // Drops the pass's graph, if it has one.
+  void Drop(Known* known);
+
+  std::mutex mutex_;
+  LruMap<Known> passes_;
+  size_t bytes_ = 0;
+  bool has_dropped_ = false;
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_GRAPH_CACHE_H_

@@ -1,0 +1,94 @@
+#include "kernels/gpu/session.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "kernels/never_destroyed.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+// Every new shape makes new plans, which are a few descriptors in host memory.
+constexpr size_t kMaxPlans = 256;
+
+RnnStatus MakeHandle(CUstream stream, CudnnHandle* handle) {
+  if (handle->get() != nullptr) return {};
+  const RnnProblem none;
+  CudnnHandle made;
+  CRNN_RETURN_IF_CUDNN_ERROR(made.Create(), none);
+  CRNN_RETURN_IF_CUDNN_ERROR(Gpu().cudnn.cudnnSetStream(made.get(), stream),
+                             none);
+  *handle = std::move(made);
+  return {};
+}
+
+}  // namespace
+
+Session::~Session() {
+  if (capture_stream_ != nullptr) Gpu().cuda.cuStreamDestroy(capture_stream_);
+}
+
+RnnStatus Session::MakeBlas() {
+  if (blas_.get() != nullptr) return {};
+  return CublasStatus(blas_.Create(), "make a handle");
+}
+
+RnnStatus Session::MakeCudnn() { return MakeHandle(stream_, &cudnn_); }
+
+RnnStatus Session::MakeCaptureHandles(Handles* handles) {
+  if (capture_stream_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(CudaStatus(
+        Gpu().cuda.cuStreamCreate(&capture_stream_, CU_STREAM_NON_BLOCKING),
+        "make a stream"));
+  }
+  if (cudnn_.get() != nullptr) {
+    CRNN_RETURN_IF_ERROR(MakeHandle(capture_stream_, &capture_cudnn_));
+  }
+  *handles = {capture_stream_, blas_.get(), capture_cudnn_.get()};
+  return {};
+}
+
+Session::Plans* Session::PlansFor(const std::string& key) {
+  Plans* const plans = &plans_.Use(key);
+  if (plans_.size() > kMaxPlans) plans_.DropOldest();
+  return plans;
+}
+
+SessionPool& SessionPool::Instance() {
+  static NeverDestroyed<SessionPool> pool;
+  return *pool;
+}
+
+std::unique_ptr<Session> SessionPool::Take(int device, CUstream stream) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found =
+        std::find_if(idle_.rbegin(), idle_.rend(), [&](const Idle& idle) {
+          return idle.device == device && idle.stream == stream;
+        });
+    if (found != idle_.rend()) {
+      std::unique_ptr<Session> session = std::move(found->session);
+      idle_.erase(std::next(found).base());
+      return session;
+    }
+  }
+  return std::make_unique<Session>(stream);
+}
+
+// Destructors call this, so it does not throw.
+void SessionPool::Return(int device, CUstream stream,
+                         std::unique_ptr<Session> session) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    idle_.push_back({device, stream, nullptr});
+  } catch (const std::bad_alloc&) {
+    // Nobody gets the session any more, but graphs may use memory of its
+    // handles, so it is not closed.
+    static_cast<void>(session.release());
+    return;
+  }
+  idle_.back().session = std::move(session);
+}
+
+}  // namespace cudnn_rnn_tf

@@ -1,0 +1,76 @@
+// What the calls in one stream share: handles of NVIDIA's libraries, and what
+// was described to cuDNN.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_SESSION_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_SESSION_H_
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/cudnn/plan.h"
+#include "kernels/gpu/descriptors.h"
+#include "kernels/gpu/handles.h"
+#include "kernels/gpu/libraries.h"
+#include "kernels/gpu/lru_map.h"
+
+namespace cudnn_rnn_tf {
+
+// Used by one thread at a time, for one stream of one device.
+class Session {
+ public:
+  // A problem's plans, by their algorithms.
+  struct Plans {
+    // What runs its forward passes; kAuto until the first of them is planned.
+    RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
+    std::array<std::unique_ptr<CudnnPlan>, kNumPlannedAlgorithms> made;
+  };
+
+  explicit Session(CUstream stream) : stream_(stream) {}
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // These make a handle, unless there is one.
+  RnnStatus MakeBlas();
+  RnnStatus MakeCudnn();
+  Handles handles() const { return {stream_, blas_.get(), cudnn_.get()}; }
+  // Makes handles for captures. Their stream and cuDNN's handle are used for
+  // nothing else, since no other work may enter a capture.
+  RnnStatus MakeCaptureHandles(Handles* handles);
+
+  // Returns the plans for a key. The result is valid until the next call.
+  Plans* PlansFor(const std::string& key);
+
+ private:
+  const CUstream stream_;
+  CUstream capture_stream_ = nullptr;
+  CublasHandle blas_;
+  CudnnHandle cudnn_, capture_cudnn_;
+  LruMap<Plans> plans_;
+};
+
+// Lends each caller a session of its own, so that no lock is held while work is
+// enqueued.
+class SessionPool {
+ public:
+  static SessionPool& Instance();
+
+  std::unique_ptr<Session> Take(int device, CUstream stream);
+  void Return(int device, CUstream stream, std::unique_ptr<Session> session);
+
+ private:
+  struct Idle {
+    int device;
+    CUstream stream;
+    std::unique_ptr<Session> session;
+  };
+
+  std::mutex mutex_;
+  std::vector<Idle> idle_;  // The most recently used comes last.
+};
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_SESSION_H_
