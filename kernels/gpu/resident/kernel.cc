@@ -50,17 +50,17 @@ RnnStatus NotResident(const std::string& why) {
           "the algorithm resident cannot run this: " + why};
 }
 
-// The division of the weights among blocks and kinds of memory. The macros of
+// The placement of the weights among blocks and kinds of memory. The macros of
 // resident.cu with these names say more.
-struct Division {
+struct Placement {
   int64_t units, blocks;
   int64_t in_registers, in_shared, ahead;
   double kept;
   int64_t shared_bytes;
 };
 
-RnnStatus Divide(const ResidentShape& shape, const Device& device,
-                 Division* division) {
+RnnStatus Place(const ResidentShape& shape, const Device& device,
+                Placement* placement) {
   const int64_t item = static_cast<int64_t>(SizeOf(shape.dtype));
   const bool is_float = shape.dtype == RnnDataType::kFloat32;
   if (device.major < 8) return NotResident("the GPU is older than Ampere");
@@ -102,26 +102,26 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
   }
   const int64_t room =
       (device.shared_bytes - other_bytes) / (kThreads * kChunkBytes);
-  division->units = units;
-  division->blocks = CeilDiv(shape.num_units, units);
-  division->in_registers = std::clamp(free_registers / 4, int64_t{0}, chunks);
-  division->in_shared = std::min(room, chunks - division->in_registers);
-  division->ahead = 0;
-  division->kept = 1.0;
+  placement->units = units;
+  placement->blocks = CeilDiv(shape.num_units, units);
+  placement->in_registers = std::clamp(free_registers / 4, int64_t{0}, chunks);
+  placement->in_shared = std::min(room, chunks - placement->in_registers);
+  placement->ahead = 0;
+  placement->kept = 1.0;
   const auto streamed = [&] {
-    return chunks - division->in_registers - division->in_shared;
+    return chunks - placement->in_registers - placement->in_shared;
   };
   const double l2_bytes = kKeptPart * device.l2_bytes;
   const auto streamed_bytes = [&] {
     return static_cast<double>(streamed() * kThreads * kChunkBytes *
-                               division->blocks);
+                               placement->blocks);
   };
   // Weights that stay in the L2 cache are loaded when they are needed, which is
   // soon enough. Others are fetched ahead, to slots in shared memory if there
   // is enough of it. The number of streamed chunks is then a multiple of the
   // number of slots, so that a chunk has the same slot in every step.
   if (streamed_bytes() > l2_bytes) {
-    const int64_t chunks_of_shared = chunks - division->in_registers;
+    const int64_t chunks_of_shared = chunks - placement->in_registers;
     int64_t most_in_shared = -1;
     for (int64_t ahead = groups; ahead <= std::min(3 * groups, room); ++ahead) {
       int64_t in_shared = room - ahead;
@@ -130,35 +130,35 @@ RnnStatus Divide(const ResidentShape& shape, const Device& device,
       }
       if (in_shared <= most_in_shared) continue;
       most_in_shared = in_shared;
-      division->in_shared = in_shared;
-      division->ahead = ahead;
+      placement->in_shared = in_shared;
+      placement->ahead = ahead;
     }
-    division->kept = l2_bytes / streamed_bytes();
+    placement->kept = l2_bytes / streamed_bytes();
   }
-  division->shared_bytes =
-      (division->in_shared + division->ahead) * kThreads * kChunkBytes +
+  placement->shared_bytes =
+      (placement->in_shared + placement->ahead) * kThreads * kChunkBytes +
       other_bytes;
   return {};
 }
 
 std::vector<std::string> Macros(const ResidentShape& shape,
-                                const Division& division) {
+                                const Placement& placement) {
   std::vector<std::string> macros = {TypeMacro(shape.dtype),
                                      ModeMacro(shape.rnn_mode)};
   for (const auto& [name, value] :
        {std::pair("NUM_UNITS", shape.num_units),
         std::pair("BATCH", shape.batch_size),
         std::pair("GATES", NumGates(shape.rnn_mode)),
-        std::pair("UNITS", division.units), std::pair("WARPS", kWarps),
-        std::pair("IN_REGISTERS", division.in_registers),
-        std::pair("IN_SHARED", division.in_shared),
-        std::pair("AHEAD", division.ahead)}) {
+        std::pair("UNITS", placement.units), std::pair("WARPS", kWarps),
+        std::pair("IN_REGISTERS", placement.in_registers),
+        std::pair("IN_SHARED", placement.in_shared),
+        std::pair("AHEAD", placement.ahead)}) {
     macros.push_back(std::string(name) + "=" + std::to_string(value));
   }
   // The fraction is written with whole numbers, since the locale decides how a
   // decimal point looks.
   macros.push_back("KEPT=(" +
-                   std::to_string(std::lround(1000 * division.kept)) +
+                   std::to_string(std::lround(1000 * placement.kept)) +
                    "/1000.0f)");
   return macros;
 }
@@ -169,14 +169,14 @@ RnnStatus ResidentKernel::Get(const ResidentShape& shape,
                               ResidentKernel* kernel) {
   CUdevice id;
   Device device;
-  Division division;
+  Placement placement;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&id));
   CRNN_RETURN_IF_ERROR(Describe(id, &device));
-  CRNN_RETURN_IF_ERROR(Divide(shape, device, &division));
+  CRNN_RETURN_IF_ERROR(Place(shape, device, &placement));
   CRNN_RETURN_IF_ERROR(CompileKernel(
-      "resident.cu", "resident", Macros(shape, division), &kernel->kernel_));
-  kernel->blocks_ = static_cast<unsigned int>(division.blocks);
-  kernel->shared_bytes_ = static_cast<unsigned int>(division.shared_bytes);
+      "resident.cu", "resident", Macros(shape, placement), &kernel->kernel_));
+  kernel->blocks_ = static_cast<unsigned int>(placement.blocks);
+  kernel->shared_bytes_ = static_cast<unsigned int>(placement.shared_bytes);
   return CudaStatus(
       Gpu().cuda.cuKernelSetAttribute(
           CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
