@@ -163,6 +163,9 @@ In the shapes, P is num_proj if it is set, else num_units; L is num_layers; D is
 2 for a bidirectional network, else 1. Shapes are given time-major; if time_major
 is false, the first two dimensions of each are exchanged.
 
+rnn_mode: In gru_reset_before, the reset gate multiplies h before the recurrent
+  matrix does, and in gru the product. GPUs run the former by the algorithm
+  persistent only, step by step.
 input: [time, batch, input_size].
 input_h: The initial hidden states, [L * D, batch, P].
 input_c: An LSTM's initial cell states, [L * D, batch, num_units]; else empty, [0].
