@@ -104,12 +104,11 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
     return {};
   }
   if (is_ours) {
-    status.message += std::string(". ") +
-                      (drops ? "In training with recurrent_dropout"
-                             : "For gru_reset_before") +
-                      ", a GPU has no other algorithm; use keras.layers, or "
-                      "run the op on the "
-                      "CPU";
+    status.message += drops ? ". In training with recurrent_dropout, a GPU has "
+                              "no other algorithm"
+                            : ". For gru_reset_before, a GPU has no other "
+                              "algorithm";
+    status.message += "; use keras.layers, or run the op on the CPU";
   }
   return is_pinned ? status : RnnStatus();
 }
