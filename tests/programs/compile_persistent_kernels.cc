@@ -118,8 +118,10 @@ std::vector<Job> AllJobs() {
     for (const Type& type : kTypes) {
       // These kernels leave products to cuBLAS.
       const bool is_same = !type.is_exact && type.items == 1;
-      for (const char* const mode : {"LSTM", "GRU", "TANH", "RELU"}) {
-        if (gpu.limits.architecture >= type.oldest) {
+      for (const std::string mode :
+           {"LSTM", "GRU", "TANH", "RELU", "GRU_RESET_BEFORE"}) {
+        if (gpu.limits.architecture >= type.oldest &&
+            mode != "GRU_RESET_BEFORE") {
           // Odd sizes use the code for unaligned words.
           for (const int units :
                {32, 75, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024}) {
@@ -137,7 +139,7 @@ std::vector<Job> AllJobs() {
         jobs.push_back({Name("steps.cu", gpu.name, mode, type.name),
                         "steps.cu",
                         {"--gpu-architecture=" + architecture, "--std=c++17",
-                         "--ptxas-options=-v", std::string("-DIS_") + mode,
+                         "--ptxas-options=-v", "-DIS_" + mode,
                          std::string("-DIS_") + type.name}});
       }
       if (is_same) continue;
