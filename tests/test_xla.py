@@ -348,6 +348,43 @@ def test_a_loop_of_steps_packs_the_params_once():
     assert "cudnn_rnn_tf_forward" not in entry
 
 
+@pytest.mark.parametrize("class_name", ["CudnnLSTM", "CudnnGRU"])
+@pytest.mark.parametrize("batch_size, direction", [(1, "unidirectional"), (3, "bidirectional")])
+def test_a_loop_of_more_layers_than_are_kept(class_name, batch_size, direction):
+    """They are alike, and read their weights and states anew in each call."""
+    units = 8 if direction == "unidirectional" else 4
+    layers = [
+        getattr(crnn, class_name)(2, units, direction=direction, return_state=True)
+        for _ in range(10)
+    ]
+    inputs = draw(batch_size, 1, 8)
+    states = [[tf.zeros_like(s) for s in layer(inputs)[1:]] for layer in layers]
+
+    @tf.function(autograph=False, jit_compile=True)
+    def compiled(inputs: tf.Tensor) -> Any:
+        return run(inputs)
+
+    def run(inputs: tf.Tensor) -> Any:
+        def body(step: tf.Tensor, x: tf.Tensor, states: Any) -> Any:
+            after = []
+            for layer, before in zip(layers, states, strict=True):
+                x, *last = layer(x, initial_state=before)
+                after.append(last)
+            return step + 1, x, after
+
+        return tf.while_loop(lambda step, *_: step < 5, body, (0, inputs, states))[1:]
+
+    for seed in range(3):
+        for layer in layers:
+            layer.kernel.assign(0.3 * draw(*layer.kernel.shape, seed=seed))
+        inputs = draw(batch_size, 1, 8, seed=seed)
+        tf.nest.map_structure(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6),
+            compiled(inputs),
+            tf.function(run, autograph=False)(inputs),
+        )
+
+
 def test_map_fn():
     layer = crnn.CudnnGRU(1, 6)
     layer(draw(1, 5, 4))
