@@ -211,4 +211,5 @@ def _check_mask(mask: tf.Tensor, inputs: tf.Tensor, owner: str, time_major: bool
 def _gathered(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Returns values [B, T, n] by indices [B, T]; zeros where an index is negative."""
     found = tf.gather(values, tf.maximum(indices, tf.constant(0, tf.int64)), batch_dims=1)
-    return tf.where(indices[:, :, tf.newaxis] >= 0, found, tf.zeros_like(found))
+    # LiteRT has no indexing with a new axis where it knows no size.
+    return tf.where(tf.expand_dims(indices, 2) >= 0, found, tf.zeros_like(found))

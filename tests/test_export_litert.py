@@ -73,6 +73,25 @@ def test_own_layers_with_lengths(rnn_mode, options, tmp_path):
         check(model, content, values, np.array([4, 6, 0], np.int32))
 
 
+def test_masks_of_one_sequence_of_any_length(tmp_path):
+    """With the batch size that is the default, no size of the packed steps is known."""
+    inputs, lengths = keras.Input((None, 4)), keras.Input((), dtype="int32")
+    masked = layers.Masking(7.0)(inputs)
+    outputs = [
+        drop_ins.LSTM(3)(masked),
+        drop_ins.GRU(3, go_backwards=True, return_sequences=True)(masked),
+        drop_ins.Bidirectional(drop_ins.LSTM(2, return_sequences=True))(masked),
+        crnn.CudnnGRU(1, 3, go_backwards=True)(masked),
+        drop_ins.LSTM(3, return_sequences=True)(inputs, sequence_lengths=lengths),
+    ]
+    model = keras.Model([inputs, lengths], outputs)
+    content = exported(model, tmp_path)
+    for steps in (3, 6):
+        values = normal(1, steps, 4)
+        values[0, [0, 2]] = 7.0
+        check(model, content, values, np.array([2], np.int32))
+
+
 def test_stock_masks_and_optimizations(tmp_path):
     model = keras.Sequential(
         [
