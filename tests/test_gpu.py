@@ -4,7 +4,6 @@ These tests run if TensorFlow sees a GPU. The layers of all other tests then run
 """
 
 import concurrent.futures
-import ctypes
 import dataclasses
 import subprocess
 import sys
@@ -272,42 +271,6 @@ def test_backward_twice_is_the_same():
         np.testing.assert_allclose(twice, 2 * once, rtol=1e-5, atol=1e-5)
 
 
-def address_of(tensor: tf.Tensor) -> int:
-    """Returns the address of a tensor in a device's memory, with which a `DLTensor` begins."""
-    capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype = ctypes.c_void_p
-    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    fields = ctypes.cast(get_pointer(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_uint64))
-    return fields[0] + fields[5]  # `byte_offset`
-
-
-@pytest.mark.parametrize("time_major", [True, False])
-@pytest.mark.parametrize("size", [24, 512])
-def test_one_half_sequence_begins_where_it_runs_fast(size, time_major):
-    config = RnnConfig("lstm", 1, size, size)
-    shape = [7, 1, size] if time_major else [1, 7, size]
-    inputs = tf.cast(tf.random.stateless_normal(shape, [0, 1]), tf.float16)
-    params = tf.cast(tf.random.stateless_normal([config.layout.size], [2, 3]) * 0.05, tf.float16)
-    states = [tf.zeros(s, tf.float16) for s in config.state_shapes(1, time_major)]
-
-    def run():
-        with tf.GradientTape() as tape:
-            tape.watch([inputs, params])
-            outputs, _ = ops.forward(config, inputs, states, params, time_major=time_major)
-        return outputs, *tape.gradient(outputs, [inputs, params])
-
-    with tf.device("CPU:0"):
-        expected = run()
-    held = [run() for _ in range(4)]  # Holding them gives each run other addresses.
-    for results in held:
-        assert address_of(results[0]) % 1024 == 512
-        for result, reference in zip(results, expected, strict=True):
-            assert "GPU" in result.device
-            scale = np.abs(reference).max()
-            np.testing.assert_allclose(result, reference, rtol=0, atol=5e-3 * scale)
-
-
 def test_sixteen_threads():
     config = RnnConfig("lstm", 1, 24, 10, direction="bidirectional")
     params = tf.random.stateless_normal([config.layout.size], [0, 1])
@@ -342,19 +305,20 @@ def test_memory_is_stable_over_changing_shapes():
             value = tf.reduce_mean(outputs**2)
         params.assign_sub(0.01 * tape.gradient(value, params))
 
-    def run(count: int, smallest: int = 1) -> None:
+    def run(count: int) -> None:
         for index in range(count):
-            time, batch = (int(n) for n in rng.integers(smallest, 30, size=2))
+            time, batch = (int(n) for n in rng.integers(1, 30, size=2))
             step(
                 tf.ones([time, batch, 16]),
                 tf.zeros([2, batch, 48]),
                 tf.constant([7, index], tf.int64),
             )
 
-    run(2, smallest=29)  # This allocates the largest workspace, which stays.
     run(100)
+    tf.test.experimental.sync_devices()
     before = tf.config.experimental.get_memory_info("GPU:0")["current"]
     run(1000)
+    tf.test.experimental.sync_devices()
     assert tf.config.experimental.get_memory_info("GPU:0")["current"] == before
     assert np.all(np.isfinite(params.numpy()))
 

@@ -564,3 +564,14 @@ def test_layers_that_run_as_keras_runs_them_are_compiled_as_keras_compiles_them(
     assert layer.supports_jit
     layer.supports_jit = False
     assert not layer.supports_jit
+
+
+@pytest.mark.parametrize("make", [drop_ins.LSTM, drop_ins.GRU])
+def test_keras_does_not_speak_for_its_own_op_on_a_gpu(make, monkeypatch):
+    """Where Keras's op could run a layer, its constructor calls the layer unfit for XLA."""
+    monkeypatch.setattr("keras.src.backend.cudnn_ok", lambda *_, **__: True)
+    assert not getattr(keras.layers, make.__name__)(3).supports_jit
+    assert make(3).supports_jit
+    other = make(3, activation="relu")
+    assert not other.runs_fused
+    assert not other.supports_jit

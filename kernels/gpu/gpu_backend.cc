@@ -201,6 +201,10 @@ RnnStatus GpuBackend::Run(std::initializer_list<const void*> buffers,
   for (const void* const buffer : buffers) append(buffer);
   pass.stream = stream();
   pass.may_make = !resources_.is_profiled();
+  // cuDNN enqueues into streams of its own. Once a process has done so in two
+  // streams, every node of every graph takes 0.18 µs longer until it ends, so
+  // cuDNN's passes run as graphs from the beginning.
+  if (engine_->algorithm() != RnnAlgorithm::kPersistent) pass.captured_use = 1;
   pass.enqueue = [&] { return enqueue(session_->handles()); };
   pass.capture = [&](Graph* graph) {
     Handles handles;

@@ -27,10 +27,11 @@ void GraphCache::Known::Wait() {
   wait = std::min(2 * wait, kMaxWait);
 }
 
-GraphCache::Known& GraphCache::Use(const std::string& key) {
-  Known& known = passes_.Use(key);
-  if (++known.uses == 1 && has_dropped_) {
-    known.captured_use = kCapturedUseOfMany;
+GraphCache::Known& GraphCache::Use(const ReplayablePass& pass) {
+  Known& known = passes_.Use(pass.key);
+  known.last_use = ++num_uses_;
+  if (++known.uses == 1) {
+    known.captured_use = is_crowded_ ? kCapturedUseOfMany : pass.captured_use;
   }
   if (passes_.size() > kMaxPasses) {
     Drop(&passes_.oldest());
@@ -41,7 +42,7 @@ GraphCache::Known& GraphCache::Use(const std::string& key) {
 
 void GraphCache::Drop(Known* known) {
   if (known->graph == nullptr) return;
-  has_dropped_ = true;
+  is_crowded_ = num_uses_ - known->last_use < kRecentUses;
   bytes_ -= known->graph->bytes();
   known->graph.reset();
   known->captured_use = known->uses + kCapturedUseOfMany;
@@ -81,7 +82,7 @@ RnnStatus GraphCache::Run(const ReplayablePass& pass) {
   bool makes = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Known& known = Use(pass.key);
+    Known& known = Use(pass);
     graph = known.graph;
     makes =
         graph == nullptr && pass.may_make && known.uses >= known.captured_use;

@@ -22,6 +22,8 @@ struct ReplayablePass {
   CUstream stream;
   // False if no graph may be made, only launched.
   bool may_make;
+  // The use at which the pass is captured.
+  int64_t captured_use = 2;
   // Enqueues the pass in the stream.
   std::function<RnnStatus()> enqueue;
   // Captures the pass in a stream of the caller's own.
@@ -30,10 +32,9 @@ struct ReplayablePass {
   std::function<void(const std::string&)> log;
 };
 
-// The graphs of one device, for any thread. A pass is enqueued as it is at its
-// first use and captured at its second; each further use is one launch. Small
-// networks take the host longer to enqueue, kernel by kernel, than the GPU to
-// run.
+// The graphs of one device, for any thread. A pass is enqueued as it is until
+// it is captured; each further use is one launch. Small networks take the host
+// longer to enqueue, kernel by kernel, than the GPU to run.
 class GraphCache {
  public:
   static GraphCache& Of(int device);
@@ -52,22 +53,25 @@ class GraphCache {
   static constexpr size_t kMaxPasses = 4096;
 
  private:
-  // A pass is captured at this use. Once graphs had to be dropped for want of
-  // room, passes may push each other out. Capturing takes as long as enqueuing
-  // several times, so a pass must have come more often then.
-  static constexpr int64_t kCapturedUse = 2, kCapturedUseOfMany = 16;
+  // If a graph that was in use had to be dropped for want of room, passes may
+  // push each other out. Capturing takes as long as enqueuing several times, so
+  // a new pass is captured at this use then. A graph is in use for so many uses
+  // of any pass.
+  static constexpr int64_t kCapturedUseOfMany = 16;
+  static constexpr int64_t kRecentUses = 4096;
   // After a failure, which may be temporary such as a lack of memory, so many
   // uses go by without a graph. Each further failure doubles the wait.
   static constexpr int64_t kFirstWait = 64, kMaxWait = int64_t{1} << 20;
 
   struct Known {
     std::shared_ptr<const Graph> graph;
-    int64_t uses = 0, captured_use = kCapturedUse, wait = kFirstWait;
+    int64_t uses = 0, captured_use = 0, wait = kFirstWait;
+    int64_t last_use = 0;  // Among those of all passes.
 
     void Wait();
   };
 
-  Known& Use(const std::string& key);
+  Known& Use(const ReplayablePass& pass);
   void Keep(const std::string& key, const std::shared_ptr<const Graph>& graph);
   void Forget(const std::string& key);
   // Drops the pass's graph, if it has one.
@@ -75,8 +79,9 @@ class GraphCache {
 
   std::mutex mutex_;
   LruMap<Known> passes_;
+  int64_t num_uses_ = 0;
   size_t bytes_ = 0;
-  bool has_dropped_ = false;
+  bool is_crowded_ = false;
 };
 
 }  // namespace cudnn_rnn_tf

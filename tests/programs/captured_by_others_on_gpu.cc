@@ -298,6 +298,8 @@ void CheckApartFromACapture(Memory* memory) {
         batch_size += 2;
         Network network(RnnMode::kGru, dtype, algorithm, batch_size,
                         NewStream(), memory);
+        // Loads the kernels.
+        network.Run();
         network.Overwrite();
         const int64_t launches = GraphCache::NumLaunches();
         Check(CudaStatus(cuda.cuStreamBeginCapture(others, mode), "begin"));
