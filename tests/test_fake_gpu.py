@@ -204,6 +204,16 @@ def test_compiled_code_in_files(tmp_path):
     assert completed.stdout == "files hold what they should\n"
 
 
+def test_sequences_lie_within_the_buffers(tmp_path):
+    gpu = ROOT / "kernels" / "gpu"
+    options = ("-DIS_FLOAT", "-Wno-unused-function", "-pthread")
+    executable = compiled(
+        tmp_path, "sequences_on_fake_device", [], f"-I{gpu}", f"-I{gpu}/persistent", *options
+    )
+    completed = subprocess.run([executable], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout
+
+
 def test_owners_of_old_gpus_are_told_which_cudnn_has_code_for_them(tmp_path):
     executable = compiled(tmp_path, "cudnn_of_old_gpus", [])
 

@@ -29,6 +29,10 @@ static __device__ Step StepOfRow(const Sequences& all, long long row) {
 // range.
 static __device__ float InvalidValue() { return __uint_as_float(0x7FC00000); }
 
+static __device__ int Within(int value, int most, int least = 0) {
+  return value < least ? least : value > most ? most : value;
+}
+
 // The sequence in a row of a team, and the places of its steps.
 struct Sequence {
   int b = -1;  // -1 if there is none.
@@ -37,8 +41,10 @@ struct Sequence {
 
   __device__ Sequence(const Sequences& all, int row) {
     if (row >= all.batch) return;
-    b = all.order == nullptr ? row : all.order[row];
-    length = all.lengths == nullptr ? all.steps : all.lengths[b];
+    // A backward pass has both from its caller, who may have changed them.
+    b = all.order == nullptr ? row : Within(all.order[row], all.batch - 1);
+    length = all.lengths == nullptr ? all.steps
+                                    : Within(all.lengths[b], all.steps, -1);
     if (length < 0) {
       length = 0;
       is_invalid = true;
