@@ -98,9 +98,8 @@ bool KeepsPlaces(const StepMove& move) {
   if (move.repeats || move.is_reversed) return false;
   for (int64_t b = 0; b < move.batch_size; ++b) {
     const int64_t* const steps = move.steps + b * move.max_time;
-    for (int64_t place = 0; place < move.max_time && steps[place] >= 0;
-         ++place) {
-      if (steps[place] != place) return false;
+    for (int64_t place = 0; place < move.max_time; ++place) {
+      if (steps[place] >= 0 && steps[place] != place) return false;
     }
   }
   return true;
