@@ -218,12 +218,16 @@ import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 config = RnnConfig("gru", 1, 16, 8)
-params = tf.zeros([config.layout.size])
+
+def zeros(*shape):
+    return tf.zeros(shape, tf.float16)
+
+params = zeros(config.layout.size)
 
 def replays(times):
     for time in times:
-        ops.forward(config, tf.zeros([time, 4, 8]), [tf.zeros([1, 4, 16])], params,
-                    is_training=False, algorithm="standard")
+        ops.forward(config, zeros(time, 4, 8), [zeros(1, 4, 16)], params,
+                    is_training=False, algorithm="persistent")
     return crnn.info()["gpu"]["replays"]
 
 print(replays(range(1, 101)), replays([200] * 10))
@@ -231,6 +235,7 @@ print(replays(range(1, 101)), replays([200] * 10))
 
 
 def test_what_is_seen_once_is_not_replayed():
+    """This holds for the package's own kernels; cuDNN's passes are captured at once."""
     of_first_uses, of_all = map(int, run_program(SHAPES_SEEN_ONCE_AND_OFTEN).split())
     assert of_first_uses == 0
     assert of_all >= 5 if REPLAY_IS_ON else of_all == 0
