@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from benchmarks import cpu_timing, gpu_environment, pages, tensorflow_steps
+from benchmarks import gpu_environment, pages, tensorflow_steps
 from benchmarks.cpu_models import NETWORKS
 from benchmarks.gpu_lengths_rows import DRAWS, Row
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
@@ -165,26 +165,13 @@ def step_of(row: Row, layers: list[Any], kind: str) -> StepFunction:
     )
 
 
-def describe() -> dict[str, str]:
-    import keras
-    import tensorflow as tf
-
-    if _DEVICE.value == "gpu":
-        machine = gpu_environment.environment(_COMMIT.value)
-    else:
-        machine = cpu_timing.environment()
-        if _COMMIT.value != "unknown":
-            machine["commit"] = _COMMIT.value  # The code may lie there without its history.
-    return machine | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
-
-
 def measure(output: pathlib.Path, rows: list[Row]) -> None:
     import tensorflow as tf
 
     of_gpu = _DEVICE.value == "gpu"
     kinds = MASKS_ON[_DEVICE.value]
     wait, fewest = (tf.test.experimental.sync_devices, DRAWS) if of_gpu else (lambda: None, 2)
-    about = describe()
+    about = tensorflow_steps.describe(_DEVICE.value, _COMMIT.value)
     for row in rows:
         tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
         steps = {}

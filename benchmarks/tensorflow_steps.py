@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks import cpu_timing, gpu_environment
 from benchmarks.gpu_lengths_rows import Row
 from benchmarks.gpu_timing import StepFunction
 
@@ -71,3 +72,17 @@ def step_of(
         ],
     )
     return lambda index: one(*arguments[index % len(arguments)])
+
+
+def describe(device: str, commit: str) -> dict[str, str]:
+    """Returns what describes a run on the device "cpu" or "gpu": the machine and the versions."""
+    import keras
+    import tensorflow as tf
+
+    if device == "gpu":
+        about = gpu_environment.environment(commit)
+    else:
+        about = cpu_timing.environment()
+        if commit != "unknown":
+            about["commit"] = commit  # The code may lie there without its history.
+    return about | {"TensorFlow": tf.__version__, "Keras": keras.__version__}

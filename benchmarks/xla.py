@@ -199,23 +199,10 @@ def in_turns(runs: dict[str, tuple[Run, int]]) -> dict[str, list[float]]:
     return found
 
 
-def describe() -> dict[str, str]:
-    import keras
-    import tensorflow as tf
-
-    from benchmarks import cpu_timing, gpu_environment
-
-    if _DEVICE.value == "gpu":
-        about = gpu_environment.environment(_COMMIT.value)
-    else:
-        about = cpu_timing.environment()
-        if _COMMIT.value != "unknown":
-            about["commit"] = _COMMIT.value  # The code may lie there without its history.
-    return about | {"TensorFlow": tf.__version__, "Keras": keras.__version__}
-
-
 def measure(output: pathlib.Path) -> None:
-    about = describe()
+    from benchmarks import tensorflow_steps
+
+    about = tensorflow_steps.describe(_DEVICE.value, _COMMIT.value)
 
     def write(result: dict[str, Any]) -> None:
         with output.open("a") as file:

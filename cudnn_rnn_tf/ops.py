@@ -324,12 +324,12 @@ def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
     lengths = tf.convert_to_tensor(lengths)
     if not tf.executing_eagerly():
         known = tf.get_static_value(lengths)
-    elif lengths.backing_device.endswith("CPU:0"):
-        known = lengths.numpy()
     else:
-        known = None
+        known = lengths.numpy() if lengths.backing_device.endswith("CPU:0") else None
     if known is None:
         return tf.cast(lengths, tf.int64)
+    if lengths.dtype == tf.int32:
+        return lengths
     # A cast alone would take the lower half of a length, which may be one that fits.
     return tf.constant(np.clip(known, -1, tf.int32.max), tf.int32)
 

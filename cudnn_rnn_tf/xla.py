@@ -22,7 +22,7 @@ class CompiledByXla(keras.layers.Layer):
 
         Keras asks for `jit_compile=True` and, where there is a GPU, for the default, "auto". With
         the latter, models with these layers are not compiled, as with Keras's own recurrent layers
-        on a GPU: each new number of time steps would take seconds to compile.
+        on a GPU: each new number of time steps would be compiled anew.
         """
         if not self._supports_jit:
             return False

@@ -202,7 +202,7 @@ class ForwardPass : public CpuForwardPass {
   void Run(const Threads& threads) override { schedule_.Run(threads); }
 
  private:
-  // What comes later refers to what comes before.
+  // The order matters, since each member refers to some before it.
   const RnnProblem problem_;
   const std::shared_ptr<const CpuPackedParams> packed_;
   const int64_t num_threads_;

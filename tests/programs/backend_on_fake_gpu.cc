@@ -389,7 +389,7 @@ void CheckKeys() {
     *buffer = &memory[place++];
     check("what a forward pass writes");
   }
-  // What is in none of these buffers is enqueued outside of graphs.
+  // The seed is in none of these buffers, so it is stored outside of graphs.
   forward.seed[0] = 1;
   Check(keys.count(run()) == 1, "the key follows the seed");
   stream = 1;

@@ -376,7 +376,7 @@ GpuLibraries FakeLibraries() {
         Read(kInput, x);
         Read(kInputH, hx);
         Read(kOutput, y);
-        // What they are added to must be zero.
+        // cuDNN adds gradients to this buffer, so it must hold zeros.
         auto* const bytes = static_cast<unsigned char*>(dw);
         const size_t count = layout->size() * SizeOf(problem->dtype);
         for (size_t i = 0; i < count; ++i) {

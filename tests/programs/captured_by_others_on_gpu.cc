@@ -298,7 +298,7 @@ void CheckApartFromACapture(Memory* memory) {
         batch_size += 2;
         Network network(RnnMode::kGru, dtype, algorithm, batch_size,
                         NewStream(), memory);
-        // Loads the kernels.
+        // This loads the kernels.
         network.Run();
         network.Overwrite();
         const int64_t launches = GraphCache::NumLaunches();
