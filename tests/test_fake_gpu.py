@@ -19,7 +19,11 @@ CUDNN_NETWORK = [
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        ("graphs_on_fake_driver", 12, ["kernels/gpu/graph.cc", "kernels/gpu/graph_cache.cc"]),
+        (
+            "graphs_on_fake_driver",
+            12,
+            [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")],
+        ),
         (
             "backend_on_fake_gpu",
             100,

@@ -1,10 +1,12 @@
 #include "kernels/gpu/gpu_backend.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/cudnn/network.h"
@@ -19,6 +21,28 @@ namespace {
 
 // A number of such bytes is NaN in every type.
 constexpr unsigned char kNanByte = 0xFF;
+
+// The places of a pass's addresses, the same for every call.
+template <typename... Pointers>
+std::vector<const void**> Places(Pointers*... pointers) {
+  return {const_cast<const void**>(pointers)...};
+}
+
+std::vector<const void**> AddressesIn(RnnForwardBuffers* buffers) {
+  return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
+                &buffers->params, &buffers->output, &buffers->output_h,
+                &buffers->output_c, &buffers->reserve_space,
+                &buffers->workspace);
+}
+
+std::vector<const void**> AddressesIn(RnnBackwardBuffers* buffers) {
+  return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
+                &buffers->params, &buffers->output, &buffers->output_backprop,
+                &buffers->output_h_backprop, &buffers->output_c_backprop,
+                &buffers->reserve_space, &buffers->input_backprop,
+                &buffers->input_h_backprop, &buffers->input_c_backprop,
+                &buffers->params_backprop, &buffers->workspace);
+}
 
 }  // namespace
 
@@ -187,30 +211,44 @@ RnnStatus GpuBackend::MakeHandles() {
   return engine_->uses_blas() ? session()->MakeBlas() : RnnStatus();
 }
 
-RnnStatus GpuBackend::Run(std::initializer_list<const void*> buffers,
-                          const EnqueuePass& enqueue) {
+template <typename Buffers>
+RnnStatus GpuBackend::Run(const Buffers& buffers,
+                          RnnStatus (Engine::*enqueue)(const Handles&,
+                                                       const Buffers&) const) {
+  const auto enqueue_in = [&](const Handles& handles, const Buffers& over) {
+    return (engine_.get()->*enqueue)(handles, over);
+  };
   if (!options_.replay || !engine_->is_replayable()) {
-    return enqueue(session_->handles());
+    return enqueue_in(session_->handles(), buffers);
   }
   ReplayablePass pass;
   pass.key = engine_->Key();
-  const auto append = [&](const void* address) {
-    pass.key.append(reinterpret_cast<const char*>(&address), sizeof(address));
+  const auto append = [&](uintptr_t value) {
+    pass.key.append(reinterpret_cast<const char*>(&value), sizeof(value));
   };
-  append(stream());
-  for (const void* const buffer : buffers) append(buffer);
+  append(reinterpret_cast<uintptr_t>(stream()));
+  Buffers moved = buffers;
+  for (const void** const place : AddressesIn(&moved)) {
+    const auto address = reinterpret_cast<CUdeviceptr>(*place);
+    pass.addresses.push_back(address);
+    append(address == 0 ? Graph::kMoves : address % Graph::kMoves);
+  }
   pass.stream = stream();
   pass.may_make = !resources_.is_profiled();
   // cuDNN enqueues into streams of its own. Once a process has done so in two
   // streams, every node of every graph takes 0.18 µs longer until it ends, so
   // cuDNN's passes run as graphs from the beginning.
   if (engine_->algorithm() != RnnAlgorithm::kPersistent) pass.captured_use = 1;
-  pass.enqueue = [&] { return enqueue(session_->handles()); };
-  pass.capture = [&](Graph* graph) {
+  pass.enqueue = [&] { return enqueue_in(session_->handles(), buffers); };
+  pass.record = [&](const Graph::Addresses& addresses, Recording* recording) {
     Handles handles;
     CRNN_RETURN_IF_ERROR(session_->MakeCaptureHandles(&handles));
-    return Graph::Capture(
-        handles.stream, [&] { return enqueue(handles); }, graph);
+    auto address = addresses.begin();
+    for (const void** const place : AddressesIn(&moved)) {
+      *place = reinterpret_cast<const void*>(*address++);
+    }
+    return Recording::Make(
+        handles.stream, [&] { return enqueue_in(handles, moved); }, recording);
   };
   pass.log = resources_.log;
   return GraphCache::Of(resources_.device).Run(pass);
@@ -221,26 +259,13 @@ RnnStatus GpuBackend::Forward(const RnnProblem& /*problem*/,
   CRNN_RETURN_IF_ERROR(MakeHandles());
   CRNN_RETURN_IF_ERROR(
       engine_->StoreLengthsAndSeed(session_->handles(), buffers));
-  return Run({buffers.input, buffers.input_h, buffers.input_c, buffers.params,
-              buffers.output, buffers.output_h, buffers.output_c,
-              buffers.reserve_space, buffers.workspace},
-             [&](const Handles& handles) {
-               return engine_->Forward(handles, buffers);
-             });
+  return Run(buffers, &Engine::Forward);
 }
 
 RnnStatus GpuBackend::Backward(const RnnProblem& /*problem*/,
                                const RnnBackwardBuffers& buffers) {
   CRNN_RETURN_IF_ERROR(MakeHandles());
-  return Run(
-      {buffers.input, buffers.input_h, buffers.input_c, buffers.params,
-       buffers.output, buffers.output_backprop, buffers.output_h_backprop,
-       buffers.output_c_backprop, buffers.reserve_space, buffers.input_backprop,
-       buffers.input_h_backprop, buffers.input_c_backprop,
-       buffers.params_backprop, buffers.workspace},
-      [&](const Handles& handles) {
-        return engine_->Backward(handles, buffers);
-      });
+  return Run(buffers, &Engine::Backward);
 }
 
 RnnStatus GpuBackend::OrOnHost(

@@ -2,7 +2,6 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
 
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,8 +56,6 @@ class GpuBackend : public RnnBackend {
                              void* params) override;
 
  private:
-  using EnqueuePass = std::function<RnnStatus(const Handles&)>;
-
   // Decides once for the call whether the persistent kernels run, and compiles
   // them if they do. If they do not, `engine_` stays null.
   RnnStatus Choose(const RnnProblem& problem, size_t reserve_space);
@@ -71,8 +68,10 @@ class GpuBackend : public RnnBackend {
   // made with.
   RnnStatus MakeHandles();
   // Runs a pass over these buffers, as a graph if it can.
-  RnnStatus Run(std::initializer_list<const void*> buffers,
-                const EnqueuePass& enqueue);
+  template <typename Buffers>
+  RnnStatus Run(const Buffers& buffers,
+                RnnStatus (Engine::*enqueue)(const Handles&, const Buffers&)
+                    const);
 
   CUstream stream() const { return static_cast<CUstream>(resources_.stream); }
 

@@ -1,15 +1,9 @@
 #include "kernels/gpu/graph.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <mutex>
-#include <new>
-#include <string>
-#include <unordered_map>
-#include <vector>
+#include <iterator>
+#include <utility>
 
-#include "kernels/ceil_div.h"
-#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/enqueue_lock.h"
 
 namespace cudnn_rnn_tf {
@@ -17,184 +11,147 @@ namespace {
 
 // The memory that a node of an executable graph takes, measured and rounded up.
 constexpr size_t kBytesPerNode = 16 << 10;
-// The driver's own fills are faster for more bytes than this.
-constexpr size_t kMostFilledByKernel = 64 << 10;
-constexpr unsigned int kFillThreads = 256;
-
-constexpr char kReadGraph[] = "read a graph";
-constexpr char kChangeGraph[] = "change a graph";
+// Some kernels' arguments have gaps with old contents of the stack, which can
+// make two recordings differ, but rarely the next two.
+constexpr int kAttempts = 3;
+// A program may call layers of one configuration in several places, so a graph
+// has several instances: two for any buffers, and more, as long as they take at
+// most this many bytes, for buffers that come again.
+constexpr size_t kFirstInstances = 2, kMaxInstances = 64;
+constexpr size_t kMaxBytesOfMany = size_t{64} << 20;
+constexpr size_t kMaxMissed = 256;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
-RnnStatus NotRepeatable(const std::string& why) {
-  return {RnnStatus::Code::kUnimplemented, "a graph cannot repeat it: " + why};
-}
-
-// If a copy does not name the type of its memory, the driver is asked about the
-// address.
-bool IsOfDevice(CUmemorytype type, CUdeviceptr address) {
-  unsigned int found = type;
-  if (type == CU_MEMORYTYPE_UNIFIED &&
-      Cuda().cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                   address) != CUDA_SUCCESS) {
-    return false;
-  }
-  return found == CU_MEMORYTYPE_DEVICE;
-}
-
-// Other memory than the device's may be gone, or hold something else, at the
-// next launch.
-RnnStatus CheckNode(CUgraphNode node, CUgraphNodeType type) {
-  if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-    CUDA_MEMCPY3D copy;
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Cuda().cuGraphMemcpyNodeGetParams(node, &copy), kReadGraph));
-    return IsOfDevice(copy.srcMemoryType, copy.srcDevice) &&
-                   IsOfDevice(copy.dstMemoryType, copy.dstDevice)
-               ? RnnStatus()
-               : NotRepeatable("it copies memory that is not the device's");
-  }
-  return type == CU_GRAPH_NODE_TYPE_EMPTY ||
-                 type == CU_GRAPH_NODE_TYPE_KERNEL ||
-                 type == CU_GRAPH_NODE_TYPE_MEMSET
-             ? RnnStatus()
-             : NotRepeatable("it has nodes of type " + std::to_string(type));
-}
-
-// Adds a node that does what a small fill does, with a kernel of ours, and that
-// waits for no other node. `added` stays null if the fill is no small one, or
-// if the kernel cannot be had.
-RnnStatus AddFill(CUgraph graph, CUgraphNode node, CUgraphNode* added) {
-  CUDA_MEMSET_NODE_PARAMS fill;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphMemsetNodeGetParams(node, &fill), kReadGraph));
-  const size_t bytes = fill.width * fill.elementSize;
-  CUkernel kernel;
-  if (fill.height != 1 || bytes == 0 ||
-      (fill.dst | bytes) % sizeof(uint32_t) != 0 ||
-      bytes > kMostFilledByKernel ||
-      !CompileKernel("fill.cu", "fill", {}, &kernel).ok()) {
-    return {};
-  }
-  // The value of an element is repeated to fill a word.
-  uint32_t value = fill.elementSize == 1   ? 0x01010101 * (fill.value & 0xFF)
-                   : fill.elementSize == 2 ? 0x00010001 * (fill.value & 0xFFFF)
-                                           : fill.value;
-  auto count = static_cast<unsigned int>(bytes / sizeof(uint32_t));
-  void* arguments[] = {&fill.dst, &count, &value};
-  CUDA_KERNEL_NODE_PARAMS launch = {};
-  launch.kern = kernel;
-  launch.gridDimX = CeilDiv(count, kFillThreads);
-  launch.blockDimX = kFillThreads;
-  launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1;
-  launch.kernelParams = arguments;
-  if (Cuda().cuGraphAddKernelNode(added, graph, nullptr, 0, &launch) !=
-      CUDA_SUCCESS) {
-    *added = nullptr;
-  }
-  return {};
-}
-
-// Replaces small fills by kernels of ours. On an H200, in graphs of empty
-// kernels that take 0.5 µs each, a memset takes 2 µs, and if the graph has
-// forks as well, every node takes 2 µs. cuDNN's matrix products in float32 and
-// TF32 contain a memset of a few bytes for each step.
-RnnStatus FillByKernels(CUgraph graph, const std::vector<CUgraphNode>& fills) {
-  std::unordered_map<CUgraphNode, CUgraphNode> replaced;
-  for (const CUgraphNode fill : fills) {
-    CUgraphNode added = nullptr;
-    CRNN_RETURN_IF_ERROR(AddFill(graph, fill, &added));
-    if (added != nullptr) replaced.emplace(fill, added);
-  }
-  if (replaced.empty()) return {};
-  // An edge leads from one node to another that waits for it.
-  size_t count = 0;
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count),
-      kReadGraph));
-  std::vector<CUgraphNode> from(count), to(count);
-  std::vector<CUgraphEdgeData> data(count);
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphGetEdges_v2(graph, from.data(), to.data(),
-                                           data.data(), &count),
-                 kReadGraph));
-  for (size_t i = 0; i < count; ++i) {
-    const auto new_from = replaced.find(from[i]), new_to = replaced.find(to[i]);
-    if (new_from == replaced.end() && new_to == replaced.end()) continue;
-    if (new_from != replaced.end()) from[i] = new_from->second;
-    if (new_to != replaced.end()) to[i] = new_to->second;
-    CRNN_RETURN_IF_ERROR(CudaStatus(
-        Cuda().cuGraphAddDependencies_v2(graph, &from[i], &to[i], &data[i], 1),
-        kChangeGraph));
-  }
-  // Destroying a node removes its edges too.
-  for (const auto& [fill, kernel] : replaced) {
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Cuda().cuGraphDestroyNode(fill), kChangeGraph));
-  }
-  return {};
-}
-
-struct DestroyGraph {
-  void operator()(CUgraph graph) const { Cuda().cuGraphDestroy(graph); }
-};
-using OwnedGraph = std::unique_ptr<CUgraph_st, DestroyGraph>;
-
-RnnStatus Record(CUstream stream, const std::function<RnnStatus()>& enqueue,
-                 OwnedGraph* graph) {
-  // The mode is relaxed, since cuDNN may load kernels and allocate memory
-  // during the capture, and calls of other threads must not end it.
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
-      "begin a capture"));
-  RnnStatus status;
-  try {
-    status = enqueue();
-  } catch (const std::bad_alloc&) {
-    // The capture must end in any case, since the stream captures again later.
-    status = {RnnStatus::Code::kResourceExhausted, "out of memory"};
-  }
-  CUgraph recorded = nullptr;
-  const CUresult ended = Cuda().cuStreamEndCapture(stream, &recorded);
-  graph->reset(recorded);
-  return status.ok() ? CudaStatus(ended, "capture a graph") : status;
+// The distance by which a buffer is moved for the second recording. It is an
+// odd multiple, and the difference of two odd multiples is an even one, so the
+// difference of two addresses is not taken for an address.
+CUdeviceptr DistanceOf(size_t buffer) {
+  return (2 * buffer + 1) * Graph::kMoves;
 }
 
 }  // namespace
 
-RnnStatus Graph::Capture(CUstream stream,
-                         const std::function<RnnStatus()>& enqueue,
-                         Graph* graph) {
-  OwnedGraph recorded;
-  CRNN_RETURN_IF_ERROR(Record(stream, enqueue, &recorded));
-  size_t count = 0;
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuGraphGetNodes(recorded.get(), nullptr, &count), kReadGraph));
-  std::vector<CUgraphNode> nodes(count), fills;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphGetNodes(recorded.get(), nodes.data(), &count),
-                 kReadGraph));
-  for (const CUgraphNode node : nodes) {
-    CUgraphNodeType type;
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Cuda().cuGraphNodeGetType(node, &type), kReadGraph));
-    CRNN_RETURN_IF_ERROR(CheckNode(node, type));
-    if (type == CU_GRAPH_NODE_TYPE_MEMSET) fills.push_back(node);
+RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
+                        const Record& record, bool may_make, bool* launched) {
+  *launched = false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto instance = std::find_if(
+      instances_.begin(), instances_.end(),
+      [&](const Instance& one) { return one.addresses == addresses; });
+  if (instance == instances_.end()) {
+    if (instances_.empty()) {
+      if (!may_make) return {};
+      CRNN_RETURN_IF_ERROR(record(addresses, &recording_));
+      recorded_ = addresses;
+    } else if (moves_ == kUnknown && may_make) {
+      CRNN_RETURN_IF_ERROR(FindPatches(record));
+    }
+    if (!instances_.empty() && moves_ != kCanMove) return {};
+    // Buffers that come for the first time share an instance. Others take over
+    // a random one: in a loop over more of them than there is room for, the
+    // least recently used instance would always be the one that is needed next.
+    const bool is_new = IsNew(addresses);
+    const bool makes = may_make && (instances_.size() < kFirstInstances ||
+                                    (!is_new && HasRoom()));
+    // If there is no memory for another instance, an existing one is used.
+    const RnnStatus status = makes ? Instantiate() : RnnStatus();
+    if (instances_.empty()) return status;
+    instance = makes || is_new
+                   ? std::prev(instances_.end())
+                   : instances_.begin() + random_() % instances_.size();
+    CRNN_RETURN_IF_ERROR(Move(addresses, &*instance));
   }
-  CRNN_RETURN_IF_ERROR(FillByKernels(recorded.get(), fills));
-  CUgraphExec exec = nullptr;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuGraphInstantiate(&exec, recorded.get(), 0),
-                 "make a graph executable"));
-  graph->exec_.reset(exec);
-  graph->bytes_ = nodes.size() * kBytesPerNode;
+  const std::lock_guard<std::mutex> enqueues(EnqueueLock(stream));
+  CRNN_RETURN_IF_ERROR(CudaStatus(
+      Cuda().cuGraphLaunch(instance->exec.get(), stream), "launch a graph"));
+  *launched = true;
   return {};
 }
 
-RnnStatus Graph::Launch(CUstream stream) const {
-  const std::lock_guard<std::mutex> lock(EnqueueLock(stream));
-  return CudaStatus(Cuda().cuGraphLaunch(exec_.get(), stream),
-                    "launch a graph");
+RnnStatus Graph::FindPatches(const Record& record) {
+  Addresses moved_addresses = recorded_;
+  for (size_t i = 0; i < moved_addresses.size(); ++i) {
+    if (moved_addresses[i] != 0) moved_addresses[i] += DistanceOf(i);
+  }
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Recording moved;
+    CRNN_RETURN_IF_ERROR(record(moved_addresses, &moved));
+    moves_ = FindPatches(moved) ? kCanMove : kCannotMove;
+    if (moves_ == kCanMove) break;
+  }
+  return {};
+}
+
+bool Graph::FindPatches(const Recording& moved) {
+  std::vector<RecordedNode>& nodes = recording_.nodes();
+  if (moved.nodes().size() != nodes.size()) return false;
+  patches_.clear();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const RecordedNode& other = moved.nodes()[i];
+    if (!nodes[i].IsLike(other)) return false;
+    for (size_t word = 0; word < nodes[i].words.size(); ++word) {
+      const CUdeviceptr was = nodes[i].words[word];
+      const CUdeviceptr difference = other.words[word] - was;
+      if (difference == 0) continue;
+      size_t buffer = 0;
+      while (buffer < recorded_.size() &&
+             (recorded_[buffer] == 0 || DistanceOf(buffer) != difference)) {
+        ++buffer;
+      }
+      if (buffer == recorded_.size()) return false;
+      patches_.push_back({&nodes[i], word, buffer, was - recorded_[buffer]});
+    }
+  }
+  return true;
+}
+
+bool Graph::IsNew(const Addresses& addresses) {
+  const bool is_new =
+      std::find(missed_.begin(), missed_.end(), addresses) == missed_.end();
+  if (is_new) missed_.push_back(addresses);
+  if (missed_.size() > kMaxMissed) missed_.pop_front();
+  return is_new;
+}
+
+bool Graph::HasRoom() const {
+  const size_t bytes = recording_.nodes().size() * kBytesPerNode;
+  return instances_.size() < kMaxInstances && bytes_ + bytes <= kMaxBytesOfMany;
+}
+
+RnnStatus Graph::Instantiate() {
+  const size_t bytes = recording_.nodes().size() * kBytesPerNode;
+  if (bytes_ + bytes > kMaxBytes) return NotRepeatable("it is too large");
+  CUgraphExec made = nullptr;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuGraphInstantiate(&made, recording_.graph(), 0),
+                 "make a graph executable"));
+  Instance instance;
+  instance.exec.reset(made);
+  instance.addresses = recorded_;
+  instances_.push_back(std::move(instance));
+  bytes_ += bytes;
+  return {};
+}
+
+RnnStatus Graph::Move(const Addresses& addresses, Instance* instance) const {
+  if (addresses == instance->addresses) return {};
+  CUcontext context;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuCtxGetCurrent(&context), "name a context"));
+  for (auto patch = patches_.begin(); patch != patches_.end();) {
+    RecordedNode* const node = patch->node;
+    bool has_moved = false;
+    for (; patch != patches_.end() && patch->node == node; ++patch) {
+      const size_t buffer = patch->buffer;
+      node->words[patch->word] = addresses[buffer] + patch->distance;
+      has_moved |= addresses[buffer] != instance->addresses[buffer];
+    }
+    if (!has_moved) continue;
+    CRNN_RETURN_IF_ERROR(node->WriteTo(instance->exec.get(), context));
+  }
+  instance->addresses = addresses;
+  return {};
 }
 
 }  // namespace cudnn_rnn_tf

@@ -22,97 +22,79 @@ GraphCache& GraphCache::Of(int device) {
 
 int64_t GraphCache::NumLaunches() { return num_launches; }
 
-void GraphCache::Known::Wait() {
-  captured_use = uses + wait;
-  wait = std::min(2 * wait, kMaxWait);
-}
-
 GraphCache::Known& GraphCache::Use(const ReplayablePass& pass) {
   Known& known = passes_.Use(pass.key);
   known.last_use = ++num_uses_;
   if (++known.uses == 1) {
     known.captured_use = is_crowded_ ? kCapturedUseOfMany : pass.captured_use;
   }
+  if (known.graph == nullptr && pass.may_make &&
+      known.uses >= known.captured_use) {
+    known.graph = std::make_shared<Graph>();
+  }
   if (passes_.size() > kMaxPasses) {
-    Drop(&passes_.oldest());
+    Drop(&passes_.oldest(), 0);
     passes_.DropOldest();
   }
   return known;
 }
 
-void GraphCache::Drop(Known* known) {
-  if (known->graph == nullptr) return;
-  is_crowded_ = num_uses_ - known->last_use < kRecentUses;
-  bytes_ -= known->graph->bytes();
+void GraphCache::Drop(Known* known, int64_t uses) {
+  bytes_ -= known->bytes;
+  known->bytes = 0;
   known->graph.reset();
-  known->captured_use = known->uses + kCapturedUseOfMany;
+  known->captured_use = known->uses + uses;
 }
 
-void GraphCache::Keep(const std::string& key,
-                      const std::shared_ptr<const Graph>& graph) {
+void GraphCache::Count(const std::string& key,
+                       const std::shared_ptr<Graph>& graph) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Known* const known = passes_.Find(key);
-  // Meanwhile, other passes may have pushed this one out, or another thread may
-  // have made its graph.
-  if (known == nullptr || known->graph != nullptr) return;
+  // Meanwhile, other passes may have pushed this one out.
+  if (known == nullptr || known->graph != graph) return;
+  bytes_ += graph->bytes() - known->bytes;
+  known->bytes = graph->bytes();
   passes_.VisitFromOldest([&](Known& oldest) {
-    if (bytes_ + graph->bytes() <= kMaxBytes) return false;
-    Drop(&oldest);
+    if (bytes_ <= kMaxBytes) return false;
+    if (oldest.bytes == 0 || &oldest == known) return true;
+    is_crowded_ = num_uses_ - oldest.last_use < kRecentUses;
+    Drop(&oldest, kCapturedUseOfMany);
     return true;
   });
-  known->graph = graph;
-  known->wait = kFirstWait;
-  bytes_ += graph->bytes();
 }
 
-void GraphCache::Forget(const std::string& key) {
+void GraphCache::Forget(const std::string& key,
+                        const std::shared_ptr<Graph>& graph) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Known* const known = passes_.Find(key);
-  if (known == nullptr || known->graph == nullptr) return;
-  bytes_ -= known->graph->bytes();
-  known->graph.reset();
-  known->Wait();
+  if (known == nullptr || known->graph != graph) return;
+  Drop(known, known->wait);
+  known->wait = std::min(2 * known->wait, kMaxWait);
 }
 
 RnnStatus GraphCache::Run(const ReplayablePass& pass) {
   if (!Gpu().has_graphs || StreamIsCapturing(pass.stream)) {
     return pass.enqueue();
   }
-  std::shared_ptr<const Graph> graph;
-  bool makes = false;
+  std::shared_ptr<Graph> graph;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Known& known = Use(pass);
-    graph = known.graph;
-    makes =
-        graph == nullptr && pass.may_make && known.uses >= known.captured_use;
-    // Unless this attempt succeeds, it is the last one for a while, also of
-    // other threads.
-    if (makes) known.Wait();
+    graph = Use(pass).graph;
   }
-  RnnStatus status;
-  if (makes) {
-    const auto made = std::make_shared<Graph>();
-    status = pass.capture(made.get());
-    if (status.ok() && made->bytes() > kMaxBytes / 2) {
-      status = {RnnStatus::Code::kUnimplemented, "its graph is too large"};
-    }
-    if (status.ok()) status = made->Launch(pass.stream);
-    if (status.ok()) {
-      ++num_launches;
-      Keep(pass.key, made);
-      return {};
-    }
-  } else if (graph != nullptr) {
-    status = graph->Launch(pass.stream);
-    if (status.ok()) {
-      ++num_launches;
-      return {};
-    }
-    Forget(pass.key);
+  if (graph == nullptr) return pass.enqueue();
+  const size_t bytes = graph->bytes();
+  bool launched;
+  const RnnStatus status = graph->Launch(pass.stream, pass.addresses,
+                                         pass.record, pass.may_make, &launched);
+  if (!status.ok()) {
+    pass.log("a pass is not replayed: " + status.message);
+    Forget(pass.key, graph);
+    return pass.enqueue();
   }
-  if (!status.ok()) pass.log("a pass is not replayed: " + status.message);
-  return pass.enqueue();
+  if (!launched) return pass.enqueue();
+  ++num_launches;
+  if (graph->bytes() != bytes) Count(pass.key, graph);
+  return {};
 }
 
 }  // namespace cudnn_rnn_tf

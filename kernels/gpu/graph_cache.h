@@ -1,4 +1,4 @@
-// Replays passes as CUDA graphs when they come again with the same addresses.
+// Replays passes as CUDA graphs when they come again.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_GRAPH_CACHE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_GRAPH_CACHE_H_
 
@@ -16,18 +16,20 @@ namespace cudnn_rnn_tf {
 
 // A pass that may be replayed.
 struct ReplayablePass {
-  // Everything that the pass depends on, the stream and the addresses of all
-  // buffers among it. What else it reads is in these buffers.
+  // Everything that the pass depends on besides the addresses of buffers; the
+  // stream, which buffers there are, and their addresses' remainders by
+  // Graph::kMoves are among it. What else it reads is in these buffers.
   std::string key;
   CUstream stream;
+  Graph::Addresses addresses;
   // False if no graph may be made, only launched.
   bool may_make;
   // The use at which the pass is captured.
   int64_t captured_use = 2;
   // Enqueues the pass in the stream.
   std::function<RnnStatus()> enqueue;
-  // Captures the pass in a stream of the caller's own.
-  std::function<RnnStatus(Graph*)> capture;
+  // Records the pass in a stream of the caller's own.
+  Graph::Record record;
   // Takes the reason if a graph cannot be made or launched.
   std::function<void(const std::string&)> log;
 };
@@ -47,8 +49,9 @@ class GraphCache {
   static int64_t NumLaunches();
 
   // All graphs of a device take at most about this many bytes, partly on the
-  // host. A single graph takes at most half of them.
+  // host.
   static constexpr size_t kMaxBytes = size_t{512} << 20;
+  static_assert(2 * Graph::kMaxBytes <= kMaxBytes);
   // At most this many passes are remembered.
   static constexpr size_t kMaxPasses = 4096;
 
@@ -64,18 +67,19 @@ class GraphCache {
   static constexpr int64_t kFirstWait = 64, kMaxWait = int64_t{1} << 20;
 
   struct Known {
-    std::shared_ptr<const Graph> graph;
+    std::shared_ptr<Graph> graph;
+    size_t bytes = 0;  // Of the graph, as counted in bytes_.
     int64_t uses = 0, captured_use = 0, wait = kFirstWait;
     int64_t last_use = 0;  // Among those of all passes.
-
-    void Wait();
   };
 
   Known& Use(const ReplayablePass& pass);
-  void Keep(const std::string& key, const std::shared_ptr<const Graph>& graph);
-  void Forget(const std::string& key);
-  // Drops the pass's graph, if it has one.
-  void Drop(Known* known);
+  // Counts what the graph has become, and makes room for it.
+  void Count(const std::string& key, const std::shared_ptr<Graph>& graph);
+  // Drops a graph that failed.
+  void Forget(const std::string& key, const std::shared_ptr<Graph>& graph);
+  // Drops the pass's graph, if it has one, until so many uses later.
+  void Drop(Known* known, int64_t uses);
 
   std::mutex mutex_;
   LruMap<Known> passes_;

@@ -87,13 +87,19 @@ namespace cudnn_rnn_tf {
   F(cuGraphDestroy)                  \
   F(cuGraphDestroyNode)              \
   F(cuGraphExecDestroy)              \
+  F(cuGraphExecKernelNodeSetParams)  \
+  F(cuGraphExecMemcpyNodeSetParams)  \
+  F(cuGraphExecMemsetNodeSetParams)  \
   F(cuGraphGetEdges_v2)              \
   F(cuGraphGetNodes)                 \
   F(cuGraphInstantiate)              \
+  F(cuGraphKernelNodeGetParams)      \
   F(cuGraphLaunch)                   \
   F(cuGraphMemcpyNodeGetParams)      \
   F(cuGraphMemsetNodeGetParams)      \
   F(cuGraphNodeGetType)              \
+  F(cuFuncGetParamInfo)              \
+  F(cuKernelGetParamInfo)            \
   F(cuPointerGetAttribute)
 
 #define CRNN_CUBLAS_FUNCTIONS(F)   \

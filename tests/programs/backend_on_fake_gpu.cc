@@ -87,9 +87,10 @@ RnnStatus ResidentNetwork::Enqueue(cublasHandle_t, CUstream,
   std::abort();
 }
 
-// These take the place of graph.cc and graph_cache.cc.
-RnnStatus Graph::Capture(CUstream stream,
-                         const std::function<RnnStatus()>& enqueue, Graph*) {
+// These take the place of recording.cc and graph_cache.cc.
+RnnStatus Recording::Make(CUstream stream,
+                          const std::function<RnnStatus()>& enqueue,
+                          Recording*) {
   Check(stream == kCaptureStream, "the stream of a capture");
   return enqueue();
 }
@@ -99,7 +100,7 @@ GraphCache& GraphCache::Of(int) {
 }
 RnnStatus GraphCache::Run(const ReplayablePass& pass) {
   last_key = pass.key;
-  return captures ? pass.capture(nullptr) : pass.enqueue();
+  return captures ? pass.record(pass.addresses, nullptr) : pass.enqueue();
 }
 
 // This takes the place of persistent/. The kernels take few cycles or many;
@@ -352,7 +353,8 @@ void CheckEngines() {
 }
 
 // Passes have the same key only if they are the same problem's, in the same
-// stream, over the same buffers, and with the same settings.
+// stream, with the same settings, and over buffers that may be moved to each
+// other: those that both have, by a multiple of 256 bytes.
 void CheckKeys() {
   being_checked = "keys";
   captures = false;
@@ -375,8 +377,15 @@ void CheckKeys() {
     const std::string key = run();
     Check(keys.insert(key).second, std::string("two passes differ in ") + what);
     Check(run() == key, "the same pass has another key");
+    for (const void** const buffer : {&forward.input, &backward.input}) {
+      const void* const before = *buffer;
+      if (before == nullptr) continue;
+      *buffer = static_cast<const char*>(before) + 256;
+      Check(run() == key, "a buffer that moves changes the key");
+      *buffer = before;
+    }
   };
-  char memory[100];
+  char memory[400];
   int place = 0;
   for (const void** const buffer :
        {&forward.input, &forward.input_h, &forward.input_c, &forward.params}) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -33,75 +34,117 @@ constexpr CUdeviceptr kPinned = 256, kPageable = 512;
 
 struct Node {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  int number = 0;  // Of a kernel.
+  // A kernel's function, its grid, and its arguments, each in words of its own.
+  int number = 1, grid = 1;
+  std::vector<std::vector<CUdeviceptr>> arguments;
+  bool is_in_block = false;  // Whether they were given as one block.
   CUDA_MEMSET_NODE_PARAMS fill = {};
   bool says_whose_memory = true;  // Of a copy.
   CUdeviceptr from = 1 << 20, to = 2 << 20;
   bool is_destroyed = false;
+  // What the driver points to when it is asked for a kernel's arguments.
+  std::vector<CUdeviceptr> block;
+  std::vector<void*> pointers;
+  size_t block_bytes = 0;
 };
 
+// The function of our own kernel, which fills.
+constexpr int kFill = 1000;
+
 // What a node does, in comparable words. Fills say which bytes they set.
-std::array<int64_t, 5> WorkOf(const Node& node) {
-  if (node.type != CU_GRAPH_NODE_TYPE_MEMSET) {
-    return {node.type, node.number, 0, 0, 0};
+std::vector<int64_t> WorkOf(const Node& node) {
+  std::vector<int64_t> work = {node.type};
+  const auto append = [&](auto value) {
+    work.push_back(static_cast<int64_t>(value));
+  };
+  if (node.type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+    append(node.from);
+    append(node.to);
+  } else if (node.type == CU_GRAPH_NODE_TYPE_KERNEL && node.number == kFill) {
+    return {CU_GRAPH_NODE_TYPE_MEMSET,
+            static_cast<int64_t>(node.arguments[0][0]),
+            static_cast<int64_t>(4 * (node.arguments[1][0] & 0xFFFFFFFF)), 1,
+            static_cast<int64_t>(node.arguments[2][0] & 0xFFFFFFFF)};
+  } else if (node.type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    append(node.number);
+    append(node.grid);
+    for (const auto& argument : node.arguments) {
+      for (const CUdeviceptr word : argument) append(word);
+    }
+  } else if (node.type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    const CUDA_MEMSET_NODE_PARAMS& fill = node.fill;
+    uint32_t word = 0;
+    for (unsigned byte = 0; byte < 4; ++byte) {
+      word |= (fill.value >> (8 * (byte % fill.elementSize)) & 0xFF)
+              << (8 * byte);
+    }
+    append(fill.dst);
+    append(fill.width * fill.elementSize);
+    append(fill.height);
+    append(word);
   }
-  const CUDA_MEMSET_NODE_PARAMS& fill = node.fill;
-  const auto width = static_cast<int64_t>(fill.width * fill.elementSize);
-  uint32_t word = 0;
-  for (unsigned byte = 0; byte < 4; ++byte) {
-    word |= (fill.value >> (8 * (byte % fill.elementSize)) & 0xFF)
-            << (8 * byte);
-  }
-  return {node.type, static_cast<int64_t>(fill.dst), width,
-          static_cast<int64_t>(fill.height), word};
+  return work;
 }
 
 struct FakeGraph {
   std::vector<std::unique_ptr<Node>> nodes;
   std::set<std::pair<Node*, Node*>> edges;
 };
-using Work = std::multiset<std::array<int64_t, 5>>;
+// An executable graph has nodes of its own, which are found by the graph's.
+struct Exec {
+  std::map<const Node*, Node> nodes;
+  std::set<std::pair<Node*, Node*>> edges;
+};
+using Work = std::multiset<std::vector<int64_t>>;
 using Order =
-    std::multiset<std::pair<std::array<int64_t, 5>, std::array<int64_t, 5>>>;
+    std::multiset<std::pair<std::vector<int64_t>, std::vector<int64_t>>>;
 
-Work WorkOf(const FakeGraph& graph) {
-  Work work;
+Exec Instance(const FakeGraph& graph) {
+  Exec exec;
   for (const auto& node : graph.nodes) {
-    if (!node->is_destroyed && node->type != CU_GRAPH_NODE_TYPE_EMPTY) {
-      work.insert(WorkOf(*node));
+    if (!node->is_destroyed) exec.nodes[node.get()] = *node;
+  }
+  for (const auto& edge : graph.edges) {
+    if (!edge.first->is_destroyed && !edge.second->is_destroyed) {
+      exec.edges.insert(edge);
     }
   }
+  return exec;
+}
+
+Work WorkOf(const Exec& exec) {
+  Work work;
+  for (const auto& [handle, node] : exec.nodes) work.insert(WorkOf(node));
   return work;
 }
 
-Order OrderOf(const FakeGraph& graph) {
+Order OrderOf(const Exec& exec) {
   Order order;
-  for (const auto& [from, to] : graph.edges) {
-    if (!from->is_destroyed && !to->is_destroyed) {
-      order.emplace(WorkOf(*from), WorkOf(*to));
-    }
+  for (const auto& [from, to] : exec.edges) {
+    order.emplace(WorkOf(exec.nodes.at(from)), WorkOf(exec.nodes.at(to)));
   }
   return order;
 }
-
-struct Exec {
-  Work work;
-  Order order;
-};
 
 thread_local FakeGraph* capturing = nullptr;  // Each thread has a stream.
 bool is_callers_capture = false, refuses_kernels = false;
 std::string failing;  // The name of the call that fails.
 std::atomic<int> num_execs = 0, num_graphs = 0, num_captures = 0,
                  num_attempts = 0, num_launches = 0, num_direct = 0;
-Exec launched;             // What ran last.
+std::atomic<int> num_rewritten = 0;  // Nodes of executable graphs.
+Exec launched;                       // What ran last.
 bool only_counts = false;  // Then passes are counted, but not compared.
 int device = 0;
-const std::function<void()> kNothing = [] {};
-thread_local std::function<void()> before_capture = kNothing;  // Called once.
 
 CUresult Outcome(const char* call) {
   return failing == call ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+// The arguments' sizes. Those of four bytes leave a gap in their word.
+size_t SizeOf(const Node& node, size_t argument) {
+  return node.number == kFill && argument > 0
+             ? 4
+             : 8 * node.arguments[argument].size();
 }
 
 template <typename T>
@@ -117,9 +160,22 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         CUkernel* kernel) {
   if (refuses_kernels) return {RnnStatus::Code::kUnimplemented, "no NVRTC"};
   Check(file == "fill.cu" && entry == "fill" && macros.empty(), "the kernel");
-  *kernel = reinterpret_cast<CUkernel>(1);
+  *kernel = reinterpret_cast<CUkernel>(kFill);
   return {};
 }
+
+namespace {
+
+thread_local std::map<int, std::vector<size_t>> sizes;  // Of arguments.
+
+CUresult ParamInfo(int number, size_t index, size_t* size) {
+  const std::vector<size_t>& of_kernel = sizes.at(number);
+  if (index >= of_kernel.size()) return CUDA_ERROR_INVALID_VALUE;
+  *size = of_kernel[index];
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
@@ -185,20 +241,97 @@ GpuLibraries FakeLibraries() {
         address == kPinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     return CUDA_SUCCESS;
   };
+  cuda.cuGraphKernelNodeGetParams = [](CUgraphNode handle,
+                                       CUDA_KERNEL_NODE_PARAMS* params) {
+    Node* const node = Of<Node>(handle);
+    *params = {};
+    params->gridDimX = node->grid;
+    if (node->number == kFill) {
+      params->kern = reinterpret_cast<CUkernel>(kFill);
+    } else {
+      params->func =
+          reinterpret_cast<CUfunction>(static_cast<uintptr_t>(node->number));
+    }
+    sizes[node->number].clear();
+    node->block.clear();
+    node->pointers.clear();
+    for (size_t i = 0; i < node->arguments.size(); ++i) {
+      sizes[node->number].push_back(SizeOf(*node, i));
+      node->block.insert(node->block.end(), node->arguments[i].begin(),
+                         node->arguments[i].end());
+      node->pointers.push_back(node->arguments[i].data());
+    }
+    if (node->is_in_block) {
+      node->block_bytes = 8 * node->block.size();
+      node->pointers = {CU_LAUNCH_PARAM_BUFFER_SIZE, &node->block_bytes,
+                        CU_LAUNCH_PARAM_BUFFER_POINTER, node->block.data(),
+                        CU_LAUNCH_PARAM_END};
+      params->extra = node->pointers.data();
+    } else {
+      params->kernelParams = node->pointers.data();
+    }
+    return Outcome("arguments");
+  };
+  cuda.cuFuncGetParamInfo = [](CUfunction function, size_t index, size_t*,
+                               size_t* size) {
+    return ParamInfo(static_cast<int>(reinterpret_cast<uintptr_t>(function)),
+                     index, size);
+  };
+  cuda.cuKernelGetParamInfo = [](CUkernel kernel, size_t index, size_t*,
+                                 size_t* size) {
+    return ParamInfo(static_cast<int>(reinterpret_cast<uintptr_t>(kernel)),
+                     index, size);
+  };
+  cuda.cuGraphExecKernelNodeSetParams =
+      [](CUgraphExec exec, CUgraphNode handle,
+         const CUDA_KERNEL_NODE_PARAMS* params) {
+        if (Outcome("rewrite") != CUDA_SUCCESS) return Outcome("rewrite");
+        ++num_rewritten;
+        Node& node = Of<Exec>(exec)->nodes.at(Of<Node>(handle));
+        const CUdeviceptr* block = nullptr;
+        if (node.is_in_block) {
+          Check(params->kernelParams == nullptr, "two ways to give arguments");
+          block = static_cast<const CUdeviceptr*>(params->extra[1]);
+        }
+        Check(static_cast<int>(params->gridDimX) == node.grid, "a new grid");
+        for (size_t i = 0; i < node.arguments.size(); ++i) {
+          std::vector<CUdeviceptr>& argument = node.arguments[i];
+          std::memcpy(argument.data(),
+                      block == nullptr ? params->kernelParams[i] : block,
+                      SizeOf(node, i));
+          if (block != nullptr) block += argument.size();
+        }
+        return CUDA_SUCCESS;
+      };
+  cuda.cuGraphExecMemsetNodeSetParams =
+      [](CUgraphExec exec, CUgraphNode handle,
+         const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+        Of<Exec>(exec)->nodes.at(Of<Node>(handle)).fill = *params;
+        return Outcome("rewrite");
+      };
+  cuda.cuGraphExecMemcpyNodeSetParams = [](CUgraphExec exec, CUgraphNode handle,
+                                           const CUDA_MEMCPY3D* params,
+                                           CUcontext) {
+    Node& node = Of<Exec>(exec)->nodes.at(Of<Node>(handle));
+    node.from = params->srcDevice;
+    node.to = params->dstDevice;
+    return Outcome("rewrite");
+  };
   cuda.cuGraphAddKernelNode = [](CUgraphNode* node, CUgraph graph,
                                  const CUgraphNode*, size_t num_before,
                                  const CUDA_KERNEL_NODE_PARAMS* params) {
     if (Outcome("kernel") != CUDA_SUCCESS) return Outcome("kernel");
-    // The node is known by what it fills.
     unsigned count;
-    auto made = std::make_unique<Node>();
-    made->type = CU_GRAPH_NODE_TYPE_MEMSET;
-    std::memcpy(&made->fill.dst, params->kernelParams[0], 8);
     std::memcpy(&count, params->kernelParams[1], 4);
-    std::memcpy(&made->fill.value, params->kernelParams[2], 4);
-    made->fill.elementSize = 4;
-    made->fill.width = count;
-    made->fill.height = 1;
+    auto made = std::make_unique<Node>();
+    made->type = CU_GRAPH_NODE_TYPE_KERNEL;
+    made->number = kFill;
+    made->grid = static_cast<int>(params->gridDimX);
+    made->arguments = {{0}, {0}, {0}};
+    for (size_t i = 0; i < 3; ++i) {
+      std::memcpy(made->arguments[i].data(), params->kernelParams[i],
+                  SizeOf(*made, i));
+    }
     const unsigned threads = params->gridDimX * params->blockDimX;
     Check(num_before == 0 && threads >= count &&
               threads < count + params->blockDimX &&
@@ -239,8 +372,8 @@ GpuLibraries FakeLibraries() {
   cuda.cuGraphInstantiate = [](CUgraphExec* exec, CUgraph graph,
                                unsigned long long) {
     if (Outcome("instantiate") != CUDA_SUCCESS) return Outcome("instantiate");
-    *exec = reinterpret_cast<CUgraphExec>(new Exec{
-        WorkOf(*Of<FakeGraph>(graph)), OrderOf(*Of<FakeGraph>(graph))});
+    *exec = reinterpret_cast<CUgraphExec>(
+        new Exec(Instance(*Of<FakeGraph>(graph))));
     ++num_execs;
     return CUDA_SUCCESS;
   };
@@ -264,29 +397,53 @@ GpuLibraries FakeLibraries() {
 
 namespace {
 
+constexpr int kBuffers = 4;
+
+// Addresses of buffers, which any number of other calls may get as well.
+Graph::Addresses AddressesOf(unsigned call) {
+  Random random(call);
+  Graph::Addresses addresses;
+  for (int i = 0; i < kBuffers; ++i) {
+    addresses.push_back(i == kBuffers - 1 ? 0
+                                          : (CUdeviceptr{1} << 40) + 32 * i +
+                                                (random() % 1000 << 20));
+  }
+  return addresses;
+}
+
 // A pass of random nodes.
 struct Pass {
   std::string key;
   unsigned seed = 0;
   int num_nodes = 5;
   Node special;  // A node that the pass has as well, unless it is empty.
+  // What else than addresses depends on addresses: nothing, a kernel's grid, an
+  // argument, or the number of nodes.
+  int follows = 0;
 
-  void AddTo(FakeGraph* graph) const {
+  // Returns an address in a buffer, before its beginning or behind its end.
+  static CUdeviceptr Draw(const Graph::Addresses& addresses, Random* random) {
+    return addresses[(*random)() % (kBuffers - 1)] + 4096 -
+           (*random)() % 2048 * 4;
+  }
+
+  void AddTo(const Graph::Addresses& addresses, FakeGraph* graph) const {
     Random random(seed);
     for (int i = 0; i < num_nodes; ++i) {
       auto node = std::make_unique<Node>();
-      node->number = i;
       switch (random() % 5) {
         case 0:
           break;  // Empty.
         case 1:
           node->type = CU_GRAPH_NODE_TYPE_MEMCPY;
           node->says_whose_memory = random() % 2 == 0;
+          node->from = Draw(addresses, &random);
+          node->to = Draw(addresses, &random);
           break;
         case 2: {
           node->type = CU_GRAPH_NODE_TYPE_MEMSET;
           node->fill.elementSize = 1 << random() % 3;
-          node->fill.dst = (CUdeviceptr{i + 1u} << 30) + random() % 3 * 2;
+          node->fill.dst = Draw(addresses, &random) + random() % 3 * 2;
           const unsigned bits = 8 * node->fill.elementSize;
           node->fill.value = random() >> (32 - bits);
           node->fill.height = random() % 5 == 0 ? 2 : 1;
@@ -295,6 +452,15 @@ struct Pass {
         }
         default:
           node->type = CU_GRAPH_NODE_TYPE_KERNEL;
+          node->number = 1 + i % 7;
+          node->grid = 1 + static_cast<int>(random() % 9);
+          node->is_in_block = i % 7 == 3;
+          for (int argument = 0; argument < i % 7; ++argument) {
+            node->arguments.emplace_back(1 + argument % 3);
+            for (CUdeviceptr& word : node->arguments.back()) {
+              word = random() % 2 == 0 ? random() : Draw(addresses, &random);
+            }
+          }
       }
       graph->nodes.push_back(std::move(node));
       for (unsigned edges = random() % 3; i > 0 && edges > 0; --edges) {
@@ -302,58 +468,66 @@ struct Pass {
                              graph->nodes[i].get());
       }
     }
-    if (special.type != CU_GRAPH_NODE_TYPE_EMPTY) {
+    const auto page = static_cast<int>(addresses[0] >> 8 & 0xFFFF);
+    if (follows != 0 || special.type != CU_GRAPH_NODE_TYPE_EMPTY) {
       graph->nodes.push_back(std::make_unique<Node>(special));
     }
+    Node* const last = graph->nodes.back().get();
+    if (follows == 1) last->grid = page;
+    if (follows == 2) last->arguments = {{addresses[0] - addresses[1]}};
+    if (follows == 3 && page % 2 == 1) graph->nodes.pop_back();
   }
 
-  // Runs the pass, whose work must be done exactly once.
-  void Run(bool may_make = true) const {
+  // Runs the pass over the buffers of a call; the work must be done exactly
+  // once.
+  void Run(unsigned call = 0, bool may_make = true) const {
     ReplayablePass pass;
     pass.key = key;
     pass.stream = kStream;
+    pass.addresses = AddressesOf(call);
     pass.may_make = may_make;
     pass.log = [](const std::string&) {};
     pass.enqueue = [] {
       ++num_direct;
       return RnnStatus();
     };
-    pass.capture = [this](Graph* graph) {
-      std::exchange(before_capture, kNothing)();
-      return Graph::Capture(
+    pass.record = [this](const Graph::Addresses& addresses,
+                         Recording* recording) {
+      return Recording::Make(
           kCaptureStream,
-          [this]() -> RnnStatus {
-            AddTo(capturing);
+          [&]() -> RnnStatus {
+            AddTo(addresses, capturing);
             if (failing == "no memory") throw std::bad_alloc();
             if (failing == "enqueue") {
               return {RnnStatus::Code::kInternal, "no pass"};
             }
             return {};
           },
-          graph);
+          recording);
     };
     const int direct = num_direct, launches = num_launches;
     Check(GraphCache::Of(device).Run(pass).ok(), "a pass");
     if (only_counts) return;
     Check(num_direct + num_launches == direct + launches + 1,
           "a pass is run once");
-    Check(capturing == nullptr && num_graphs == 0, "a graph is left");
+    Check(capturing == nullptr, "a capture is left");
     if (num_launches == launches) return;
-    FakeGraph expected;
-    AddTo(&expected);
-    Check(launched.work == WorkOf(expected), "other work");
-    Check(launched.order == OrderOf(expected), "another order");
+    FakeGraph graph;
+    AddTo(pass.addresses, &graph);
+    const Exec expected = Instance(graph);
+    Check(WorkOf(launched) == WorkOf(expected), "other work");
+    Check(OrderOf(launched) == OrderOf(expected), "another order");
   }
 };
 
 void Reset() {
-  num_direct = num_launches = num_attempts = num_captures = 0;
+  num_direct = num_launches = num_attempts = num_captures = num_rewritten = 0;
   failing.clear();
 }
 
 Pass NewPass(unsigned seed, int num_nodes = 5) {
   static int number = 0;
-  return {"pass " + std::to_string(number++), seed, num_nodes, {}};
+  return {"pass " + std::to_string(number++), seed, num_nodes, {}, 0};
 }
 
 void CheckUses(unsigned seed) {
@@ -363,12 +537,12 @@ void CheckUses(unsigned seed) {
   pass.Run();
   Check(num_direct == 1 && num_captures == 0, "a first use is direct");
   NewPass(seed).Run();
-  pass.Run(/*may_make=*/false);
+  pass.Run(0, /*may_make=*/false);
   Check(num_direct == 3 && num_captures == 0, "passes are kept apart");
   for (int i = 0; i < 5; ++i) pass.Run();
   Check(num_direct == 3 && num_captures == 1 && num_launches == 5,
         "later uses are replays");
-  pass.Run(/*may_make=*/false);
+  pass.Run(0, /*may_make=*/false);
   Check(num_launches == 6, "what was made needs not be made");
   is_callers_capture = true;
   pass.Run();
@@ -387,21 +561,23 @@ void CheckUses(unsigned seed) {
 // While a call fails, passes are enqueued as they are, and only few uses try
 // again. Later, passes are replayed.
 void CheckFailures(unsigned seed) {
-  for (const char* const call : {"begin", "enqueue", "no memory", "end",
-                                 "nodes", "instantiate", "launch"}) {
+  for (const char* const call :
+       {"begin", "enqueue", "no memory", "end", "nodes", "arguments",
+        "instantiate", "rewrite", "launch"}) {
     being_checked = std::string("failures of ") + call;
     Reset();
-    const Pass pass = NewPass(seed);
-    if (seed % 2 == 1 && std::string(call) == "launch") {
-      for (int i = 0; i < 3; ++i) pass.Run();
-      num_captures = num_direct = num_launches = num_attempts = 0;
-    }
+    const Pass pass = NewPass(seed, 20);
+    const bool is_late = seed % 2 == 1 || std::string(call) == "rewrite";
+    for (unsigned i = 0; is_late && i < 30; ++i) pass.Run(i);
+    num_captures = num_direct = num_launches = num_attempts = 0;
     failing = call;
-    for (int i = 0; i < 1000; ++i) pass.Run();
-    Check(num_direct == 1000 && num_launches == 0, "a failure falls back");
-    Check(num_captures <= 5 && num_attempts <= 5, "few attempts");
+    for (unsigned i = 0; i < 1000; ++i) pass.Run(1000 + i);
+    if (!is_late) {
+      Check(num_direct == 1000 && num_launches == 0, "a failure falls back");
+    }
+    Check(num_captures <= 12 && num_attempts <= 1012, "few attempts");
     failing.clear();
-    for (int i = 0; i < 3000; ++i) pass.Run();
+    for (unsigned i = 0; i < 3000; ++i) pass.Run(i);
     Check(num_launches > 1500, "a failure passes");
   }
   // Without the node of our kernel, a fill stays what it is.
@@ -460,22 +636,41 @@ void CheckBounds(unsigned seed) {
   Check(num_execs == 0, "graphs of passes that are forgotten");
 }
 
-// While a thread captures a pass, others may use it so often that one of them
-// captures it as well. Only one of the graphs is kept, and counted.
-void CheckTwoCaptures() {
+// Passes are launched over any buffers. Buffers that come again get instances
+// of their own, as far as there is room; others are written into one that is
+// there.
+void CheckBuffers(unsigned seed) {
   Reset();
-  only_counts = true;
-  const Pass pass = NewPass(1, 16000), other = NewPass(1, 8000);
-  pass.Run();
-  before_capture = [&] {
-    for (int i = 0; i < 100; ++i) pass.Run();
-  };
-  pass.Run();
-  Check(num_captures == 2 && num_execs == 1, "two captures of a pass");
-  other.Run();
-  other.Run();
-  Check(num_execs == 2, "a graph has no room beside one that counts twice");
-  only_counts = false;
+  const int before = num_execs;
+  const Pass pass = NewPass(seed, 30);
+  for (unsigned i = 0; i < 300; ++i) pass.Run(i);
+  Check(num_direct == 1 && num_captures == 2, "other buffers are replayed");
+  Check(num_execs - before == 2 && num_rewritten > 300, "two instances");
+  num_rewritten = 0;
+  for (unsigned i = 0; i < 400; ++i) pass.Run(1000 + i % 20);
+  Check(num_execs - before > 20, "buffers that come again have instances");
+  num_rewritten = 0;
+  for (unsigned i = 0; i < 100; ++i) pass.Run(1000 + i % 20);
+  Check(num_rewritten == 0, "an instance is rewritten for nothing");
+  Random random(seed);
+  for (unsigned i = 0; i < 2000; ++i) pass.Run(random() % 100);
+  Check(num_execs - before <= 64, "too many instances");
+  pass.Run(5000, /*may_make=*/false);
+  Check(num_captures == 2 && num_direct == 1, "what is made runs anywhere");
+  const Pass other = NewPass(seed, 30);
+  for (unsigned i = 0; i < 2; ++i) other.Run();
+  other.Run(1, /*may_make=*/false);
+  Check(num_captures == 3 && num_direct == 3, "a recording while profiled");
+  for (int follows = 1; follows <= 3; ++follows) {
+    Reset();
+    Pass fixed = NewPass(seed);
+    fixed.special.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    fixed.special.number = 8;
+    fixed.follows = follows;
+    for (unsigned i = 0; i < 100; ++i) fixed.Run(i % 2);
+    Check(num_captures == 4 && num_direct == 50 && num_launches == 50,
+          "what follows addresses runs over one set of them");
+  }
 }
 
 // Threads may use one pass at the same time; each use runs it once.
@@ -486,7 +681,7 @@ void CheckThreads() {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int use = 0; use < 500; ++use) pass.Run();
+      for (int use = 0; use < 500; ++use) pass.Run(use % 9);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -502,7 +697,7 @@ int main(int argc, char** argv) {
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     // Each device has graphs of its own.
     cudnn_rnn_tf::device = static_cast<int>(seed);
-    cudnn_rnn_tf::CheckTwoCaptures();
+    cudnn_rnn_tf::CheckBuffers(seed);
     cudnn_rnn_tf::CheckThreads();
     cudnn_rnn_tf::CheckUses(seed);
     cudnn_rnn_tf::CheckFailures(seed);
