@@ -64,21 +64,21 @@ Function OfDriver(Function /*declared*/, const char* name) {
 class Timer {
  public:
   explicit Timer(CUstream stream) : stream_(stream) {
-    Check(Gpu().cuda.cuEventCreate(&begin_, CU_EVENT_DEFAULT));
-    Check(Gpu().cuda.cuEventCreate(&end_, CU_EVENT_DEFAULT));
+    Check(CRNN_DRIVER(cuEventCreate)(&begin_, CU_EVENT_DEFAULT));
+    Check(CRNN_DRIVER(cuEventCreate)(&end_, CU_EVENT_DEFAULT));
   }
   ~Timer() {
-    Gpu().cuda.cuEventDestroy(begin_);
-    Gpu().cuda.cuEventDestroy(end_);
+    CRNN_DRIVER(cuEventDestroy)(begin_);
+    CRNN_DRIVER(cuEventDestroy)(end_);
   }
   template <typename Run>
   float Microseconds(const Run& run) {
-    Check(Gpu().cuda.cuEventRecord(begin_, stream_));
+    Check(CRNN_DRIVER(cuEventRecord)(begin_, stream_));
     run();
-    Check(Gpu().cuda.cuEventRecord(end_, stream_));
-    Check(Gpu().cuda.cuEventSynchronize(end_));
+    Check(CRNN_DRIVER(cuEventRecord)(end_, stream_));
+    Check(CRNN_DRIVER(cuEventSynchronize)(end_));
     float milliseconds;
-    Check(Gpu().cuda.cuEventElapsedTime(&milliseconds, begin_, end_));
+    Check(CRNN_DRIVER(cuEventElapsedTime)(&milliseconds, begin_, end_));
     return 1e3f * milliseconds;
   }
 

@@ -36,10 +36,14 @@ CUDNN_NETWORK = [
                 *CUDNN_NETWORK,
                 *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/cudnn/transpose.cc"),
                 *("kernels/gpu/resident/network.cc", "kernels/gpu/resident/kernel.cc"),
-                "kernels/gpu/device_limits.cc",
+                *("kernels/gpu/device_limits.cc", "kernels/gpu/product.cc"),
             ],
         ),
-        ("resident_on_fake_gpu", 100, ["kernels/gpu/resident/network.cc", *NETWORK]),
+        (
+            "resident_on_fake_gpu",
+            100,
+            ["kernels/gpu/resident/network.cc", "kernels/gpu/product.cc", *NETWORK],
+        ),
     ],
 )
 @pytest.mark.slow

@@ -34,9 +34,9 @@ def network(tmp_path_factory) -> ctypes.CDLL:
     sources = [
         *(
             f"kernels/gpu/persistent/{name}.cc"
-            for name in "network network_backward step_loop kernel auxiliary division".split()
+            for name in "network network_backward step_loop kernel division".split()
         ),
-        "kernels/gpu/device_limits.cc",
+        *("kernels/gpu/device_limits.cc", "kernels/gpu/product.cc"),
         "kernels/rnn_backend.cc",
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
     ]

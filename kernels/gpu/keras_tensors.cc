@@ -5,28 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "kernels/ceil_div.h"
 #include "kernels/cpu/keras_tensors.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/host_copy.h"
 #include "kernels/gpu/keras_tensors_arguments.h"
+#include "kernels/gpu/launch.h"
 
 namespace cudnn_rnn_tf {
-namespace {
-
-RnnStatus Launch(CUstream stream, CUkernel kernel, int64_t tiles,
-                 KerasTensorMoves* moves) {
-  void* arguments[] = {moves};
-  return CudaStatus(
-      Gpu().cuda.cuLaunchKernel(reinterpret_cast<CUfunction>(kernel),
-                                static_cast<unsigned int>(tiles), 1, 1, 32, 8,
-                                1, /*sharedMemBytes=*/0, stream, arguments,
-                                /*extra=*/nullptr),
-      "move kernels and biases");
-}
-
-}  // namespace
-
 RnnStatus EnqueueKerasTensors(CUstream stream, const KerasLayout& layout,
                               size_t item_bytes, bool to_params,
                               const std::vector<void*>& tensors, void* params) {
@@ -38,6 +23,9 @@ RnnStatus EnqueueKerasTensors(CUstream stream, const KerasLayout& layout,
       CompileKernel("keras_tensors.cu", "move_keras_tensors", macros, &kernel));
   KerasTensorMoves moves = {params, 0, {}};
   int64_t tiles = 0;
+  const auto launch = [&] {
+    return Launch(kernel, stream, {tiles, 32, 8}, moves);
+  };
   auto tensor = tensors.begin();
   for (const auto* const places : {&layout.weights(), &layout.biases()}) {
     for (const KerasTensor& place : *places) {
@@ -53,7 +41,7 @@ RnnStatus EnqueueKerasTensors(CUstream stream, const KerasLayout& layout,
                     "columns and tiles of 32 by 32"};
       }
       if (moves.count == kMostKerasTensorMoves || tiles + added > kMost) {
-        CRNN_RETURN_IF_ERROR(Launch(stream, kernel, tiles, &moves));
+        CRNN_RETURN_IF_ERROR(launch());
         moves.count = 0;
         tiles = 0;
       }
@@ -69,7 +57,7 @@ RnnStatus EnqueueKerasTensors(CUstream stream, const KerasLayout& layout,
       tiles += added;
     }
   }
-  return Launch(stream, kernel, tiles, &moves);
+  return launch();
 }
 
 RnnStatus MoveKerasTensorsOnHost(CUstream stream, const KerasLayout& layout,

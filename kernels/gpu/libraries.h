@@ -53,11 +53,6 @@ namespace cudnn_rnn_tf {
   F(cuCtxGetDevice)                              \
   F(cuCtxSetCurrent)                             \
   F(cuDeviceGetAttribute)                        \
-  F(cuEventCreate)                               \
-  F(cuEventDestroy)                              \
-  F(cuEventElapsedTime)                          \
-  F(cuEventRecord)                               \
-  F(cuEventSynchronize)                          \
   F(cuGetErrorString)                            \
   F(cuKernelSetAttribute)                        \
   F(cuLaunchCooperativeKernel)                   \
@@ -240,44 +235,6 @@ inline bool StreamIsCapturing(CUstream stream) {
     const RnnStatus crnn_rnn_status = (expression);    \
     if (!crnn_rnn_status.ok()) return crnn_rnn_status; \
   } while (false)
-
-// Returns CUDA's name of a type.
-inline cudaDataType_t CudaType(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64   ? CUDA_R_64F
-         : dtype == RnnDataType::kFloat32 ? CUDA_R_32F
-         : dtype == RnnDataType::kFloat16 ? CUDA_R_16F
-                                          : CUDA_R_16BF;
-}
-
-// Returns the type of the sums of a type's products.
-inline RnnDataType SumType(RnnDataType dtype) {
-  return dtype == RnnDataType::kFloat64 ? dtype : RnnDataType::kFloat32;
-}
-
-// Returns how cuBLAS computes products of such a type.
-inline cublasComputeType_t ComputeType(RnnDataType dtype, bool allow_tf32) {
-  return dtype == RnnDataType::kFloat64 ? CUBLAS_COMPUTE_64F
-         : dtype == RnnDataType::kFloat32 && allow_tf32
-             ? CUBLAS_COMPUTE_32F_FAST_TF32
-             : CUBLAS_COMPUTE_32F;
-}
-
-// A factor of a product, in the type of the product's sums.
-class BlasFactor {
- public:
-  BlasFactor(RnnDataType dtype, double value)
-      : of_doubles_(SumType(dtype) == RnnDataType::kFloat64),
-        double_(value),
-        float_(static_cast<float>(value)) {}
-  const void* get() const {
-    return of_doubles_ ? static_cast<const void*>(&double_) : &float_;
-  }
-
- private:
-  bool of_doubles_;
-  double double_;
-  float float_;
-};
 
 // Converts a driver call's result to a status; `what` completes "CUDA failed
 // to".

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/ceil_div.h"
 #include "kernels/cpu/masked_steps.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/host_copy.h"
+#include "kernels/gpu/launch.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -19,30 +19,23 @@ struct Rows {
   bool is_reversed;
 };
 
-// Blocks have kRows rows at a time and, if they do not have whole ones,
-// kColumns columns.
-constexpr int64_t kRows = 8, kColumns = 128;
-
-RnnStatus LaunchForRows(CUstream stream, CUkernel kernel, int64_t num_rows,
-                        void** arguments, int64_t parts_of_row = 1) {
-  // More are not allowed in the second dimension.
-  constexpr int64_t kMostBlocks = (1 << 16) - 1;
-  if (num_rows == 0) return {};
-  const auto blocks = [&](int64_t wanted) {
-    return static_cast<unsigned int>(std::min(wanted, kMostBlocks));
-  };
-  return CudaStatus(
-      Gpu().cuda.cuLaunchKernel(
-          reinterpret_cast<CUfunction>(kernel),
-          blocks(CeilDiv(num_rows, kRows)), blocks(parts_of_row), 1, 32, kRows,
-          1, /*sharedMemBytes=*/0, stream, arguments, /*extra=*/nullptr),
-      "launch a kernel");
+// Both arguments of the kernels, RnnMask and StepMove, have these members.
+template <typename Steps>
+Rows RowsOf(const Steps& steps) {
+  return {steps.time_major ? 1 : steps.max_time,
+          steps.time_major ? steps.batch_size : 1, steps.max_time,
+          steps.is_reversed};
 }
 
-Rows RowsOf(const StepMove& move) {
-  return {move.time_major ? 1 : move.max_time,
-          move.time_major ? move.batch_size : 1, move.max_time,
-          move.is_reversed};
+// Blocks have kRows rows at a time and, if they do not have whole ones,
+// kColumns columns.
+constexpr int kRows = 8, kColumns = 128;
+
+Grid GridOfRows(int64_t num_rows, int64_t parts_of_row = 1) {
+  // More blocks are not allowed in the second dimension.
+  constexpr int64_t kMostBlocks = (1 << 16) - 1;
+  return {std::min(CeilDiv(num_rows, kRows), kMostBlocks), 32, kRows,
+          std::min(parts_of_row, kMostBlocks)};
 }
 
 // Returns the largest number of bytes that divides all of these.
@@ -60,44 +53,36 @@ RnnStatus EnqueueReadMask(CUstream stream, const RnnMask& mask,
                           const MaskedSteps& found) {
   CUkernel kernel;
   CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "read_mask", {"IS_MASK"}, &kernel));
-  Rows rows = {mask.time_major ? 1 : mask.max_time,
-               mask.time_major ? mask.batch_size : 1, mask.max_time,
-               mask.is_reversed};
+  Rows rows = RowsOf(mask);
   if (mask.is_shared) rows.batch_stride = 0, rows.time_stride = 1;
-  const void* values = mask.values;
-  int64_t batch = mask.batch_size;
-  bool refuses_gaps = mask.refuses_gaps;
-  MaskedSteps to = found;
-  void* arguments[] = {&values,     &rows,      &batch,   &refuses_gaps,
-                       &to.lengths, &to.places, &to.steps};
-  return LaunchForRows(stream, kernel, batch, arguments);
+  if (mask.batch_size == 0) return {};
+  return Launch(kernel, stream, GridOfRows(mask.batch_size), mask.values, rows,
+                mask.batch_size, mask.refuses_gaps, found.lengths, found.places,
+                found.steps);
 }
 
-RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& given) {
-  StepMove move = given;
-  Rows rows = RowsOf(move);
+RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& move) {
+  const Rows rows = RowsOf(move);
   CUkernel kernel;
   const int64_t num_rows = move.batch_size * move.max_time;
   if (move.packs && move.repeats) {
-    const char* const type = move.dtype == RnnDataType::kFloat64
-                                 ? "IS_FLOAT64"
-                                 : TypeMacro(move.dtype);
-    CRNN_RETURN_IF_ERROR(CompileKernel(kFile, "add_steps", {type}, &kernel));
-    void* arguments[] = {&rows,       &move.batch_size, &move.width,
-                         &move.steps, &move.from,       &move.to};
-    return LaunchForRows(stream, kernel, num_rows, arguments,
-                         CeilDiv(move.width, kColumns));
+    CRNN_RETURN_IF_ERROR(
+        CompileKernel(kFile, "add_steps", {TypeMacro(move.dtype)}, &kernel));
+    if (num_rows == 0) return {};
+    return Launch(kernel, stream,
+                  GridOfRows(num_rows, CeilDiv(move.width, kColumns)), rows,
+                  move.batch_size, move.width, move.steps, move.from, move.to);
   }
   const int64_t unit_bytes = UnitBytes(move);
   CRNN_RETURN_IF_ERROR(
       CompileKernel(kFile, "move_steps",
                     {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));
-  int64_t width =
+  if (num_rows == 0) return {};
+  const int64_t width =
       move.width * static_cast<int64_t>(SizeOf(move.dtype)) / unit_bytes;
-  void* arguments[] = {&rows,       &move.batch_size, &width,
-                       &move.packs, &move.repeats,    &move.places,
-                       &move.steps, &move.from,       &move.to};
-  return LaunchForRows(stream, kernel, num_rows, arguments);
+  return Launch(kernel, stream, GridOfRows(num_rows), rows, move.batch_size,
+                width, move.packs, move.repeats, move.places, move.steps,
+                move.from, move.to);
 }
 
 RnnStatus ReadMaskOnHost(CUstream stream, const RnnMask& mask,

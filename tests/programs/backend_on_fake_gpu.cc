@@ -82,7 +82,7 @@ RnnStatus EnqueueTranspose(CUstream, CUdeviceptr, CUdeviceptr, int64_t, int64_t,
                            int64_t) {
   std::abort();
 }
-RnnStatus ResidentNetwork::Enqueue(cublasHandle_t, CUstream,
+RnnStatus ResidentNetwork::Enqueue(const Handles&,
                                    const RnnForwardBuffers&) const {
   std::abort();
 }

@@ -46,16 +46,16 @@ namespace {
 
 struct Type {
   const char* name;
-  // Numbers in a word, and the oldest architecture of persistent kernels. There
-  // are none in float64.
-  int items, oldest;
+  RnnDataType dtype;
+  // The oldest architecture of persistent kernels. There are none in float64.
+  int oldest;
   bool is_exact;  // Float32 without TF32.
 };
-constexpr Type kTypes[] = {{"FLOAT64", 0, 1000, false},
-                           {"FLOAT", 1, 80, false},
-                           {"FLOAT", 1, 75, true},
-                           {"FLOAT16", 2, 75, false},
-                           {"BFLOAT16", 2, 80, false}};
+constexpr Type kTypes[] = {{"FLOAT64", RnnDataType::kFloat64, 1000, false},
+                           {"FLOAT", RnnDataType::kFloat32, 80, false},
+                           {"FLOAT", RnnDataType::kFloat32, 75, true},
+                           {"FLOAT16", RnnDataType::kFloat16, 75, false},
+                           {"BFLOAT16", RnnDataType::kBfloat16, 80, false}};
 
 struct Job {
   std::string name, file;
@@ -75,24 +75,23 @@ std::string Name(const std::string& file, const std::string& gpu,
 // Adds the kernels that run a layer or a stack on a GPU, if it has room for
 // them.
 void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
-                   const std::string& mode, const Type& type,
-                   persistent::Layer layer, std::vector<Job>* jobs) {
-  layer.items = type.items;
-  layer.allows_tf32 = !type.is_exact;
+                   const std::string& mode, const Type& type, int units,
+                   int dirs, int batch, int layers, std::vector<Job>* jobs) {
   for (const bool is_backward : {false, true}) {
-    if (is_backward && layer.num_layers > 1) continue;
+    if (is_backward && layers > 1) continue;
     persistent::Division division;
     if (!persistent::ChooseDivision(
-            is_backward ? persistent::BackwardDivisions(layer, gpu.limits)
-                        : persistent::ForwardDivisions(layer, gpu.limits),
+            persistent::Divisions(
+                {RnnMode::kLstm, type.dtype, !type.is_exact, is_backward,
+                 /*is_training=*/true, units, dirs, batch, layers},
+                gpu.limits),
             &division)) {
       continue;
     }
     const std::string file = is_backward ? "backward.cu" : "forward.cu";
     Job job = {Name(file, gpu.name, mode, type.name) + ", " +
-                   std::to_string(layer.num_units) + " units, " +
-                   std::to_string(layer.batch_size) + " sequences, " +
-                   std::to_string(layer.num_layers) + " layers",
+                   std::to_string(units) + " units, " + std::to_string(batch) +
+                   " sequences, " + std::to_string(layers) + " layers",
                file,
                {"--gpu-architecture=" + architecture, "--std=c++17",
                 "--ptxas-options=-v", "-DIS_TRAINING", "-DIS_" + mode,
@@ -117,7 +116,8 @@ std::vector<Job> AllJobs() {
     if (architecture.substr(0, 3) != "sm_") continue;
     for (const Type& type : kTypes) {
       // These kernels leave products to cuBLAS.
-      const bool is_same = !type.is_exact && type.items == 1;
+      const bool is_same =
+          !type.is_exact && type.dtype == RnnDataType::kFloat32;
       for (const std::string mode :
            {"LSTM", "GRU", "TANH", "RELU", "GRU_RESET_BEFORE"}) {
         if (gpu.limits.architecture >= type.oldest &&
@@ -126,12 +126,12 @@ std::vector<Job> AllJobs() {
           for (const int units :
                {32, 75, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024}) {
             for (const auto& [dirs, batch] : {std::pair(1, 64), {2, 16}}) {
-              AddPersistent(gpu, architecture, mode, type,
-                            {units, 0, dirs, batch}, &jobs);
+              AddPersistent(gpu, architecture, mode, type, units, dirs, batch,
+                            1, &jobs);
             }
           }
           for (const int units : {64, 128, 512}) {
-            AddPersistent(gpu, architecture, mode, type, {units, 0, 1, 16, 3},
+            AddPersistent(gpu, architecture, mode, type, units, 1, 16, 3,
                           &jobs);
           }
         }

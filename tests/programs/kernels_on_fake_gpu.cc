@@ -2,12 +2,8 @@
 // the environment says it imitates, where compiling may fail. With an argument,
 // it prints instead up to how many units the known GPUs have room for.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <future>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,7 +11,6 @@
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/persistent/kernel.h"
-#include "kernels/gpu/persistent/launch.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -24,7 +19,6 @@ namespace {
 int most_granted = 16;  // Blocks of a cluster.
 int compilations = 0;
 RnnStatus of_compiling;
-std::function<void()> while_compiling = [] {};
 std::vector<CUlaunchAttributeID> launched;
 
 int AttributeOfHopper(CUdevice_attribute attribute) {
@@ -96,7 +90,6 @@ GpuLibraries FakeLibraries() {
 RnnStatus CompileKernel(const std::string&, const std::string& entry,
                         const std::vector<std::string>&, CUkernel* kernel) {
   ++compilations;
-  while_compiling();
   CRNN_RETURN_IF_ERROR(of_compiling);
   return CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, {}, entry.c_str()),
                     "find a kernel");
@@ -134,28 +127,6 @@ void CheckFailures() {
   Check(Kernel::Get(request, &kernel).message == "a bad compiler",
         "a compiler's failure is kept");
   Check(compilations == before + 1, "a compiler's failure is not tried again");
-}
-
-// A pass gets its small kernels while those of another type are compiled.
-void CheckLock() {
-  struct Kernels {
-    CUkernel only;
-  };
-  const auto get = [](RnnDataType dtype) {
-    Kernels kernels;
-    return persistent::GetKernels("a.cu", dtype, std::nullopt,
-                                  {{"only", &Kernels::only}}, &kernels)
-        .ok();
-  };
-  being_checked = "small kernels";
-  Check(get(RnnDataType::kFloat16), "a kernel");
-  while_compiling = [&] {
-    auto other = std::async(std::launch::async, get, RnnDataType::kFloat16);
-    Check(other.wait_for(std::chrono::seconds(30)) == std::future_status::ready,
-          "a pass waits for a compilation that it does not need");
-  };
-  Check(get(RnnDataType::kBfloat16), "another kernel");
-  while_compiling = [] {};
 }
 
 void CheckClusters(const DeviceLimits& limits) {
@@ -215,17 +186,21 @@ void CheckDivisions() {
   for (const NamedGpu& gpu : KnownGpus()) {
     const int largest_cluster = LargestCluster(gpu.limits.architecture);
     for (int i = 0; i < 50; ++i) {
-      const persistent::Layer layer = {static_cast<int>(1 + random() % 1200),
-                                       1 + static_cast<int>(i % 2),
-                                       static_cast<int>(1 + random() % 2),
-                                       static_cast<int>(1 + random() % 90),
-                                       i % 5 == 0 ? 3 : 1,
-                                       /*allows_tf32=*/i % 4 < 2};
+      KernelRequest request = {
+          RnnMode::kLstm,
+          i % 2 == 0 ? RnnDataType::kFloat32 : RnnDataType::kFloat16,
+          /*allow_tf32=*/i % 4 < 2,
+          /*is_backward=*/false,
+          /*is_training=*/true,
+          static_cast<int>(1 + random() % 1200),
+          static_cast<int>(1 + random() % 2),
+          static_cast<int>(1 + random() % 90),
+          i % 5 == 0 ? 3 : 1};
       being_checked = gpu.name;
       for (const bool is_backward : {false, true}) {
+        request.is_backward = is_backward;
         for (const persistent::Division& division :
-             is_backward ? BackwardDivisions(layer, gpu.limits)
-                         : ForwardDivisions(layer, gpu.limits)) {
+             persistent::Divisions(request, gpu.limits)) {
           const persistent::Shape& shape = division.shape;
           Check(shape.team <= (shape.is_cluster ? largest_cluster
                                                 : gpu.limits.multiprocessors),
@@ -251,15 +226,19 @@ void CheckDivisions() {
 void PrintSizes() {
   for (const NamedGpu& gpu : KnownGpus()) {
     std::printf("%s", gpu.name);
-    for (const auto& [items, allows_tf32] :
-         {std::pair(2, true), {1, true}, {1, false}}) {
+    for (const auto& [dtype, allow_tf32] :
+         {std::pair(RnnDataType::kFloat16, true),
+          {RnnDataType::kFloat32, true},
+          {RnnDataType::kFloat32, false}}) {
       int units = 0;
-      const auto fits = [&, of_word = items,
-                         is_allowed = allows_tf32](int step) {
-        const persistent::Layer layer = {units + step, of_word, 1,
-                                         64,           1,       is_allowed};
-        return !ForwardDivisions(layer, gpu.limits).empty() &&
-               !BackwardDivisions(layer, gpu.limits).empty();
+      KernelRequest request = {
+          RnnMode::kLstm, dtype, allow_tf32, false, true, 0, 1, 64, 1};
+      const auto fits = [&](int step) {
+        request.num_units = units + step;
+        request.is_backward = false;
+        if (persistent::Divisions(request, gpu.limits).empty()) return false;
+        request.is_backward = true;
+        return !persistent::Divisions(request, gpu.limits).empty();
       };
       for (const int step : {1, 8}) {
         while ((step == 8 || units < 64) && fits(step)) units += step;
@@ -301,7 +280,6 @@ void CheckAll(const std::string& imitated) {
   CheckClusters(limits);
   CheckStack();
   CheckFailures();
-  CheckLock();
   CheckDivisions();
 }
 

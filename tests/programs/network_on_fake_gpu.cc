@@ -11,6 +11,7 @@
 #include "kernels/arena.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/network.h"
+#include "kernels/gpu/product.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {

@@ -432,7 +432,7 @@ void CheckNetwork(bool in_parts) {
     buffers.output_h = at(output_h);
     buffers.output_c = at(output_c);
     buffers.workspace = at(workspace);
-    return network->Enqueue(blas, stream, buffers);
+    return network->Enqueue({stream, blas, nullptr}, buffers);
   };
   if (in_parts) {
     Check(enqueue().ok(), "a run in parts");

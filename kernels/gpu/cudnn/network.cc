@@ -338,8 +338,7 @@ RnnStatus CudnnNetwork::Forward(const Handles& handles,
       RepackParams(stream, plan_, callers.params, buffers.params));
   CRNN_RETURN_IF_ERROR(buffers.before.Enqueue(stream));
   if (plan_.resident() != nullptr) {
-    CRNN_RETURN_IF_ERROR(
-        plan_.resident()->Enqueue(handles.blas, stream, buffers));
+    CRNN_RETURN_IF_ERROR(plan_.resident()->Enqueue(handles, buffers));
   } else {
     CRNN_RETURN_IF_CUDNN_ERROR(
         Gpu().cudnn.cudnnRNNForward(

@@ -4,14 +4,13 @@
 #include <limits>
 #include <string>
 
-#include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/launch.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
-constexpr unsigned int kLanes = 32;
-constexpr unsigned int kRowsPerBlock = 8;
+constexpr int kLanes = 32, kRowsPerBlock = 8;
 
 // Does the same without a kernel: the driver copies all rows of one index at
 // once, which takes a call for each index.
@@ -61,17 +60,10 @@ RnnStatus EnqueueTranspose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
     return CopyRows(stream, from, to, outer, inner, row_bytes);
   }
   CRNN_RETURN_IF_ERROR(compiled);
-  auto outer32 = static_cast<uint32_t>(outer);
-  auto inner32 = static_cast<uint32_t>(inner);
-  auto width = static_cast<uint32_t>(units);
-  void* arguments[] = {&from, &to, &outer32, &inner32, &width};
-  const int64_t blocks = CeilDiv(outer * inner, kRowsPerBlock);
-  return CudaStatus(
-      Gpu().cuda.cuLaunchKernel(
-          reinterpret_cast<CUfunction>(kernel),
-          static_cast<unsigned int>(blocks), 1, 1, kLanes, kRowsPerBlock, 1,
-          /*sharedMemBytes=*/0, stream, arguments, /*extra=*/nullptr),
-      "transpose batch and time");
+  return Launch(kernel, stream,
+                {CeilDiv(outer * inner, kRowsPerBlock), kLanes, kRowsPerBlock},
+                from, to, static_cast<uint32_t>(outer),
+                static_cast<uint32_t>(inner), static_cast<uint32_t>(units));
 }
 
 }  // namespace cudnn_rnn_tf

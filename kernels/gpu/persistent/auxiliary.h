@@ -2,52 +2,124 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_AUXILIARY_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_AUXILIARY_H_
 
+#include <algorithm>
 #include <cstdint>
 
-#include "kernels/gpu/libraries.h"
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/launch.h"
 #include "kernels/gpu/persistent/arguments.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// The small kernels, which auxiliary.cu describes. Counts are in numbers, not
-// bytes.
+// The small kernels of a problem, which auxiliary.cu describes.
 class Auxiliary {
  public:
-  static RnnStatus Get(RnnDataType dtype, Auxiliary* kernels);
+  Auxiliary() = default;
+  explicit Auxiliary(const RnnProblem& problem)
+      : dtype_(problem.dtype),
+        batch_(static_cast<int>(problem.batch_size)),
+        steps_(static_cast<int>(problem.max_time)),
+        units_(static_cast<int>(problem.spec.num_units)),
+        gates_(static_cast<int>(problem.spec.num_gates())),
+        slots_(gates_ > 1 ? 4 : 1),
+        resets_before_(problem.spec.resets_before()),
+        rate_(problem.spec.dropout) {}
 
-  RnnStatus StoreLengths(CUstream stream, const int32_t* lengths, int count,
-                         int64_t* to) const;
-  // `to` is in device memory, as is the seed that ApplyDropout takes.
+  // Compiles the kernels, unless that was done before.
+  RnnStatus Compile() const {
+    CUkernel kernel;
+    return Get("store_seed", &kernel);
+  }
+
+  // These store what the host knows, in device memory.
+  RnnStatus StoreLengths(CUstream stream, const int32_t* lengths,
+                         int64_t* to) const {
+    HostLengths part;
+    for (int first = 0; first < batch_; first += HostLengths::kMax) {
+      const int count = std::min(HostLengths::kMax, batch_ - first);
+      std::copy_n(lengths + first, count, part.of);
+      CRNN_RETURN_IF_ERROR(Enqueue("store_lengths", stream, GridOver(count),
+                                   part, count, to + first));
+    }
+    return {};
+  }
   RnnStatus StoreSeed(CUstream stream, const uint64_t seed[2],
-                      uint64_t* to) const;
-  RnnStatus OrderSequences(CUstream stream, const int64_t* given, int batch,
-                           int steps, int* lengths, int* order) const;
+                      uint64_t* to) const {
+    return Enqueue("store_seed", stream, {1, 32}, seed[0], seed[1], to);
+  }
+  // The following take what they read from device memory.
+  RnnStatus OrderSequences(CUstream stream, const int64_t* given, int* lengths,
+                           int* order) const {
+    return Enqueue("order_sequences", stream, {CeilDiv(batch_, 256), 256},
+                   given, batch_, steps_, lengths, order);
+  }
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
-                         int64_t count, int width, int layer,
-                         const uint64_t* seed, float rate, void* values) const;
-  RnnStatus SpreadInputs(CUstream stream, int64_t count, int units, int gates,
-                         int slots, const void* inputs, void* to) const;
-  RnnStatus GatherInputs(CUstream stream, int64_t count, int units, int gates,
-                         int slots, const void* of_forward,
-                         const void* of_backward, void* to) const;
+                         int64_t width, int64_t layer, const uint64_t* seed,
+                         void* values) const {
+    const int64_t count = Rows() * width;
+    return Enqueue("apply_dropout", stream, GridOver(count), sequences, count,
+                   static_cast<int>(width), static_cast<int>(layer), seed,
+                   DropoutThreshold(rate_), rate_, values);
+  }
+  RnnStatus SpreadInputs(CUstream stream, const void* inputs, void* to) const {
+    const int64_t count = Rows() * units_;
+    return Enqueue("spread_inputs", stream, GridOver(count), count, units_,
+                   gates_, slots_, inputs, to);
+  }
+  RnnStatus GatherInputs(CUstream stream, const void* of_forward,
+                         const void* of_backward, void* to) const {
+    const int64_t count = Rows() * units_;
+    return Enqueue("gather_inputs", stream, GridOver(count), count, units_,
+                   gates_, slots_, of_forward, of_backward, to);
+  }
   RnnStatus CopyWithoutPadding(CUstream stream, const Sequences& sequences,
-                               int64_t count, int width, const void* from,
-                               void* to) const;
+                               int64_t width, const void* from,
+                               void* to) const {
+    const int64_t count = Rows() * width;
+    return Enqueue("copy_without_padding", stream, GridOver(count), sequences,
+                   count, static_cast<int>(width), from, to);
+  }
   RnnStatus TransposeSteps(CUstream stream, const Sequences& sequences,
-                           int64_t rows, int width, int64_t pitch,
-                           const void* from, void* to) const;
+                           int64_t width, int64_t pitch, const void* from,
+                           void* to) const {
+    const int64_t tiles = CeilDiv(Rows(), 32) * CeilDiv(width, 32);
+    return Enqueue("transpose_steps", stream,
+                   {std::min(tiles, kMaxBlocksOfNumbers), 32, 8}, sequences,
+                   Rows(), static_cast<int>(width), pitch, from, to);
+  }
   // Sums are floats or, in float64, doubles.
-  RnnStatus SumBiases(CUstream stream, const void* sums, int rows, int units,
-                      int gates, int slots, int recurrent_slot,
-                      void* input_bias, void* recurrent_bias) const;
-  RnnStatus AddParts(CUstream stream, int64_t count, int num_parts,
-                     const void* parts, void* to) const;
+  RnnStatus SumBiases(CUstream stream, const void* sums, int rows,
+                      void* input_bias, void* recurrent_bias) const {
+    const int recurrent_slot = (resets_before_ ? gates_ : slots_) - 1;
+    return Enqueue("sum_biases", stream, {CeilDiv(slots_ * units_, 32), 32, 8},
+                   sums, rows, units_, gates_, slots_, recurrent_slot,
+                   input_bias, recurrent_bias);
+  }
+  RnnStatus AddParts(CUstream stream, int64_t count, int64_t num_parts,
+                     const void* parts, void* to) const {
+    return Enqueue("add_parts", stream, GridOver(count), count,
+                   static_cast<int>(num_parts), parts, to);
+  }
 
  private:
-  CUkernel lengths_, seed_, order_, dropout_, spread_, gather_, copy_,
-      transpose_, biases_, parts_;
+  int64_t Rows() const { return int64_t{batch_} * steps_; }
+  RnnStatus Get(const char* entry, CUkernel* kernel) const {
+    return CompileKernel("auxiliary.cu", entry, {TypeMacro(dtype_)}, kernel);
+  }
+  template <typename... Arguments>
+  RnnStatus Enqueue(const char* entry, CUstream stream, const Grid& grid,
+                    const Arguments&... arguments) const {
+    CUkernel kernel;
+    CRNN_RETURN_IF_ERROR(Get(entry, &kernel));
+    return Launch(kernel, stream, grid, arguments...);
+  }
+
+  RnnDataType dtype_ = RnnDataType::kFloat32;
+  int batch_ = 0, steps_ = 0, units_ = 0, gates_ = 0, slots_ = 0;
+  bool resets_before_ = false;
+  float rate_ = 0.0f;
 };
 
 }  // namespace persistent

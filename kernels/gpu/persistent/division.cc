@@ -59,10 +59,11 @@ const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
 constexpr double kSplitProducts = 6.0;
 
 // The ways to multiply. The tensor cores know TF32 since 8.0.
-std::vector<int> WaysToMultiply(const Layer& layer, const DeviceLimits& gpu) {
-  if (layer.items > 1) return {Shape::kDirect};
+std::vector<int> WaysToMultiply(const KernelRequest& request,
+                                const DeviceLimits& gpu) {
+  if (request.dtype != RnnDataType::kFloat32) return {Shape::kDirect};
   if (gpu.architecture < 80) return {Shape::kFused};
-  if (layer.allows_tf32) return {Shape::kDirect};
+  if (request.allow_tf32) return {Shape::kDirect};
   return {Shape::kSplit, Shape::kFused};
 }
 
@@ -181,8 +182,8 @@ PassCost BackwardCost(const DeviceLimits& gpu, const Shape& shape) {
 }
 
 // Estimates the cycles of a step of the whole batch.
-double Cycles(const Layer& layer, const DeviceLimits& gpu, const Shape& shape,
-              const PassCost& cost, int shared_bytes) {
+double Cycles(const KernelRequest& request, const DeviceLimits& gpu,
+              const Shape& shape, const PassCost& cost, int shared_bytes) {
   const double products =
       CeilDiv(shape.warps, 4) * 2.0 * cost.pairs * cost.tiles * shape.row_tiles;
   // With fused multiply-adds, lanes read all sequences of a group, and then add
@@ -212,20 +213,23 @@ double Cycles(const Layer& layer, const DeviceLimits& gpu, const Shape& shape,
       CeilDiv(cost.registers + 8 * cost.tiles * shape.resident_pairs, 8) * 8;
   const int room = std::min(gpu.registers / (32 * shape.warps * registers),
                             BlocksWithMemory(gpu, shared_bytes));
-  const int teams = CeilDiv(layer.batch_size, shape.rows()) * layer.num_dirs *
-                    shape.Stages(layer.num_layers);
+  const int teams = CeilDiv(request.batch_size, shape.rows()) *
+                    request.num_dirs * shape.Stages(request.num_layers);
   const int turns = CeilDiv(teams, TeamsAtOnce(gpu, shape));
   const int together = std::clamp(room, 1, turns);
   return CeilDiv(turns, together) * (cost.wait + together * work);
 }
 
-std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
-                                bool is_backward) {
+}  // namespace
+
+std::vector<Division> Divisions(const KernelRequest& request,
+                                const DeviceLimits& gpu) {
   std::vector<Division> divisions;
+  const bool is_backward = request.is_backward;
   const int least_team = HasClusters(gpu) ? kLeastTeam : 2;
   std::vector<std::pair<int, int>> ways;
   for (const int splits : {1, 2}) {
-    for (const int products : WaysToMultiply(layer, gpu)) {
+    for (const int products : WaysToMultiply(request, gpu)) {
       ways.emplace_back(splits, products);
     }
   }
@@ -236,14 +240,14 @@ std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
         if (warps == 1 && HasClusters(gpu)) continue;
         for (const auto& [splits, products] : ways) {
           Shape shape = {};
-          shape.units = layer.num_units;
-          shape.items = layer.items;
+          shape.units = request.num_units;
+          shape.items = request.dtype == RnnDataType::kFloat32 ? 1 : 2;
           shape.team = team;
           shape.is_cluster = is_cluster;
           shape.warps = warps;
           shape.splits = splits;
           shape.row_tiles = row_tiles;
-          shape.is_stack = layer.num_layers > 1;
+          shape.is_stack = request.num_layers > 1;
           shape.products = products;
           const int chunk_units = shape.chunk_units();
           shape.block_units =
@@ -258,8 +262,8 @@ std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
           if (shape.is_stack &&
               (!is_cluster || shape.units % chunk_units != 0 ||
                shape.forward_thread_chunks() > kMostChunks ||
-               CeilDiv(layer.batch_size, shape.rows()) *
-                       shape.Stages(layer.num_layers) >
+               CeilDiv(request.batch_size, shape.rows()) *
+                       shape.Stages(request.num_layers) >
                    TeamsAtOnce(gpu, shape))) {
             continue;
           }
@@ -275,24 +279,12 @@ std::vector<Division> Divisions(const Layer& layer, const DeviceLimits& gpu,
                                                : shape.forward_shared_bytes();
           if (shared_bytes > gpu.shared_bytes) continue;
           divisions.push_back(
-              {shape, Cycles(layer, gpu, shape, cost, shared_bytes)});
+              {shape, Cycles(request, gpu, shape, cost, shared_bytes)});
         }
       }
     }
   }
   return divisions;
-}
-
-}  // namespace
-
-std::vector<Division> ForwardDivisions(const Layer& layer,
-                                       const DeviceLimits& gpu) {
-  return Divisions(layer, gpu, /*is_backward=*/false);
-}
-
-std::vector<Division> BackwardDivisions(const Layer& layer,
-                                        const DeviceLimits& gpu) {
-  return Divisions(layer, gpu, /*is_backward=*/true);
 }
 
 int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes) {

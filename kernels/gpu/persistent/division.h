@@ -8,21 +8,23 @@
 
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/persistent/arguments.h"
+#include "kernels/rnn_spec.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// A division depends on these properties of a layer.
-struct Layer {
+// What a kernel is wanted for: a pass, forward or backward, through all
+// directions of a layer or, forward only, through a stack of layers.
+struct KernelRequest {
+  RnnMode rnn_mode;
+  RnnDataType dtype;
+  bool allow_tf32;  // Of no meaning to half types.
+  bool is_backward;
+  bool is_training;
   int num_units;
-  int items;  // Numbers in a word of 32 bits: 1 of float32, 2 of a half type.
   int num_dirs;
   int batch_size;
-  // The number of layers, each above the one before, that run at the same time
-  // in the forward pass.
-  int num_layers = 1;
-  // False if products of float32 must have all its digits.
-  bool allows_tf32 = true;
+  int num_layers;  // 1, or the layers of a stack, which run at once.
 };
 
 // A way to run a layer or a stack, and an estimate of the cycles that a step of
@@ -35,10 +37,8 @@ struct Division {
 
 // Returns all divisions that fit the GPU. There are none if no team has room
 // for the weights.
-std::vector<Division> ForwardDivisions(const Layer& layer,
-                                       const DeviceLimits& gpu);
-std::vector<Division> BackwardDivisions(const Layer& layer,
-                                        const DeviceLimits& gpu);
+std::vector<Division> Divisions(const KernelRequest& request,
+                                const DeviceLimits& gpu);
 
 // The number of blocks with so much shared memory that a multiprocessor has
 // room for.

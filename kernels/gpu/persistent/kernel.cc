@@ -34,7 +34,8 @@ class UsedKernels {
     return *used;
   }
 
-  using Key = std::tuple<int, int, bool, bool, bool, int, int, int, int, int>;
+  using Key = std::tuple<CUdevice, RnnMode, RnnDataType, bool, bool, bool, int,
+                         int, int, int>;
   // The division of a layer and, once it was compiled, the kernel or the
   // failure, if that is final.
   struct Known {
@@ -47,16 +48,16 @@ class UsedKernels {
   static RnnStatus KeyOf(const KernelRequest& request, Key* key) {
     CUdevice device;
     CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-    *key = {static_cast<int>(request.rnn_mode),
-            static_cast<int>(request.dtype),
+    *key = {device,
+            request.rnn_mode,
+            request.dtype,
             request.allow_tf32,
             request.is_backward,
             request.is_training,
             request.num_units,
             request.num_dirs,
             request.batch_size,
-            request.num_layers,
-            device};
+            request.num_layers};
     return {};
   }
   bool Find(const Key& key, Known* known) {
@@ -140,12 +141,7 @@ RnnStatus Kernel::Divide(const KernelRequest& request,
                          std::vector<Division>* divisions) {
   DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
-  const Layer layer = {
-      request.num_units,  request.dtype == RnnDataType::kFloat32 ? 1 : 2,
-      request.num_dirs,   request.batch_size,
-      request.num_layers, request.allow_tf32};
-  *divisions = request.is_backward ? BackwardDivisions(layer, limits)
-                                   : ForwardDivisions(layer, limits);
+  *divisions = Divisions(request, limits);
   if (divisions->empty()) {
     return Unsupported("layers of " + std::to_string(request.num_units) +
                        " units of this type: the weights do not fit the GPU's "

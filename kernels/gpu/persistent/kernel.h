@@ -20,19 +20,6 @@ namespace persistent {
 // with 8.0.
 RnnStatus CheckDevice(RnnDataType dtype);
 
-// These properties decide which persistent kernel runs.
-struct KernelRequest {
-  RnnMode rnn_mode;
-  RnnDataType dtype;
-  bool allow_tf32;  // Of no meaning to half types.
-  bool is_backward;
-  bool is_training;
-  int num_units;
-  int num_dirs;
-  int batch_size;
-  int num_layers;  // 1, or the layers of a stack, which run at once.
-};
-
 // A kernel that runs a pass, forward or backward, through all directions of a
 // layer or, forward only, through a stack of layers.
 class Kernel {

@@ -3,7 +3,6 @@
 #include <limits>
 #include <string>
 
-#include "kernels/arena.h"
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/persistent/network_memory.h"
 #include "kernels/param_layout.h"
@@ -110,7 +109,8 @@ Network::Network(const RnnProblem& problem, bool allow_tf32)
       sum_(static_cast<int64_t>(SizeOf(SumType(problem.dtype)))),
       rows_(problem.max_time * problem.batch_size),
       slots_(problem.spec.num_gates() > 1 ? 4 : 1),
-      allows_tf32_(allow_tf32) {}
+      allows_tf32_(allow_tf32),
+      auxiliary_(problem) {}
 
 RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
                                  Network* network) {
@@ -118,14 +118,14 @@ RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
   *network = Network(problem, allow_tf32);
   CRNN_RETURN_IF_ERROR(
       StepLoop::Get(problem, allow_tf32, &network->loop_.emplace()));
-  return Auxiliary::Get(problem.dtype, &network->auxiliary_);
+  return network->auxiliary_.Compile();
 }
 
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
                           bool is_backward, Network* network) {
   CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
   *network = Network(problem, allow_tf32);
-  CRNN_RETURN_IF_ERROR(Auxiliary::Get(problem.dtype, &network->auxiliary_));
+  CRNN_RETURN_IF_ERROR(network->auxiliary_.Compile());
   const auto get = [&] {
     KernelRequest request;
     double cycles = 0.0;
@@ -161,88 +161,22 @@ int Network::BiasRows() const {
                : shares_ * kernel_.shape().rows();
 }
 
-size_t Network::StepsBytes(int64_t width) const {
-  return static_cast<size_t>(rows_ * width * item_);
-}
-
 size_t Network::reserve_size() const {
-  Arena arena(nullptr);
-  const Reserve reserve(*this, &arena);
-  return arena.used();
+  return Reserve(*this, nullptr).arena.used();
 }
 
 size_t Network::forward_workspace_size() const {
-  Arena arena(nullptr);
-  const ForwardWorkspace workspace(*this, &arena);
-  return arena.used();
+  return ForwardWorkspace(*this, nullptr).arena.used();
 }
 
 size_t Network::backward_workspace_size() const {
-  Arena arena(nullptr);
-  const BackwardWorkspace workspace(*this, &arena);
-  return arena.used();
-}
-
-const void* Network::At(const void* base, int64_t items) const {
-  return static_cast<const char*>(base) + items * item_;
-}
-void* Network::At(void* base, int64_t items) const {
-  return static_cast<char*>(base) + items * item_;
-}
-
-const void* Network::Param(const void* params, int64_t offset) const {
-  return offset < 0 ? nullptr : At(params, offset);
-}
-
-int64_t Network::StateOffset(int64_t pseudo_layer, int64_t width) const {
-  return pseudo_layer * width * (problem_.time_major ? problem_.batch_size : 1);
-}
-int64_t Network::StateStride() const {
-  return spec_.output_size() *
-         (problem_.time_major ? 1 : spec_.num_pseudo_layers());
+  return BackwardWorkspace(*this, nullptr).arena.used();
 }
 
 Sequences Network::SequencesOf(const int* lengths, const int* order) const {
   return Sequences::Of(lengths, order, static_cast<int>(problem_.batch_size),
                        static_cast<int>(problem_.max_time),
                        problem_.time_major);
-}
-
-RnnStatus Network::SetToOnes(const Handles& handles, void* steps,
-                             int64_t width) const {
-  return CudaStatus(
-      Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(steps), 0xFF,
-                                 StepsBytes(width), handles.stream),
-      "set memory to ones");
-}
-
-RnnStatus Network::Dropout(CUstream stream, const Sequences& sequences,
-                           int64_t layer, const uint64_t* seed,
-                           void* values) const {
-  const int64_t width = spec_.layer_output_size();
-  return auxiliary_.ApplyDropout(
-      stream, sequences, rows_ * width, static_cast<int>(width),
-      static_cast<int>(layer), seed, spec_.dropout, values);
-}
-
-// Computes c = a * b, row-major, [m, k] by [k, n]; with `adds`, it is added to
-// c. A transposed operand is stored the other way round. cuBLAS, which is
-// column-major, sees the transposes of all three.
-RnnStatus Network::Multiply(const Handles& handles, bool transposes_a,
-                            bool transposes_b, int64_t m, int64_t n, int64_t k,
-                            const void* a, int64_t lda, const void* b,
-                            int64_t ldb, bool adds, void* c,
-                            int64_t ldc) const {
-  const BlasFactor alpha(problem_.dtype, 1.0);
-  const BlasFactor beta(problem_.dtype, adds ? 1.0 : 0.0);
-  const cudaDataType_t type = CudaType(problem_.dtype);
-  return CublasStatus(
-      Gpu().cublas.cublasGemmEx_64(
-          handles.blas, transposes_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-          transposes_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, alpha.get(), b,
-          type, ldb, a, type, lda, beta.get(), c, type, ldc,
-          ComputeType(problem_.dtype, allows_tf32_), CUBLAS_GEMM_DEFAULT),
-      "multiply");
 }
 
 std::string Network::Key() const {
@@ -254,22 +188,11 @@ std::string Network::Key() const {
   return key;
 }
 
-RnnStatus Network::SetUpBlas(const Handles& handles, void* memory) const {
-  CRNN_RETURN_IF_ERROR(CublasStatus(
-      Gpu().cublas.cublasSetStream_v2(handles.blas, handles.stream),
-      "use a stream"));
-  return CublasStatus(
-      Gpu().cublas.cublasSetWorkspace_v2(handles.blas, memory, kBlasBytes),
-      "take memory");
-}
-
 RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
                                        const RnnForwardBuffers& buffers) const {
   const CUstream stream = handles.stream;
-  Arena workspace_arena(buffers.workspace);
-  Arena reserve_arena(buffers.reserve_space);
-  const ForwardWorkspace workspace(*this, &workspace_arena);
-  const Reserve reserve(*this, &reserve_arena);
+  const ForwardWorkspace workspace(*this, buffers.workspace);
+  const Reserve reserve(*this, buffers.reserve_space);
   if (UsesSeed(problem_)) {
     CRNN_RETURN_IF_ERROR(
         buffers.device_seed == nullptr
@@ -282,15 +205,13 @@ RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
   }
   if (!problem_.has_sequence_lengths) return {};
   const RnnLengths& all = buffers.sequence_lengths;
-  const int batch = static_cast<int>(problem_.batch_size);
   if (all.on_device == nullptr) {
     CRNN_RETURN_IF_ERROR(
-        auxiliary_.StoreLengths(stream, all.on_host, batch, workspace.given));
+        auxiliary_.StoreLengths(stream, all.on_host, workspace.given));
   }
   const bool is_training = problem_.is_training;
   return auxiliary_.OrderSequences(
-      stream, all.on_device == nullptr ? workspace.given : all.on_device, batch,
-      static_cast<int>(problem_.max_time),
+      stream, all.on_device == nullptr ? workspace.given : all.on_device,
       is_training ? reserve.lengths : workspace.lengths,
       is_training ? reserve.order : workspace.order);
 }
@@ -299,27 +220,28 @@ RnnStatus Network::Forward(const Handles& handles,
                            const RnnForwardBuffers& buffers) const {
   const ParamLayout layout(spec_);
   const bool is_training = problem_.is_training;
-  Arena workspace_arena(buffers.workspace);
-  Arena reserve_arena(buffers.reserve_space);
-  const ForwardWorkspace workspace(*this, &workspace_arena);
-  Reserve reserve(*this, &reserve_arena);
-  CRNN_RETURN_IF_ERROR(SetUpBlas(handles, workspace.blas));
-  int* const lengths = is_training ? reserve.lengths : workspace.lengths;
-  int* const order = is_training ? reserve.order : workspace.order;
-  const Sequences sequences = SequencesOf(lengths, order);
+  const ForwardWorkspace workspace(*this, buffers.workspace);
+  const Reserve reserve(*this, buffers.reserve_space);
+  CRNN_RETURN_IF_ERROR(SetUpBlas(handles, workspace.blas, kBlasBytes));
   const int64_t units = spec_.num_units;
-  const int64_t gate_rows = spec_.num_gates() * units;
-  const int64_t output_stride = spec_.layer_output_size();
+  ForwardArguments arguments = {};
+  arguments.sequences =
+      SequencesOf(is_training ? reserve.lengths : workspace.lengths,
+                  is_training ? reserve.order : workspace.order);
+  arguments.output_stride = spec_.layer_output_size();
+  arguments.state_stride = StateStride();
+  const auto set_to_ones = [&](void* steps, int64_t width) {
+    return CudaStatus(
+        Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(steps), 0xFF,
+                                   rows_ * width * item_, handles.stream),
+        "set memory to ones");
+  };
   const void* input = buffers.input;
   void* output_below = nullptr;
-  ForwardArguments arguments = {};
-  arguments.sequences = sequences;
-  arguments.output_stride = output_stride;
-  arguments.state_stride = StateStride();
   for (int64_t l = 0; l < spec_.num_layers; ++l) {
     const int64_t input_size = spec_.layer_input_size(l);
     const bool is_last = l + 1 == spec_.num_layers;
-    Reserve::OfLayer& kept = reserve.layers[l];
+    const Reserve::OfLayer& kept = reserve.layers[l];
     void* const output = is_last ? buffers.output
                          : is_training
                              ? kept.output
@@ -329,22 +251,22 @@ RnnStatus Network::Forward(const Handles& handles,
       const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
       const int64_t place = is_stack_ ? l : d;
       void* const gates = is_training ? kept.gates[d] : workspace.gates[place];
+      const void* const input_weights = Param(buffers.params, at.input_weights);
       ForwardDirection& direction = arguments.direction[place];
       if (is_stack_ && l > 0) {
-        direction.input_weights = Param(buffers.params, at.input_weights);
+        direction.input_weights = input_weights;
         direction.input = input;
-        CRNN_RETURN_IF_ERROR(SetToOnes(handles, output_below, units));
-        CRNN_RETURN_IF_ERROR(SetToOnes(handles, gates, slots_ * units));
+        CRNN_RETURN_IF_ERROR(set_to_ones(output_below, units));
+        CRNN_RETURN_IF_ERROR(set_to_ones(gates, slots_ * units));
       } else if (spec_.has_input_weights(l)) {
         CRNN_RETURN_IF_ERROR(
-            Multiply(handles, false, true, rows_, gate_rows, input_size, input,
-                     input_size, Param(buffers.params, at.input_weights),
-                     input_size, false, gates, slots_ * units));
+            Multiply(handles.blas, product_type(), rows_,
+                     spec_.num_gates() * units, input_size, {input, input_size},
+                     {input_weights, input_size, /*is_transposed=*/true},
+                     {gates, problem_.dtype, slots_ * units}));
       } else {
-        CRNN_RETURN_IF_ERROR(auxiliary_.SpreadInputs(
-            handles.stream, rows_ * units, static_cast<int>(units),
-            static_cast<int>(spec_.num_gates()), static_cast<int>(slots_),
-            input, gates));
+        CRNN_RETURN_IF_ERROR(
+            auxiliary_.SpreadInputs(handles.stream, input, gates));
       }
       const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
       direction.recurrent_weights = Param(buffers.params, at.recurrent_weights);
@@ -372,8 +294,9 @@ RnnStatus Network::Forward(const Handles& handles,
                                            workspace.ring, &arguments));
     }
     if (problem_.has_dropout_between_layers() && !is_last) {
-      CRNN_RETURN_IF_ERROR(
-          Dropout(handles.stream, sequences, l, reserve.seed, output));
+      CRNN_RETURN_IF_ERROR(auxiliary_.ApplyDropout(
+          handles.stream, arguments.sequences, spec_.layer_output_size(), l,
+          reserve.seed, output));
     }
     input = output_below = output;
   }

@@ -13,7 +13,7 @@
 #include "kernels/gpu/persistent/auxiliary.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/persistent/step_loop.h"
-#include "kernels/param_layout.h"
+#include "kernels/gpu/product.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -38,7 +38,7 @@ class Network : public Engine {
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
                           bool is_backward, Network* network);
   // Makes a network that enqueues the steps of its layers one by one, for any
-  // problem that StepLoop::Check lets pass. A pass reads what any other network
+  // problem that a StepLoop can run. A pass reads what any other network
   // has left of the same problem.
   static RnnStatus CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
                                  Network* network);
@@ -65,9 +65,12 @@ class Network : public Engine {
                      const RnnBackwardBuffers& buffers) const override;
 
  private:
+  struct Memory;
   struct Reserve;
+  struct Workspace;
   struct ForwardWorkspace;
   struct BackwardWorkspace;
+  struct BackwardPass;
 
   // Chooses the kernel that runs a pass, and estimates the cycles that it takes
   // for a step of a layer.
@@ -76,92 +79,46 @@ class Network : public Engine {
                                 double* cycles);
   Network(const RnnProblem& problem, bool allow_tf32);
 
-  // Lets cuBLAS use the pass's stream and memory.
-  RnnStatus SetUpBlas(const Handles& handles, void* memory) const;
   // The number of directions of a layer, or stages of a stack, that run at the
   // same time.
   int AtOnce() const;
-  // The bytes of a buffer with `width` numbers for each step of each sequence.
-  size_t StepsBytes(int64_t width) const;
-  // Takes memory for sums, which are doubles in float64.
-  float* TakeSums(int64_t count, Arena* arena) const {
-    return reinterpret_cast<float*>(arena->Take<char>(count * sum_));
-  }
   // The bytes of the memory through which the kernel's teams exchange.
   size_t RingBytes() const;
   // The rows of a direction's sums over each sequence, some of which may stand
   // for no sequence.
   int BiasRows() const;
+  // The sequences in a pass's buffers, without lengths unless both are given.
   Sequences SequencesOf(const int* lengths, const int* order) const;
-  // Sets all bits of a buffer with `width` numbers for each step of each
-  // sequence.
-  RnnStatus SetToOnes(const Handles& handles, void* steps, int64_t width) const;
-  RnnStatus Dropout(CUstream stream, const Sequences& sequences, int64_t layer,
-                    const uint64_t* seed, void* values) const;
-  RnnStatus Multiply(const Handles& handles, bool transposes_a,
-                     bool transposes_b, int64_t m, int64_t n, int64_t k,
-                     const void* a, int64_t lda, const void* b, int64_t ldb,
-                     bool adds, void* c, int64_t ldc) const;
-  // What a product over all steps reads: [rows, width], with a pitch of
-  // `width`, or transposed.
-  struct StepsOperand {
-    const void* values;
-    bool is_transposed;
-    int64_t pitch;
-  };
+  ProductType product_type() const { return {problem_.dtype, allows_tf32_}; }
   // The length of a transposed operand's rows, which TF32 products want
   // aligned.
-  int64_t TransposedPitch() const;
+  int64_t TransposedPitch() const { return (rows_ + 31) / 32 * 32; }
   // Tells whether the gradient of a matrix of the input side, or of a recurrent
   // matrix, reads its operand transposed. A matrix has `columns` columns.
   bool IsTransposed(bool is_recurrent, int64_t columns) const;
-  // Makes an operand from values whose padding is undefined if `sequences` has
-  // lengths. `memory` is what the operand may take.
-  RnnStatus MakeOperand(CUstream stream, const Sequences& sequences,
-                        bool is_recurrent, int64_t width, const void* values,
-                        void* memory, StepsOperand* operand) const;
-  // The number of parts that the sum over all steps is divided into for the
-  // gradient of a matrix, [m, n]. They are computed at the same time.
-  int64_t PartsOfSum(int64_t m, int64_t n) const;
-  // Computes the gradient of a matrix, [m, n], from `gates`, the gradients of
-  // its products: [rows, m], with rows that are `gates_pitch` numbers apart.
-  // `parts` is memory for the parts of the sum.
-  RnnStatus MultiplySteps(const Handles& handles, int64_t m, int64_t n,
-                          const void* gates, int64_t gates_pitch,
-                          const StepsOperand& operand, void* parts,
-                          void* gradient) const;
-  // Returns what the backward kernel reads and writes for layer `l`.
-  BackwardArguments ArgumentsOfBackward(
-      int64_t l, const Reserve& reserve, const BackwardWorkspace& workspace,
-      const void* output_backprop, const RnnBackwardBuffers& buffers) const;
-  // The following compute the gradients of layer `l` from those of its gates,
-  // which the backward kernel has put in the place of the gates.
-  RnnStatus BackwardInputs(const Handles& handles, int64_t l,
-                           const BackwardArguments& arguments,
-                           const void* params, void* input_backprop) const;
-  // The padding of `input` is undefined if `sequences` has lengths.
-  RnnStatus BackwardParams(const Handles& handles, int64_t l,
-                           const Reserve& reserve,
-                           const BackwardWorkspace& workspace,
-                           const BackwardArguments& arguments,
-                           const Sequences& sequences, const void* input,
-                           void* params_backprop) const;
-  // Computes the gradients of a direction's recurrent matrices.
-  RnnStatus BackwardRecurrentWeights(const Handles& handles,
-                                     const BackwardWorkspace& workspace,
-                                     const ParamLayout::PseudoLayer& at,
-                                     int64_t d,
-                                     const BackwardArguments& arguments,
-                                     void* params_backprop) const;
-  const void* At(const void* base, int64_t items) const;
-  void* At(void* base, int64_t items) const;
+  // Returns the address of a number in an array.
+  const void* At(const void* base, int64_t items) const {
+    return static_cast<const char*>(base) + items * item_;
+  }
+  void* At(void* base, int64_t items) const {
+    return static_cast<char*>(base) + items * item_;
+  }
   // Returns a parameter's address, or null if its offset says that there is
   // none.
-  const void* Param(const void* params, int64_t offset) const;
+  template <typename Params>
+  Params* Param(Params* params, int64_t offset) const {
+    return offset < 0 ? nullptr : At(params, offset);
+  }
   // The first number of a pseudo-layer's states, of `width` numbers each.
-  int64_t StateOffset(int64_t pseudo_layer, int64_t width) const;
+  int64_t StateOffset(int64_t pseudo_layer, int64_t width) const {
+    return pseudo_layer * width *
+           (problem_.time_major ? problem_.batch_size : 1);
+  }
   // The numbers from one sequence's h to the next one's.
-  int64_t StateStride() const;
+  int64_t StateStride() const {
+    return spec_.output_size() *
+           (problem_.time_major ? 1 : spec_.num_pseudo_layers());
+  }
 
   RnnProblem problem_;
   RnnSpec spec_;
@@ -175,7 +132,7 @@ class Network : public Engine {
   int shares_ = 0;  // Of the batch, each as large as a team takes at once.
   bool is_stack_ = false;  // All layers run at the same time, forward.
   Kernel kernel_;
-  Auxiliary auxiliary_ = {};
+  Auxiliary auxiliary_;
 };
 
 }  // namespace persistent

@@ -1,7 +1,6 @@
 // The backward pass of a network.
 #include <algorithm>
 
-#include "kernels/arena.h"
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/persistent/network_memory.h"
@@ -25,8 +24,6 @@ Sequences WithoutLengths(Sequences sequences) {
 
 }  // namespace
 
-int64_t Network::TransposedPitch() const { return (rows_ + 31) / 32 * 32; }
-
 bool Network::IsTransposed(bool is_recurrent, int64_t columns) const {
   // With recurrent dropout, each gate's recurrent matrix has its own operand.
   const int64_t gates =
@@ -35,258 +32,252 @@ bool Network::IsTransposed(bool is_recurrent, int64_t columns) const {
          gates * spec_.num_units * columns >= kTransposedWeights;
 }
 
-RnnStatus Network::MakeOperand(CUstream stream, const Sequences& sequences,
-                               bool is_recurrent, int64_t width,
-                               const void* values, void* memory,
-                               StepsOperand* operand) const {
-  if (IsTransposed(is_recurrent, width)) {
-    *operand = {memory, true, TransposedPitch()};
-    return auxiliary_.TransposeSteps(stream, sequences, rows_,
-                                     static_cast<int>(width), operand->pitch,
-                                     values, memory);
-  }
-  *operand = {sequences.lengths == nullptr ? values : memory, false, width};
-  if (sequences.lengths == nullptr) return {};
-  return auxiliary_.CopyWithoutPadding(stream, sequences, rows_ * width,
-                                       static_cast<int>(width), values, memory);
-}
+struct Network::BackwardPass {
+  const Network& network;
+  const Handles& handles;
+  const RnnBackwardBuffers& buffers;
+  const RnnSpec& spec = network.spec_;
+  const Auxiliary& auxiliary = network.auxiliary_;
+  const ParamLayout layout = ParamLayout(spec);
+  const BackwardWorkspace workspace = {network, buffers.workspace};
+  const Reserve reserve = {network, buffers.reserve_space};
+  const int64_t units = spec.num_units, rows = network.rows_;
+  // The numbers of a unit's gates, and those that its slots have in memory.
+  const int64_t gate_rows = spec.num_gates() * units;
+  const int64_t gates_pitch = network.slots_ * units;
 
-// cuBLAS divides such sums as well, but into few parts, which it adds one after
-// the other. The parts have the same number of rows each, so there may be less
-// of them than the GPU could compute at the same time.
-int64_t Network::PartsOfSum(int64_t m, int64_t n) const {
-  constexpr int64_t kFewestParts = 8, kFewestRows = 64;
-  const int64_t tiles = CeilDiv(m, kTileSize) * CeilDiv(n, kTileSize);
-  for (int64_t parts = std::min(kMostTiles / tiles, rows_ / kFewestRows);
-       parts >= kFewestParts; --parts) {
-    if (rows_ % parts == 0) return parts;
-  }
-  return 1;
-}
-
-RnnStatus Network::MultiplySteps(const Handles& handles, int64_t m, int64_t n,
-                                 const void* gates, int64_t gates_pitch,
-                                 const StepsOperand& operand, void* parts,
-                                 void* gradient) const {
-  const int64_t num_parts = PartsOfSum(m, n);
-  if (num_parts == 1) {
-    return Multiply(handles, true, operand.is_transposed, m, n, rows_, gates,
-                    gates_pitch, operand.values, operand.pitch, false, gradient,
-                    n);
-  }
-  // A matrix with so few numbers has no transposed operand.
-  const BlasFactor one(problem_.dtype, 1.0), zero(problem_.dtype, 0.0);
-  const int64_t rows = rows_ / num_parts;
-  const cudaDataType_t type = CudaType(problem_.dtype);
-  CRNN_RETURN_IF_ERROR(CublasStatus(
-      Gpu().cublas.cublasGemmStridedBatchedEx_64(
-          handles.blas, CUBLAS_OP_N, CUBLAS_OP_T, n, m, rows, one.get(),
-          operand.values, type, operand.pitch, rows * operand.pitch, gates,
-          type, gates_pitch, rows * gates_pitch, zero.get(), parts,
-          CudaType(SumType(problem_.dtype)), n, m * n, num_parts,
-          ComputeType(problem_.dtype, allows_tf32_), CUBLAS_GEMM_DEFAULT),
-      "multiply"));
-  return auxiliary_.AddParts(handles.stream, m * n, static_cast<int>(num_parts),
-                             parts, gradient);
-}
-
-// The gradient of the recurrent side of a GRU's candidate is in the slot after
-// the gates or, if the reset gate acts before the product, what the candidate's
-// matrix reads is there. Neighbouring gates whose matrices read the same
-// numbers share a product.
-RnnStatus Network::BackwardRecurrentWeights(const Handles& handles,
-                                            const BackwardWorkspace& workspace,
-                                            const ParamLayout::PseudoLayer& at,
-                                            int64_t d,
-                                            const BackwardArguments& arguments,
-                                            void* params_backprop) const {
-  const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
-  const int64_t outputs = spec_.output_size();
-  const BackwardDirection& direction = arguments.direction[d];
-  const bool has_masks = problem_.has_recurrent_dropout();
-  StepsOperand operand = {};
-  for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
-    const bool is_candidate = spec_.is_gru() && gate == 2;
-    if (is_candidate && spec_.resets_before()) {
-      return MultiplySteps(
-          handles, units, outputs, At(direction.gates, gate * units),
-          slots_ * units,
-          {At(direction.gates, 3 * units), false, slots_ * units},
-          workspace.parts,
-          At(params_backprop, at.recurrent_weights + gate * units * outputs));
+  // Sets `operand` to values, [rows, width], as a product over all steps reads
+  // them. Their padding is undefined if `sequences` has lengths.
+  RnnStatus MakeOperand(const Sequences& sequences, bool is_recurrent,
+                        int64_t width, const void* values,
+                        Factor* operand) const {
+    if (network.IsTransposed(is_recurrent, width)) {
+      *operand = {workspace.operand, network.TransposedPitch(), true};
+      return auxiliary.TransposeSteps(handles.stream, sequences, width,
+                                      operand->pitch, values,
+                                      workspace.operand);
     }
-    const int64_t slot = is_candidate ? 3 : gate;
-    if (has_masks) {
-      count = 1;
-      CRNN_RETURN_IF_ERROR(loop_->MaskStates(
-          handles.stream, *workspace.step_memory, arguments.sequences, d, gate,
-          direction.previous_h, workspace.masked_h));
-    } else {
-      count = spec_.is_gru() && gate == 0 ? 2 : num_gates - gate;
+    *operand = {sequences.lengths == nullptr ? values : workspace.operand,
+                width};
+    if (sequences.lengths == nullptr) return {};
+    return auxiliary.CopyWithoutPadding(handles.stream, sequences, width,
+                                        values, workspace.operand);
+  }
+
+  // Returns the number of parts that the sum over all steps is divided into for
+  // the gradient of a matrix, [m, n]. They are computed at the same time.
+  // cuBLAS divides such sums as well, but into few parts, which it adds one
+  // after the other. The parts have the same number of rows each, so there may
+  // be less of them than the GPU could compute at the same time.
+  int64_t PartsOfSum(int64_t m, int64_t n) const {
+    constexpr int64_t kFewestParts = 8, kFewestRows = 64;
+    const int64_t tiles = CeilDiv(m, kTileSize) * CeilDiv(n, kTileSize);
+    for (int64_t parts = std::min(kMostTiles / tiles, rows / kFewestRows);
+         parts >= kFewestParts; --parts) {
+      if (rows % parts == 0) return parts;
     }
-    if (gate == 0 || has_masks) {
+    return 1;
+  }
+
+  // Computes the gradient of a matrix, [m, n], whose place in the parameters is
+  // `offset`, from the gradients of its products: [rows, m], with rows that are
+  // `pitch` numbers apart.
+  RnnStatus MultiplySteps(int64_t m, int64_t n, const void* of_products,
+                          int64_t pitch, const Factor& operand,
+                          int64_t offset) const {
+    const ProductType type = network.product_type();
+    void* const gradient = network.At(buffers.params_backprop, offset);
+    const int64_t parts = PartsOfSum(m, n);
+    if (parts == 1) {
+      return Multiply(handles.blas, type, m, n, rows,
+                      {of_products, pitch, true}, operand,
+                      {gradient, type.dtype, n});
+    }
+    // A matrix with so few numbers has no transposed operand.
+    const int64_t of_part = rows / parts;
+    CRNN_RETURN_IF_ERROR(Multiply(
+        handles.blas, type, m, n, of_part,
+        {of_products, pitch, true, of_part * pitch},
+        {operand.numbers, operand.pitch, false, of_part * operand.pitch},
+        {workspace.parts, SumType(type.dtype), n, false, m * n}, parts));
+    return auxiliary.AddParts(handles.stream, m * n, parts, workspace.parts,
+                              gradient);
+  }
+
+  // Computes the gradients of a direction's recurrent matrices. The gradient of
+  // the recurrent side of a GRU's candidate is in the slot after the gates or,
+  // if the reset gate acts before the product, what the candidate's matrix
+  // reads is there. Neighbouring gates whose matrices read the same numbers
+  // share a product.
+  RnnStatus RecurrentWeights(const ParamLayout::PseudoLayer& at, int64_t d,
+                             const BackwardArguments& arguments) const {
+    const int64_t outputs = spec.output_size(), num_gates = spec.num_gates();
+    const BackwardDirection& direction = arguments.direction[d];
+    const bool has_masks = network.problem_.has_recurrent_dropout();
+    Factor operand = {};
+    for (int64_t gate = 0, count = 0; gate < num_gates; gate += count) {
+      const int64_t offset = at.recurrent_weights + gate * units * outputs;
+      const bool is_candidate = spec.is_gru() && gate == 2;
+      if (is_candidate && spec.resets_before()) {
+        return MultiplySteps(
+            units, outputs, network.At(direction.gates, gate * units),
+            gates_pitch, {network.At(direction.gates, 3 * units), gates_pitch},
+            offset);
+      }
+      const int64_t slot = is_candidate ? 3 : gate;
+      if (has_masks) {
+        count = 1;
+        CRNN_RETURN_IF_ERROR(network.loop_->MaskStates(
+            handles.stream, *workspace.step_memory, arguments.sequences, d,
+            gate, direction.previous_h, workspace.masked_h));
+      } else {
+        count = spec.is_gru() && gate == 0 ? 2 : num_gates - gate;
+      }
+      if (gate == 0 || has_masks) {
+        CRNN_RETURN_IF_ERROR(MakeOperand(
+            WithoutLengths(arguments.sequences),
+            /*is_recurrent=*/true, outputs,
+            has_masks ? workspace.masked_h : direction.previous_h, &operand));
+      }
+      CRNN_RETURN_IF_ERROR(MultiplySteps(
+          count * units, outputs, network.At(direction.gates, slot * units),
+          gates_pitch, operand, offset));
+    }
+    return {};
+  }
+
+  // Returns what the backward kernel reads and writes for layer `l`.
+  BackwardArguments Arguments(int64_t l, const void* output_backprop) const {
+    const Reserve::OfLayer& kept = reserve.layers[l];
+    BackwardArguments arguments = {};
+    arguments.sequences = network.SequencesOf(reserve.lengths, reserve.order);
+    arguments.output_stride = spec.layer_output_size();
+    arguments.state_stride = network.StateStride();
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      const int64_t pseudo_layer = l * spec.num_dirs() + d;
+      const int64_t state =
+          network.StateOffset(pseudo_layer, spec.output_size());
+      const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
+      BackwardDirection& direction = arguments.direction[d];
+      direction.recurrent_weights =
+          network.Param(buffers.params, at.recurrent_weights);
+      direction.projection = network.Param(buffers.params, at.projection);
+      direction.gates = kept.gates[d];
+      direction.cells = kept.cells[d];
+      direction.previous_h = kept.previous_h[d];
+      direction.output_backprop =
+          network.At(output_backprop, d * spec.output_size());
+      direction.last_h_backprop = network.At(buffers.output_h_backprop, state);
+      direction.first_h_backprop = network.At(buffers.input_h_backprop, state);
+      direction.bias_sums = workspace.bias_sums[d];
+      direction.projected_backprop = workspace.projected_backprop[d];
+      if (spec.is_lstm()) {
+        const int64_t cell_state = network.StateOffset(pseudo_layer, units);
+        direction.first_c = network.At(buffers.input_c, cell_state);
+        direction.last_c_backprop =
+            network.At(buffers.output_c_backprop, cell_state);
+        direction.first_c_backprop =
+            network.At(buffers.input_c_backprop, cell_state);
+      }
+    }
+    return arguments;
+  }
+
+  // The following compute the gradients of layer `l` from those of its gates,
+  // which the backward kernel has put in the place of the gates.
+  RnnStatus Inputs(int64_t l, const BackwardArguments& arguments,
+                   void* input_backprop) const {
+    if (!spec.has_input_weights(l)) {
+      return auxiliary.GatherInputs(
+          handles.stream, arguments.direction[0].gates,
+          arguments.direction[1].gates, input_backprop);
+    }
+    const int64_t input_size = spec.layer_input_size(l);
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      const int64_t weights =
+          layout.pseudo_layer(l * spec.num_dirs() + d).input_weights;
       CRNN_RETURN_IF_ERROR(
-          MakeOperand(handles.stream, WithoutLengths(arguments.sequences),
-                      /*is_recurrent=*/true, outputs,
-                      has_masks ? workspace.masked_h : direction.previous_h,
-                      workspace.operand, &operand));
+          Multiply(handles.blas, network.product_type(), rows, input_size,
+                   gate_rows, {arguments.direction[d].gates, gates_pitch},
+                   {network.Param(buffers.params, weights), input_size},
+                   {input_backprop, network.problem_.dtype, input_size,
+                    /*adds=*/d > 0}));
     }
-    CRNN_RETURN_IF_ERROR(MultiplySteps(
-        handles, count * units, outputs, At(direction.gates, slot * units),
-        slots_ * units, operand, workspace.parts,
-        At(params_backprop, at.recurrent_weights + gate * units * outputs)));
+    return {};
   }
-  return {};
-}
-
-BackwardArguments Network::ArgumentsOfBackward(
-    int64_t l, const Reserve& reserve, const BackwardWorkspace& workspace,
-    const void* output_backprop, const RnnBackwardBuffers& buffers) const {
-  const ParamLayout layout(spec_);
-  const Reserve::OfLayer& kept = reserve.layers[l];
-  BackwardArguments arguments = {};
-  arguments.sequences = SequencesOf(reserve.lengths, reserve.order);
-  arguments.output_stride = spec_.layer_output_size();
-  arguments.state_stride = StateStride();
-  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
-    const int64_t pseudo_layer = l * spec_.num_dirs() + d;
-    const int64_t state = StateOffset(pseudo_layer, spec_.output_size());
-    const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
-    BackwardDirection& direction = arguments.direction[d];
-    direction.recurrent_weights = Param(buffers.params, at.recurrent_weights);
-    direction.projection = Param(buffers.params, at.projection);
-    direction.gates = kept.gates[d];
-    direction.cells = kept.cells[d];
-    direction.previous_h = kept.previous_h[d];
-    direction.output_backprop = At(output_backprop, d * spec_.output_size());
-    direction.last_h_backprop = At(buffers.output_h_backprop, state);
-    direction.first_h_backprop = At(buffers.input_h_backprop, state);
-    direction.bias_sums = workspace.bias_sums[d];
-    direction.projected_backprop = workspace.projected_backprop[d];
-    if (spec_.is_lstm()) {
-      const int64_t cell_state = StateOffset(pseudo_layer, spec_.num_units);
-      direction.first_c = At(buffers.input_c, cell_state);
-      direction.last_c_backprop = At(buffers.output_c_backprop, cell_state);
-      direction.first_c_backprop = At(buffers.input_c_backprop, cell_state);
-    }
-  }
-  return arguments;
-}
-
-RnnStatus Network::BackwardInputs(const Handles& handles, int64_t l,
-                                  const BackwardArguments& arguments,
-                                  const void* params,
-                                  void* input_backprop) const {
-  const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
-  if (!spec_.has_input_weights(l)) {
-    return auxiliary_.GatherInputs(
-        handles.stream, rows_ * units, static_cast<int>(units),
-        static_cast<int>(num_gates), static_cast<int>(slots_),
-        arguments.direction[0].gates, arguments.direction[1].gates,
-        input_backprop);
-  }
-  const ParamLayout layout(spec_);
-  const int64_t input_size = spec_.layer_input_size(l);
-  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
-    const ParamLayout::PseudoLayer& at =
-        layout.pseudo_layer(l * spec_.num_dirs() + d);
-    CRNN_RETURN_IF_ERROR(Multiply(handles, false, false, rows_, input_size,
-                                  num_gates * units,
-                                  arguments.direction[d].gates, slots_ * units,
-                                  Param(params, at.input_weights), input_size,
-                                  /*adds=*/d > 0, input_backprop, input_size));
-  }
-  return {};
-}
-
-RnnStatus Network::BackwardParams(const Handles& handles, int64_t l,
-                                  const Reserve& reserve,
-                                  const BackwardWorkspace& workspace,
-                                  const BackwardArguments& arguments,
-                                  const Sequences& sequences, const void* input,
-                                  void* params_backprop) const {
-  const ParamLayout layout(spec_);
-  const int64_t units = spec_.num_units, num_gates = spec_.num_gates();
-  const int64_t input_size = spec_.layer_input_size(l);
-  const auto pseudo_layer = [&](int64_t d) -> const ParamLayout::PseudoLayer& {
-    return layout.pseudo_layer(l * spec_.num_dirs() + d);
-  };
-  // All directions' products with the input come before the others, which may
-  // make another operand in the same memory.
-  if (spec_.has_input_weights(l)) {
-    StepsOperand operand = {};
-    CRNN_RETURN_IF_ERROR(MakeOperand(handles.stream, sequences,
-                                     /*is_recurrent=*/false, input_size, input,
-                                     workspace.operand, &operand));
-    for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
-      CRNN_RETURN_IF_ERROR(MultiplySteps(
-          handles, num_gates * units, input_size, arguments.direction[d].gates,
-          slots_ * units, operand, workspace.parts,
-          At(params_backprop, pseudo_layer(d).input_weights)));
-    }
-  }
-  for (int64_t d = 0; d < spec_.num_dirs(); ++d) {
-    const ParamLayout::PseudoLayer& at = pseudo_layer(d);
-    CRNN_RETURN_IF_ERROR(BackwardRecurrentWeights(handles, workspace, at, d,
-                                                  arguments, params_backprop));
-    if (spec_.num_proj > 0) {
-      const void* const unprojected = reserve.layers[l].unprojected[d];
-      CRNN_RETURN_IF_ERROR(MultiplySteps(
-          handles, spec_.num_proj, units, workspace.projected_backprop[d],
-          spec_.num_proj, {unprojected, false, units}, workspace.parts,
-          At(params_backprop, at.projection)));
-    }
-    if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
-    const auto bias = [&](int64_t offset) {
-      return offset < 0 ? nullptr : At(params_backprop, offset);
+  // The padding of `input` is undefined if `sequences` has lengths.
+  RnnStatus Params(int64_t l, const BackwardArguments& arguments,
+                   const Sequences& sequences, const void* input) const {
+    const int64_t input_size = spec.layer_input_size(l);
+    const auto pseudo_layer = [&](int64_t d) -> auto& {
+      return layout.pseudo_layer(l * spec.num_dirs() + d);
     };
-    CRNN_RETURN_IF_ERROR(auxiliary_.SumBiases(
-        handles.stream, workspace.bias_sums[d], BiasRows(),
-        static_cast<int>(units), static_cast<int>(num_gates),
-        static_cast<int>(slots_),
-        static_cast<int>(spec_.resets_before() ? num_gates : slots_) - 1,
-        bias(at.input_bias), bias(at.recurrent_bias)));
+    // All directions' products with the input come before the others, which may
+    // make another operand in the same memory.
+    if (spec.has_input_weights(l)) {
+      Factor operand = {};
+      CRNN_RETURN_IF_ERROR(MakeOperand(sequences, /*is_recurrent=*/false,
+                                       input_size, input, &operand));
+      for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+        CRNN_RETURN_IF_ERROR(
+            MultiplySteps(gate_rows, input_size, arguments.direction[d].gates,
+                          gates_pitch, operand, pseudo_layer(d).input_weights));
+      }
+    }
+    for (int64_t d = 0; d < spec.num_dirs(); ++d) {
+      const ParamLayout::PseudoLayer& at = pseudo_layer(d);
+      CRNN_RETURN_IF_ERROR(RecurrentWeights(at, d, arguments));
+      if (spec.num_proj > 0) {
+        CRNN_RETURN_IF_ERROR(MultiplySteps(
+            spec.num_proj, units, workspace.projected_backprop[d],
+            spec.num_proj, {reserve.layers[l].unprojected[d], units},
+            at.projection));
+      }
+      if (at.input_bias < 0 && at.recurrent_bias < 0) continue;
+      CRNN_RETURN_IF_ERROR(auxiliary.SumBiases(
+          handles.stream, workspace.bias_sums[d], network.BiasRows(),
+          network.Param(buffers.params_backprop, at.input_bias),
+          network.Param(buffers.params_backprop, at.recurrent_bias)));
+    }
+    return {};
   }
-  return {};
-}
+
+  RnnStatus Run() const {
+    CRNN_RETURN_IF_ERROR(SetUpBlas(handles, workspace.blas, kBlasBytes));
+    const void* output_backprop = buffers.output_backprop;
+    for (int64_t l = spec.num_layers; l-- > 0;) {
+      BackwardArguments arguments = Arguments(l, output_backprop);
+      const Sequences& sequences = arguments.sequences;
+      CRNN_RETURN_IF_ERROR(
+          workspace.step_memory
+              ? network.loop_->Backward(handles, *workspace.step_memory, l,
+                                        reserve.seed, arguments)
+              : network.kernel_.Enqueue(handles.stream, network.shares_,
+                                        network.AtOnce(), workspace.ring,
+                                        &arguments));
+
+      // The gradient of the inputs goes to the layer below, or to the caller.
+      void* const input_backprop =
+          l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
+      CRNN_RETURN_IF_ERROR(Inputs(l, arguments, input_backprop));
+      if (network.problem_.has_dropout_between_layers() && l > 0) {
+        CRNN_RETURN_IF_ERROR(auxiliary.ApplyDropout(
+            handles.stream, sequences, spec.layer_output_size(), l - 1,
+            reserve.seed, input_backprop));
+      }
+      // Padding in the caller's input may hold anything; ours holds zeros.
+      CRNN_RETURN_IF_ERROR(
+          Params(l, arguments, l == 0 ? sequences : WithoutLengths(sequences),
+                 l == 0 ? buffers.input : reserve.layers[l - 1].output));
+      output_backprop = input_backprop;
+    }
+    return {};
+  }
+};
 
 RnnStatus Network::Backward(const Handles& handles,
                             const RnnBackwardBuffers& buffers) const {
-  Arena workspace_arena(buffers.workspace);
-  Arena reserve_arena(buffers.reserve_space);
-  const BackwardWorkspace workspace(*this, &workspace_arena);
-  const Reserve reserve(*this, &reserve_arena);
-  CRNN_RETURN_IF_ERROR(SetUpBlas(handles, workspace.blas));
-  const void* output_backprop = buffers.output_backprop;
-  for (int64_t l = spec_.num_layers; l-- > 0;) {
-    BackwardArguments arguments =
-        ArgumentsOfBackward(l, reserve, workspace, output_backprop, buffers);
-    const Sequences& sequences = arguments.sequences;
-    CRNN_RETURN_IF_ERROR(workspace.step_memory
-                             ? loop_->Backward(handles, *workspace.step_memory,
-                                               l, reserve.seed, arguments)
-                             : kernel_.Enqueue(handles.stream, shares_,
-                                               AtOnce(), workspace.ring,
-                                               &arguments));
-
-    // The gradient of the inputs goes to the layer below, or to the caller.
-    void* const input_backprop =
-        l == 0 ? buffers.input_backprop : workspace.gradients[(l - 1) % 2];
-    CRNN_RETURN_IF_ERROR(
-        BackwardInputs(handles, l, arguments, buffers.params, input_backprop));
-    if (problem_.has_dropout_between_layers() && l > 0) {
-      CRNN_RETURN_IF_ERROR(Dropout(handles.stream, sequences, l - 1,
-                                   reserve.seed, input_backprop));
-    }
-    // Padding in the caller's input may hold anything; ours holds zeros.
-    CRNN_RETURN_IF_ERROR(
-        BackwardParams(handles, l, reserve, workspace, arguments,
-                       l == 0 ? sequences : WithoutLengths(sequences),
-                       l == 0 ? buffers.input : reserve.layers[l - 1].output,
-                       buffers.params_backprop));
-    output_backprop = input_backprop;
-  }
-  return {};
+  return BackwardPass{*this, handles, buffers}.Run();
 }
 
 }  // namespace persistent

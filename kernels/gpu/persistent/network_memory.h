@@ -28,8 +28,26 @@ inline bool UsesSeed(const RnnProblem& problem) {
          problem.has_recurrent_dropout();
 }
 
+// The memory of the layouts below, and what all of them take of it.
+struct Network::Memory {
+  const Network& network;
+  const RnnProblem& problem = network.problem_;
+  const RnnSpec& spec = network.spec_;
+  Arena arena;
+
+  Memory(const Network& network, void* base) : network(network), arena(base) {}
+  // `width` numbers for each step of each sequence.
+  char* TakeSteps(int64_t width) {
+    return arena.Take<char>(network.rows_ * width * network.item_);
+  }
+  // Sums, which are doubles in float64.
+  float* TakeSums(int64_t count) {
+    return reinterpret_cast<float*>(arena.Take<char>(count * network.sum_));
+  }
+};
+
 // The layout of the reserve space, which training keeps for the backward pass.
-struct Network::Reserve {
+struct Network::Reserve : Memory {
   struct OfLayer {
     std::array<char*, kMaxDirs> gates = {}, previous_h = {}, unprojected = {};
     std::array<float*, kMaxDirs> cells = {};  // In float64, doubles.
@@ -41,79 +59,70 @@ struct Network::Reserve {
   uint64_t* seed = nullptr;
   std::vector<OfLayer> layers;
 
-  Reserve(const Network& network, Arena* arena) {
-    const RnnSpec& spec = network.spec_;
-    if (network.problem_.has_sequence_lengths) {
-      lengths = arena->Take<int>(network.problem_.batch_size);
-      order = arena->Take<int>(network.problem_.batch_size);
+  Reserve(const Network& network, void* base) : Memory(network, base) {
+    if (problem.has_sequence_lengths) {
+      lengths = arena.Take<int>(problem.batch_size);
+      order = arena.Take<int>(problem.batch_size);
     }
-    if (UsesSeed(network.problem_)) seed = arena->Take<uint64_t>(2);
+    if (UsesSeed(problem)) seed = arena.Take<uint64_t>(2);
     for (int64_t l = 0; l < spec.num_layers; ++l) {
-      OfLayer layer;
+      OfLayer& layer = layers.emplace_back();
       for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-        layer.gates[d] = arena->Take<char>(
-            network.StepsBytes(network.slots_ * spec.num_units));
-        layer.previous_h[d] =
-            arena->Take<char>(network.StepsBytes(spec.output_size()));
+        layer.gates[d] = TakeSteps(network.slots_ * spec.num_units);
+        layer.previous_h[d] = TakeSteps(spec.output_size());
         if (spec.is_lstm()) {
-          layer.cells[d] =
-              network.TakeSums(network.rows_ * spec.num_units, arena);
+          layer.cells[d] = TakeSums(network.rows_ * spec.num_units);
         }
-        if (spec.num_proj > 0) {
-          layer.unprojected[d] =
-              arena->Take<char>(network.StepsBytes(spec.num_units));
-        }
+        if (spec.num_proj > 0) layer.unprojected[d] = TakeSteps(spec.num_units);
       }
       if (l + 1 < spec.num_layers) {
-        layer.output =
-            arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+        layer.output = TakeSteps(spec.layer_output_size());
       }
-      layers.push_back(layer);
     }
+  }
+};
+
+// What the workspaces of both passes begin with.
+struct Network::Workspace : Memory {
+  void* blas = arena.Take<char>(kBlasBytes);
+  void* ring = arena.Take<char>(network.RingBytes());
+  std::optional<StepLoop::Memory> step_memory;
+
+  Workspace(const Network& network, void* base) : Memory(network, base) {
+    if (network.loop_) step_memory.emplace(problem, &arena);
   }
 };
 
 // The layout of a forward pass's workspace. In inference, layers that do not
 // run at the same time take turns in the same memory.
-struct Network::ForwardWorkspace {
-  void* blas;
-  void* ring;
-  std::optional<StepLoop::Memory> step_memory;
+struct Network::ForwardWorkspace : Workspace {
   int64_t* given = nullptr;
   int* lengths = nullptr;
   int* order = nullptr;
   std::array<char*, ForwardArguments::kMaxLayers> gates = {}, outputs = {};
 
-  ForwardWorkspace(const Network& network, Arena* arena) {
-    const RnnSpec& spec = network.spec_;
-    const bool has_lengths = network.problem_.has_sequence_lengths;
-    blas = arena->Take<char>(kBlasBytes);
-    ring = arena->Take<char>(network.RingBytes());
-    if (network.loop_) step_memory.emplace(network.problem_, arena);
-    if (has_lengths) given = arena->Take<int64_t>(network.problem_.batch_size);
-    if (network.problem_.is_training) return;
+  ForwardWorkspace(const Network& network, void* base)
+      : Workspace(network, base) {
+    const bool has_lengths = problem.has_sequence_lengths;
+    if (has_lengths) given = arena.Take<int64_t>(problem.batch_size);
+    if (problem.is_training) return;
     if (has_lengths) {
-      lengths = arena->Take<int>(network.problem_.batch_size);
-      order = arena->Take<int>(network.problem_.batch_size);
+      lengths = arena.Take<int>(problem.batch_size);
+      order = arena.Take<int>(problem.batch_size);
     }
     const bool is_stack = network.is_stack_;
     const int64_t at_once = is_stack ? spec.num_layers : spec.num_dirs();
     for (int64_t i = 0; i < at_once; ++i) {
-      gates[i] = arena->Take<char>(
-          network.StepsBytes(network.slots_ * spec.num_units));
+      gates[i] = TakeSteps(network.slots_ * spec.num_units);
     }
     const int64_t most = is_stack ? spec.num_layers : 2;
     for (int64_t i = 0; i < std::min(spec.num_layers - 1, most); ++i) {
-      outputs[i] =
-          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+      outputs[i] = TakeSteps(spec.layer_output_size());
     }
   }
 };
 
-struct Network::BackwardWorkspace {
-  void* blas;
-  void* ring;
-  std::optional<StepLoop::Memory> step_memory;
+struct Network::BackwardWorkspace : Workspace {
   // The states before each step as a gate reads them; gates use it by turns.
   void* masked_h = nullptr;
   std::array<float*, kMaxDirs> bias_sums = {};  // In float64, doubles.
@@ -126,27 +135,18 @@ struct Network::BackwardWorkspace {
   // in its padding, or any operand transposed.
   void* operand;
 
-  BackwardWorkspace(const Network& network, Arena* arena) {
-    const RnnSpec& spec = network.spec_;
-    blas = arena->Take<char>(kBlasBytes);
-    ring = arena->Take<char>(network.RingBytes());
-    if (network.loop_) step_memory.emplace(network.problem_, arena);
-    if (network.problem_.has_recurrent_dropout()) {
-      masked_h = arena->Take<char>(network.StepsBytes(spec.num_units));
-    }
+  BackwardWorkspace(const Network& network, void* base)
+      : Workspace(network, base) {
+    if (problem.has_recurrent_dropout()) masked_h = TakeSteps(spec.num_units);
     for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-      bias_sums[d] = network.TakeSums(
-          network.BiasRows() * network.slots_ * spec.num_units, arena);
-      if (spec.num_proj > 0) {
-        projected_backprop[d] =
-            arena->Take<char>(network.StepsBytes(spec.num_proj));
-      }
+      bias_sums[d] =
+          TakeSums(network.BiasRows() * network.slots_ * spec.num_units);
+      if (spec.num_proj > 0) projected_backprop[d] = TakeSteps(spec.num_proj);
     }
     for (int64_t i = 0; i < std::min<int64_t>(spec.num_layers - 1, 2); ++i) {
-      gradients[i] =
-          arena->Take<char>(network.StepsBytes(spec.layer_output_size()));
+      gradients[i] = TakeSteps(spec.layer_output_size());
     }
-    parts = network.TakeSums(kMostTiles * kTileSize * kTileSize, arena);
+    parts = TakeSums(kMostTiles * kTileSize * kTileSize);
     int64_t widest = 0, input_width = 0;  // Of operands, transposed or not.
     if (network.IsTransposed(true, spec.output_size())) {
       widest = spec.output_size();
@@ -156,14 +156,12 @@ struct Network::BackwardWorkspace {
       if (!spec.has_input_weights(l)) continue;
       if (network.IsTransposed(false, width)) widest = std::max(widest, width);
     }
-    if (network.problem_.has_sequence_lengths && spec.has_input_weights(0)) {
+    if (problem.has_sequence_lengths && spec.has_input_weights(0)) {
       input_width = spec.input_size;
     }
-    const size_t operand_bytes =
-        std::max(network.StepsBytes(input_width),
-                 static_cast<size_t>(network.TransposedPitch() * widest *
-                                     network.item_));
-    operand = arena->Take<char>(operand_bytes);
+    operand = arena.Take<char>(std::max(network.rows_ * input_width,
+                                        network.TransposedPitch() * widest) *
+                               network.item_);
   }
 };
 

@@ -2,17 +2,16 @@
 
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "kernels/gpu/persistent/launch.h"
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/launch.h"
+#include "kernels/gpu/product.h"
 
 namespace cudnn_rnn_tf {
 namespace persistent {
 namespace {
-
-// The numbers of [D, B, H].
-int64_t NumStates(const RnnProblem& problem) {
-  return problem.spec.num_dirs() * problem.batch_size * problem.spec.num_units;
-}
 
 // The gates of a direction whose recurrent matrices read h. They come first.
 int64_t NumGatesOfH(const RnnSpec& spec) {
@@ -24,9 +23,7 @@ RnnStatus Unsupported(const char* what) {
           std::string("the algorithm persistent cannot run ") + what};
 }
 
-}  // namespace
-
-RnnStatus StepLoop::Check(const RnnProblem& problem) {
+RnnStatus Check(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t of_sequence =
@@ -41,96 +38,71 @@ RnnStatus StepLoop::Check(const RnnProblem& problem) {
   return {};
 }
 
+}  // namespace
+
 RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
                         StepLoop* loop) {
   CRNN_RETURN_IF_ERROR(Check(problem));
   loop->problem_ = problem;
   loop->allows_tf32_ = allow_tf32;
-  const RnnMode mode = problem.spec.rnn_mode;
-  if (problem.spec.resets_before()) {
-    CRNN_RETURN_IF_ERROR(
-        GetKernels("steps.cu", problem.dtype, mode,
-                   {{"reset_forward", &ResetKernels::forward},
-                    {"reset_backward", &ResetKernels::backward}},
-                   &loop->reset_kernels_));
+  const std::vector<std::string> macros = {TypeMacro(problem.dtype),
+                                           ModeMacro(problem.spec.rnn_mode)};
+  for (const auto& [entry, kernel] :
+       {std::pair("copy_weights", &loop->copy_weights_),
+        {"draw_masks", &loop->draw_masks_},
+        {"forward_step", &loop->forward_step_},
+        {"backward_step", &loop->backward_step_},
+        {"mask_states", &loop->mask_states_},
+        {"reset_forward", &loop->reset_forward_},
+        {"reset_backward", &loop->reset_backward_}}) {
+    // Other cells lack the last two.
+    if (kernel == &loop->reset_forward_ && !problem.spec.resets_before()) break;
+    CRNN_RETURN_IF_ERROR(CompileKernel("steps.cu", entry, macros, kernel));
   }
-  return GetKernels("steps.cu", problem.dtype, mode,
-                    {{"copy_weights", &Kernels::weights},
-                     {"draw_masks", &Kernels::masks},
-                     {"forward_step", &Kernels::forward},
-                     {"backward_step", &Kernels::backward},
-                     {"mask_states", &Kernels::states}},
-                    &loop->kernels_);
+  return {};
 }
 
 StepLoop::Memory::Memory(const RnnProblem& problem, Arena* arena) {
   const RnnSpec& spec = problem.spec;
-  const int64_t states = NumStates(problem), gates = NumGatesOfH(spec);
+  const int64_t gates = NumGatesOfH(spec), dirs = spec.num_dirs();
   const int64_t units = spec.num_units, outputs = spec.output_size();
+  const int64_t states = dirs * problem.batch_size * units;
   const auto item = static_cast<int64_t>(SizeOf(problem.dtype));
   const auto sum = static_cast<int64_t>(SizeOf(SumType(problem.dtype)));
   const bool has_masks = problem.has_recurrent_dropout();
-  if (has_masks) buffers_.masks = arena->Take<unsigned char>(states);
-  buffers_.operands = arena->Take<char>(states * gates * item);
-  buffers_.products = arena->Take<char>(states * gates * sum);
-  buffers_.carried = arena->Take<char>(states * sum);
-  buffers_.units = static_cast<int>(units);
-  buffers_.outputs = static_cast<int>(outputs);
-  buffers_.directions = static_cast<int>(spec.num_dirs());
+  const auto take = [&](int64_t count, int64_t rows,
+                        int64_t columns) -> Matrices {
+    return {arena->Take<char>(count * rows * columns * item), count, rows,
+            columns};
+  };
+  if (has_masks) buffers.masks = arena->Take<unsigned char>(states);
+  buffers.operands = arena->Take<char>(states * gates * item);
+  buffers.products = arena->Take<char>(states * gates * sum);
+  buffers.carried = arena->Take<char>(states * sum);
+  buffers.units = static_cast<int>(units);
+  buffers.outputs = static_cast<int>(outputs);
+  buffers.directions = static_cast<int>(dirs);
   // The numbers of a gate are a batch of products by themselves with masks, and
   // otherwise columns of one product.
-  buffers_.gate_stride =
+  buffers.gate_stride =
       static_cast<int>(has_masks ? problem.batch_size * units : units);
-  buffers_.sequence_stride =
-      static_cast<int>(has_masks ? units : gates * units);
-  buffers_.cell_stride =
+  buffers.sequence_stride = static_cast<int>(has_masks ? units : gates * units);
+  buffers.cell_stride =
       units * (problem.time_major ? 1 : spec.num_pseudo_layers());
-  buffers_.clip = spec.cell_clip;
-  buffers_.rate = spec.recurrent_dropout;
-  buffers_.threshold = DropoutThreshold(spec.recurrent_dropout);
-  weights_ =
-      arena->Take<char>(spec.num_dirs() * gates * units * outputs * item);
+  buffers.clip = spec.cell_clip;
+  buffers.rate = spec.recurrent_dropout;
+  buffers.threshold = DropoutThreshold(spec.recurrent_dropout);
+  recurrent = has_masks ? take(dirs * gates, units, outputs)
+                        : take(dirs, gates * units, outputs);
   if (spec.resets_before()) {
-    buffers_.candidate_operands = arena->Take<char>(states * item);
-    buffers_.candidate_products = arena->Take<char>(states * sum);
-    candidate_weights_ =
-        arena->Take<char>(spec.num_dirs() * units * outputs * item);
+    buffers.candidate_operands = arena->Take<char>(states * item);
+    buffers.candidate_products = arena->Take<char>(states * sum);
+    candidate = take(dirs, units, outputs);
   }
   if (spec.num_proj == 0) return;
-  buffers_.projected =
-      arena->Take<char>(spec.num_dirs() * problem.batch_size * outputs * item);
-  projections_ = arena->Take<char>(spec.num_dirs() * outputs * units * item);
-}
-
-StepLoop::Matrices StepLoop::Recurrent(const Memory& memory) const {
-  const RnnSpec& spec = problem_.spec;
-  const int64_t gates = NumGatesOfH(spec);
-  const int64_t of_batch = problem_.has_recurrent_dropout() ? gates : 1;
-  return {memory.weights_, spec.num_dirs() * of_batch,
-          gates / of_batch * spec.num_units, spec.output_size()};
-}
-
-StepLoop::Matrices StepLoop::Candidate(const Memory& memory) const {
-  const RnnSpec& spec = problem_.spec;
-  return {memory.candidate_weights_, spec.num_dirs(), spec.num_units,
-          spec.output_size()};
-}
-
-StepLoop::Matrices StepLoop::Projection(const Memory& memory) const {
-  const RnnSpec& spec = problem_.spec;
-  return {memory.projections_, spec.num_dirs(), spec.num_proj, spec.num_units};
-}
-
-RnnStatus StepLoop::CopyMatrix(CUstream stream, int64_t direction,
-                               const void* from, const Matrices& matrices,
-                               void* to) const {
-  int64_t count = matrices.count / problem_.spec.num_dirs() * matrices.rows *
-                  matrices.columns;
-  void* of_direction =
-      static_cast<char*>(to) +
-      direction * count * static_cast<int64_t>(SizeOf(problem_.dtype));
-  void* parameters[] = {&count, &from, &of_direction};
-  return LaunchOver(kernels_.weights, stream, count, parameters);
+  buffers.projected =
+      arena->Take<char>(dirs * problem.batch_size * outputs * item);
+  projection = take(dirs, outputs, units);
 }
 
 template <typename Arguments>
@@ -138,76 +110,45 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
                           int64_t layer, const uint64_t* seed,
                           const Arguments& arguments) const {
   const RnnSpec& spec = problem_.spec;
+  const auto item = static_cast<int64_t>(SizeOf(problem_.dtype));
   for (int64_t d = 0; d < spec.num_dirs(); ++d) {
-    CRNN_RETURN_IF_ERROR(CopyMatrix(handles.stream, d,
-                                    arguments.direction[d].recurrent_weights,
-                                    Recurrent(memory), memory.weights_));
-    if (spec.resets_before()) {
-      const int64_t before = NumGatesOfH(spec) * spec.num_units *
-                             spec.output_size() *
-                             static_cast<int64_t>(SizeOf(problem_.dtype));
-      CRNN_RETURN_IF_ERROR(CopyMatrix(
-          handles.stream, d,
-          static_cast<const char*>(arguments.direction[d].recurrent_weights) +
-              before,
-          Candidate(memory), memory.candidate_weights_));
+    const auto& direction = arguments.direction[d];
+    const char* const weights =
+        static_cast<const char*>(direction.recurrent_weights);
+    const int64_t of_candidate =
+        NumGatesOfH(spec) * spec.num_units * spec.output_size() * item;
+    const std::pair<const Matrices*, const void*> copies[] = {
+        {&memory.recurrent, weights},
+        {&memory.candidate, weights + of_candidate},
+        {&memory.projection, direction.projection}};
+    for (const auto& [matrices, from] : copies) {
+      const int64_t count = matrices->count / spec.num_dirs() * matrices->rows *
+                            matrices->columns;
+      if (count == 0) continue;
+      char* const to = static_cast<char*>(matrices->weights) + d * count * item;
+      CRNN_RETURN_IF_ERROR(Launch(copy_weights_, handles.stream,
+                                  GridOver(count), count, from, to));
     }
-    if (spec.num_proj == 0) continue;
-    CRNN_RETURN_IF_ERROR(CopyMatrix(handles.stream, d,
-                                    arguments.direction[d].projection,
-                                    Projection(memory), memory.projections_));
   }
   if (!problem_.has_recurrent_dropout()) return {};
-  StepBuffers buffers = memory.buffers_;
-  int batch = static_cast<int>(problem_.batch_size);
-  int64_t first_gate = layer * spec.num_dirs() * spec.num_gates();
-  int number = static_cast<int>(RnnSpec::kRecurrentDropoutLayer);
-  void* parameters[] = {&buffers, &batch, &first_gate, &number, &seed};
-  return LaunchOver(kernels_.masks, handles.stream, NumStates(problem_),
-                    parameters);
+  return Launch(draw_masks_, handles.stream, GridOver(NumStates()),
+                memory.buffers, static_cast<int>(problem_.batch_size),
+                layer * spec.num_dirs() * spec.num_gates(),
+                static_cast<int>(RnnSpec::kRecurrentDropoutLayer), seed);
 }
 
-// In memory, numbers of a sequence lie side by side, which makes a column of
-// what cuBLAS sees. A row of a matrix has the weights of one unit. cuBLAS sees
-// it as a column, so the forward pass asks for the transposed matrix.
-RnnStatus StepLoop::Multiply(const Handles& handles, const Matrices& matrices,
-                             bool is_backward, const void* operands, bool adds,
-                             void* to, RnnDataType to_type) const {
-  const BlasFactor alpha(problem_.dtype, 1.0);
-  const BlasFactor beta(problem_.dtype, adds ? 1.0 : 0.0);
-  const cudaDataType_t type = CudaType(problem_.dtype);
-  const cublasComputeType_t compute = ComputeType(problem_.dtype, allows_tf32_);
-  const cublasOperation_t of_weights = is_backward ? CUBLAS_OP_N : CUBLAS_OP_T;
+// A row of a matrix has the weights of one unit.
+RnnStatus StepLoop::MultiplyAll(const Handles& handles,
+                                const Matrices& matrices, bool is_backward,
+                                const void* operands, bool adds, void* to,
+                                RnnDataType to_type) const {
   const int64_t batch = problem_.batch_size;
-  const int64_t m = is_backward ? matrices.columns : matrices.rows;
+  const int64_t n = is_backward ? matrices.columns : matrices.rows;
   const int64_t k = is_backward ? matrices.rows : matrices.columns;
-  // cuBLAS divides the sums of a product that is not batched, if it has too few
-  // numbers for all multiprocessors.
-  return CublasStatus(
-      matrices.count == 1
-          ? Gpu().cublas.cublasGemmEx_64(
-                handles.blas, of_weights, CUBLAS_OP_N, m, batch, k, alpha.get(),
-                matrices.weights, type, matrices.columns, operands, type, k,
-                beta.get(), to, CudaType(to_type), m, compute,
-                CUBLAS_GEMM_DEFAULT)
-          : Gpu().cublas.cublasGemmStridedBatchedEx_64(
-                handles.blas, of_weights, CUBLAS_OP_N, m, batch, k, alpha.get(),
-                matrices.weights, type, matrices.columns,
-                matrices.rows * matrices.columns, operands, type, k, batch * k,
-                beta.get(), to, CudaType(to_type), m, batch * m, matrices.count,
-                compute, CUBLAS_GEMM_DEFAULT),
-      "multiply");
-}
-
-template <typename Arguments>
-RnnStatus StepLoop::EnqueueCells(CUkernel kernel, CUstream stream,
-                                 const Memory& memory,
-                                 const Arguments& arguments,
-                                 int64_t step) const {
-  StepBuffers buffers = memory.buffers_;
-  int number = static_cast<int>(step);
-  void* parameters[] = {const_cast<Arguments*>(&arguments), &buffers, &number};
-  return LaunchOver(kernel, stream, NumStates(problem_), parameters);
+  return Multiply(handles.blas, {problem_.dtype, allows_tf32_}, batch, n, k,
+                  {operands, k, false, batch * k},
+                  {matrices.weights, matrices.columns, !is_backward, n * k},
+                  {to, to_type, n, adds, batch * n}, matrices.count);
 }
 
 RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
@@ -216,35 +157,34 @@ RnnStatus StepLoop::Forward(const Handles& handles, const Memory& memory,
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
-  const StepBuffers& buffers = memory.buffers_;
-  const auto enqueue_cells = [&](int64_t step) {
-    return EnqueueCells(kernels_.forward, handles.stream, memory, arguments,
-                        step);
+  const StepBuffers& buffers = memory.buffers;
+  const auto enqueue = [&](CUkernel kernel, int64_t step) {
+    return Launch(kernel, handles.stream, GridOver(NumStates()), arguments,
+                  buffers, static_cast<int>(step));
   };
-  const auto enqueue_candidates = [&](int64_t step) {
-    CRNN_RETURN_IF_ERROR(EnqueueCells(reset_kernels_.forward, handles.stream,
-                                      memory, arguments, step));
-    return Multiply(handles, Candidate(memory), /*is_backward=*/false,
-                    buffers.candidate_operands, /*adds=*/false,
-                    buffers.candidate_products, SumType(problem_.dtype));
+  const auto multiply = [&](const Matrices& matrices, const void* operands,
+                            void* to, RnnDataType to_type) {
+    return MultiplyAll(handles, matrices, /*is_backward=*/false, operands,
+                       /*adds=*/false, to, to_type);
   };
-  CRNN_RETURN_IF_ERROR(enqueue_cells(-1));
+  const RnnDataType sums = SumType(problem_.dtype);
+  CRNN_RETURN_IF_ERROR(enqueue(forward_step_, -1));
   for (int64_t step = 0; step < problem_.max_time; ++step) {
-    CRNN_RETURN_IF_ERROR(
-        Multiply(handles, Recurrent(memory), /*is_backward=*/false,
-                 projects ? buffers.projected : buffers.operands,
-                 /*adds=*/false, buffers.products, SumType(problem_.dtype)));
+    CRNN_RETURN_IF_ERROR(multiply(
+        memory.recurrent, projects ? buffers.projected : buffers.operands,
+        buffers.products, sums));
     if (problem_.spec.resets_before()) {
-      CRNN_RETURN_IF_ERROR(enqueue_candidates(step));
+      CRNN_RETURN_IF_ERROR(enqueue(reset_forward_, step));
+      CRNN_RETURN_IF_ERROR(multiply(memory.candidate,
+                                    buffers.candidate_operands,
+                                    buffers.candidate_products, sums));
     }
-    CRNN_RETURN_IF_ERROR(enqueue_cells(step));
+    CRNN_RETURN_IF_ERROR(enqueue(forward_step_, step));
     if (!projects) continue;
-    CRNN_RETURN_IF_ERROR(Multiply(handles, Projection(memory),
-                                  /*is_backward=*/false, buffers.operands,
-                                  /*adds=*/false, buffers.projected,
-                                  problem_.dtype));
+    CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.operands,
+                                  buffers.projected, problem_.dtype));
   }
-  return projects ? enqueue_cells(problem_.max_time) : RnnStatus();
+  return projects ? enqueue(forward_step_, problem_.max_time) : RnnStatus();
 }
 
 RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
@@ -253,53 +193,49 @@ RnnStatus StepLoop::Backward(const Handles& handles, const Memory& memory,
   arguments.sequences.order = nullptr;  // Row b of all buffers is sequence b's.
   CRNN_RETURN_IF_ERROR(Begin(handles, memory, layer, seed, arguments));
   const bool projects = problem_.spec.num_proj > 0;
-  const StepBuffers& buffers = memory.buffers_;
-  const auto enqueue_cells = [&](int64_t step) {
-    return EnqueueCells(kernels_.backward, handles.stream, memory, arguments,
-                        step);
+  const StepBuffers& buffers = memory.buffers;
+  const auto enqueue = [&](CUkernel kernel, int64_t step) {
+    return Launch(kernel, handles.stream, GridOver(NumStates()), arguments,
+                  buffers, static_cast<int>(step));
   };
-  const auto enqueue_resets = [&](int64_t step) {
-    CRNN_RETURN_IF_ERROR(Multiply(
-        handles, Candidate(memory),
-        /*is_backward=*/true, buffers.candidate_operands, /*adds=*/false,
-        buffers.candidate_products, SumType(problem_.dtype)));
-    return EnqueueCells(reset_kernels_.backward, handles.stream, memory,
-                        arguments, step);
+  const auto multiply = [&](const Matrices& matrices, const void* operands,
+                            bool adds, void* to, RnnDataType to_type) {
+    return MultiplyAll(handles, matrices, /*is_backward=*/true, operands, adds,
+                       to, to_type);
   };
-  if (projects) CRNN_RETURN_IF_ERROR(enqueue_cells(problem_.max_time));
+  const RnnDataType sums = SumType(problem_.dtype);
+  if (projects) {
+    CRNN_RETURN_IF_ERROR(enqueue(backward_step_, problem_.max_time));
+  }
   for (int64_t step = problem_.max_time - 1; step >= 0; --step) {
     if (projects) {
-      CRNN_RETURN_IF_ERROR(Multiply(handles, Projection(memory),
-                                    /*is_backward=*/true, buffers.projected,
-                                    /*adds=*/false, buffers.products,
-                                    SumType(problem_.dtype)));
+      CRNN_RETURN_IF_ERROR(multiply(memory.projection, buffers.projected,
+                                    /*adds=*/false, buffers.products, sums));
     }
-    CRNN_RETURN_IF_ERROR(enqueue_cells(step));
+    CRNN_RETURN_IF_ERROR(enqueue(backward_step_, step));
     if (problem_.spec.resets_before()) {
-      CRNN_RETURN_IF_ERROR(enqueue_resets(step));
+      CRNN_RETURN_IF_ERROR(
+          multiply(memory.candidate, buffers.candidate_operands,
+                   /*adds=*/false, buffers.candidate_products, sums));
+      CRNN_RETURN_IF_ERROR(enqueue(reset_backward_, step));
     }
-    CRNN_RETURN_IF_ERROR(Multiply(
-        handles, Recurrent(memory), /*is_backward=*/true, buffers.operands,
-        /*adds=*/projects, projects ? buffers.projected : buffers.products,
-        projects ? problem_.dtype : SumType(problem_.dtype)));
+    CRNN_RETURN_IF_ERROR(
+        multiply(memory.recurrent, buffers.operands, /*adds=*/projects,
+                 projects ? buffers.projected : buffers.products,
+                 projects ? problem_.dtype : sums));
   }
-  return enqueue_cells(-1);
+  return enqueue(backward_step_, -1);
 }
 
 RnnStatus StepLoop::MaskStates(CUstream stream, const Memory& memory,
                                const Sequences& sequences, int64_t direction,
                                int64_t gate, const void* previous_h,
                                void* to) const {
-  Sequences all = sequences;
-  StepBuffers buffers = memory.buffers_;
-  int of_direction = static_cast<int>(direction);
-  int of_gate = static_cast<int>(gate);
-  void* parameters[] = {&all,     &buffers,    &of_direction,
-                        &of_gate, &previous_h, &to};
-  return LaunchOver(
-      kernels_.states, stream,
-      problem_.max_time * problem_.batch_size * problem_.spec.num_units,
-      parameters);
+  const int64_t count =
+      problem_.max_time * problem_.batch_size * problem_.spec.num_units;
+  return Launch(mask_states_, stream, GridOver(count), sequences,
+                memory.buffers, static_cast<int>(direction),
+                static_cast<int>(gate), previous_h, to);
 }
 
 }  // namespace persistent

@@ -24,29 +24,28 @@ namespace persistent {
 // `bias_sums`.
 class StepLoop {
  public:
-  // Says why the problem cannot run, or returns no error.
-  static RnnStatus Check(const RnnProblem& problem);
-  // Gets the kernels, which are compiled unless that was done before.
+  // Gets the kernels, which are compiled unless that was done before. The
+  // status says why if the problem cannot run.
   static RnnStatus Get(const RnnProblem& problem, bool allow_tf32,
                        StepLoop* loop);
 
+  // Matrices of the same size, [rows, columns], that follow one another; those
+  // of a direction, and then those of the other one.
+  struct Matrices {
+    void* weights;
+    int64_t count, rows, columns;
+  };
   // The memory that a pass uses for one layer after the other.
-  class Memory {
-   public:
+  struct Memory {
     Memory(const RnnProblem& problem, Arena* arena);
 
-   private:
-    friend class StepLoop;
-
-    StepBuffers buffers_ = {};
-    // [D, G * H, P] and [D, P, H], copies of the recurrent matrices and of the
-    // projections. In the buffer of parameters, they may not be aligned, and
-    // those of the two directions are not evenly apart. [D, H, P] of these
-    // gates' matrices are apart if a GRU's candidate reads something else than
-    // h.
-    void* weights_;
-    void* candidate_weights_ = nullptr;
-    void* projections_ = nullptr;
+    StepBuffers buffers = {};
+    // Copies of the recurrent matrices and of the projections. In the buffer of
+    // parameters, they may not be aligned, and those of the two directions are
+    // not evenly apart. The candidates' are apart if a GRU's candidate reads
+    // something else than h. With recurrent dropout, each gate has a matrix of
+    // its own, and otherwise all gates have one.
+    Matrices recurrent, candidate = {}, projection = {};
   };
 
   // Enqueue all steps of a layer. `seed` is in device memory.
@@ -63,44 +62,29 @@ class StepLoop {
                        int64_t gate, const void* previous_h, void* to) const;
 
  private:
-  struct Kernels {
-    CUkernel weights, masks, forward, backward, states;
-  };
-  // Only of a GRU whose reset gate acts before the product.
-  struct ResetKernels {
-    CUkernel forward, backward;
-  };
-  // Matrices of the same size, [rows, columns], that follow one another.
-  struct Matrices {
-    const void* weights;
-    int64_t count, rows, columns;
-  };
-
-  // The matrices that a step multiplies by.
-  Matrices Recurrent(const Memory& memory) const;
-  Matrices Candidate(const Memory& memory) const;
-  Matrices Projection(const Memory& memory) const;
   // Copies a layer's matrices and draws its masks.
   template <typename Arguments>
   RnnStatus Begin(const Handles& handles, const Memory& memory, int64_t layer,
                   const uint64_t* seed, const Arguments& arguments) const;
-  RnnStatus CopyMatrix(CUstream stream, int64_t direction, const void* from,
-                       const Matrices& matrices, void* to) const;
   // Multiplies `operands`, [count, B, columns], by the transposed matrices or,
   // with `is_backward`, [count, B, rows] by the matrices. The products are of
   // the type `to_type`. With `adds`, they are added to what is there.
-  RnnStatus Multiply(const Handles& handles, const Matrices& matrices,
-                     bool is_backward, const void* operands, bool adds,
-                     void* to, RnnDataType to_type) const;
-  // Enqueues a kernel that computes the cells of a step.
-  template <typename Arguments>
-  RnnStatus EnqueueCells(CUkernel kernel, CUstream stream, const Memory& memory,
-                         const Arguments& arguments, int64_t step) const;
+  RnnStatus MultiplyAll(const Handles& handles, const Matrices& matrices,
+                        bool is_backward, const void* operands, bool adds,
+                        void* to, RnnDataType to_type) const;
+  // The numbers of [D, B, H].
+  int64_t NumStates() const {
+    return problem_.spec.num_dirs() * problem_.batch_size *
+           problem_.spec.num_units;
+  }
 
   RnnProblem problem_;
   bool allows_tf32_ = false;
-  Kernels kernels_ = {};
-  ResetKernels reset_kernels_ = {};
+  CUkernel copy_weights_ = nullptr, draw_masks_ = nullptr,
+           forward_step_ = nullptr, backward_step_ = nullptr,
+           mask_states_ = nullptr;
+  // Only of a GRU whose reset gate acts before the product.
+  CUkernel reset_forward_ = nullptr, reset_backward_ = nullptr;
 };
 
 }  // namespace persistent

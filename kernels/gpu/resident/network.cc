@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/arena.h"
+#include "kernels/gpu/product.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -102,32 +103,7 @@ size_t ResidentNetwork::workspace_size() const {
   return arena.used();
 }
 
-// cuBLAS is column-major: it sees the weights as [input_size, G * H], so they
-// are transposed.
-RnnStatus ResidentNetwork::Project(cublasHandle_t blas, const void* params,
-                                   int64_t pseudo_layer, const void* inputs,
-                                   int64_t input_size, int64_t first,
-                                   int64_t steps, float* projected) const {
-  const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
-  const void* const weights =
-      At(params, layout_.pseudo_layer(pseudo_layer).input_weights * item);
-  const void* const rows =
-      At(inputs, first * problem_.batch_size * input_size * item);
-  const int64_t rows_of_weights =
-      problem_.spec.num_gates() * problem_.spec.num_units;
-  const float one = 1.0f, zero = 0.0f;
-  const cudaDataType_t type = CudaType(problem_.dtype);
-  return CublasStatus(
-      Gpu().cublas.cublasGemmEx_64(
-          blas, CUBLAS_OP_T, CUBLAS_OP_N, rows_of_weights,
-          steps * problem_.batch_size, input_size, &one, weights, type,
-          input_size, rows, type, input_size, &zero, projected, CUDA_R_32F,
-          rows_of_weights, ComputeType(problem_.dtype, allow_tf32_),
-          CUBLAS_GEMM_DEFAULT),
-      "multiply");
-}
-
-RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
+RnnStatus ResidentNetwork::EnqueueLayer(const Handles& handles,
                                         const RnnForwardBuffers& buffers,
                                         int64_t pseudo_layer,
                                         const void* inputs, void* outputs,
@@ -167,33 +143,35 @@ RnnStatus ResidentNetwork::EnqueueLayer(cublasHandle_t blas, CUstream stream,
   }
   const int64_t input_size =
       spec.layer_input_size(pseudo_layer / spec.num_dirs());
+  const int64_t gate_rows = spec.num_gates() * spec.num_units;
   const int64_t at_once = StepsAtOnce();
   for (int64_t first = 0; first < problem_.max_time; first += at_once) {
     const int64_t steps = std::min(at_once, problem_.max_time - first);
     const int64_t first_time =
         arguments.is_reversed ? problem_.max_time - first - steps : first;
-    CRNN_RETURN_IF_ERROR(Project(blas, buffers.params, pseudo_layer, inputs,
-                                 input_size, first_time, steps, projected));
+    // Computes [steps * B, G * H].
+    CRNN_RETURN_IF_ERROR(Multiply(
+        handles.blas, {problem_.dtype, allow_tf32_},
+        steps * problem_.batch_size, gate_rows, input_size,
+        {At(inputs, first_time * problem_.batch_size * input_size * item),
+         input_size},
+        {At(buffers.params, at.input_weights * item), input_size,
+         /*is_transposed=*/true},
+        {projected, RnnDataType::kFloat32, gate_rows}));
     arguments.first = static_cast<int>(first);
     arguments.steps = static_cast<int>(steps);
-    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(stream, arguments));
+    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, arguments));
   }
   return {};
 }
 
-RnnStatus ResidentNetwork::Enqueue(cublasHandle_t blas, CUstream stream,
+RnnStatus ResidentNetwork::Enqueue(const Handles& handles,
                                    const RnnForwardBuffers& buffers) const {
   const RnnSpec& spec = problem_.spec;
   Arena arena(buffers.workspace);
   const Workspace workspace(*this, &arena);
   CRNN_RETURN_IF_ERROR(
-      CublasStatus(Gpu().cublas.cublasSetStream_v2(
-                       blas, reinterpret_cast<cudaStream_t>(stream)),
-                   "take a stream"));
-  CRNN_RETURN_IF_ERROR(
-      CublasStatus(Gpu().cublas.cublasSetWorkspace_v2(blas, workspace.blas,
-                                                      workspace.blas_bytes),
-                   "take a workspace"));
+      SetUpBlas(handles, workspace.blas, workspace.blas_bytes));
   const size_t output_bytes = problem_.max_time * problem_.batch_size *
                               spec.layer_output_size() * SizeOf(problem_.dtype);
   const void* inputs = buffers.input;
@@ -203,10 +181,10 @@ RnnStatus ResidentNetwork::Enqueue(cublasHandle_t blas, CUstream stream,
     // All bits set marks an output as absent; the kernel's blocks poll for it.
     CRNN_RETURN_IF_ERROR(
         CudaStatus(Gpu().cuda.cuMemsetD8Async(Address(outputs), 0xFF,
-                                              output_bytes, stream),
+                                              output_bytes, handles.stream),
                    "fill device memory"));
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      CRNN_RETURN_IF_ERROR(EnqueueLayer(blas, stream, buffers,
+      CRNN_RETURN_IF_ERROR(EnqueueLayer(handles, buffers,
                                         layer * spec.num_dirs() + dir, inputs,
                                         outputs, workspace.projected));
     }

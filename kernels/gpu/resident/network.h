@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "kernels/gpu/handles.h"
 #include "kernels/gpu/resident/kernel.h"
 #include "kernels/param_layout.h"
 
@@ -23,7 +24,7 @@ class ResidentNetwork {
 
   size_t workspace_size() const;
   // The buffers are in time-major order.
-  RnnStatus Enqueue(cublasHandle_t blas, CUstream stream,
+  RnnStatus Enqueue(const Handles& handles,
                     const RnnForwardBuffers& buffers) const;
 
  private:
@@ -33,13 +34,7 @@ class ResidentNetwork {
   ResidentNetwork(const RnnProblem& problem, bool allow_tf32)
       : problem_(problem), layout_(problem.spec), allow_tf32_(allow_tf32) {}
   int64_t StepsAtOnce() const;
-  // Computes the input side of `steps` time steps from `first` on. `projected`
-  // is [steps * B, G * H].
-  RnnStatus Project(cublasHandle_t blas, const void* params,
-                    int64_t pseudo_layer, const void* inputs,
-                    int64_t input_size, int64_t first, int64_t steps,
-                    float* projected) const;
-  RnnStatus EnqueueLayer(cublasHandle_t blas, CUstream stream,
+  RnnStatus EnqueueLayer(const Handles& handles,
                          const RnnForwardBuffers& buffers, int64_t pseudo_layer,
                          const void* inputs, void* outputs,
                          float* projected) const;
