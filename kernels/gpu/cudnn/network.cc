@@ -126,54 +126,49 @@ struct Sizes {
 // The buffers of a pass as cuDNN sees them: the caller's own or, in the
 // workspace, copies in cuDNN's order and layout. Without buffers, they are only
 // laid out.
-struct CudnnForward : RnnForwardBuffers {
+template <typename Buffers>
+struct CudnnBuffers : Buffers {
+  const Sizes all;
+  Arena arena;
   void* dropout_states = nullptr;
+  // Those before and after cuDNN's first call.
   Copies before, after;
-  size_t workspace_bytes;
 
-  CudnnForward(const CudnnPlan& plan, const RnnForwardBuffers& callers)
-      : RnnForwardBuffers(callers),
+  CudnnBuffers(const CudnnPlan& plan, const Buffers& callers)
+      : Buffers(callers),
+        all(plan.problem()),
+        arena(callers.workspace),
         before(plan.problem()),
         after(plan.problem()) {
-    const Sizes all(plan.problem());
-    Arena arena(callers.workspace);
-    workspace = arena.Take<char>(plan.workspace_size());
+    this->workspace = arena.Take<char>(plan.workspace_size());
     if (plan.uses_dropout()) {
       dropout_states = arena.Take<char>(plan.dropout_states_size());
     }
     if (!plan.repacked().empty()) {
-      params = arena.Take<char>(plan.weight_space_size());
+      this->params = arena.Take<char>(plan.weight_space_size());
     }
+  }
+};
+
+struct CudnnForward : CudnnBuffers<RnnForwardBuffers> {
+  CudnnForward(const CudnnPlan& plan, const RnnForwardBuffers& callers)
+      : CudnnBuffers(plan, callers) {
     input = before.In(input, all.steps, all.input, &arena);
     input_h = before.In(input_h, all.states, all.h, &arena);
     input_c = before.In(input_c, all.states, all.c, &arena);
     output = after.Out(output, all.steps, all.output, &arena);
     output_h = after.Out(output_h, all.states, all.h, &arena);
     output_c = after.Out(output_c, all.states, all.c, &arena);
-    workspace_bytes = arena.used();
   }
 };
 
-struct CudnnBackward : RnnBackwardBuffers {
-  void* dropout_states = nullptr;
-  // Those before and after the gradients of data, and those before the
-  // gradients of parameters.
-  Copies before, after, before_params;
-  size_t workspace_bytes;
+struct CudnnBackward : CudnnBuffers<RnnBackwardBuffers> {
+  // Those before the gradients of parameters.
+  Copies before_params;
 
   CudnnBackward(const CudnnPlan& plan, const RnnBackwardBuffers& callers)
-      : RnnBackwardBuffers(callers),
-        before(plan.problem()),
-        after(plan.problem()),
-        before_params(plan.problem()) {
-    const Sizes all(plan.problem());
-    Arena arena(callers.workspace);
-    workspace = arena.Take<char>(plan.workspace_size());
-    if (plan.uses_dropout()) {
-      dropout_states = arena.Take<char>(plan.dropout_states_size());
-    }
+      : CudnnBuffers(plan, callers), before_params(plan.problem()) {
     if (!plan.repacked().empty()) {
-      params = arena.Take<char>(plan.weight_space_size());
       params_backprop = arena.Take<char>(plan.weight_space_size());
     }
     output = before.In(output, all.steps, all.output, &arena);
@@ -187,7 +182,6 @@ struct CudnnBackward : RnnBackwardBuffers {
     input_c_backprop = after.Out(input_c_backprop, all.states, all.c, &arena);
     // By then, the gradient has been copied to the caller.
     input = before_params.InTo(input, all.steps, all.input, input_backprop);
-    workspace_bytes = arena.used();
   }
 };
 
@@ -197,16 +191,27 @@ RnnStatus Copy(CUstream stream, const void* from, void* to, size_t bytes) {
       "copy parameters");
 }
 
-// Copies parameters to cuDNN's layout if that is another one.
-RnnStatus RepackParams(CUstream stream, const CudnnPlan& plan, const void* from,
-                       const void* to) {
-  for (const RepackedBlock& block : plan.repacked()) {
+// Tells cuDNN what changes from call to call, and enqueues what comes before
+// its first call: copies of parameters in another layout, and of arrays in
+// another order.
+template <typename Buffers>
+RnnStatus Begin(const Handles& handles, const Buffers& callers,
+                const CudnnBuffers<Buffers>& buffers, CudnnPlan* plan) {
+  if (plan->problem().has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(
-        Copy(stream, static_cast<const char*>(from) + block.offset,
-             static_cast<char*>(const_cast<void*>(to)) + block.cudnn_offset,
-             block.size));
+        plan->SetSequenceLengths(callers.sequence_lengths.on_host));
   }
-  return {};
+  if (plan->uses_dropout()) {
+    CRNN_RETURN_IF_ERROR(
+        plan->AttachDropout(handles.cudnn, buffers.dropout_states));
+  }
+  char* const params = static_cast<char*>(const_cast<void*>(buffers.params));
+  for (const RepackedBlock& block : plan->repacked()) {
+    CRNN_RETURN_IF_ERROR(Copy(
+        handles.stream, static_cast<const char*>(callers.params) + block.offset,
+        params + block.cudnn_offset, block.size));
+  }
+  return buffers.before.Enqueue(handles.stream);
 }
 
 }  // namespace
@@ -269,11 +274,11 @@ size_t CudnnNetwork::reserve_size() const {
 }
 
 size_t CudnnNetwork::forward_workspace_size() const {
-  return CudnnForward(plan_, {}).workspace_bytes;
+  return CudnnForward(plan_, {}).arena.used();
 }
 
 size_t CudnnNetwork::backward_workspace_size() const {
-  return CudnnBackward(plan_, {}).workspace_bytes;
+  return CudnnBackward(plan_, {}).arena.used();
 }
 
 std::string CudnnNetwork::Key() const {
@@ -326,17 +331,7 @@ RnnStatus CudnnNetwork::Forward(const Handles& handles,
   const CudnnForward buffers(plan_, callers);
   const CUstream stream = handles.stream;
   const RnnProblem& problem = plan_.problem();
-  const int32_t* const lengths = callers.sequence_lengths.on_host;
-  if (problem.has_sequence_lengths) {
-    CRNN_RETURN_IF_ERROR(plan_.SetSequenceLengths(lengths));
-  }
-  if (plan_.uses_dropout()) {
-    CRNN_RETURN_IF_ERROR(
-        plan_.AttachDropout(handles.cudnn, buffers.dropout_states));
-  }
-  CRNN_RETURN_IF_ERROR(
-      RepackParams(stream, plan_, callers.params, buffers.params));
-  CRNN_RETURN_IF_ERROR(buffers.before.Enqueue(stream));
+  CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &plan_));
   if (plan_.resident() != nullptr) {
     CRNN_RETURN_IF_ERROR(plan_.resident()->Enqueue(handles, buffers));
   } else {
@@ -354,11 +349,11 @@ RnnStatus CudnnNetwork::Forward(const Handles& handles,
         problem);
   }
   CRNN_RETURN_IF_ERROR(buffers.after.Enqueue(stream));
-  const Sizes all(problem);
+  const int32_t* const lengths = callers.sequence_lengths.on_host;
   CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
-      stream, lengths, all.h, callers.input_h, callers.output_h));
-  return CopyStatesOfEmptySequences(stream, lengths, all.c, callers.input_c,
-                                    callers.output_c);
+      stream, lengths, buffers.all.h, callers.input_h, callers.output_h));
+  return CopyStatesOfEmptySequences(stream, lengths, buffers.all.c,
+                                    callers.input_c, callers.output_c);
 }
 
 RnnStatus CudnnNetwork::Backward(const Handles& handles,
@@ -367,17 +362,7 @@ RnnStatus CudnnNetwork::Backward(const Handles& handles,
   const CudnnBackward buffers(plan_, callers);
   const CUstream stream = handles.stream;
   const RnnProblem& problem = plan_.problem();
-  const int32_t* const lengths = callers.sequence_lengths.on_host;
-  if (problem.has_sequence_lengths) {
-    CRNN_RETURN_IF_ERROR(plan_.SetSequenceLengths(lengths));
-  }
-  if (plan_.uses_dropout()) {
-    CRNN_RETURN_IF_ERROR(
-        plan_.AttachDropout(handles.cudnn, buffers.dropout_states));
-  }
-  CRNN_RETURN_IF_ERROR(
-      RepackParams(stream, plan_, callers.params, buffers.params));
-  CRNN_RETURN_IF_ERROR(buffers.before.Enqueue(stream));
+  CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &plan_));
   CRNN_RETURN_IF_CUDNN_ERROR(
       Gpu().cudnn.cudnnRNNBackwardData_v8(
           handles.cudnn, plan_.rnn(), /*devSeqLengths=*/nullptr, plan_.output(),
@@ -410,11 +395,11 @@ RnnStatus CudnnNetwork::Backward(const Handles& handles,
         static_cast<char*>(callers.params_backprop) + block.offset,
         block.size));
   }
-  const Sizes all(problem);
-  CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(stream, lengths, all.h,
-                                                  callers.output_h_backprop,
-                                                  callers.input_h_backprop));
-  return CopyStatesOfEmptySequences(stream, lengths, all.c,
+  const int32_t* const lengths = callers.sequence_lengths.on_host;
+  CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(
+      stream, lengths, buffers.all.h, callers.output_h_backprop,
+      callers.input_h_backprop));
+  return CopyStatesOfEmptySequences(stream, lengths, buffers.all.c,
                                     callers.output_c_backprop,
                                     callers.input_c_backprop);
 }

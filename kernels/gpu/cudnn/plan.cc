@@ -13,91 +13,35 @@ namespace {
 
 const CudnnLibrary& Cudnn() { return Gpu().cudnn; }
 
-cudnnDataType_t CudnnType(RnnDataType dtype) {
-  switch (dtype) {
-    case RnnDataType::kFloat64:
-      return CUDNN_DATA_DOUBLE;
-    case RnnDataType::kFloat32:
-      return CUDNN_DATA_FLOAT;
-    case RnnDataType::kFloat16:
-      return CUDNN_DATA_HALF;
-    case RnnDataType::kBfloat16:
-      return CUDNN_DATA_BFLOAT16;
-  }
-  return CUDNN_DATA_FLOAT;
-}
+// cuDNN's numbers for the values of our enumerations, in their order. cuDNN is
+// given no GRU whose reset gate acts before the product.
+constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_DOUBLE, CUDNN_DATA_FLOAT,
+                                      CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16};
+constexpr const char* kTypeNames[] = {"float64", "float32", "float16",
+                                      "bfloat16"};
+constexpr cudnnRNNMode_t kModes[] = {CUDNN_LSTM, CUDNN_GRU, CUDNN_RNN_TANH,
+                                     CUDNN_RNN_RELU};
+constexpr cudnnRNNBiasMode_t kBiasModes[] = {
+    CUDNN_RNN_NO_BIAS, CUDNN_RNN_SINGLE_INP_BIAS, CUDNN_RNN_SINGLE_REC_BIAS,
+    CUDNN_RNN_DOUBLE_BIAS};
 
-const char* TypeName(RnnDataType dtype) {
-  switch (dtype) {
-    case RnnDataType::kFloat64:
-      return "float64";
-    case RnnDataType::kFloat32:
-      return "float32";
-    case RnnDataType::kFloat16:
-      return "float16";
-    case RnnDataType::kBfloat16:
-      return "bfloat16";
-  }
-  return "unknown type";
-}
-
-cudnnRNNMode_t CellMode(RnnMode mode) {
-  switch (mode) {
-    case RnnMode::kLstm:
-      return CUDNN_LSTM;
-    case RnnMode::kGru:
-      return CUDNN_GRU;
-    case RnnMode::kGruResetBefore:
-      break;  // The backend gives cuDNN no such network.
-    case RnnMode::kRnnTanh:
-      return CUDNN_RNN_TANH;
-    case RnnMode::kRnnRelu:
-      return CUDNN_RNN_RELU;
-  }
-  return CUDNN_LSTM;
-}
-
-cudnnRNNBiasMode_t CudnnBiasMode(BiasMode mode) {
-  switch (mode) {
-    case BiasMode::kNone:
-      return CUDNN_RNN_NO_BIAS;
-    case BiasMode::kSingleInput:
-      return CUDNN_RNN_SINGLE_INP_BIAS;
-    case BiasMode::kSingleRecurrent:
-      return CUDNN_RNN_SINGLE_REC_BIAS;
-    case BiasMode::kDouble:
-      return CUDNN_RNN_DOUBLE_BIAS;
-  }
-  return CUDNN_RNN_DOUBLE_BIAS;
+template <typename Number, size_t kCount, typename Enum>
+Number Of(const Number (&numbers)[kCount], Enum value) {
+  return numbers[static_cast<int>(value)];
 }
 
 cudnnMathType_t MathType(RnnDataType dtype, bool allow_tf32) {
-  switch (dtype) {
-    case RnnDataType::kFloat64:
-      return CUDNN_DEFAULT_MATH;
-    case RnnDataType::kFloat32:
-      return allow_tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
-    case RnnDataType::kFloat16:
-    case RnnDataType::kBfloat16:
-      return CUDNN_TENSOR_OP_MATH;
-  }
-  return CUDNN_DEFAULT_MATH;
+  return SizeOf(dtype) == 2                              ? CUDNN_TENSOR_OP_MATH
+         : dtype == RnnDataType::kFloat32 && !allow_tf32 ? CUDNN_FMA_MATH
+                                                         : CUDNN_DEFAULT_MATH;
 }
 
 cudnnRNNAlgo_t CudnnAlgorithm(RnnAlgorithm algorithm) {
-  switch (algorithm) {
-    case RnnAlgorithm::kAuto:
-    case RnnAlgorithm::kStandard:
-    case RnnAlgorithm::kResident:
-    case RnnAlgorithm::kPersistent:
-    case RnnAlgorithm::kCudnn:
-      return CUDNN_RNN_ALGO_STANDARD;
-    case RnnAlgorithm::kPersistStatic:
-      return CUDNN_RNN_ALGO_PERSIST_STATIC;
-    case RnnAlgorithm::kPersistStaticSmallH:
-      return CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H;
-  }
-  return CUDNN_RNN_ALGO_STANDARD;
+  return algorithm == RnnAlgorithm::kPersistStatic
+             ? CUDNN_RNN_ALGO_PERSIST_STATIC
+         : algorithm == RnnAlgorithm::kPersistStaticSmallH
+             ? CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H
+             : CUDNN_RNN_ALGO_STANDARD;
 }
 
 // Returns "cudnnRNNForward" for "Gpu().cudnn.cudnnRNNForward(…)".
@@ -129,7 +73,7 @@ std::string Describe(const RnnProblem& problem) {
   text += ", bias set " + std::to_string(static_cast<int>(spec.bias_mode));
   if (spec.cell_clip > 0) text += ", clip " + std::to_string(spec.cell_clip);
   if (spec.dropout > 0) text += ", dropout " + std::to_string(spec.dropout);
-  text += std::string(", ") + TypeName(problem.dtype);
+  text += std::string(", ") + Of(kTypeNames, problem.dtype);
   text += ", time " + std::to_string(problem.max_time) + ", batch " +
           std::to_string(problem.batch_size);
   text += problem.time_major ? ", time-major" : ", batch-major";
@@ -180,12 +124,12 @@ RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32) {
   CRNN_RETURN_IF_CUDNN_ERROR(rnn_.Create(), problem_);
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDescriptor_v8(
-          rnn_.get(), CudnnAlgorithm(algorithm), CellMode(spec.rnn_mode),
-          CudnnBiasMode(spec.bias_mode),
+          rnn_.get(), CudnnAlgorithm(algorithm), Of(kModes, spec.rnn_mode),
+          Of(kBiasModes, spec.bias_mode),
           spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
           spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
                                               : CUDNN_LINEAR_INPUT,
-          CudnnType(problem_.dtype),
+          Of(kTypes, problem_.dtype),
           problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
                                                   : CUDNN_DATA_FLOAT,
           MathType(problem_.dtype, allow_tf32),
@@ -218,7 +162,7 @@ RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
   }
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetRNNDataDescriptor(
-          descriptor->get(), CudnnType(problem_.dtype),
+          descriptor->get(), Of(kTypes, problem_.dtype),
           CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, num_steps,
           static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
           lengths, &padding),
@@ -236,7 +180,7 @@ RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
   CRNN_RETURN_IF_CUDNN_ERROR(descriptor->Create(), problem_);
   CRNN_RETURN_IF_CUDNN_ERROR(
       Cudnn().cudnnSetTensorNdDescriptor(
-          descriptor->get(), CudnnType(problem_.dtype), 3, dims, strides),
+          descriptor->get(), Of(kTypes, problem_.dtype), 3, dims, strides),
       problem_);
   return {};
 }
