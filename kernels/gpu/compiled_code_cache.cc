@@ -7,9 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <random>
 #include <sstream>
-
-#include "kernels/gpu/replace_file.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -56,6 +55,22 @@ std::string Header(const std::string& key, const std::string& code) {
          std::to_string(code.size()) + ' ' + Hex(Hash(code)) + '\n' + key;
 }
 
+// Replaces a file as a whole, so that readers see the old one or the new one.
+// If that fails, the old one stays. Only the owner may read and write the file.
+void ReplaceFile(const std::string& file, const std::string& contents) {
+  // The name is random, since processes on several machines or in several
+  // containers may write at the same time.
+  const std::string written =
+      file + '.' + std::to_string(std::random_device()());
+  std::ofstream stream(written, std::ios::binary);
+  chmod(written.c_str(), S_IRUSR | S_IWUSR);
+  stream << contents;
+  stream.close();  // This may be the first to report a failure.
+  if (!stream || std::rename(written.c_str(), file.c_str()) != 0) {
+    std::remove(written.c_str());
+  }
+}
+
 }  // namespace
 
 CompiledCodeCache CompiledCodeCache::OfUser() {
@@ -97,7 +112,7 @@ bool CompiledCodeCache::Read(const std::string& key, std::string* code) const {
 void CompiledCodeCache::Write(const std::string& key,
                               const std::string& code) const {
   if (folder_.empty() || !MakeFolder(folder_)) return;
-  ReplaceFile(FileOf(key), Header(key, code) + code, /*is_private=*/true);
+  ReplaceFile(FileOf(key), Header(key, code) + code);
 }
 
 }  // namespace cudnn_rnn_tf

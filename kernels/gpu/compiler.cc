@@ -50,59 +50,47 @@ std::string KeyOf(const std::string& file,
   return key;
 }
 
-// The files that this process has compiled, by name and options.
-struct Libraries {
-  using Name = std::pair<std::string, std::vector<std::string>>;
-  std::mutex mutex;
-  std::map<Name, CUlibrary> compiled;
-  const CompiledCodeCache files = CompiledCodeCache::OfUser();
-
-  static Libraries& Instance() {
-    static NeverDestroyed<Libraries> libraries;
-    return *libraries;
+// What the process has got, by name.
+template <typename Name, typename Value>
+class Known {
+ public:
+  bool Find(const Name& name, Value* value) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = values_.find(name);
+    if (found == values_.end()) return false;
+    *value = found->second;
+    return true;
   }
+  // Sets `value` to what another thread has added meanwhile, if one has.
+  void Add(const Name& name, Value* value) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    *value = values_.emplace(name, *value).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Name, Value> values_;
 };
 
-// The kernels that calls have got on each device. Small networks launch several
-// in a step, and to find one by asking the driver and the compiler takes a good
-// part of a launch's time.
-struct KnownKernels {
-  using Name =
-      std::tuple<CUdevice, std::string, std::string, std::vector<std::string>>;
-  std::mutex mutex;
-  std::map<Name, CUkernel> kernels;
-
-  static KnownKernels& Instance() {
-    static NeverDestroyed<KnownKernels> known;
-    return *known;
-  }
-};
-
-// The lock is not held while a file is compiled, so threads may compile at the
-// same time, at worst the same file.
+// No lock is held while a file is compiled, so threads may compile at the same
+// time, at worst the same file.
 RnnStatus CompileLibrary(const std::string& file,
                          const std::vector<std::string>& options,
                          CUlibrary* library) {
-  Libraries& libraries = Libraries::Instance();
-  const Libraries::Name name(file, options);
-  {
-    const std::lock_guard<std::mutex> lock(libraries.mutex);
-    const auto known = libraries.compiled.find(name);
-    if (known != libraries.compiled.end()) {
-      *library = known->second;
-      return {};
-    }
-  }
+  using Name = std::pair<std::string, std::vector<std::string>>;
+  static NeverDestroyed<Known<Name, CUlibrary>> libraries;
+  const Name name(file, options);
+  if (libraries->Find(name, library)) return {};
+  const CompiledCodeCache files = CompiledCodeCache::OfUser();
   const std::string key = KeyOf(file, options);
   std::string code;
-  if (!libraries.files.Read(key, &code) || !Load(code, library).ok()) {
+  if (!files.Read(key, &code) || !Load(code, library).ok()) {
     std::string log;
     CRNN_RETURN_IF_ERROR(CompileCode(file, options, &code, &log));
     CRNN_RETURN_IF_ERROR(Load(code, library));
-    libraries.files.Write(key, code);
+    files.Write(key, code);
   }
-  const std::lock_guard<std::mutex> lock(libraries.mutex);
-  *library = libraries.compiled.emplace(name, *library).first->second;
+  libraries->Add(name, library);
   return {};
 }
 
@@ -190,16 +178,13 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
                         CUkernel* kernel) {
   CUdevice device;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  const KnownKernels::Name name(device, file, entry, macros);
-  KnownKernels& known = KnownKernels::Instance();
-  {
-    const std::lock_guard<std::mutex> lock(known.mutex);
-    const auto found = known.kernels.find(name);
-    if (found != known.kernels.end()) {
-      *kernel = found->second;
-      return {};
-    }
-  }
+  // Small networks launch several kernels in a step, and to find one by asking
+  // the driver and the compiler takes a good part of a launch's time.
+  using Name =
+      std::tuple<CUdevice, std::string, std::string, std::vector<std::string>>;
+  static NeverDestroyed<Known<Name, CUkernel>> kernels;
+  const Name name(device, file, entry, macros);
+  if (kernels->Find(name, kernel)) return {};
   CRNN_RETURN_IF_ERROR(LoadCompiler());
   DeviceLimits limits;
   int imitated = 0;
@@ -216,8 +201,7 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, library, entry.c_str()),
                  "find a kernel"));
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  known.kernels.emplace(name, *kernel);
+  kernels->Add(name, kernel);
   return {};
 }
 

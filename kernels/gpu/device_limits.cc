@@ -35,11 +35,6 @@ const Imitation& ImitationOfProcess() {
   return imitation;
 }
 
-RnnStatus ReadOwn(CUdevice device, CUdevice_attribute attribute, int* value) {
-  return CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
-                    "read a device's attributes");
-}
-
 void Lower(int* limit, int to) {
   if (to > 0) *limit = std::min(*limit, to);
 }
@@ -130,37 +125,10 @@ RnnStatus ImitatedArchitecture(int* architecture) {
   return ImitationOfProcess().status;
 }
 
-RnnStatus ReadAttribute(CUdevice device, CUdevice_attribute attribute,
-                        int* value) {
-  CRNN_RETURN_IF_ERROR(ReadOwn(device, attribute, value));
-  const DeviceLimits& imitated = ImitationOfProcess().limits;
-  if (imitated.architecture == 0) return ImitationOfProcess().status;
-  switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = imitated.architecture / 10;
-      break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = imitated.architecture % 10;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      Lower(value, imitated.multiprocessors);
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      Lower(value, imitated.shared_bytes);
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
-      Lower(value, imitated.registers);
-      break;
-    default:
-      break;
-  }
-  return {};
-}
-
 RnnStatus ReadLimits(DeviceLimits* limits) {
   CUdevice device;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  int major = 0, minor = 0, own_major = 0, own_minor = 0;
+  int major = 0, minor = 0;
   for (const auto& [attribute, value] :
        {std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major),
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
@@ -168,24 +136,28 @@ RnnStatus ReadLimits(DeviceLimits* limits) {
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
          &limits->shared_bytes},
         {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR,
-         &limits->registers}}) {
-    CRNN_RETURN_IF_ERROR(ReadAttribute(device, attribute, value));
+         &limits->registers},
+        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &limits->l2_bytes}}) {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Gpu().cuda.cuDeviceGetAttribute(value, attribute, device),
+                   "read a device's attributes"));
   }
   limits->architecture = 10 * major + minor;
   limits->largest_cluster = LargestCluster(limits->architecture);
-  const DeviceLimits& imitated = ImitationOfProcess().limits;
-  if (imitated.architecture == 0) return {};
-  Lower(&limits->largest_cluster, imitated.largest_cluster);
-  CRNN_RETURN_IF_ERROR(ReadOwn(
-      device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &own_major));
-  CRNN_RETURN_IF_ERROR(ReadOwn(
-      device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &own_minor));
-  if (imitated.architecture > 10 * own_major + own_minor) {
+  const auto& [status, imitated] = ImitationOfProcess();
+  if (imitated.architecture == 0) return status;
+  if (imitated.architecture > limits->architecture) {
     return BadVariable("asks for architecture " +
                        std::to_string(imitated.architecture) +
                        ", which is newer than this GPU's, " +
-                       std::to_string(10 * own_major + own_minor));
+                       std::to_string(limits->architecture));
   }
+  limits->architecture = imitated.architecture;
+  limits->largest_cluster = LargestCluster(imitated.architecture);
+  Lower(&limits->largest_cluster, imitated.largest_cluster);
+  Lower(&limits->multiprocessors, imitated.multiprocessors);
+  Lower(&limits->shared_bytes, imitated.shared_bytes);
+  Lower(&limits->registers, imitated.registers);
   return {};
 }
 

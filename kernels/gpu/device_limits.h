@@ -18,6 +18,7 @@ struct DeviceLimits {
   int shared_bytes;     // The most shared memory of a block.
   int registers;        // Of a multiprocessor.
   int largest_cluster;  // The most blocks of a cluster; 1 without clusters.
+  int l2_bytes = 0;     // The L2 cache, which is always the GPU's own.
 };
 
 // GPUs by the names that people know them by.
@@ -39,10 +40,6 @@ RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits);
 // Returns the architecture that the process imitates, or 0 if it imitates none.
 // An error says what is wrong with the variable.
 RnnStatus ImitatedArchitecture(int* architecture);
-
-// Reads an attribute of a device or, if another GPU is imitated, of that one.
-RnnStatus ReadAttribute(CUdevice device, CUdevice_attribute attribute,
-                        int* value);
 
 // Reads the limits of the current context's device or of the imitated GPU. It
 // is an error if the latter is newer than the device.

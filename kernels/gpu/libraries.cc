@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/never_destroyed.h"
@@ -29,23 +30,25 @@ void* Open(const char* name, std::string* error) {
   return library;
 }
 
-template <typename Function>
-void Find(void* library, const char* library_name, const char* name,
-          Function* function, std::string* missing) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr) {
-    *missing += std::string(" ") + library_name + ":" + name;
-  }
-}
-
-RnnStatus Missing(const std::string& missing,
-                  RnnStatus (*failure)(const std::string&) = Unavailable) {
+// Finds the functions of a library. If some are missing, the failure names
+// them.
+template <typename Library>
+RnnStatus Find(void* library, const char* library_name, Library* functions,
+               RnnStatus (*failure)(const std::string&) = Unavailable) {
+  std::string missing;
+  functions->Visit([&](const char* name, auto* function) {
+    *function = reinterpret_cast<std::remove_reference_t<decltype(*function)>>(
+        dlsym(library, name));
+    if (*function == nullptr) {
+      missing += std::string(" ") + library_name + ":" + name;
+    }
+  });
   return missing.empty() ? RnnStatus()
                          : failure("these functions are missing:" + missing);
 }
 
 RnnStatus LoadCuda(GpuLibraries* libraries) {
-  std::string error, missing;
+  std::string error;
   void* const cuda = Open(kCudaName, &error);
   if (cuda == nullptr) {
     return Unavailable(std::string("the CUDA driver ") + kCudaName +
@@ -53,21 +56,15 @@ RnnStatus LoadCuda(GpuLibraries* libraries) {
                        "not found (" +
                        error + ")");
   }
-#define CRNN_TEXT(name) #name
-#define CRNN_FIND(name) \
-  Find(cuda, kCudaName, CRNN_TEXT(name), &libraries->cuda.name, &missing);
-  CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_FIND)
-  // A driver that lacks some of these functions can do all but replay.
-  libraries->has_graphs = missing.empty();
-  missing.clear();
-  CRNN_CUDA_FUNCTIONS(CRNN_FIND)
-#undef CRNN_FIND
-#undef CRNN_TEXT
-  return Missing(missing);
+  // A driver that lacks some of the functions of graphs can do all but replay.
+  CudaGraphFunctions* const graphs = &libraries->cuda;
+  libraries->has_graphs = Find(cuda, kCudaName, graphs).ok();
+  CudaFunctions* const others = &libraries->cuda;
+  return Find(cuda, kCudaName, others);
 }
 
 RnnStatus LoadCudnn(GpuLibraries* libraries) {
-  std::string error, missing;
+  std::string error;
   // The variable names a cuDNN other than TensorFlow's.
   const char* const chosen = std::getenv("CUDNN_RNN_TF_CUDNN_LIBRARY");
   const char* const name = chosen != nullptr ? chosen : "libcudnn.so.9";
@@ -79,17 +76,15 @@ RnnStatus LoadCudnn(GpuLibraries* libraries) {
         "the dynamic linker looks (LD_LIBRARY_PATH, ldconfig) and not found (" +
         error + "). pip install 'tensorflow[and-cuda]' brings it");
   }
-#define CRNN_FIND(function) \
-  Find(cudnn, name, #function, &libraries->cudnn.function, &missing);
-  CRNN_CUDNN_FUNCTIONS(CRNN_FIND)
-#undef CRNN_FIND
-  if (libraries->cudnn.cudnnGetVersion != nullptr &&
-      libraries->cudnn.cudnnGetVersion() < kOldestCudnn) {
+  CudnnLibrary* const functions = &libraries->cudnn;
+  const RnnStatus found = Find(cudnn, name, functions);
+  if (functions->cudnnGetVersion != nullptr &&
+      functions->cudnnGetVersion() < kOldestCudnn) {
     return Unavailable("cuDNN 9.0 or newer is needed, but " +
                        std::string(name) + " has version " +
-                       std::to_string(libraries->cudnn.cudnnGetVersion()));
+                       std::to_string(functions->cudnnGetVersion()));
   }
-  return Missing(missing);
+  return found;
 }
 
 GpuLibraries* Loaded() {
@@ -200,25 +195,15 @@ RnnStatus OpenNvrtc(void** library) {
 }
 
 RnnStatus LoadCublas(GpuLibraries* libraries) {
-  std::string missing;
   void* cublas = nullptr;
   CRNN_RETURN_IF_ERROR(OpenCublas(&cublas));
-#define CRNN_FIND(name) \
-  Find(cublas, "cuBLAS", #name, &libraries->cublas.name, &missing);
-  CRNN_CUBLAS_FUNCTIONS(CRNN_FIND)
-#undef CRNN_FIND
-  return Missing(missing, WithoutKernels);
+  return Find(cublas, "cuBLAS", &libraries->cublas, WithoutKernels);
 }
 
 RnnStatus LoadNvrtc(GpuLibraries* libraries) {
-  std::string missing;
   void* nvrtc = nullptr;
   CRNN_RETURN_IF_ERROR(OpenNvrtc(&nvrtc));
-#define CRNN_FIND(name) \
-  Find(nvrtc, "NVRTC", #name, &libraries->nvrtc.name, &missing);
-  CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
-#undef CRNN_FIND
-  return Missing(missing, WithoutKernels);
+  return Find(nvrtc, "NVRTC", &libraries->nvrtc, WithoutKernels);
 }
 
 // Runs `load` on the process's libraries, unless that has succeeded before.

@@ -122,25 +122,30 @@ namespace cudnn_rnn_tf {
   F(nvrtcVersion)
 
 #define CRNN_MEMBER(name) decltype(&::name) name = nullptr;
+#define CRNN_TEXT(name) #name
+#define CRNN_VISIT(name) visit(CRNN_TEXT(name), &name);
+// A library's functions. `visit` takes the name of each and its place.
+#define CRNN_LIBRARY(Library, FUNCTIONS) \
+  struct Library {                       \
+    FUNCTIONS(CRNN_MEMBER)               \
+    template <typename Visitor>          \
+    void Visit(const Visitor& visit) {   \
+      FUNCTIONS(CRNN_VISIT)              \
+    }                                    \
+  };
 
-struct CudnnLibrary {
-  CRNN_CUDNN_FUNCTIONS(CRNN_MEMBER)
-};
+CRNN_LIBRARY(CudnnLibrary, CRNN_CUDNN_FUNCTIONS)
+CRNN_LIBRARY(CudaFunctions, CRNN_CUDA_FUNCTIONS)
+CRNN_LIBRARY(CudaGraphFunctions, CRNN_CUDA_GRAPH_FUNCTIONS)
+CRNN_LIBRARY(CublasLibrary, CRNN_CUBLAS_FUNCTIONS)
+CRNN_LIBRARY(NvrtcLibrary, CRNN_NVRTC_FUNCTIONS)
 
-struct CudaDriver {
-  CRNN_CUDA_FUNCTIONS(CRNN_MEMBER)
-  CRNN_CUDA_GRAPH_FUNCTIONS(CRNN_MEMBER)
-};
-
-struct CublasLibrary {
-  CRNN_CUBLAS_FUNCTIONS(CRNN_MEMBER)
-};
-
-struct NvrtcLibrary {
-  CRNN_NVRTC_FUNCTIONS(CRNN_MEMBER)
-};
-
+#undef CRNN_LIBRARY
+#undef CRNN_VISIT
+#undef CRNN_TEXT
 #undef CRNN_MEMBER
+
+struct CudaDriver : CudaFunctions, CudaGraphFunctions {};
 
 struct GpuLibraries {
   CudnnLibrary cudnn;

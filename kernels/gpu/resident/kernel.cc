@@ -29,22 +29,6 @@ constexpr int64_t kRegisters = 255, kOtherRegisters = 20,
 // Streamed weights are assumed to get this part of the L2 cache.
 constexpr double kKeptPart = 0.6;
 
-struct Device {
-  int major, blocks, shared_bytes, l2_bytes;
-};
-
-RnnStatus Describe(CUdevice id, Device* device) {
-  for (const auto& [attribute, value] :
-       {std::pair(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &device->major),
-        std::pair(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->blocks),
-        std::pair(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-                  &device->shared_bytes),
-        std::pair(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &device->l2_bytes)}) {
-    CRNN_RETURN_IF_ERROR(ReadAttribute(id, attribute, value));
-  }
-  return {};
-}
-
 RnnStatus NotResident(const std::string& why) {
   return {RnnStatus::Code::kUnimplemented,
           "the algorithm resident cannot run this: " + why};
@@ -59,11 +43,12 @@ struct Placement {
   int64_t shared_bytes;
 };
 
-RnnStatus Place(const ResidentShape& shape, const Device& device,
+RnnStatus Place(const ResidentShape& shape, const DeviceLimits& device,
                 Placement* placement) {
   const int64_t item = static_cast<int64_t>(SizeOf(shape.dtype));
   const bool is_float = shape.dtype == RnnDataType::kFloat32;
-  if (device.major < 8) return NotResident("the GPU is older than Ampere");
+  if (device.architecture < 80)
+    return NotResident("the GPU is older than Ampere");
   if (shape.dtype == RnnDataType::kFloat64) return NotResident("float64");
   if (shape.num_units * item % kSliceBytes != 0) {
     return NotResident(
@@ -76,7 +61,7 @@ RnnStatus Place(const ResidentShape& shape, const Device& device,
                        ", must be at most " + std::to_string(max_batch));
   }
   const int64_t gates = NumGates(shape.rnn_mode);
-  int64_t units = CeilDiv(shape.num_units, device.blocks);
+  int64_t units = CeilDiv(shape.num_units, device.multiprocessors);
   // A block writes words of two numbers of a half type, so it has whole pairs
   // of units.
   if (!is_float) units += units % 2;
@@ -168,10 +153,10 @@ std::vector<std::string> Macros(const ResidentShape& shape,
 RnnStatus ResidentKernel::Get(const ResidentShape& shape,
                               ResidentKernel* kernel) {
   CUdevice id;
-  Device device;
+  DeviceLimits device;
   Placement placement;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&id));
-  CRNN_RETURN_IF_ERROR(Describe(id, &device));
+  CRNN_RETURN_IF_ERROR(ReadLimits(&device));
   CRNN_RETURN_IF_ERROR(Place(shape, device, &placement));
   CRNN_RETURN_IF_ERROR(CompileKernel(
       "resident.cu", "resident", Macros(shape, placement), &kernel->kernel_));
