@@ -16,6 +16,14 @@ using cudnn_rnn_tf::persistent::StepBuffers;
 
 namespace {
 
+// These load and store a number of an array of the network's type.
+__device__ Sum LoadItem(const void* items, Index at) {
+  return ToFloat(static_cast<const Item*>(items)[at]);
+}
+__device__ void StoreItem(void* items, Index at, Sum value) {
+  static_cast<Item*>(items)[at] = FromFloat(value);
+}
+
 // The unit of a sequence, in one direction, that is number i of [D, B, H]. The
 // host makes sure that the numbers of [D, G, B, H] can be counted in an int.
 struct Place {
@@ -53,8 +61,7 @@ __device__ void StoreOperand(const StepBuffers& steps, int batch,
                              const Place& at, Sum h) {
   Item* const operands = static_cast<Item*>(steps.operands);
   if (steps.projected != nullptr) {
-    static_cast<Item*>(steps.projected)[at.OfOutput(steps, batch)] =
-        FromFloat(h);
+    StoreItem(steps.projected, at.OfOutput(steps, batch), h);
   } else if (steps.masks == nullptr) {
     operands[at.i] = FromFloat(h);
   } else {
@@ -75,10 +82,10 @@ __device__ Sum InputOf(const Direction& my, const StepBuffers& steps,
   const int of_gate = gate * steps.units + at.unit;
   Sum input = ToFloat(gates[gate * steps.units]);
   if (my.input_bias != nullptr) {
-    input += ToFloat(static_cast<const Item*>(my.input_bias)[of_gate]);
+    input += LoadItem(my.input_bias, of_gate);
   }
   if (my.recurrent_bias != nullptr) {
-    input += ToFloat(static_cast<const Item*>(my.recurrent_bias)[of_gate]);
+    input += LoadItem(my.recurrent_bias, of_gate);
   }
   return input;
 }
@@ -134,10 +141,9 @@ __device__ void StoreProjectedGradient(const BackwardArguments& all,
   Sum sum = 0.0f;
   if (step > 0 && step <= sequence.length) {
     const Index before = sequence.RowAt(sequences, step - 1, at.direction == 1);
-    sum = ToFloat(static_cast<const Item*>(
-        my.output_backprop)[before * all.output_stride + at.unit]);
+    sum = LoadItem(my.output_backprop, before * all.output_stride + at.unit);
     if (step == sequence.length) {
-      sum += ToFloat(static_cast<const Item*>(my.last_h_backprop)[state]);
+      sum += LoadItem(my.last_h_backprop, state);
     }
   }
   gradient = FromFloat(sum);
@@ -190,7 +196,7 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
         InputOf(my, steps, at, gates, 0));
     Sum h = static_cast<const Sum*>(steps.carried)[i];
     if (steps.masks != nullptr) h = Masked(steps, steps.masks[i], 2, h);
-    static_cast<Item*>(steps.candidate_operands)[i] = FromFloat(reset * h);
+    StoreItem(steps.candidate_operands, i, reset * h);
   }
 }
 
@@ -208,8 +214,7 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     const Index row = sequence.RowAt(sequences, step, at.direction == 1);
     Item& gate = static_cast<Item*>(my.gates)[row * kSlots * units + at.unit];
     const Sum reset = ToFloat(gate);
-    const Sum h =
-        ToFloat(static_cast<const Item*>(my.previous_h)[row * units + at.unit]);
+    const Sum h = LoadItem(my.previous_h, row * units + at.unit);
     Sum through = static_cast<const Sum*>(steps.candidate_products)[i];
     if (steps.masks != nullptr) {
       through = Masked(steps, steps.masks[i], 2, through);
@@ -217,8 +222,7 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     static_cast<Sum*>(steps.carried)[i] += through * reset;
     const Sum gradient = through * h * reset * (1.0f - reset);
     gate = FromFloat(gradient);
-    static_cast<Item*>(steps.operands)[at.OfGate(steps, batch, 0)] =
-        FromFloat(gradient);
+    StoreItem(steps.operands, at.OfGate(steps, batch, 0), gradient);
     Sum& bias_sum = reinterpret_cast<Sum*>(
         my.bias_sums)[static_cast<Index>(at.b) * kSlots * units + at.unit];
     bias_sum = (step + 1 == sequence.length ? 0.0f : bias_sum) + gradient;
@@ -252,26 +256,23 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     const Index of_output = row * all.output_stride + at.unit;
     if (is_padding) {
       if (has_output) {
-        static_cast<Item*>(my.output)[of_output] =
-            FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
+        StoreItem(my.output, of_output,
+                  sequence.is_invalid ? InvalidValue() : 0.0f);
       }
       if (!is_training) continue;
       if (has_output) {
-        static_cast<Item*>(my.previous_h)[row * steps.outputs + at.unit] =
-            FromFloat(0.0f);
+        StoreItem(my.previous_h, row * steps.outputs + at.unit, 0.0f);
       }
-      if (projects)
-        static_cast<Item*>(my.unprojected)[of_row] = FromFloat(0.0f);
+      if (projects) StoreItem(my.unprojected, of_row, 0.0f);
       continue;
     }
     const Index state = at.b * all.state_stride + at.unit;
     [[maybe_unused]] Sum* const carried = static_cast<Sum*>(steps.carried) + i;
     Sum h = 0.0f, c = 0.0f;
     if (step < 0) {
-      if (has_output) h = ToFloat(static_cast<const Item*>(my.first_h)[state]);
+      if (has_output) h = LoadItem(my.first_h, state);
 #if defined(IS_LSTM)
-      c = ToFloat(static_cast<const Item*>(
-          my.first_c)[at.b * steps.cell_stride + at.unit]);
+      c = LoadItem(my.first_c, at.b * steps.cell_stride + at.unit);
 #endif
       if (sequence.is_invalid) h = c = InvalidValue();
     } else {
@@ -287,12 +288,11 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       for (int gate = 0; gate < kGates; ++gate) {
         const int of_gate = gate * units + at.unit;
         if (my.recurrent_bias != nullptr) {
-          inputs[gate] +=
-              ToFloat(static_cast<const Item*>(my.recurrent_bias)[of_gate]);
+          inputs[gate] += LoadItem(my.recurrent_bias, of_gate);
         }
         Sum input = ToFloat(gates[gate * units]);
         if (my.input_bias != nullptr) {
-          input += ToFloat(static_cast<const Item*>(my.input_bias)[of_gate]);
+          input += LoadItem(my.input_bias, of_gate);
         }
         inputs[OtherSlot(gate)] += input;
         sums[gate] = gate < kGatesOfH
@@ -302,9 +302,9 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       }
       ComputeCell(sums, inputs, &h, &c, values, steps.clip);
       if (projects) {
-        static_cast<Item*>(steps.operands)[i] = FromFloat(h);
+        StoreItem(steps.operands, i, h);
       } else {
-        static_cast<Item*>(my.output)[of_output] = FromFloat(h);
+        StoreItem(my.output, of_output, h);
       }
       if (is_training) {
 #pragma unroll
@@ -318,15 +318,14 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
 #elif defined(IS_LSTM)
         reinterpret_cast<Sum*>(my.cells)[of_row] = c;
 #endif
-        if (projects) static_cast<Item*>(my.unprojected)[of_row] = FromFloat(h);
+        if (projects) StoreItem(my.unprojected, of_row, h);
       }
     }
     const bool is_last = step + 1 == sequence.length;
 #if defined(IS_LSTM)
     *carried = c;
     if (is_last) {
-      static_cast<Item*>(my.last_c)[at.b * steps.cell_stride + at.unit] =
-          FromFloat(c);
+      StoreItem(my.last_c, at.b * steps.cell_stride + at.unit, c);
     }
 #elif defined(IS_GRU)
     *carried = h;
@@ -334,14 +333,13 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     // What follows is for h after its projection, which is not known yet.
     if (!has_output || (projects && step >= 0)) continue;
     if (is_last) {
-      static_cast<Item*>(my.last_h)[state] = FromFloat(h);
+      StoreItem(my.last_h, state, h);
       continue;
     }
     StoreOperand(steps, batch, at, h);
     if (is_training) {
       const Index next = sequence.RowAt(sequences, step + 1, at.direction == 1);
-      static_cast<Item*>(my.previous_h)[next * steps.outputs + at.unit] =
-          FromFloat(h);
+      StoreItem(my.previous_h, next * steps.outputs + at.unit, h);
     }
   }
 }
@@ -391,17 +389,14 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     Sum dh = 0.0f, carried = 0.0f;
 #if defined(IS_LSTM)
     const Index cell_state = at.b * steps.cell_stride + at.unit;
-    carried =
-        is_last
-            ? ToFloat(static_cast<const Item*>(my.last_c_backprop)[cell_state])
-            : *carry;
+    carried = is_last ? LoadItem(my.last_c_backprop, cell_state) : *carry;
 #elif defined(IS_GRU)
     if (!is_last) dh = *carry;
 #endif
     if (projects) {
       if (step >= 0) dh = products[i];
     } else if (is_last) {
-      dh = ToFloat(static_cast<const Item*>(my.last_h_backprop)[state]);
+      dh = LoadItem(my.last_h_backprop, state);
     } else if (steps.masks == nullptr) {
       dh += products[i];
     } else {
@@ -417,10 +412,10 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     if (sequence.is_invalid) dh = carried = InvalidValue();
     if (step < 0) {
       if (!projects) {
-        static_cast<Item*>(my.first_h_backprop)[state] = FromFloat(dh);
+        StoreItem(my.first_h_backprop, state, dh);
       }
 #if defined(IS_LSTM)
-      static_cast<Item*>(my.first_c_backprop)[cell_state] = FromFloat(carried);
+      StoreItem(my.first_c_backprop, cell_state, carried);
 #endif
       if (!is_last) continue;
       // The sequence has no steps.
@@ -439,16 +434,14 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     const Index row_before = sequence.RowAt(sequences, step - 1, is_reversed);
     const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
     in.c = cells[row * units + at.unit];
-    in.c_before =
-        step > 0 ? cells[row_before * units + at.unit]
-                 : ToFloat(static_cast<const Item*>(my.first_c)[cell_state]);
+    in.c_before = step > 0 ? cells[row_before * units + at.unit]
+                           : LoadItem(my.first_c, cell_state);
 #elif defined(IS_GRU)
     in.h_before =
         static_cast<const Item*>(my.previous_h)[row * units + at.unit];
 #endif
     if (!projects) {
-      dh += ToFloat(static_cast<const Item*>(
-          my.output_backprop)[row * all.output_stride + at.unit]);
+      dh += LoadItem(my.output_backprop, row * all.output_stride + at.unit);
     }
     Factors factors;
     factors.Compute(in, steps.clip);
@@ -473,7 +466,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
           FromFloat(gradients[OtherSlot(gate)]);
     }
 #if defined(IS_GRU_RESET_BEFORE)
-    static_cast<Item*>(steps.candidate_operands)[i] = FromFloat(gradients[2]);
+    StoreItem(steps.candidate_operands, i, gradients[2]);
 #endif
   }
 }
