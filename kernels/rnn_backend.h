@@ -47,9 +47,8 @@ enum class RnnAlgorithm {
   kCudnn
 };
 inline constexpr int kNumRnnAlgorithms = 7;
-// The cuDNN backend runs only algorithms whose numbers are below this, among
-// them `resident`.
-inline constexpr int kNumPlannedAlgorithms = 5;
+// cuDNN runs only algorithms whose numbers are below this.
+inline constexpr int kNumCudnnAlgorithms = 4;
 inline constexpr const char* kRnnAlgorithmNames[kNumRnnAlgorithms] = {
     "auto",     "standard",   "persist_static", "persist_static_small_h",
     "resident", "persistent", "cudnn"};

@@ -11,7 +11,7 @@ from cxx import COMPILER, GPU_BACKEND, ROOT, compiled, include_folders
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
 CUDNN_NETWORK = [
-    *("kernels/gpu/cudnn/network.cc", "kernels/gpu/session.cc", "kernels/gpu/algorithm_rule.cc"),
+    *("kernels/gpu/cudnn/network.cc", "kernels/gpu/session.cc"),
     *("kernels/rnn_backend.cc", *NETWORK),
 ]
 
@@ -27,22 +27,28 @@ CUDNN_NETWORK = [
         (
             "backend_on_fake_gpu",
             100,
-            [*CUDNN_NETWORK, "kernels/gpu/gpu_backend.cc", "kernels/keras_layout.cc"],
+            [
+                *CUDNN_NETWORK,
+                *("kernels/gpu/algorithm_rule.cc", "kernels/gpu/gpu_backend.cc"),
+                "kernels/keras_layout.cc",
+            ],
         ),
         (
             "batch_major_on_fake_gpu",
             200,
             [
                 *CUDNN_NETWORK,
-                *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/cudnn/transpose.cc"),
-                *("kernels/gpu/resident/network.cc", "kernels/gpu/resident/kernel.cc"),
-                *("kernels/gpu/device_limits.cc", "kernels/gpu/product.cc"),
+                *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/transpose.cc"),
+                "kernels/gpu/device_limits.cc",
             ],
         ),
         (
             "resident_on_fake_gpu",
             100,
-            ["kernels/gpu/resident/network.cc", "kernels/gpu/product.cc", *NETWORK],
+            [
+                *("kernels/gpu/resident/network.cc", "kernels/gpu/product.cc"),
+                *("kernels/rnn_backend.cc", *NETWORK),
+            ],
         ),
     ],
 )
@@ -75,7 +81,7 @@ def test_resident_kernel(tmp_path):
     members.append(f"const bool text_compiles = {condition};")
     (tmp_path / "kernel_sizes.h").write_text("\n".join(["struct KernelSizes {", *members, "};\n"]))
     program = "resident_kernel_on_fake_gpu"
-    check_program(compiled(tmp_path, program, RESIDENT_KERNEL, f"-I{tmp_path}"), 500)
+    check_program(compiled(tmp_path, program, RESIDENT_KERNEL, f"-I{tmp_path}", "-pthread"), 500)
 
 
 @pytest.mark.slow

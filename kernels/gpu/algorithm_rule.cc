@@ -36,7 +36,7 @@ bool IsForWholeBatches(const RnnProblem& problem, double cycles) {
   return cycles > passes * (is_float ? 30e3 : 18e3);
 }
 
-RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem) {
+RnnAlgorithm OtherAlgorithmFor(const RnnProblem& problem) {
   if (problem.algorithm != RnnAlgorithm::kAuto &&
       problem.algorithm != RnnAlgorithm::kCudnn) {
     return problem.algorithm;

@@ -21,10 +21,10 @@ bool MayBeSteps(const RnnProblem& problem);
 // cycles.
 bool IsForWholeBatches(const RnnProblem& problem, double cycles);
 
-// Returns the algorithm by which the cuDNN backend runs a network: the one that
-// the caller names, or the one that is likely to be the fastest. What
-// the rule names may turn out not to fit; then standard runs.
-RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem);
+// Returns the algorithm that runs a network if the persistent kernels do not:
+// the one that the caller names, or the one that is likely to be the fastest.
+// What the rule names may turn out not to fit; then standard runs.
+RnnAlgorithm OtherAlgorithmFor(const RnnProblem& problem);
 
 }  // namespace cudnn_rnn_tf
 

@@ -1,14 +1,13 @@
 #include "kernels/gpu/compiler.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <tuple>
 #include <utility>
 
 #include "kernels/gpu/compiled_code_cache.h"
 #include "kernels/gpu/device_limits.h"
+#include "kernels/gpu/known.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
@@ -50,30 +49,7 @@ std::string KeyOf(const std::string& file,
   return key;
 }
 
-// What the process has got, by name.
-template <typename Name, typename Value>
-class Known {
- public:
-  bool Find(const Name& name, Value* value) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = values_.find(name);
-    if (found == values_.end()) return false;
-    *value = found->second;
-    return true;
-  }
-  // Sets `value` to what another thread has added meanwhile, if one has.
-  void Add(const Name& name, Value* value) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    *value = values_.emplace(name, *value).first->second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<Name, Value> values_;
-};
-
-// No lock is held while a file is compiled, so threads may compile at the same
-// time, at worst the same file.
+// Threads may compile at the same time, at worst the same file.
 RnnStatus CompileLibrary(const std::string& file,
                          const std::vector<std::string>& options,
                          CUlibrary* library) {

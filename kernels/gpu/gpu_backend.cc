@@ -15,6 +15,7 @@
 #include "kernels/gpu/masked_steps.h"
 #include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/reserve_size.h"
+#include "kernels/gpu/resident/network.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -137,6 +138,44 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   return is_pinned ? status : RnnStatus();
 }
 
+RnnStatus GpuBackend::MakeOther(const RnnProblem& problem,
+                                RnnAlgorithm algorithm) {
+  if (algorithm == RnnAlgorithm::kResident) {
+    return ResidentNetwork::Create(problem, options_.allow_tf32, &engine_);
+  }
+  CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
+  return CudnnNetwork::Create(problem, algorithm, options_, session(),
+                              &engine_);
+}
+
+RnnStatus GpuBackend::ChooseOther(const RnnProblem& problem) {
+  Session::Plans* const plans = session()->PlansFor(problem, options_);
+  const bool is_known = plans->algorithm != RnnAlgorithm::kAuto;
+  RnnAlgorithm algorithm =
+      is_known ? plans->algorithm : OtherAlgorithmFor(problem);
+  const bool is_pinned = algorithm == problem.algorithm;
+  // The rule's `resident` leaves calls with unaligned buffers to standard.
+  if (algorithm == RnnAlgorithm::kResident && !is_pinned &&
+      !problem.is_aligned) {
+    return MakeOther(problem, RnnAlgorithm::kStandard);
+  }
+  RnnStatus status = MakeOther(problem, algorithm);
+  if (is_known) return status;
+  if (!status.ok() && !is_pinned) {
+    // The network does not fit or, this time, there is no memory for it.
+    algorithm = RnnAlgorithm::kStandard;
+    const bool may_fit_later =
+        status.code == RnnStatus::Code::kResourceExhausted;
+    status = MakeOther(problem, algorithm);
+    if (may_fit_later) return status;
+  }
+  CRNN_RETURN_IF_ERROR(status);
+  plans->algorithm = algorithm;
+  resources_.log(Describe(problem) + ": " +
+                 kRnnAlgorithmNames[static_cast<int>(algorithm)]);
+  return {};
+}
+
 RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
                                           RnnProblem* problem,
                                           RnnLengths* lengths) {
@@ -167,11 +206,7 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
 RnnStatus GpuBackend::ForwardBufferSizes(const RnnProblem& problem,
                                          RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Choose(problem, 0));
-  if (engine_ == nullptr) {
-    CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
-    CRNN_RETURN_IF_ERROR(CudnnNetwork::CreateForward(
-        problem, options_, session(), resources_.log, &engine_));
-  }
+  if (engine_ == nullptr) CRNN_RETURN_IF_ERROR(ChooseOther(problem));
   if (problem.is_training) {
     sizes->reserve_space =
         ReserveSize(engine_->reserve_size(), engine_->algorithm());
@@ -185,9 +220,13 @@ RnnStatus GpuBackend::BackwardBufferSizes(const RnnProblem& problem,
                                           RnnBufferSizes* sizes) {
   CRNN_RETURN_IF_ERROR(Choose(problem, reserve_space));
   if (engine_ == nullptr) {
-    CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
-    CRNN_RETURN_IF_ERROR(CudnnNetwork::CreateBackward(
-        problem, options_, reserve_space, session(), &engine_));
+    // Other sizes than those of cuDNN's algorithms are of no forward pass.
+    RnnAlgorithm algorithm = AlgorithmOf(reserve_space);
+    if (algorithm == RnnAlgorithm::kAuto ||
+        algorithm >= RnnAlgorithm::kResident) {
+      algorithm = RnnAlgorithm::kStandard;
+    }
+    CRNN_RETURN_IF_ERROR(MakeOther(problem, algorithm));
   }
   sizes->reserve_space =
       ReserveSize(engine_->reserve_size(), engine_->algorithm());

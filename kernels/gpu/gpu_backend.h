@@ -14,7 +14,7 @@
 
 namespace cudnn_rnn_tf {
 
-// Runs a network on a GPU, with the persistent kernels or with cuDNN. Used by
+// Runs a network on a GPU, with the engine that it chooses for a call. Used by
 // one thread.
 //
 // The problem's algorithm decides which of them runs:
@@ -26,6 +26,7 @@ namespace cudnn_rnn_tf {
 //                        cannot run, large layers of large batches of them,
 //                        and inference of a few of them, for which it may use
 //                        `resident`
+//   resident             `resident`
 //   all others           cuDNN
 // If lengths differ, cuDNN runs only where it is named or where our own kernels
 // cannot be had: it reads lengths in host memory, for which the host waits in
@@ -59,6 +60,10 @@ class GpuBackend : public RnnBackend {
   // Decides once for the call whether the persistent kernels run, and compiles
   // them if they do. If they do not, `engine_` stays null.
   RnnStatus Choose(const RnnProblem& problem, size_t reserve_space);
+  // Makes the engine of a forward pass that the persistent kernels do not run,
+  // by the algorithm that the caller names or the rule does.
+  RnnStatus ChooseOther(const RnnProblem& problem);
+  RnnStatus MakeOther(const RnnProblem& problem, RnnAlgorithm algorithm);
   // Does work on the host, with a warning, if the device has no kernel for it,
   // as without CUDA's compiler. `status` is the outcome on the device.
   RnnStatus OrOnHost(const RnnStatus& status,

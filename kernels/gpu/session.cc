@@ -49,8 +49,17 @@ RnnStatus Session::MakeCaptureHandles(Handles* handles) {
   return {};
 }
 
-Session::Plans* Session::PlansFor(const std::string& key) {
-  Plans* const plans = &plans_.Use(key);
+std::string Session::KeyOf(const RnnProblem& problem,
+                           const GpuOptions& options) {
+  std::string key = cudnn_rnn_tf::KeyOf(problem);
+  key.push_back(
+      static_cast<char>(options.allow_tf32 | options.force_repack << 1));
+  return key;
+}
+
+Session::Plans* Session::PlansFor(const RnnProblem& problem,
+                                  const GpuOptions& options) {
+  Plans* const plans = &plans_.Use(KeyOf(problem, options));
   if (plans_.size() > kMaxPlans) plans_.DropOldest();
   return plans;
 }

@@ -20,11 +20,12 @@ namespace cudnn_rnn_tf {
 // Used by one thread at a time, for one stream of one device.
 class Session {
  public:
-  // A problem's plans, by their algorithms.
+  // What is known of a problem that the persistent kernels do not run.
   struct Plans {
     // What runs its forward passes; kAuto until the first of them is planned.
     RnnAlgorithm algorithm = RnnAlgorithm::kAuto;
-    std::array<std::unique_ptr<CudnnPlan>, kNumPlannedAlgorithms> made;
+    // Those of cuDNN's algorithms.
+    std::array<std::unique_ptr<CudnnPlan>, kNumCudnnAlgorithms> made;
   };
 
   explicit Session(CUstream stream) : stream_(stream) {}
@@ -40,8 +41,12 @@ class Session {
   // nothing else, since no other work may enter a capture.
   RnnStatus MakeCaptureHandles(Handles* handles);
 
-  // Returns the plans for a key. The result is valid until the next call.
-  Plans* PlansFor(const std::string& key);
+  // A key of everything that plans depend on.
+  static std::string KeyOf(const RnnProblem& problem,
+                           const GpuOptions& options);
+  // Returns a problem's plans. The result is valid until the next call for
+  // another problem.
+  Plans* PlansFor(const RnnProblem& problem, const GpuOptions& options);
 
  private:
   const CUstream stream_;

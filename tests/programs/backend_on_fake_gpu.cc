@@ -12,10 +12,11 @@
 
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/cudnn/network.h"
-#include "kernels/gpu/cudnn/transpose.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/network.h"
+#include "kernels/gpu/resident/network.h"
+#include "kernels/gpu/transpose.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
 #include "tests/programs/without_masks.h"
@@ -34,6 +35,13 @@ std::string last_key;
 bool captures = false;
 CUstream const kCaptureStream = reinterpret_cast<CUstream>(1000);
 std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
+
+RnnStatus CheckPlan(RnnAlgorithm algorithm) {
+  if (algorithm != missing) return {};
+  return {lacks_plan_memory ? RnnStatus::Code::kResourceExhausted
+                            : RnnStatus::Code::kUnimplemented,
+          "no plan"};
+}
 
 cudnnStatus_t RunPass(cudnnHandle_t handle, size_t workspace_bytes) {
   Check((stream_of.at(handle) == kCaptureStream) == captures,
@@ -62,11 +70,7 @@ RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
 RnnStatus CudnnPlan::Create(cudnnHandle_t, const RnnProblem& problem,
                             RnnAlgorithm algorithm, const GpuOptions&,
                             std::unique_ptr<CudnnPlan>* plan) {
-  if (algorithm == missing) {
-    return {lacks_plan_memory ? RnnStatus::Code::kResourceExhausted
-                              : RnnStatus::Code::kUnimplemented,
-            "no plan"};
-  }
+  CRNN_RETURN_IF_ERROR(CheckPlan(algorithm));
   plan->reset(new CudnnPlan(problem));
   (*plan)->workspace_size_ = static_cast<size_t>(algorithm);
   return {};
@@ -77,13 +81,29 @@ RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t, void*, uint64_t) { return {}; }
 
 RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t, void*) { return {}; }
 
-// These are not called, since data are time-major and nothing is resident.
+// This is not called, since data are time-major.
 RnnStatus EnqueueTranspose(CUstream, CUdeviceptr, CUdeviceptr, int64_t, int64_t,
                            int64_t) {
   std::abort();
 }
-RnnStatus ResidentNetwork::Enqueue(const Handles&,
+
+// These take the place of resident/.
+RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
+                                  std::unique_ptr<Engine>* network) {
+  CRNN_RETURN_IF_ERROR(CheckPlan(RnnAlgorithm::kResident));
+  network->reset(new ResidentNetwork(problem, allow_tf32));
+  return {};
+}
+size_t ResidentNetwork::forward_workspace_size() const { return 0; }
+std::string ResidentNetwork::Key() const { return "resident"; }
+RnnStatus ResidentNetwork::Forward(const Handles&,
                                    const RnnForwardBuffers&) const {
+  last_run = static_cast<size_t>(RnnAlgorithm::kResident);
+  ++num_passes;
+  return {};
+}
+RnnStatus ResidentNetwork::Backward(const Handles&,
+                                    const RnnBackwardBuffers&) const {
   std::abort();
 }
 
@@ -163,6 +183,10 @@ GpuLibraries FakeLibraries() {
   cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
     return CUDA_SUCCESS;
   };
+  libraries.cublas.cublasCreate_v2 = [](cublasHandle_t* handle) {
+    *handle = reinterpret_cast<cublasHandle_t>(uintptr_t{1});
+    return CUBLAS_STATUS_SUCCESS;
+  };
   CudnnLibrary& cudnn = libraries.cudnn;
   cudnn.cudnnCreate = [](cudnnHandle_t* handle) {
     *handle = reinterpret_cast<cudnnHandle_t>(1 + stream_of.size());
@@ -240,11 +264,11 @@ void CheckAlgorithms(unsigned seed) {
   problem.spec.num_units = 5;
   problem.is_training = Draw(0, 1) == 1;
   // The algorithm resident does not train.
-  const int most = kNumPlannedAlgorithms - (problem.is_training ? 2 : 1);
+  const int most = kNumCudnnAlgorithms - (problem.is_training ? 1 : 0);
   problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, most));
   problem.is_aligned = Draw(0, 3) > 0;
   const bool is_pinned = problem.algorithm != RnnAlgorithm::kAuto;
-  const RnnAlgorithm chosen = CudnnAlgorithmFor(problem);
+  const RnnAlgorithm chosen = OtherAlgorithmFor(problem);
   Check(!is_pinned || chosen == problem.algorithm, "the caller's algorithm");
   missing = Draw(0, 1) == 1 ? chosen : RnnAlgorithm::kAuto;
   lacks_plan_memory = Draw(0, 1) == 1;

@@ -19,7 +19,6 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/cudnn/network.h"
-#include "kernels/gpu/reserve_size.h"
 #include "kernels/param_layout.h"
 #include "tests/programs/fake_gpu.h"
 
@@ -438,8 +437,11 @@ void CheckOk(const RnnStatus& status) { Check(status.ok(), status.message); }
 void CheckPasses(const GpuOptions& options) {
   Session session(nullptr);
   std::unique_ptr<Engine> network;
-  CheckOk(CudnnNetwork::CreateForward(
-      *problem, options, &session, [](const std::string&) {}, &network));
+  const auto create = [&] {
+    return CudnnNetwork::Create(*problem, problem->algorithm, options, &session,
+                                &network);
+  };
+  CheckOk(create());
   const size_t param_bytes = layout->size() * SizeOf(problem->dtype);
   Memory memory;
   void* const reserve = memory.New(network->reserve_size());
@@ -470,10 +472,7 @@ void CheckPasses(const GpuOptions& options) {
   CheckOk(network->Forward(handles, forward));
   memory.CheckAll();
   if (problem->is_training) {
-    const size_t bytes =
-        ReserveSize(network->reserve_size(), network->algorithm());
-    CheckOk(CudnnNetwork::CreateBackward(*problem, options, bytes, &session,
-                                         &network));
+    CheckOk(create());
     RnnBackwardBuffers backward;
     backward.input = forward.input;
     backward.input_h = forward.input_h;

@@ -19,6 +19,7 @@ struct FakeDevice {
   int major, minor, multiprocessors, shared_bytes, l2_bytes;
 };
 FakeDevice device;
+CUdevice device_id = 0;  // Each device has a number of its own.
 const char* nvrtc_name;
 
 template <typename Function>
@@ -31,6 +32,10 @@ void Find(void* library, const char* name, Function* function) {
 
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
+  libraries.cuda.cuCtxGetDevice = [](CUdevice* id) {
+    *id = device_id;
+    return CUDA_SUCCESS;
+  };
   libraries.cuda.cuDeviceGetAttribute =
       [](int* value, CUdevice_attribute attribute, CUdevice) {
         switch (attribute) {
@@ -93,6 +98,7 @@ int CompileAll() {
   int compiled = 0;
   for (const FakeDevice& one : kDevices) {
     device = one;
+    ++device_id;
     for (const ResidentShape& shape : kShapes) {
       being_checked = std::to_string(one.major) + "." +
                       std::to_string(one.minor) + ", " +

@@ -6,10 +6,13 @@
 //   resident_kernel_on_fake_gpu SEEDS
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <future>
 #include <map>
 #include <set>
 #include <string>
@@ -64,6 +67,7 @@ std::set<std::multiset<std::string>> loaded_options;
 int num_found;         // How often the driver was asked for a kernel.
 int num_programs = 0;  // Programs that are not destroyed.
 int num_compilations = 0;
+std::function<void()> while_compiling = [] {};
 
 const std::string& Source() {
   for (const SourceFile& file : EmbeddedSources()) {
@@ -317,6 +321,7 @@ GpuLibraries FakeLibraries() {
   nvrtc.nvrtcCompileProgram = [](nvrtcProgram program, int num_options,
                                  const char* const* options) {
     ++num_compilations;
+    while_compiling();
     FakeKernel* const kernel = reinterpret_cast<FakeKernel*>(program);
     kernel->options = {options, options + num_options};
     Check(loaded_options.count(kernel->options) == 0,
@@ -368,6 +373,7 @@ void DrawShape() {
 }
 
 RnnStatus GetAndLaunch() {
+  ++device_id;  // A kernel is kept for each device and shape.
   const int compilations = num_compilations;
   ResidentKernel kernel;
   const RnnStatus status = ResidentKernel::Get(shape, &kernel);
@@ -459,6 +465,7 @@ void CheckFailures(unsigned seed) {
   // Another device of the same kind has attributes of its own. Four of the
   // calls that failed came between a compilation and the loading of its code,
   // so only the fifth compilation led to a kernel.
+  ++device_id;
   kernels.back().shared_bytes = -1;
   Check(get().ok() && num_compilations == compilations + 5,
         "number of compilations");
@@ -472,6 +479,29 @@ void CheckFailures(unsigned seed) {
                });
 }
 
+// A call gets a kernel that is known, as CheckFailures leaves one, while
+// another one is compiled.
+void CheckLock() {
+  const ResidentShape known = shape;
+  const auto get_known = [known] {
+    ResidentKernel kernel;
+    return ResidentKernel::Get(known, &kernel).ok();
+  };
+  while_compiling = [get_known] {
+    auto other = std::async(std::launch::async, get_known);
+    Check(other.wait_for(std::chrono::seconds(30)) == std::future_status::ready,
+          "a call waits for a compilation that it does not need");
+    Check(other.get(), "the known kernel");
+  };
+  shape.batch_size += shape.batch_size == 1 ? 1 : -1;
+  const int compilations = num_compilations;
+  ResidentKernel kernel;
+  Check(ResidentKernel::Get(shape, &kernel).ok() &&
+            num_compilations == compilations + 1,
+        "another kernel");
+  while_compiling = [] {};
+}
+
 void CheckSeed(unsigned seed) {
   generator.seed(seed);
   std::string text = Source();
@@ -480,6 +510,7 @@ void CheckSeed(unsigned seed) {
              text.end());
   Check(text.find(kParameters) != std::string::npos, "the kernel's parameters");
   CheckFailures(seed);
+  CheckLock();
   const std::string seed_checked = being_checked;
   for (int i = 0; i < 40; ++i) {
     DrawShape();

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/gpu/resident/network.h"
+#include "kernels/gpu/transpose.h"
 #include "kernels/param_layout.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
@@ -155,13 +156,13 @@ void RunKernel(const ResidentArguments& a) {
                 recurrent_bias = load_bias(a.recurrent_bias);
   const float* const projected = reinterpret_cast<const float*>(
       Within({&workspace}, a.projected, a.steps * batch * rows * 4));
-  Numbers h = LoadAll({&input_h}, a.first_h, states), c(states);
+  Numbers h = LoadAll({&input_h, &workspace}, a.first_h, states), c(states);
   for (int64_t i = 0; i < states && a.first > 0; ++i) {
     h[i] = Load(row_at(a.first - 1, i / units), i % units);
   }
   if (spec.is_lstm()) {
-    c = a.first == 0 ? LoadAll({&input_c}, a.first_c, states)
-                     : LoadAll({&output_c}, a.last_c, states);
+    c = a.first == 0 ? LoadAll({&input_c, &workspace}, a.first_c, states)
+                     : LoadAll({&output_c, &workspace}, a.last_c, states);
   }
   for (int64_t s = 0; s < a.steps; ++s) {
     const int64_t time = a.is_reversed ? a.steps - 1 - s : s;
@@ -174,8 +175,8 @@ void RunKernel(const ResidentArguments& a) {
       Store(row_at(a.first + s, i / units), i % units, h[i]);
     }
   }
-  StoreAll({&output_h}, a.last_h, h);
-  if (spec.is_lstm()) StoreAll({&output_c}, a.last_c, c);
+  StoreAll({&output_h, &workspace}, a.last_h, h);
+  if (spec.is_lstm()) StoreAll({&output_c, &workspace}, a.last_c, c);
 }
 
 // Multiplies as cuBLAS does. Matrices are stored by columns, and the first one
@@ -248,6 +249,25 @@ RnnStatus ResidentKernel::Enqueue(CUstream given,
   Check(given == stream, "another stream");
   ++num_launches;
   RunKernel(arguments);
+  return {};
+}
+
+// This takes the place of transpose.cc.
+RnnStatus EnqueueTranspose(CUstream given, CUdeviceptr from, CUdeviceptr to,
+                           int64_t outer, int64_t inner, int64_t row_bytes) {
+  if (Fails("a transposition")) {
+    return {RnnStatus::Code::kInternal, "no transposition"};
+  }
+  Check(given == stream && !problem.time_major, "a transposition");
+  const Buffers all = {&input,    &input_h,  &input_c,  &output,
+                       &output_h, &output_c, &workspace};
+  const int64_t bytes = outer * inner * row_bytes;
+  const unsigned char* const rows = Within(all, from, bytes);
+  unsigned char* const transposed = Within(all, to, bytes);
+  for (int64_t i = 0; i < outer * inner; ++i) {
+    std::memcpy(transposed + (i % inner * outer + i / inner) * row_bytes,
+                rows + i * row_bytes, row_bytes);
+  }
   return {};
 }
 
@@ -346,6 +366,7 @@ void DrawProblem(bool in_parts) {
   item = SizeOf(problem.dtype);
   problem.batch_size = Draw(1, 8);
   problem.max_time = Draw(1, 7);
+  problem.time_major = Draw(0, 2) > 0;
   RnnSpec& spec = problem.spec;
   spec.rnn_mode = static_cast<RnnMode>(Draw(0, 3));
   spec.bias_mode = static_cast<BiasMode>(Draw(0, 3));
@@ -356,6 +377,7 @@ void DrawProblem(bool in_parts) {
   spec.num_layers = Draw(1, 4);
   spec.input_size = Draw(1, 40);
   if (!in_parts) return;
+  problem.time_major = true;
   // The network is as cheap as possible, but has everything that one part hands
   // to the next.
   problem.batch_size = 64;
@@ -374,8 +396,24 @@ Numbers Fill(const Buffer& buffer, double most) {
   return LoadAll({&buffer}, buffer.begin, numbers.size());
 }
 
-void Compare(const Buffer& buffer, const Numbers& expected, const char* what) {
-  const Numbers numbers = LoadAll({&buffer}, buffer.begin, buffer.bytes / item);
+// Returns an array that the caller has, with `rows` rows of each sequence, in
+// time-major order.
+Numbers TimeMajor(const Numbers& numbers, int64_t rows) {
+  if (problem.time_major || numbers.empty()) return numbers;
+  const int64_t batch = problem.batch_size,
+                width = static_cast<int64_t>(numbers.size()) / (rows * batch);
+  Numbers ordered(numbers.size());
+  for (int64_t i = 0; i < rows * batch; ++i) {
+    std::copy_n(&numbers[i * width], width,
+                &ordered[(i % rows * batch + i / rows) * width]);
+  }
+  return ordered;
+}
+
+void Compare(const Buffer& buffer, int64_t rows, const Numbers& expected,
+             const char* what) {
+  const Numbers numbers =
+      TimeMajor(LoadAll({&buffer}, buffer.begin, buffer.bytes / item), rows);
   const double tolerance = item == 4 ? 1e-5 : 2e-2;
   double most = 0;
   for (const double number : expected) most = std::max(most, std::abs(number));
@@ -386,7 +424,7 @@ void Compare(const Buffer& buffer, const Numbers& expected, const char* what) {
 
 void CheckNetwork(bool in_parts) {
   const RnnSpec& spec = problem.spec;
-  std::unique_ptr<ResidentNetwork> network;
+  std::unique_ptr<Engine> network;
   const auto create = [&] {
     return ResidentNetwork::Create(problem, allow_tf32, &network);
   };
@@ -404,19 +442,26 @@ void CheckNetwork(bool in_parts) {
   output.Place(of_time * spec.layer_output_size(), 0);
   output_h.Place(states, item * Draw(0, 16));
   output_c.Place(spec.is_lstm() ? states : 0, item * Draw(0, 16));
-  workspace.Place(network->workspace_size(), 0);
+  workspace.Place(network->forward_workspace_size(), 0);
   const int64_t at_once = kBytesOfPart / BytesOfStep();
   const int64_t products = std::min(problem.max_time, at_once) * BytesOfStep();
   const int64_t between = spec.num_layers > 1 ? output.bytes : 0;
+  const int64_t copies = problem.time_major
+                             ? 0
+                             : 6 * 256 + input.bytes + input_h.bytes +
+                                   input_c.bytes + output.bytes +
+                                   output_h.bytes + output_c.bytes;
   Check(workspace.bytes <=
-            between + products + 1024 +
+            between + copies + products + 1024 +
                 std::clamp(4 * products, kMinBlasBytes, kMaxBlasBytes),
         "size of the workspace");
 
   const Numbers parameters =
       Fill(params, 1 / std::sqrt(static_cast<double>(spec.num_units)));
-  const Numbers inputs = Fill(input, 1);
-  Numbers h = Fill(input_h, 1), c = Fill(input_c, 1);
+  const int64_t times = problem.max_time, layers = spec.num_pseudo_layers();
+  const Numbers inputs = TimeMajor(Fill(input, 1), times);
+  Numbers h = TimeMajor(Fill(input_h, 1), layers);
+  Numbers c = TimeMajor(Fill(input_c, 1), layers);
   c.resize(h.size());
   const auto enqueue = [&] {
     num_launches = 0;
@@ -432,7 +477,7 @@ void CheckNetwork(bool in_parts) {
     buffers.output_h = at(output_h);
     buffers.output_c = at(output_c);
     buffers.workspace = at(workspace);
-    return network->Enqueue({stream, blas, nullptr}, buffers);
+    return network->Forward({stream, blas, nullptr}, buffers);
   };
   if (in_parts) {
     Check(enqueue().ok(), "a run in parts");
@@ -452,12 +497,13 @@ void CheckNetwork(bool in_parts) {
                             ((problem.max_time + at_once - 1) / at_once),
         "number of parts");
   const Numbers outputs = RunReference(parameters, inputs, h.data(), c.data());
-  Compare(output, outputs, "outputs");
-  Compare(output_h, h, "last h");
-  Compare(output_c, c, "last c");
+  Compare(output, times, outputs, "outputs");
+  Compare(output_h, layers, h, "last h");
+  Compare(output_c, layers, c, "last c");
 
-  Buffer* const moved =
-      std::vector<Buffer*>{&params, &input_h, &output}[Draw(0, 2)];
+  // Copies in the workspace are aligned.
+  Buffer* const moved = std::vector<Buffer*>{
+      &params, &input_h, &output}[Draw(0, problem.time_major ? 2 : 0)];
   moved->Place(moved->bytes, item * Draw(1, 16 / item - 1));
   const RnnStatus refusal = enqueue();
   Check(refusal.code == RnnStatus::Code::kUnimplemented &&
@@ -470,7 +516,7 @@ void CheckRefusals() {
     DrawProblem(false);
     change(&problem);
     num_calls = 0;
-    std::unique_ptr<ResidentNetwork> network;
+    std::unique_ptr<Engine> network;
     const RnnStatus status =
         ResidentNetwork::Create(problem, allow_tf32, &network);
     Check(status.code == RnnStatus::Code::kUnimplemented &&

@@ -2,39 +2,17 @@
 
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
-#include "kernels/gpu/algorithm_rule.h"
-#include "kernels/gpu/cudnn/transpose.h"
 #include "kernels/gpu/enqueue_lock.h"
-#include "kernels/gpu/reserve_size.h"
+#include "kernels/gpu/time_major.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
-}
-
-std::string KeyOf(const RnnProblem& problem, const GpuOptions& options) {
-  std::string key = KeyOf(problem);
-  key.push_back(
-      static_cast<char>(options.allow_tf32 | options.force_repack << 1));
-  return key;
-}
-
-RnnStatus PlanFor(const RnnProblem& problem, RnnAlgorithm algorithm,
-                  const GpuOptions& options, Session* session,
-                  Session::Plans* plans, CudnnPlan** plan) {
-  std::unique_ptr<CudnnPlan>& made = plans->made[static_cast<int>(algorithm)];
-  if (made == nullptr) {
-    CRNN_RETURN_IF_ERROR(CudnnPlan::Create(session->handles().cudnn, problem,
-                                           algorithm, options, &made));
-  }
-  *plan = made.get();
-  return {};
 }
 
 // Mixes two 64-bit seeds into one: each is added and then goes through the
@@ -49,103 +27,21 @@ uint64_t MixSeeds(const uint64_t seed[2]) {
   return mix(mix(seed[0] + 0x9E3779B97F4A7C15u) + seed[1]);
 }
 
-// Copies of arrays from the caller's order to cuDNN's, or back. An array is
-// [rows, B, size] time-major, as cuDNN has it, and [B, rows, size] batch-major.
-class Copies {
- public:
-  explicit Copies(const RnnProblem& problem) : problem_(problem) {}
-
-  // Returns where cuDNN finds an array of the caller's: there or, if the order
-  // is another one, in memory from the arena, to which Enqueue then copies it.
-  // An array without numbers is nowhere.
-  const void* In(const void* callers, int64_t rows, int64_t size,
-                 Arena* arena) {
-    if (!AreNeeded(rows, size)) return size > 0 ? callers : nullptr;
-    return InTo(callers, rows, size, Take(rows, size, arena));
-  }
-  // Does the same with memory of the array's size.
-  const void* InTo(const void* callers, int64_t rows, int64_t size,
-                   void* memory) {
-    if (!AreNeeded(rows, size)) return callers;
-    copies_.push_back({Address(callers), Address(memory), problem_.batch_size,
-                       rows, RowBytes(size)});
-    return memory;
-  }
-  // Returns where cuDNN leaves an array, from which Enqueue copies it to the
-  // caller's place if that is another one.
-  void* Out(void* callers, int64_t rows, int64_t size, Arena* arena) {
-    if (!AreNeeded(rows, size)) return size > 0 ? callers : nullptr;
-    void* const memory = Take(rows, size, arena);
-    copies_.push_back({Address(memory), Address(callers), rows,
-                       problem_.batch_size, RowBytes(size)});
-    return memory;
-  }
-  RnnStatus Enqueue(CUstream stream) const {
-    for (const auto& [from, to, outer, inner, row_bytes] : copies_) {
-      CRNN_RETURN_IF_ERROR(
-          EnqueueTranspose(stream, from, to, outer, inner, row_bytes));
-    }
-    return {};
-  }
-
- private:
-  struct Copy {
-    CUdeviceptr from, to;
-    int64_t outer, inner, row_bytes;
-  };
-
-  // If there is one sequence or one row only, both orders are the same.
-  bool AreNeeded(int64_t rows, int64_t size) const {
-    return !problem_.time_major && problem_.batch_size > 1 && rows > 1 &&
-           size > 0;
-  }
-  int64_t RowBytes(int64_t size) const {
-    return size * static_cast<int64_t>(SizeOf(problem_.dtype));
-  }
-  void* Take(int64_t rows, int64_t size, Arena* arena) const {
-    return arena->Take<char>(rows * problem_.batch_size * RowBytes(size));
-  }
-
-  const RnnProblem& problem_;
-  std::vector<Copy> copies_;
-};
-
-// The sizes of arrays, as Copies takes them.
-struct Sizes {
-  explicit Sizes(const RnnProblem& problem)
-      : steps(problem.max_time),
-        input(problem.spec.input_size),
-        output(problem.spec.layer_output_size()),
-        states(problem.spec.num_pseudo_layers()),
-        h(problem.spec.output_size()),
-        c(problem.spec.is_lstm() ? problem.spec.num_units : 0) {}
-
-  int64_t steps, input, output, states, h, c;
-};
-
-// The buffers of a pass as cuDNN sees them: the caller's own or, in the
-// workspace, copies in cuDNN's order and layout. Without buffers, they are only
-// laid out.
+// The buffers of a pass as cuDNN sees them, where parameters may have another
+// layout.
 template <typename Buffers>
-struct CudnnBuffers : Buffers {
-  const Sizes all;
-  Arena arena;
+struct CudnnBuffers : TimeMajorBuffers<Buffers> {
   void* dropout_states = nullptr;
-  // Those before and after cuDNN's first call.
-  Copies before, after;
 
   CudnnBuffers(const CudnnPlan& plan, const Buffers& callers)
-      : Buffers(callers),
-        all(plan.problem()),
-        arena(callers.workspace),
-        before(plan.problem()),
-        after(plan.problem()) {
-    this->workspace = arena.Take<char>(plan.workspace_size());
+      : TimeMajorBuffers<Buffers>(plan.problem(), callers) {
+    this->workspace = this->arena.template Take<char>(plan.workspace_size());
     if (plan.uses_dropout()) {
-      dropout_states = arena.Take<char>(plan.dropout_states_size());
+      dropout_states =
+          this->arena.template Take<char>(plan.dropout_states_size());
     }
     if (!plan.repacked().empty()) {
-      this->params = arena.Take<char>(plan.weight_space_size());
+      this->params = this->arena.template Take<char>(plan.weight_space_size());
     }
   }
 };
@@ -153,12 +49,7 @@ struct CudnnBuffers : Buffers {
 struct CudnnForward : CudnnBuffers<RnnForwardBuffers> {
   CudnnForward(const CudnnPlan& plan, const RnnForwardBuffers& callers)
       : CudnnBuffers(plan, callers) {
-    input = before.In(input, all.steps, all.input, &arena);
-    input_h = before.In(input_h, all.states, all.h, &arena);
-    input_c = before.In(input_c, all.states, all.c, &arena);
-    output = after.Out(output, all.steps, all.output, &arena);
-    output_h = after.Out(output_h, all.states, all.h, &arena);
-    output_c = after.Out(output_c, all.states, all.c, &arena);
+    LayOut(this);
   }
 };
 
@@ -216,56 +107,19 @@ RnnStatus Begin(const Handles& handles, const Buffers& callers,
 
 }  // namespace
 
-RnnStatus CudnnNetwork::CreateForward(
-    const RnnProblem& problem, const GpuOptions& options, Session* session,
-    const std::function<void(const std::string&)>& log,
-    std::unique_ptr<Engine>* network) {
+RnnStatus CudnnNetwork::Create(const RnnProblem& problem,
+                               RnnAlgorithm algorithm,
+                               const GpuOptions& options, Session* session,
+                               std::unique_ptr<Engine>* network) {
   CRNN_RETURN_IF_ERROR(session->MakeCudnn());
-  const std::string key = KeyOf(problem, options);
-  Session::Plans* const plans = session->PlansFor(key);
-  RnnAlgorithm algorithm = plans->algorithm;
-  CudnnPlan* plan = nullptr;
-  if (algorithm == RnnAlgorithm::kAuto) {
-    algorithm = CudnnAlgorithmFor(problem);
-    RnnStatus status;
-    if (algorithm != problem.algorithm) {
-      status = PlanFor(problem, algorithm, options, session, plans, &plan);
-    }
-    // The network does not fit or, this time, there is no memory for it.
-    if (!status.ok()) algorithm = RnnAlgorithm::kStandard;
-    if (status.code != RnnStatus::Code::kResourceExhausted) {
-      plans->algorithm = algorithm;
-      log(Describe(problem) + ": " +
-          kRnnAlgorithmNames[static_cast<int>(algorithm)]);
-    }
+  Session::Plans* const plans = session->PlansFor(problem, options);
+  std::unique_ptr<CudnnPlan>& made = plans->made[static_cast<int>(algorithm)];
+  if (made == nullptr) {
+    CRNN_RETURN_IF_ERROR(CudnnPlan::Create(session->handles().cudnn, problem,
+                                           algorithm, options, &made));
   }
-  // The rule's `resident` leaves calls with unaligned buffers to standard.
-  if (algorithm == RnnAlgorithm::kResident && algorithm != problem.algorithm &&
-      !problem.is_aligned) {
-    algorithm = RnnAlgorithm::kStandard;
-  }
-  CRNN_RETURN_IF_ERROR(
-      PlanFor(problem, algorithm, options, session, plans, &plan));
-  network->reset(new CudnnNetwork(key, algorithm, plan));
-  return {};
-}
-
-RnnStatus CudnnNetwork::CreateBackward(const RnnProblem& problem,
-                                       const GpuOptions& options,
-                                       size_t reserve_space, Session* session,
-                                       std::unique_ptr<Engine>* network) {
-  CRNN_RETURN_IF_ERROR(session->MakeCudnn());
-  RnnAlgorithm algorithm = AlgorithmOf(reserve_space);
-  // The algorithm resident, which is for inference, leaves no reserve space.
-  if (algorithm == RnnAlgorithm::kAuto ||
-      algorithm >= RnnAlgorithm::kResident) {
-    algorithm = RnnAlgorithm::kStandard;
-  }
-  const std::string key = KeyOf(problem, options);
-  CudnnPlan* plan = nullptr;
-  CRNN_RETURN_IF_ERROR(PlanFor(problem, algorithm, options, session,
-                               session->PlansFor(key), &plan));
-  network->reset(new CudnnNetwork(key, algorithm, plan));
+  network->reset(new CudnnNetwork(Session::KeyOf(problem, options), algorithm,
+                                  made.get()));
   return {};
 }
 
@@ -332,22 +186,18 @@ RnnStatus CudnnNetwork::Forward(const Handles& handles,
   const CUstream stream = handles.stream;
   const RnnProblem& problem = plan_.problem();
   CRNN_RETURN_IF_ERROR(Begin(handles, callers, buffers, &plan_));
-  if (plan_.resident() != nullptr) {
-    CRNN_RETURN_IF_ERROR(plan_.resident()->Enqueue(handles, buffers));
-  } else {
-    CRNN_RETURN_IF_CUDNN_ERROR(
-        Gpu().cudnn.cudnnRNNForward(
-            handles.cudnn, plan_.rnn(),
-            problem.is_training ? CUDNN_FWD_MODE_TRAINING
-                                : CUDNN_FWD_MODE_INFERENCE,
-            /*devSeqLengths=*/nullptr, plan_.input(), buffers.input,
-            plan_.output(), buffers.output, plan_.h(), buffers.input_h,
-            buffers.output_h, plan_.c(), buffers.input_c, buffers.output_c,
-            plan_.weight_space_size(), buffers.params, plan_.workspace_size(),
-            buffers.workspace, problem.is_training ? plan_.reserve_size() : 0,
-            problem.is_training ? buffers.reserve_space : nullptr),
-        problem);
-  }
+  CRNN_RETURN_IF_CUDNN_ERROR(
+      Gpu().cudnn.cudnnRNNForward(
+          handles.cudnn, plan_.rnn(),
+          problem.is_training ? CUDNN_FWD_MODE_TRAINING
+                              : CUDNN_FWD_MODE_INFERENCE,
+          /*devSeqLengths=*/nullptr, plan_.input(), buffers.input,
+          plan_.output(), buffers.output, plan_.h(), buffers.input_h,
+          buffers.output_h, plan_.c(), buffers.input_c, buffers.output_c,
+          plan_.weight_space_size(), buffers.params, plan_.workspace_size(),
+          buffers.workspace, problem.is_training ? plan_.reserve_size() : 0,
+          problem.is_training ? buffers.reserve_space : nullptr),
+      problem);
   CRNN_RETURN_IF_ERROR(buffers.after.Enqueue(stream));
   const int32_t* const lengths = callers.sequence_lengths.on_host;
   CRNN_RETURN_IF_ERROR(CopyStatesOfEmptySequences(

@@ -1,8 +1,7 @@
-// Runs a network's passes with cuDNN, or with this package's kernel `resident`.
+// Runs a network's passes with cuDNN.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_NETWORK_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_NETWORK_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,20 +15,12 @@ namespace cudnn_rnn_tf {
 
 class CudnnNetwork : public Engine {
  public:
-  // Makes the network that runs a forward pass by the algorithm that the caller
-  // names or the rule does. If what the rule names cannot run the problem,
-  // `standard` does. `log` gets a line that names the algorithm of a new
-  // problem. The network must not outlive the session's next plan.
-  static RnnStatus CreateForward(
-      const RnnProblem& problem, const GpuOptions& options, Session* session,
-      const std::function<void(const std::string&)>& log,
-      std::unique_ptr<Engine>* network);
-  // Makes the network that runs a backward pass, by the algorithm that has left
-  // a reserve space of this size.
-  static RnnStatus CreateBackward(const RnnProblem& problem,
-                                  const GpuOptions& options,
-                                  size_t reserve_space, Session* session,
-                                  std::unique_ptr<Engine>* network);
+  // Makes the network that runs one of cuDNN's algorithms, which must be that
+  // of the forward pass in a backward pass. The network must not outlive the
+  // session's next plan.
+  static RnnStatus Create(const RnnProblem& problem, RnnAlgorithm algorithm,
+                          const GpuOptions& options, Session* session,
+                          std::unique_ptr<Engine>* network);
 
   RnnAlgorithm algorithm() const override { return algorithm_; }
   size_t reserve_size() const override;
@@ -40,7 +31,7 @@ class CudnnNetwork : public Engine {
   bool is_replayable() const override {
     return !plan_.problem().has_sequence_lengths;
   }
-  bool uses_blas() const override { return plan_.resident() != nullptr; }
+  bool uses_blas() const override { return false; }
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;
   // Batch-major data are copied into cuDNN's order and back, in the workspace:

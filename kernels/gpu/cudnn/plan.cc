@@ -259,15 +259,6 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
                                : CUDNN_FWD_MODE_INFERENCE,
           input_.get(), &workspace_size_, &reserve_size_),
       problem_);
-  if (algorithm == RnnAlgorithm::kResident) {
-    // The resident network takes the parameters as they are, and asks for a
-    // workspace of its own.
-    weight_space_size_ = ParamLayout(spec).size() * SizeOf(problem_.dtype);
-    CRNN_RETURN_IF_ERROR(
-        ResidentNetwork::Create(problem_, options.allow_tf32, &resident_));
-    workspace_size_ = resident_->workspace_size();
-    return {};
-  }
   CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnGetRNNWeightSpaceSize(
                                  handle, rnn_.get(), &weight_space_size_),
                              problem_);

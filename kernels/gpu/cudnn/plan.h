@@ -9,7 +9,6 @@
 
 #include "kernels/gpu/descriptors.h"
 #include "kernels/gpu/gpu_options.h"
-#include "kernels/gpu/resident/network.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -63,10 +62,6 @@ class CudnnPlan {
   // This is empty if cuDNN's layout is the opaque buffer's.
   const std::vector<RepackedBlock>& repacked() const { return repacked_; }
 
-  // The network that runs instead of cuDNN; null unless the algorithm is
-  // resident.
-  const ResidentNetwork* resident() const { return resident_.get(); }
-
   cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
   cudnnRNNDataDescriptor_t input() const { return input_.get(); }
   cudnnRNNDataDescriptor_t output() const { return output_.get(); }
@@ -93,7 +88,6 @@ class CudnnPlan {
   size_t reserve_size_ = 0;
   size_t weight_space_size_ = 0;
   std::vector<RepackedBlock> repacked_;
-  std::unique_ptr<ResidentNetwork> resident_;
 };
 
 }  // namespace cudnn_rnn_tf

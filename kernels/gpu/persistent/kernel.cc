@@ -21,11 +21,6 @@ namespace {
 // for.
 constexpr int kPortableCluster = 8;
 
-RnnStatus Unsupported(const std::string& what) {
-  return {RnnStatus::Code::kUnimplemented,
-          "the algorithm persistent cannot run " + what};
-}
-
 // The persistent kernels that the process has used, and a text for each.
 class UsedKernels {
  public:

@@ -15,6 +15,12 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
+// The status of what cannot be run.
+inline RnnStatus Unsupported(const std::string& what) {
+  return {RnnStatus::Code::kUnimplemented,
+          "the algorithm persistent cannot run " + what};
+}
+
 // Says why if the device cannot run kernels of this type. They need compute
 // capability 7.5 and, in bfloat16, tensor cores that multiply it, which came
 // with 8.0.

@@ -15,11 +15,6 @@ namespace {
 // what they take one after the other.
 constexpr double kStackGain = 0.8;
 
-RnnStatus Unsupported(const char* what) {
-  return {RnnStatus::Code::kUnimplemented,
-          std::string("the algorithm persistent cannot run ") + what};
-}
-
 KernelRequest RequestOf(const RnnProblem& problem, bool allow_tf32,
                         bool is_backward) {
   const RnnSpec& spec = problem.spec;

@@ -7,6 +7,7 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/launch.h"
+#include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/product.h"
 
 namespace cudnn_rnn_tf {
@@ -16,11 +17,6 @@ namespace {
 // The gates of a direction whose recurrent matrices read h. They come first.
 int64_t NumGatesOfH(const RnnSpec& spec) {
   return spec.resets_before() ? 2 : spec.num_gates();
-}
-
-RnnStatus Unsupported(const char* what) {
-  return {RnnStatus::Code::kUnimplemented,
-          std::string("the algorithm persistent cannot run ") + what};
 }
 
 RnnStatus Check(const RnnProblem& problem) {

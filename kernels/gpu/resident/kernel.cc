@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/known.h"
+#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -152,21 +155,28 @@ std::vector<std::string> Macros(const ResidentShape& shape,
 
 RnnStatus ResidentKernel::Get(const ResidentShape& shape,
                               ResidentKernel* kernel) {
+  using Name = std::tuple<CUdevice, RnnMode, RnnDataType, int64_t, int64_t>;
+  static NeverDestroyed<Known<Name, ResidentKernel>> known;
   CUdevice id;
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&id));
+  const Name name(id, shape.rnn_mode, shape.dtype, shape.num_units,
+                  shape.batch_size);
+  if (known->Find(name, kernel)) return {};
   DeviceLimits device;
   Placement placement;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&id));
   CRNN_RETURN_IF_ERROR(ReadLimits(&device));
   CRNN_RETURN_IF_ERROR(Place(shape, device, &placement));
   CRNN_RETURN_IF_ERROR(CompileKernel(
       "resident.cu", "resident", Macros(shape, placement), &kernel->kernel_));
   kernel->blocks_ = static_cast<unsigned int>(placement.blocks);
   kernel->shared_bytes_ = static_cast<unsigned int>(placement.shared_bytes);
-  return CudaStatus(
+  CRNN_RETURN_IF_ERROR(CudaStatus(
       Gpu().cuda.cuKernelSetAttribute(
           CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
           static_cast<int>(kernel->shared_bytes_), kernel->kernel_, id),
-      "give a kernel shared memory");
+      "give a kernel shared memory"));
+  known->Add(name, kernel);
+  return {};
 }
 
 RnnStatus ResidentKernel::Enqueue(CUstream stream,

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/arena.h"
 #include "kernels/gpu/product.h"
+#include "kernels/gpu/time_major.h"
 #include "kernels/param_layout.h"
 
 namespace cudnn_rnn_tf {
@@ -49,7 +49,7 @@ RnnStatus CheckSupport(const RnnProblem& problem) {
 
 }  // namespace
 
-struct ResidentNetwork::Workspace {
+struct ResidentNetwork::Pass : TimeMajorBuffers<RnnForwardBuffers> {
   size_t blas_bytes;
   void* blas;
   float* projected;
@@ -57,7 +57,8 @@ struct ResidentNetwork::Workspace {
   // last layer writes to the latter.
   char* outputs = nullptr;
 
-  Workspace(const ResidentNetwork& network, Arena* arena) {
+  Pass(const ResidentNetwork& network, const RnnForwardBuffers& callers)
+      : TimeMajorBuffers(network.problem_, callers) {
     const RnnProblem& problem = network.problem_;
     const RnnSpec& spec = problem.spec;
     const int64_t num_projected = network.StepsAtOnce() * problem.batch_size *
@@ -65,18 +66,19 @@ struct ResidentNetwork::Workspace {
     blas_bytes = static_cast<size_t>(
         std::clamp(kBlasParts * num_projected * int64_t{sizeof(float)},
                    kMinBlasBytes, kMaxBlasBytes));
-    blas = arena->Take<char>(blas_bytes);
-    projected = arena->Take<float>(num_projected);
+    blas = arena.Take<char>(blas_bytes);
+    projected = arena.Take<float>(num_projected);
     if (spec.num_layers > 1) {
       outputs =
-          arena->Take<char>(problem.max_time * problem.batch_size *
-                            spec.layer_output_size() * SizeOf(problem.dtype));
+          arena.Take<char>(problem.max_time * problem.batch_size *
+                           spec.layer_output_size() * SizeOf(problem.dtype));
     }
+    LayOut(this);
   }
 };
 
 RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
-                                  std::unique_ptr<ResidentNetwork>* network) {
+                                  std::unique_ptr<Engine>* network) {
   CRNN_RETURN_IF_ERROR(CheckSupport(problem));
   CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
   std::unique_ptr<ResidentNetwork> made(
@@ -89,6 +91,19 @@ RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
+std::string ResidentNetwork::Key() const {
+  return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
+}
+
+size_t ResidentNetwork::forward_workspace_size() const {
+  return Pass(*this, {}).arena.used();
+}
+
+RnnStatus ResidentNetwork::Backward(
+    const Handles& /*handles*/, const RnnBackwardBuffers& /*buffers*/) const {
+  return Unsupported("training");
+}
+
 int64_t ResidentNetwork::StepsAtOnce() const {
   const int64_t bytes_of_step =
       problem_.batch_size * problem_.spec.num_gates() *
@@ -97,23 +112,15 @@ int64_t ResidentNetwork::StepsAtOnce() const {
                     problem_.max_time);
 }
 
-size_t ResidentNetwork::workspace_size() const {
-  Arena arena(nullptr);
-  const Workspace workspace(*this, &arena);
-  return arena.used();
-}
-
-RnnStatus ResidentNetwork::EnqueueLayer(const Handles& handles,
-                                        const RnnForwardBuffers& buffers,
-                                        int64_t pseudo_layer,
-                                        const void* inputs, void* outputs,
-                                        float* projected) const {
+RnnStatus ResidentNetwork::EnqueueLayer(
+    const Handles& handles, const Pass& pass, const ParamLayout& layout,
+    int64_t pseudo_layer, const void* inputs, void* outputs) const {
   const RnnSpec& spec = problem_.spec;
   const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
   const int64_t dir = pseudo_layer % spec.num_dirs();
-  const ParamLayout::PseudoLayer& at = layout_.pseudo_layer(pseudo_layer);
+  const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
   const auto parameter = [&](int64_t offset) {
-    return offset < 0 ? 0 : Address(At(buffers.params, offset * item));
+    return offset < 0 ? 0 : Address(At(pass.params, offset * item));
   };
   const auto state = [&](const void* states) {
     const int64_t offset =
@@ -124,12 +131,12 @@ RnnStatus ResidentNetwork::EnqueueLayer(const Handles& handles,
   arguments.weights = parameter(at.recurrent_weights);
   arguments.input_bias = parameter(at.input_bias);
   arguments.recurrent_bias = parameter(at.recurrent_bias);
-  arguments.projected = Address(projected);
-  arguments.first_h = state(buffers.input_h);
-  arguments.first_c = state(buffers.input_c);
+  arguments.projected = Address(pass.projected);
+  arguments.first_h = state(pass.input_h);
+  arguments.first_c = state(pass.input_c);
   arguments.output = Address(At(outputs, dir * spec.num_units * item));
-  arguments.last_h = state(buffers.output_h);
-  arguments.last_c = state(buffers.output_c);
+  arguments.last_h = state(pass.output_h);
+  arguments.last_c = state(pass.output_c);
   arguments.num_steps = static_cast<int>(problem_.max_time);
   arguments.stride = static_cast<int>(spec.layer_output_size());
   arguments.is_reversed = dir == 1;
@@ -155,9 +162,9 @@ RnnStatus ResidentNetwork::EnqueueLayer(const Handles& handles,
         steps * problem_.batch_size, gate_rows, input_size,
         {At(inputs, first_time * problem_.batch_size * input_size * item),
          input_size},
-        {At(buffers.params, at.input_weights * item), input_size,
+        {At(pass.params, at.input_weights * item), input_size,
          /*is_transposed=*/true},
-        {projected, RnnDataType::kFloat32, gate_rows}));
+        {pass.projected, RnnDataType::kFloat32, gate_rows}));
     arguments.first = static_cast<int>(first);
     arguments.steps = static_cast<int>(steps);
     CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, arguments));
@@ -165,32 +172,32 @@ RnnStatus ResidentNetwork::EnqueueLayer(const Handles& handles,
   return {};
 }
 
-RnnStatus ResidentNetwork::Enqueue(const Handles& handles,
+RnnStatus ResidentNetwork::Forward(const Handles& handles,
                                    const RnnForwardBuffers& buffers) const {
   const RnnSpec& spec = problem_.spec;
-  Arena arena(buffers.workspace);
-  const Workspace workspace(*this, &arena);
-  CRNN_RETURN_IF_ERROR(
-      SetUpBlas(handles, workspace.blas, workspace.blas_bytes));
+  const ParamLayout layout(spec);
+  const Pass pass(*this, buffers);
+  CRNN_RETURN_IF_ERROR(pass.before.Enqueue(handles.stream));
+  CRNN_RETURN_IF_ERROR(SetUpBlas(handles, pass.blas, pass.blas_bytes));
   const size_t output_bytes = problem_.max_time * problem_.batch_size *
                               spec.layer_output_size() * SizeOf(problem_.dtype);
-  const void* inputs = buffers.input;
+  const void* inputs = pass.input;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     const bool to_output = (spec.num_layers - layer) % 2 == 1;
-    void* const outputs = to_output ? buffers.output : workspace.outputs;
+    void* const outputs = to_output ? pass.output : pass.outputs;
     // All bits set marks an output as absent; the kernel's blocks poll for it.
     CRNN_RETURN_IF_ERROR(
         CudaStatus(Gpu().cuda.cuMemsetD8Async(Address(outputs), 0xFF,
                                               output_bytes, handles.stream),
                    "fill device memory"));
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      CRNN_RETURN_IF_ERROR(EnqueueLayer(handles, buffers,
+      CRNN_RETURN_IF_ERROR(EnqueueLayer(handles, pass, layout,
                                         layer * spec.num_dirs() + dir, inputs,
-                                        outputs, workspace.projected));
+                                        outputs));
     }
     inputs = outputs;
   }
-  return {};
+  return pass.after.Enqueue(handles.stream);
 }
 
 }  // namespace cudnn_rnn_tf

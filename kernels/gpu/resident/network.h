@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
-#include "kernels/gpu/handles.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/gpu/resident/kernel.h"
 #include "kernels/param_layout.h"
 
@@ -13,34 +14,44 @@ namespace cudnn_rnn_tf {
 
 // For each layer, one matrix product computes the input side of as many steps
 // as the workspace has room for, and then the kernel runs these steps.
-// Thread-compatible.
-class ResidentNetwork {
+class ResidentNetwork : public Engine {
  public:
   // The status says why if the kernel cannot run the problem. In float32,
   // `allow_tf32` decides how the input side is multiplied; the recurrent side
   // is always multiplied in full float32.
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
-                          std::unique_ptr<ResidentNetwork>* network);
+                          std::unique_ptr<Engine>* network);
 
-  size_t workspace_size() const;
-  // The buffers are in time-major order.
-  RnnStatus Enqueue(const Handles& handles,
-                    const RnnForwardBuffers& buffers) const;
+  RnnAlgorithm algorithm() const override { return RnnAlgorithm::kResident; }
+  size_t reserve_size() const override { return 0; }
+  size_t forward_workspace_size() const override;
+  size_t backward_workspace_size() const override { return 0; }
+  std::string Key() const override;
+  bool is_replayable() const override { return true; }
+  bool uses_blas() const override { return true; }
+  RnnStatus StoreLengthsAndSeed(
+      const Handles& /*handles*/,
+      const RnnForwardBuffers& /*buffers*/) const override {
+    return {};
+  }
+  RnnStatus Forward(const Handles& handles,
+                    const RnnForwardBuffers& buffers) const override;
+  RnnStatus Backward(const Handles& handles,
+                     const RnnBackwardBuffers& buffers) const override;
 
  private:
-  // The parts of the workspace. Without an address, they are only laid out.
-  struct Workspace;
+  // The buffers of a pass, in time-major order. Without an address, they are
+  // only laid out.
+  struct Pass;
 
   ResidentNetwork(const RnnProblem& problem, bool allow_tf32)
-      : problem_(problem), layout_(problem.spec), allow_tf32_(allow_tf32) {}
+      : problem_(problem), allow_tf32_(allow_tf32) {}
   int64_t StepsAtOnce() const;
-  RnnStatus EnqueueLayer(const Handles& handles,
-                         const RnnForwardBuffers& buffers, int64_t pseudo_layer,
-                         const void* inputs, void* outputs,
-                         float* projected) const;
+  RnnStatus EnqueueLayer(const Handles& handles, const Pass& pass,
+                         const ParamLayout& layout, int64_t pseudo_layer,
+                         const void* inputs, void* outputs) const;
 
   const RnnProblem problem_;
-  const ParamLayout layout_;
   const bool allow_tf32_;
   ResidentKernel kernel_;
 };

@@ -1,4 +1,4 @@
-#include "kernels/gpu/cudnn/transpose.h"
+#include "kernels/gpu/transpose.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 // Transposes the first two dimensions of arrays, by a kernel of our own.
-#ifndef CUDNN_RNN_TF_KERNELS_GPU_CUDNN_TRANSPOSE_H_
-#define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_TRANSPOSE_H_
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_TRANSPOSE_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_TRANSPOSE_H_
 
 #include <cstdint>
 
@@ -15,4 +15,4 @@ RnnStatus EnqueueTranspose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
 
 }  // namespace cudnn_rnn_tf
 
-#endif  // CUDNN_RNN_TF_KERNELS_GPU_CUDNN_TRANSPOSE_H_
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_TRANSPOSE_H_

@@ -1,0 +1,119 @@
+// The buffers of passes that take time-major data only.
+#ifndef CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
+#define CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
+
+#include <vector>
+
+#include "kernels/arena.h"
+#include "kernels/gpu/transpose.h"
+#include "kernels/rnn_backend.h"
+
+namespace cudnn_rnn_tf {
+
+// Copies of arrays from the caller's order to time-major order, or back. An
+// array is [rows, B, size] time-major, and [B, rows, size] batch-major.
+class Copies {
+ public:
+  explicit Copies(const RnnProblem& problem) : problem_(problem) {}
+
+  // Returns where a pass finds an array of the caller's: there or, if the order
+  // is another one, in memory from the arena, to which Enqueue then copies it.
+  // An array without numbers is nowhere.
+  const void* In(const void* callers, int64_t rows, int64_t size,
+                 Arena* arena) {
+    if (!AreNeeded(rows, size)) return size > 0 ? callers : nullptr;
+    return InTo(callers, rows, size, Take(rows, size, arena));
+  }
+  // Does the same with memory of the array's size.
+  const void* InTo(const void* callers, int64_t rows, int64_t size,
+                   void* memory) {
+    if (!AreNeeded(rows, size)) return callers;
+    copies_.push_back(
+        {callers, memory, problem_.batch_size, rows, RowBytes(size)});
+    return memory;
+  }
+  // Returns where a pass leaves an array, from which Enqueue copies it to the
+  // caller's place if that is another one.
+  void* Out(void* callers, int64_t rows, int64_t size, Arena* arena) {
+    if (!AreNeeded(rows, size)) return size > 0 ? callers : nullptr;
+    void* const memory = Take(rows, size, arena);
+    copies_.push_back(
+        {memory, callers, rows, problem_.batch_size, RowBytes(size)});
+    return memory;
+  }
+  RnnStatus Enqueue(CUstream stream) const {
+    for (const auto& [from, to, outer, inner, row_bytes] : copies_) {
+      CRNN_RETURN_IF_ERROR(EnqueueTranspose(
+          stream, reinterpret_cast<CUdeviceptr>(from),
+          reinterpret_cast<CUdeviceptr>(to), outer, inner, row_bytes));
+    }
+    return {};
+  }
+
+ private:
+  struct Copy {
+    const void* from;
+    void* to;
+    int64_t outer, inner, row_bytes;
+  };
+
+  // If there is one sequence or one row only, both orders are the same.
+  bool AreNeeded(int64_t rows, int64_t size) const {
+    return !problem_.time_major && problem_.batch_size > 1 && rows > 1 &&
+           size > 0;
+  }
+  int64_t RowBytes(int64_t size) const {
+    return size * static_cast<int64_t>(SizeOf(problem_.dtype));
+  }
+  void* Take(int64_t rows, int64_t size, Arena* arena) const {
+    return arena->Take<char>(rows * problem_.batch_size * RowBytes(size));
+  }
+
+  const RnnProblem& problem_;
+  std::vector<Copy> copies_;
+};
+
+// The sizes of arrays, as Copies takes them.
+struct Sizes {
+  explicit Sizes(const RnnProblem& problem)
+      : steps(problem.max_time),
+        input(problem.spec.input_size),
+        output(problem.spec.layer_output_size()),
+        states(problem.spec.num_pseudo_layers()),
+        h(problem.spec.output_size()),
+        c(problem.spec.is_lstm() ? problem.spec.num_units : 0) {}
+
+  int64_t steps, input, output, states, h, c;
+};
+
+// The buffers of a pass: the caller's own or, in the workspace, copies in
+// time-major order. Without buffers, they are only laid out.
+template <typename Buffers>
+struct TimeMajorBuffers : Buffers {
+  const Sizes all;
+  Arena arena;
+  Copies before, after;  // The copies before a pass and those after it.
+
+  TimeMajorBuffers(const RnnProblem& problem, const Buffers& callers)
+      : Buffers(callers),
+        all(problem),
+        arena(callers.workspace),
+        before(problem),
+        after(problem) {}
+};
+
+// Lays out the arrays of a forward pass.
+inline void LayOut(TimeMajorBuffers<RnnForwardBuffers>* pass) {
+  const Sizes& all = pass->all;
+  Arena* const arena = &pass->arena;
+  pass->input = pass->before.In(pass->input, all.steps, all.input, arena);
+  pass->input_h = pass->before.In(pass->input_h, all.states, all.h, arena);
+  pass->input_c = pass->before.In(pass->input_c, all.states, all.c, arena);
+  pass->output = pass->after.Out(pass->output, all.steps, all.output, arena);
+  pass->output_h = pass->after.Out(pass->output_h, all.states, all.h, arena);
+  pass->output_c = pass->after.Out(pass->output_c, all.states, all.c, arena);
+}
+
+}  // namespace cudnn_rnn_tf
+
+#endif  // CUDNN_RNN_TF_KERNELS_GPU_TIME_MAJOR_H_
