@@ -33,7 +33,7 @@ class UsedKernels {
                          int, int, int>;
   // The division of a layer and, once it was compiled, the kernel or the
   // failure, if that is final.
-  struct Known {
+  struct Used {
     RnnStatus status;
     Division division = {};
     bool is_compiled = false;
@@ -55,19 +55,19 @@ class UsedKernels {
             request.num_layers};
     return {};
   }
-  bool Find(const Key& key, Known* known) {
+  bool Find(const Key& key, Used* used) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = kernels_.find(key);
     if (found == kernels_.end()) return false;
-    *known = found->second;
+    *used = found->second;
     return true;
   }
-  void Add(const Key& key, const Known& known) {
+  void Add(const Key& key, const Used& used) {
     const std::lock_guard<std::mutex> lock(mutex_);
     // A program whose batch sizes keep changing makes ever more of these
     // entries, though they share kernels.
     if (kernels_.size() >= kMaxKnown) kernels_.clear();
-    kernels_[key] = known;
+    kernels_[key] = used;
   }
   void AddText(const std::string& text, const RnnStatus& status) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -84,7 +84,7 @@ class UsedKernels {
   static constexpr size_t kMaxKnown = 4096;
 
   std::mutex mutex_;
-  std::map<Key, Known> kernels_;
+  std::map<Key, Used> kernels_;
   std::map<std::string, std::string> texts_;
 };
 
@@ -114,6 +114,43 @@ std::string Describe(const KernelRequest& request, const Shape& shape,
 bool IsFinal(const RnnStatus& status) {
   return status.code != RnnStatus::Code::kResourceExhausted &&
          status.code != RnnStatus::Code::kFailedPrecondition;
+}
+
+// Finds what is known of a kernel, whose key it sets. If nothing is known,
+// decides how the layer is divided.
+RnnStatus FindOrDivide(const KernelRequest& request, UsedKernels::Key* key,
+                       UsedKernels::Used* used) {
+  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(request, key));
+  if (!UsedKernels::Instance().Find(*key, used)) {
+    std::vector<Division> divisions;
+    used->status = Kernel::Divide(request, &divisions);
+    if (used->status.ok()) ChooseDivision(divisions, &used->division);
+    if (IsFinal(used->status)) UsedKernels::Instance().Add(*key, *used);
+  }
+  return used->status;
+}
+
+// Compiles the kernel of the division or, if the device does not grant its
+// teams, of the next best one with smaller teams, which `division` is set to.
+RnnStatus CompileBest(const KernelRequest& request, Division* division,
+                      Kernel* kernel) {
+  std::vector<Division> left;
+  for (;;) {
+    CRNN_RETURN_IF_ERROR(Kernel::Compile(request, division->shape, kernel));
+    if (kernel->fits()) return {};
+    if (left.empty()) CRNN_RETURN_IF_ERROR(Kernel::Divide(request, &left));
+    const Shape refused = division->shape;
+    left.erase(std::remove_if(left.begin(), left.end(),
+                              [&](const Division& each) {
+                                return each.shape.is_cluster ==
+                                           refused.is_cluster &&
+                                       each.shape.team >= refused.team;
+                              }),
+               left.end());
+    if (!ChooseDivision(left, division)) {
+      return Unsupported("so many blocks at the same time on this GPU");
+    }
+  }
 }
 
 }  // namespace
@@ -203,80 +240,38 @@ RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
   return {};
 }
 
-namespace {
-
-// Finds what is known of a kernel. If nothing is known, decides how the layer
-// is divided.
-RnnStatus FindOrDivide(const KernelRequest& request,
-                       const UsedKernels::Key& key, UsedKernels::Known* known) {
-  if (!UsedKernels::Instance().Find(key, known)) {
-    std::vector<Division> divisions;
-    known->status = Kernel::Divide(request, &divisions);
-    if (known->status.ok()) ChooseDivision(divisions, &known->division);
-    if (IsFinal(known->status)) UsedKernels::Instance().Add(key, *known);
-  }
-  return known->status;
-}
-
-// Compiles the kernel of the division or, if the device does not grant its
-// teams, of the next best one with smaller teams, which `division` is set to.
-RnnStatus CompileBest(const KernelRequest& request, Division* division,
-                      Kernel* kernel) {
-  std::vector<Division> left;
-  for (;;) {
-    CRNN_RETURN_IF_ERROR(Kernel::Compile(request, division->shape, kernel));
-    if (kernel->fits()) return {};
-    if (left.empty()) CRNN_RETURN_IF_ERROR(Kernel::Divide(request, &left));
-    const Shape refused = division->shape;
-    left.erase(std::remove_if(left.begin(), left.end(),
-                              [&](const Division& each) {
-                                return each.shape.is_cluster ==
-                                           refused.is_cluster &&
-                                       each.shape.team >= refused.team;
-                              }),
-               left.end());
-    if (!ChooseDivision(left, division)) {
-      return Unsupported("so many blocks at the same time on this GPU");
-    }
-  }
-}
-
-}  // namespace
-
 RnnStatus Kernel::EstimateCycles(const KernelRequest& request, double* cycles) {
   UsedKernels::Key key;
-  UsedKernels::Known known;
-  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(request, &key));
-  CRNN_RETURN_IF_ERROR(FindOrDivide(request, key, &known));
-  *cycles = known.division.cycles;
+  UsedKernels::Used used;
+  CRNN_RETURN_IF_ERROR(FindOrDivide(request, &key, &used));
+  *cycles = used.division.cycles;
   return {};
 }
 
 RnnStatus Kernel::Get(const KernelRequest& request, Kernel* kernel) {
   UsedKernels::Key key;
-  UsedKernels::Known known;
-  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(request, &key));
-  CRNN_RETURN_IF_ERROR(FindOrDivide(request, key, &known));
-  if (!known.is_compiled) {
-    known.is_compiled = true;
-    known.status = CompileBest(request, &known.division, &known.kernel);
-    if (IsFinal(known.status)) UsedKernels::Instance().Add(key, known);
+  UsedKernels::Used used;
+  CRNN_RETURN_IF_ERROR(FindOrDivide(request, &key, &used));
+  if (!used.is_compiled) {
+    used.is_compiled = true;
+    used.status = CompileBest(request, &used.division, &used.kernel);
+    if (IsFinal(used.status)) UsedKernels::Instance().Add(key, used);
     DeviceLimits limits;
     CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
     UsedKernels::Instance().AddText(
-        Describe(request, known.division.shape, limits), known.status);
+        Describe(request, used.division.shape, limits), used.status);
   }
-  *kernel = known.kernel;
-  return known.status;
+  *kernel = used.kernel;
+  return used.status;
 }
 
 RnnStatus Kernel::GetBoth(const KernelRequest& request,
                           const KernelRequest& other, Kernel* kernel) {
   UsedKernels::Key key;
   CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(other, &key));
-  UsedKernels::Known known;
-  if (UsedKernels::Instance().Find(key, &known) && known.is_compiled) {
-    CRNN_RETURN_IF_ERROR(known.status);
+  UsedKernels::Used used;
+  if (UsedKernels::Instance().Find(key, &used) && used.is_compiled) {
+    CRNN_RETURN_IF_ERROR(used.status);
     return Get(request, kernel);
   }
   CUcontext context;
