@@ -1,9 +1,10 @@
 #include "kernels/gpu/device_limits.h"
 
 #include <algorithm>
-#include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "kernels/gpu/libraries.h"
@@ -90,15 +91,11 @@ RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits) {
     const auto field =
         std::find_if(std::begin(fields), std::end(fields),
                      [&](const auto& each) { return name == each.first; });
-    long value = 0;
+    int value = 0;
     if (equals != std::string::npos) {
-      const char* const digits = part.c_str() + equals + 1;
-      char* end = nullptr;
-      errno = 0;
-      value = std::strtol(digits, &end, 10);
-      if (end == digits || *end != '\0' || errno != 0 || value > (1 << 30)) {
-        value = 0;
-      }
+      const char* const end = part.data() + part.size();
+      const auto parsed = std::from_chars(part.data() + equals + 1, end, value);
+      if (parsed.ec != std::errc() || parsed.ptr != end) value = 0;
     }
     if (field == std::end(fields) || value < 1) {
       std::string names;
@@ -112,7 +109,7 @@ RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits) {
           "separated by commas, but it has \"" +
           part + "\"");
     }
-    *field->second = static_cast<int>(value);
+    *field->second = value;
   }
   if (limits->architecture == 0) {
     return BadVariable("must say which architecture is imitated, as arch=80");
