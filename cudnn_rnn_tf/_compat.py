@@ -33,7 +33,6 @@ __all__ = [
     "is_in_call_of_tf_keras",
     "is_reference",
     "is_resolving_auto_jit_compile",
-    "is_set_by_keras_rnn",
     "keras_mask",
     "saved_model_pb2",
     "set_keras_mask",
@@ -136,17 +135,6 @@ def is_reference(variable: Any) -> bool:
 def is_compiled_by_xla() -> bool:
     """Returns whether a `tf.function(jit_compile=True)` is being traced, or one that it calls."""
     return GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-
-
-def is_set_by_keras_rnn() -> bool:
-    """Returns whether an attribute's setter is called by the code of Keras's recurrent layers.
-
-    On a GPU, their constructors set `supports_jit` to False for the sake of Keras's own cuDNN op.
-    """
-    caller = sys._getframe(2)
-    while caller.f_code.co_name == "__setattr__" and caller.f_back is not None:
-        caller = caller.f_back
-    return caller.f_globals.get("__name__", "").startswith("keras.src.layers.rnn.")
 
 
 def is_resolving_auto_jit_compile() -> bool:

@@ -4,6 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from cudnn_rnn_tf import _compat
+
 # The text recommends this function because, unlike tf.ragged.stack, its result has a static last
 # dimension.
 HOW_TO_MAKE_RAGGED = (
@@ -48,11 +50,18 @@ def reverse_sequences(
 ) -> tf.Tensor:
     """Returns the sequences reversed, with their padding left at the end."""
     time_axis, batch_axis = (0, 1) if time_major else (1, 0)
-    if inputs.shape[time_axis] == 0:
-        return inputs  # XLA reverses no sequences without steps.
     if sequence_lengths is None:
         return tf.reverse(inputs, [time_axis])
-    return tf.reverse_sequence(inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis)
+    # XLA reverses no sequences without steps.
+    needs_a_step = not inputs.shape[time_axis] and _compat.is_compiled_by_xla()
+    if needs_a_step:
+        inputs = tf.pad(inputs, [[0, int(axis == time_axis)] for axis in range(inputs.shape.rank)])
+    inputs = tf.reverse_sequence(
+        inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis
+    )
+    if needs_a_step:
+        inputs = inputs[:-1] if time_major else inputs[:, :-1]
+    return inputs
 
 
 def from_ragged(

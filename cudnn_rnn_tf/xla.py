@@ -13,9 +13,6 @@ logger = logging.getLogger("cudnn_rnn_tf")
 class CompiledByXla(keras.layers.Layer):
     """The base class of layers that run this package's ops."""
 
-    # What Keras's recurrent layers say of their own op, which they run where the ops do not.
-    _keras_supports_jit = True
-
     @property
     def supports_jit(self) -> bool:
         """Whether Keras is to compile a model with this layer for XLA.
@@ -24,18 +21,13 @@ class CompiledByXla(keras.layers.Layer):
         the latter, models with these layers are not compiled, as with Keras's own recurrent layers
         on a GPU: each new number of time steps would be compiled anew.
         """
-        if not self._supports_jit:
-            return False
-        if not self._runs_ops():
-            return self._keras_supports_jit
+        if not self._supports_jit or not self._runs_ops():
+            return self._supports_jit
         return _can_compile() and not _compat.is_resolving_auto_jit_compile()
 
     @supports_jit.setter
     def supports_jit(self, value: bool) -> None:
-        if _compat.is_set_by_keras_rnn():
-            self._keras_supports_jit = value
-        else:
-            self._supports_jit = value
+        self._supports_jit = value
 
     def _runs_ops(self) -> bool:
         return True

@@ -11,7 +11,7 @@ import random_configs
 import tensorflow as tf
 
 import cudnn_rnn_tf as crnn
-from cudnn_rnn_tf import cudnn_rnn_ops, op_library, ops, xla
+from cudnn_rnn_tf import cudnn_rnn_ops, op_library, ops
 from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf.config import RnnConfig
 
@@ -86,12 +86,27 @@ def test_without_steps_states_pass_through(max_time, batch_size):
     np.testing.assert_array_equal(results.d_params, np.zeros_like(data.params))
 
 
-def test_a_layer_that_reads_backwards_without_steps():
-    layer = crnn.CudnnGRU(1, 3, go_backwards=True)
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+def test_a_layer_that_reads_backwards(time_major, known):
+    """XLA itself reverses no sequences without steps."""
+    layer = crnn.CudnnGRU(1, 3, go_backwards=True, time_major=time_major)
     layer.build((None, None, 2))
-    run = tf.function(layer, jit_compile=True)
-    outputs = run(tf.zeros((2, 0, 2)), sequence_lengths=tf.constant([0, 0]))
-    np.testing.assert_array_equal(outputs, np.zeros((2, 0, 3)))
+
+    def run(inputs: tf.Tensor, lengths: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, sequence_lengths=lengths)
+        return outputs, tape.gradient(outputs, inputs)
+
+    for max_time in (0, 4):
+        inputs, lengths = draw(2, max_time, 2), tf.constant([0, max_time // 2])
+        inputs = tf.transpose(inputs, (1, 0, 2)) if time_major else inputs
+        shape = inputs.shape if known else [None, None, 2]
+        signature = [tf.TensorSpec(shape), tf.TensorSpec([2], tf.int32)]
+        compiled = tf.function(run, jit_compile=True, input_signature=signature)
+        for received, expected in zip(compiled(inputs, lengths), run(inputs, lengths), strict=True):
+            np.testing.assert_allclose(received, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -296,21 +311,6 @@ def check_fit(name: str, atol: float) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_fit(name):
     check_fit(name, atol=1e-5)
-
-
-@on_cpus_only
-def test_the_default_compiles_nothing(monkeypatch):
-    monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda *_: [tf.config.PhysicalDevice("GPU:0", "GPU")]
-    )
-    stock = keras.Sequential([keras.Input((5, 3)), keras.layers.Dense(4)])
-    stock.compile("sgd", "mse")
-    assert stock.jit_compile
-    model = keras.Sequential([stock, crnn.CudnnLSTM(1, 4)])
-    model.compile("sgd", "mse")
-    assert not model.jit_compile
-    model.compile("sgd", "mse", jit_compile=True)
-    assert model.jit_compile
 
 
 @on_cpus_only
@@ -531,47 +531,3 @@ def test_a_compiled_functions_seeds_are_saved(tmp_path):
     first, second, restored, loaded = map(float, output.split())
     assert first != second
     assert restored == loaded == second
-
-
-# Without the library.
-
-
-@pytest.fixture
-def without_library(monkeypatch):
-    monkeypatch.setattr(op_library, "no_xla", "it was built without XLA")
-    xla._can_compile.cache_clear()
-    yield
-    xla._can_compile.cache_clear()
-
-
-@pytest.mark.usefixtures("without_library")
-def test_without_the_library_models_run_as_before(caplog):
-    caplog.set_level("INFO", logger="cudnn_rnn_tf")
-    model = keras.Sequential([keras.Input((3, 2)), crnn.CudnnGRU(1, 4), drop_ins.LSTM(3)])
-    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
-        model.compile("sgd", "mse", jit_compile=True)
-    assert not model.jit_compile
-    model.fit(draw(2, 3, 2), draw(2, 3), verbose=0)
-    told = [record for record in caplog.records if "it was built without XLA" in record.message]
-    assert len(told) == 1
-    assert crnn.info()["backends"]["xla"] == "not available: it was built without XLA"
-
-
-@on_cpus_only
-def test_layers_that_run_as_keras_runs_them_are_compiled_as_keras_compiles_them():
-    assert drop_ins.LSTM(3, use_cudnn=False).supports_jit
-    layer = drop_ins.LSTM(3)
-    assert layer.supports_jit
-    layer.supports_jit = False
-    assert not layer.supports_jit
-
-
-@pytest.mark.parametrize("make", [drop_ins.LSTM, drop_ins.GRU])
-def test_keras_does_not_speak_for_its_own_op_on_a_gpu(make, monkeypatch):
-    """Where Keras's op could run a layer, its constructor calls the layer unfit for XLA."""
-    monkeypatch.setattr("keras.src.backend.cudnn_ok", lambda *_, **__: True)
-    assert not getattr(keras.layers, make.__name__)(3).supports_jit
-    assert make(3).supports_jit
-    other = make(3, activation="relu")
-    assert not other.runs_fused
-    assert not other.supports_jit

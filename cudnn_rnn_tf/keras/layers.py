@@ -1,7 +1,8 @@
 """The drop-ins for `keras.layers.LSTM`, `GRU` and `SimpleRNN`."""
 
+import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -86,16 +87,29 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
         return outputs[:, -1], outputs, states
 
 
+def _constructor(stock: Any) -> Callable[..., None]:
+    def construct(self: _FusedLoop, *args: Any, **kwargs: Any) -> None:
+        stock.__init__(self, *args, **kwargs)
+        # Where there is a GPU, Keras says False for the sake of its own op.
+        self.supports_jit = True
+
+    # Keras looks at the signature, and so do people.
+    vars(construct)["__signature__"] = inspect.signature(stock.__init__)
+    return construct
+
+
 # With names of its own, a copied, pickled or loaded layer stays a drop-in, while Keras's names are
 # left to Keras's classes and to the classes of users.
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class LSTM(_FusedLoop, keras.layers.LSTM):
     __doc__ = keras.layers.LSTM.__doc__
+    __init__ = _constructor(keras.layers.LSTM)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class GRU(_FusedLoop, keras.layers.GRU):
     __doc__ = keras.layers.GRU.__doc__
+    __init__ = _constructor(keras.layers.GRU)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
