@@ -12,6 +12,7 @@ turns in one process. What counts is the median of the ratios of runs that follo
 """
 
 import collections
+import functools
 import gc
 import json
 import os
@@ -33,6 +34,7 @@ _DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where the models r
 OURS, KERAS = "this package", "Keras"
 SYSTEMS = (OURS, KERAS)
 COMPILED = ", compiled"
+MISSING = "–"  # Of a variant that cannot be compiled.
 VOCABULARY = 200
 # Shared machines are slow for tenths of a second at a time, so runs are short and many.
 ROUNDS, EPOCH_SECONDS = 9, 0.08
@@ -98,8 +100,8 @@ def rows_of_fit() -> Iterator[tuple[str, tuple[int, int, int]]]:
         yield name, (16, 20, 64)
 
 
-def fits(name: str, shape: tuple[int, int, int]) -> dict[str, tuple[Run, int]]:
-    """Returns, of each variant, a run of `fit` and its number of steps."""
+def fit(system: str, name: str, shape: tuple[int, int, int]) -> tuple[Run, int]:
+    """Returns a run of `fit`, and its number of steps."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -107,84 +109,87 @@ def fits(name: str, shape: tuple[int, int, int]) -> dict[str, tuple[Run, int]]:
     batch, steps, units = shape
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (batch, steps)).astype("int32")
     one = tf.data.Dataset.from_tensors((tokens, tokens)).cache()
-    found = {}
-    for system in variants():
-        keras.utils.set_random_seed(0)
-        inputs = keras.Input((steps,), dtype="int32")
-        values = MODELS[name](system, units, keras.layers.Embedding(VOCABULARY, units)(inputs))
-        model = keras.Model(inputs, keras.layers.Dense(VOCABULARY)(values))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("adam", loss, jit_compile=system.endswith(COMPILED))
-        if model.jit_compile != system.endswith(COMPILED):
-            raise RuntimeError(f"Keras does not compile {name} of {system}")
-        model.fit(one.repeat(3), verbose=0)
-        start = time.perf_counter()
-        model.fit(one.repeat(10), verbose=0)
-        count = max(10, int(10 * EPOCH_SECONDS / (time.perf_counter() - start)))
-        data = one.repeat(count).prefetch(4)
-        found[system] = (lambda model=model, data=data: model.fit(data, verbose=0)), count
-    return found
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((steps,), dtype="int32")
+    values = MODELS[name](system, units, keras.layers.Embedding(VOCABULARY, units)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(VOCABULARY)(values))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=system.endswith(COMPILED))
+    if model.jit_compile != system.endswith(COMPILED):
+        raise RuntimeError("Keras says that the model does not support jit_compile=True")
+    model.fit(one.repeat(3), verbose=0)
+    start = time.perf_counter()
+    model.fit(one.repeat(10), verbose=0)
+    count = max(10, int(10 * EPOCH_SECONDS / (time.perf_counter() - start)))
+    data = one.repeat(count).prefetch(4)
+    return lambda: model.fit(data, verbose=0), count
 
 
-def loops(units: int) -> dict[str, tuple[Run, int]]:
-    """Returns, of each variant, a run of a loop that samples tokens, and its number of steps."""
+def loop(system: str, units: int) -> tuple[Run, int]:
+    """Returns a run of a loop that samples tokens, and its number of steps."""
     import keras
     import tensorflow as tf
 
-    found = {}
-    for system in variants():
-        embedding = keras.layers.Embedding(VOCABULARY, units)
-        layer = lstm(system, units, return_state=True)
-        dense = keras.layers.Dense(VOCABULARY)
-        shape = [1, 1, units] if system.startswith(OURS) else [1, units]
-        for one, of in ((embedding, (1, 1)), (layer, (1, 1, units)), (dense, (1, 1, units))):
-            one.build(of)
+    embedding = keras.layers.Embedding(VOCABULARY, units)
+    layer = lstm(system, units, return_state=True)
+    dense = keras.layers.Dense(VOCABULARY)
+    shape = [1, 1, units] if system.startswith(OURS) else [1, units]
+    for one, of in ((embedding, (1, 1)), (layer, (1, 1, units)), (dense, (1, 1, units))):
+        one.build(of)
 
-        def sample(
-            embedding: Any = embedding,
-            layer: Any = layer,
-            dense: Any = dense,
-            shape: list[int] = shape,
-        ) -> tf.Tensor:
-            def body(step: tf.Tensor, token: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> Any:
-                outputs, h, c = layer(embedding(token), initial_state=[h, c])
-                return step + 1, tf.argmax(dense(outputs), -1, output_type=tf.int32), h, c
+    def sample() -> tf.Tensor:
+        def body(step: tf.Tensor, token: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> Any:
+            outputs, h, c = layer(embedding(token), initial_state=[h, c])
+            return step + 1, tf.argmax(dense(outputs), -1, output_type=tf.int32), h, c
 
-            state = tf.zeros(shape)
-            first = (0, tf.zeros([1, 1], tf.int32), state, state)
-            return tf.while_loop(lambda step, *_: step < LOOP_STEPS, body, first)[1]
+        state = tf.zeros(shape)
+        first = (0, tf.zeros([1, 1], tf.int32), state, state)
+        return tf.while_loop(lambda step, *_: step < LOOP_STEPS, body, first)[1]
 
-        run = tf.function(sample, autograph=False, jit_compile=system.endswith(COMPILED) or None)
-        found[system] = (lambda run=run: run().numpy()), LOOP_STEPS
-    return found
+    run = tf.function(sample, autograph=False, jit_compile=system.endswith(COMPILED) or None)
+    run().numpy()
+    return lambda: run().numpy(), LOOP_STEPS
 
 
-def seconds_of_new_lengths() -> dict[str, list[float]]:
-    """Returns the seconds of first calls, forward and backward, with another number of steps."""
+def new_lengths(system: str) -> list[float]:
+    """Returns microseconds of first calls, forward and backward, with another number of steps."""
     import tensorflow as tf
 
     batch, units = 16, 64
-    found: dict[str, list[float]] = {}
-    for system in SYSTEMS:
-        layer = lstm(system + COMPILED, units)
-        layer.build((batch, 20, units))
+    layer = lstm(system, units)
+    layer.build((batch, 20, units))
 
-        def step(inputs: tf.Tensor, layer: Any = layer) -> Any:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(layer(inputs, training=True) ** 2)
-            return tape.gradient(loss, [variable.value for variable in layer.trainable_variables])
+    def step(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(inputs, training=True) ** 2)
+        return tape.gradient(loss, [variable.value for variable in layer.trainable_variables])
 
-        run = tf.function(step, jit_compile=True)
-        for length in (20, 21, 22, 23, 24):
-            start = time.perf_counter()
-            float(tf.reduce_sum(run(tf.ones([batch, length, units]))[0]))
-            found.setdefault(system, []).append(time.perf_counter() - start)
-        del found[system][0]
-    return found
+    run = tf.function(step, jit_compile=True)
+    found = []
+    for length in (20, 21, 22, 23, 24):
+        start = time.perf_counter()
+        float(tf.reduce_sum(run(tf.ones([batch, length, units]))[0]))
+        found.append(1e6 * (time.perf_counter() - start))
+    return found[1:]
 
 
 def variants() -> list[str]:
     return [system + suffix for system in SYSTEMS for suffix in ("", COMPILED)]
+
+
+def of_each(
+    systems: list[str], make: Callable[[str], Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns what is made of each system, and the errors of those that cannot be compiled."""
+    found, errors = {}, {}
+    for system in systems:
+        try:
+            found[system] = make(system)
+        except Exception as error:
+            if not system.endswith(COMPILED):
+                raise
+            errors[system] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return found, errors
 
 
 def in_turns(runs: dict[str, tuple[Run, int]]) -> dict[str, list[float]]:
@@ -204,10 +209,13 @@ def measure(output: pathlib.Path) -> None:
 
     about = tensorflow_steps.describe(_DEVICE.value, _COMMIT.value)
 
-    def write(result: dict[str, Any]) -> None:
+    def write(kind: str, row: str, us: dict[str, list[float]], errors: dict[str, str]) -> None:
+        result = {"device": _DEVICE.value, "about": about, "kind": kind, "row": row, "us": us}
+        if errors:
+            result["errors"] = errors
         with output.open("a") as file:
-            file.write(json.dumps({"device": _DEVICE.value, "about": about} | result) + "\n")
-        print(result["row"], medians(result), flush=True)
+            file.write(json.dumps(result) + "\n")
+        print(row, medians(result), errors or "", flush=True)
 
     def is_wanted(row: str) -> bool:
         return re.search(_FILTER.value, row) is not None
@@ -215,17 +223,17 @@ def measure(output: pathlib.Path) -> None:
     for name, shape in rows_of_fit():
         row = f"{name}, {' × '.join(map(str, shape))}"
         if is_wanted(row):
-            write({"kind": "fit", "row": row, "us": in_turns(fits(name, shape))})
+            runs, errors = of_each(variants(), functools.partial(fit, name=name, shape=shape))
+            write("fit", row, in_turns(runs), errors)
+            del runs
         gc.collect()
     for units in LOOPS:
         row = f"LSTM {units}"
         if is_wanted(row):
-            write({"kind": "loop", "row": row, "us": in_turns(loops(units))})
+            runs, errors = of_each(variants(), functools.partial(loop, units=units))
+            write("loop", row, in_turns(runs), errors)
     if is_wanted("new length"):
-        times = {
-            system: [1e6 * s for s in all_] for system, all_ in seconds_of_new_lengths().items()
-        }
-        write({"kind": "length", "row": "new length", "us": times})
+        write("length", "new length", *of_each([s + COMPILED for s in SYSTEMS], new_lengths))
 
 
 def medians(result: dict[str, Any]) -> dict[str, float]:
@@ -234,6 +242,8 @@ def medians(result: dict[str, Any]) -> dict[str, float]:
 
 def gain(result: dict[str, Any], slow: str, fast: str) -> str:
     """Returns the median and the quartiles of the ratios of runs that follow each other."""
+    if not {slow, fast} <= result["us"].keys():
+        return MISSING
     ratios = [a / b for a, b in zip(result["us"][slow], result["us"][fast], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
@@ -246,11 +256,26 @@ def table(results: list[dict[str, Any]], title: str, scale: float, digits: int) 
         "|---|---|---|---|---|---|---|",
     ]
     for result in results:
-        times = [f"{us / scale:.{digits}f}" for us in medians(result).values()]
+        us = medians(result)
+        times = [f"{us[s] / scale:.{digits}f}" if s in us else MISSING for s in variants()]
         cells = [*times[:2], gain(result, OURS, OURS + COMPILED), *times[2:]]
         cells.append(gain(result, KERAS + COMPILED, OURS + COMPILED))
         lines.append(f"| {result['row']} | {' | '.join(cells)} |")
-    return lines
+    return lines + [line for result in results for line in told_errors(result)]
+
+
+def told_errors(result: dict[str, Any]) -> list[str]:
+    """Returns lines of the page that say which variants cannot be compiled, and why."""
+    return [
+        line
+        for system, error in result.get("errors", {}).items()
+        for line in (
+            "",
+            f"{result['row']}: {system.removesuffix(COMPILED)} cannot be compiled:",
+            "",
+            f"    {error}",
+        )
+    ]
 
 
 def report(output: pathlib.Path) -> str:
@@ -290,12 +315,14 @@ def report(output: pathlib.Path) -> str:
             ]
         for result in kinds["length"]:
             seconds = " and ".join(
-                f"{us / 1e6:.2f} s with {system}" for system, us in medians(result).items()
+                f"{us / 1e6:.2f} s with {system.removesuffix(COMPILED)}"
+                for system, us in medians(result).items()
             )
             lines += [
                 "",
                 "The first call with another number of time steps, of a compiled training step of "
                 f"an LSTM of 64 units and 16 sequences, takes {seconds}.",
+                *told_errors(result),
             ]
     return "\n".join(lines) + "\n"
 

@@ -69,6 +69,45 @@ def of_cpu_threads(folder: pathlib.Path, expression: str) -> str:
     )
 
 
+def test_a_model_that_xla_cannot_compile_does_not_end_its_benchmark(tmp_path):
+    page = printed(
+        f"""
+import pathlib
+from absl import flags
+from benchmarks import tensorflow_steps, xla
+
+flags.FLAGS(["", "--output=unused", "--device=gpu"])
+name = list(xla.MODELS)[1]
+
+def fit(system, name, shape):
+    if name.startswith("two bidirectional") and system == "Keras, compiled":
+        raise ValueError("cuDNN is not for XLA\\nand so on")
+    return lambda: None, 1
+
+def new_lengths(system):
+    if system == "Keras, compiled":
+        raise RuntimeError("no lengths")
+    return [2e5, 2e5, 2e5, 2e5]
+
+tensorflow_steps.describe = lambda *_: {{"GPU": "a fake"}}
+xla.fit, xla.loop, xla.new_lengths = fit, lambda system, units: (lambda: None, 1), new_lengths
+output = pathlib.Path({str(tmp_path / "results")!r})
+xla.measure(output)
+print(xla.report(output))
+"""
+    )
+    page = page[page.index("# XLA") :]
+    rows = [re.split(r" *\| *", line)[1:-1] for line in page.splitlines() if line.startswith("| ")]
+    (failed,) = [row for row in rows if row[0].startswith("two bidirectional")]
+    others = [row for row in rows if row is not failed]
+    assert failed[5:] == ["–", "–"] and "–" not in failed[:5]
+    assert len(others) == 11 and not any("–" in row for row in others)
+    assert (
+        f"{failed[0]}: Keras cannot be compiled:\n\n    ValueError: cuDNN is not for XLA\n" in page
+    )
+    assert "takes 0.20 s with this package.\n\nnew length: Keras cannot be compiled:\n" in page
+
+
 def printed(program: str) -> str:
     """Returns what a program prints.
 
