@@ -66,7 +66,8 @@ EXTENSION_POINTS = (
         Trackable,
         "_trackable_children",
         "A SavedModel needs a stateful layer's states, which a checkpoint must not have; contrib's "
-        "checkpoints name the parts of a layer as those of its cells.",
+        "checkpoints name the parts of a layer as those of its cells; and a stack's layers are in "
+        "a list, into which TensorFlow does not look.",
     ),
     ExtensionPoint(
         Trackable, "_lookup_dependency", "Contrib's layers find such parts when they are restored."

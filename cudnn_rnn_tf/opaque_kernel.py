@@ -60,7 +60,14 @@ class OpaqueKernel(keras.Variable):
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
         is_exported, self._is_exported = self._is_exported, False
-        return super()._serialize_to_tensors() if is_exported else self.canonical_tensors()
+        if is_exported:
+            return super()._serialize_to_tensors()
+        if tf.executing_eagerly() and self._value is not None and not self._value.is_initialized():
+            # A layer that a function builds is restored before the function has run. TensorFlow
+            # asks for names and types then, and the variable cannot be read yet.
+            params = tf.zeros(self._config.layout.size, self._stored_dtype)
+            return ops.params_to_named(self._config, params)
+        return self.canonical_tensors()
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, tf.Tensor]) -> Any:
         params = self.params_from(restored_tensors)

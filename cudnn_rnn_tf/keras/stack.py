@@ -114,6 +114,11 @@ class Stack(TakesLengths, CompiledByXla):
         last = tf.reshape(finals[0][:, -num_dirs:], (-1, num_dirs * cells[0].units))
         return packing.last_output(last, not zero_masked) if packing else last
 
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        # TensorFlow calls this to find the objects to save. It does not look into Keras's lists.
+        children = super()._trackable_children(save_type, **kwargs)
+        return {**children, **{f"layer_{i}": layer for i, layer in enumerate(self.layers)}}
+
     def get_config(self) -> dict[str, Any]:
         layers = [keras.saving.serialize_keras_object(layer) for layer in self.layers]
         for layer in layers:
