@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+# In a call of a layer in mixed precision, this scope alone gives weights as they are stored.
+from keras.src.backend import AutocastScope
+
 # SavedModels are parsed without loading them, so that nothing in them runs. The variables of one
 # that Keras exports have numbers, and only the graph of its objects has their names. Every
 # TensorFlow wheel has the protocol buffers, but only some of them have public names.
@@ -25,6 +28,7 @@ from tensorflow.python.training.saving.saveable_object import SaveableObject, Sa
 __all__ = [
     "EXTENSION_POINTS",
     "AutoTrackable",
+    "AutocastScope",
     "SaveSpec",
     "SaveableObject",
     "Trackable",

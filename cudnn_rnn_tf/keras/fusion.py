@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, op_library, ops
+from cudnn_rnn_tf._compat import AutocastScope
 from cudnn_rnn_tf.config import DTYPES, RnnConfig
 from cudnn_rnn_tf.keras_weights import from_keras_weights
 from cudnn_rnn_tf.pseudo_layers import join
@@ -233,18 +234,23 @@ def _params(
         weights = [input_kernel(cell), cell.recurrent_kernel]
         if cell.use_bias:
             weights.append(cell.bias)
-        return [tf.cast(weight, dtype) for weight in weights]
+        return [tf.cast(weight, cell.variable_dtype) for weight in weights]
 
-    of_cells = [weights_of(cell) for cell in cells]
+    # In mixed precision, one cast of the buffer and one of its gradient take the place of a cast of
+    # each weight and of its gradient.
+    with AutocastScope(None):
+        of_cells = [weights_of(cell) for cell in cells]
     if ops.has_substitute():
         # A portable SavedModel cannot have this package's ops.
-        return join(config, [from_keras_weights(config.rnn_mode, *each) for each in of_cells])
-    return ops.keras_to_params(
-        config,
-        weights=[weight for each in of_cells for weight in each[:2]],
-        biases=[bias for each in of_cells for bias in each[2:]],
-        may_keep_params=may_keep_params,
-    )
+        params = join(config, [from_keras_weights(config.rnn_mode, *each) for each in of_cells])
+    else:
+        params = ops.keras_to_params(
+            config,
+            weights=[weight for each in of_cells for weight in each[:2]],
+            biases=[bias for each in of_cells for bias in each[2:]],
+            may_keep_params=may_keep_params,
+        )
+    return tf.cast(params, dtype)
 
 
 def rnn_mode_of(cell: Any) -> str:
