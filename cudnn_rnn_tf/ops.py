@@ -330,8 +330,11 @@ def _lengths_where_they_are(lengths: Any) -> tf.Tensor:
         return tf.cast(lengths, tf.int64)
     if lengths.dtype == tf.int32:
         return lengths
-    # A cast alone would take the lower half of a length, which may be one that fits.
-    return tf.constant(np.clip(known, -1, tf.int32.max), tf.int32)
+    known = known.astype(np.int64, copy=False)
+    if (known >> 31).any():
+        # A cast alone would take the lower half of a length, which may be one that fits.
+        known = np.clip(known, -1, tf.int32.max)
+    return tf.constant(known.astype(np.int32))
 
 
 def _seed_in_host_memory(seed: tf.Tensor | None) -> tf.Tensor:
