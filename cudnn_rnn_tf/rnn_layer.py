@@ -434,8 +434,10 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
 
     def _last_outputs(self, h: tf.Tensor) -> tf.Tensor:
         # The final states of the top layer are its outputs at each sequence's last step.
-        top = h[-self.num_dirs :] if self.time_major else h[:, -self.num_dirs :]
-        return tf.concat(tf.unstack(top, axis=0 if self.time_major else 1), axis=-1)
+        if self.time_major:
+            return tf.concat(tf.unstack(h[-self.num_dirs :]), axis=-1)
+        top = h if self.num_layers == 1 else h[:, -self.num_dirs :]
+        return tf.reshape(top, (-1, self.num_dirs * self._config.layout.output_size))
 
     def compute_output_spec(
         self, inputs: Any, initial_state: Any = None, *args: Any, **kwargs: Any

@@ -64,3 +64,22 @@ def test_mixed_precision_casts_all_weights_at_once(kind, wraps):
         assert operations([stack])["Cast"] == expected
     (layer,) = layers_of(kind, 1, wraps, "mixed_bfloat16")
     assert operations([layer])["Cast"] == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: crnn.CudnnLSTM(1, 4, return_sequences=False),
+        lambda: crnn.CudnnGRU(1, 4, direction="bidirectional", return_sequences=False),
+        lambda: drop_ins.LSTM(4),
+        lambda: drop_ins.GRU(4),
+        lambda: drop_ins.SimpleRNN(4),
+        lambda: drop_ins.Bidirectional(drop_ins.LSTM(4)),
+    ],
+)
+def test_last_outputs_are_not_copied(make):
+    """A reshape costs nothing, while a slice and its gradient are a launch each."""
+    copies = {"ConcatV2", "Unpack", "StridedSliceGrad"}
+    assert not copies & operations([make()]).keys()
+    layer = crnn.CudnnGRU(1, 4, direction="bidirectional", time_major=True, return_sequences=False)
+    assert copies <= operations([layer]).keys()

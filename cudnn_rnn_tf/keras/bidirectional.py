@@ -113,7 +113,8 @@ class Bidirectional(TakesLengths, keras.layers.Bidirectional):
         if not self.return_state:
             return merged
         outputs = merged if self.merge_mode is None else (merged,)
-        return (*outputs, *(state[:, index] for index in range(2) for state in finals))
+        forward_states, backward_states = zip(*(tf.unstack(h, axis=1) for h in finals), strict=True)
+        return (*outputs, *forward_states, *backward_states)
 
 
 def directions_of(layer: keras.layers.Layer) -> list[Any]:

@@ -48,8 +48,8 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
             training: whether dropout acts.
 
         Returns:
-            The last output [B, H], all outputs [B, T, H] (without `return_sequences`, the last one,
-            [B, 1, H]) and the final states.
+            The last output [B, H] or, with `return_sequences`, all outputs [B, T, H], twice, and
+            the final states.
         """
         # Keras's `call`, unlike its `__call__`, may get NumPy arrays.
         sequences = tf.convert_to_tensor(sequences)
@@ -77,14 +77,15 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
         outputs, finals = forward(
             [self.cell], sequences, [initial_state], lengths, bool(training), 1, num_inputs
         )
-        states = [state[:, 0] for state in finals]
+        states = [tf.squeeze(state, axis=1) for state in finals]
         repeat_masked = not self.zero_output_for_mask
+        # Keras reads one of the first two results only, so no other tensor is made for the other.
         if not self.return_sequences:
             last = packing.last_output(states[0], repeat_masked) if packing else states[0]
-            return last, last[:, tf.newaxis], states
+            return last, last, states
         if packing:
             outputs = packing.unpack(outputs, repeat_masked)
-        return outputs[:, -1], outputs, states
+        return outputs, outputs, states
 
 
 def _constructor(stock: Any) -> Callable[..., None]:

@@ -71,6 +71,8 @@ def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:
     # TensorFlow sums integers on a CPU only. Float32 counts up to 16 million steps.
     counts = keras.ops.cumsum(keras.ops.ones_like(sequences[:, :, 0], dtype="float32"), axis=1)
     lengths = keras.ops.expand_dims(keras.ops.cast(sequence_lengths, "float32"), 1)
+    if None not in (batch_size, sequence_lengths.shape[0]):
+        return counts <= lengths
     # A comparison alone would take one length for all sequences.
     both = keras.ops.concatenate([lengths, counts], axis=1)
     return both[:, 1:] <= both[:, :1]
