@@ -63,6 +63,13 @@ def check_program(executable: pathlib.Path, seeds: int) -> None:
     assert completed.stdout == f"{seeds} seeds passed\n"
 
 
+def test_borders_of_rule(tmp_path):
+    """The rule is what was measured, so its borders are where the guide and its comments say."""
+    executable = compiled(tmp_path, "borders_of_rule", ["kernels/gpu/algorithm_rule.cc"])
+    completed = subprocess.run([executable], capture_output=True, text=True)
+    assert completed.stdout == "well\n"
+
+
 # The macros in the kernel's text that are numbers. ITEM_BYTES stands for the size of its type.
 MACROS = "ITEM_BYTES NUM_UNITS BATCH GATES UNITS WARPS IN_REGISTERS IN_SHARED AHEAD".split()
 

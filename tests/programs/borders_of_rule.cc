@@ -1,0 +1,151 @@
+// Checks what the rule says on both sides of each of its borders.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
+#include "kernels/gpu/algorithm_rule.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using Change = std::function<void(RnnProblem*)>;
+
+void Check(bool holds, const char* what) {
+  if (holds) return;
+  std::printf("failed: %s\n", what);
+  std::exit(1);
+}
+
+// Inference of an LSTM in float16, with the fewest units and sequences that
+// persist_static is for.
+RnnProblem Changed(const Change& change) {
+  RnnProblem problem;
+  problem.spec.num_units = 1280;
+  problem.batch_size = 32;
+  problem.dtype = RnnDataType::kFloat16;
+  problem.is_training = false;
+  change(&problem);
+  return problem;
+}
+
+Change Sizes(int64_t units, int64_t batch) {
+  return [=](RnnProblem* problem) {
+    problem->spec.num_units = units;
+    problem->batch_size = batch;
+  };
+}
+
+Change Both(const Change& first, const Change& second) {
+  return [=](RnnProblem* problem) {
+    first(problem);
+    second(problem);
+  };
+}
+
+Change Algorithm(RnnAlgorithm algorithm) {
+  return [=](RnnProblem* problem) { problem->algorithm = algorithm; };
+}
+
+const Change kTraining = [](RnnProblem* p) { p->is_training = true; };
+const Change kLengths = [](RnnProblem* p) { p->has_sequence_lengths = true; };
+const Change kGru = [](RnnProblem* p) { p->spec.rnn_mode = RnnMode::kGru; };
+const Change kFloat = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat32; };
+const Change kBfloat = [](RnnProblem* p) { p->dtype = RnnDataType::kBfloat16; };
+const Change kDrops = [](RnnProblem* p) { p->spec.recurrent_dropout = 0.5f; };
+
+Change Projection(int64_t size) {
+  return [=](RnnProblem* problem) { problem->spec.num_proj = size; };
+}
+
+void CheckAlgorithms() {
+  constexpr RnnAlgorithm kStatic = RnnAlgorithm::kPersistStatic;
+  constexpr RnnAlgorithm kResident = RnnAlgorithm::kResident;
+  constexpr RnnAlgorithm kStandard = RnnAlgorithm::kStandard;
+  const struct {
+    const char* what;
+    Change change;
+    RnnAlgorithm expected;
+  } rows[] = {
+      {"the least sizes", Sizes(1280, 32), kStatic},
+      {"the most units", Sizes(1536, 32), kStatic},
+      {"the most sequences", Sizes(1280, 64), kStatic},
+      {"too few units", Sizes(1279, 32), kStandard},
+      {"too many units", Sizes(1537, 32), kStandard},
+      {"too few sequences", Sizes(1280, 31), kStandard},
+      {"too many sequences", Sizes(1280, 65), kStandard},
+      {"training", kTraining, kStandard},
+      {"lengths", kLengths, kStandard},
+      {"a GRU", kGru, kStandard},
+      {"bfloat16", kBfloat, kStandard},
+      {"cuDNN's own", Algorithm(RnnAlgorithm::kCudnn), kStatic},
+      {"a pinned one", Algorithm(kStandard), kStandard},
+      {"eight sequences", Sizes(1280, 8), kResident},
+      {"nine sequences", Sizes(1280, 9), kStandard},
+      {"few in training", Both(Sizes(1280, 8), kTraining), kStandard},
+      {"few with lengths", Both(Sizes(1280, 8), kLengths), kStandard},
+      {"few by cuDNN", Both(Sizes(1280, 8), Algorithm(RnnAlgorithm::kCudnn)),
+       kStandard},
+  };
+  for (const auto& row : rows) {
+    Check(CudnnAlgorithmFor(Changed(row.change)) == row.expected, row.what);
+  }
+}
+
+// Up to how many cycles of a step the persistent kernels run a network.
+void CheckCycles() {
+  const struct {
+    const char* what;
+    Change change;
+    double most;
+  } rows[] = {
+      {"what persist_static is for", Sizes(1280, 32), -1.0},
+      {"inference", Sizes(512, 3), 18e3},
+      {"inference in float32", Both(Sizes(512, 3), kFloat), 30e3},
+      {"inference in bfloat16", Both(Sizes(512, 3), kBfloat), 18e3},
+      {"two sequences", Sizes(512, 2), 3e3},
+      {"training", Both(Sizes(512, 2), kTraining), 36e3},
+      {"training in float32", Both(Sizes(512, 2), Both(kTraining, kFloat)),
+       60e3},
+      {"lengths", Both(Sizes(512, 2), kLengths), 50e3},
+      {"lengths in float32", Both(Sizes(512, 2), Both(kLengths, kFloat)), 50e3},
+      {"training with lengths", Both(kTraining, kLengths), 100e3},
+  };
+  for (const auto& row : rows) {
+    const RnnProblem problem = Changed(row.change);
+    Check(!IsForWholeBatches(problem, row.most) || row.most < 0.0, row.what);
+    Check(IsForWholeBatches(problem, std::nextafter(row.most, 1e9)), row.what);
+  }
+}
+
+void CheckSteps() {
+  const struct {
+    const char* what;
+    Change change;
+    bool expected;
+  } rows[] = {
+      {"nothing else", Sizes(1280, 32), false},
+      {"lengths", kLengths, true},
+      {"recurrent dropout in inference", kDrops, false},
+      {"recurrent dropout in training", Both(kDrops, kTraining), true},
+      {"a projection", Projection(1279), false},
+      {"a projection to as many", Projection(1280), true},
+      {"a GRU", kGru, false},
+      {"a GRU that resets before",
+       [](RnnProblem* p) { p->spec.rnn_mode = RnnMode::kGruResetBefore; },
+       true},
+  };
+  for (const auto& row : rows) {
+    Check(MayBeSteps(Changed(row.change)) == row.expected, row.what);
+  }
+}
+
+}  // namespace
+}  // namespace cudnn_rnn_tf
+
+int main() {
+  cudnn_rnn_tf::CheckAlgorithms();
+  cudnn_rnn_tf::CheckCycles();
+  cudnn_rnn_tf::CheckSteps();
+  std::printf("well\n");
+}
