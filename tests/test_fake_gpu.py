@@ -130,7 +130,7 @@ def test_kernels_on_fake_gpus(tmp_path):
     sources = ["kernels/gpu/persistent/kernel.cc", "kernels/gpu/persistent/division.cc"]
     sources += ["kernels/gpu/device_limits.cc", "kernels/rnn_backend.cc", "kernels/rnn_spec.cc"]
     executable = compiled(tmp_path, "kernels_on_fake_gpu", sources, "-pthread")
-    for imitated in ("", "T4", "A100", "arch=90,largest_cluster=4", "arch=120", "A1000", "arch=x"):
+    for imitated in ("", "T4", "A100", "arch=90,largest_cluster=4", "arch=120", "A1000"):
         environment = os.environ | {"CUDNN_RNN_TF_IMITATE_GPU": imitated}
         completed = subprocess.run([executable], env=environment, capture_output=True, text=True)
         assert completed.returncode == 0, completed.stdout

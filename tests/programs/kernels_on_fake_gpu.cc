@@ -185,6 +185,7 @@ void CheckDivisions() {
   std::mt19937 random(1);
   for (const NamedGpu& gpu : KnownGpus()) {
     const int largest_cluster = LargestCluster(gpu.limits.architecture);
+    Check(largest_cluster == gpu.limits.largest_cluster, "a known cluster");
     for (int i = 0; i < 50; ++i) {
       KernelRequest request = {
           RnnMode::kLstm,
@@ -249,6 +250,30 @@ void PrintSizes() {
   }
 }
 
+void CheckParsing() {
+  DeviceLimits limits;
+  Check(
+      ParseImitation("registers=1073741824,arch=80,largest_cluster=1", &limits)
+              .ok() &&
+          limits.registers == 1 << 30 && limits.architecture == 80 &&
+          limits.largest_cluster == 1,
+      "parts");
+  for (const char* const bad :
+       {"A1000", "arch", "arch=", "arch=x", "arch=8x", "arch=0", "arch=-80",
+        "arch=1073741825", "arch=99999999999999999999", "archive=80"}) {
+    being_checked = bad;
+    const RnnStatus status = ParseImitation(bad, &limits);
+    Check(status.code == RnnStatus::Code::kInvalidArgument &&
+              status.message.find(std::string("has \"") + bad + '"') !=
+                  std::string::npos,
+          "an error that quotes the value: " + status.message);
+  }
+  being_checked = "no architecture";
+  Check(ParseImitation("registers=65536", &limits).code ==
+            RnnStatus::Code::kInvalidArgument,
+        "an error");
+}
+
 void CheckTypes(const DeviceLimits& limits) {
   const auto can_run = [](RnnDataType dtype) {
     return persistent::CheckDevice(dtype).ok();
@@ -263,7 +288,7 @@ void CheckTypes(const DeviceLimits& limits) {
 void CheckAll(const std::string& imitated) {
   DeviceLimits limits;
   const RnnStatus status = ReadLimits(&limits);
-  if (imitated == "arch=120" || imitated == "A1000" || imitated == "arch=x") {
+  if (imitated == "arch=120" || imitated == "A1000") {
     being_checked = imitated;
     Check(status.code == RnnStatus::Code::kInvalidArgument &&
               status.message.find("CUDNN_RNN_TF_IMITATE_GPU") !=
@@ -274,8 +299,22 @@ void CheckAll(const std::string& imitated) {
     return;
   }
   Check(status.ok(), status.message);
-  const int expected = imitated == "T4" ? 40 : imitated == "A100" ? 108 : 132;
-  Check(limits.multiprocessors == expected, "the multiprocessors");
+  // The fake GPU is an H100, which has no less of anything than others have.
+  for (const NamedGpu& gpu : KnownGpus()) {
+    if (gpu.name !=
+        (imitated == "T4" || imitated == "A100" ? imitated : "H100")) {
+      continue;
+    }
+    Check(limits.architecture == gpu.limits.architecture &&
+              limits.multiprocessors == gpu.limits.multiprocessors &&
+              limits.shared_bytes == gpu.limits.shared_bytes &&
+              limits.registers == gpu.limits.registers &&
+              limits.largest_cluster == (imitated == "arch=90,largest_cluster=4"
+                                             ? 4
+                                             : gpu.limits.largest_cluster),
+          "the limits");
+  }
+  CheckParsing();
   CheckTypes(limits);
   CheckClusters(limits);
   CheckStack();
