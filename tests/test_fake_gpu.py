@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from cxx import COMPILER, GPU_BACKEND, ROOT, compiled, include_folders
+from sanitize import FIXED_ADDRESSES
 
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
@@ -143,6 +144,30 @@ def test_kernels_on_fake_gpus(tmp_path):
         if "no |" in row:  # There is no TF32.
             del counts[1]
         assert re.findall(r"\b\d{3,4}\b", row) == counts, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "sources"),
+    [
+        ("graphs_on_fake_driver", ["kernels/gpu/graph.cc", "kernels/gpu/graph_cache.cc"]),
+        (
+            "caches_in_many_threads",
+            [
+                *("kernels/gpu/persistent/kernel.cc", "kernels/gpu/persistent/division.cc"),
+                *("kernels/gpu/session.cc", "kernels/rnn_backend.cc", *NETWORK, *COMPILER),
+            ],
+        ),
+    ],
+)
+def test_locks(tmp_path, program, sources):
+    """ThreadSanitizer reports what threads of a process use without a lock."""
+    executable = compiled(tmp_path, program, sources, "-fsanitize=thread", "-g1", "-pthread")
+    # There are no files, whose use would order what threads do.
+    environment = os.environ | {"CUDNN_RNN_TF_KERNEL_CACHE": ""}
+    command = [*FIXED_ADDRESSES, executable]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 STUBS = {

@@ -1,0 +1,166 @@
+// Lets threads use at the same time what a process keeps for all of them. This
+// is for ThreadSanitizer, which sees where a lock is missing. The fakes do
+// nothing that orders threads.
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/persistent/kernel.h"
+#include "kernels/gpu/persistent/launch.h"
+#include "kernels/gpu/session.h"
+#include "tests/programs/fake_gpu.h"
+
+namespace cudnn_rnn_tf {
+
+GpuLibraries FakeLibraries() {
+  GpuLibraries libraries = LibrariesOfSession();
+  CudaDriver& cuda = libraries.cuda;
+  cuda.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute,
+                                 CUdevice) {
+    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 8
+             : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
+             : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 108
+             : attribute == CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR
+                 ? 65536
+                 : 166912;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuCtxGetDevice = [](CUdevice* device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
+                                 CUdevice) { return CUDA_SUCCESS; };
+  cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,
+                                                        int, size_t) {
+    *blocks = 1;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**,
+                              unsigned, CUlibraryOption*, void**,
+                              unsigned) { return CUDA_SUCCESS; };
+  cuda.cuLibraryGetKernel = [](CUkernel*, CUlibrary, const char*) {
+    return CUDA_SUCCESS;
+  };
+  NvrtcLibrary& nvrtc = libraries.nvrtc;
+  nvrtc.nvrtcVersion = [](int*, int*) { return NVRTC_SUCCESS; };
+  nvrtc.nvrtcGetNumSupportedArchs = [](int* count) {
+    *count = 1;
+    return NVRTC_SUCCESS;
+  };
+  nvrtc.nvrtcGetSupportedArchs = [](int* architectures) {
+    *architectures = 80;
+    return NVRTC_SUCCESS;
+  };
+  nvrtc.nvrtcCreateProgram = [](nvrtcProgram*, const char*, const char*, int,
+                                const char* const*,
+                                const char* const*) { return NVRTC_SUCCESS; };
+  nvrtc.nvrtcDestroyProgram = [](nvrtcProgram*) { return NVRTC_SUCCESS; };
+  nvrtc.nvrtcCompileProgram = [](nvrtcProgram, int, const char* const*) {
+    // Others compile meanwhile.
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+    return NVRTC_SUCCESS;
+  };
+  nvrtc.nvrtcGetProgramLogSize =
+      nvrtc.nvrtcGetCUBINSize = [](nvrtcProgram, size_t* size) {
+        *size = 1;
+        return NVRTC_SUCCESS;
+      };
+  nvrtc.nvrtcGetProgramLog =
+      nvrtc.nvrtcGetCUBIN = [](nvrtcProgram, char* text) {
+        *text = '\0';
+        return NVRTC_SUCCESS;
+      };
+  return libraries;
+}
+
+// This takes the place of plan.cc's. No session makes a handle here.
+RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
+  return {RnnStatus::Code::kInternal, "the fake cuDNN failed"};
+}
+
+namespace {
+
+void GetPersistentKernels(int use) {
+  persistent::Kernel kernel;
+  const persistent::KernelRequest request = {
+      RnnMode::kLstm,        RnnDataType::kFloat16,
+      /*allow_tf32=*/true,
+      /*is_backward=*/false,
+      /*is_training=*/true,  64,
+      /*num_dirs=*/1,        1 + use % 50,
+      /*num_layers=*/1};
+  Check(persistent::Kernel::Get(request, &kernel).ok(), "a kernel");
+  Check(!persistent::KernelsText().empty(), "the kernels' text");
+}
+
+void GetSmallKernels(int use) {
+  struct Kernels {
+    CUkernel only;
+  };
+  Kernels kernels = {};
+  const RnnMode mode = static_cast<RnnMode>(use % 4);
+  const RnnDataType dtype = static_cast<RnnDataType>(use / 4 % 4);
+  Check(persistent::GetKernels("auxiliary.cu", dtype, mode,
+                               {{"only", &Kernels::only}}, &kernels)
+            .ok(),
+        "a small kernel");
+}
+
+void Compile(int use) {
+  CUkernel kernel = nullptr;
+  Check(
+      CompileKernel("fill.cu", "fill", {"USE=" + std::to_string(use)}, &kernel)
+          .ok(),
+      "a file");
+}
+
+void UseSessions(int use) {
+  const CUstream stream = reinterpret_cast<CUstream>(uintptr_t{1} + use % 2);
+  SessionPool& pool = SessionPool::Instance();
+  pool.Return(0, stream, pool.Take(0, stream));
+}
+
+void LoadOnce(int) {
+  static Loading loading;
+  static int times = 0;
+  Check(loading
+            .Once([&] {
+              std::this_thread::sleep_for(std::chrono::milliseconds(10));
+              ++times;
+              return RnnStatus();
+            })
+            .ok(),
+        "loading");
+  Check(times == 1, "it is loaded once");
+}
+
+void InManyThreads(const std::function<void(int)>& use) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int number = 0; number < 100; ++number) {
+        use((number + 25 * i) % 100);
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace cudnn_rnn_tf
+
+int main() {
+  using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
+  has_resident_libraries = true;
+  for (const auto use : {GetPersistentKernels, GetSmallKernels, Compile,
+                         UseSessions, LoadOnce}) {
+    InManyThreads(use);
+  }
+  std::printf("well\n");
+}
