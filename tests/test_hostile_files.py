@@ -473,3 +473,41 @@ def test_export_to_a_full_disk(option, tmp_path, capsys):
         signal.signal(signal.SIGXFSZ, ignored)
     assert "cannot write" in line
     assert [path.name for path in tmp_path.iterdir()] == ["m.keras"]
+
+
+# What is another than in a good file; None is not there.
+DAMAGE = {
+    "no config": {"config.json": None},
+    "no weights": {"model.weights.h5": None},
+    "weights of nothing": {"model.weights.h5": b"abc"},
+    "a config that is a list": {"config.json": b"[]"},
+    "a config of a number": {
+        "config.json": b'{"class_name": "Sequential", "config": {"layers": 3}}'
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "damage, version",
+    # Of a config in its own format, Keras 3 raises TypeError, as if a class were not known.
+    [(key, v) for key in DAMAGE for v in ("2.15.0", "3.0.0") if v[0] == "2" or "config" not in key]
+    + [("no config", "3.0.0")],
+)
+def test_damaged_models_are_value_errors(damage, version, tmp_path):
+    members = good_keras(tmp_path / "good.keras")
+    members["metadata.json"] = json.dumps({"keras_version": version}).encode()
+    left = {name: text for name, text in (members | DAMAGE[damage]).items() if text is not None}
+    write_archive(tmp_path / "m.keras", left, zipfile.ZIP_STORED)
+    with pytest.raises(ValueError):
+        crnn.load_keras_model(tmp_path / "m.keras")
+
+
+@pytest.mark.parametrize("metadata", [None, b"[]", b"{", b"\xff", b'{"keras_version": 3}'])
+def test_models_that_do_not_say_their_version_are_those_of_keras_3(metadata, tmp_path):
+    """Keras 3 does not read what says it."""
+    members = good_keras(tmp_path / "good.keras") | {"metadata.json": metadata}
+    left = {name: text for name, text in members.items() if text is not None}
+    write_archive(tmp_path / "m.keras", left, zipfile.ZIP_STORED)
+    loaded, good = (crnn.load_keras_model(tmp_path / f"{name}.keras") for name in ("m", "good"))
+    inputs = np.ones((2, 5, 4))
+    np.testing.assert_array_equal(loaded(inputs), good(inputs))

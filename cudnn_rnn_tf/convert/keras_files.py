@@ -13,7 +13,7 @@ import h5py
 import keras
 import numpy as np
 
-from cudnn_rnn_tf.convert import file_kinds, keras_arrays, untrusted
+from cudnn_rnn_tf.convert import file_kinds, keras_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
 
 
@@ -44,36 +44,11 @@ def load_keras_model(
         ValueError: if it is damaged, holds weights alone, or has layers that Keras 3 cannot
             express: each is named with its reason. `convert` takes the recurrent networks out of
             such a file.
+        TypeError: if a file of Keras 3 names a class that is not known, as in Keras.
     """
     path = pathlib.Path(path)
-    kind = file_kinds.kind_of(path)
-    if kind == "keras":
-        if not zipfile.is_zipfile(path):
-            raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
-        untrusted.check_archive(path)
-        untrusted.check_keras_config(path)
-        with zipfile.ZipFile(path) as archive:
-            version = str(json.loads(archive.read("metadata.json")).get("keras_version", "3"))
-        if version.startswith("2"):
-            return _archived_model(path, version, custom_objects)
-        with _named(path, ".keras") as named:
-            return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
-    if kind != "hdf5":
-        raise ValueError(f"{path} is no file of Keras's with a model, but is of the kind {kind!r}")
-    untrusted.check_hdf5(path)
-    with H5Model(path) as source:
-        if source.config is None:
-            raise ValueError(
-                f"{path} holds weights alone and no model: make the model, and load them with "
-                "cudnn_rnn_tf.load_keras_weights(model, path)"
-            )
-        if source.version.startswith("3"):
-            untrusted.check_keras_config(path)
-            with _named(path, ".h5") as named:
-                return keras.saving.load_model(
-                    named, custom_objects=custom_objects, compile=compile
-                )
-        return source.model(custom_objects)
+    with _damage_as_value_error(path):
+        return _loaded(path, custom_objects, compile)
 
 
 def load_keras_weights(
@@ -97,6 +72,11 @@ def load_keras_weights(
         ValueError: if it is damaged, or has other layers, or weights of other shapes.
     """
     path = pathlib.Path(path)
+    with _damage_as_value_error(path):
+        _load_weights(model, path, by_name)
+
+
+def _load_weights(model: keras.Model, path: pathlib.Path, by_name: bool) -> None:
     untrusted.stored_bytes(path)
     if not h5py.is_hdf5(path):
         raise ValueError(f"{path} is no file of weights of Keras's: no HDF5")
@@ -122,6 +102,65 @@ def load_keras_weights(
             pairs = list(zip(names, with_weights, strict=True))
         for name, layer in pairs:
             keras_arrays.assign(layer, source.arrays(name))
+
+
+def _loaded(
+    path: pathlib.Path, custom_objects: Mapping[str, Any] | None, compile: bool
+) -> keras.Model:
+    kind = file_kinds.kind_of(path)
+    if kind == "keras":
+        if not zipfile.is_zipfile(path):
+            raise ValueError(f"{path} is no .keras file, or only a part of one: no zip archive")
+        untrusted.check_archive(path)
+        untrusted.check_keras_config(path)
+        version = _archived_version(path)
+        if version.startswith("2"):
+            return _archived_model(path, version, custom_objects)
+        with _named(path, ".keras") as named:
+            return keras.saving.load_model(named, custom_objects=custom_objects, compile=compile)
+    if kind != "hdf5":
+        raise ValueError(f"{path} is no file of Keras's with a model, but is of the kind {kind!r}")
+    untrusted.check_hdf5(path)
+    with H5Model(path) as source:
+        if source.config is None:
+            raise ValueError(
+                f"{path} holds weights alone and no model: make the model, and load them with "
+                "cudnn_rnn_tf.load_keras_weights(model, path)"
+            )
+        if source.version.startswith("3"):
+            untrusted.check_keras_config(path)
+            with _named(path, ".h5") as named:
+                return keras.saving.load_model(
+                    named, custom_objects=custom_objects, compile=compile
+                )
+        return source.model(custom_objects)
+
+
+def _archived_version(path: pathlib.Path) -> str:
+    """Returns the version of the Keras that wrote a `.keras` file: 3 if the file does not say it.
+
+    Keras 3 itself never reads what says it.
+    """
+    with zipfile.ZipFile(path) as archive:
+        try:
+            metadata = json.loads(archive.read("metadata.json"))
+        except (KeyError, ValueError):
+            metadata = None
+    return str(metadata.get("keras_version", "3")) if isinstance(metadata, dict) else "3"
+
+
+@contextlib.contextmanager
+def _damage_as_value_error(path: pathlib.Path) -> Iterator[None]:
+    """Names the file in what libraries raise for a damaged one, which may be of any class."""
+    try:
+        yield
+    except (ImportError, TypeError, ValueError):
+        raise
+    except Exception as error:
+        # An OSError of HDF5's has no file name; it is about what is in the file.
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ValueError(f"cannot load {path}: {network.reason(error)}") from error
 
 
 def is_weights(path: pathlib.Path) -> bool:
