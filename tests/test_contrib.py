@@ -272,6 +272,18 @@ def test_properties(rnn_mode):
     assert len(layer.canonical_weight_shapes) == reference.NUM_GATES[rnn_mode] * 6
 
 
+def test_custom_getter_without_a_variable():
+    def getter(*_, **__):
+        return tf.zeros(105)
+
+    with (
+        tf.Graph().as_default(),
+        tf.compat.v1.variable_scope("s", custom_getter=getter),
+        pytest.raises(ValueError, match="variable s/cudnn_gru.*/opaque_kernel behind what"),
+    ):
+        cudnn_rnn.CudnnGRU(1, 3).build([None, None, 4])
+
+
 def test_custom_getter_that_hands_out_another_type(tmp_path):
     """The variable is float32, the computation float16, and the variable is what is saved."""
 

@@ -408,6 +408,8 @@ def test_restoring_keras_layers_that_do_not_fit(tmp_path):
         restore(wrong, checkpoint)
     with pytest.raises(ValueError, match="projection"):
         restore(crnn.CudnnLSTM(2, 3, num_proj=2), checkpoint)
+    with pytest.raises(ValueError, match="knows rnn_mode .*, but received 'gru_reset_before'"):
+        restore(crnn.CudnnGRU(2, 3, reset_after=False), checkpoint)
     for other in (cudnn_rnn.CudnnLSTM(2, 3), crnn.keras.LSTM(3)):
         with pytest.raises(TypeError, match="CudnnRNNRelu of cudnn_rnn_tf, but received <"):
             restore(other, checkpoint)

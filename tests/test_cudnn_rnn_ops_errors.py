@@ -86,6 +86,7 @@ def test_seed_of_a_wrong_shape():
     [
         ({"input_data": INPUTS[0, 0]}, "inputs of rank 3"),
         ({"input_data": INPUTS[0]}, "states of rank 2 with inputs of rank 2"),
+        ({"input_data": INPUTS[0], "sequence_lengths": [3]}, "no sequence_lengths with .* rank 2"),
         ({"input_h": STATE[:1]}, "initial h of shape"),
         ({"input_h": STATE[..., :3]}, "initial h of shape"),
         ({"input_h": STATE[:, :2]}, "initial h of shape"),

@@ -231,6 +231,10 @@ def test_errors(tmp_path):
         crnn.export_onnx(drop_ins.GRU(2), tmp_path / "m.onnx")
     with pytest.raises(ValueError, match="to be built"):
         crnn.export_onnx(keras.Sequential([drop_ins.GRU(2)]), tmp_path / "m.onnx")
+    inputs = keras.Input((None, 4))
+    trained = crnn.CudnnGRU(2, 3, dropout=0.5)(inputs, training=True)
+    with pytest.raises(ValueError, match="a layer with dropout is called with training=True"):
+        crnn.export_onnx(keras.Model(inputs, trained), tmp_path / "m.onnx")
     (tmp_path / "m.onnx").write_text("mine")
     with pytest.raises(FileExistsError, match="exists already"):
         crnn.export_onnx(model, tmp_path / "m.onnx")

@@ -36,6 +36,8 @@ INPUTS = normal(2, 4, 5)
         ("num_layers", 0, ValueError, ["at least 1", "0"]),
         ("num_layers", 10**12, ValueError, ["at most 65536", "1000000000000"]),
         ("num_units", 2**31, ValueError, ["fit 32 bits", "2147483648"]),
+        ("num_units", 2**63, ValueError, ["fit 64 bits", "9223372036854775808"]),
+        ("algorithm", "fastest", ValueError, ["'auto'", "'fastest'"]),
         ("num_units", "8", TypeError, ["an integer", "'8'"]),
         ("num_units", True, TypeError, ["an integer", "True"]),
         ("num_units", -3, ValueError, ["at least 1", "-3"]),
