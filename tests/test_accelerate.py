@@ -335,7 +335,7 @@ def test_a_stack_computes_what_its_layers_do(wrap, return_sequences):
 
 
 def test_what_is_no_stack():
-    lstm = drop_ins.LSTM
+    lstm, gru, rnn = drop_ins.LSTM, drop_ins.GRU, drop_ins.SimpleRNN
 
     def sequences() -> keras.layers.Layer:
         return lstm(2, return_sequences=True)
@@ -346,10 +346,25 @@ def test_what_is_no_stack():
         ([lstm(2), lstm(2)], "returns no sequences"),
         ([lstm(2, return_sequences=True), lstm(3)], "differ in units"),
         ([lstm(2, return_sequences=True), drop_ins.GRU(2)], "of different classes"),
+        ([sequences(), lstm(2, use_bias=False)], "differ in use_bias"),
+        ([rnn(2, return_sequences=True), rnn(2, activation="relu")], "differ in activation"),
+        ([gru(2, return_sequences=True), gru(2, reset_after=False)], "differ in reset_after"),
         ([lstm(2, dropout=0.1)], "dropout of"),
+        ([lstm(2, recurrent_dropout=0.1)], "recurrent_dropout of"),
+        ([lstm(2, stateful=True)], "stateful of"),
+        ([lstm(2, return_state=True)], "return_state of"),
+        ([lstm(2, go_backwards=True)], "go_backwards of"),
+        ([lstm(2, activity_regularizer="l2")], "activity_regularizer of"),
         ([lstm(2, activation="relu")], "runs as Keras runs it: activation='relu'"),
         ([drop_ins.Bidirectional(lstm(2), merge_mode="sum")], "merge_mode='sum'"),
         ([drop_ins.Bidirectional(lstm(2), dtype="float64")], "differ in dtype_policy"),
+        (
+            [
+                drop_ins.Bidirectional(sequences()),
+                drop_ins.Bidirectional(lstm(2, dtype="float64"), dtype="float32"),
+            ],
+            "differ in dtype_policy",
+        ),
         ([lstm(2), layers.Dropout(0.1)], "dropout is not between two layers"),
         ([layers.Dropout(0.1, name="on_top"), lstm(2)], "not between two layers: ..on_top"),
         ([sequences(), layers.Dropout(0.1), layers.Dropout(0.1), lstm(2)], "not between two"),

@@ -447,10 +447,16 @@ def test_errors_are_keras_own():
 
 
 def test_a_bidirectional_layer_says_why_it_takes_two_ops():
-    lstm = drop_ins.LSTM
+    lstm, rnn = drop_ins.LSTM, drop_ins.SimpleRNN
     for forward, backward, reason in (
         (lstm(3), drop_ins.GRU(3, go_backwards=True), "different or derived classes"),
         (lstm(3), lstm(4, go_backwards=True), "differ in units"),
+        (lstm(3), lstm(3, go_backwards=True, use_bias=False), "differ in use_bias"),
+        (lstm(3), lstm(3, go_backwards=True, dtype="float64"), "differ in dtype_policy"),
+        (lstm(3), lstm(3, go_backwards=True, recurrent_dropout=0.1), "differ in recurrent_dropout"),
+        (drop_ins.GRU(3), drop_ins.GRU(3, go_backwards=True, reset_after=False), "reset_after"),
+        (rnn(3), rnn(3, go_backwards=True, activation="relu"), "differ in activation"),
+        (lstm(3, activity_regularizer="l2"), None, "activity_regularizer of"),
         (lstm(3, go_backwards=True), lstm(3), "go_backwards of"),
         (lstm(3, stateful=True), None, "stateful of"),
         (lstm(3, dropout=0.1), None, "dropout of"),
