@@ -4,6 +4,8 @@
 // take no more memory than they may.
 //
 //   graphs_on_fake_driver SEEDS
+//
+// Without an argument, it only lets threads compete, for ThreadSanitizer.
 #include <algorithm>
 #include <array>
 #include <atomic>
