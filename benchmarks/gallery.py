@@ -53,8 +53,11 @@ def device() -> str:
 
 
 def table(lines: list[dict[str, str | float]]) -> str:
-    """Returns a table of medians, with a row for each program and device."""
-    titles = ("program", "on", "Keras", "this package", "ratio", "Keras is", "this package is")
+    """Returns a table of medians, with a row for each program and device.
+
+    Where models of the two libraries differ in quality, the last cell says first that of Keras's.
+    """
+    titles = ("program", "on", "Keras", "this package", "ratio", "models of both are")
     rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for program, (_, quality) in QUALITY.items():
         of_program = [line for line in lines if line["program"] == program]
@@ -67,7 +70,8 @@ def table(lines: list[dict[str, str | float]]) -> str:
             seen = [" or ".join(sorted({str(x["quality"]) for x in part})) for part in both]
             cells = [f"[{program}.py](../examples/{program}.py)", where]
             cells += [f"{keras:.1f} s", f"{ours:.1f} s", f"{keras / ours:.1f}"]
-            rows.append(f"| {' | '.join([*cells, *(f'{one} {quality}' for one in seen)])} |")
+            cells.append(f"{' and '.join(dict.fromkeys(seen))} {quality}")
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
