@@ -93,19 +93,22 @@ def compiled(
 ) -> pathlib.Path:
     """Compiles a program in tests/programs with sources, and returns the executable.
 
-    Programs of a run share what they have in common. `directory` is a temporary one of pytest's.
+    Programs of a run share the sources that they compile with the same options. `directory` is a
+    temporary one of pytest's, in which the program finds headers that its test made.
     """
     if not shutil.which("g++"):
         pytest.skip("there is no g++ to compile the program with")
     if any(str(source).endswith(COMPILER[0]) for source in sources):
         sources = [*sources, embedded_sources(directory)]
     flags = [
-        *("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
+        *("-std=c++17", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}"),
         *(part for folder in include_folders() for part in ("-isystem", folder)),
         *options,
     ]
-    all_sources = [ROOT / "tests" / "programs" / f"{program}.cc", *(ROOT / s for s in sources)]
-    objects = [_object(source, flags, _shared(directory)) for source in all_sources]
+    main = ROOT / "tests" / "programs" / f"{program}.cc"
+    includes = [f"-I{directory}"] if any(directory.glob("*.h")) else []
+    objects = [_object(main, [*flags, *includes], _shared(directory))]
+    objects += [_object(ROOT / source, flags, _shared(directory)) for source in sources]
     executable = directory / program
-    subprocess.run(["g++", *options, *objects, "-ldl", "-o", executable], check=True)
+    subprocess.run(["g++", "-pthread", *options, *objects, "-ldl", "-o", executable], check=True)
     return executable

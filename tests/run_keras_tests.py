@@ -14,11 +14,11 @@ not pass, and how many did; the exit status is 1 if any failed.
 import argparse
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
 
+import fresh_process
 import keras
 
 FILES = ("lstm_test.py", "gru_test.py", "simple_rnn_test.py", "bidirectional_test.py")
@@ -83,9 +83,11 @@ def run(tests: dict[str, str], pytest_options: list[str]) -> list[tuple[str, str
             "[pytest]\nmarkers = requires_trainable_backend: as Keras says\n"
         )
         report = pathlib.Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *pytest_options]
+        program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
         files = [name for name in tests if name.endswith("_test.py")]
-        subprocess.run([*command, *files], cwd=folder, check=False)
+        arguments = ["-c", program, "-q", f"--junitxml={report}", *pytest_options, *files]
+        done = fresh_process.run(arguments, folder=folder, timeout=3600)
+        print(done.stdout, done.stderr, sep="\n")
         cases = xml.etree.ElementTree.parse(report).iter("testcase")
         results = []
         for case in cases:

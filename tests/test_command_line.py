@@ -174,25 +174,43 @@ def test_an_import_that_fails_is_shown(tmp_path):
     assert "this and that" in done.stderr and "RuntimeError: broken" in done.stderr
 
 
+COMMANDS_IN_TURN = """
+import json, sys
+lines = json.loads(sys.argv[1])
+sys.argv = lines[0]
+from cudnn_rnn_tf import __main__
+for sys.argv in lines:
+    try:
+        __main__.run()
+    except SystemExit as ended:
+        print("status", ended.code)
+"""
+
+
 @pytest.mark.slow
 def test_commands_are_quiet(file, tmp_path):
+    """One process runs them in turn, since TensorFlow's import takes seconds."""
     environment = dict(os.environ)
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    for arguments, shown in (
+    commands = (
         (["inspect", file], "unidirectional"),
         (["accelerate", file, tmp_path / "fast.keras"], "runs fused"),
         (["export", file, tmp_path / "portable"], " -> "),
         (["convert", file, tmp_path / "m.pt", "--name=ours"], "2 layers"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "cudnn_rnn_tf", *map(str, arguments)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert shown in done.stdout
+    )
+    lines = [["cudnn-rnn-tf", *map(str, arguments)] for arguments, _ in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS_IN_TURN, json.dumps(lines)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    outputs = done.stdout.split("status 0\n")
+    assert outputs.pop() == ""
+    for output, (_, shown) in zip(outputs, commands, strict=True):
+        assert shown in output
 
 
 def test_version(capsys):

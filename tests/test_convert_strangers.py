@@ -5,12 +5,10 @@ is written.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 import zipfile
 
+import fresh_process
 import keras
 import numpy as np
 import pytest
@@ -261,19 +259,11 @@ def test_full_disk(suffix, tmp_path):
     """A limit on file sizes takes the place of a full disk: writes fail half-way, too."""
     torch.save(torch.nn.GRU(64, 64).state_dict(), tmp_path / "m.pt")
     program = (
-        "import resource, sys\n"
-        "from cudnn_rnn_tf import __main__\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        "sys.exit(__main__.main(sys.argv[1:]))\n"
+        "import sys\nfrom cudnn_rnn_tf import __main__\nsys.exit(__main__.main(sys.argv[1:]))\n"
     )
     target = tmp_path / f"out{suffix}"
-    completed = subprocess.run(
-        [sys.executable, "-c", program, "convert", tmp_path / "m.pt", target],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    arguments = ["-c", program, "convert", tmp_path / "m.pt", target]
+    completed = fresh_process.run(arguments, largest_file=20_000)
     assert completed.returncode == 1, completed.stderr
     assert "Traceback" not in completed.stderr
     last = completed.stderr.splitlines()[-1]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
+import fresh_process
 import numpy as np
 import pytest
 from cxx import ROOT, compiled
@@ -37,17 +38,9 @@ def instruction_sets() -> list[str]:
     return ["baseline", *(name for name, is_there in has.items() if is_there)]
 
 
-def run_program(*arguments: str, isa: str | None = None) -> dict[str, Any]:
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "CUDA_VISIBLE_DEVICES": "-1",
-    }
-    environment.pop("CUDNN_RNN_TF_CPU_ISA", None)
-    if isa is not None:
-        environment["CUDNN_RNN_TF_CPU_ISA"] = isa
-    process = subprocess.run(
-        [sys.executable, __file__, *arguments], env=environment, capture_output=True, text=True
-    )
+def run_program(*arguments: str, isa: str) -> dict[str, Any]:
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1", "CUDNN_RNN_TF_CPU_ISA": isa}
+    process = fresh_process.run([__file__, *arguments], environment, timeout=300)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout)
 
@@ -95,7 +88,7 @@ def test_many_threads_share_the_work(tmp_path):
     names += ("simd_dispatch", "simd_kernels")
     sources = [f"kernels/cpu/{name}.cc" for name in names]
     sources += ["kernels/rnn_spec.cc", "kernels/param_layout.cc"]
-    options = ("-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16", "-pthread")
+    options = ("-DCRNN_SIMD_NAME=baseline", "-DCRNN_SIMD_BYTES=16")
     executable = compiled(tmp_path, "work_of_many_threads", sources, *options)
     check_program(executable)
 
@@ -105,7 +98,7 @@ def test_products_for_processors_that_are_not_here(tmp_path):
     """The code for AVX-512 and AMX multiplies matrices of any shape, with faked instructions."""
     names = ("gemm", "right_matrix", "schedule", "simd_kernels")
     sources = [f"kernels/cpu/{name}.cc" for name in names]
-    options = ("-DCRNN_SIMD_NAME=avx512bf16", "-DCRNN_SIMD_BYTES=64", "-Wno-psabi", "-pthread")
+    options = ("-DCRNN_SIMD_NAME=avx512bf16", "-DCRNN_SIMD_BYTES=64", "-Wno-psabi")
     options += ("-include", f"{ROOT}/tests/programs/fake_wide_instructions.h")
     options += ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     executable = compiled(tmp_path, "products_of_matrices", sources, *options)

@@ -3,9 +3,8 @@
 import os
 import pathlib
 import socket
-import subprocess
-import sys
 
+import fresh_process
 import keras
 import numpy as np
 import pytest
@@ -30,26 +29,22 @@ def free_ports(count: int) -> list[str]:
 
 def run(folder: pathlib.Path, *commands: list[str]) -> None:
     """Runs the program with each command at the same time."""
-    processes, logs = [], []
+    processes, outputs = [], []
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     try:
         for index, command in enumerate(commands):
-            logs.append(folder / f"{command[0]}_{index}.log")
-            with logs[-1].open("w") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, distributed_training.__file__, str(folder), *command],
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-                    )
-                )
-        for process, log in zip(processes, logs, strict=True):
-            assert process.wait(TIMEOUT_SECONDS) == 0, log.read_text()[-2000:]
-            assert "done" in log.read_text()
+            outputs.append(folder / f"{command[0]}_{index}")
+            outputs[-1].mkdir()
+            program = [distributed_training.__file__, folder, *command]
+            processes.append(fresh_process.start(program, outputs[-1], environment))
+        for process, output in zip(processes, outputs, strict=True):
+            process.join(TIMEOUT_SECONDS)
+            assert process.exitcode == 0, (output / "stderr").read_text()[-2000:]
+            assert "done" in (output / "stdout").read_text()
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.join()
 
 
 @pytest.fixture(scope="module")

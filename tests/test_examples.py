@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 
+import fresh_process
 import numpy as np
 import pytest
-from fresh_process import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -19,10 +19,9 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
 def run(program: str, *flags: str) -> str:
-    command = [sys.executable, str(EXAMPLES / program), *flags]
     # GPUs must multiply float32 numbers in float32, too.
     environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0"}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    result = fresh_process.run([EXAMPLES / program, *flags], environment, timeout=300)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -111,7 +110,7 @@ def test_several_gpus_takes_the_mean_of_gradients(tmp_path):
         "--epochs=1",
         f"--output_dir={tmp_path}",
     )
-    run_program(MEAN_GRADIENTS, EXAMPLES, tmp_path / "expected.npy")
+    fresh_process.run_program(MEAN_GRADIENTS, EXAMPLES, tmp_path / "expected.npy")
     expected = np.load(tmp_path / "expected.npy")
     for worker in range(2):
         weights = np.load(tmp_path / f"weights_{worker}.npy")

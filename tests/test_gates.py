@@ -1,13 +1,11 @@
 """What continuous integration runs besides the tests: each check fails on what it is to find."""
 
 import importlib.util
-import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 
 import pytest
 from cxx import include_folders
@@ -65,28 +63,6 @@ def test_plain_pytest_finds_what_tests_import():
         check=False,
     )
     assert done.returncode == 0, done.stdout
-
-
-# The source distribution.
-
-
-def test_source_distribution_has_what_its_tests_and_pages_need(tmp_path):
-    backend = pytest.importorskip("scikit_build_core.build")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if listed.returncode:
-        pytest.skip("this is no checkout, but may be such a distribution")
-    previous = os.getcwd()
-    os.chdir(ROOT)
-    try:
-        name = backend.build_sdist(str(tmp_path))
-    finally:
-        os.chdir(previous)
-    with tarfile.open(tmp_path / name) as archive:
-        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    tracked = {file for file in listed.stdout.split("\0") if file and (ROOT / file).exists()}
-    assert tracked - names == set()
 
 
 # Programs that no build compiles.

@@ -25,7 +25,7 @@ def loaded_cudnn() -> str:
 @pytest.mark.skipif(os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") == "0", reason="CUDA graphs are off")
 def test_captures_of_the_callers(tmp_path):
     """Callers may capture the stream that a network runs in, or other streams."""
-    program = compiled(tmp_path, "captured_by_others_on_gpu", GPU_BACKEND, "-pthread")
+    program = compiled(tmp_path, "captured_by_others_on_gpu", GPU_BACKEND)
     environment = {**os.environ, "CUDNN_RNN_TF_CUDNN_LIBRARY": loaded_cudnn()}
     completed = subprocess.run(
         [program], env=environment, capture_output=True, text=True, timeout=300

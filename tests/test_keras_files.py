@@ -5,11 +5,10 @@ import inspect
 import json
 import pickle
 import re
-import subprocess
-import sys
 import zipfile
 from typing import Any
 
+import fresh_process
 import keras
 import numpy as np
 import pytest
@@ -79,7 +78,7 @@ def is_drop_in(layer: Any) -> bool:
 
 
 def test_an_import_adds_names_of_its_own_alone():
-    subprocess.run([sys.executable, "-c", _IMPORT], check=True)
+    fresh_process.run_program(_IMPORT)
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
@@ -92,11 +91,11 @@ def test_a_file_loads_fused_with_the_package_and_as_keras_own_without(tmp_path, 
     assert all(is_drop_in(layer) for layer in recurrent(loaded))
     np.testing.assert_array_equal(loaded.predict(data(), verbose=0), expected)
     np.save(inputs, data())
-    program = [sys.executable, "-c", _LOAD_WITHOUT]
-    subprocess.run([*program, path, inputs, outputs, "custom"], check=True)
+    arguments = (_LOAD_WITHOUT, path, inputs, outputs)
+    fresh_process.run_program(*arguments, "custom")
     np.testing.assert_allclose(np.load(outputs), expected, atol=1e-6)
     crnn.to_stock(model).save(path)
-    subprocess.run([*program, path, inputs, outputs], check=True)
+    fresh_process.run_program(*arguments)
     np.testing.assert_allclose(np.load(outputs), expected, atol=1e-6)
 
 

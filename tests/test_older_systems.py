@@ -43,7 +43,7 @@ def test_older_functions_do_what_newer_ones_do(tmp_path):
     program = "functions_of_older_systems"
     printed = []
     for sources in (["kernels/older_systems.cc"], []):
-        executable = compiled(tmp_path, program, sources, "-pthread")
+        executable = compiled(tmp_path, program, sources)
         printed.append(subprocess.run([executable], capture_output=True, text=True).stdout)
     assert printed[0] == printed[1]
     assert "what was thrown" in printed[0] and "bad length" in printed[0]

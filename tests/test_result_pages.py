@@ -5,9 +5,8 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
+import fresh_process
 import keras
 import numpy as np
 import pytest
@@ -113,13 +112,7 @@ def printed(program: str) -> str:
 
     The flags of a benchmark are also those of others, so it has a process of its own.
     """
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=RESULTS.parents[1],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return fresh_process.run_program(program)
 
 
 def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):

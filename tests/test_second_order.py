@@ -1,9 +1,6 @@
 """Gradients through gradients: against PyTorch's, finite differences and each other."""
 
-import pathlib
-import subprocess
-import sys
-
+import fresh_process
 import numpy as np
 import pytest
 import random_configs
@@ -287,8 +284,7 @@ np.savez(sys.argv[1], *tests.in_session(tests.WITH_DROPOUT))
 def test_session_without_version_2_behavior(tmp_path):
     """Programs for TensorFlow 1 run like this, and their graphs' loops are different."""
     path = tmp_path / "second.npz"
-    command = [sys.executable, "-c", LEGACY_PROGRAM, str(path)]
-    subprocess.run(command, check=True, cwd=pathlib.Path(__file__).parent)
+    fresh_process.run_program(LEGACY_PROGRAM, path)
     stored = np.load(path)
     expected = Network(WITH_DROPOUT).all_second()
     for name, b in zip(stored.files, expected, strict=True):
