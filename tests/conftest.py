@@ -8,6 +8,9 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Tests start processes that need memory of the GPU, so this process must not take all of it.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+# NumPy's threads would wait for each other in loops that take the cores from other tests, for the
+# references' many small products. NumPy reads this when it is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Tests of benchmarks import them. The end of the path is the place where this directory's package
 # does not hide the one that is installed.
