@@ -231,7 +231,7 @@ def with_inputs(*names: str) -> onnx.ModelProto:
         (node(attributes={"activations": ["Sigmoid", "Relu", "Tanh"]}), "'relu', .* no equivalent"),
         (node("RNN", attributes={"activations": ["Elu"]}), r"'elu'.* \('tanh',\) or \('relu',\)"),
         (node(P=normal(1, 9)), "input P of ONNX node 'rnn', 'P', .* zeros, .* not zero"),
-        (node(h=normal(1, 2, 3)), "input initial_h of ONNX node 'rnn', 'h', .* not zero"),
+        (node(h=normal(1, 2, 3)), "starts from constants that are not zero: from_onnx with"),
         (node(attributes={"output_channels": 1}), "attribute 'output_channels' .* not known"),
         (with_inputs("none"), "sequence_lens .* 'none', .* nothing in the graph makes"),
         (with_inputs("", "X"), "initial_h .* 'X', .* comes from Relu 'X'"),

@@ -16,25 +16,31 @@ STEPS, BATCH, FEATURES, UNITS = 5, 2, 4, 3
 OF_STATES = {
     "none": True,
     "zeros": True,
-    "numbers": False,
+    "numbers": True,
     "input": True,
     "input_moved": True,
+    "input_of_branches": True,
     "input_as_integers": False,
     "input_changed": False,
     "input_or_numbers": False,
     "expanded_zeros": True,
-    "expanded_numbers": False,
+    "expanded_numbers": True,
+    "expanded_to_batch": True,
     "computed_zeros": True,
-    "computed_numbers": False,
+    "computed_numbers": True,
+    "numbers_of_branches": True,
+    "other_numbers_of_branches": False,
+    "numbers_of_batch_size": False,
     "zeros_of_shape": True,
-    "ones_of_shape": False,
-    "scalar_constant": False,
+    "ones_of_shape": True,
+    "scalar_constant": True,
     "sparse": False,
 }
 OF_LENGTHS = {
     "none": True,
     "input": True,
     "input_cast": True,
+    "input_of_branches": True,
     "constant": False,
     "input_reversed": False,
     "computed": False,
@@ -48,6 +54,9 @@ OF_WEIGHTS = {
     "quantized": True,
     "scaled": True,
     "of_shapes": True,
+    "of_a_branch": True,
+    "of_equal_branches": True,
+    "of_other_branches": False,
     "input": False,
     "drawn": False,
 }
@@ -90,6 +99,10 @@ class Model:
         self.op_type = str(rng.choice(list(GATES)))
         if flaw == "input_forget" or (flaw in OF_PEEPHOLES and flaw != "none"):
             self.op_type = "LSTM"
+        # A network starts from inputs of the model, or else from constants.
+        self.starts_from_inputs = bool(rng.integers(2))
+        if flaw in OF_STATES:
+            self.starts_from_inputs = "input" in flaw
         self.num_dirs = int(rng.integers(1, 3))
         self.has_bias = bool(rng.integers(2))
         self.kind_of_reset = int(rng.integers(3))
@@ -106,7 +119,16 @@ class Model:
     def choose(self, kinds: dict[str, bool]) -> str:
         if self.flaw in kinds and not kinds[self.flaw]:
             return self.flaw
-        return str(self.rng.choice([kind for kind, is_carried in kinds.items() if is_carried]))
+        others = [kind for kind, is_carried in kinds.items() if is_carried]
+        if kinds is OF_STATES:
+            has = ("none", "zero", "input") if self.starts_from_inputs else ("",)
+            others = [
+                kind
+                for kind in others
+                if any(word in kind for word in has)
+                and ("input" not in kind or self.starts_from_inputs)
+            ]
+        return str(self.rng.choice(others))
 
     def numbers(self, *shape: int) -> np.ndarray:
         return self.rng.normal(size=shape).astype(np.float32)
@@ -121,6 +143,19 @@ class Model:
         name = f"node_{len(self.nodes)}"
         self.nodes.append(onnx.helper.make_node(op_type, inputs, outputs, name, **attributes))
         return outputs[0]
+
+    def if_node(self, then: str, other: str, condition: str | None = None) -> str:
+        """Adds a node of whose branches each gives a tensor of the graph or a constant."""
+        branches = []
+        for tensor in (then, other):
+            name = f"branch_{len(self.nodes)}_{len(branches)}"
+            node = onnx.helper.make_node("Identity", [tensor], [name])
+            value = onnx.helper.make_empty_tensor_value_info(name)
+            branches.append(onnx.helper.make_graph([node], name, [], [value]))
+        if condition is None:
+            self.inputs.setdefault("condition", np.array(True))
+            condition = "condition"
+        return self.node("If", condition, then_branch=branches[0], else_branch=branches[1])
 
     def add_layer(self, layer: int, x: str) -> str:
         rows = GATES[self.op_type] * UNITS
@@ -173,6 +208,15 @@ class Model:
                 whole = self.constant(numbers)
                 flat = self.node("Reshape", whole, self.constant(np.array([-1])))
                 return self.node("Reshape", flat, self.node("Shape", whole))
+            case "of_a_branch":
+                size = self.node("Size", self.constant(numbers))
+                is_same = self.node("Equal", size, self.constant(np.array(numbers.size)))
+                other = self.constant(self.numbers(*shape))
+                return self.if_node(other, self.constant(numbers), self.node("Not", is_same))
+            case "of_equal_branches":
+                return self.if_node(self.constant(numbers), self.constant(numbers))
+            case "of_other_branches":
+                return self.if_node(self.constant(numbers), self.constant(-numbers))
             case "input":
                 name = f"weight_{len(self.inputs)}"
                 self.inputs[name] = numbers
@@ -222,6 +266,8 @@ class Model:
         self.inputs["lengths"] = self.lengths
         if kind == "input_cast":
             return self.node("Cast", "lengths", to=onnx.TensorProto.INT32)
+        if kind == "input_of_branches":
+            return self.if_node("lengths", self.node("Identity", "lengths"))
         if kind == "input_reversed":
             ends = [self.constant(np.array([value])) for value in (1, -3, 0, -1)]
             return self.node("Slice", "lengths", *ends)
@@ -231,7 +277,6 @@ class Model:
         shape = (self.num_dirs, BATCH, UNITS)
         numbers = self.numbers(*shape)
         if kind.startswith("input"):
-            # The layer takes states batch-major here, and the model as it likes.
             self.inputs[name] = 3 * numbers
             self.states.append(3 * numbers)
         else:
@@ -248,6 +293,10 @@ class Model:
                 parts = [self.constant(np.array([i])) for i in (0, self.num_dirs, 0)]
                 flat = self.node("Slice", self.node("Identity", flat), *parts)
                 return self.node("Reshape", flat, self.constant(np.array(shape)))
+            case "input_of_branches":
+                moved = self.node("Unsqueeze", name, self.constant(np.array([0])))
+                moved = self.node("Squeeze", moved, self.constant(np.array([0])))
+                return self.if_node(moved, name)
             case "input_as_integers":
                 integers = self.node("Cast", name, to=onnx.TensorProto.INT32)
                 return self.node("Cast", integers, to=onnx.TensorProto.FLOAT)
@@ -260,6 +309,25 @@ class Model:
             case "expanded_zeros" | "expanded_numbers":
                 row = self.numbers(self.num_dirs, 1, UNITS) * (kind == "expanded_numbers")
                 return self.node("Expand", self.constant(row), self.constant(np.array(shape)))
+            case "expanded_to_batch":
+                # As PyTorch's exporter writes a learned state that is expanded to the batch.
+                size = self.node("Gather", self.node("Shape", "X"), self.constant(np.array([1])))
+                ends = [self.constant(np.array([each])) for each in (self.num_dirs, UNITS)]
+                shape = self.node("Concat", ends[0], size, ends[1], axis=0)
+                return self.node("Expand", self.constant(numbers[:, :1]), shape)
+            case "numbers_of_branches":
+                condition = self.constant(np.array(False))
+                return self.if_node(self.constant(-numbers), self.constant(numbers), condition)
+            case "other_numbers_of_branches":
+                return self.if_node(self.constant(-numbers), self.constant(numbers))
+            case "numbers_of_batch_size":
+                size = self.node("Gather", self.node("Shape", "X"), self.constant(np.array(1)))
+                size = self.node("Cast", size, to=onnx.TensorProto.FLOAT)
+                return self.node(
+                    "Expand",
+                    self.node("Mul", size, self.constant(numbers)),
+                    self.constant(np.array(shape)),
+                )
             case "computed_zeros" | "computed_numbers":
                 factor = self.constant(np.float32(kind == "computed_numbers"))
                 return self.node("Mul", self.constant(numbers), factor)
@@ -298,10 +366,14 @@ class Model:
             kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
+        inputs = [value(name, array) for name, array in self.inputs.items()]
+        # The number of steps and the batch size are open.
+        for axis, name in enumerate(("T", "B")):
+            inputs[0].type.tensor_type.shape.dim[axis].dim_param = name
         graph = onnx.helper.make_graph(
             self.nodes,
             "graph",
-            [value(name, array) for name, array in self.inputs.items()],
+            inputs,
             [onnx.helper.make_tensor_value_info(self.output, onnx.TensorProto.FLOAT, None)],
             self.initializers,
         )
@@ -319,9 +391,13 @@ class Model:
 
     def computed(self) -> np.ndarray:
         """Returns what the layer computes; raises ValueError if there is none."""
-        layer = convert.from_onnx(self.proto(), time_major=True)
+        layer, states = convert.from_onnx(self.proto(), time_major=True, return_initial_state=True)
         count = len(STATES[self.op_type])
-        states = [np.concatenate(self.states[place::count]) for place in range(count)]
+        if states is None:
+            states = [np.concatenate(self.states[place::count]) for place in range(count)]
+        else:
+            shapes = layer.state_shape(BATCH)
+            states = list(map(np.broadcast_to, states, shapes))
         outputs = layer(self.inputs["X"], initial_state=states, sequence_lengths=self.lengths)
         if layer.go_backwards:
             lengths = [STEPS] * BATCH if self.lengths is None else self.lengths

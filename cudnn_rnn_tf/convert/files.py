@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.convert import (
@@ -19,6 +20,7 @@ from cudnn_rnn_tf.convert import (
     torch_format,
     variables,
 )
+from cudnn_rnn_tf.convert.initial_state import InitialState
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -36,6 +38,9 @@ def convert_file(
     force: bool = False,
 ) -> str:
     """Converts the recurrent network in a file to another format.
+
+    A network that starts from constants that are not zero, as ONNX models may have, does so in a
+    Keras or an ONNX model that is written, too; no other target can hold it.
 
     Args:
         source: what `inspect` reads, whatever its name ends in: a file of Keras's, a PyTorch state
@@ -76,7 +81,13 @@ def convert_file(
         raise FileExistsError(f"{str(target)!r} exists already")
     try:
         for_inference = for_inference or target.suffix == ".onnx"
-        layer = _read(source, name, rnn_mode, for_inference)
+        layer, states = _read(source, name, rnn_mode, for_inference)
+        if states and (stock_keras or target.suffix in _TORCH_SUFFIXES):
+            raise ValueError(
+                "the network starts from constants that are not zero, which the layers of "
+                f"{'Keras' if stock_keras else 'PyTorch'} do not hold: write a .keras file of this "
+                "package's layers, or a .onnx file"
+            )
     except (ImportError, FileNotFoundError):
         raise
     except OSError as error:
@@ -88,7 +99,7 @@ def convert_file(
         # The libraries that read the formats may raise anything for a damaged file.
         raise ValueError(f"cannot convert {source}: {network.reason(error)}") from error
     try:
-        write_whole(target, lambda path: _write(layer, path, stock_keras))
+        write_whole(target, lambda path: _write(layer, states, path, stock_keras))
     except (ImportError, TypeError, ValueError):
         raise
     except Exception as error:  # On a full disk, the libraries raise errors of their own.
@@ -97,26 +108,33 @@ def convert_file(
     # Keras's own layers have one bias per gate, except for the GRU with reset_after.
     sums = stock_keras and layer.bias_mode == "double" and layer.rnn_mode != constants.CUDNN_GRU
     note = " (each gate's two biases added)" if sums else ""
+    note += ", from initial states that are not zero" if states else ""
     return f"{where}: {_describe(layer)} -> {target}{note}"
 
 
 def _read(
     path: pathlib.Path, name: str | None, rnn_mode: str | None, for_inference: bool
-) -> CudnnRNN:
+) -> tuple[CudnnRNN, list[np.ndarray] | None]:
+    """Returns the network, and what it starts from if that is not zeros."""
     kind = file_kinds.kind_of(path)
     if kind in ("torch", "safetensors"):
-        return torch_format.from_torch(path, name=name, rnn_mode=rnn_mode)
+        return torch_format.from_torch(path, name=name, rnn_mode=rnn_mode), None
     if kind in ("checkpoint", "saved_model") or (kind == "hdf5" and keras_files.is_weights(path)):
         stored = named_arrays.networks_in(_arrays(path, kind))
-        return network.pick(stored, name, str(path), "recurrent networks")[1].layer(rnn_mode)
+        return network.pick(stored, name, str(path), "recurrent networks")[1].layer(rnn_mode), None
     if rnn_mode is not None:
         raise ValueError(f"rnn_mode is for files of weights alone, but the source is {str(path)!r}")
     if kind == "onnx":
-        return onnx_format.from_onnx(path, name=name)
-    _, layer = network.pick(_recurrent_layers(path), name, str(path), "recurrent layers")
-    if isinstance(layer, CudnnRNN):
-        return layer
-    return keras_format.from_keras(layer, for_inference=for_inference)
+        return onnx_format.from_onnx(path, name=name, return_initial_state=True)
+    layers, states = _recurrent_layers(path)
+    _, layer = network.pick(layers, name, str(path), "recurrent layers")
+    if states and len(layers) > 1:
+        raise ValueError(
+            "it has several recurrent layers and an InitialState, and nothing tells for which"
+        )
+    if not isinstance(layer, CudnnRNN):
+        layer = keras_format.from_keras(layer, for_inference=for_inference)
+    return layer, states
 
 
 def _arrays(path: pathlib.Path, kind: str) -> Mapping[str, named_arrays.Array]:
@@ -127,18 +145,19 @@ def _arrays(path: pathlib.Path, kind: str) -> Mapping[str, named_arrays.Array]:
     return variables.variables_in(file_kinds.checkpoint_prefix(path))
 
 
-def _recurrent_layers(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the recurrent layers of the model in a file of Keras's, by name."""
+def _recurrent_layers(path: pathlib.Path) -> tuple[dict[str, Any], list[np.ndarray] | None]:
+    """Returns the recurrent layers of the model in a file of Keras's by name, and its states."""
     try:
         model = load_model(path)
     except ValueError:
         # If Keras cannot express other layers of the model, each recurrent one stands alone.
         if not (layers := keras_files.recurrent_layers(path)):
             raise
-        return layers
+        return layers, None
     if not isinstance(model, keras.Model):
         raise ValueError(f"it holds no model, but a {type(model).__name__}")
-    return dict(keras_format.recurrent_layers(model))
+    held = [layer.get_weights() for layer in model.layers if isinstance(layer, InitialState)]
+    return dict(keras_format.recurrent_layers(model)), held[0] if held else None
 
 
 def load_model(path: pathlib.Path, compile: bool = False) -> Any:
@@ -146,19 +165,27 @@ def load_model(path: pathlib.Path, compile: bool = False) -> Any:
     return keras_files.load_keras_model(path, compile=compile)
 
 
-def _write(layer: CudnnRNN, path: pathlib.Path, stock_keras: bool) -> None:
+def _write(
+    layer: CudnnRNN, states: list[np.ndarray] | None, path: pathlib.Path, stock_keras: bool
+) -> None:
     if path.suffix in _TORCH_SUFFIXES:
         torch_format.write_state_dict(torch_format.state_dict(layer), path)
     elif path.suffix == ".onnx":
-        onnx_format.save_onnx(onnx_format.to_onnx(layer), path)
+        onnx_format.save_onnx(onnx_format.to_onnx(layer, initial_state=states), path)
     else:
         batch_axis = 1 if layer.time_major else 0
         shape: list[Any] = [None, None, layer.input_size]
         if layer.stateful:
             shape[batch_axis] = layer.states[0].shape[batch_axis]
-        layers = keras_format.to_keras(layer) if stock_keras else [layer]
         inputs = keras.Input(batch_shape=shape, dtype=layer.compute_dtype)
-        keras.Sequential([inputs, *layers]).save(path)
+        if states:
+            start = InitialState([state.shape for state in states], dtype=layer.dtype_policy)
+            model = keras.Model(inputs, layer(inputs, initial_state=start(inputs)))
+            start.set_weights(states)
+        else:
+            layers = keras_format.to_keras(layer) if stock_keras else [layer]
+            model = keras.Sequential([inputs, *layers])
+        model.save(path)
 
 
 def write_whole(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:

@@ -9,7 +9,7 @@ import pathlib
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import google.protobuf.message
 import numpy as np
@@ -31,7 +31,25 @@ _OPERATORS = {
 }
 
 
-def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRNN:
+@overload
+def from_onnx(
+    model: Any,
+    *,
+    name: str | None = None,
+    return_initial_state: Literal[False] = False,
+    **options: Any,
+) -> CudnnRNN: ...
+
+
+@overload
+def from_onnx(
+    model: Any, *, name: str | None = None, return_initial_state: Literal[True], **options: Any
+) -> tuple[CudnnRNN, list[np.ndarray] | None]: ...
+
+
+def from_onnx(
+    model: Any, *, name: str | None = None, return_initial_state: bool = False, **options: Any
+) -> Any:
     """Returns a layer that computes the same as an ONNX model's recurrent network.
 
     Args:
@@ -43,6 +61,7 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
             that of the node and the branch, as in "If_3/then_branch/LSTM_1". Nodes of one operator
             and size of which each reads what the one below it wrote are one network of several
             layers.
+        return_initial_state: whether to return the constants that the network starts from as well.
         **options: to the layer's constructor, such as `return_state=True` or `time_major=True`.
 
     Returns:
@@ -50,13 +69,18 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
         mode is "none". Initial states and sequence lengths that are inputs of the model are
         arguments of the layer's call. With the direction "reverse", the layer has `go_backwards`
         and returns the outputs of the steps in the order of reading, which is ONNX's in reverse.
+        With `return_initial_state`, a tuple of the layer and of what its calls take as
+        `initial_state`: arrays [B, L * D, H] of h and an LSTM's c (L * D first with `time_major`),
+        where B is 1 if all sequences start alike; None if the network starts from zeros or from
+        inputs of the model.
 
     Raises:
         TypeError: if `model` is neither.
         ValueError: if the model has no such network, or several and no name says which, or there
             is no equivalent here: other activations, `clip`, `input_forget`, peepholes that are not
-            zero, initial states that are neither zero nor inputs of the model, sequence lengths
-            that are no input of the model.
+            zero, initial states that are neither constants nor inputs of the model, sequence
+            lengths that are no input of the model. Also if the network starts from constants that
+            are not zero and `return_initial_state` is false.
         ImportError: if the package onnx is not installed.
 
     Warns:
@@ -68,6 +92,13 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
     except ValueError as error:
         raise ValueError(f"{error}{_refusals(networks)}") from error
     weights = found.weights()
+    states = found.initial_states()
+    if states is not None and not return_initial_state:
+        raise ValueError(
+            "the network starts from constants that are not zero: from_onnx with "
+            "return_initial_state=True returns them beside the layer, whose calls take them as "
+            "initial_state"
+        )
     if found.direction == "reverse":
         options.setdefault("go_backwards", True)
     if found.is_quantized:
@@ -77,19 +108,30 @@ def from_onnx(model: Any, *, name: str | None = None, **options: Any) -> CudnnRN
             stacklevel=2,
         )
     num_dirs = len(weights) // found.num_layers
-    return network.make_layer(found.rnn_mode, weights, num_dirs, options)
+    layer = network.make_layer(found.rnn_mode, weights, num_dirs, options)
+    if not return_initial_state:
+        return layer
+    if states is not None and not layer.time_major:
+        states = [np.ascontiguousarray(state.swapaxes(0, 1)) for state in states]
+    return layer, states
 
 
 def to_onnx(
-    layer: CudnnRNN, *, with_initial_state: bool = False, with_sequence_lengths: bool = False
+    layer: CudnnRNN,
+    *,
+    with_initial_state: bool = False,
+    with_sequence_lengths: bool = False,
+    initial_state: Sequence[np.ndarray] | None = None,
 ) -> Any:
     """Returns an ONNX model that computes the same as a layer.
 
     Args:
         layer: a built layer.
         with_initial_state: whether the model takes the initial states, as inputs `initial_h` and
-            an LSTM's `initial_c`. They are zeros otherwise.
+            an LSTM's `initial_c`. They are `initial_state` otherwise.
         with_sequence_lengths: whether it takes `sequence_lengths`, int32 [B].
+        initial_state: what the model starts from: h and an LSTM's c, as of the layer's call, or
+            with 1 in place of B if all sequences start alike. None for zeros.
 
     Returns:
         An `onnx.ModelProto` with one node per layer of the stack. Its input `inputs` and output
@@ -100,7 +142,8 @@ def to_onnx(
     Raises:
         TypeError: if `layer` is none of this package's layers.
         ValueError: if it is not built, or ONNX has no equivalent: skip input, projection, cell
-            clipping, `go_backwards`, `stateful`.
+            clipping, `go_backwards`, `stateful`. Also if there are initial states twice, or they
+            are not of the layer's shapes.
         ImportError: if the package onnx is not installed.
     """
     onnx = _load_onnx()
@@ -112,7 +155,19 @@ def to_onnx(
         go_backwards=False,
         stateful=False,
     )
-    return _ModelWriter(onnx, layer, with_initial_state, with_sequence_lengths).write()
+    if initial_state is not None:
+        if with_initial_state:
+            raise ValueError("expected with_initial_state or initial_state, but received both")
+        batch_size = np.shape(initial_state[0])[1 if layer.time_major else 0]
+        expected = list(layer.state_shape(batch_size))
+        if (received := [np.shape(state) for state in initial_state]) != expected:
+            raise ValueError(
+                f"expected initial_state of layer {layer.name!r} of shapes {expected}, but "
+                f"received {received}"
+            )
+    return _ModelWriter(
+        onnx, layer, with_initial_state, with_sequence_lengths, initial_state
+    ).write()
 
 
 def networks_in(model: Any) -> Iterator[tuple[Any, ...]]:
@@ -227,12 +282,14 @@ class _ModelWriter:
         layer: CudnnRNN,
         with_initial_state: bool,
         with_sequence_lengths: bool,
+        initial_state: Sequence[np.ndarray] | None,
     ):
         self._onnx = onnx
         self._layer = layer
         self._states = ("h", "c")[: 2 if layer.rnn_mode == constants.CUDNN_LSTM else 1]
         self._with_initial_state = with_initial_state
         self._with_sequence_lengths = with_sequence_lengths
+        self._initial_state = initial_state
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
         self._dtype = onnx.helper.np_dtype_to_tensor_dtype(
@@ -286,16 +343,32 @@ class _ModelWriter:
         """Returns the names of each layer's initial states; empty for zeros."""
         layer, count = self._layer, self._layer.num_layers
         names = [[f"initial_{state}_{index}" for state in self._states] for index in range(count)]
-        if not self._with_initial_state:
+        if not self._with_initial_state and self._initial_state is None:
             return [[] for _ in names]
         self._constant("directions", np.full(count, layer.num_dirs, np.int64))
         for place, state in enumerate(self._states):
-            shape: list[Any] = list(layer.state_shape(None)[place])
-            shape[1 if layer.time_major else 0] = "B"
-            inputs.append(self._value(f"initial_{state}", *shape))
-            source = self._in_order(f"initial_{state}", f"initial_{state}_of_layers")
+            if self._initial_state is None:
+                shape: list[Any] = list(layer.state_shape(None)[place])
+                shape[1 if layer.time_major else 0] = "B"
+                inputs.append(self._value(f"initial_{state}", *shape))
+                source = self._in_order(f"initial_{state}", f"initial_{state}_of_layers")
+            else:
+                source = self._constant_state(f"initial_{state}", self._initial_state[place])
             self._add("Split", [source, "directions"], *(of[place] for of in names), axis=0)
         return names
+
+    def _constant_state(self, name: str, value: np.ndarray) -> str:
+        """Returns the name of a state [L * D, B, H] that is a constant."""
+        kind = np.dtype(tf.as_dtype(self._layer.variable_dtype).as_numpy_dtype)
+        state = self._in_order(self._constant(name, value.astype(kind)), f"{name}_of_layers")
+        if value.shape[1 if self._layer.time_major else 0] != 1:
+            return state
+        self._add("Shape", ["inputs"], f"{name}_input_shape")
+        axis = self._constant(f"{name}_axis", np.array([1 if self._layer.time_major else 0]))
+        batch_size = self._add("Gather", [f"{name}_input_shape", axis], f"{name}_batch_size")
+        same = self._constant(f"{name}_same", np.array([1]))
+        shape = self._add("Concat", [same, batch_size, same], f"{name}_shape", axis=0)
+        return self._add("Expand", [state, shape], f"{name}_of_batch")
 
     def _add_layer(self, index: int, x: str, initial: list[str], final: list[list[str]]) -> str:
         """Adds one layer's nodes; returns the name of its outputs [T, B, D * H]."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import DTYPES
-from cudnn_rnn_tf.convert import network
+from cudnn_rnn_tf.convert import network, onnx_states
 from cudnn_rnn_tf.convert.onnx_tensors import (
     ATTRIBUTE_TYPES,
     Scope,
@@ -99,7 +99,7 @@ class Graph(Scope):
         modes = _MODES[kind_of(node)]
         given = [name.decode().lower() for name in self.attributes(node).get("activations", ())]
         for activations, mode in modes.items():
-            if not given or given == list(activations) * self._num_dirs(node):
+            if not given or given == list(activations) * self.num_dirs(node):
                 if mode == constants.CUDNN_GRU and not self._resets_after(node):
                     return constants.GRU_RESET_BEFORE
                 return mode
@@ -119,8 +119,8 @@ class Graph(Scope):
                 they must have.
         """
         self._check(node)
-        num_dirs = self._num_dirs(node)
-        kernels, recurrent_kernels = self._weight(node, 1, "W", 3), self._weight(node, 2, "R", 3)
+        num_dirs = self.num_dirs(node)
+        kernels, recurrent_kernels = self.weight(node, 1, "W", 3), self.weight(node, 2, "R", 3)
         units = recurrent_kernels.shape[2]
         if (given := self.attributes(node).get("hidden_size", units)) != units:
             raise ValueError(
@@ -134,7 +134,7 @@ class Graph(Scope):
         }
         tensors = {"W": kernels, "R": recurrent_kernels}
         if input_of(node, 3):
-            tensors["B"], shapes["B"] = self._weight(node, 3, "B", 2), (num_dirs, 2 * rows)
+            tensors["B"], shapes["B"] = self.weight(node, 3, "B", 2), (num_dirs, 2 * rows)
         for argument, tensor in tensors.items():
             if tensor.shape != shapes[argument]:
                 raise ValueError(
@@ -178,27 +178,57 @@ class Graph(Scope):
             if name:
                 self._check_input(node, name, names[index] if index < len(names) else "")
 
-    def _check_input(self, node: Any, name: str, meaning: str) -> None:
+    def _check_input(self, node: Any, name: str, meaning: str) -> str:
         """Checks that an optional input is what a call of the layer takes or what it does anyway.
+
+        Args:
+            node: the node.
+            name: of the input; empty if it is left out.
+            meaning: what ONNX calls it.
+
+        Returns:
+            What it comes from: "zeros", "constants" or "inputs".
 
         Raises:
             ValueError: if it is something else.
         """
         takes_input = meaning in ("sequence_lens", "initial_h", "initial_c")
-        takes_zeros = meaning in ("initial_h", "initial_c", "P")
-        for source in self._sources(name, is_state=takes_zeros):
+        takes_numbers = meaning in ("initial_h", "initial_c")
+        takes_zeros = takes_numbers or meaning == "P"
+        constants, inputs = False, False
+        for source in self._sources(name, is_state=takes_zeros) if name else ():
             if isinstance(source, np.ndarray):
                 if takes_zeros and not np.any(source):
                     continue
+                if takes_numbers and not inputs:
+                    constants = True
+                    continue
                 source = "a constant" if not takes_zeros else "a constant that is not zero"
-            elif takes_input and self.is_input(source):
+            elif takes_input and self.is_input(source) and not constants:
+                inputs = True
                 continue
-            expected = ["zeros"] * takes_zeros + ["an input of the model"] * takes_input
+            expected = ["zeros"] * takes_zeros + ["constants"] * takes_numbers
+            expected += ["an input of the model"] * takes_input
             raise ValueError(
                 f"input {meaning or 'number 6 or later'} of ONNX node {node.name!r}, {name!r}, has "
                 f"no equivalent: expected {' or '.join(expected) or 'none'}, but it comes from "
-                f"{source}"
+                f"{source}{' and from constants that are not zero' if constants else ''}"
             )
+        return "constants" if constants else "inputs" if inputs else "zeros"
+
+    def origins_of_states(self, node: Any) -> list[str]:
+        """Returns what a node's initial states, h and an LSTM's c, come from.
+
+        Returns:
+            "zeros", "constants" or "inputs" for each.
+
+        Raises:
+            ValueError: if one comes from something else.
+        """
+        return [
+            self._check_input(node, input_of(node, index), meaning)
+            for index, meaning in enumerate(_OPTIONAL_INPUTS[kind_of(node)][1:3], start=5)
+        ]
 
     def _sources(self, name: str, is_state: bool) -> Iterator[Any]:
         """Yields where a tensor's values come from, past the nodes that only move them.
@@ -213,13 +243,14 @@ class Graph(Scope):
         """
         moves = _MOVES if is_state else ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
         types = DTYPES if is_state else ("int32", "int64")
-        waiting, seen = [name], set()
+        waiting: list[tuple[Scope, str]] = [(self, name)]
+        seen: set[tuple[int, str]] = set()
         while waiting:
-            name = waiting.pop()
-            if name in seen:
+            scope, name = waiting.pop()
+            owner = scope.owner(name)
+            if (id(owner), name) in seen:
                 continue
-            seen.add(name)
-            owner = self.owner(name)
+            seen.add((id(owner), name))
             producer = owner.producer(name) if owner else None
             if owner is None:
                 yield f"{name!r}, which nothing in the graph makes"
@@ -231,7 +262,10 @@ class Graph(Scope):
             elif operator(producer) in moves and (
                 producer.op_type != "Cast" or self._type_of_cast(producer) in types
             ):
-                waiting += producer.input if producer.op_type == "Concat" else producer.input[:1]
+                moved = producer.input if producer.op_type == "Concat" else producer.input[:1]
+                waiting += [(owner, each) for each in moved]
+            elif operator(producer) == "If" and (found := owner.alternatives(producer, name)):
+                waiting += found
             else:
                 value = owner.constant(name)
                 yield f"{operator(producer)} {name!r}" if value is None else value
@@ -290,10 +324,16 @@ class Graph(Scope):
         # A number in place of -1 must be right, or the model is wrong.
         return shape.shape == (3,) and list(shape[:2]) == [0, 0]
 
-    def _num_dirs(self, node: Any) -> int:
+    def num_dirs(self, node: Any) -> int:
+        """Returns how many directions a node has."""
         return 2 if self.attributes(node).get("direction") == b"bidirectional" else 1
 
-    def _weight(self, node: Any, index: int, argument: str, rank: int) -> np.ndarray:
+    def weight(self, node: Any, index: int, argument: str, rank: int) -> np.ndarray:
+        """Returns the values of W, R or B.
+
+        Raises:
+            ValueError: if it is no constant, or its rank is another one.
+        """
         weight = self._constant_input(node, index, argument)
         if weight.ndim != rank:
             raise ValueError(
@@ -386,7 +426,12 @@ class Network:
                 tensor.nbytes for part in parts for tensor in part if tensor is not None
             )
             self._graph.source.check_growth("the network's weights have", received)
+        self.initial_states()
         return found
+
+    def initial_states(self) -> list[np.ndarray] | None:
+        """Returns the constants that the states start from; see `onnx_states.initial_states`."""
+        return onnx_states.initial_states(self._graph, self._nodes)
 
 
 def kind_of(node: Any) -> str:

@@ -4,7 +4,7 @@ import importlib
 import math
 import pathlib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from cudnn_rnn_tf.convert import network, untrusted
 # them draws numbers, runs other graphs, or needs much more memory than its inputs and outputs.
 _COMPUTED = (
     *("Add", "Cast", "CastLike", "Concat", "ConstantOfShape", "DequantizeLinear", "Div", "Equal"),
-    *("Expand", "Flatten", "Gather", "Identity", "MatMul", "Mul", "Neg", "Pad", "Range"),
+    *("Expand", "Flatten", "Gather", "Identity", "MatMul", "Mul", "Neg", "Not", "Pad", "Range"),
     *("ReduceSum", "Reshape", "Shape", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile"),
     *("Transpose", "Unsqueeze", "Where"),
 )
@@ -158,6 +158,9 @@ class Scope:
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
         # An input that has an initializer is a constant, unless a caller gives another value.
         self._inputs = {value.name for value in graph.input} - self._initializers.keys()
+        self._types = {value.name: value.type for value in (*graph.input, *graph.value_info)}
+        self._outputs = [value.name for value in graph.output]
+        self._branches: dict[str, list[Scope]] = {}
 
     def owner(self, name: str) -> "Scope | None":
         """Returns the innermost scope that has a tensor; None if none has it."""
@@ -191,8 +194,42 @@ class Scope:
             yield producer
             name = input_of(producer, 0)
 
-    def constant(self, name: str) -> np.ndarray | None:
+    def alternatives(self, node: Any, name: str) -> list["tuple[Scope, str]"]:
+        """Returns the tensors of which an output of a node If of this graph is one.
+
+        Args:
+            node: the node.
+            name: of its output.
+
+        Returns:
+            For each branch that may run, its scope and the tensor's name there. If the condition is
+            a constant, there is one.
+
+        Raises:
+            ValueError: if the condition cannot be computed.
+        """
+        key = node.output[0]
+        if key not in self._branches:
+            condition = self.constant(input_of(node, 0))
+            self._branches[key] = [
+                Scope(self.source, graph, self)
+                for branch, graph in subgraphs(self.source.onnx, node)
+                if condition is None or np.all(condition) == (branch == "then_branch")
+            ]
+        index = list(node.output).index(name)
+        return [
+            (scope, scope._outputs[index])
+            for scope in self._branches[key]
+            if index < len(scope._outputs)
+        ]
+
+    def constant(self, name: str, size_of: Callable[[str], int] | None = None) -> np.ndarray | None:
         """Returns the value of a tensor that depends on constants alone; None for any other.
+
+        Args:
+            name: the tensor's.
+            size_of: the size of a dimension that the model leaves open, given the dimension's name,
+                for tensors that depend on the shapes of others as well.
 
         Raises:
             ValueError: if it cannot be read or computed, or is far larger than the model.
@@ -218,11 +255,21 @@ class Scope:
                     if value is None:
                         return None
                     values[key] = value
-                elif operator(node) not in _COMPUTED:
+                elif size_of and (shape := owner._shape(node, size_of)) is not None:
+                    values[key] = shape
+                elif operator(node) != "If" and operator(node) not in _COMPUTED:
                     return None
                 else:
-                    keys = {each: owner._key(each) for each in node.input if each}
-                    missing = [each for each, of_input in keys.items() if of_input not in values]
+                    is_choice = operator(node) == "If"
+                    needed = (
+                        owner.alternatives(node, wanted)
+                        if is_choice
+                        else [(owner, each) for each in node.input if each]
+                    )
+                    keys = [of_scope._key(each) for of_scope, each in needed]
+                    missing = [
+                        each for each, at in zip(needed, keys, strict=True) if at not in values
+                    ]
                     if missing:
                         if key in entered:
                             raise _cycle(wanted)
@@ -231,18 +278,42 @@ class Scope:
                             raise ValueError(
                                 f"ONNX tensor {name!r} is computed by more than {_MOST_NODES} nodes"
                             )
-                        waiting += [(owner, each) for each in missing]
+                        waiting += missing
                         continue
-                    found = {each: values[of_input] for each, of_input in keys.items()}
-                    results = self.source.compute(node, found, held)
-                    named = zip(node.output, results, strict=True)
-                    values |= {(id(owner), each): array for each, array in named}
+                    if is_choice:
+                        arrays = [values[at] for at in keys]
+                        if not arrays or not all(np.array_equal(arrays[0], a) for a in arrays):
+                            return None
+                        values[key] = arrays[0]
+                    else:
+                        found = {
+                            each: values[at] for (_, each), at in zip(needed, keys, strict=True)
+                        }
+                        results = self.source.compute(node, found, held)
+                        named = zip(node.output, results, strict=True)
+                        values |= {(id(owner), each): array for each, array in named}
                 held += values[key].nbytes
             waiting.pop()
         return values[self._key(name)]
 
     def _key(self, name: str) -> tuple[int, str]:
         return id(self.owner(name)), name
+
+    def _shape(self, node: Any, size_of: Callable[[str], int]) -> np.ndarray | None:
+        """Returns what a node Shape of this graph gives; None for others and unknown shapes."""
+        name = input_of(node, 0)
+        owner = self.owner(name)
+        kind = owner._types.get(name) if owner is not None else None
+        if operator(node) != "Shape" or kind is None or not kind.tensor_type.HasField("shape"):
+            return None
+        sizes = [
+            each.dim_value
+            if each.HasField("dim_value")
+            else size_of(each.dim_param or f"{name}, {axis}")
+            for axis, each in enumerate(kind.tensor_type.shape.dim)
+        ]
+        attributes = self.attributes(node)
+        return np.array(sizes, np.int64)[attributes.get("start") : attributes.get("end")]
 
     def value(self, node: Any) -> np.ndarray | None:
         """Returns the values of a node Constant or ConstantOfShape, or None for other kinds."""
@@ -284,11 +355,13 @@ ATTRIBUTE_TYPES = {
     "axes": "INTS",
     "clip": "FLOAT",
     "direction": "STRING",
+    "end": "INT",
     "hidden_size": "INT",
     "input_forget": "INT",
     "layout": "INT",
     "linear_before_reset": "INT",
     "perm": "INTS",
+    "start": "INT",
     "to": "INT",
     "value": "TENSOR",
     "value_float": "FLOAT",
