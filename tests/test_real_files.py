@@ -1,4 +1,7 @@
-"""Files of Keras 2 in public packages, beside what they compute in NumPy and float64.
+"""Files of Keras 2 and ONNX in public packages, beside what they compute.
+
+The files of Keras are compared with NumPy in float64, and those of ONNX with ONNX Runtime.
+
 
 `pytest tests/test_real_files.py --real-files=FOLDER` downloads the packages to the folder, about
 140 MB, unless they are there.
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import h5py
@@ -237,3 +241,73 @@ def test_chars2vec(size, member):
     np.testing.assert_allclose(model(inputs), expected, atol=1e-5)
     refusals = [each.convert for each in file_inspection.inspect_file(path)]
     assert len(refusals) == 2 and all("before Keras 2.3" in refusal for refusal in refusals)
+
+
+def recurrent_nodes(
+    graph: Any, nodes: Sequence[Any] = (), arrays: Sequence[Any] = (), place: str = ""
+) -> Iterator[tuple[str, Any, list[Any], list[Any]]]:
+    """Yields the recurrent nodes of a graph and of its branches.
+
+    Of a cell that is written as single operators, it is the node that makes the hidden state.
+
+    Yields:
+        The name of the network, its node, and the nodes and constants of the graphs around it.
+    """
+    nodes, arrays = list(nodes), [*arrays, *graph.initializer]
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name.endswith("_branch"):
+                inner = f"{place}{node.name}/{attribute.name}/"
+                yield from recurrent_nodes(attribute.g, nodes, arrays, inner)
+        nodes.append(node)
+        if node.op_type == "LSTM" or node.name.startswith("node_mul_182"):
+            yield place + node.name, node, list(nodes), arrays
+
+
+@pytest.mark.parametrize(
+    ("file", "count"),
+    [
+        ("silero_vad", 4),
+        ("silero_vad_16k_op15", 2),
+        ("silero_vad_16k_sequence", 1),
+        ("silero_vad_half", 2),
+        ("silero_vad_op18_ifless", 2),
+        ("silero_vad_openvino_16k", 1),
+    ],
+)
+def test_silero(file, count, member):
+    """LSTMs in branches, states out of branches, and cells that are written as operators."""
+    onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    path = member("silero_vad", "6.2.3", f"silero_vad/data/{file}.onnx")
+    model, random = onnx.load(path), np.random.default_rng(0)
+    found = list(recurrent_nodes(model.graph))
+    networks = file_inspection.inspect_file(path)
+    assert [each.name for each in networks] == [name for name, *_ in found]
+    assert len(networks) == count and all(each.convert == "yes" for each in networks)
+    for name, node, nodes, arrays in found:
+        if node.op_type == "LSTM":
+            taps = [*node.input[:1], *node.input[5:7], *node.output[1:3]]
+        else:
+            end = "_2" if name.endswith("_2") else ""
+            taps = ["select_3" if end else "select", "select_1", "select_2", "mul_182", "add_177"]
+            taps[1:] = [tap + end for tap in taps[1:]]
+        values = [onnx.helper.make_empty_tensor_value_info(tap) for tap in taps]
+        graph = onnx.helper.make_graph(nodes, "graph", model.graph.input, values, arrays)
+        opened = onnx.helper.make_model(
+            graph, opset_imports=model.opset_import, ir_version=model.ir_version
+        )
+        session = ort.InferenceSession(opened.SerializeToString())
+        # What else_branch of silero_vad.onnx and of the one without If reads has half the rate.
+        size = 288 if name.startswith(("If_0/else", "node_cond__1/else")) else 576
+        shapes = {each.name: each.shape for each in session.get_inputs()}
+        given = {key: random.normal(size=(2, 1, 128)) for key in shapes if key == "state"}
+        given |= {key: random.normal(size=(1, 1, 128)) for key in shapes if key in "hc"}
+        given["input"] = random.normal(size=(3 if "sequence" in file else 1, size))
+        feed = {key: value.astype("float32") for key, value in given.items()}
+        feed |= {key: np.array(16000) for key in shapes if key == "sr"}
+        x, *states = (value.reshape(-1, 128) for value in session.run(None, feed))
+        h, c, *expected = (state[:, None] for state in states)
+        layer = convert.from_onnx(path, name=name, return_state=True)
+        _, *received = layer(x[None], initial_state=[h, c])
+        for each, wanted in zip(received, expected, strict=True):
+            np.testing.assert_allclose(each, wanted, rtol=0, atol=1e-5)

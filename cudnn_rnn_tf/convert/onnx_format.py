@@ -101,7 +101,7 @@ def from_onnx(
         )
     if found.direction == "reverse":
         options.setdefault("go_backwards", True)
-    if found.is_quantized:
+    if found.form == "ONNX, quantized":
         warnings.warn(
             "the network's weights are quantized: the layer gets the numbers that they stand for, "
             "and computes without rounding to 8 bits",
@@ -184,7 +184,7 @@ def networks_in(model: Any) -> Iterator[tuple[Any, ...]]:
                 )
                 yield name, "ONNX", likely, 1, None, None, None, None, refusal
     for name, found in graph.networks().items():
-        kind = "ONNX, quantized" if found.is_quantized else "ONNX"
+        kind = found.form
         try:
             bottom = found.weights()[0]
             mode, direction = found.rnn_mode, found.direction
@@ -206,7 +206,7 @@ def networks_in(model: Any) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def _refusals(networks: Mapping[str, onnx_graph.Network]) -> str:
+def _refusals(networks: Mapping[str, Any]) -> str:
     """Returns, to end an error with, why some networks cannot be had."""
     text = ""
     for name, found in networks.items():

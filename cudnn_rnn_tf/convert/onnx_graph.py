@@ -7,7 +7,7 @@ import numpy as np
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.config import DTYPES
-from cudnn_rnn_tf.convert import network, onnx_states
+from cudnn_rnn_tf.convert import network, onnx_cells, onnx_states
 from cudnn_rnn_tf.convert.onnx_tensors import (
     ATTRIBUTE_TYPES,
     Scope,
@@ -60,9 +60,14 @@ class Graph(Scope):
         super().__init__(source, graph, outer)
         self._place = place
 
-    def networks(self) -> dict[str, "Network"]:
+    def networks(self) -> dict[str, "Network | onnx_cells.Cell"]:
         """Returns the networks in this graph and in its branches by name."""
-        found = {self._place + name: Network(self, nodes) for name, nodes in self._stacks().items()}
+        found: dict[str, Network | onnx_cells.Cell] = {
+            self._place + name: Network(self, nodes) for name, nodes in self._stacks().items()
+        }
+        for node, cell in onnx_cells.cells_in(self):
+            name = self._place + (node.name or node.output[0])
+            found[f"{name}_{len(found)}" if name in found else name] = cell
         for node in self.nodes:
             for name, graph in subgraphs(self.source.onnx, node):
                 place = f"{self._place}{node.name or next(iter(node.output), '')}/{name}/"
@@ -386,8 +391,9 @@ class Network:
         self._nodes = nodes
 
     @property
-    def is_quantized(self) -> bool:
-        return operator(self._nodes[0]) == _QUANTIZED
+    def form(self) -> str:
+        """How the model has the network."""
+        return "ONNX, quantized" if operator(self._nodes[0]) == _QUANTIZED else "ONNX"
 
     @property
     def kind(self) -> str:
