@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cudnn_rnn_tf import constants, ops
 from cudnn_rnn_tf.config import RnnConfig
-from cudnn_rnn_tf.lengths_and_masks import reverse_sequences
+from cudnn_rnn_tf.lengths_and_masks import in_32_bits, reverse_sequences
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut
 
 
@@ -36,7 +36,8 @@ def forward(
         inputs: [T, B, I] time-major, [B, T, I] batch-major.
         states: the initial states, h and an LSTM's c, of `config.state_shapes`.
         params: the opaque buffer, [params_size].
-        sequence_lengths: int32 [B], each in [0, T]; None where all sequences fill T.
+        sequence_lengths: integers [B], each in [0, T]; None where all sequences fill T. What is
+            returned of a sequence with another length is NaN.
         masks: with dropout, what the output of each layer but the last is multiplied with for
             each direction of the next layer, [T, B, D * P] each; None for no dropout.
         recurrent_masks: with recurrent dropout, what the states are multiplied with for each gate
@@ -63,7 +64,8 @@ def forward(
     valid = None
     if sequence_lengths is not None:
         steps = tf.range(tf.shape(x)[0])
-        sequence_lengths = tf.cast(sequence_lengths, tf.int32)
+        sequence_lengths = in_32_bits(sequence_lengths)
+        in_range = (sequence_lengths >= 0) & (sequence_lengths <= tf.shape(x)[0])
         valid = steps[:, tf.newaxis, tf.newaxis] < sequence_lengths[:, tf.newaxis]
         # Padding is replaced by zeros, since it may hold NaN.
         x = tf.where(valid, x, tf.zeros_like(x))
@@ -100,10 +102,17 @@ def forward(
         x = tf.concat(outputs, axis=-1)
     if config.is_lstm:
         final[1] = [ops.clip_cell_state(config, c) for c in final[1]]
+    of_states = [tf.stack(collected) for collected in final]
+    if sequence_lengths is not None:
+        # In files of other formats, nothing can raise an error.
+        x, *of_states = (
+            tf.where(in_range[:, tf.newaxis], tensor, tf.constant(float("nan"), compute_dtype))
+            for tensor in (x, *of_states)
+        )
     outputs = write(x)
     # The loop loses the static number of steps, which layers above may need.
     outputs.set_shape(inputs.shape[:2] + outputs.shape[2:])
-    return outputs, tuple(write(tf.stack(collected)) for collected in final)
+    return outputs, tuple(map(write, of_states))
 
 
 def _run_pseudo_layer(

@@ -33,6 +33,14 @@ def as_lengths(sequence_lengths: Any, argument: str = "sequence_lengths") -> tf.
     return lengths if lengths.dtype == tf.int32 else tf.cast(lengths, tf.int64)
 
 
+def in_32_bits(lengths: tf.Tensor) -> tf.Tensor:
+    """Returns lengths as int32; those that are no length and do not fit remain none."""
+    if lengths.dtype == tf.int32:
+        return lengths
+    # A cast alone would take the lower half of a length, which may be one that fits.
+    return tf.cast(tf.clip_by_value(lengths, -1, tf.int32.max), tf.int32)
+
+
 def mask_from_lengths(
     sequence_lengths: tf.Tensor, outputs: tf.Tensor, time_major: bool
 ) -> tf.Tensor:
@@ -48,17 +56,21 @@ def mask_from_lengths(
 def reverse_sequences(
     inputs: tf.Tensor, sequence_lengths: tf.Tensor | None, time_major: bool
 ) -> tf.Tensor:
-    """Returns the sequences reversed, with their padding left at the end."""
+    """Returns the sequences reversed, with their padding left at the end.
+
+    A length out of range counts as the nearest one in range, since LiteRT would read and write
+    outside the tensor. Whoever runs the network has to say that there is one.
+    """
     time_axis, batch_axis = (0, 1) if time_major else (1, 0)
     if sequence_lengths is None:
         return tf.reverse(inputs, [time_axis])
+    max_time = tf.cast(tf.shape(inputs)[time_axis], sequence_lengths.dtype)
+    lengths = tf.clip_by_value(sequence_lengths, 0, max_time)
     # XLA reverses no sequences without steps.
     needs_a_step = not inputs.shape[time_axis] and _compat.is_compiled_by_xla()
     if needs_a_step:
         inputs = tf.pad(inputs, [[0, int(axis == time_axis)] for axis in range(inputs.shape.rank)])
-    inputs = tf.reverse_sequence(
-        inputs, sequence_lengths, seq_axis=time_axis, batch_axis=batch_axis
-    )
+    inputs = tf.reverse_sequence(inputs, lengths, seq_axis=time_axis, batch_axis=batch_axis)
     if needs_a_step:
         inputs = inputs[:-1] if time_major else inputs[:, :-1]
     return inputs

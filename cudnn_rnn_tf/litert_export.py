@@ -26,7 +26,8 @@ def export_litert(
     """Writes a model for LiteRT's plain interpreter, which needs no other operators than its own.
 
     Recurrent layers become loops over the steps, with masks and lengths. The batch size is fixed;
-    the number of steps need not be. It does not matter whether there is a GPU.
+    the number of steps need not be. It does not matter whether there is a GPU. What is returned of
+    a sequence whose length is out of range is NaN.
 
     Args:
         model: a built Keras model, with layers of this package, of Keras's own or both. It is not

@@ -19,6 +19,7 @@ from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network, onnx_format
 from cudnn_rnn_tf.convert.files import write_whole
 from cudnn_rnn_tf.keras.export_copies import export_copy, input_signature_of, new_file
+from cudnn_rnn_tf.lengths_and_masks import in_32_bits
 from cudnn_rnn_tf.op_library import raw_ops
 from cudnn_rnn_tf.pseudo_layers import PseudoLayer, cut, cut_array, join
 
@@ -36,7 +37,8 @@ def export_onnx(
 
     Each recurrent layer that the fused ops run, Keras's own included, becomes a node `LSTM`, `GRU`
     or `RNN`, with masks and lengths as its `sequence_lens`. Networks with what ONNX has no node
-    for, such as a projection, become loops. It does not matter whether there is a GPU.
+    for, such as a projection, become loops. It does not matter whether there is a GPU. ONNX Runtime
+    refuses lengths that are out of range.
 
     Args:
         model: a built Keras model, with layers of this package, of Keras's own or both. It is not
@@ -172,7 +174,7 @@ def _run_layer(
     x = tf.ensure_shape(x, (None, None, of_layer.input_size))
     lengths = tf.constant([], tf.int32)
     if sequence_lengths is not None:
-        lengths = tf.cast(sequence_lengths, tf.int32)
+        lengths = in_32_bits(sequence_lengths)
     outputs, h, c, _ = raw_ops.cudnn_rnn_tf_forward(
         input=x,
         input_h=states[0],

@@ -58,6 +58,7 @@ def test_random_models(seed, module, tmp_path):
         ("lstm", {"direction": "bidirectional", "return_state": True}),
         ("lstm", {"num_proj": 2, "cell_clip": 0.5}),
         ("gru", {"go_backwards": True, "bias_mode": "none"}),
+        ("gru", {"reset_after": False, "direction": "bidirectional", "return_state": True}),
         ("rnn_relu", {"return_sequences": False, "dropout": 0.5}),
     ],
 )
@@ -73,6 +74,23 @@ def test_own_layers_with_lengths(rnn_mode, options, tmp_path):
         check(model, content, values, np.array([4, 6, 0], np.int32))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("options", [{"direction": "bidirectional"}, {"go_backwards": True}])
+def test_lengths_out_of_range(options, dtype, tmp_path):
+    """The interpreter raises no errors, so what is returned of such a sequence is NaN."""
+    layer = randomize(make("lstm", 2, 3, return_state=True, **options), (None, None, 4))
+    inputs, lengths = keras.Input((None, 4)), keras.Input((), dtype=dtype)
+    model = keras.Model([inputs, lengths], layer(inputs, sequence_lengths=lengths))
+    content = exported(model, tmp_path, batch_size=3)
+    values = normal(3, 6, 4)
+    for wrong in (-1, 7, *([2**32 + 5, -(2**32) + 5, 2**31] if dtype == "int64" else [])):
+        received = run(content, values, np.array([6, wrong, 2], dtype))
+        expected = model([values, np.array([6, 3, 2])])
+        for each, wanted in zip(received, expected, strict=True):
+            assert np.all(np.isnan(each[1]))
+            np.testing.assert_allclose(each[::2], wanted[::2], rtol=0, atol=1e-5)
+
+
 def test_masks_of_one_sequence_of_any_length(tmp_path):
     """With the batch size that is the default, no size of the packed steps is known."""
     inputs, lengths = keras.Input((None, 4)), keras.Input((), dtype="int32")
@@ -82,6 +100,8 @@ def test_masks_of_one_sequence_of_any_length(tmp_path):
         drop_ins.GRU(3, go_backwards=True, return_sequences=True)(masked),
         drop_ins.Bidirectional(drop_ins.LSTM(2, return_sequences=True))(masked),
         crnn.CudnnGRU(1, 3, go_backwards=True)(masked),
+        crnn.CudnnGRU(2, 3, reset_after=False, direction="bidirectional")(masked),
+        drop_ins.GRU(3, reset_after=False, return_sequences=True)(masked),
         drop_ins.LSTM(3, return_sequences=True)(inputs, sequence_lengths=lengths),
     ]
     model = keras.Model([inputs, lengths], outputs)

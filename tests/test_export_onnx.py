@@ -90,6 +90,50 @@ def test_own_layers(rnn_mode, num_layers, options, lengths, tmp_path):
         check(model, tmp_path / "m.onnx", values, np.array(lengths, np.int32))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(
+    "options", [{"direction": "bidirectional"}, {"go_backwards": True}, {"num_proj": 2}]
+)
+def test_lengths_out_of_range(options, dtype, tmp_path):
+    """ONNX Runtime refuses them, and what a loop returns of such a sequence is NaN."""
+    layer = randomize(make("lstm", 2, 3, **options), (None, None, 4))
+    given = keras.Input((), dtype=dtype)
+    model = of_layer(layer, given, sequence_lengths=given)
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    values = normal(2, 6, 4)
+    check(model, tmp_path / "m.onnx", values, np.array([6, 2], dtype))
+    for wrong in (-1, 7, *([2**32 + 5, -(2**32) + 5, 2**31] if dtype == "int64" else [])):
+        lengths = np.array([wrong, 2], dtype)
+        if "num_proj" in options:
+            (received,) = run(tmp_path / "m.onnx", values, lengths)
+            assert np.all(np.isnan(received[0])) and np.all(np.isfinite(received[1]))
+        else:
+            with pytest.raises(Exception, match="(?i)invalid.*(sequence|length)"):
+                run(tmp_path / "m.onnx", values, lengths)
+
+
+def test_gru_with_reset_before(tmp_path):
+    """A whole model, with a mask and with lengths, of layers of all kinds."""
+    inputs, lengths = keras.Input((None, 4)), keras.Input((), dtype="int32")
+    masked = layers.Masking(7.0)(inputs)
+    options = {"reset_after": False, "return_sequences": True}
+    x = drop_ins.Bidirectional(drop_ins.GRU(3, **options))(masked)
+    y = crnn.CudnnGRU(2, 3, **options, direction="bidirectional")(inputs, sequence_lengths=lengths)
+    outputs = [layers.GRU(3, reset_after=False)(x), drop_ins.GRU(2, **options)(x), y]
+    model = keras.Model([inputs, lengths], outputs)
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    nodes = [node for node in onnx.load(tmp_path / "m.onnx").graph.node if node.op_type == "GRU"]
+    resets = [
+        onnx.helper.get_attribute_value(attribute)
+        for node in nodes
+        for attribute in node.attribute
+        if attribute.name == "linear_before_reset"
+    ]
+    assert resets == [0] * 5
+    values = values_with_masks(np.random.default_rng(0))
+    check(model, tmp_path / "m.onnx", values, np.array([0, 2, 1, values.shape[1]], np.int32))
+
+
 @pytest.mark.parametrize("time_major", [False, True])
 def test_initial_states(time_major, tmp_path):
     layer = make("lstm", 2, 3, direction="bidirectional", time_major=time_major)
