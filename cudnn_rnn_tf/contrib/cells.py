@@ -232,6 +232,63 @@ class CudnnCompatibleGRUCell(_Cell):
         return h, h
 
 
+class GRUBlockCell(_Cell):
+    """The GRU cell of `tf.contrib.rnn`, whose reset gate multiplies the state before the product.
+
+    `cudnn_rnn_tf.CudnnGRU` with `reset_after=False` runs the same over whole sequences in one op;
+    `cudnn_rnn_tf.convert.convert_file` makes such a layer of a checkpoint of the cell.
+
+    Args:
+        num_units: units, H.
+        cell_size: the old name of `num_units`.
+        reuse: as of `tf.compat.v1.variable_scope`.
+        name: of the variable scope.
+
+    Raises:
+        ValueError: if neither or both of `num_units` and `cell_size` are given.
+    """
+
+    _names = ("w_ru", "b_ru", "w_c", "b_c")
+
+    def __init__(
+        self,
+        num_units: int | None = None,
+        cell_size: int | None = None,
+        reuse: bool | None = None,
+        name: str = "gru_cell",
+    ):
+        units = cell_size if num_units is None else num_units
+        if units is None or None not in (num_units, cell_size):
+            raise ValueError(
+                f"expected num_units for {type(self).__name__}, or cell_size, but received "
+                f"num_units={num_units!r} and cell_size={cell_size!r}"
+            )
+        super().__init__(units, reuse)
+        self.name = name
+
+    def _create_variables(self, input_size: int, dtype: tf.DType) -> None:
+        rows, units = input_size + self._num_units, self._num_units
+        of_gates, bias_of_gates, of_candidate, bias_of_candidate = self._names
+        self._create(of_gates, rows, 2 * units, dtype)
+        self._create(bias_of_gates, None, 2 * units, dtype, _v1.ones_initializer())
+        self._create(of_candidate, rows, units, dtype)
+        self._create(bias_of_candidate, None, units, dtype)
+
+    def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        of_gates, bias_of_gates, of_candidate, bias_of_candidate = self.variables
+        gates = tf.matmul(tf.concat([inputs, state], axis=-1), of_gates) + bias_of_gates
+        r, z = tf.split(tf.sigmoid(gates), 2, axis=-1)
+        candidate = tf.matmul(tf.concat([inputs, r * state], axis=-1), of_candidate)
+        h = (1.0 - z) * tf.tanh(candidate + bias_of_candidate) + z * state
+        return h, h
+
+
+class GRUBlockCellV2(GRUBlockCell):
+    """`GRUBlockCell` with the names of `GRUCell`'s variables; the arguments are the same."""
+
+    _names = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
+
+
 class BasicRNNCell(_Cell):
     """`CudnnRNNTanh` or, with `activation=tf.nn.relu`, `CudnnRNNRelu`, step by step.
 
