@@ -86,7 +86,8 @@ def test_own_layers(rnn_mode, options, has_lengths, check):
         return
     model = keras.Model([inputs, lengths], layer(inputs, sequence_lengths=lengths))
     values = normal(3, 6, 4)
-    values[0, 4:] = np.nan
+    # In the loops that projections become, tf2onnx multiplies padding by zero, so NaN would stay.
+    values[0, 4:] = 1e3 if "num_proj" in options else np.nan
     check(model, values, np.array([4, 6, 0], np.int32))
 
 
