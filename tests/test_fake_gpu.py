@@ -10,6 +10,7 @@ from cxx import COMPILER, GPU_BACKEND, ROOT, compiled
 from sanitize import FIXED_ADDRESSES
 
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
+GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
 CUDNN_NETWORK = [
     *("kernels/gpu/cudnn/network.cc", "kernels/gpu/session.cc"),
@@ -20,11 +21,7 @@ CUDNN_NETWORK = [
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        (
-            "graphs_on_fake_driver",
-            12,
-            [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")],
-        ),
+        ("graphs_on_fake_driver", 12, GRAPHS),
         (
             "backend_on_fake_gpu",
             100,
@@ -150,7 +147,7 @@ def test_kernels_on_fake_gpus(tmp_path):
 @pytest.mark.parametrize(
     ("program", "sources"),
     [
-        ("graphs_on_fake_driver", ["kernels/gpu/graph.cc", "kernels/gpu/graph_cache.cc"]),
+        ("graphs_on_fake_driver", GRAPHS),
         (
             "caches_in_many_threads",
             [

@@ -10,7 +10,6 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/kernel.h"
-#include "kernels/gpu/persistent/launch.h"
 #include "kernels/gpu/session.h"
 #include "tests/programs/fake_gpu.h"
 
@@ -98,19 +97,6 @@ void GetPersistentKernels(int use) {
   Check(!persistent::KernelsText().empty(), "the kernels' text");
 }
 
-void GetSmallKernels(int use) {
-  struct Kernels {
-    CUkernel only;
-  };
-  Kernels kernels = {};
-  const RnnMode mode = static_cast<RnnMode>(use % 4);
-  const RnnDataType dtype = static_cast<RnnDataType>(use / 4 % 4);
-  Check(persistent::GetKernels("auxiliary.cu", dtype, mode,
-                               {{"only", &Kernels::only}}, &kernels)
-            .ok(),
-        "a small kernel");
-}
-
 void Compile(int use) {
   CUkernel kernel = nullptr;
   Check(
@@ -158,8 +144,8 @@ void InManyThreads(const std::function<void(int)>& use) {
 int main() {
   using namespace cudnn_rnn_tf;  // NOLINT: the program's own.
   has_resident_libraries = true;
-  for (const auto use : {GetPersistentKernels, GetSmallKernels, Compile,
-                         UseSessions, LoadOnce}) {
+  for (const auto use :
+       {GetPersistentKernels, Compile, UseSessions, LoadOnce}) {
     InManyThreads(use);
   }
   std::printf("well\n");

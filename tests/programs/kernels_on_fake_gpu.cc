@@ -260,7 +260,7 @@ void CheckParsing() {
       "parts");
   for (const char* const bad :
        {"A1000", "arch", "arch=", "arch=x", "arch=8x", "arch=0", "arch=-80",
-        "arch=1073741825", "arch=99999999999999999999", "archive=80"}) {
+        "arch=2147483648", "arch=99999999999999999999", "archive=80"}) {
     being_checked = bad;
     const RnnStatus status = ParseImitation(bad, &limits);
     Check(status.code == RnnStatus::Code::kInvalidArgument &&
