@@ -11,8 +11,8 @@ namespace {
 
 // The memory that a node of an executable graph takes, measured and rounded up.
 constexpr size_t kBytesPerNode = 16 << 10;
-// Some kernels' arguments have gaps with old contents of the stack, which can
-// make two recordings differ, but rarely the next two.
+// Some kernels' arguments have gaps with old contents of the stack. These
+// mostly agree in recordings that follow each other, or else in the next two.
 constexpr int kAttempts = 3;
 // A program may call layers of one configuration in several places, so a graph
 // has several instances: two for any buffers, and more, as long as they take at
@@ -42,12 +42,10 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
   if (instance == instances_.end()) {
     if (instances_.empty()) {
       if (!may_make) return {};
-      CRNN_RETURN_IF_ERROR(record(addresses, &recording_));
-      recorded_ = addresses;
-    } else if (moves_ == kUnknown && may_make) {
-      CRNN_RETURN_IF_ERROR(FindPatches(record));
+      CRNN_RETURN_IF_ERROR(RecordTwice(addresses, record));
+    } else if (!can_move_) {
+      return {};
     }
-    if (!instances_.empty() && moves_ != kCanMove) return {};
     // Buffers that come for the first time share an instance. Others take over
     // a random one: in a loop over more of them than there is room for, the
     // least recently used instance would always be the one that is needed next.
@@ -69,16 +67,17 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
   return {};
 }
 
-RnnStatus Graph::FindPatches(const Record& record) {
-  Addresses moved_addresses = recorded_;
+RnnStatus Graph::RecordTwice(const Addresses& addresses, const Record& record) {
+  recorded_ = addresses;
+  Addresses moved_addresses = addresses;
   for (size_t i = 0; i < moved_addresses.size(); ++i) {
     if (moved_addresses[i] != 0) moved_addresses[i] += DistanceOf(i);
   }
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kAttempts && !can_move_; ++attempt) {
     Recording moved;
+    CRNN_RETURN_IF_ERROR(record(addresses, &recording_));
     CRNN_RETURN_IF_ERROR(record(moved_addresses, &moved));
-    moves_ = FindPatches(moved) ? kCanMove : kCannotMove;
-    if (moves_ == kCanMove) break;
+    can_move_ = FindPatches(moved);
   }
   return {};
 }

@@ -63,7 +63,7 @@ class Graph {
     CUdeviceptr distance;
   };
 
-  RnnStatus FindPatches(const Record& record);
+  RnnStatus RecordTwice(const Addresses& addresses, const Record& record);
   // Returns false if the recordings differ in more than addresses.
   bool FindPatches(const Recording& moved);
   // Tells whether launches over these buffers have had no instance before, and
@@ -79,7 +79,7 @@ class Graph {
   // The driver finds the nodes of instances by this one's.
   Recording recording_;
   Addresses recorded_;
-  enum { kUnknown, kCanMove, kCannotMove } moves_ = kUnknown;
+  bool can_move_ = false;
   std::vector<Patch> patches_;  // In the order of nodes.
   // To rewrite and launch an instance takes the CPU about 1.5 µs for each node,
   // to make and launch one 4 µs, and a mere launch far less.

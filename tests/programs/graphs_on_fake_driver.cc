@@ -50,6 +50,13 @@ struct Node {
   size_t block_bytes = 0;
 };
 
+// A word from here to twice this is a gap in a kernel's argument, which holds
+// what the stack held. That differs from call to call, and now and then between
+// two recordings of a call.
+constexpr CUdeviceptr kGap = CUdeviceptr{1} << 50;
+std::atomic<CUdeviceptr> stack = 0;
+std::atomic<int> num_recorded = 0;
+
 // The function of our own kernel, which fills.
 constexpr int kFill = 1000;
 
@@ -71,7 +78,9 @@ std::vector<int64_t> WorkOf(const Node& node) {
     append(node.number);
     append(node.grid);
     for (const auto& argument : node.arguments) {
-      for (const CUdeviceptr word : argument) append(word);
+      for (const CUdeviceptr word : argument) {
+        append(word / kGap == 1 ? kGap : word);
+      }
     }
   } else if (node.type == CU_GRAPH_NODE_TYPE_MEMSET) {
     const CUDA_MEMSET_NODE_PARAMS& fill = node.fill;
@@ -408,6 +417,8 @@ GpuLibraries FakeLibraries() {
 namespace {
 
 constexpr int kBuffers = 4;
+// A pass is captured twice, and up to three times so where gaps differ.
+constexpr int kMostCaptures = 6;
 
 // Addresses of buffers, which any number of other calls may get as well.
 Graph::Addresses AddressesOf(unsigned call) {
@@ -468,7 +479,10 @@ struct Pass {
           for (int argument = 0; argument < i % 7; ++argument) {
             node->arguments.emplace_back(1 + argument % 3);
             for (CUdeviceptr& word : node->arguments.back()) {
-              word = random() % 2 == 0 ? random() : Draw(addresses, &random);
+              const unsigned kind = random() % 5;
+              word = kind == 0  ? kGap + stack
+                     : kind < 3 ? random()
+                                : Draw(addresses, &random);
             }
           }
       }
@@ -506,6 +520,7 @@ struct Pass {
       return Recording::Make(
           kCaptureStream,
           [&]() -> RnnStatus {
+            if (++num_recorded % 7 == 0) ++stack;
             AddTo(addresses, capturing);
             if (failing == "no memory") throw std::bad_alloc();
             if (failing == "enqueue") {
@@ -520,6 +535,7 @@ struct Pass {
       Check(GraphCache::Of(device).Run(pass).ok(), "a pass");
       return;
     }
+    ++stack;
     const int direct = num_direct, launches = num_launches;
     Check(GraphCache::Of(device).Run(pass).ok(), "a pass");
     Check(num_direct + num_launches == direct + launches + 1,
@@ -554,7 +570,8 @@ void CheckUses(unsigned seed) {
   pass.Run(0, /*may_make=*/false);
   Check(num_direct == 3 && num_captures == 0, "passes are kept apart");
   for (int i = 0; i < 5; ++i) pass.Run();
-  Check(num_direct == 3 && num_captures == 1 && num_launches == 5,
+  const int captures = num_captures;
+  Check(num_direct == 3 && captures <= kMostCaptures && num_launches == 5,
         "later uses are replays");
   pass.Run(0, /*may_make=*/false);
   Check(num_launches == 6, "what was made needs not be made");
@@ -568,7 +585,7 @@ void CheckUses(unsigned seed) {
   Check(num_direct == 5, "a replay by an old driver");
   libraries.has_graphs = true;
   pass.Run();
-  Check(num_launches == 7 && num_captures == 1, "the graph stays");
+  Check(num_launches == 7 && num_captures == captures, "the graph stays");
   refuses_kernels = false;
 }
 
@@ -589,7 +606,8 @@ void CheckFailures(unsigned seed) {
     if (!is_late) {
       Check(num_direct == 1000 && num_launches == 0, "a failure falls back");
     }
-    Check(num_captures <= 12 && num_attempts <= 1012, "few attempts");
+    Check(num_captures <= 6 * kMostCaptures && num_attempts <= 1012,
+          "few attempts");
     failing.clear();
     for (unsigned i = 0; i < 3000; ++i) pass.Run(i);
     Check(num_launches > 1500, "a failure passes");
@@ -621,7 +639,8 @@ void CheckRefusals(unsigned seed) {
   Reset();
   const Pass large = NewPass(seed, 16385);
   for (int i = 0; i < 20; ++i) large.Run();
-  Check(num_direct == 20 && num_captures == 1, "a graph that is too large");
+  Check(num_direct == 20 && num_captures <= kMostCaptures,
+        "a graph that is too large");
 }
 
 // Passes that push each other out are not captured in turn, and the memory of
@@ -640,7 +659,7 @@ void CheckBounds(unsigned seed) {
   }
   only_counts = false;
   Check(num_execs <= kFit + 600, "too much memory");
-  Check(num_captures < 5 * shapes, "captured in turn");
+  Check(num_captures < 2 * kMostCaptures * shapes, "captured in turn");
   const int launches = num_launches;
   const Pass other = NewPass(seed, kNodes);
   for (int i = 0; i < 100; ++i) other.Run();
@@ -658,7 +677,9 @@ void CheckBuffers(unsigned seed) {
   const int before = num_execs;
   const Pass pass = NewPass(seed, 30);
   for (unsigned i = 0; i < 300; ++i) pass.Run(i);
-  Check(num_direct == 1 && num_captures == 2, "other buffers are replayed");
+  const int captures = num_captures;
+  Check(num_direct == 1 && captures <= kMostCaptures,
+        "other buffers are replayed");
   Check(num_execs - before == 2 && num_rewritten > 300, "two instances");
   num_rewritten = 0;
   for (unsigned i = 0; i < 400; ++i) pass.Run(1000 + i % 20);
@@ -670,11 +691,8 @@ void CheckBuffers(unsigned seed) {
   for (unsigned i = 0; i < 2000; ++i) pass.Run(random() % 100);
   Check(num_execs - before <= 64, "too many instances");
   pass.Run(5000, /*may_make=*/false);
-  Check(num_captures == 2 && num_direct == 1, "what is made runs anywhere");
-  const Pass other = NewPass(seed, 30);
-  for (unsigned i = 0; i < 2; ++i) other.Run();
-  other.Run(1, /*may_make=*/false);
-  Check(num_captures == 3 && num_direct == 3, "a recording while profiled");
+  Check(num_captures == captures && num_direct == 1,
+        "what is made runs anywhere");
   for (int follows = 1; follows <= 3; ++follows) {
     Reset();
     Pass fixed = NewPass(seed);
@@ -682,8 +700,9 @@ void CheckBuffers(unsigned seed) {
     fixed.special.number = 8;
     fixed.follows = follows;
     for (unsigned i = 0; i < 100; ++i) fixed.Run(i % 2);
-    Check(num_captures == 4 && num_direct == 50 && num_launches == 50,
-          "what follows addresses runs over one set of them");
+    Check(
+        num_captures == kMostCaptures && num_direct == 50 && num_launches == 50,
+        "what follows addresses runs over one set of them");
   }
 }
 
@@ -705,7 +724,7 @@ void CheckThreads() {
   for (std::thread& thread : threads) thread.join();
   only_counts = false;
   failing.clear();
-  Check(num_captures < 60, "several captures of a pass");
+  Check(num_captures < 20 * kMostCaptures, "several captures of a pass");
   Check(num_direct + num_launches == 2000 && num_launches > 0, "uses");
 }
 
