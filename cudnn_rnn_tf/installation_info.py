@@ -84,11 +84,12 @@ def _cudnn() -> str:
         return "not available: TensorFlow sees no GPU"
     config = RnnConfig("rnn_relu", num_layers=1, num_units=1, input_size=1)
     try:
-        # TensorFlow finds out only when cuDNN is used whether it can be loaded. With no time step,
-        # the library is loaded and no algorithm is chosen.
+        # Only a use of cuDNN shows whether it can be loaded, and only where it is named does no
+        # kernel of this package run.
         with tf.init_scope(), tf.device("GPU:0"):
-            inputs, states = tf.ones([0, 1, 1]), [tf.ones([1, 1, 1])]
-            ops.forward(config, inputs, states, tf.ones([config.layout.size]), is_training=False)
+            inputs, states = tf.ones([1, 1, 1]), [tf.ones([1, 1, 1])]
+            params = tf.ones([config.layout.size])
+            ops.forward(config, inputs, states, params, is_training=False, algorithm="cudnn")
     except tf.errors.OpError as error:
         return f"not available: {error.message}"
     return "available"

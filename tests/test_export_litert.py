@@ -1,6 +1,7 @@
 """`export_litert`, and TensorFlow's and Keras's own ways to LiteRT, with numbers from LiteRT."""
 
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -26,9 +27,14 @@ BATCH = 4
 def run(content: bytes, *inputs: np.ndarray) -> list[np.ndarray]:
     """Runs a model in the plain interpreter, without TensorFlow's operators."""
     runner = Interpreter(model_content=content, num_threads=1).get_signature_runner()
-    names = list(runner.get_input_details())
+
+    def place(name: str) -> list[str | int]:
+        # Keras's names end in numbers, which may pass from 9 to 10 in a model.
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+    names = sorted(runner.get_input_details(), key=place)
     outputs = runner(**dict(zip(names, inputs, strict=True)))
-    return [outputs[name] for name in sorted(outputs, key=lambda name: (len(name), name))]
+    return [outputs[name] for name in sorted(outputs, key=place)]
 
 
 def check(model: keras.Model, content: bytes, *inputs: np.ndarray) -> None:

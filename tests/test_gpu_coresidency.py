@@ -86,8 +86,9 @@ def fits(network):
 
 
 drawn = [network for network in networks() if fits(network)]
-# Code is loaded and graphs are made before, since this may wait for all kernels of the process.
-for _ in range(4):
+# Code is loaded before, since this may wait for all kernels of the process. So may making a graph,
+# which is why the processes make none.
+for _ in range(2):
     expected = [[value.numpy() for value in results_of(network)] for network in drawn]
 
 held, seconds = int(sys.argv[1]), float(sys.argv[2])
@@ -150,11 +151,13 @@ def is_hopper():
 @pytest.mark.usefixtures("is_hopper")
 def test_kernels_keep_to_the_multiprocessors_that_are_imitated(gpu, own):
     """Were a launch larger, its last blocks would wait for the others for ever."""
-    output = fresh_process.run_program(PROGRAM, -own, 0, CUDNN_RNN_TF_IMITATE_GPU=gpu)
+    output = fresh_process.run_program(
+        PROGRAM, -own, 0, CUDNN_RNN_TF_IMITATE_GPU=gpu, CUDNN_RNN_TF_CUDA_GRAPH="0"
+    )
     assert output.splitlines()[-1] == "passed"
 
 
 def test_kernels_wait_for_multiprocessors():
     """Others hold the whole GPU but for a few blocks' room, and give it back after two seconds."""
-    output = fresh_process.run_program(PROGRAM, -20, 2)
+    output = fresh_process.run_program(PROGRAM, -20, 2, CUDNN_RNN_TF_CUDA_GRAPH="0")
     assert output.splitlines()[-1] == "passed"

@@ -44,8 +44,10 @@ def test_networks_run_as_on_the_gpu(gpu):
     )
     report = json.loads(output.splitlines()[-1])
     assert report["ran"] > report["too_large"]
-    assert report["kernels"]
-    for name, division in report["kernels"].items():
+    # The others are refused with a reason, such as that a cluster is too large for the GPU.
+    kernels = {name: text for name, text in report["kernels"].items() if ": " not in text}
+    assert kernels
+    for name, division in kernels.items():
         assert division.endswith(f"sequences, architecture {architecture}"), (name, division)
         if cluster := re.search(r"clusters of (\d+) blocks", division):
             assert int(cluster[1]) <= largest_cluster, (name, division)
@@ -62,17 +64,3 @@ except tf.errors.InvalidArgumentError as error:
 """
     output = fresh_process.run_program(program, CUDNN_RNN_TF_IMITATE_GPU="A1000")
     assert "CUDNN_RNN_TF_IMITATE_GPU must be a GPU's name (T4, " in output
-
-
-def test_older_types_are_refused_with_the_reason():
-    program = """
-import tensorflow as tf
-import cudnn_rnn_tf as crnn
-layer = crnn.CudnnGRU(1, 8, dtype="bfloat16", algorithm="persistent")
-try:
-    layer(tf.ones([2, 3, 4], tf.bfloat16))
-except tf.errors.UnimplementedError as error:
-    print(error.message)
-"""
-    output = fresh_process.run_program(program, CUDNN_RNN_TF_IMITATE_GPU="T4")
-    assert "cannot run bfloat16 on this GPU: it needs compute capability 8.0" in output
