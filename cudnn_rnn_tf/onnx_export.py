@@ -37,8 +37,9 @@ def export_onnx(
 
     Each recurrent layer that the fused ops run, Keras's own included, becomes a node `LSTM`, `GRU`
     or `RNN`, with masks and lengths as its `sequence_lens`. Networks with what ONNX has no node
-    for, such as a projection, become loops. It does not matter whether there is a GPU. ONNX Runtime
-    refuses lengths that are out of range.
+    for, such as a projection, become loops. These return NaN for a sequence with NaN in its
+    padding, since tf2onnx multiplies padding by zero. It does not matter whether there is a GPU.
+    ONNX Runtime refuses lengths that are out of range.
 
     Args:
         model: a built Keras model, with layers of this package, of Keras's own or both. It is not

@@ -439,7 +439,7 @@ struct Pass {
   int num_nodes = 5;
   Node special;  // A node that the pass has as well, unless it is empty.
   // What else than addresses depends on addresses: nothing, a kernel's grid, an
-  // argument, or the number of nodes.
+  // argument, the number of nodes, or whether the pass can be recorded.
   int follows = 0;
 
   // Returns an address in a buffer, before its beginning or behind its end.
@@ -522,6 +522,9 @@ struct Pass {
           [&]() -> RnnStatus {
             if (++num_recorded % 7 == 0) ++stack;
             AddTo(addresses, capturing);
+            if (follows == 4 && (addresses[0] >> 8 & 1) != 0) {
+              return {RnnStatus::Code::kInternal, "no memory to copy"};
+            }
             if (failing == "no memory") throw std::bad_alloc();
             if (failing == "enqueue") {
               return {RnnStatus::Code::kInternal, "no pass"};
@@ -693,7 +696,7 @@ void CheckBuffers(unsigned seed) {
   pass.Run(5000, /*may_make=*/false);
   Check(num_captures == captures && num_direct == 1,
         "what is made runs anywhere");
-  for (int follows = 1; follows <= 3; ++follows) {
+  for (int follows = 1; follows <= 4; ++follows) {
     Reset();
     Pass fixed = NewPass(seed);
     fixed.special.type = CU_GRAPH_NODE_TYPE_KERNEL;
