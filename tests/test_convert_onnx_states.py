@@ -84,10 +84,10 @@ def test_what_cannot_hold_the_states(tmp_path):
         convert.convert_file(source, tmp_path / "m.keras", stock_keras=True)
     convert.convert_file(source, tmp_path / "m.keras")
     model = keras.saving.load_model(tmp_path / "m.keras")
-    second = keras.layers.GRU(3)(model.output)
+    second = keras.layers.GRU(3, name="second")(model.output)
     keras.Model(model.input, second).save(tmp_path / "two.keras")
     with pytest.raises(ValueError, match="InitialState, and nothing tells for which"):
-        convert.convert_file(tmp_path / "two.keras", tmp_path / "x.onnx", name="gru")
+        convert.convert_file(tmp_path / "two.keras", tmp_path / "x.onnx", name="second")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.keras", "m.onnx", "two.keras"]
 
 
