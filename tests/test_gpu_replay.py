@@ -29,8 +29,7 @@ def replays() -> int:
 def check_replays(before: int, at_least: int) -> None:
     """Checks that about as many passes were replayed as could be.
 
-    A pass is replayed from the second time on that it has the same addresses, which TensorFlow's
-    allocator mostly gives out to calls that are alike.
+    A pass of this package's kernels is replayed from the second time on, one of cuDNN's at once.
     """
     replayed = replays() - before
     assert replayed >= at_least if REPLAY_IS_ON else replayed == 0, replayed

@@ -1,6 +1,7 @@
 #include "kernels/gpu/gpu_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -25,18 +26,18 @@ constexpr unsigned char kNanByte = 0xFF;
 
 // The places of a pass's addresses, the same for every call.
 template <typename... Pointers>
-std::vector<const void**> Places(Pointers*... pointers) {
+std::array<const void**, sizeof...(Pointers)> Places(Pointers*... pointers) {
   return {const_cast<const void**>(pointers)...};
 }
 
-std::vector<const void**> AddressesIn(RnnForwardBuffers* buffers) {
+auto AddressesIn(RnnForwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
                 &buffers->params, &buffers->output, &buffers->output_h,
                 &buffers->output_c, &buffers->reserve_space,
                 &buffers->workspace);
 }
 
-std::vector<const void**> AddressesIn(RnnBackwardBuffers* buffers) {
+auto AddressesIn(RnnBackwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
                 &buffers->params, &buffers->output, &buffers->output_backprop,
                 &buffers->output_h_backprop, &buffers->output_c_backprop,
@@ -270,7 +271,7 @@ RnnStatus GpuBackend::Run(const Buffers& buffers,
   for (const void** const place : AddressesIn(&moved)) {
     const auto address = reinterpret_cast<CUdeviceptr>(*place);
     pass.addresses.push_back(address);
-    append(address == 0 ? Graph::kMoves : address % Graph::kMoves);
+    append(address == 0 ? Graph::kMoveUnit : address % Graph::kMoveUnit);
   }
   pass.stream = stream();
   pass.may_make = !resources_.is_profiled();

@@ -27,7 +27,7 @@ const CudaDriver& Cuda() { return Gpu().cuda; }
 // odd multiple, and the difference of two odd multiples is an even one, so the
 // difference of two addresses is not taken for an address.
 CUdeviceptr DistanceOf(size_t buffer) {
-  return (2 * buffer + 1) * Graph::kMoves;
+  return (2 * buffer + 1) * Graph::kMoveUnit;
 }
 
 }  // namespace

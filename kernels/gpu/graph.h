@@ -31,7 +31,7 @@ class Graph {
   using Record = std::function<RnnStatus(const Addresses&, Recording*)>;
 
   // Enqueues the pass over these buffers, which must have the same remainders
-  // by kMoves as those of all other launches. After a failure, nothing is
+  // by kMoveUnit as those of all other launches. After a failure, nothing is
   // enqueued, and the graph must not be used again. `launched` is false if the
   // graph cannot run over them; if not `may_make`, it only runs what is made.
   RnnStatus Launch(CUstream stream, const Addresses& addresses,
@@ -42,7 +42,7 @@ class Graph {
 
   // Buffers are moved by multiples of this, since the choice of kernels depends
   // on alignment.
-  static constexpr CUdeviceptr kMoves = 256;
+  static constexpr CUdeviceptr kMoveUnit = 256;
   // A graph takes at most about this many bytes.
   static constexpr size_t kMaxBytes = size_t{256} << 20;
 

@@ -18,7 +18,7 @@ namespace cudnn_rnn_tf {
 struct ReplayablePass {
   // Everything that the pass depends on besides the addresses of buffers; the
   // stream, which buffers there are, and their addresses' remainders by
-  // Graph::kMoves are among it. What else it reads is in these buffers.
+  // Graph::kMoveUnit are among it. What else it reads is in these buffers.
   std::string key;
   CUstream stream;
   Graph::Addresses addresses;

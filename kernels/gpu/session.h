@@ -20,7 +20,7 @@ namespace cudnn_rnn_tf {
 // Used by one thread at a time, for one stream of one device.
 class Session {
  public:
-  // What is known of a problem that the persistent kernels do not run.
+  // This is known of a problem that the persistent kernels do not run.
   struct Plans {
     // What runs its forward passes; kAuto until the first of them is planned.
     RnnAlgorithm algorithm = RnnAlgorithm::kAuto;

@@ -82,7 +82,7 @@ struct Network::Reserve : Memory {
   }
 };
 
-// What the workspaces of both passes begin with.
+// The workspaces of both passes begin with this.
 struct Network::Workspace : Memory {
   void* blas = arena.Take<char>(kBlasBytes);
   void* ring = arena.Take<char>(network.RingBytes());
