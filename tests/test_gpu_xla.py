@@ -117,6 +117,16 @@ def test_a_loop_of_steps():
     np.testing.assert_allclose(compiled, expected, rtol=0, atol=2e-3)
 
 
+@pytest.mark.parametrize("dtype", test_xla.DTYPES)
+@pytest.mark.parametrize("case", test_xla.SINGLE_STEPS[::4], ids=str)
+@pytest.mark.usefixtures("without_tf32")
+def test_single_steps_agree_with_the_reference(case, dtype):
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    results = random_configs.run_ops(case, data, jit_compile=True)
+    rounds_factors = dtype in random_configs.RMS_TOLERANCE
+    assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
+
+
 # cuDNN's passes.
 
 

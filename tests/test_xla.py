@@ -1,5 +1,7 @@
 """Functions and models that XLA compiles on a CPU, against the same ones uncompiled."""
 
+import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,10 @@ on_cpus_only = pytest.mark.skipif(
 
 CASES = random_configs.random_cases(320, seed=20240)
 RECURRENT_CASES = [random_configs.with_recurrent_dropout(case) for case in CASES[:120]]
+SINGLE_STEPS = [
+    dataclasses.replace(case, max_time=1, is_training=False, sequence_lengths=None)
+    for case in CASES[:120]
+]
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -70,6 +76,15 @@ def test_ops_agree_with_the_reference(case):
     results = random_configs.run_ops(case, data, jit_compile=True)
     rounds_factors = random_configs.cpu_rounds_factors(dtype)
     assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
+
+
+@pytest.mark.parametrize("case", random_configs.mostly_slow(SINGLE_STEPS, 30, one_of=2), ids=str)
+def test_single_steps_agree_with_the_reference(case):
+    """XLA has operations of its own for these."""
+    dtype = DTYPES[case.index // 2 % len(DTYPES)]
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    results = random_configs.run_ops(case, data, jit_compile=True)
+    assert not random_configs.beyond_tolerance(case, results, expected, dtype, False)
 
 
 @pytest.mark.parametrize("max_time, batch_size", [(0, 3), (4, 0), (0, 0)])
@@ -329,60 +344,50 @@ def test_an_accelerated_model():
 # What is around the layers.
 
 
-def test_a_loop_of_steps_packs_the_params_once():
-    layer = crnn.CudnnLSTM(1, 8, return_state=True)
-    layer(draw(1, 1, 8))
-
-    def run(inputs: tf.Tensor) -> tf.Tensor:
-        def body(step: tf.Tensor, x: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> Any:
-            return step + 1, *layer(x, initial_state=[h, c])
-
-        zeros = tf.zeros([1, 1, 8])
-        return tf.while_loop(lambda step, *_: step < 6, body, (0, inputs, zeros, zeros))[1]
-
-    check_compiled(run, draw(1, 1, 8))
-    compiled = tf.function(run, autograph=False, jit_compile=True)
-    hlo = compiled.experimental_get_compiler_ir(draw(1, 1, 8))(stage="optimized_hlo")
-    entry = hlo[hlo.index("\nENTRY ") :]
-    assert hlo.count("cudnn_rnn_tf_pack_params") == entry.count("cudnn_rnn_tf_pack_params") == 1
-    assert "cudnn_rnn_tf_forward" not in entry
-
-
 @pytest.mark.parametrize("class_name", ["CudnnLSTM", "CudnnGRU"])
 @pytest.mark.parametrize("batch_size, direction", [(1, "unidirectional"), (3, "bidirectional")])
-def test_a_loop_of_more_layers_than_are_kept(class_name, batch_size, direction):
-    """They are alike, and read their weights and states anew in each call."""
+def test_a_loop_of_single_steps(class_name, batch_size, direction):
     units = 8 if direction == "unidirectional" else 4
-    layers = [
-        getattr(crnn, class_name)(2, units, direction=direction, return_state=True)
-        for _ in range(10)
-    ]
-    inputs = draw(batch_size, 1, 8)
-    states = [[tf.zeros_like(s) for s in layer(inputs)[1:]] for layer in layers]
-
-    @tf.function(autograph=False, jit_compile=True)
-    def compiled(inputs: tf.Tensor) -> Any:
-        return run(inputs)
+    layer = getattr(crnn, class_name)(2, units, direction=direction, return_state=True)
+    zeros = [tf.zeros_like(state) for state in layer(draw(batch_size, 1, 8))[1:]]
 
     def run(inputs: tf.Tensor) -> Any:
         def body(step: tf.Tensor, x: tf.Tensor, states: Any) -> Any:
-            after = []
-            for layer, before in zip(layers, states, strict=True):
-                x, *last = layer(x, initial_state=before)
-                after.append(last)
-            return step + 1, x, after
+            x, *states = layer(x, initial_state=states)
+            return step + 1, x, states
 
-        return tf.while_loop(lambda step, *_: step < 5, body, (0, inputs, states))[1:]
+        return tf.while_loop(lambda step, *_: step < 6, body, (0, inputs, zeros))[1:]
 
+    compiled = tf.function(run, autograph=False, jit_compile=True)
     for seed in range(3):
-        for layer in layers:
-            layer.kernel.assign(0.3 * draw(*layer.kernel.shape, seed=seed))
+        layer.kernel.assign(0.3 * draw(*layer.kernel.shape, seed=seed))
         inputs = draw(batch_size, 1, 8, seed=seed)
         tf.nest.map_structure(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6),
             compiled(inputs),
             tf.function(run, autograph=False)(inputs),
         )
+
+
+def test_a_loop_of_single_steps_reads_its_matrix_as_it_is():
+    """What takes as long as a step is done once, before the loop."""
+    layer = crnn.CudnnLSTM(1, 8, return_state=True)
+    layer(draw(1, 1, 4))
+
+    def run(inputs: tf.Tensor) -> tf.Tensor:
+        def body(step: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> Any:
+            return step + 1, *layer(inputs, initial_state=[h, c])[1:]
+
+        zeros = tf.zeros([1, 1, 8])
+        return tf.while_loop(lambda step, *_: step < 6, body, (0, zeros, zeros))[1]
+
+    compiled = tf.function(run, autograph=False, jit_compile=True)
+    hlo = compiled.experimental_get_compiler_ir(draw(1, 1, 4))(stage="optimized_hlo")
+    body = re.search(r"while_body.*?\n}", hlo, re.DOTALL).group()
+    assert " dot(" in body and "custom-call" not in hlo
+    # The input and recurrent matrices of all gates side by side, [4 * 8, 4 + 8].
+    (joined,) = re.findall(r"f32\[32,12\]\S* concatenate\(", hlo)
+    assert joined not in body
 
 
 def test_map_fn():

@@ -150,70 +150,48 @@ int64_t WorthThreads(const RnnProblem& problem, Pass pass, int64_t count,
                              1, count);
 }
 
-// If the buffers are null, such a pass only computes their sizes.
+// Runs the pass. If the buffers are null, it only computes their sizes.
 template <typename Storage, typename Compute>
-class ForwardPass : public CpuForwardPass {
- public:
-  ForwardPass(const RnnProblem& problem, const RnnForwardBuffers& buffers,
-              int64_t most_threads,
-              std::shared_ptr<const CpuPackedParams> packed,
-              RnnBufferSizes* sizes)
-      : problem_(problem),
-        packed_(std::move(packed)),
-        num_threads_(ThreadsInForward<Compute>(problem_, most_threads)),
-        workspace_(buffers.workspace),
-        reserve_arena_(buffers.reserve_space),
-        reserve_(problem_,
-                 problem_.is_training ? &reserve_arena_ : &workspace_),
-        rows_(problem_.max_time, problem_.batch_size,
-              buffers.sequence_lengths.on_host),
-        schedule_(num_threads_),
-        network_(problem_, rows_, buffers.seed, num_threads_),
-        adapter_(problem_, rows_, &workspace_, &schedule_) {
-    const RnnSpec& spec = problem_.spec;
-    call_.input = adapter_.Sequence(buffers.input, spec.input_size);
-    call_.input_h = adapter_.ImportStates(buffers.input_h, spec.output_size());
-    call_.params = StoredTensor<Storage, Compute>(buffers.params);
-    if (packed_ != nullptr) call_.packed = packed_->layers<Compute>();
-    call_.output =
-        adapter_.SequenceResult(buffers.output, spec.layer_output_size());
-    call_.output_h =
-        adapter_.StatesResult(buffers.output_h, spec.output_size());
-    if (spec.is_lstm()) {
-      call_.input_c = adapter_.ImportStates(buffers.input_c, spec.num_units);
-      call_.output_c = adapter_.StatesResult(buffers.output_c, spec.num_units);
-    }
-    network_.Forward(call_, reserve_, &workspace_, &schedule_);
-    if (workspace_.only_counts()) {
-      sizes->forward_workspace =
-          std::max(sizes->forward_workspace, workspace_.used());
-      sizes->reserve_space = reserve_arena_.used();
-      return;
-    }
-    adapter_.FillPadding(spec.layer_output_size(), buffers.output);
-    adapter_.ExportStates(call_.output_h, spec.output_size(), buffers.output_h);
-    if (spec.is_lstm()) {
-      adapter_.ExportStates(call_.output_c, spec.num_units, buffers.output_c);
-    }
+void RunForward(const RnnProblem& problem, const RnnForwardBuffers& buffers,
+                const Threads& threads, int64_t most_threads,
+                const CpuPackedParams* packed, RnnBufferSizes* sizes) {
+  const RnnSpec& spec = problem.spec;
+  const int64_t num_threads = ThreadsInForward<Compute>(problem, most_threads);
+  Arena workspace(buffers.workspace);
+  Arena reserve_arena(buffers.reserve_space);
+  const CpuReserve<Compute> reserve(
+      problem, problem.is_training ? &reserve_arena : &workspace);
+  const PackedRows rows(problem.max_time, problem.batch_size,
+                        buffers.sequence_lengths.on_host);
+  Schedule schedule(num_threads);
+  const CpuNetwork<Compute> network(problem, rows, buffers.seed, num_threads);
+  Adapter<Storage, Compute> adapter(problem, rows, &workspace, &schedule);
+  CpuForwardCall<Compute> call = {};
+  call.input = adapter.Sequence(buffers.input, spec.input_size);
+  call.input_h = adapter.ImportStates(buffers.input_h, spec.output_size());
+  call.params = StoredTensor<Storage, Compute>(buffers.params);
+  if (packed != nullptr) call.packed = packed->layers<Compute>();
+  call.output =
+      adapter.SequenceResult(buffers.output, spec.layer_output_size());
+  call.output_h = adapter.StatesResult(buffers.output_h, spec.output_size());
+  if (spec.is_lstm()) {
+    call.input_c = adapter.ImportStates(buffers.input_c, spec.num_units);
+    call.output_c = adapter.StatesResult(buffers.output_c, spec.num_units);
   }
-  ForwardPass(const ForwardPass&) = delete;
-  ForwardPass& operator=(const ForwardPass&) = delete;
-
-  void Run(const Threads& threads) override { schedule_.Run(threads); }
-
- private:
-  // The order matters, since each member refers to some before it.
-  const RnnProblem problem_;
-  const std::shared_ptr<const CpuPackedParams> packed_;
-  const int64_t num_threads_;
-  Arena workspace_, reserve_arena_;
-  const CpuReserve<Compute> reserve_;
-  const PackedRows rows_;
-  Schedule schedule_;
-  const CpuNetwork<Compute> network_;
-  Adapter<Storage, Compute> adapter_;
-  CpuForwardCall<Compute> call_ = {};
-};
+  network.Forward(call, reserve, &workspace, &schedule);
+  if (workspace.only_counts()) {
+    sizes->forward_workspace =
+        std::max(sizes->forward_workspace, workspace.used());
+    sizes->reserve_space = reserve_arena.used();
+    return;
+  }
+  adapter.FillPadding(spec.layer_output_size(), buffers.output);
+  adapter.ExportStates(call.output_h, spec.output_size(), buffers.output_h);
+  if (spec.is_lstm()) {
+    adapter.ExportStates(call.output_c, spec.num_units, buffers.output_c);
+  }
+  schedule.Run(threads);
+}
 
 template <typename Storage, typename Compute>
 void RunBackward(const RnnProblem& problem, const RnnBackwardBuffers& buffers,
@@ -279,13 +257,6 @@ void AdviseLargePages(void* buffer, size_t bytes) {
 
 CpuPackedParams::CpuPackedParams(const RnnSpec& spec, RnnDataType dtype,
                                  const void* params) {
-  memory_.Grow(BytesOf(spec, dtype));
-  AdviseLargePages(memory_.data(), memory_.size());
-  Lay(spec, dtype, params, memory_.data());
-}
-
-size_t CpuPackedParams::Lay(const RnnSpec& spec, RnnDataType dtype,
-                            const void* params, void* memory) {
   // A few steps of one sequence give the form that small batches read the
   // fastest. Larger batches read it as fast as any other.
   RnnProblem problem;
@@ -296,22 +267,28 @@ size_t CpuPackedParams::Lay(const RnnSpec& spec, RnnDataType dtype,
   problem.is_training = false;
   const PackedRows rows(problem.max_time, problem.batch_size, nullptr);
   const uint64_t no_seed[2] = {};
-  Arena arena(memory);
   Dispatch(dtype, [&](auto storage, auto compute) {
     using Compute = decltype(compute);
     const CpuNetwork<Compute> network(problem, rows, no_seed,
                                       /*num_threads=*/1);
     const auto stored = StoredTensor<decltype(storage), Compute>(params);
-    Schedule now = Schedule::Immediate(), never(1);
-    std::vector<CpuForwardWeights<Compute>> layers;
-    for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-      layers.push_back(network.PackForward(layer, stored, WeightsForm::kPacked,
-                                           &arena,
-                                           params == nullptr ? &never : &now));
-    }
-    layers_ = std::move(layers);
+    Schedule now = Schedule::Immediate();
+    const auto pack = [&](void* memory, size_t* bytes) {
+      Arena arena(memory);
+      std::vector<CpuForwardWeights<Compute>> layers;
+      for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+        layers.push_back(network.PackForward(
+            layer, stored, WeightsForm::kPacked, &arena, &now));
+      }
+      *bytes = arena.used();
+      return layers;
+    };
+    size_t bytes = 0;
+    pack(nullptr, &bytes);
+    memory_.Grow(bytes);
+    AdviseLargePages(memory_.data(), memory_.size());
+    layers_ = pack(memory_.data(), &bytes);
   });
-  return arena.used();
 }
 
 void CpuBackend::Prepare(void* buffer, size_t bytes) {
@@ -344,8 +321,8 @@ RnnStatus CpuBackend::ForwardBufferSizes(const RnnProblem& problem,
     const int64_t num_threads =
         WorthThreads(problem, Pass::kForward, threads_.count, at_hand);
     Dispatch(problem.dtype, [&](auto storage, auto compute) {
-      ForwardPass<decltype(storage), decltype(compute)>(
-          problem, {}, num_threads, packed_, sizes);
+      RunForward<decltype(storage), decltype(compute)>(
+          problem, {}, threads_, num_threads, packed_.get(), sizes);
     });
   }
   return {};
@@ -364,21 +341,11 @@ RnnStatus CpuBackend::BackwardBufferSizes(const RnnProblem& problem,
 RnnStatus CpuBackend::Forward(const RnnProblem& problem,
                               const RnnForwardBuffers& buffers) {
   Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    ForwardPass<decltype(storage), decltype(compute)>(
-        problem, buffers, ForwardThreads(problem), packed_, nullptr)
-        .Run(threads_);
+    RunForward<decltype(storage), decltype(compute)>(problem, buffers, threads_,
+                                                     ForwardThreads(problem),
+                                                     packed_.get(), nullptr);
   });
   return {};
-}
-
-std::unique_ptr<CpuForwardPass> CpuBackend::MakeForward(
-    const RnnProblem& problem, const RnnForwardBuffers& buffers) {
-  std::unique_ptr<CpuForwardPass> pass;
-  Dispatch(problem.dtype, [&](auto storage, auto compute) {
-    pass = std::make_unique<ForwardPass<decltype(storage), decltype(compute)>>(
-        problem, buffers, ForwardThreads(problem), packed_, nullptr);
-  });
-  return pass;
 }
 
 RnnStatus CpuBackend::Backward(const RnnProblem& problem,

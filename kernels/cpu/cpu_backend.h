@@ -18,18 +18,7 @@ namespace cudnn_rnn_tf {
 // packed once and serve calls of any shape.
 class CpuPackedParams {
  public:
-  // Copies `params`.
   CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params);
-  // Uses memory of the caller's, of BytesOf bytes: packs `params` there or, if
-  // that is null, takes what is there for packed already.
-  CpuPackedParams(const RnnSpec& spec, RnnDataType dtype, const void* params,
-                  void* memory) {
-    Lay(spec, dtype, params, memory);
-  }
-  static size_t BytesOf(const RnnSpec& spec, RnnDataType dtype) {
-    return CpuPackedParams().Lay(spec, dtype, nullptr, nullptr);
-  }
-
   size_t bytes() const { return memory_.size(); }
   // Returns an array of every layer's weights. T is the type that the data type
   // is computed in.
@@ -39,25 +28,10 @@ class CpuPackedParams {
   }
 
  private:
-  CpuPackedParams() = default;
-
-  // Lays the weights out in memory, or only counts its bytes if that is null.
-  // Packs `params` unless they are null. Returns the bytes.
-  size_t Lay(const RnnSpec& spec, RnnDataType dtype, const void* params,
-             void* memory);
-
   ArenaMemory memory_;
   std::variant<std::vector<CpuForwardWeights<float>>,
                std::vector<CpuForwardWeights<double>>>
       layers_;
-};
-
-// A forward pass over certain buffers. It may run many times, and reads them
-// anew each time.
-class CpuForwardPass {
- public:
-  virtual ~CpuForwardPass() = default;
-  virtual void Run(const Threads& threads) = 0;
 };
 
 class CpuBackend : public RnnBackend {
@@ -75,10 +49,6 @@ class CpuBackend : public RnnBackend {
   void Prepare(void* buffer, size_t bytes) override;
   RnnStatus Forward(const RnnProblem& problem,
                     const RnnForwardBuffers& buffers) override;
-  // Prepares what Forward does, for callers who do it often with the same
-  // buffers. The sequence lengths and the seed are read now.
-  std::unique_ptr<CpuForwardPass> MakeForward(const RnnProblem& problem,
-                                              const RnnForwardBuffers& buffers);
   RnnStatus Backward(const RnnProblem& problem,
                      const RnnBackwardBuffers& buffers) override;
   RnnStatus ReadMask(const RnnMask& mask, const MaskedSteps& found) override;

@@ -17,10 +17,6 @@ __attribute__((visibility("default"))) absl::Status XlaCpuBufferSizes(
 __attribute__((visibility("default"))) absl::Status XlaGpuBufferSizes(
     bool is_backward, int device, XlaPass* pass, RnnBufferSizes* sizes);
 
-// Returns the size of packed params.
-__attribute__((visibility("default"))) size_t
-XlaPackedParamsSize(const XlaPackParams& call);
-
 }  // namespace cudnn_rnn_tf
 
 #endif  // CUDNN_RNN_TF_KERNELS_XLA_BUFFER_SIZES_H_

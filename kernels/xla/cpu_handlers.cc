@@ -1,9 +1,7 @@
 // A function that XLA compiled for a CPU calls these handlers at run time.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -41,10 +39,6 @@ absl::Status XlaCpuBufferSizes(bool is_backward, XlaPass* pass,
   }
   pass->reserve_space = static_cast<int64_t>(sizes->reserve_space);
   return absl::OkStatus();
-}
-
-size_t XlaPackedParamsSize(const XlaPackParams& call) {
-  return CpuPackedParams::BytesOf(call.spec, call.dtype);
 }
 
 namespace {
@@ -88,94 +82,18 @@ struct Call {
   std::vector<int32_t> host_lengths;
 };
 
-// Returns params that a call has packed in `memory`.
-std::shared_ptr<const CpuPackedParams> PackedParams(const RnnProblem& problem,
-                                                    void* memory) {
-  return std::make_shared<const CpuPackedParams>(problem.spec, problem.dtype,
-                                                 /*params=*/nullptr, memory);
-}
-
-// A pass that a loop runs. It has the same buffers each time, and preparing it
-// takes longer than running it if it has few rows, so that a thread keeps it.
-class PassOfLoop {
- public:
-  static bool Fits(const XlaPass& pass) {
-    constexpr int64_t kMostRows = 64;
-    const RnnProblem& problem = pass.problem;
-    return pass.has_packed_params && !problem.has_sequence_lengths &&
-           problem.max_time * problem.batch_size <= kMostRows;
-  }
-
-  static void Run(ffi::ThreadPool* pool, ffi::Span<const int64_t> integers,
-                  const XlaPass& pass, const RnnForwardBuffers& buffers,
-                  void* packed) {
-    static thread_local std::array<PassOfLoop, kMostKept> kept;
-    static thread_local size_t oldest = 0;
-    const Threads threads = ThreadsOf(pool, pass.num_threads);
-    for (PassOfLoop& one : kept) {
-      if (one.Is(integers, buffers, packed)) return one.pass_->Run(threads);
-    }
-    PassOfLoop made;
-    made.integers_.assign(integers.begin(), integers.end());
-    made.buffers_ = buffers;
-    made.packed_ = packed;
-    CpuBackend backend(threads, PackedParams(pass.problem, packed));
-    made.pass_ = backend.MakeForward(pass.problem, buffers);
-    made.pass_->Run(threads);
-    kept[oldest] = std::move(made);
-    oldest = (oldest + 1) % kMostKept;
-  }
-
- private:
-  static constexpr size_t kMostKept = 8;
-
-  bool Is(ffi::Span<const int64_t> integers, const RnnForwardBuffers& buffers,
-          const void* packed) const {
-    static_assert(std::has_unique_object_representations_v<RnnForwardBuffers>,
-                  "bytes tell buffers apart");
-    return packed == packed_ &&
-           std::memcmp(&buffers, &buffers_, sizeof(buffers)) == 0 &&
-           std::equal(integers.begin(), integers.end(), integers_.begin(),
-                      integers_.end());
-  }
-
-  std::vector<int64_t> integers_;
-  RnnForwardBuffers buffers_;
-  const void* packed_ = nullptr;
-  std::unique_ptr<CpuForwardPass> pass_;
-};
-
 ffi::Error Forward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
                    ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&]() -> RnnStatus {
     const Buffers given(args, results);
     Call call(integers, given);
     RnnForwardBuffers buffers = given.OfForward();
-    void* const packed = given.arg(given.num_args() - 1);
-    if (PassOfLoop::Fits(call.pass)) {
-      PassOfLoop::Run(&pool, integers, call.pass, buffers, packed);
-      return {};
-    }
-    CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads),
-                       call.pass.has_packed_params
-                           ? PackedParams(call.problem, packed)
-                           : nullptr);
+    CpuBackend backend(ThreadsOf(&pool, call.pass.num_threads));
     const RnnStatus status = call.ReadLengths(given.arg(4), &backend);
     if (!status.ok()) return status;
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
     return backend.Forward(call.problem, buffers);
-  });
-}
-
-ffi::Error PackParams(ffi::Span<const int64_t> integers,
-                      ffi::RemainingArgs args, ffi::RemainingRets results) {
-  return Handle([&]() -> RnnStatus {
-    const Buffers given(args, results);
-    const auto call =
-        XlaCallOf<XlaPackParams>(integers.begin(), integers.size());
-    CpuPackedParams(call.spec, call.dtype, given.arg(0), given.result(0));
-    return {};
   });
 }
 
@@ -247,7 +165,6 @@ XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
       .Attr<ffi::Span<const int64_t>>(kXlaCall) \
       .RemainingArgs()                          \
       .RemainingRets()
-XLA_FFI_DEFINE_HANDLER(kPackParams, PackParams, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
 #undef CRNN_BINDING
 
@@ -258,7 +175,6 @@ XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
   XLA_FFI_REGISTER_HANDLER(XLA_FFI_GetApi(), cudnn_rnn_tf::name, "Host", \
                            cudnn_rnn_tf::handler)
 CRNN_REGISTER(kXlaForward, kForward);
-CRNN_REGISTER(kXlaPackParams, kPackParams);
 CRNN_REGISTER(kXlaBackward, kBackward);
 CRNN_REGISTER(kXlaKerasTensors, kKerasTensors);
 CRNN_REGISTER(kXlaReadMask, kReadMask);

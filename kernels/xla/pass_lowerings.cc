@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/xla/lowering.h"
+#include "kernels/xla/single_step.h"
 // After TensorFlow's own headers, see tensorflow_versions.h.
 #include "kernels/rnn_run.h"
 #include "kernels/xla/buffer_sizes.h"
@@ -91,48 +92,35 @@ class ForwardLowering : public PassLowering {
       context->SetOutput(3, xla::Zeros(builder, BytesShape(0)));
       return absl::OkStatus();
     }
+    if (IsSingleStep(pass.problem)) {
+      // CPUs multiply no numbers of 16 bits as they are.
+      const xla::PrimitiveType sums = type == xla::F64 ? xla::F64 : xla::F32;
+      const SingleStepTensors after = SingleStep(
+          pass.problem, {type, is_gpu() ? type : sums, sums},
+          {inputs.ops[0], inputs.ops[1], inputs.ops[2]}, inputs.ops[3]);
+      context->SetOutput(0, after.sequence);
+      context->SetOutput(1, after.h);
+      context->SetOutput(2, after.c);
+      context->SetOutput(3, xla::Zeros(context->builder(), BytesShape(0)));
+      return absl::OkStatus();
+    }
     RnnBufferSizes sizes;
     TF_RETURN_IF_ERROR(
         BufferSizes(context, /*is_backward=*/false, &pass, &sizes));
-    Inputs args = ArgumentsOf(inputs);
-    std::vector<Alias> aliases;
-    if (!is_gpu() && !is_training_ && IsInLoop(*context->builder())) {
-      PackParams(context, &args, &pass);
-      // A step's states take the place of those before, which a pass reads
-      // first.
-      aliases = {{{1}, {1, {}}}};
-      if (pass.problem.spec.is_lstm())
-        aliases = {{{1}, {1, {}}}, {{2}, {2, {}}}};
-    }
     const std::vector<XlaOp> results =
-        Call(context, kXlaForward, XlaConfig(pass), args,
+        Call(context, kXlaForward, XlaConfig(pass), ArgumentsOf(inputs),
              {DenseShape(type, run.output_shape), DenseShape(type, run.h_shape),
               DenseShape(type, run.c_shape), BytesShape(sizes.reserve_space),
-              BytesShape(sizes.forward_workspace)},
-             aliases);
+              BytesShape(sizes.forward_workspace)});
     for (int i = 0; i < 4; ++i) context->SetOutput(i, results[i]);
     return absl::OkStatus();
   }
 
  private:
-  // Tells whether the body of a loop is being compiled, by the name that
-  // TensorFlow gives it. If that changes, loops only get slower.
-  static bool IsInLoop(const xla::XlaBuilder& builder) {
-    return builder.name().find("while_body") != std::string::npos;
-  }
-
-  // Packs the params in a call of its own, which XLA moves out of the loop.
-  static void PackParams(XlaOpKernelContext* context, Inputs* args,
-                         XlaPass* pass) {
-    const XlaPackParams call = {pass->problem.spec, pass->problem.dtype};
-    Inputs params;
-    params.ops = {args->ops[3]};
-    params.xla_shapes = {args->xla_shapes[3]};
-    const xla::Shape shape = BytesShape(XlaPackedParamsSize(call));
-    args->ops.push_back(
-        Call(context, kXlaPackParams, XlaConfig(call), params, {shape})[0]);
-    args->xla_shapes.push_back(shape);
-    pass->has_packed_params = true;
+  // On a GPU, who names an algorithm gets it.
+  static bool IsSingleStep(const RnnProblem& problem) {
+    return problem.max_time == 1 && !problem.has_sequence_lengths &&
+           !problem.is_training && problem.algorithm == RnnAlgorithm::kAuto;
   }
 
   bool is_training_ = true;

@@ -14,7 +14,6 @@ namespace cudnn_rnn_tf {
 
 // The names of the calls and of their one attribute.
 inline constexpr char kXlaForward[] = "cudnn_rnn_tf_forward";
-inline constexpr char kXlaPackParams[] = "cudnn_rnn_tf_pack_params";
 inline constexpr char kXlaBackward[] = "cudnn_rnn_tf_backward";
 inline constexpr char kXlaKerasTensors[] = "cudnn_rnn_tf_keras_tensors";
 inline constexpr char kXlaReadMask[] = "cudnn_rnn_tf_read_mask";
@@ -29,14 +28,6 @@ struct XlaPass {
   int64_t num_threads = 1;
   int64_t reserve_space = 0;
   int64_t workspace = 0;  // Of a pass on a GPU.
-  // Whether the last argument of a forward pass is the packed params.
-  bool has_packed_params = false;
-};
-
-// Packs params ahead of a forward pass in inference.
-struct XlaPackParams {
-  RnnSpec spec;
-  RnnDataType dtype = RnnDataType::kFloat32;
 };
 
 // A move of the tensors of Keras's layers to the parameters, or from there.
@@ -77,12 +68,6 @@ void VisitFields(XlaPass* pass, Visit* visit) {
   (*visit)(&pass->num_threads);
   (*visit)(&pass->reserve_space);
   (*visit)(&pass->workspace);
-  (*visit)(&pass->has_packed_params);
-}
-template <typename Visit>
-void VisitFields(XlaPackParams* call, Visit* visit) {
-  VisitFields(&call->spec, visit);
-  (*visit)(&call->dtype);
 }
 template <typename Visit>
 void VisitFields(XlaKerasTensors* call, Visit* visit) {

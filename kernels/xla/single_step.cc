@@ -1,0 +1,188 @@
+#include "kernels/xla/single_step.h"
+
+#include <array>
+#include <vector>
+
+#include "kernels/param_layout.h"
+#include "xla/hlo/builder/lib/constants.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using xla::XlaOp;
+
+// A pseudo-layer's cell. All of its tensors have the shape of a sequence of one
+// step, which is that of one pseudo-layer's states as well.
+class Cell {
+ public:
+  Cell(const RnnProblem& problem, const SingleStepTypes& types, XlaOp params,
+       const ParamLayout::PseudoLayer& places, int64_t input_size)
+      : spec_(problem.spec),
+        rows_(problem.time_major
+                  ? std::array<int64_t, 2>{1, problem.batch_size}
+                  : std::array<int64_t, 2>{problem.batch_size, 1}),
+        types_(types),
+        params_(params),
+        places_(places),
+        input_size_(input_size) {}
+
+  // Replaces h and, in an LSTM, c by the next ones.
+  void Run(XlaOp x, XlaOp* h, XlaOp* c) const {
+    if (spec_.is_lstm()) {
+      const XlaOp gates = Gates(x, *h, 0, 4);
+      *c = Logistic(Part(gates, 1)) * Clip(*c) +
+           Logistic(Part(gates, 0)) * Tanh(Part(gates, 2));
+      *h = Logistic(Part(gates, 3)) * Tanh(Clip(*c));
+    } else if (spec_.is_gru()) {
+      const XlaOp gates = Logistic(Gates(x, *h, 0, 2));
+      const XlaOp reset = Part(gates, 0), update = Part(gates, 1);
+      const XlaOp candidate = Tanh(
+          spec_.resets_before() ? Gates(x, reset * *h, 2, 1)
+                                : OfInput(x, 2, 1) + reset * OfState(*h, 2, 1));
+      const XlaOp one = xla::ScalarLike(update, 1.0);
+      *h = update * *h + (one - update) * candidate;
+    } else {
+      const XlaOp sum = Gates(x, *h, 0, 1);
+      *h = spec_.rnn_mode == RnnMode::kRnnTanh ? Tanh(sum)
+                                               : Max(sum, xla::ZerosLike(sum));
+    }
+    if (spec_.num_proj > 0) {
+      const XlaOp matrix =
+          Block(places_.projection, {spec_.num_proj, spec_.num_units});
+      *h = Product(*h, matrix, spec_.num_proj);
+    }
+  }
+
+ private:
+  XlaOp Block(int64_t offset, const std::vector<int64_t>& shape) const {
+    int64_t size = 1;
+    for (const int64_t dimension : shape) size *= dimension;
+    return xla::Reshape(
+        xla::SliceInDim(params_, offset, offset + size, /*stride=*/1, 0),
+        shape);
+  }
+  // A side's matrix and biases of some gates.
+  XlaOp InputMatrix(int64_t first, int64_t num_gates) const {
+    return Matrix(places_.input_weights, input_size_, first, num_gates);
+  }
+  XlaOp RecurrentMatrix(int64_t first, int64_t num_gates) const {
+    return Matrix(places_.recurrent_weights, spec_.output_size(), first,
+                  num_gates);
+  }
+  XlaOp Matrix(int64_t offset, int64_t fan_in, int64_t first,
+               int64_t num_gates) const {
+    return Block(offset + first * spec_.num_units * fan_in,
+                 {num_gates * spec_.num_units, fan_in});
+  }
+  // Adds the biases of some gates, if the offset is that of any.
+  XlaOp WithBias(XlaOp sums, int64_t offset, int64_t first,
+                 int64_t num_gates) const {
+    if (offset < 0) return sums;
+    const XlaOp bias = Block(offset + first * spec_.num_units,
+                             {1, 1, num_gates * spec_.num_units});
+    return sums + xla::ConvertElementType(bias, types_.sums);
+  }
+
+  // Multiplies rows by those of a matrix, of which there are `size`.
+  XlaOp Product(XlaOp rows, XlaOp matrix, int64_t size) const {
+    xla::DotDimensionNumbers contracted;
+    contracted.add_lhs_contracting_dimensions(1);
+    contracted.add_rhs_contracting_dimensions(1);
+    // For a CPU, XLA would copy the matrix if the rows had three dimensions.
+    const XlaOp products = xla::DotGeneral(
+        xla::ConvertElementType(xla::Collapse(rows, {0, 1}), types_.factors),
+        xla::ConvertElementType(matrix, types_.factors), contracted,
+        /*precision_config=*/nullptr, types_.sums);
+    return xla::Reshape(products, {rows_[0], rows_[1], size});
+  }
+  // What x, h, or both together give some gates. Without an input matrix, each
+  // gate gets x itself.
+  XlaOp OfInput(XlaOp x, int64_t first, int64_t num_gates) const {
+    return WithBias(places_.input_weights < 0
+                        ? Joined(std::vector<XlaOp>(num_gates, x))
+                        : Product(x, InputMatrix(first, num_gates),
+                                  num_gates * spec_.num_units),
+                    places_.input_bias, first, num_gates);
+  }
+  XlaOp OfState(XlaOp h, int64_t first, int64_t num_gates) const {
+    return WithBias(Product(h, RecurrentMatrix(first, num_gates),
+                            num_gates * spec_.num_units),
+                    places_.recurrent_bias, first, num_gates);
+  }
+  XlaOp Gates(XlaOp x, XlaOp h, int64_t first, int64_t num_gates) const {
+    if (places_.input_weights < 0) {
+      return OfInput(x, first, num_gates) + OfState(h, first, num_gates);
+    }
+    // XLA joins the matrices before a loop.
+    const XlaOp matrix = xla::ConcatInDim(
+        params_.builder(),
+        {InputMatrix(first, num_gates), RecurrentMatrix(first, num_gates)}, 1);
+    XlaOp bias =
+        xla::Zeros(params_.builder(),
+                   xla::ShapeUtil::MakeShape(
+                       types_.sums, {1, 1, num_gates * spec_.num_units}));
+    bias = WithBias(bias, places_.input_bias, first, num_gates);
+    bias = WithBias(bias, places_.recurrent_bias, first, num_gates);
+    return Product(Joined({x, h}), matrix, num_gates * spec_.num_units) + bias;
+  }
+
+  static XlaOp Joined(const std::vector<XlaOp>& parts) {
+    return xla::ConcatInDim(parts[0].builder(), parts, 2);
+  }
+  XlaOp Part(XlaOp gates, int64_t i) const {
+    const int64_t units = spec_.num_units;
+    return xla::SliceInDim(gates, i * units, (i + 1) * units, /*stride=*/1, 2);
+  }
+  XlaOp Clip(XlaOp cell) const {
+    if (spec_.cell_clip == 0.0f) return cell;
+    const XlaOp bound = xla::ScalarLike(cell, spec_.cell_clip);
+    return Clamp(Neg(bound), cell, bound);
+  }
+
+  const RnnSpec& spec_;
+  const std::array<int64_t, 2> rows_;  // The dimensions before the last.
+  const SingleStepTypes types_;
+  const XlaOp params_;
+  const ParamLayout::PseudoLayer& places_;
+  const int64_t input_size_;
+};
+
+}  // namespace
+
+SingleStepTensors SingleStep(const RnnProblem& problem,
+                             const SingleStepTypes& types,
+                             const SingleStepTensors& before, XlaOp params) {
+  const RnnSpec& spec = problem.spec;
+  const ParamLayout layout(spec);
+  xla::XlaBuilder* const builder = params.builder();
+  const int64_t axis = problem.time_major ? 0 : 1;  // Of pseudo-layers.
+  const auto state = [&](XlaOp states, int64_t i) {
+    return xla::ConvertElementType(
+        xla::SliceInDim(states, i, i + 1, /*stride=*/1, axis), types.sums);
+  };
+  std::vector<XlaOp> all_h, all_c;
+  XlaOp x = xla::ConvertElementType(before.sequence, types.sums);
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    std::vector<XlaOp> outputs;
+    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+      const int64_t i = layer * spec.num_dirs() + dir;
+      XlaOp h = state(before.h, i), c;
+      if (spec.is_lstm()) c = state(before.c, i);
+      const Cell cell(problem, types, params, layout.pseudo_layer(i),
+                      spec.layer_input_size(layer));
+      cell.Run(x, &h, &c);
+      outputs.push_back(h);
+      all_h.push_back(h);
+      if (spec.is_lstm()) all_c.push_back(c);
+    }
+    x = xla::ConcatInDim(builder, outputs, 2);
+  }
+  const auto narrow = [&](XlaOp values) {
+    return xla::ConvertElementType(values, types.tensors);
+  };
+  return {narrow(x), narrow(xla::ConcatInDim(builder, all_h, axis)),
+          spec.is_lstm() ? narrow(xla::ConcatInDim(builder, all_c, axis))
+                         : before.c};
+}
+
+}  // namespace cudnn_rnn_tf
