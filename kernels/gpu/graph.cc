@@ -18,7 +18,7 @@ constexpr int kAttempts = 3;
 // has several instances: two for any buffers, and more, as long as they take at
 // most this many bytes, for buffers that come again.
 constexpr size_t kFirstInstances = 2, kMaxInstances = 64;
-constexpr size_t kMaxBytesOfMany = size_t{64} << 20;
+constexpr size_t kMaxBytesOfMany = size_t{128} << 20;
 constexpr size_t kMaxMissed = 256;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
@@ -53,7 +53,7 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
     const bool makes = may_make && (instances_.size() < kFirstInstances ||
                                     (!is_new && HasRoom()));
     // If there is no memory for another instance, an existing one is used.
-    const RnnStatus status = makes ? Instantiate() : RnnStatus();
+    const RnnStatus status = makes ? Instantiate(addresses) : RnnStatus();
     if (instances_.empty()) return status;
     instance = makes || is_new
                    ? std::prev(instances_.end())
@@ -118,16 +118,30 @@ bool Graph::HasRoom() const {
   return instances_.size() < kMaxInstances && bytes_ + bytes <= kMaxBytesOfMany;
 }
 
-RnnStatus Graph::Instantiate() {
+RnnStatus Graph::Instantiate(const Addresses& addresses) {
   const size_t bytes = recording_.nodes().size() * kBytesPerNode;
   if (bytes_ + bytes > kMaxBytes) return NotRepeatable("it is too large");
+  // The graph itself is rewritten, since a GPU takes longer for an executable
+  // one that was. The driver refuses to rewrite some nodes of graphs that it
+  // rewrites in executable ones, as was seen with projections.
+  std::vector<const RecordedNode*> refused;
+  if (!instances_.empty()) {
+    CRNN_RETURN_IF_ERROR(
+        ForPatched(addresses, nullptr, [&](const RecordedNode& node) {
+          if (!node.WriteTo(nullptr).ok()) refused.push_back(&node);
+          return RnnStatus();
+        }));
+  }
   CUgraphExec made = nullptr;
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Cuda().cuGraphInstantiate(&made, recording_.graph(), 0),
                  "make a graph executable"));
   Instance instance;
   instance.exec.reset(made);
-  instance.addresses = recorded_;
+  instance.addresses = addresses;
+  for (const RecordedNode* const node : refused) {
+    CRNN_RETURN_IF_ERROR(node->WriteTo(made));
+  }
   instances_.push_back(std::move(instance));
   bytes_ += bytes;
   return {};
@@ -135,21 +149,27 @@ RnnStatus Graph::Instantiate() {
 
 RnnStatus Graph::Move(const Addresses& addresses, Instance* instance) const {
   if (addresses == instance->addresses) return {};
-  CUcontext context;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuCtxGetCurrent(&context), "name a context"));
+  CRNN_RETURN_IF_ERROR(ForPatched(addresses, &instance->addresses,
+                                  [&](const RecordedNode& node) {
+                                    return node.WriteTo(instance->exec.get());
+                                  }));
+  instance->addresses = addresses;
+  return {};
+}
+
+RnnStatus Graph::ForPatched(
+    const Addresses& addresses, const Addresses* before,
+    const std::function<RnnStatus(const RecordedNode&)>& write) const {
   for (auto patch = patches_.begin(); patch != patches_.end();) {
     RecordedNode* const node = patch->node;
-    bool has_moved = false;
+    bool has_moved = before == nullptr;
     for (; patch != patches_.end() && patch->node == node; ++patch) {
       const size_t buffer = patch->buffer;
       node->words[patch->word] = addresses[buffer] + patch->distance;
-      has_moved |= addresses[buffer] != instance->addresses[buffer];
+      has_moved |= before != nullptr && addresses[buffer] != (*before)[buffer];
     }
-    if (!has_moved) continue;
-    CRNN_RETURN_IF_ERROR(node->WriteTo(instance->exec.get(), context));
+    if (has_moved) CRNN_RETURN_IF_ERROR(write(*node));
   }
-  instance->addresses = addresses;
   return {};
 }
 

@@ -70,10 +70,15 @@ class Graph {
   // remembers them.
   bool IsNew(const Addresses& addresses);
   bool HasRoom() const;
-  // Appends an instance over the buffers of the recording.
-  RnnStatus Instantiate();
+  // Appends an instance over these buffers.
+  RnnStatus Instantiate(const Addresses& addresses);
   // Rewrites the nodes of which an address differs.
   RnnStatus Move(const Addresses& addresses, Instance* instance) const;
+  // Puts addresses into the nodes that have any, and passes on those of which
+  // one differs from `before`, or all.
+  RnnStatus ForPatched(
+      const Addresses& addresses, const Addresses* before,
+      const std::function<RnnStatus(const RecordedNode&)>& write) const;
 
   std::mutex mutex_;
   // The driver finds the nodes of instances by this one's.

@@ -89,9 +89,12 @@ namespace cudnn_rnn_tf {
   F(cuGraphGetNodes)                 \
   F(cuGraphInstantiate)              \
   F(cuGraphKernelNodeGetParams)      \
+  F(cuGraphKernelNodeSetParams)      \
   F(cuGraphLaunch)                   \
   F(cuGraphMemcpyNodeGetParams)      \
+  F(cuGraphMemcpyNodeSetParams)      \
   F(cuGraphMemsetNodeGetParams)      \
+  F(cuGraphMemsetNodeSetParams)      \
   F(cuGraphNodeGetType)              \
   F(cuFuncGetParamInfo)              \
   F(cuKernelGetParamInfo)            \

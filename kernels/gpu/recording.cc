@@ -19,7 +19,7 @@ namespace {
 
 // The driver's own fills are faster for more bytes than this.
 constexpr size_t kMostFilledByKernel = 64 << 10;
-constexpr unsigned int kFillThreads = 256;
+constexpr unsigned int kFillThreads = 256, kWarp = 32;
 
 constexpr char kReadGraph[] = "read a graph";
 constexpr char kChangeGraph[] = "change a graph";
@@ -144,8 +144,10 @@ CUgraphNode AddFill(CUgraph graph, CUDA_MEMSET_NODE_PARAMS fill) {
   void* arguments[] = {&fill.dst, &count, &value};
   CUDA_KERNEL_NODE_PARAMS launch = {};
   launch.kern = kernel;
-  launch.gridDimX = CeilDiv(count, kFillThreads);
-  launch.blockDimX = kFillThreads;
+  // A larger block than needed takes longer to start.
+  launch.blockDimX =
+      std::min(kFillThreads, kWarp * CeilDiv<unsigned int>(count, kWarp));
+  launch.gridDimX = CeilDiv(count, launch.blockDimX);
   launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1;
   launch.kernelParams = arguments;
   CUgraphNode added = nullptr;
@@ -175,7 +177,10 @@ bool RecordedNode::IsLike(const RecordedNode& other) const {
          fill.width == other.fill.width && fill.height == other.fill.height;
 }
 
-RnnStatus RecordedNode::WriteTo(CUgraphExec exec, CUcontext context) const {
+RnnStatus RecordedNode::WriteTo(CUgraphExec exec) const {
+  CUcontext context;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuCtxGetCurrent(&context), "name a context"));
   CUresult result = CUDA_SUCCESS;
   if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
     std::vector<CUdeviceptr> values = words;
@@ -187,18 +192,22 @@ RnnStatus RecordedNode::WriteTo(CUgraphExec exec, CUcontext context) const {
     CUDA_KERNEL_NODE_PARAMS launch = kernel;
     launch.kernelParams = bytes == 0 ? pointers.data() : nullptr;
     launch.extra = bytes == 0 ? nullptr : block;
-    result = Cuda().cuGraphExecKernelNodeSetParams(exec, handle, &launch);
+    result = exec == nullptr
+                 ? Cuda().cuGraphKernelNodeSetParams(handle, &launch)
+                 : Cuda().cuGraphExecKernelNodeSetParams(exec, handle, &launch);
   } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
     CUDA_MEMSET_NODE_PARAMS moved = fill;
     moved.dst = words[0];
-    result =
-        Cuda().cuGraphExecMemsetNodeSetParams(exec, handle, &moved, context);
+    result = exec == nullptr ? Cuda().cuGraphMemsetNodeSetParams(handle, &moved)
+                             : Cuda().cuGraphExecMemsetNodeSetParams(
+                                   exec, handle, &moved, context);
   } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
     CUDA_MEMCPY3D moved = copy;
     moved.srcDevice = words[0];
     moved.dstDevice = words[1];
-    result =
-        Cuda().cuGraphExecMemcpyNodeSetParams(exec, handle, &moved, context);
+    result = exec == nullptr ? Cuda().cuGraphMemcpyNodeSetParams(handle, &moved)
+                             : Cuda().cuGraphExecMemcpyNodeSetParams(
+                                   exec, handle, &moved, context);
   }
   return CudaStatus(result, kChangeGraph);
 }

@@ -32,8 +32,9 @@ struct RecordedNode {
 
   // Tells whether the other node does the same over words that may differ.
   bool IsLike(const RecordedNode& other) const;
-  // Writes the words into an executable graph that was made from this one's.
-  RnnStatus WriteTo(CUgraphExec exec, CUcontext context) const;
+  // Writes the words into the graph or, unless that is null, into an executable
+  // graph that was made from it.
+  RnnStatus WriteTo(CUgraphExec exec) const;
 };
 
 class Recording {

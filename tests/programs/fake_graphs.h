@@ -177,6 +177,39 @@ inline CUresult ParamInfo(int number, size_t index, size_t* size) {
   return CUDA_SUCCESS;
 }
 
+// The driver rewrites this kernel only in executable graphs.
+constexpr int kRefused = 5;
+
+inline CUresult Rewrite(Node* node, const CUDA_KERNEL_NODE_PARAMS& params) {
+  if (Outcome("rewrite") != CUDA_SUCCESS) return Outcome("rewrite");
+  const CUdeviceptr* block = nullptr;
+  if (node->is_in_block) {
+    Check(params.kernelParams == nullptr, "two ways to give arguments");
+    block = static_cast<const CUdeviceptr*>(params.extra[1]);
+  }
+  Check(static_cast<int>(params.gridDimX) == node->grid, "a new grid");
+  for (size_t i = 0; i < node->arguments.size(); ++i) {
+    std::vector<CUdeviceptr>& argument = node->arguments[i];
+    std::memcpy(argument.data(),
+                block == nullptr ? params.kernelParams[i] : block,
+                SizeOf(*node, i));
+    if (block != nullptr) block += argument.size();
+  }
+  return CUDA_SUCCESS;
+}
+inline CUresult Rewrite(Node* node, const CUDA_MEMSET_NODE_PARAMS& params) {
+  node->fill = params;
+  return Outcome("rewrite");
+}
+inline CUresult Rewrite(Node* node, const CUDA_MEMCPY3D& params) {
+  node->from = params.srcDevice;
+  node->to = params.dstDevice;
+  return Outcome("rewrite");
+}
+// An executable graph's own node.
+inline Node* NodeOf(CUgraphExec exec, CUgraphNode handle) {
+  return &Of<Exec>(exec)->nodes.at(Of<Node>(handle));
+}
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
@@ -282,41 +315,32 @@ GpuLibraries FakeLibraries() {
     return ParamInfo(static_cast<int>(reinterpret_cast<uintptr_t>(kernel)),
                      index, size);
   };
+  cuda.cuGraphKernelNodeSetParams = [](CUgraphNode handle,
+                                       const CUDA_KERNEL_NODE_PARAMS* params) {
+    if (Of<Node>(handle)->number == kRefused) return CUDA_ERROR_INVALID_VALUE;
+    return Rewrite(Of<Node>(handle), *params);
+  };
+  cuda.cuGraphMemsetNodeSetParams = [](CUgraphNode handle,
+                                       const CUDA_MEMSET_NODE_PARAMS* params) {
+    return Rewrite(Of<Node>(handle), *params);
+  };
+  cuda.cuGraphMemcpyNodeSetParams = [](CUgraphNode handle,
+                                       const CUDA_MEMCPY3D* params) {
+    return Rewrite(Of<Node>(handle), *params);
+  };
   cuda.cuGraphExecKernelNodeSetParams =
       [](CUgraphExec exec, CUgraphNode handle,
          const CUDA_KERNEL_NODE_PARAMS* params) {
-        if (Outcome("rewrite") != CUDA_SUCCESS) return Outcome("rewrite");
         ++num_rewritten;
-        Node& node = Of<Exec>(exec)->nodes.at(Of<Node>(handle));
-        const CUdeviceptr* block = nullptr;
-        if (node.is_in_block) {
-          Check(params->kernelParams == nullptr, "two ways to give arguments");
-          block = static_cast<const CUdeviceptr*>(params->extra[1]);
-        }
-        Check(static_cast<int>(params->gridDimX) == node.grid, "a new grid");
-        for (size_t i = 0; i < node.arguments.size(); ++i) {
-          std::vector<CUdeviceptr>& argument = node.arguments[i];
-          std::memcpy(argument.data(),
-                      block == nullptr ? params->kernelParams[i] : block,
-                      SizeOf(node, i));
-          if (block != nullptr) block += argument.size();
-        }
-        return CUDA_SUCCESS;
+        return Rewrite(NodeOf(exec, handle), *params);
       };
   cuda.cuGraphExecMemsetNodeSetParams =
       [](CUgraphExec exec, CUgraphNode handle,
-         const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
-        Of<Exec>(exec)->nodes.at(Of<Node>(handle)).fill = *params;
-        return Outcome("rewrite");
-      };
-  cuda.cuGraphExecMemcpyNodeSetParams = [](CUgraphExec exec, CUgraphNode handle,
-                                           const CUDA_MEMCPY3D* params,
-                                           CUcontext) {
-    Node& node = Of<Exec>(exec)->nodes.at(Of<Node>(handle));
-    node.from = params->srcDevice;
-    node.to = params->dstDevice;
-    return Outcome("rewrite");
-  };
+         const CUDA_MEMSET_NODE_PARAMS* params,
+         CUcontext) { return Rewrite(NodeOf(exec, handle), *params); };
+  cuda.cuGraphExecMemcpyNodeSetParams =
+      [](CUgraphExec exec, CUgraphNode handle, const CUDA_MEMCPY3D* params,
+         CUcontext) { return Rewrite(NodeOf(exec, handle), *params); };
   cuda.cuGraphAddKernelNode = [](CUgraphNode* node, CUgraph graph,
                                  const CUgraphNode*, size_t num_before,
                                  const CUDA_KERNEL_NODE_PARAMS* params) {
