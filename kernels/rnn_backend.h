@@ -17,7 +17,7 @@
 namespace cudnn_rnn_tf {
 
 // The outcome of a backend call, without TensorFlow's types.
-struct RnnStatus {
+struct [[nodiscard]] RnnStatus {
   enum class Code {
     kOk,
     kInvalidArgument,

@@ -31,23 +31,6 @@ CUDNN_NETWORK = [
                 "kernels/keras_layout.cc",
             ],
         ),
-        (
-            "batch_major_on_fake_gpu",
-            200,
-            [
-                *CUDNN_NETWORK,
-                *("kernels/gpu/cudnn/plan.cc", "kernels/gpu/transpose.cc"),
-                "kernels/gpu/device_limits.cc",
-            ],
-        ),
-        (
-            "resident_on_fake_gpu",
-            100,
-            [
-                *("kernels/gpu/resident/network.cc", "kernels/gpu/product.cc"),
-                *("kernels/rnn_backend.cc", *NETWORK),
-            ],
-        ),
     ],
 )
 @pytest.mark.slow

@@ -1,9 +1,9 @@
-"""Layers whose steps a GPU enqueues one by one, on a CPU that plays its part.
+"""Networks that a GPU runs without persistent kernels, on a CPU that plays its part.
 
 Results are compared with `reference`.
 
-The fake GPU runs the package's kernels and takes its memory from the host; plain loops take the
-place of cuBLAS.
+The fake GPU runs the package's kernels and takes its memory from the host. Plain loops take the
+place of cuBLAS and of the algorithm `resident`, and its cuDNN runs the kernels of single steps.
 """
 
 import ctypes
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.xdist_group("step_kernels")
 MODES = ["lstm", "gru", "rnn_tanh", "rnn_relu", "gru_reset_before"]
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 DIRECTIONS = ["unidirectional", "bidirectional"]
+ENGINES = ["steps", "cudnn", "resident"]
 BIAS_MODES = ["none", "single_input", "single_recurrent", "double"]
 PERSISTENT = ROOT / "kernels" / "gpu" / "persistent"
 # The largest root mean squares of errors, of outputs and states, and of gradients: a step rounds
@@ -36,7 +37,8 @@ def network(tmp_path_factory) -> ctypes.CDLL:
             f"kernels/gpu/persistent/{name}.cc"
             for name in "network network_backward step_loop kernel division".split()
         ),
-        *("kernels/gpu/device_limits.cc", "kernels/gpu/product.cc"),
+        *(f"kernels/gpu/{name}.cc" for name in "cudnn/network cudnn/plan resident/network".split()),
+        *(f"kernels/gpu/{name}.cc" for name in "device_limits product session transpose".split()),
         "kernels/rnn_backend.cc",
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
     ]
@@ -93,6 +95,10 @@ def run(
     dtype: str,
     allow_tf32: bool = False,
     lengths_on_device: bool = False,
+    engine: str = "steps",
+    seed: np.ndarray | None = None,
+    other_layout: bool = False,
+    has_compiler: bool = True,
 ) -> random_configs.Results:
     config = case.config
     numbers = [
@@ -100,6 +106,7 @@ def run(
         *(config.num_proj, config.input_mode == "skip_input", DIRECTIONS.index(config.direction)),
         *(BIAS_MODES.index(config.bias_mode), DTYPES.index(dtype), case.max_time),
         *(case.batch_size, case.time_major, case.is_training, allow_tf32, lengths_on_device),
+        *(ENGINES.index(engine), other_layout, has_compiler),
     ]
     rates = [config.dropout, config.recurrent_dropout, config.cell_clip]
     padding = padding_of(case)
@@ -129,7 +136,7 @@ def run(
         (ctypes.c_int64 * len(numbers))(*numbers),
         (ctypes.c_float * len(rates))(*rates),
         None if lengths is None else ctypes.c_void_p(lengths.ctypes.data),
-        ctypes.c_void_p(data.seed.ctypes.data),
+        ctypes.c_void_p((data.seed if seed is None else seed).ctypes.data),
         (ctypes.c_void_p * len(tensors))(*(t if t is None else t.ctypes.data for t in tensors)),
     )
     if message:
@@ -267,6 +274,115 @@ def test_a_length_out_of_range_on_the_device(wrong, network, kernels):
         np.testing.assert_array_equal(
             getattr(results, name)[0][:, others], getattr(expected, name)[0][:, others]
         )
+
+
+# cuDNN has neither recurrent dropout nor projections to as many units.
+OF_CUDNN = [
+    case
+    for case in CASES
+    if not case.config.recurrent_dropout
+    and case.config.rnn_mode != "gru_reset_before"
+    and case.config.num_proj != case.config.num_units
+]
+
+
+def seed_of_cudnn(seed: np.ndarray) -> np.ndarray:
+    """Mixes the two seeds into the one that cuDNN gets, as splitmix64's finalizer does."""
+
+    def mix(x: int) -> int:
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            x = (x ^ (x >> shift)) * factor % 2**64
+        return x ^ (x >> 31)
+
+    first, second = (int(word) % 2**64 for word in seed)
+    mixed = mix((mix((first + 0x9E3779B97F4A7C15) % 2**64) + second) % 2**64)
+    return np.array([mixed, 0], np.uint64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN), ids=str)
+def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels):
+    """Data are described to cuDNN, brought into its order and layout, and back."""
+    for attempt in range(20):
+        data = random_configs.draw_data(case, dtype, attempt)
+        seed, data = data.seed, data._replace(seed=seed_of_cudnn(data.seed))
+        reference_run, expected = random_configs.run_reference(case, data)
+        if reference_run.margin > 1e-5:
+            break
+    options = {"allow_tf32": case.index % 2 == 0, "engine": "cudnn", "seed": seed}
+    options |= {"other_layout": case.index % 4 < 2, "has_compiler": case.index % 3 > 0}
+    library = kernels(case.config.rnn_mode, dtype)
+    results = run(network, library, case, data, dtype, **options)
+    for name, error in of_passes(case, random_configs.errors(results, expected, dtype)).items():
+        assert error <= random_configs.TOLERANCE[dtype], name
+
+
+def of_resident(case: random_configs.Case, dtype: str) -> random_configs.Case:
+    """Returns a case that `resident` runs, in inference, with aligned states."""
+    unit = 4 if dtype == "float32" else 8
+    config = dataclasses.replace(
+        *(case.config,),
+        **{"num_proj": 0, "cell_clip": 0.0, "recurrent_dropout": 0.0, "input_mode": "linear_input"},
+        num_units=unit * (1 + case.index % 4),
+    )
+    return dataclasses.replace(
+        case, config=config, is_training=False, sequence_lengths=None, batch_size=1 + case.index % 8
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN), ids=str)
+def test_resident_agrees_with_the_reference(case, dtype, network, kernels):
+    case = of_resident(case, dtype)
+    check_resident(case, dtype, network, kernels, has_compiler=case.index % 3 > 0)
+
+
+def check_resident(case, dtype, network, kernels, **options) -> None:
+    data = random_configs.draw_data(case, dtype)
+    options |= {"allow_tf32": case.index % 2 == 0, "engine": "resident"}
+    library = kernels(case.config.rnn_mode, dtype)
+    results = run(network, library, case, data, dtype, **options)
+    expected = random_configs.run_reference(case, data)[1]
+    tolerance = TOLERANCE.get(dtype, (1e-5,))[0]
+    for name, error in of_passes(case, random_configs.rms_errors(results, expected)).items():
+        assert error <= tolerance, (name, error)
+
+
+@pytest.mark.slow
+def test_resident_runs_in_parts(network, kernels):
+    """Products of so many steps take more than their share of the memory, several times."""
+    config = of_resident(CASES[0], "float32").config
+    config = dataclasses.replace(
+        *(config,),
+        rnn_mode="lstm",
+        num_layers=1,
+        num_units=8,
+        input_size=1,
+        direction=DIRECTIONS[1],
+    )
+    case = random_configs.Case(9000, config, 8300, 64, True, False, None)
+    check_resident(case, "float32", network, kernels)
+
+
+@pytest.mark.parametrize(
+    ("message", "config", "changes"),
+    [
+        ("training", {}, {"is_training": True}),
+        ("sequence lengths", {}, {"sequence_lengths": (1,)}),
+        ("projections", {"rnn_mode": "lstm", "num_proj": 1}, {}),
+        ("skip_input", {"input_mode": "skip_input", "input_size": 4}, {}),
+        ("cell clipping", {"rnn_mode": "lstm", "cell_clip": 1.0}, {}),
+        ("a GRU's reset gate before the product", {"rnn_mode": "gru_reset_before"}, {}),
+        ("multiples of 16 bytes", {"num_units": 3}, {}),
+    ],
+)
+def test_what_resident_cannot_run_is_an_error(message, config, changes, network, kernels):
+    case = of_resident(CASES[0], "float32")
+    config = dataclasses.replace(case.config, **{"num_units": 4, "num_layers": 3} | config)
+    case = dataclasses.replace(case, config=config, batch_size=1, **changes)
+    data = random_configs.draw_data(case, "float32")
+    with pytest.raises(NotImplementedError, match=message):
+        run(network, kernels("gru", "float32"), case, data, "float32", engine="resident")
 
 
 def test_what_cannot_run_is_an_error(network, kernels):

@@ -1,102 +1,30 @@
-// A network that enqueues its steps one by one as a function that Python calls.
-// The fake GPU's memory is the host's, its kernels are those of
+// The networks of all engines but the persistent kernels as a function that
+// Python calls. The fake GPU's memory is the host's, its kernels are those of
 // steps_on_fake_device.cc, and plain loops take the place of cuBLAS.
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/cudnn/network.h"
 #include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/product.h"
-#include "tests/programs/fake_gpu.h"
+#include "kernels/gpu/resident/network.h"
+#include "tests/programs/fake_cudnn.h"
+#include "tests/programs/fake_resident.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
 // The function of the library in use.
-bool (*run_kernel)(const char*, unsigned int, unsigned int, void**);
-RnnDataType data_type;
-bool allows_tf32;
-
-double Load(const void* from, cudaDataType_t type, int64_t at) {
-  if (type == CUDA_R_64F) return static_cast<const double*>(from)[at];
-  if (type == CUDA_R_32F) return static_cast<const float*>(from)[at];
-  const uint16_t bits = static_cast<const uint16_t*>(from)[at];
-  if (type == CUDA_R_16F) {
-    _Float16 value;
-    std::memcpy(&value, &bits, sizeof(value));
-    return static_cast<float>(value);
-  }
-  const uint32_t word = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof(value));
-  return value;
-}
-
-void Store(double sum, void* to, cudaDataType_t type, int64_t at) {
-  const auto value = static_cast<float>(sum);
-  if (type == CUDA_R_64F) {
-    static_cast<double*>(to)[at] = sum;
-  } else if (type == CUDA_R_32F) {
-    static_cast<float*>(to)[at] = value;
-  } else if (type == CUDA_R_16F) {
-    const auto rounded = static_cast<_Float16>(value);
-    std::memcpy(static_cast<uint16_t*>(to) + at, &rounded, sizeof(rounded));
-  } else {
-    uint32_t word;
-    std::memcpy(&word, &value, sizeof(word));
-    static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>(
-        value != value ? 0x7FFF : (word + 0x7FFF + (word >> 16 & 1)) >> 16);
-  }
-}
-
-cublasStatus_t MultiplyBatch(
-    cublasHandle_t, cublasOperation_t trans_a, cublasOperation_t trans_b,
-    int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
-    cudaDataType_t type_a, int64_t lda, long long stride_a, const void* b,
-    cudaDataType_t type_b, int64_t ldb, long long stride_b, const void* beta,
-    void* c, cudaDataType_t type_c, int64_t ldc, long long stride_c,
-    int64_t count, cublasComputeType_t compute_type, cublasGemmAlgo_t) {
-  const bool is_tf32 = data_type == RnnDataType::kFloat32 && allows_tf32;
-  const bool is_double = data_type == RnnDataType::kFloat64;
-  Check(compute_type == (is_double ? CUBLAS_COMPUTE_64F
-                         : is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                   : CUBLAS_COMPUTE_32F),
-        "TF32 where it is allowed");
-  const auto factor = [&](const void* from) {
-    return is_double ? *static_cast<const double*>(from)
-                     : *static_cast<const float*>(from);
-  };
-  Check(type_a == CudaType(data_type) && type_b == type_a, "types of factors");
-  Check(lda >= (trans_a == CUBLAS_OP_N ? m : k) &&
-            ldb >= (trans_b == CUBLAS_OP_N ? k : n) && ldc >= m,
-        "leading dimensions");
-  const double keeps = factor(beta);
-  for (int64_t g = 0; g < count; ++g) {
-    for (int64_t j = 0; j < n; ++j) {
-      for (int64_t i = 0; i < m; ++i) {
-        double sum = 0.0;
-        for (int64_t x = 0; x < k; ++x) {
-          const int64_t of_a =
-              trans_a == CUBLAS_OP_N ? i + x * lda : x + i * lda;
-          const int64_t of_b =
-              trans_b == CUBLAS_OP_N ? x + j * ldb : j + x * ldb;
-          sum += Load(a, type_a, g * stride_a + of_a) *
-                 Load(b, type_b, g * stride_b + of_b);
-        }
-        sum *= factor(alpha);
-        const int64_t to = g * stride_c + i + j * ldc;
-        if (keeps != 0.0) sum += keeps * Load(c, type_c, to);
-        Store(sum, c, type_c, to);
-      }
-    }
-  }
-  return CUBLAS_STATUS_SUCCESS;
-}
+bool (*run_kernel)(const char*, const unsigned int*, void**);
+bool has_compiler;
 
 // Memory of exactly the size that was asked for, full of NaN.
 class Memory {
@@ -126,7 +54,7 @@ class Memory {
 }  // namespace
 
 GpuLibraries FakeLibraries() {
-  GpuLibraries libraries;
+  GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
   cuda.cuCtxGetDevice = [](CUdevice* device) {
     *device = 0;
@@ -138,55 +66,69 @@ GpuLibraries FakeLibraries() {
     return CUDA_SUCCESS;
   };
   cuda.cuLaunchKernel = [](CUfunction kernel, unsigned int blocks, unsigned,
-                           unsigned, unsigned int threads, unsigned, unsigned,
-                           unsigned, CUstream, void** parameters, void**) {
+                           unsigned, unsigned int threads,
+                           unsigned int threads_y, unsigned, unsigned, CUstream,
+                           void** parameters, void**) {
     const char* const name = reinterpret_cast<const char*>(kernel);
-    Check(run_kernel(name, blocks, threads, parameters), name);
+    const unsigned int grid[] = {blocks, threads, threads_y};
+    Check(run_kernel(name, grid, parameters), name);
     return CUDA_SUCCESS;
   };
-  CublasLibrary& cublas = libraries.cublas;
-  cublas.cublasSetStream_v2 = [](cublasHandle_t, cudaStream_t) {
-    return CUBLAS_STATUS_SUCCESS;
+  cuda.cuMemsetD8Async = [](CUdeviceptr to, unsigned char byte, size_t bytes,
+                            CUstream) {
+    std::memset(reinterpret_cast<void*>(to), byte, bytes);
+    return CUDA_SUCCESS;
   };
-  cublas.cublasSetWorkspace_v2 = [](cublasHandle_t, void*, size_t) {
-    return CUBLAS_STATUS_SUCCESS;
+  cuda.cuMemcpyDtoDAsync = [](CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                              CUstream) {
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from),
+                bytes);
+    return CUDA_SUCCESS;
   };
-  cublas.cublasGemmStridedBatchedEx_64 = MultiplyBatch;
-  cublas.cublasGemmEx_64 =
-      [](cublasHandle_t handle, cublasOperation_t trans_a,
-         cublasOperation_t trans_b, int64_t m, int64_t n, int64_t k,
-         const void* alpha, const void* a, cudaDataType_t type_a, int64_t lda,
-         const void* b, cudaDataType_t type_b, int64_t ldb, const void* beta,
-         void* c, cudaDataType_t type_c, int64_t ldc,
-         cublasComputeType_t compute_type, cublasGemmAlgo_t algorithm) {
-        return MultiplyBatch(handle, trans_a, trans_b, m, n, k, alpha, a,
-                             type_a, lda, 0, b, type_b, ldb, 0, beta, c, type_c,
-                             ldc, 0, 1, compute_type, algorithm);
-      };
+  cuda.cuMemcpy2DAsync = [](const CUDA_MEMCPY2D* copy, CUstream) {
+    for (size_t row = 0; row < copy->Height; ++row) {
+      std::memcpy(
+          reinterpret_cast<char*>(copy->dstDevice) + row * copy->dstPitch,
+          reinterpret_cast<char*>(copy->srcDevice) + row * copy->srcPitch,
+          copy->WidthInBytes);
+    }
+    return CUDA_SUCCESS;
+  };
+  FakeBlas(&libraries.cublas);
+  FakeCudnn(&libraries.cudnn);
   return libraries;
 }
 
-// This takes the place of compiler.cc. A kernel is represented by its name.
+// This takes the place of compiler.cc. A kernel is represented by its name, to
+// which that of a transposition adds its macro.
 RnnStatus CompileKernel(const std::string&, const std::string& entry,
-                        const std::vector<std::string>&, CUkernel* kernel) {
+                        const std::vector<std::string>& macros,
+                        CUkernel* kernel) {
   static std::set<std::string> names;
-  *kernel = reinterpret_cast<CUkernel>(
-      const_cast<char*>(names.insert(entry).first->c_str()));
+  const bool transposes = entry == "transpose";
+  if (transposes && !has_compiler) {
+    return {RnnStatus::Code::kFailedPrecondition, "no NVRTC"};
+  }
+  *kernel = reinterpret_cast<CUkernel>(const_cast<char*>(
+      names.insert(transposes ? entry + macros[0] : entry).first->c_str()));
   return {};
 }
 
 }  // namespace cudnn_rnn_tf
 
-// Runs a forward and, in training, a backward pass. `numbers` and `rates` are,
-// in this order, the fields of RnnSpec and RnnProblem that the function reads.
-// The lengths are int32 in the host's memory or, with the last number, int64 in
-// the device's. `name` is that of a library with kernels. Returns an empty
-// string or an error.
+// Runs a forward and, in training, a backward pass of an engine: of steps, of
+// cuDNN or, in inference, `resident`. `numbers` and `rates` are, in this order,
+// the fields of RnnSpec and RnnProblem that the function reads, between which
+// are the engine's number and whether lengths are int64 in the device's memory
+// instead of int32 in the host's, whether cuDNN lays out parameters in its own
+// way, and whether there is a compiler for transpositions. `name` is that of a
+// library with kernels. Returns an empty string or an error.
 extern "C" const char* run_network(const char* name, const int64_t* numbers,
                                    const float* rates, const void* lengths,
                                    const uint64_t* seed, void** tensors) {
   using namespace cudnn_rnn_tf;
   has_resident_libraries = true;
+  Check(num_descriptors == 0, "what an earlier call described is destroyed");
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   Check(library != nullptr, name);
   run_kernel =
@@ -208,22 +150,40 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   problem.is_training = *numbers++ != 0;
   allows_tf32 = *numbers++ != 0;
   const bool is_on_device = *numbers++ != 0;
+  const int64_t engine = *numbers++;
+  has_other_layout = *numbers++ != 0;
+  has_compiler = *numbers++ != 0;
   problem.has_sequence_lengths = lengths != nullptr;
   spec.dropout = *rates++;
   spec.recurrent_dropout = *rates++;
   spec.cell_clip = *rates++;
 
   static std::string message;
-  persistent::Network network;
-  const RnnStatus status =
-      persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
-  message = status.message;
-  if (!status.ok()) return message.c_str();
+  Session session(nullptr);
+  std::unique_ptr<Engine> network;
+  const auto create = [&]() -> RnnStatus {
+    if (engine == 1) {
+      GpuOptions options;
+      options.allow_tf32 = allows_tf32;
+      return CudnnNetwork::Create(problem, RnnAlgorithm::kStandard, options,
+                                  &session, &network);
+    }
+    if (engine == 2) {
+      return ResidentNetwork::Create(problem, allows_tf32, &network);
+    }
+    auto steps = std::make_unique<persistent::Network>();
+    CRNN_RETURN_IF_ERROR(
+        persistent::Network::CreateOfSteps(problem, allows_tf32, steps.get()));
+    network = std::move(steps);
+    return {};
+  };
+  message = create().message;
+  if (!message.empty()) return message.c_str();
   const auto check = [](const RnnStatus& done) {
     Check(done.ok(), done.message);
   };
-  Memory reserve(network.reserve_size());
-  Memory forward(network.forward_workspace_size());
+  Memory reserve(network->reserve_size());
+  Memory forward(network->forward_workspace_size());
   RnnForwardBuffers buffers;
   buffers.input = tensors[0];
   buffers.input_h = tensors[1];
@@ -240,18 +200,19 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   std::copy_n(seed, 2, buffers.seed);
   buffers.reserve_space = reserve.data();
   buffers.workspace = forward.data();
-  check(network.StoreLengthsAndSeed({}, buffers));
-  check(network.Forward({}, buffers));
+  check(network->StoreLengthsAndSeed({}, buffers));
+  check(network->Forward({}, buffers));
   forward.CheckEnd();
   reserve.CheckEnd();
   if (!problem.is_training) return message.c_str();
 
-  Memory backward(network.backward_workspace_size());
+  Memory backward(network->backward_workspace_size());
   RnnBackwardBuffers gradients;
   gradients.input = buffers.input;
   gradients.input_h = buffers.input_h;
   gradients.input_c = buffers.input_c;
   gradients.params = buffers.params;
+  gradients.sequence_lengths = buffers.sequence_lengths;
   gradients.output = buffers.output;
   gradients.output_backprop = tensors[7];
   gradients.output_h_backprop = tensors[8];
@@ -262,7 +223,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   gradients.params_backprop = tensors[13];
   gradients.reserve_space = reserve.data();
   gradients.workspace = backward.data();
-  check(network.Backward({}, gradients));
+  check(network->Backward({}, gradients));
   backward.CheckEnd();
   reserve.CheckEnd();
   return message.c_str();

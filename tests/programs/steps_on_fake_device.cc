@@ -25,6 +25,38 @@ using std::min;
 #include "kernels/gpu/persistent/auxiliary.cu"
 #include "kernels/gpu/persistent/steps.cu"
 
+struct uint4 {
+  Word words[4];
+};
+namespace units_of_2 {
+#define UNIT_BYTES 2
+#define transpose transpose_2
+#include "kernels/gpu/transpose.cu"
+#undef UNIT_BYTES
+#undef transpose
+}  // namespace units_of_2
+namespace units_of_4 {
+#define UNIT_BYTES 4
+#define transpose transpose_4
+#include "kernels/gpu/transpose.cu"
+#undef UNIT_BYTES
+#undef transpose
+}  // namespace units_of_4
+namespace units_of_8 {
+#define UNIT_BYTES 8
+#define transpose transpose_8
+#include "kernels/gpu/transpose.cu"
+#undef UNIT_BYTES
+#undef transpose
+}  // namespace units_of_8
+namespace units_of_16 {
+#define UNIT_BYTES 16
+#define transpose transpose_16
+#include "kernels/gpu/transpose.cu"
+#undef UNIT_BYTES
+#undef transpose
+}  // namespace units_of_16
+
 namespace {
 
 void OrderSequences(const long long* given, int batch, int steps, int* lengths,
@@ -75,10 +107,11 @@ std::function<void(void**)> ThreadOf(void (*kernel)(Arguments...)) {
 
 }  // namespace
 
-// Runs all threads one after the other. Returns false if no kernel has the
+// Runs all threads one after the other. `grid` has the number of blocks and
+// those of their threads in two dimensions. Returns false if no kernel has the
 // name.
-extern "C" bool run_kernel(const char* name, unsigned int blocks,
-                           unsigned int threads, void** parameters) {
+extern "C" bool run_kernel(const char* name, const unsigned int* grid,
+                           void** parameters) {
   static const std::map<std::string, std::function<void(void**)>> kernels = {
       {"store_lengths", ThreadOf(store_lengths)},
       {"store_seed", ThreadOf(store_seed)},
@@ -94,6 +127,10 @@ extern "C" bool run_kernel(const char* name, unsigned int blocks,
       {"forward_step", ThreadOf(forward_step)},
       {"backward_step", ThreadOf(backward_step)},
       {"mask_states", ThreadOf(mask_states)},
+      {"transposeUNIT_BYTES=2", ThreadOf(units_of_2::transpose_2)},
+      {"transposeUNIT_BYTES=4", ThreadOf(units_of_4::transpose_4)},
+      {"transposeUNIT_BYTES=8", ThreadOf(units_of_8::transpose_8)},
+      {"transposeUNIT_BYTES=16", ThreadOf(units_of_16::transpose_16)},
 #if defined(IS_GRU_RESET_BEFORE)
       {"reset_forward", ThreadOf(reset_forward)},
       {"reset_backward", ThreadOf(reset_backward)},
@@ -101,11 +138,13 @@ extern "C" bool run_kernel(const char* name, unsigned int blocks,
   };
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;
-  gridDim.x = blocks;
-  blockDim.x = threads;
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
-    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) {
-      kernel->second(parameters);
+  gridDim.x = grid[0];
+  blockDim = {grid[1], grid[2]};
+  for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
+    for (threadIdx.y = 0; threadIdx.y < grid[2]; ++threadIdx.y) {
+      for (threadIdx.x = 0; threadIdx.x < grid[1]; ++threadIdx.x) {
+        kernel->second(parameters);
+      }
     }
   }
   return true;
