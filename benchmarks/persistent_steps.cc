@@ -171,10 +171,11 @@ float MicrosecondsOfStep(const Candidate& candidate, Memory* memory) {
             reinterpret_cast<CUdeviceptr>(upper.gates), 0xFF,
             rows * slots * units * item, nullptr));
       }
-      Check(request.is_backward ? candidate.kernel.Enqueue(
-                                      nullptr, teams, at_once, ring, &backward)
-                                : candidate.kernel.Enqueue(
-                                      nullptr, teams, at_once, ring, &forward));
+      Check(request.is_backward
+                ? candidate.kernel.Enqueue(nullptr, teams, at_once, ring,
+                                           &backward.part)
+                : candidate.kernel.Enqueue(nullptr, teams, at_once, ring,
+                                           &forward.part));
     }));
   }
   return least / steps;

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "kernels/gpu/handles.h"
+#include "kernels/gpu/libraries.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -30,8 +30,6 @@ class Engine {
   // they get the same addresses.
   virtual bool is_replayable() const = 0;
 
-  // Tells whether the passes use a handle of cuBLAS.
-  virtual bool uses_blas() const = 0;
   // Enqueues the beginning of a forward pass, which changes from call to call.
   virtual RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -247,19 +248,16 @@ void GpuBackend::Prepare(void* buffer, size_t bytes) {
   if (!status.ok()) resources_.log(status.message);
 }
 
-RnnStatus GpuBackend::MakeHandles() {
-  return engine_->uses_blas() ? session()->MakeBlas() : RnnStatus();
-}
-
 template <typename Buffers>
 RnnStatus GpuBackend::Run(const Buffers& buffers,
                           RnnStatus (Engine::*enqueue)(const Handles&,
                                                        const Buffers&) const) {
-  const auto enqueue_in = [&](const Handles& handles, const Buffers& over) {
-    return (engine_.get()->*enqueue)(handles, over);
-  };
+  // cuDNN's engine has made a handle of cuDNN; all others use one of cuBLAS.
+  if (engine_->algorithm() >= RnnAlgorithm::kResident) {
+    CRNN_RETURN_IF_ERROR(session()->MakeBlas());
+  }
   if (!options_.replay || !engine_->is_replayable()) {
-    return enqueue_in(session_->handles(), buffers);
+    return std::invoke(enqueue, *engine_, session_->handles(), buffers);
   }
   ReplayablePass pass;
   pass.key = engine_->Key();
@@ -279,7 +277,9 @@ RnnStatus GpuBackend::Run(const Buffers& buffers,
   // streams, every node of every graph takes 0.18 µs longer until it ends, so
   // cuDNN's passes run as graphs from the beginning.
   if (engine_->algorithm() != RnnAlgorithm::kPersistent) pass.captured_use = 1;
-  pass.enqueue = [&] { return enqueue_in(session_->handles(), buffers); };
+  pass.enqueue = [&] {
+    return std::invoke(enqueue, *engine_, session_->handles(), buffers);
+  };
   pass.record = [&](const Graph::Addresses& addresses, Recording* recording) {
     Handles handles;
     CRNN_RETURN_IF_ERROR(session_->MakeCaptureHandles(&handles));
@@ -288,7 +288,9 @@ RnnStatus GpuBackend::Run(const Buffers& buffers,
       *place = reinterpret_cast<const void*>(*address++);
     }
     return Recording::Make(
-        handles.stream, [&] { return enqueue_in(handles, moved); }, recording);
+        handles.stream,
+        [&] { return std::invoke(enqueue, *engine_, handles, moved); },
+        recording);
   };
   pass.log = resources_.log;
   return GraphCache::Of(resources_.device).Run(pass);
@@ -296,15 +298,13 @@ RnnStatus GpuBackend::Run(const Buffers& buffers,
 
 RnnStatus GpuBackend::Forward(const RnnProblem& /*problem*/,
                               const RnnForwardBuffers& buffers) {
-  CRNN_RETURN_IF_ERROR(MakeHandles());
   CRNN_RETURN_IF_ERROR(
-      engine_->StoreLengthsAndSeed(session_->handles(), buffers));
+      engine_->StoreLengthsAndSeed(session()->handles(), buffers));
   return Run(buffers, &Engine::Forward);
 }
 
 RnnStatus GpuBackend::Backward(const RnnProblem& /*problem*/,
                                const RnnBackwardBuffers& buffers) {
-  CRNN_RETURN_IF_ERROR(MakeHandles());
   return Run(buffers, &Engine::Backward);
 }
 

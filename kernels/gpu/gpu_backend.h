@@ -69,9 +69,6 @@ class GpuBackend : public RnnBackend {
   RnnStatus OrOnHost(const RnnStatus& status,
                      const std::function<RnnStatus()>& on_host) const;
   Session* session();
-  // Makes the handles that the engine's passes need besides those that it was
-  // made with.
-  RnnStatus MakeHandles();
   // Runs a pass over these buffers, as a graph if it can.
   template <typename Buffers>
   RnnStatus Run(const Buffers& buffers,

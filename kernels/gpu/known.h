@@ -23,6 +23,18 @@ class Known {
     const std::lock_guard<std::mutex> lock(mutex_);
     *value = values_.emplace(name, *value).first->second;
   }
+  // Replaces what may be known. So that names that keep changing do not fill
+  // the memory, all are forgotten at times.
+  void Replace(const Name& name, const Value& value) {
+    constexpr size_t kMost = 4096;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (values_.size() >= kMost) values_.clear();
+    values_[name] = value;
+  }
+  std::map<Name, Value> All() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return values_;
+  }
 
  private:
   std::mutex mutex_;

@@ -211,6 +211,14 @@ RnnStatus LoadCompiler();
 // Loads cuBLAS and the compiler, which our own kernels of networks need.
 RnnStatus LoadKernelLibraries();
 
+// A pass is enqueued with these. Those of cuBLAS and cuDNN are null unless
+// somebody made them. Of cuBLAS, the pass sets the stream and the workspace.
+struct Handles {
+  CUstream stream = nullptr;
+  cublasHandle_t blas = nullptr;
+  cudnnHandle_t cudnn = nullptr;
+};
+
 // Returns the libraries. Only those that were loaded may be called.
 const GpuLibraries& Gpu();
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "kernels/gpu/handles.h"
 #include "kernels/gpu/libraries.h"
 
 namespace cudnn_rnn_tf {

@@ -11,7 +11,6 @@
 
 #include "kernels/gpu/cudnn/plan.h"
 #include "kernels/gpu/descriptors.h"
-#include "kernels/gpu/handles.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/lru_map.h"
 

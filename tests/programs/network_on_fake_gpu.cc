@@ -201,7 +201,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   buffers.reserve_space = reserve.data();
   buffers.workspace = forward.data();
   check(network->StoreLengthsAndSeed({}, buffers));
-  check(network->Forward({}, buffers));
+  message = network->Forward({}, buffers).message;
+  if (!message.empty()) return message.c_str();
   forward.CheckEnd();
   reserve.CheckEnd();
   if (!problem.is_training) return message.c_str();

@@ -31,7 +31,6 @@ class CudnnNetwork : public Engine {
   bool is_replayable() const override {
     return !plan_.problem().has_sequence_lengths;
   }
-  bool uses_blas() const override { return false; }
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;
   // Batch-major data are copied into cuDNN's order and back, in the workspace:

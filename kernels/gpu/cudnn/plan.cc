@@ -236,8 +236,6 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
     CRNN_RETURN_IF_CUDNN_ERROR(
         Cudnn().cudnnDropoutGetStatesSize(handle, &dropout_states_size_),
         problem_);
-  }
-  if (drops) {
     // The sizes below depend on the rate. The states are set before each run;
     // until then, cuDNN only notes this address.
     CRNN_RETURN_IF_ERROR(AttachDropout(handle, UnreadAddress()));

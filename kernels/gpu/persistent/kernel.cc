@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <future>
-#include <map>
-#include <mutex>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -11,6 +9,7 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/known.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
@@ -21,72 +20,47 @@ namespace {
 // for.
 constexpr int kPortableCluster = 8;
 
-// The persistent kernels that the process has used, and a text for each.
-class UsedKernels {
- public:
-  static UsedKernels& Instance() {
-    static NeverDestroyed<UsedKernels> used;
-    return *used;
-  }
+// What is asked for, on a device.
+using Key = std::tuple<CUdevice, RnnMode, RnnDataType, bool, bool, bool, int,
+                       int, int, int>;
 
-  using Key = std::tuple<CUdevice, RnnMode, RnnDataType, bool, bool, bool, int,
-                         int, int, int>;
-  // The division of a layer and, once it was compiled, the kernel or the
-  // failure, if that is final.
-  struct Used {
-    RnnStatus status;
-    Division division = {};
-    bool is_compiled = false;
-    Kernel kernel;
-  };
-
-  static RnnStatus KeyOf(const KernelRequest& request, Key* key) {
-    CUdevice device;
-    CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-    *key = {device,
-            request.rnn_mode,
-            request.dtype,
-            request.allow_tf32,
-            request.is_backward,
-            request.is_training,
-            request.num_units,
-            request.num_dirs,
-            request.batch_size,
-            request.num_layers};
-    return {};
-  }
-  bool Find(const Key& key, Used* used) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = kernels_.find(key);
-    if (found == kernels_.end()) return false;
-    *used = found->second;
-    return true;
-  }
-  void Add(const Key& key, const Used& used) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    // A program whose batch sizes keep changing makes ever more of these
-    // entries, though they share kernels.
-    if (kernels_.size() >= kMaxKnown) kernels_.clear();
-    kernels_[key] = used;
-  }
-  void AddText(const std::string& text, const RnnStatus& status) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    texts_[text] = status.ok() ? "" : ": " + status.message;
-  }
-  std::string Text() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::string all;
-    for (const auto& [text, failure] : texts_) all += text + failure + '\n';
-    return all;
-  }
-
- private:
-  static constexpr size_t kMaxKnown = 4096;
-
-  std::mutex mutex_;
-  std::map<Key, Used> kernels_;
-  std::map<std::string, std::string> texts_;
+// The division of a layer and, once it was compiled, the kernel or the failure,
+// if that is final.
+struct Used {
+  RnnStatus status;
+  Division division = {};
+  bool is_compiled = false;
+  Kernel kernel;
 };
+
+// Programs whose batch sizes keep changing make ever more of these, though they
+// share kernels.
+Known<Key, Used>& UsedKernels() {
+  static NeverDestroyed<Known<Key, Used>> used;
+  return *used;
+}
+
+// A text for each kernel that was used, and why it failed if it did.
+Known<std::string, std::string>& Texts() {
+  static NeverDestroyed<Known<std::string, std::string>> texts;
+  return *texts;
+}
+
+RnnStatus KeyOf(const KernelRequest& request, Key* key) {
+  CUdevice device;
+  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
+  *key = {device,
+          request.rnn_mode,
+          request.dtype,
+          request.allow_tf32,
+          request.is_backward,
+          request.is_training,
+          request.num_units,
+          request.num_dirs,
+          request.batch_size,
+          request.num_layers};
+  return {};
+}
 
 std::string Describe(const KernelRequest& request, const Shape& shape,
                      const DeviceLimits& limits) {
@@ -118,14 +92,13 @@ bool IsFinal(const RnnStatus& status) {
 
 // Finds what is known of a kernel, whose key it sets. If nothing is known,
 // decides how the layer is divided.
-RnnStatus FindOrDivide(const KernelRequest& request, UsedKernels::Key* key,
-                       UsedKernels::Used* used) {
-  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(request, key));
-  if (!UsedKernels::Instance().Find(*key, used)) {
+RnnStatus FindOrDivide(const KernelRequest& request, Key* key, Used* used) {
+  CRNN_RETURN_IF_ERROR(KeyOf(request, key));
+  if (!UsedKernels().Find(*key, used)) {
     std::vector<Division> divisions;
     used->status = Kernel::Divide(request, &divisions);
     if (used->status.ok()) ChooseDivision(divisions, &used->division);
-    if (IsFinal(used->status)) UsedKernels::Instance().Add(*key, *used);
+    if (IsFinal(used->status)) UsedKernels().Replace(*key, *used);
   }
   return used->status;
 }
@@ -155,7 +128,12 @@ RnnStatus CompileBest(const KernelRequest& request, Division* division,
 
 }  // namespace
 
-std::string KernelsText() { return UsedKernels::Instance().Text(); }
+std::string KernelsText() {
+  std::string all;
+  for (const auto& [text, failure] : Texts().All())
+    all += text + failure + '\n';
+  return all;
+}
 
 RnnStatus CheckDevice(RnnDataType dtype) {
   DeviceLimits limits;
@@ -241,25 +219,25 @@ RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
 }
 
 RnnStatus Kernel::EstimateCycles(const KernelRequest& request, double* cycles) {
-  UsedKernels::Key key;
-  UsedKernels::Used used;
+  Key key;
+  Used used;
   CRNN_RETURN_IF_ERROR(FindOrDivide(request, &key, &used));
   *cycles = used.division.cycles;
   return {};
 }
 
 RnnStatus Kernel::Get(const KernelRequest& request, Kernel* kernel) {
-  UsedKernels::Key key;
-  UsedKernels::Used used;
+  Key key;
+  Used used;
   CRNN_RETURN_IF_ERROR(FindOrDivide(request, &key, &used));
   if (!used.is_compiled) {
     used.is_compiled = true;
     used.status = CompileBest(request, &used.division, &used.kernel);
-    if (IsFinal(used.status)) UsedKernels::Instance().Add(key, used);
+    if (IsFinal(used.status)) UsedKernels().Replace(key, used);
     DeviceLimits limits;
     CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
-    UsedKernels::Instance().AddText(
-        Describe(request, used.division.shape, limits), used.status);
+    Texts().Replace(Describe(request, used.division.shape, limits),
+                    used.status.ok() ? "" : ": " + used.status.message);
   }
   *kernel = used.kernel;
   return used.status;
@@ -267,10 +245,10 @@ RnnStatus Kernel::Get(const KernelRequest& request, Kernel* kernel) {
 
 RnnStatus Kernel::GetBoth(const KernelRequest& request,
                           const KernelRequest& other, Kernel* kernel) {
-  UsedKernels::Key key;
-  CRNN_RETURN_IF_ERROR(UsedKernels::KeyOf(other, &key));
-  UsedKernels::Used used;
-  if (UsedKernels::Instance().Find(key, &used) && used.is_compiled) {
+  Key key;
+  Used used;
+  CRNN_RETURN_IF_ERROR(KeyOf(other, &key));
+  if (UsedKernels().Find(key, &used) && used.is_compiled) {
     CRNN_RETURN_IF_ERROR(used.status);
     return Get(request, kernel);
   }
@@ -311,15 +289,12 @@ Kernel::Grid Kernel::MostAtOnce(int shares, int at_once) const {
   return rounds(one_by_one) < rounds(together) ? one_by_one : together;
 }
 
-size_t Kernel::RingBytes(const Grid& grid) const {
+size_t Kernel::ring_bytes(int shares, int at_once) const {
   if (shape_.is_cluster) return shape_.is_stack ? sizeof(uint32_t) : 0;
+  const Grid grid = MostAtOnce(shares, at_once);
   return static_cast<size_t>(is_backward_ ? shape_.backward_ring_bytes()
                                           : shape_.forward_ring_bytes()) *
          static_cast<size_t>(grid.teams * grid.dirs);
-}
-
-size_t Kernel::ring_bytes(int shares, int at_once) const {
-  return RingBytes(MostAtOnce(shares, at_once));
 }
 
 CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
@@ -343,19 +318,20 @@ CUlaunchConfig Kernel::Config(const Grid& grid, CUstream stream,
   return config;
 }
 
-RnnStatus Kernel::EnqueueParts(CUstream stream, int shares, int at_once,
-                               void* ring, Part* part, void* arguments) const {
+RnnStatus Kernel::Enqueue(CUstream stream, int shares, int at_once, void* ring,
+                          Part* arguments) const {
   const Grid most = MostAtOnce(shares, at_once);
-  part->ring = ring;
+  const size_t bytes = ring_bytes(shares, at_once);
+  arguments->ring = ring;
   void* parameters[] = {arguments};
   for (int d = 0; d < at_once; d += most.dirs) {
-    part->first_direction = d;
+    arguments->first_direction = d;
     CUlaunchAttribute attribute;
     CUlaunchConfig config = Config(most, stream, &attribute);
-    if (RingBytes(most) > 0) {
+    if (bytes > 0) {
       CRNN_RETURN_IF_ERROR(CudaStatus(
           Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring), 0xFF,
-                                     RingBytes(most), stream),
+                                     bytes, stream),
           "clear a ring"));
     }
     if (!shape_.is_cluster) {

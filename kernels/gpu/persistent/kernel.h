@@ -60,13 +60,10 @@ class Kernel {
   // the layer's directions or the stack's stages.
   size_t ring_bytes(int shares, int at_once) const;
   // Enqueues the kernel. `arguments` are ForwardArguments or BackwardArguments,
-  // whichever the kernel takes; this sets their part.
-  template <typename Arguments>
+  // whichever the kernel takes, by the address of their part, with which both
+  // begin; this sets it.
   RnnStatus Enqueue(CUstream stream, int shares, int at_once, void* ring,
-                    Arguments* arguments) const {
-    return EnqueueParts(stream, shares, at_once, ring, &arguments->part,
-                        arguments);
-  }
+                    Part* arguments) const;
 
  private:
   struct Grid {
@@ -77,12 +74,8 @@ class Kernel {
   // more of them than the GPU runs at the same time; the teams then run several
   // shares of the batch each, and several launches run the directions.
   Grid MostAtOnce(int shares, int at_once) const;
-  size_t RingBytes(const Grid& grid) const;
   CUlaunchConfig Config(const Grid& grid, CUstream stream,
                         CUlaunchAttribute* attribute) const;
-  // `part` is a member of `arguments`.
-  RnnStatus EnqueueParts(CUstream stream, int shares, int at_once, void* ring,
-                         Part* part, void* arguments) const;
 
   CUkernel kernel_ = nullptr;
   Shape shape_ = {};

@@ -286,7 +286,7 @@ RnnStatus Network::Forward(const Handles& handles,
                                           reserve.seed, arguments));
     } else if (!is_stack_ || is_last) {
       CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, shares_, AtOnce(),
-                                           workspace.ring, &arguments));
+                                           workspace.ring, &arguments.part));
     }
     if (problem_.has_dropout_between_layers() && !is_last) {
       CRNN_RETURN_IF_ERROR(auxiliary_.ApplyDropout(

@@ -55,7 +55,6 @@ class Network : public Engine {
     constexpr int64_t kMostSteps = 1024;
     return !loop_ || problem_.max_time <= kMostSteps / spec_.num_layers;
   }
-  bool uses_blas() const override { return true; }
   // Stores sequence lengths and seeds, which may be in host memory.
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;

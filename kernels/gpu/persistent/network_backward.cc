@@ -254,7 +254,7 @@ struct Network::BackwardPass {
                                         reserve.seed, arguments)
               : network.kernel_.Enqueue(handles.stream, network.shares_,
                                         network.AtOnce(), workspace.ring,
-                                        &arguments));
+                                        &arguments.part));
 
       // The gradient of the inputs goes to the layer below, or to the caller.
       void* const input_backprop =

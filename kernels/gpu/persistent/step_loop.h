@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "kernels/arena.h"
-#include "kernels/gpu/handles.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/gpu/persistent/arguments.h"
 #include "kernels/rnn_backend.h"

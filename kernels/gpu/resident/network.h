@@ -28,7 +28,6 @@ class ResidentNetwork : public Engine {
   size_t backward_workspace_size() const override { return 0; }
   std::string Key() const override;
   bool is_replayable() const override { return true; }
-  bool uses_blas() const override { return true; }
   RnnStatus StoreLengthsAndSeed(
       const Handles& /*handles*/,
       const RnnForwardBuffers& /*buffers*/) const override {
