@@ -207,64 +207,105 @@ def _check(tolerance: float, name: str, value: np.ndarray, expected: np.ndarray)
     assert error <= tolerance, f"{name} is off by {error}"
 
 
+class _Network:
+    """A network that the kernels run, its random data and the reference's results.
+
+    The products of the lowest layer's input side are drawn: the matrix of each of its gates selects
+    a part of the input of its own.
+    """
+
+    def __init__(self, shape: Shape, rng: np.random.Generator, layers: int, directions: int):
+        self.shape, self.rng, self.layers, self.directions = shape, rng, layers, directions
+        self.dtype = random_configs.numpy_dtype(shape.dtype)
+        self.gates = reference.NUM_GATES[shape.rnn_mode]
+        self.slots = 4 if self.gates > 1 else 1
+        self.is_lstm = shape.rnn_mode == "lstm"
+        gates, units = self.gates, shape.num_units
+        self.config = types.SimpleNamespace(
+            rnn_mode=shape.rnn_mode,
+            num_layers=layers,
+            num_units=units,
+            num_proj=0,
+            input_size=directions * gates * units,
+            input_mode="linear_input",
+            direction="bidirectional" if directions == 2 else "unidirectional",
+            bias_mode="double",
+            dropout=0.0,
+            cell_clip=0.0,
+        )
+        count = layers * directions
+        self.recurrent = [self._draw_weights() for _ in range(count)]
+        self.of_input = [None] * directions
+        self.of_input += [self._draw_weights() for _ in range(count - directions)]
+        self.biases = [[self.draw(gates * units) for _ in range(2)] for _ in range(count)]
+
+    def _draw_weights(self) -> np.ndarray:
+        gates, units = self.gates, self.shape.num_units
+        return self.draw(gates * units, units, scale=units**-0.5)
+
+    def draw(self, *dims: int, scale: float = 1.0) -> np.ndarray:
+        return (scale * self.rng.standard_normal(dims)).astype(self.dtype)
+
+    def full(self, *dims: int, of: float = np.nan, dtype: np.dtype | None = None) -> np.ndarray:
+        return np.full(dims, of, dtype or self.dtype)
+
+    def draw_data(self, steps: int, batch: int, with_lengths: bool) -> None:
+        gates, units, count = self.gates, self.shape.num_units, self.layers * self.directions
+        self.products = self.draw(steps, batch, self.directions, gates * units)
+        self.states = [self.draw(count, batch, units) for _ in range(1 + self.is_lstm)]
+        self.lengths = self.order = None
+        if with_lengths:
+            self.lengths = self.rng.integers(0, steps + 1, size=batch).astype(np.int32)
+            self.lengths[1:2] = 0
+            self.order = np.argsort(-self.lengths, kind="stable").astype(np.int32)
+        eye = np.eye(self.config.input_size).reshape(self.directions, gates, units, -1)
+        weights, biases = [], []
+        for i in range(count):
+            of_input = eye[i] if self.of_input[i] is None else np.split(self.of_input[i], gates)
+            weights += [*of_input, *np.split(self.recurrent[i], gates)]
+            for side in self.biases[i]:
+                biases += np.split(side, gates)
+        self.run = reference.forward(
+            self.config,
+            self.products.astype(np.float64).reshape(steps, batch, -1),
+            [state.astype(np.float64) for state in self.states],
+            weights,
+            biases,
+            sequence_lengths=self.lengths,
+            masks=None,
+            time_major=True,
+        )
+
+    def call(
+        self, kernel: ctypes.CDLL, kind: type, buffers: list, strides: tuple[int, int]
+    ) -> None:
+        """Calls a kernel with buffers for each direction or layer."""
+        steps, batch = self.products.shape[:2]
+        sequences = _Sequences(_pointer(self.lengths), _pointer(self.order), batch, steps, *strides)
+        units = self.shape.num_units
+        arguments = kind(_Part(), sequences, self.directions * units, units)
+        for own, direction in zip(buffers, arguments.direction, strict=False):
+            for name, _ in direction._fields_:
+                value = getattr(own, name)
+                pointer = value if isinstance(value, int) else _pointer(value)
+                setattr(direction, name, pointer)
+        kernel.run(ctypes.byref(arguments), len(buffers), int(self.rng.integers(1000)))
+
+
 @pytest.mark.slow
 @_each_of(SHAPES)
 def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
     rng = np.random.default_rng([shape.num_units, with_lengths])
-    dtype = random_configs.numpy_dtype(shape.dtype)
-    gates = reference.NUM_GATES[shape.rnn_mode]
-    slots = 4 if gates > 1 else 1
-    units, is_lstm = shape.num_units, shape.rnn_mode == "lstm"
-    directions = int(rng.integers(1, 3))
-    time_major = bool(rng.integers(2))
+    directions, time_major = int(rng.integers(1, 3)), bool(rng.integers(2))
     # With so many steps, rings go round more than twice.
     steps = int(rng.integers(1, 9)) if shape.is_cluster else int(rng.integers(64, 72))
     # Two teams run at the same time, so if they are no clusters, they may have several shares each.
     batch = int(rng.integers(1, 20 if shape.is_cluster else 40 * shape.row_tiles))
-    config = types.SimpleNamespace(
-        rnn_mode=shape.rnn_mode,
-        num_layers=1,
-        num_units=units,
-        num_proj=0,
-        input_size=directions * gates * units,
-        input_mode="linear_input",
-        direction="bidirectional" if directions == 2 else "unidirectional",
-        bias_mode="double",
-        dropout=0.0,
-        cell_clip=0.0,
-    )
-
-    def draw(*dims: int, scale: float = 1.0) -> np.ndarray:
-        return (scale * rng.standard_normal(dims)).astype(dtype)
-
-    # The matrix of each gate selects its own part of the input, which thus is the product of the
-    # input side.
-    eye = np.eye(directions * gates * units).reshape(directions, gates, units, -1)
-    recurrent = [draw(gates * units, units, scale=units**-0.5) for _ in range(directions)]
-    biases = [[draw(gates * units) for _ in range(2)] for _ in range(directions)]
-    weights_list, biases_list = [], []
-    for d in range(directions):
-        weights_list += [*eye[d], *np.split(recurrent[d], gates)]
-        for side in biases[d]:
-            biases_list += np.split(side, gates)
-    products = draw(steps, batch, directions, gates * units)
-    states = [draw(directions, batch, units) for _ in range(1 + is_lstm)]
-    lengths = None
-    if with_lengths:
-        lengths = rng.integers(0, steps + 1, size=batch).astype(np.int32)
-        lengths[1:2] = 0
-    run = reference.forward(
-        config,
-        products.astype(np.float64).reshape(steps, batch, -1),
-        [state.astype(np.float64) for state in states],
-        weights_list,
-        biases_list,
-        sequence_lengths=lengths,
-        masks=None,
-        time_major=True,
-    )
-    d_outputs = draw(steps, batch, directions * units)
-    d_states = [draw(directions, batch, units) for _ in range(1 + is_lstm)]
+    net = _Network(shape, rng, 1, directions)
+    net.draw_data(steps, batch, with_lengths)
+    units, gates, slots, run = shape.num_units, net.gates, net.slots, net.run
+    d_outputs = net.draw(steps, batch, directions * units)
+    d_states = [net.draw(directions, batch, units) for _ in range(1 + net.is_lstm)]
     # No gradient reaches these sequences.
     is_idle = np.arange(batch) % 3 == 1
     for gradient in (d_outputs, *d_states):
@@ -275,85 +316,56 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
 
     # For the kernels, each direction has its own buffers, whose rows are (time, sequence) or
     # (sequence, time). Places that are not written stay NaN.
-    order = None
-    if with_lengths:
-        order = np.argsort(-lengths, kind="stable").astype(np.int32)
-    sequences = _Sequences(
-        None if lengths is None else _pointer(lengths),
-        None if order is None else _pointer(order),
-        batch,
-        steps,
-        batch if time_major else 1,
-        1 if time_major else steps,
-    )
+    strides = (batch, 1) if time_major else (1, steps)
     lead = (steps, batch) if time_major else (batch, steps)
-
-    def nan(*dims: int, dtype: np.dtype = dtype) -> np.ndarray:
-        return np.full(dims, np.nan, dtype)
-
     # In a caller's state of no steps, the bits may be those of a state that was not sent yet.
-    is_nan = np.zeros(batch, bool) if lengths is None else lengths == 0
-    first_h = states[0].copy()
-    first_h.view(f"u{dtype.itemsize}")[:, is_nan] = np.iinfo(f"u{dtype.itemsize}").max
+    is_nan = np.zeros(batch, bool) if net.lengths is None else net.lengths == 0
+    first_h = net.states[0].copy()
+    first_h.view(f"u{first_h.itemsize}")[:, is_nan] = np.iinfo(f"u{first_h.itemsize}").max
+    outputs = net.full(*lead, directions * units)
+    d_outputs_here = np.ascontiguousarray(_reordered(d_outputs, time_major))
+    rows = -(-batch // (8 * shape.row_tiles)) * 8 * shape.row_tiles
     buffers = []
-    outputs = nan(*lead, directions * units)
     for d in range(directions):
-        gate_buffer = nan(*lead, slots * units)
-        gate_buffer[..., : gates * units] = _reordered(products[:, :, d], time_major)
+        gate_buffer = net.full(*lead, slots * units)
+        gate_buffer[..., : gates * units] = _reordered(net.products[:, :, d], time_major)
         buffers.append(
             types.SimpleNamespace(
                 **NO_PROJECTION,
-                recurrent_weights=recurrent[d],
-                input_bias=biases[d][0],
-                recurrent_bias=biases[d][1],
+                recurrent_weights=net.recurrent[d],
+                input_bias=net.biases[d][0],
+                recurrent_bias=net.biases[d][1],
                 gates=gate_buffer,
                 input_weights=None,
                 input=None,
-                cells=nan(*lead, units, dtype=np.float32),
-                previous_h=nan(*lead, units),
+                cells=net.full(*lead, units, dtype=np.float32),
+                previous_h=net.full(*lead, units),
                 first_h=first_h[d],
-                first_c=states[-1][d].copy(),
-                last_h=nan(batch, units),
-                last_c=nan(batch, units),
+                first_c=net.states[-1][d].copy(),
+                output=_pointer(outputs) + d * units * outputs.itemsize,
+                last_h=net.full(batch, units),
+                last_c=net.full(batch, units),
+                output_backprop=_pointer(d_outputs_here) + d * units * outputs.itemsize,
+                last_h_backprop=d_states[0][d].copy(),
+                last_c_backprop=d_states[-1][d].copy(),
+                first_h_backprop=net.full(batch, units),
+                first_c_backprop=net.full(batch, units),
+                bias_sums=net.full(rows, slots * units, dtype=np.float32),
             )
         )
-    arguments = FORWARD(_Part(), sequences, directions * units, units)
-    for d, b in enumerate(buffers):
-        for name, _ in arguments.direction[d]._fields_:
-            if name == "output":
-                pointer = _pointer(outputs) + d * units * outputs.itemsize
-            else:
-                pointer = _pointer(getattr(b, name))
-            setattr(arguments.direction[d], name, pointer)
-    forward = _compile(shape, "forward", folder)
-    forward.run(ctypes.byref(arguments), directions, int(rng.integers(1000)))
+    net.call(_compile(shape, "forward", folder), FORWARD, buffers, strides)
 
     check = functools.partial(_check, TOLERANCE[shape.dtype])
     check("outputs", _reordered(outputs, time_major), run.outputs)
     for d, b in enumerate(buffers):
         check("h", b.last_h[~is_nan], run.states[0][d][~is_nan])
         assert np.isnan(b.last_h[is_nan].astype(np.float32)).all()
-        if is_lstm:
+        if net.is_lstm:
             check("c", b.last_c, run.states[1][d])
 
-    rows = -(-batch // (8 * shape.row_tiles)) * 8 * shape.row_tiles
-    arguments = BACKWARD(_Part(), sequences, directions * units, units)
-    d_outputs_here = np.ascontiguousarray(_reordered(d_outputs, time_major))
-    for d, b in enumerate(buffers):
-        b.last_h_backprop = d_states[0][d].copy()
-        b.last_c_backprop = d_states[-1][d].copy()
-        b.first_h_backprop, b.first_c_backprop = nan(batch, units), nan(batch, units)
-        b.bias_sums = nan(rows, slots * units, dtype=np.float32)
-        for name, _ in arguments.direction[d]._fields_:
-            if name == "output_backprop":
-                pointer = _pointer(d_outputs_here) + d * units * d_outputs_here.itemsize
-            else:
-                pointer = _pointer(getattr(b, name))
-            setattr(arguments.direction[d], name, pointer)
-    backward = _compile(shape, "backward", folder)
-    backward.run(ctypes.byref(arguments), directions, int(rng.integers(1000)))
+    net.call(_compile(shape, "backward", folder), BACKWARD, buffers, strides)
 
-    expected_weights, expected_biases = reference.split_params(config, gradients.params)
+    expected_weights, expected_biases = reference.split_params(net.config, gradients.params)
     d_products = gradients.inputs.reshape(steps, batch, directions, gates * units)
     for d, b in enumerate(buffers):
         of_gates = b.gates.astype(np.float64)
@@ -361,7 +373,7 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
         idle = [b.first_h_backprop[is_idle], _reordered(of_gates, time_major)[:, is_idle]]
         assert not any(np.any(gradient) for gradient in idle), "zero does not stay zero"
         check("d_h", b.first_h_backprop, gradients.states[0][d])
-        if is_lstm:
+        if net.is_lstm:
             check("d_c", b.first_c_backprop, gradients.states[1][d])
         # A GRU's candidate has a separate gradient on the recurrent side, in the fourth slot.
         of_recurrent = of_gates.reshape(*lead, slots, units)
@@ -380,93 +392,42 @@ def test_kernels_agree_with_the_reference(shape, with_lengths, folder):
 @_each_of(STACKS)
 def test_stacks_agree_with_the_reference(shape, with_lengths, folder):
     rng = np.random.default_rng([shape.num_units, with_lengths])
-    dtype = random_configs.numpy_dtype(shape.dtype)
-    gates = reference.NUM_GATES[shape.rnn_mode]
-    slots = 4 if gates > 1 else 1
-    units, is_lstm = shape.num_units, shape.rnn_mode == "lstm"
     layers, steps, batch = (int(rng.integers(low, high)) for low, high in ((2, 5), (1, 9), (1, 20)))
-    config = types.SimpleNamespace(
-        rnn_mode=shape.rnn_mode,
-        num_layers=layers,
-        num_units=units,
-        num_proj=0,
-        input_size=gates * units,
-        input_mode="linear_input",
-        direction="unidirectional",
-        bias_mode="double",
-        dropout=0.0,
-        cell_clip=0.0,
-    )
-
-    def draw(*dims: int, scale: float = 1.0) -> np.ndarray:
-        return (scale * rng.standard_normal(dims)).astype(dtype)
-
-    def full(*dims: int, of: float, dtype: np.dtype = dtype) -> np.ndarray:
-        return np.full(dims, of, dtype)
+    net = _Network(shape, rng, layers, 1)
+    net.draw_data(steps, batch, with_lengths)
+    units, slots = shape.num_units, net.slots
 
     def ones(*dims: int) -> np.ndarray:
-        return np.full(np.prod(dims) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(dims)
+        size = np.prod(dims) * net.dtype.itemsize
+        return np.full(size, 0xFF, np.uint8).view(net.dtype).reshape(dims)
 
-    products = draw(steps, batch, gates * units)
-    states = [draw(layers, batch, units) for _ in range(1 + is_lstm)]
-    lengths = order = None
-    if with_lengths:
-        lengths = rng.integers(0, steps + 1, size=batch).astype(np.int32)
-        order = np.argsort(-lengths, kind="stable").astype(np.int32)
-    # The lowest layer's products are computed outside, so its input weights only select them.
-    weights_list, biases_list, buffers = [], [], []
-    gate_buffer = full(steps, batch, slots * units, of=np.nan)
-    gate_buffer[..., : gates * units] = products
+    gate_buffer = net.full(steps, batch, slots * units)
+    gate_buffer[..., : net.gates * units] = net.products[:, :, 0]
+    buffers = []
     for layer in range(layers):
-        own = types.SimpleNamespace(
-            **NO_PROJECTION,
-            recurrent_weights=draw(gates * units, units, scale=units**-0.5),
-            input_bias=draw(gates * units),
-            recurrent_bias=draw(gates * units),
-            gates=gate_buffer if layer == 0 else ones(steps, batch, slots * units),
-            input_weights=None,
-            input=None,
-            cells=full(steps, batch, units, of=np.nan, dtype=np.float32),
-            previous_h=full(steps, batch, units, of=np.nan),
-            first_h=states[0][layer].copy(),
-            first_c=states[-1][layer].copy(),
-            output=ones(steps, batch, units),
-            last_h=full(batch, units, of=np.nan),
-            last_c=full(batch, units, of=np.nan),
+        buffers.append(
+            types.SimpleNamespace(
+                **NO_PROJECTION,
+                recurrent_weights=net.recurrent[layer],
+                input_bias=net.biases[layer][0],
+                recurrent_bias=net.biases[layer][1],
+                gates=gate_buffer if layer == 0 else ones(steps, batch, slots * units),
+                input_weights=net.of_input[layer],
+                input=buffers[-1].output if layer > 0 else None,
+                cells=net.full(steps, batch, units, dtype=np.float32),
+                previous_h=net.full(steps, batch, units),
+                first_h=net.states[0][layer].copy(),
+                first_c=net.states[-1][layer].copy(),
+                output=ones(steps, batch, units),
+                last_h=net.full(batch, units),
+                last_c=net.full(batch, units),
+            )
         )
-        of_input = np.eye(gates * units).reshape(gates, units, -1)
-        if layer > 0:
-            own.input_weights = draw(gates * units, units, scale=units**-0.5)
-            own.input = buffers[-1].output
-            of_input = np.split(own.input_weights, gates)
-        weights_list += [*of_input, *np.split(own.recurrent_weights, gates)]
-        biases_list += [*np.split(own.input_bias, gates), *np.split(own.recurrent_bias, gates)]
-        buffers.append(own)
-    run = reference.forward(
-        config,
-        products.astype(np.float64),
-        [state.astype(np.float64) for state in states],
-        weights_list,
-        biases_list,
-        sequence_lengths=lengths,
-        masks=None,
-        time_major=True,
-    )
-    arguments = FORWARD(
-        _Part(),
-        _Sequences(_pointer(lengths), _pointer(order), batch, steps, batch, 1),
-        units,
-        units,
-    )
-    for own, direction in zip(buffers, arguments.direction, strict=False):
-        for name, _ in direction._fields_:
-            setattr(direction, name, _pointer(getattr(own, name)))
-    kernel = _compile(shape, "forward", folder)
-    kernel.run(ctypes.byref(arguments), layers, int(rng.integers(1000)))
+    net.call(_compile(shape, "forward", folder), FORWARD, buffers, (batch, 1))
 
     check = functools.partial(_check, layers * TOLERANCE[shape.dtype])
-    check("outputs", buffers[-1].output, run.outputs)
+    check("outputs", buffers[-1].output, net.run.outputs)
     for layer, own in enumerate(buffers):
-        check("h", own.last_h, run.states[0][layer])
-        if is_lstm:
-            check("c", own.last_c, run.states[1][layer])
+        check("h", own.last_h, net.run.states[0][layer])
+        if net.is_lstm:
+            check("c", own.last_c, net.run.states[1][layer])

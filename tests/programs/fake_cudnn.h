@@ -32,7 +32,7 @@ struct FakeData {
 struct FakeRnn {
   RnnProblem problem;
   bool allow_tf32, takes_padding;
-  const FakeDropout* dropout;
+  FakeDropout* dropout;
 };
 
 template <typename Fake, typename Descriptor>
@@ -137,14 +137,22 @@ struct FakePass {
                   size * item());
     }
   }
-  size_t input_bytes() const {
-    return problem.max_time * problem.batch_size * problem.spec.input_size *
-           item();
-  }
 };
 
-// The gradient of parameters, which a call of cuDNN leaves for the next one.
+// What the forward pass read and wrote, which a backward pass must be given
+// again, and the gradient of parameters, which one of its calls leaves for the
+// other.
+inline std::vector<char> forward_input, forward_h, forward_output;
 inline std::vector<char> params_backprop;
+
+inline void Keep(const void* array, int64_t bytes, std::vector<char>* kept) {
+  const char* const begin = static_cast<const char*>(array);
+  kept->assign(begin, begin + bytes);
+}
+inline void CheckKept(const void* array, const std::vector<char>& kept) {
+  Check(std::memcmp(array, kept.data(), kept.size()) == 0,
+        "an array of the forward pass");
+}
 
 inline cudnnStatus_t FakeForward(
     cudnnHandle_t, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
@@ -167,10 +175,16 @@ inline cudnnStatus_t FakeForward(
   Check(pass.network.Forward({}, buffers).ok(), "the fake's forward pass");
   pass.ClearEmpty(pass.problem.spec.output_size(), hy);
   pass.ClearEmpty(pass.problem.spec.num_units, cy);
-  if (is_training) {
-    std::memcpy(static_cast<char*>(reserve) + pass.network.reserve_size(), x,
-                pass.input_bytes());
-  }
+  told.dropout->states = nullptr;  // Each pass attaches them.
+  const int64_t steps = pass.problem.max_time * pass.problem.batch_size;
+  const RnnSpec& spec = pass.problem.spec;
+  const int64_t item = static_cast<int64_t>(pass.item());
+  Keep(x, steps * spec.input_size * item, &forward_input);
+  Keep(y, steps * spec.layer_output_size() * item, &forward_output);
+  Keep(hx,
+       spec.num_pseudo_layers() * pass.problem.batch_size * spec.output_size() *
+           item,
+       &forward_h);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -181,10 +195,14 @@ inline cudnnStatus_t FakeBackwardData(
     const void* hx, const void* dhy, void* dhx, cudnnTensorDescriptor_t,
     const void* cx, const void* dcy, void* dcx, size_t, const void* weights,
     size_t, void* workspace, size_t, void* reserve) {
-  const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), true, weights);
+  const FakeRnn& told = Of<FakeRnn>(rnn);
+  const FakePass pass(told, Of<FakeData>(data), true, weights);
   RnnBackwardBuffers buffers;
-  pass.Fill(static_cast<char*>(reserve) + pass.network.reserve_size(), hx, cx,
-            reserve, workspace, &buffers);
+  CheckKept(y, forward_output);
+  CheckKept(hx, forward_h);
+  Check(told.dropout->rate == 0.0f || told.dropout->states != nullptr,
+        "states of dropout");
+  pass.Fill(forward_input.data(), hx, cx, reserve, workspace, &buffers);
   params_backprop.assign(pass.params.size(), 0);
   buffers.output = y;
   buffers.output_backprop = dy;
@@ -203,14 +221,14 @@ inline cudnnStatus_t FakeBackwardData(
 inline cudnnStatus_t FakeBackwardWeights(
     cudnnHandle_t, cudnnRNNDescriptor_t rnn, cudnnWgradMode_t mode,
     const int32_t*, cudnnRNNDataDescriptor_t data, const void* x,
-    cudnnTensorDescriptor_t, const void*, cudnnRNNDataDescriptor_t, const void*,
-    size_t, void* dw, size_t bytes, void* workspace, size_t, void* reserve) {
+    cudnnTensorDescriptor_t, const void* hx, cudnnRNNDataDescriptor_t,
+    const void* y, size_t, void* dw, size_t bytes, void* workspace, size_t,
+    void*) {
   const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), true, nullptr);
   Check(mode == CUDNN_WGRAD_MODE_ADD, "gradients are added");
-  Check(
-      std::memcmp(x, static_cast<char*>(reserve) + pass.network.reserve_size(),
-                  pass.input_bytes()) == 0,
-      "the input of the forward pass");
+  CheckKept(x, forward_input);
+  CheckKept(hx, forward_h);
+  CheckKept(y, forward_output);
   std::memset(workspace, 0xEE, bytes);
   const cudaDataType_t type = CudaType(pass.problem.dtype);
   for (const auto& [block, offset] : pass.places) {
@@ -321,7 +339,7 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
     *reserve = 0;
     if (!is_training) return CUDNN_STATUS_SUCCESS;
     *workspace = std::max(*workspace, pass.network.backward_workspace_size());
-    *reserve = pass.network.reserve_size() + pass.input_bytes();
+    *reserve = pass.network.reserve_size();
     return CUDNN_STATUS_SUCCESS;
   };
   cudnn->cudnnGetRNNWeightSpaceSize =

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -71,6 +72,13 @@ GpuLibraries FakeLibraries() {
                            void** parameters, void**) {
     const char* const name = reinterpret_cast<const char*>(kernel);
     const unsigned int grid[] = {blocks, threads, threads_y};
+    int unit_bytes = 1;
+    if (std::sscanf(name, "transposeUNIT_BYTES=%d", &unit_bytes) == 1) {
+      for (int i = 0; i < 2; ++i) {
+        Check(*static_cast<size_t*>(parameters[i]) % unit_bytes == 0,
+              "the alignment of what is transposed");
+      }
+    }
     Check(run_kernel(name, grid, parameters), name);
     return CUDA_SUCCESS;
   };

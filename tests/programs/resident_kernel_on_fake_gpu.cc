@@ -4,6 +4,11 @@
 // fail.
 //
 //   resident_kernel_on_fake_gpu SEEDS
+//
+// With the name of NVRTC's library as a second argument, it compiles kernels
+// for GPUs of several generations instead, with the real compiler.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -68,6 +73,7 @@ int num_found;         // How often the driver was asked for a kernel.
 int num_programs = 0;  // Programs that are not destroyed.
 int num_compilations = 0;
 std::function<void()> while_compiling = [] {};
+const char* nvrtc_name = nullptr;  // Null unless the real compiler is used.
 
 const std::string& Source() {
   for (const SourceFile& file : EmbeddedSources()) {
@@ -273,6 +279,11 @@ GpuLibraries FakeLibraries() {
                               CUjit_option*, void**, unsigned num_jit_options,
                               CUlibraryOption*, void**, unsigned num_options) {
     Check(num_jit_options == 0 && num_options == 0, "options of a library");
+    if (nvrtc_name != nullptr) {
+      Check(static_cast<const char*>(code)[1] == 'E', "machine code");
+      *library = reinterpret_cast<CUlibrary>(&kernels.emplace_back());
+      return CUDA_SUCCESS;
+    }
     if (Fails("cuLibraryLoadData")) return CUDA_ERROR_UNKNOWN;
     std::memcpy(library, code, sizeof(FakeKernel*));
     loaded_options.insert(reinterpret_cast<FakeKernel*>(*library)->options);
@@ -347,6 +358,13 @@ GpuLibraries FakeLibraries() {
     std::memcpy(log, kLog, sizeof(kLog));
     return NVRTC_SUCCESS;
   };
+  if (nvrtc_name == nullptr) return libraries;
+  void* const real = dlopen(nvrtc_name, RTLD_NOW);
+  Check(real != nullptr, "NVRTC");
+#define CRNN_FIND(name) \
+  nvrtc.name = reinterpret_cast<decltype(nvrtc.name)>(dlsym(real, #name));
+  CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
+#undef CRNN_FIND
   return libraries;
 }
 
@@ -525,10 +543,55 @@ void CheckSeed(unsigned seed) {
   }
 }
 
+// Compiles some kernels with the real compiler, which needs no GPU.
+int CompileAll() {
+  constexpr FakeDevice kDevices[] = {
+      {8, 0, 108, 163 << 10, 40 << 20},  // A100
+      {8, 9, 76, 99 << 10, 48 << 20},    // RTX 4080
+      {9, 0, 132, 227 << 10, 50 << 20},  // H200
+      {12, 0, 170, 99 << 10, 96 << 20},  // RTX 5090
+  };
+  // Some shapes have all weights on the chip, some have a part of them in the
+  // L2 cache, and some in memory.
+  constexpr ResidentShape kShapes[] = {
+      {RnnMode::kLstm, RnnDataType::kFloat32, 96, 3},
+      {RnnMode::kGru, RnnDataType::kFloat32, 2816, 1},
+      {RnnMode::kRnnTanh, RnnDataType::kFloat32, 2048, 4},
+      {RnnMode::kGru, RnnDataType::kFloat16, 2816, 1},
+      {RnnMode::kRnnRelu, RnnDataType::kFloat16, 512, 8},
+      {RnnMode::kLstm, RnnDataType::kBfloat16, 2048, 8},
+  };
+  int compiled = 0;
+  for (const FakeDevice& one : kDevices) {
+    device = one;
+    ++device_id;
+    for (const ResidentShape& one_shape : kShapes) {
+      being_checked = std::to_string(one.major) + "." +
+                      std::to_string(one.minor) + ", " +
+                      std::to_string(one_shape.num_units) + " units of " +
+                      RnnModeName(one_shape.rnn_mode);
+      ResidentKernel kernel;
+      const RnnStatus status = ResidentKernel::Get(one_shape, &kernel);
+      // A smaller GPU has no room for some shapes.
+      const bool is_too_large =
+          status.message.find("too many units") != std::string::npos;
+      Check(status.ok() || is_too_large, status.message);
+      compiled += status.ok();
+    }
+  }
+  std::printf("%d kernels compiled\n", compiled);
+  return 0;
+}
+
 }  // namespace
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
   setenv("CUDNN_RNN_TF_KERNEL_CACHE", "", /*overwrite=*/1);  // Keeps no files.
+  if (argc > 2) {
+    cudnn_rnn_tf::nvrtc_name = argv[2];
+    cudnn_rnn_tf::has_resident_libraries = true;
+    return cudnn_rnn_tf::CompileAll();
+  }
   return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckSeed);
 }
