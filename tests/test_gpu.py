@@ -5,14 +5,11 @@ These tests run if TensorFlow sees a GPU. The layers of all other tests then run
 
 import concurrent.futures
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import random_configs
 import tensorflow as tf
-import test_second_order
 from fresh_process import run_program
 
 import cudnn_rnn_tf as crnn
@@ -115,71 +112,6 @@ def test_agrees_with_tensorflows_op(rnn_mode, bidirectional):
         tf.nest.flatten([ours, gradients]), tf.nest.flatten([theirs, expected]), strict=True
     ):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
-
-
-TORCH_PROGRAM = """
-import sys
-import numpy as np
-import torch
-
-torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-data = np.load(sys.argv[1])
-results = {}
-for mode, make in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU), ("rnn_tanh", torch.nn.RNN)):
-    net = make(7, 13, num_layers=2, bidirectional=True).cuda()
-    gates = {"lstm": 4, "gru": 3, "rnn_tanh": 1}[mode]
-    flat = data[mode]
-    position = 0
-    shapes = {name: tuple(p.shape) for name, p in net.named_parameters()}
-    with torch.no_grad():
-        for kind in ("weight", "bias"):
-            for layer in range(2):
-                for suffix in ("", "_reverse"):
-                    for side in ("ih", "hh"):
-                        p = dict(net.named_parameters())[f"{kind}_{side}_l{layer}{suffix}"]
-                        p.copy_(torch.tensor(flat[position:position + p.numel()]).view_as(p))
-                        position += p.numel()
-    assert position == flat.size
-    x = torch.tensor(data["inputs"]).cuda().requires_grad_()
-    outputs, _ = net(x)
-    outputs.sin().sum().backward()
-    results[mode + "_outputs"] = outputs.detach().cpu().numpy()
-    results[mode + "_gradient"] = x.grad.cpu().numpy()
-np.savez(sys.argv[2], **results)
-"""
-
-
-def test_agrees_with_torch_on_the_gpu(tmp_path):
-    """PyTorch's cuDNN networks run in another process; gate orders and buffers are the same."""
-    rng = np.random.default_rng(1)
-    configs = {
-        mode: RnnConfig(mode, 2, 13, 7, direction="bidirectional")
-        for mode in ("lstm", "gru", "rnn_tanh")
-    }
-    inputs = rng.standard_normal((6, 4, 7)).astype(np.float32)
-    params = {
-        mode: (rng.standard_normal(config.layout.size) * 0.3).astype(np.float32)
-        for mode, config in configs.items()
-    }
-    np.savez(tmp_path / "in.npz", inputs=inputs, **params)
-    subprocess.run(
-        [sys.executable, "-c", TORCH_PROGRAM, tmp_path / "in.npz", tmp_path / "out.npz"],
-        check=True,
-        timeout=300,
-    )
-    expected = np.load(tmp_path / "out.npz")
-    for mode, config in configs.items():
-        x = tf.constant(inputs)
-        states = [tf.zeros(shape) for shape in config.state_shapes(4, time_major=True)]
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs, _ = ops.forward(config, x, states, tf.constant(params[mode]))
-            value = tf.reduce_sum(tf.sin(outputs))
-        for name, result in (("outputs", outputs), ("gradient", tape.gradient(value, x))):
-            reference = expected[f"{mode}_{name}"]
-            np.testing.assert_allclose(
-                result, reference, rtol=0, atol=2e-5 * np.abs(reference).max()
-            )
 
 
 def test_poisoned_padding_is_ignored():
@@ -291,36 +223,6 @@ def test_sixteen_threads():
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         for result, reference in zip(pool.map(work, range(64)), expected, strict=True):
             np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-6)
-
-
-def test_memory_is_stable_over_changing_shapes():
-    config = RnnConfig("gru", 2, 48, 16, dropout=0.1)
-    params = tf.Variable(tf.random.stateless_normal([config.layout.size], [0, 1]) * 0.2)
-    rng = np.random.default_rng(3)
-
-    @tf.function(reduce_retracing=True)
-    def step(inputs, h, seed):
-        with tf.GradientTape() as tape:
-            outputs, _ = ops.forward(config, inputs, [h], params.value(), seed=seed)
-            value = tf.reduce_mean(outputs**2)
-        params.assign_sub(0.01 * tape.gradient(value, params))
-
-    def run(count: int) -> None:
-        for index in range(count):
-            time, batch = (int(n) for n in rng.integers(1, 30, size=2))
-            step(
-                tf.ones([time, batch, 16]),
-                tf.zeros([2, batch, 48]),
-                tf.constant([7, index], tf.int64),
-            )
-
-    run(100)
-    tf.test.experimental.sync_devices()
-    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    run(1000)
-    tf.test.experimental.sync_devices()
-    assert tf.config.experimental.get_memory_info("GPU:0")["current"] == before
-    assert np.all(np.isfinite(params.numpy()))
 
 
 def test_out_of_memory_is_an_error_and_no_end():
@@ -473,12 +375,3 @@ def test_training_moves_between_devices(first_on_gpu, tmp_path):
 def test_exported_on_a_gpu_serves_on_a_cpu(tmp_path):
     run_program(TRAIN, str(tmp_path), "0", "3", "export")
     run_program(SERVE, str(tmp_path), **WITHOUT_GPU)
-
-
-@pytest.mark.parametrize(
-    "case", [c for c in test_second_order.CASES if c.config.num_proj != c.config.num_units], ids=str
-)
-def test_gradient_of_the_gradient(case):
-    """The gradient has cuDNN's dropout masks."""
-    with tf.device("GPU:0"):
-        test_second_order.check_finite_differences(case)

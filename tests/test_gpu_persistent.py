@@ -8,7 +8,6 @@ import pytest
 import random_configs
 import tensorflow as tf
 import test_gpu
-import test_gpu_replay
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import op_library, ops
@@ -177,21 +176,6 @@ def check(results: random_configs.Results, case: random_configs.Case, data, dtyp
     has_kinks = case.config.rnn_mode == "rnn_relu" or case.config.cell_clip > 0
     limit = kinked if has_kinks else smooth
     assert all(error <= limit for error in gradients.values()), gradients
-
-
-def test_replays_take_lengths_and_seeds_anew():
-    """A graph depends on addresses only; everything else may change from call to call."""
-    config = RnnConfig("lstm", 2, 48, 7, direction="bidirectional", dropout=0.4)
-    rng = np.random.default_rng(3)
-    before = test_gpu_replay.replays()
-    for index in range(8):
-        lengths = tuple(int(n) for n in rng.integers(0, 10, size=11))
-        case = random_configs.Case(5000 + index, config, 9, 11, False, True, lengths)
-        data = random_configs.draw_data(case, "float16")
-        held = test_gpu_replay.scatter_addresses(rng) if index < 2 else None
-        check(run(case, data), case, data, "float16")
-        del held
-    test_gpu_replay.check_replays(before, at_least=4)
 
 
 def test_is_what_runs():

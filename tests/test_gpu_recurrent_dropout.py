@@ -105,27 +105,6 @@ def test_masks_are_the_documented_function(rnn_mode):
     np.testing.assert_allclose(masks, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_replays_take_lengths_and_seeds_anew(dtype):
-    config = RnnConfig(
-        *("lstm", 2, 48, 7), direction="bidirectional", dropout=0.4, recurrent_dropout=0.25
-    )
-    rng = np.random.default_rng(3)
-    before = test_gpu_replay.replays()
-    for index in range(8):
-        lengths = tuple(int(n) for n in rng.integers(0, 10, size=11))
-        case = random_configs.Case(6500 + index, config, 9, 11, False, True, lengths)
-        data = random_configs.draw_data(case, dtype)
-        held = test_gpu_replay.scatter_addresses(rng) if index < 2 else None
-        results = test_gpu.run_on("GPU:0", case, data)
-        if dtype == "float32":
-            check_float32(case, data, results, random_configs.run_reference(case, data)[1])
-        else:
-            test_gpu_persistent.check(results, case, data, dtype)
-        del held
-    test_gpu_replay.check_replays(before, at_least=4)
-
-
 def test_tf32_may_be_switched_off_between_replays():
     config = RnnConfig("gru", 1, 50, 9, recurrent_dropout=0.2)
     case = random_configs.Case(6600, config, 6, 10, True, True, None)

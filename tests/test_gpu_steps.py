@@ -89,23 +89,6 @@ def test_lengths_out_of_range_on_the_device(dtype, config, wrong):
     test_gpu_persistent.check_lengths_out_of_range(config, dtype, wrong)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_replays_take_lengths_and_seeds_anew(dtype):
-    config = RnnConfig(
-        *("lstm", 2, 48, 7), direction="bidirectional", dropout=0.4, num_proj=20, cell_clip=0.7
-    )
-    rng = np.random.default_rng(3)
-    before = test_gpu_replay.replays()
-    for index in range(8):
-        case = with_lengths(random_configs.Case(7500 + index, config, 9, 11, False, True, None))
-        data, expected = random_configs.draw_smooth_data(case, dtype)
-        held = test_gpu_replay.scatter_addresses(rng) if index < 2 else None
-        results = test_gpu.run_on("GPU:0", case, data)
-        assert not random_configs.beyond_tolerance(case, results, expected, dtype, False)
-        del held
-    test_gpu_replay.check_replays(before, at_least=4)
-
-
 @pytest.mark.parametrize("algorithm", ["cudnn", "standard", "persistent"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_lengths_run_whichever_algorithm_is_named(dtype, algorithm):
