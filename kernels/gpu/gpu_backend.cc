@@ -104,15 +104,14 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   const bool has_kernels = status.ok() && ((is_pinned && !may_be_steps) ||
                                            !IsForWholeBatches(problem, cycles));
   if (!has_kernels && !is_pinned && !may_be_steps) return {};
-  auto network = std::make_unique<persistent::Network>();
   if (has_kernels) {
     status = persistent::Network::Create(problem, options_.allow_tf32,
-                                         is_backward, network.get());
+                                         is_backward, &engine_);
   }
   const RnnStatus of_kernels = status;
   if ((is_pinned || may_be_steps) && (!has_kernels || !status.ok())) {
     status = persistent::Network::CreateOfSteps(problem, options_.allow_tf32,
-                                                network.get());
+                                                &engine_);
   }
   if (has_kernels && !of_kernels.ok()) {
     resources_.warn(
@@ -126,10 +125,7 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
         ". So cuDNN runs; if sequences have different lengths, the host waits "
         "for the GPU in each call");
   }
-  if (status.ok()) {
-    engine_ = std::move(network);
-    return {};
-  }
+  if (status.ok()) return {};
   if (is_ours) {
     status.message += drops ? ". In training with recurrent_dropout, a GPU has "
                               "no other algorithm"

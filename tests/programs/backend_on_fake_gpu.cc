@@ -141,16 +141,28 @@ RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool,
   }
   return {RnnStatus::Code::kUnimplemented, "no kernels"};
 }
-RnnStatus Network::Create(const RnnProblem&, bool, bool, Network*) {
+Network::Network(const RnnProblem& problem, bool allow_tf32)
+    : problem_(problem),
+      item_(0),
+      sum_(0),
+      rows_(0),
+      slots_(0),
+      allows_tf32_(allow_tf32),
+      auxiliary_(problem) {}
+RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32, bool,
+                          std::unique_ptr<Engine>* network) {
   if (kernels == Kernels::kFail) {
     return {RnnStatus::Code::kUnimplemented, "the kernels fail"};
   }
   ++num_kernels;
+  network->reset(new Network(problem, allow_tf32));
   return {};
 }
-RnnStatus Network::CreateOfSteps(const RnnProblem&, bool, Network*) {
+RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
+                                 std::unique_ptr<Engine>* network) {
   if (!has_steps) return {RnnStatus::Code::kUnimplemented, "no steps"};
   ++num_of_steps;
+  network->reset(new Network(problem, allow_tf32));
   return {};
 }
 size_t Network::reserve_size() const { return 0; }

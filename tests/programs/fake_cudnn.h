@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "kernels/gpu/persistent/network.h"
@@ -84,7 +85,7 @@ struct FakePass {
   RnnProblem problem;
   ParamLayout layout;
   std::vector<Place> places;
-  persistent::Network network;
+  std::unique_ptr<Engine> network;
   std::vector<char> params;
   const std::vector<int>& lengths;
 
@@ -171,8 +172,8 @@ inline cudnnStatus_t FakeForward(
   if (told.dropout->rate > 0.0f) {
     std::memcpy(buffers.seed, told.dropout->states, sizeof(buffers.seed[0]));
   }
-  Check(pass.network.StoreLengthsAndSeed({}, buffers).ok(), "the fake's seed");
-  Check(pass.network.Forward({}, buffers).ok(), "the fake's forward pass");
+  Check(pass.network->StoreLengthsAndSeed({}, buffers).ok(), "the fake's seed");
+  Check(pass.network->Forward({}, buffers).ok(), "the fake's forward pass");
   pass.ClearEmpty(pass.problem.spec.output_size(), hy);
   pass.ClearEmpty(pass.problem.spec.num_units, cy);
   told.dropout->states = nullptr;  // Each pass attaches them.
@@ -212,7 +213,7 @@ inline cudnnStatus_t FakeBackwardData(
   buffers.input_h_backprop = dhx;
   buffers.input_c_backprop = dcx;
   buffers.params_backprop = params_backprop.data();
-  Check(pass.network.Backward({}, buffers).ok(), "the fake's backward pass");
+  Check(pass.network->Backward({}, buffers).ok(), "the fake's backward pass");
   pass.ClearEmpty(pass.problem.spec.output_size(), dhx);
   pass.ClearEmpty(pass.problem.spec.num_units, dcx);
   return CUDNN_STATUS_SUCCESS;
@@ -335,11 +336,11 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
     const bool is_training = mode == CUDNN_FWD_MODE_TRAINING;
     const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), is_training,
                         nullptr);
-    *workspace = pass.network.forward_workspace_size();
+    *workspace = pass.network->forward_workspace_size();
     *reserve = 0;
     if (!is_training) return CUDNN_STATUS_SUCCESS;
-    *workspace = std::max(*workspace, pass.network.backward_workspace_size());
-    *reserve = pass.network.reserve_size();
+    *workspace = std::max(*workspace, pass.network->backward_workspace_size());
+    *reserve = pass.network->reserve_size();
     return CUDNN_STATUS_SUCCESS;
   };
   cudnn->cudnnGetRNNWeightSpaceSize =

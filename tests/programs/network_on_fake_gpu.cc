@@ -179,11 +179,7 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     if (engine == 2) {
       return ResidentNetwork::Create(problem, allows_tf32, &network);
     }
-    auto steps = std::make_unique<persistent::Network>();
-    CRNN_RETURN_IF_ERROR(
-        persistent::Network::CreateOfSteps(problem, allows_tf32, steps.get()));
-    network = std::move(steps);
-    return {};
+    return persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
   };
   message = create().message;
   if (!message.empty()) return message.c_str();

@@ -16,7 +16,6 @@ namespace persistent {
 // The small kernels of a problem, which auxiliary.cu describes.
 class Auxiliary {
  public:
-  Auxiliary() = default;
   explicit Auxiliary(const RnnProblem& problem)
       : dtype_(problem.dtype),
         batch_(static_cast<int>(problem.batch_size)),
@@ -116,10 +115,10 @@ class Auxiliary {
     return Launch(kernel, stream, grid, arguments...);
   }
 
-  RnnDataType dtype_ = RnnDataType::kFloat32;
-  int batch_ = 0, steps_ = 0, units_ = 0, gates_ = 0, slots_ = 0;
-  bool resets_before_ = false;
-  float rate_ = 0.0f;
+  const RnnDataType dtype_;
+  const int batch_, steps_, units_, gates_, slots_;
+  const bool resets_before_;
+  const float rate_;
 };
 
 }  // namespace persistent

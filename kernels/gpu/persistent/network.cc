@@ -1,7 +1,9 @@
 #include "kernels/gpu/persistent/network.h"
 
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/persistent/network_memory.h"
@@ -99,7 +101,6 @@ RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
 
 Network::Network(const RnnProblem& problem, bool allow_tf32)
     : problem_(problem),
-      spec_(problem.spec),
       item_(static_cast<int64_t>(SizeOf(problem.dtype))),
       sum_(static_cast<int64_t>(SizeOf(SumType(problem.dtype)))),
       rows_(problem.max_time * problem.batch_size),
@@ -108,37 +109,40 @@ Network::Network(const RnnProblem& problem, bool allow_tf32)
       auxiliary_(problem) {}
 
 RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
-                                 Network* network) {
+                                 std::unique_ptr<Engine>* network) {
   CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
-  *network = Network(problem, allow_tf32);
+  std::unique_ptr<Network> made(new Network(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(
-      StepLoop::Get(problem, allow_tf32, &network->loop_.emplace()));
-  return network->auxiliary_.Compile();
+      StepLoop::Get(problem, allow_tf32, &made->loop_.emplace()));
+  CRNN_RETURN_IF_ERROR(made->auxiliary_.Compile());
+  *network = std::move(made);
+  return {};
 }
 
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, Network* network) {
+                          bool is_backward, std::unique_ptr<Engine>* network) {
   CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
-  *network = Network(problem, allow_tf32);
-  CRNN_RETURN_IF_ERROR(network->auxiliary_.Compile());
+  std::unique_ptr<Network> made(new Network(problem, allow_tf32));
+  CRNN_RETURN_IF_ERROR(made->auxiliary_.Compile());
   const auto get = [&] {
     KernelRequest request;
     double cycles = 0.0;
     CRNN_RETURN_IF_ERROR(
         ChooseKernel(problem, allow_tf32, is_backward, &request, &cycles));
-    network->is_stack_ = request.num_layers > 1;
+    made->is_stack_ = request.num_layers > 1;
     return problem.is_training && !is_backward
                ? Kernel::GetBoth(request, RequestOf(problem, allow_tf32, true),
-                                 &network->kernel_)
-               : Kernel::Get(request, &network->kernel_);
+                                 &made->kernel_)
+               : Kernel::Get(request, &made->kernel_);
   };
   RnnStatus status = get();
   // If the device does not grant the clusters of a stack, that is known now,
   // and layers run one after the other.
-  if (!status.ok() && network->is_stack_) status = get();
+  if (!status.ok() && made->is_stack_) status = get();
   CRNN_RETURN_IF_ERROR(status);
-  const int64_t rows = network->kernel_.shape().rows();
-  network->shares_ = static_cast<int>(CeilDiv(problem.batch_size, rows));
+  const int64_t rows = made->kernel_.shape().rows();
+  made->shares_ = static_cast<int>(CeilDiv(problem.batch_size, rows));
+  *network = std::move(made);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_NETWORK_H_
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -23,8 +24,6 @@ namespace persistent {
 // kept in the process.
 class Network : public Engine {
  public:
-  Network() = default;
-
   // Estimates the cycles that a step of a layer takes, in training forward and
   // backward together. A status of kUnimplemented says why the kernels do not
   // run the problem on the current context's device. Compiles nothing.
@@ -36,12 +35,12 @@ class Network : public Engine {
   // compiles those of its backward pass too. EstimateCycles must have succeeded
   // for the problem.
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, Network* network);
+                          bool is_backward, std::unique_ptr<Engine>* network);
   // Makes a network that enqueues the steps of its layers one by one, for any
   // problem that a StepLoop can run. A pass reads what any other network
   // has left of the same problem.
   static RnnStatus CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
-                                 Network* network);
+                                 std::unique_ptr<Engine>* network);
 
   // Whatever runs a pass, the reserve space has the same layout.
   RnnAlgorithm algorithm() const override { return RnnAlgorithm::kPersistent; }
@@ -119,19 +118,18 @@ class Network : public Engine {
            (problem_.time_major ? 1 : spec_.num_pseudo_layers());
   }
 
-  RnnProblem problem_;
-  RnnSpec spec_;
-  // The bytes of a number and of a sum.
-  int64_t item_ = 0, sum_ = 0;
-  int64_t rows_ = 0, slots_ = 0;
-  bool allows_tf32_ = false;
+  const RnnProblem problem_;
+  const RnnSpec& spec_ = problem_.spec;
+  const int64_t item_, sum_;  // The bytes of a number and of a sum.
+  const int64_t rows_, slots_;
+  const bool allows_tf32_;
   // This runs the steps of a layer. If it is empty, `kernel_` does, the forward
   // or the backward one, as the pass.
   std::optional<StepLoop> loop_;
   int shares_ = 0;  // Of the batch, each as large as a team takes at once.
   bool is_stack_ = false;  // All layers run at the same time, forward.
   Kernel kernel_;
-  Auxiliary auxiliary_;
+  const Auxiliary auxiliary_;
 };
 
 }  // namespace persistent
