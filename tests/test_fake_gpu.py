@@ -12,10 +12,6 @@ from sanitize import FIXED_ADDRESSES
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
 GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
-CUDNN_NETWORK = [
-    *("kernels/gpu/cudnn/network.cc", "kernels/gpu/session.cc"),
-    *("kernels/rnn_backend.cc", *NETWORK),
-]
 
 
 @pytest.mark.parametrize(
@@ -24,9 +20,9 @@ CUDNN_NETWORK = [
         ("graphs_on_fake_driver", 12, GRAPHS),
         (
             "backend_on_fake_gpu",
-            100,
+            300,
             [
-                *CUDNN_NETWORK,
+                *("kernels/rnn_backend.cc", "kernels/gpu/session.cc", *NETWORK),
                 *("kernels/gpu/algorithm_rule.cc", "kernels/gpu/gpu_backend.cc"),
                 "kernels/keras_layout.cc",
             ],

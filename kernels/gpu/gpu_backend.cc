@@ -113,7 +113,7 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
     status = persistent::Network::CreateOfSteps(problem, options_.allow_tf32,
                                                 &engine_);
   }
-  if (has_kernels && !of_kernels.ok()) {
+  if (has_kernels && !of_kernels.ok() && (status.ok() || !is_pinned)) {
     resources_.warn(
         of_kernels.message + ". So " +
         (status.ok() ? "kernels of single steps run" : "cuDNN runs") +

@@ -1,5 +1,5 @@
 // Runs the backend on a fake GPU, with the caller's algorithm or the rule's,
-// and lets plans fail. Checks, without a GPU, what runs, and that passes that
+// and lets engines fail. Checks, without a GPU, what runs, and that passes that
 // differ in anything are told apart when they are replayed.
 //
 //   backend_on_fake_gpu SEEDS
@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/cudnn/network.h"
@@ -16,7 +17,6 @@
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/resident/network.h"
-#include "kernels/gpu/transpose.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
 #include "tests/programs/without_masks.h"
@@ -24,11 +24,11 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// This algorithm has no plans, or no memory for them.
+// This algorithm has no engine, or no memory for one.
 RnnAlgorithm missing = RnnAlgorithm::kAuto;
-bool lacks_plan_memory = false;
-size_t last_run;  // An algorithm's number.
-int num_passes;
+bool lacks_memory = false;
+RnnAlgorithm last_run;
+int num_passes, num_warnings;
 // The key of the last pass that could be replayed, and whether it is captured
 // instead of enqueued.
 std::string last_key;
@@ -36,19 +36,56 @@ bool captures = false;
 CUstream const kCaptureStream = reinterpret_cast<CUstream>(1000);
 std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 
-RnnStatus CheckPlan(RnnAlgorithm algorithm) {
-  if (algorithm != missing) return {};
-  return {lacks_plan_memory ? RnnStatus::Code::kResourceExhausted
-                            : RnnStatus::Code::kUnimplemented,
-          "no plan"};
-}
+// Takes the place of all engines.
+class FakeEngine : public Engine {
+ public:
+  FakeEngine(RnnAlgorithm algorithm, std::string key)
+      : algorithm_(algorithm), key_(std::move(key)) {}
+  RnnAlgorithm algorithm() const override { return algorithm_; }
+  size_t reserve_size() const override { return 0; }
+  size_t forward_workspace_size() const override { return 0; }
+  size_t backward_workspace_size() const override { return 0; }
+  std::string Key() const override { return key_; }
+  bool is_replayable() const override { return true; }
+  RnnStatus StoreLengthsAndSeed(const Handles&,
+                                const RnnForwardBuffers&) const override {
+    return {};
+  }
+  RnnStatus Forward(const Handles& handles,
+                    const RnnForwardBuffers&) const override {
+    return Run(handles);
+  }
+  RnnStatus Backward(const Handles& handles,
+                     const RnnBackwardBuffers&) const override {
+    return Run(handles);
+  }
 
-cudnnStatus_t RunPass(cudnnHandle_t handle, size_t workspace_bytes) {
-  Check((stream_of.at(handle) == kCaptureStream) == captures,
-        "the handle of a pass");
-  last_run = workspace_bytes;
-  ++num_passes;
-  return CUDNN_STATUS_SUCCESS;
+ private:
+  RnnStatus Run(const Handles& handles) const {
+    Check((handles.stream == kCaptureStream) == captures, "a pass's stream");
+    if (algorithm_ < RnnAlgorithm::kResident) {
+      Check(stream_of.at(handles.cudnn) == handles.stream, "a pass's handle");
+    } else {
+      Check(handles.blas != nullptr, "a pass's handle of cuBLAS");
+    }
+    last_run = algorithm_;
+    ++num_passes;
+    return {};
+  }
+
+  const RnnAlgorithm algorithm_;
+  const std::string key_;
+};
+
+RnnStatus MakeFake(RnnAlgorithm algorithm, const std::string& key,
+                   std::unique_ptr<Engine>* engine) {
+  if (algorithm == missing) {
+    return {lacks_memory ? RnnStatus::Code::kResourceExhausted
+                         : RnnStatus::Code::kUnimplemented,
+            "no engine"};
+  }
+  *engine = std::make_unique<FakeEngine>(algorithm, key);
+  return {};
 }
 
 }  // namespace
@@ -56,55 +93,25 @@ cudnnStatus_t RunPass(cudnnHandle_t handle, size_t workspace_bytes) {
 RnnStatus LoadCudaDriver() { return {}; }
 RnnStatus LoadGpuLibraries() { return {}; }
 
-// The functions from here on take the place of plan.cc. The workspace size of a
-// plan is its algorithm's number.
-
 std::string Describe(const RnnProblem& problem) {
   return std::to_string(problem.batch_size) + " sequences";
 }
-
 RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
   return {RnnStatus::Code::kInternal, "the fake cuDNN failed"};
 }
-
-RnnStatus CudnnPlan::Create(cudnnHandle_t, const RnnProblem& problem,
-                            RnnAlgorithm algorithm, const GpuOptions&,
-                            std::unique_ptr<CudnnPlan>* plan) {
-  CRNN_RETURN_IF_ERROR(CheckPlan(algorithm));
-  plan->reset(new CudnnPlan(problem));
-  (*plan)->workspace_size_ = static_cast<size_t>(algorithm);
-  return {};
+RnnStatus CudnnNetwork::Create(const RnnProblem& problem,
+                               RnnAlgorithm algorithm,
+                               const GpuOptions& options, Session* session,
+                               std::unique_ptr<Engine>* network) {
+  CRNN_RETURN_IF_ERROR(session->MakeCudnn());
+  return MakeFake(algorithm,
+                  Session::KeyOf(problem, options) +
+                      kRnnAlgorithmNames[static_cast<int>(algorithm)],
+                  network);
 }
-
-RnnStatus CudnnPlan::SetSequenceLengths(const int32_t*) { return {}; }
-RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t, void*, uint64_t) { return {}; }
-
-RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t, void*) { return {}; }
-
-// This is not called, since data are time-major.
-RnnStatus EnqueueTranspose(CUstream, CUdeviceptr, CUdeviceptr, int64_t, int64_t,
-                           int64_t) {
-  std::abort();
-}
-
-// These take the place of resident/.
-RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
+RnnStatus ResidentNetwork::Create(const RnnProblem&, bool,
                                   std::unique_ptr<Engine>* network) {
-  CRNN_RETURN_IF_ERROR(CheckPlan(RnnAlgorithm::kResident));
-  network->reset(new ResidentNetwork(problem, allow_tf32));
-  return {};
-}
-size_t ResidentNetwork::forward_workspace_size() const { return 0; }
-std::string ResidentNetwork::Key() const { return "resident"; }
-RnnStatus ResidentNetwork::Forward(const Handles&,
-                                   const RnnForwardBuffers&) const {
-  last_run = static_cast<size_t>(RnnAlgorithm::kResident);
-  ++num_passes;
-  return {};
-}
-RnnStatus ResidentNetwork::Backward(const Handles&,
-                                    const RnnBackwardBuffers&) const {
-  std::abort();
+  return MakeFake(RnnAlgorithm::kResident, "resident", network);
 }
 
 // These take the place of recording.cc and graph_cache.cc.
@@ -123,8 +130,8 @@ RnnStatus GraphCache::Run(const ReplayablePass& pass) {
   return captures ? pass.record(pass.addresses, nullptr) : pass.enqueue();
 }
 
-// This takes the place of persistent/. The kernels take few cycles or many;
-// they run no problem, or fail when they are compiled.
+// The persistent kernels take few cycles or many; they run no problem, or fail
+// when they are compiled.
 enum class Kernels { kFew, kMany, kNone, kFail };
 Kernels kernels = Kernels::kNone;
 bool has_steps = false;
@@ -141,43 +148,19 @@ RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool,
   }
   return {RnnStatus::Code::kUnimplemented, "no kernels"};
 }
-Network::Network(const RnnProblem& problem, bool allow_tf32)
-    : problem_(problem),
-      item_(0),
-      sum_(0),
-      rows_(0),
-      slots_(0),
-      allows_tf32_(allow_tf32),
-      auxiliary_(problem) {}
-RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32, bool,
+RnnStatus Network::Create(const RnnProblem&, bool, bool,
                           std::unique_ptr<Engine>* network) {
   if (kernels == Kernels::kFail) {
     return {RnnStatus::Code::kUnimplemented, "the kernels fail"};
   }
   ++num_kernels;
-  network->reset(new Network(problem, allow_tf32));
-  return {};
+  return MakeFake(RnnAlgorithm::kPersistent, "kernels", network);
 }
-RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
+RnnStatus Network::CreateOfSteps(const RnnProblem&, bool,
                                  std::unique_ptr<Engine>* network) {
   if (!has_steps) return {RnnStatus::Code::kUnimplemented, "no steps"};
   ++num_of_steps;
-  network->reset(new Network(problem, allow_tf32));
-  return {};
-}
-size_t Network::reserve_size() const { return 0; }
-size_t Network::forward_workspace_size() const { return 0; }
-size_t Network::backward_workspace_size() const { return 0; }
-std::string Network::Key() const { return "network"; }
-RnnStatus Network::StoreLengthsAndSeed(const Handles&,
-                                       const RnnForwardBuffers&) const {
-  return {};
-}
-RnnStatus Network::Forward(const Handles&, const RnnForwardBuffers&) const {
-  return {};
-}
-RnnStatus Network::Backward(const Handles&, const RnnBackwardBuffers&) const {
-  return {};
+  return MakeFake(RnnAlgorithm::kPersistent, "steps", network);
 }
 
 }  // namespace persistent
@@ -209,25 +192,6 @@ GpuLibraries FakeLibraries() {
     stream_of[handle] = stream;
     return CUDNN_STATUS_SUCCESS;
   };
-  cudnn.cudnnRNNForward =
-      [](cudnnHandle_t handle, cudnnRNNDescriptor_t, cudnnForwardMode_t,
-         const int32_t*, cudnnRNNDataDescriptor_t, const void*,
-         cudnnRNNDataDescriptor_t, void*, cudnnTensorDescriptor_t, const void*,
-         void*, cudnnTensorDescriptor_t, const void*, void*, size_t,
-         const void*, size_t workspace_bytes, void*, size_t,
-         void*) { return RunPass(handle, workspace_bytes); };
-  cudnn.cudnnRNNBackwardData_v8 =
-      [](cudnnHandle_t handle, cudnnRNNDescriptor_t, const int32_t*,
-         cudnnRNNDataDescriptor_t, const void*, const void*,
-         cudnnRNNDataDescriptor_t, void*, cudnnTensorDescriptor_t, const void*,
-         const void*, void*, cudnnTensorDescriptor_t, const void*, const void*,
-         void*, size_t, const void*, size_t workspace_bytes, void*, size_t,
-         void*) { return RunPass(handle, workspace_bytes); };
-  cudnn.cudnnRNNBackwardWeights_v8 =
-      [](cudnnHandle_t, cudnnRNNDescriptor_t, cudnnWgradMode_t, const int32_t*,
-         cudnnRNNDataDescriptor_t, const void*, cudnnTensorDescriptor_t,
-         const void*, cudnnRNNDataDescriptor_t, const void*, size_t, void*,
-         size_t, void*, size_t, void*) { return CUDNN_STATUS_SUCCESS; };
   return libraries;
 }
 
@@ -237,7 +201,8 @@ GpuResources ResourcesOf(int stream) {
   GpuResources resources;
   resources.stream = reinterpret_cast<void*>(uintptr_t{1} + stream);
   resources.is_profiled = [] { return false; };
-  resources.log = resources.warn = [](const std::string&) {};
+  resources.log = [](const std::string&) {};
+  resources.warn = [](const std::string&) { ++num_warnings; };
   return resources;
 }
 
@@ -267,23 +232,24 @@ RnnStatus Run(const RnnProblem& problem, int stream) {
   return status;
 }
 
-// The caller's algorithm runs, or the rule's; a plan that cannot be made is
-// replaced by standard only if it was the rule's.
+// The caller's algorithm runs, or the rule's; an engine that cannot be
+// made is replaced by standard only if it was the rule's.
 void CheckAlgorithms(unsigned seed) {
   generator.seed(seed);
   RnnProblem problem;
-  problem.batch_size = 1 + seed;  // Makes a configuration of its own.
+  problem.max_time = 1 + seed;  // Makes a configuration of its own.
+  problem.batch_size = Draw(1, 16);
   problem.spec.num_units = 5;
   problem.is_training = Draw(0, 1) == 1;
   // The algorithm resident does not train.
   const int most = kNumCudnnAlgorithms - (problem.is_training ? 1 : 0);
-  problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, most));
+  problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, 1) * Draw(1, most));
   problem.is_aligned = Draw(0, 3) > 0;
   const bool is_pinned = problem.algorithm != RnnAlgorithm::kAuto;
   const RnnAlgorithm chosen = OtherAlgorithmFor(problem);
   Check(!is_pinned || chosen == problem.algorithm, "the caller's algorithm");
   missing = Draw(0, 1) == 1 ? chosen : RnnAlgorithm::kAuto;
-  lacks_plan_memory = Draw(0, 1) == 1;
+  lacks_memory = Draw(0, 1) == 1;
   if (missing == RnnAlgorithm::kStandard) missing = RnnAlgorithm::kAuto;
   const bool is_refused = is_pinned && missing == chosen;
   const bool is_replaced =
@@ -292,18 +258,28 @@ void CheckAlgorithms(unsigned seed) {
   for (int use = 0; use < 3; ++use) {
     Check(Run(problem, Draw(0, 2)).ok() == !is_refused, "a use");
     if (is_refused) continue;
-    Check(last_run == static_cast<size_t>(is_replaced ? RnnAlgorithm::kStandard
-                                                      : chosen),
+    Check(last_run == (is_replaced ? RnnAlgorithm::kStandard : chosen),
           "the algorithm");
   }
   missing = RnnAlgorithm::kAuto;
+  if (problem.is_training) {
+    // A backward pass may be given sizes that no forward pass of cuDNN's
+    // leaves.
+    const int of_none[] = {0, static_cast<int>(RnnAlgorithm::kResident), 77};
+    RnnBufferSizes sizes;
+    Check(GpuBackend(ResourcesOf(0), GpuOptions())
+              .BackwardBufferSizes(problem, 2560 + of_none[Draw(0, 2)], &sizes)
+              .ok(),
+          "a backward pass");
+    Check(sizes.reserve_space == static_cast<size_t>(RnnAlgorithm::kStandard),
+          "what runs a size of no algorithm");
+  }
   // When there is memory again, the rule's algorithm runs.
-  if (!lacks_plan_memory || is_refused) return;
+  if (!lacks_memory || is_refused) return;
   Check(Run(problem, 0).ok(), "a use with memory");
   const bool is_left =
       chosen == RnnAlgorithm::kResident && !is_pinned && !problem.is_aligned;
-  Check(last_run ==
-            static_cast<size_t>(is_left ? RnnAlgorithm::kStandard : chosen),
+  Check(last_run == (is_left ? RnnAlgorithm::kStandard : chosen),
         "the algorithm after a lack of memory");
 }
 
@@ -337,6 +313,20 @@ Outcome Expected(const RnnProblem& problem, Feature feature) {
   return {Engine::kNone, drops ? "recurrent_dropout" : "no steps"};
 }
 
+// Users are told why something slower runs than what could be expected.
+bool Warns(const RnnProblem& problem, Feature feature) {
+  const bool is_auto = problem.algorithm == RnnAlgorithm::kAuto;
+  const bool drops = problem.has_recurrent_dropout();
+  if (!is_auto && problem.algorithm != RnnAlgorithm::kPersistent) return false;
+  if (!drops && feature != Feature::kEqualProjection &&
+      kernels == Kernels::kFail) {
+    return is_auto || has_steps;
+  }
+  const bool has_kernels = !drops && feature != Feature::kEqualProjection &&
+                           kernels == Kernels::kFew;
+  return is_auto && !drops && !has_kernels && !has_steps && MayBeSteps(problem);
+}
+
 void CheckEngines() {
   RnnProblem problem;
   problem.batch_size = 3000000;  // Makes a configuration of its own.
@@ -363,8 +353,9 @@ void CheckEngines() {
               status.message);
         Check(num_kernels == (expected.engine == Engine::kKernels), "kernels");
         Check(num_of_steps == (expected.engine == Engine::kSteps), "steps");
+        Check(num_warnings == Warns(problem, feature), "a warning");
       };
-      num_kernels = num_of_steps = 0;
+      num_kernels = num_of_steps = num_warnings = 0;
       RnnBufferSizes sizes;
       check(GpuBackend(ResourcesOf(0), GpuOptions())
                 .ForwardBufferSizes(problem, &sizes));
@@ -377,7 +368,7 @@ void CheckEngines() {
                 is_ours,
             "the algorithm's number");
       if (!is_ours) continue;
-      num_kernels = num_of_steps = 0;
+      num_kernels = num_of_steps = num_warnings = 0;
       problem.algorithm = RnnAlgorithm::kAuto;
       sizes = {};
       check(GpuBackend(ResourcesOf(0), GpuOptions())

@@ -173,8 +173,13 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
     if (engine == 1) {
       GpuOptions options;
       options.allow_tf32 = allows_tf32;
-      return CudnnNetwork::Create(problem, RnnAlgorithm::kStandard, options,
-                                  &session, &network);
+      std::unique_ptr<Engine> other;
+      CRNN_RETURN_IF_ERROR(CudnnNetwork::Create(
+          problem, RnnAlgorithm::kPersistStatic, options, &session, &other));
+      CRNN_RETURN_IF_ERROR(CudnnNetwork::Create(
+          problem, RnnAlgorithm::kStandard, options, &session, &network));
+      Check(network->Key() != other->Key(), "keys of algorithms");
+      return {};
     }
     if (engine == 2) {
       return ResidentNetwork::Create(problem, allows_tf32, &network);
