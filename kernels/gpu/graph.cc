@@ -33,7 +33,8 @@ CUdeviceptr DistanceOf(size_t buffer) {
 }  // namespace
 
 RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
-                        const Record& record, bool may_make, bool* launched) {
+                        const Record& record, bool may_make,
+                        const std::function<bool()>& may_grow, bool* launched) {
   *launched = false;
   const std::lock_guard<std::mutex> lock(mutex_);
   auto instance = std::find_if(
@@ -51,7 +52,7 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
     // least recently used instance would always be the one that is needed next.
     const bool is_new = IsNew(addresses);
     const bool makes = may_make && (instances_.size() < kFirstInstances ||
-                                    (!is_new && HasRoom()));
+                                    (!is_new && HasRoom() && may_grow()));
     // If there is no memory for another instance, an existing one is used.
     const RnnStatus status = makes ? Instantiate(addresses) : RnnStatus();
     if (instances_.empty()) return status;

@@ -34,8 +34,10 @@ class Graph {
   // by kMoveUnit as those of all other launches. After a failure, nothing is
   // enqueued, and the graph must not be used again. `launched` is false if the
   // graph cannot run over them; if not `may_make`, it only runs what is made.
+  // `may_grow` is asked before more than the first instances are made.
   RnnStatus Launch(CUstream stream, const Addresses& addresses,
-                   const Record& record, bool may_make, bool* launched);
+                   const Record& record, bool may_make,
+                   const std::function<bool()>& may_grow, bool* launched);
 
   // An estimate of the host and device memory that the graph takes.
   size_t bytes() const { return bytes_; }

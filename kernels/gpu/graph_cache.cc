@@ -39,6 +39,18 @@ GraphCache::Known& GraphCache::Use(const ReplayablePass& pass) {
   return known;
 }
 
+bool GraphCache::MayGrow() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes_ <= kMaxBytes / 2) return true;
+  bool is_unused = false;
+  passes_.VisitFromOldest([&](const Known& oldest) {
+    if (oldest.bytes == 0) return true;
+    is_unused = num_uses_ - oldest.last_use >= kRecentUses;
+    return false;
+  });
+  return is_unused;
+}
+
 void GraphCache::Drop(Known* known, int64_t uses) {
   bytes_ -= known->bytes;
   known->bytes = 0;
@@ -84,8 +96,9 @@ RnnStatus GraphCache::Run(const ReplayablePass& pass) {
   if (graph == nullptr) return pass.enqueue();
   const size_t bytes = graph->bytes();
   bool launched;
-  const RnnStatus status = graph->Launch(pass.stream, pass.addresses,
-                                         pass.record, pass.may_make, &launched);
+  const RnnStatus status = graph->Launch(
+      pass.stream, pass.addresses, pass.record, pass.may_make,
+      [this] { return MayGrow(); }, &launched);
   if (!status.ok()) {
     pass.log("a pass is not replayed: " + status.message);
     Forget(pass.key, graph);

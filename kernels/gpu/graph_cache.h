@@ -74,6 +74,9 @@ class GraphCache {
   };
 
   Known& Use(const ReplayablePass& pass);
+  // Tells whether a graph may have more than its first instances, which must
+  // not push out graphs that are in use.
+  bool MayGrow();
   // Counts what the graph has become, and makes room for it.
   void Count(const std::string& key, const std::shared_ptr<Graph>& graph);
   // Drops a graph that failed.

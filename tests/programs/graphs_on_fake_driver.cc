@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/gpu/graph_cache.h"
@@ -314,6 +315,27 @@ void CheckBuffers(unsigned seed) {
   }
 }
 
+// Passes that take turns, each over many sets of buffers, all keep their
+// graphs: the instances of one do not push out those of another.
+void CheckGrowth(unsigned seed) {
+  Reset();
+  only_counts = true;
+  const int others = std::exchange(device, device + 1000);
+  std::vector<Pass> passes;
+  for (int i = 0; i < 12; ++i) passes.push_back(NewPass(seed + i, 400));
+  for (unsigned use = 0; use < 100; ++use) {
+    for (const Pass& pass : passes) pass.Run(use % 30);
+  }
+  Check(num_direct == 12, "graphs in use are pushed out");
+  Check(num_execs > 60, "passes have instances");
+  const Pass next = NewPass(seed, 400);
+  for (int i = 0; i < 100; ++i) next.Run();
+  Check(num_direct == 13, "the next pass is captured as late as one of many");
+  for (int i = 0; i < 5000; ++i) NewPass(seed).Run();
+  device = others;
+  only_counts = false;
+}
+
 // Threads may use the same passes at the same time; each use runs one once.
 void CheckThreads() {
   Reset();
@@ -352,6 +374,7 @@ int main(int argc, char** argv) {
     cudnn_rnn_tf::CheckUses(seed);
     cudnn_rnn_tf::CheckFailures(seed);
     cudnn_rnn_tf::CheckRefusals(seed);
+    cudnn_rnn_tf::CheckGrowth(seed);
     cudnn_rnn_tf::CheckBounds(seed);
   });
 }
