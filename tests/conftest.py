@@ -1,5 +1,6 @@
 """Sets up what all tests share, and reports how many tests were left out."""
 
+import gc
 import os
 import pathlib
 import sys
@@ -19,6 +20,10 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 import pytest
 import tensorflow as tf
 import tested_versions
+
+# Until all tests are collected, garbage is not: what imports make stays, and looking it through
+# again and again would take a fifth of their time.
+gc.disable()
 
 HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 DESELECTED = pytest.StashKey[int]()
@@ -47,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if thorough and not config.option.thorough:
         config.hook.pytest_deselected(items=thorough)
         items[:] = [item for item in items if item not in set(thorough)]
+
+
+def pytest_collection_finish() -> None:
+    # Later collections leave out what is there by now.
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

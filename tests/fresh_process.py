@@ -4,6 +4,7 @@ Most of these are forked from a process that has imported TensorFlow and has don
 since the import takes several seconds of a core.
 """
 
+import gc
 import multiprocessing
 import os
 import pathlib
@@ -103,6 +104,7 @@ def _be(
     largest_file: int | None,
 ) -> None:
     """Makes the process that it runs in a program's."""
+    gc.freeze()  # What TensorFlow has made stays, so it need not be looked through for garbage.
     for number, name in enumerate(("stdout", "stderr"), 1):
         with open(f"{outputs}/{name}", "wb") as file:
             os.dup2(file.fileno(), number)

@@ -82,7 +82,7 @@ def test_networks_that_a_gpu_refuses_are_drawn(fuzz, monkeypatch):
 @pytest.mark.slow
 def test_nothing_is_found(fuzz, target, capsys):
     """Runs the cases that once failed, and then new ones for a few seconds."""
-    source = fuzz.requests(target, seconds=5, seed=0, with_corpus=True)
+    source = fuzz.requests(target, seconds=3, seed=0, with_corpus=True)
     ends, failures = fuzz.fuzz(target, source)
     assert not failures, capsys.readouterr().out
     assert ends.total() > len(fuzz.corpus(target)) >= 10

@@ -11,6 +11,9 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_
 
+// With it, longjmp takes a jump to another thread's stack for an error.
+#undef _FORTIFY_SOURCE
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -134,18 +137,27 @@ T Tanh(T x) {
 // launch runs a stack.
 class FakeTeam {
  public:
-  struct Thread {
-    Dim block, index;
-    int rank, lane, warp;
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    bool is_done = false;
-  };
   // A place where threads wait for each other. The last to arrive lets all go
   // on.
   struct Meeting {
     int arrived = 0;
     int64_t generation = 0;
+  };
+  struct Thread {
+    Dim block, index;
+    int rank, lane, warp;
+    ucontext_t beginning;
+    jmp_buf place;  // Where it goes on.
+    std::unique_ptr<char[]> stack;
+    bool has_begun = false, is_done = false;
+    // What the thread waits for. It need not run until that has come, which
+    // spares most changes of contexts, and thus most of the time.
+    const Meeting* meeting = nullptr;
+    int64_t generation = 0;
+
+    bool Waits() const {
+      return meeting != nullptr && meeting->generation == generation;
+    }
   };
   struct Warp : Meeting {
     Word values[32];
@@ -195,11 +207,10 @@ class FakeTeam {
       thread->lane = i % 32;
       thread->warp = i / 32;
       thread->stack.reset(new char[kStackBytes]);
-      getcontext(&thread->context);
-      thread->context.uc_stack.ss_sp = thread->stack.get();
-      thread->context.uc_stack.ss_size = kStackBytes;
-      thread->context.uc_link = &scheduler_;
-      makecontext(&thread->context, &FakeTeam::Begin, 0);
+      getcontext(&thread->beginning);
+      thread->beginning.uc_stack.ss_sp = thread->stack.get();
+      thread->beginning.uc_stack.ss_size = kStackBytes;
+      makecontext(&thread->beginning, &FakeTeam::Begin, 0);
       all_.push_back(std::move(thread));
     }
     int64_t idle_rounds = 0;
@@ -214,11 +225,8 @@ class FakeTeam {
         if (random_() % 4 == 0) continue;
         for (int lane = 0; lane < 32; ++lane) {
           Thread* const thread = all_[warp * 32 + lane].get();
-          if (thread->is_done) continue;
-          running_ = thread;
-          blockIdx = thread->block;
-          threadIdx = thread->index;
-          swapcontext(&scheduler_, &thread->context);
+          if (thread->is_done || thread->Waits()) continue;
+          GoOn(thread);
           if (thread->is_done) --left;
         }
       }
@@ -231,12 +239,16 @@ class FakeTeam {
     all_.clear();
   }
 
-  void GiveWay() { swapcontext(&running_->context, &scheduler_); }
+  // Unlike swapcontext, these jumps make no call of the system.
+  void GiveWay() {
+    if (_setjmp(running_->place) == 0) longjmp(scheduler_, 1);
+  }
 
   // The thread that arrives last runs `last`.
   template <typename Last>
   void Meet(Meeting* meeting, int members, const Last& last) {
-    const int64_t generation = meeting->generation;
+    running_->meeting = meeting;
+    running_->generation = meeting->generation;
     ++events_;
     if (++meeting->arrived == members) {
       last();
@@ -244,7 +256,7 @@ class FakeTeam {
       ++meeting->generation;
       return;
     }
-    while (meeting->generation == generation) GiveWay();
+    GiveWay();
   }
 
   Thread& me() { return *running_; }
@@ -283,6 +295,18 @@ class FakeTeam {
     team->kernel_();
     team->running_->is_done = true;
     ++team->events_;
+    longjmp(team->scheduler_, 1);
+  }
+
+  // Runs a thread until it gives way or is done.
+  void GoOn(Thread* thread) {
+    running_ = thread;
+    blockIdx = thread->block;
+    threadIdx = thread->index;
+    if (_setjmp(scheduler_) != 0) return;
+    if (thread->has_begun) longjmp(thread->place, 1);
+    thread->has_begun = true;
+    setcontext(&thread->beginning);
   }
 
   const int threads_, team_blocks_;
@@ -295,7 +319,7 @@ class FakeTeam {
   std::vector<Count> counts_;
   std::vector<Meeting> of_team_;
   std::vector<Meeting> of_block_;
-  ucontext_t scheduler_;
+  jmp_buf scheduler_;
   Thread* running_ = nullptr;
   int64_t events_ = 0;
 };
