@@ -76,9 +76,9 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    found = file_inspection.inspect_file(options.file)
+    found = file_inspection.inspect_file(options.source)
     if not found:
-        raise ValueError(f"{options.file} holds no recurrent network that is known here")
+        raise ValueError(f"{options.source} holds no recurrent network that is known here")
     rows = [tuple(name.replace("_", " ") for name in file_inspection.Network._fields)]
     rows += [tuple("?" if value is None else _printable(value) for value in row) for row in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -36,13 +36,18 @@ def is_running() -> bool:
 def before_tensorflow() -> Iterator[None]:
     """Parses a command, for which the context is to import TensorFlow without its messages.
 
-    The import takes seconds, so `--help` and mistakes end the process before it. TensorFlow's C++
-    code writes some lines whatever the level of its log is; they are shown if the import fails.
+    The import takes seconds, so `--help`, mistakes and files that are not there end the process
+    before it. TensorFlow's C++ code writes some lines whatever the level of its log is; they are
+    shown if the import fails.
     """
     if not is_running():
         yield
         return
-    parser().parse_args(sys.argv[1:])
+    options = parser().parse_args(sys.argv[1:])
+    path = getattr(options, "source", None)
+    # The name of a checkpoint is what the names of its files begin with.
+    if path is not None and not os.path.exists(path) and not os.path.exists(f"{path}.index"):
+        sys.exit(f"{options.prog}: error: there is no file {path!r}")
     if _LOG_LEVEL in os.environ:
         yield
         return
@@ -93,7 +98,6 @@ def parser() -> argparse.ArgumentParser:
             name,
             help=help_text,
             description=f"{help_text[0].upper()}{help_text[1:]}. {more}".strip(),
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
         added.set_defaults(command=name, prog=added.prog)
         return added
@@ -114,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
         "ONNX model, a SavedModel's directory, or a TensorFlow checkpoint. What is in a file "
         "decides, whatever its name ends in. The last column says whether convert takes a network.",
     )
-    inspect.add_argument("file", metavar="FILE")
+    inspect.add_argument("source", metavar="FILE")
 
     to_other = command(
         "convert",
@@ -166,24 +170,41 @@ def parser() -> argparse.ArgumentParser:
     fast.add_argument("--no-stacks", action="store_true", help="leave each layer on its own")
     fast.add_argument("--force", action="store_true", help="replace OUT.keras if it exists")
 
-    measure = command("bench", "measure a network here, beside Keras and, if installed, PyTorch")
+    measure = command(
+        "bench",
+        "measure a network here, beside Keras and, if installed, PyTorch",
+    )
     modes = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    measure.add_argument("--rnn-mode", choices=modes, default="lstm", help="kind of network")
+    measure.add_argument(
+        "--rnn-mode", choices=modes, default="lstm", help="kind of network (default: lstm)"
+    )
     for name, default, what in (
         ("--num-layers", 1, "layers in the stack"),
         ("--num-units", 256, "units of each"),
         ("--batch-size", 32, "sequences"),
         ("--steps", 100, "time steps of the longest sequence"),
     ):
-        measure.add_argument(name, type=_count, default=default, help=what)
-    measure.add_argument("--input-size", type=_count, help="features of a step; as --num-units")
+        measure.add_argument(
+            name, type=_count, default=default, help=f"{what} (default: {default})"
+        )
     measure.add_argument(
-        "--direction", choices=("unidirectional", "bidirectional"), default="unidirectional"
+        "--input-size", type=_count, help="features of a step (default: as many as --num-units)"
     )
-    measure.add_argument("--dtype", choices=DTYPES, default="float32", help="of weights and data")
+    directions = ("unidirectional", "bidirectional")
     measure.add_argument(
-        "--shortest", type=_count, help="steps of the shortest sequence (Keras gets a mask)"
+        "--direction",
+        choices=directions,
+        default="unidirectional",
+        help="(default: unidirectional)",
     )
-    measure.add_argument("--seconds", type=float, default=2.0, help="for each number")
+    measure.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="of weights and data (default: float32)"
+    )
+    measure.add_argument(
+        "--shortest",
+        type=_count,
+        help="steps of the shortest sequence; Keras gets a mask (default: as many as --steps)",
+    )
+    measure.add_argument("--seconds", type=float, default=2.0, help="for each number (default: 2)")
     measure.add_argument("--plot", metavar="FILE", help="also draw the numbers, as .png, .svg …")
     return result

@@ -121,10 +121,11 @@ def test_doctor_says_why_there_is_no_gpu(monkeypatch, with_cuda, has_driver, hid
 
 def test_as_a_program(tmp_path):
     """The command runs in another directory, and both ways to call it do the same."""
-    command = [sys.executable, "-m", "cudnn_rnn_tf", "inspect", "none.keras"]
+    (tmp_path / "bad.keras").write_bytes(b"bad")
+    command = [sys.executable, "-m", "cudnn_rnn_tf", "inspect", "bad.keras"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("cudnn-rnn-tf inspect: error: there is no file")
+    assert done.stderr.splitlines()[-1].startswith("cudnn-rnn-tf inspect: error: ")
     assert "Traceback" not in done.stderr
     (program,) = importlib.metadata.entry_points(group="console_scripts", name="cudnn-rnn-tf")
     assert program.load() is __main__.run
@@ -139,6 +140,8 @@ def test_as_a_program(tmp_path):
         (["convert", "--help"], 0, "--stock-keras"),
         (["acelerate"], 2, "invalid choice: 'acelerate'"),
         (["bench", "--batch-size=none"], 2, "--batch-size"),
+        (["inspect", "none.pt"], 1, "cudnn-rnn-tf inspect: error: there is no file 'none.pt'\n"),
+        (["accelerate", "none.h5", "m.keras"], 1, "accelerate: error: there is no file 'none.h5'"),
     ],
 )
 @pytest.mark.parametrize(

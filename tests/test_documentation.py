@@ -104,6 +104,44 @@ def test_readme_leads_to_every_page():
             assert re.search(rf"\({page}[#)]", readme), page
 
 
+def measured_gains() -> set[tuple[float, float]]:
+    """Returns the geometric means in the pages of results, each with the smallest ratio."""
+    gains = set()
+    for page in (ROOT / "benchmarks" / "results").glob("*.md"):
+        text = page.read_text()
+        found = re.findall(r"([\d.]+) (?:against|as) [\w ]+ \(smallest: ([\d.]+)\)", text)
+        found += re.findall(
+            r"^\| Keras / .* \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \|$", text, re.MULTILINE
+        )
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            rows = [line.strip("|\n ").split(" | ") for line in table.splitlines()]
+            if rows[-1][0] == "geometric mean":
+                columns = zip(*(row[1:] for row in rows[2:]), strict=True)
+                numbers = [[float(cell) for cell in column if cell != "–"] for column in columns]
+                found += [(means, min(ratios)) for *ratios, means in numbers]
+        gains |= {(float(mean), float(least)) for mean, least in found}
+    return gains
+
+
+@pytest.mark.parametrize(
+    ("page", "count"), [("README.md", 13), ("docs/index.md", 7), ("docs/guides/speed.md", 37)]
+)
+def test_quoted_gains_are_those_of_the_results(page, count):
+    """A gain is quoted as a geometric mean, with the smallest ratio in parentheses."""
+    number = r"(\d+(?:\.\d+)?)"
+    text = (ROOT / page).read_text()
+    quoted = re.findall(rf"{number} \((?:[^()|]*\bleast )?{number}\)", text)
+    assert len(quoted) >= count
+    measured = measured_gains()
+    for gain in quoted:
+        # The pages of results are rounded themselves.
+        reach = [0.5 * 10.0 ** -len(part.partition(".")[2]) + 0.006 for part in gain]
+        assert any(
+            all(abs(float(q) - m) <= r for q, m, r in zip(gain, of_page, reach, strict=True))
+            for of_page in measured
+        ), gain
+
+
 def source_text() -> str:
     """Returns the code, with adjacent string literals joined."""
     files = [
