@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,27 @@ def _object(source: pathlib.Path, flags: list[str], folder: pathlib.Path) -> pat
             subprocess.run(["g++", *flags, "-c", source, "-o", made], check=True)
             made.rename(path)
     return path
+
+
+# How a library of kernels for the fake device is compiled.
+KERNEL_FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+
+
+def standard_headers(directory: pathlib.Path) -> list[str]:
+    """Returns options by which kernels for the fake device share its standard headers, compiled.
+
+    Of a library of kernels, these headers would take almost half of the compiler's time.
+    """
+    header = _shared(directory) / "standard_headers.h"
+    with _made_once(header) as is_missing:
+        if is_missing:
+            device = (ROOT / "tests" / "programs" / "fake_device.h").read_text()
+            made = header.with_suffix(".made")
+            made.write_text("\n".join(re.findall("^#(?:undef|include <).*", device, re.MULTILINE)))
+            command = ["g++", *KERNEL_FLAGS, "-x", "c++-header", made, "-o", f"{header}.gch"]
+            subprocess.run(command, check=True)
+            made.rename(header)
+    return ["-Winvalid-pch", "-include", str(header)]
 
 
 def compiled(

@@ -43,8 +43,9 @@ def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     text = (ROOT / page).read_text()
     for command in re.findall(COMMAND, text, re.MULTILINE):
         arguments = shlex.split(command, comments=True)
-        short = ["--seconds=0.01"] if arguments[0] == "bench" else []
-        assert __main__.main([*arguments, *short]) == 0, command
+        # Numbers of small networks take less time.
+        small = ["--seconds=0.01", "--batch-size=2", "--steps=30"]
+        assert __main__.main([*arguments, *small * (arguments[0] == "bench")]) == 0, command
     printed = capsys.readouterr().out
     for line in re.findall(r"print\(layout.*# (.*)", text):
         assert line in printed

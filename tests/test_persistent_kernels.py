@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import random_configs
 import reference
+from cxx import KERNEL_FLAGS, standard_headers
 
 ROOT = pathlib.Path(__file__).parents[1]
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "TANH", "rnn_relu": "RELU"}
@@ -165,8 +166,8 @@ def _compile(shape: Shape, kernel: str, folder: pathlib.Path) -> ctypes.CDLL:
     if library.exists():
         return ctypes.CDLL(str(library))
     command = [
-        *("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"),
-        *("-Wno-unknown-pragmas", "-Wno-unused-function", "-fno-strict-aliasing"),
+        *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
+        *("-Wno-unknown-pragmas", "-Wno-unused-function"),
         *(f"-I{ROOT}", f"-I{ROOT}/kernels/gpu", f"-I{ROOT}/kernels/gpu/persistent"),
         f'-DKERNEL="{ROOT}/kernels/gpu/persistent/{kernel}.cu"',
         *("-DIS_TRAINING", "-DIS_FORWARD") * is_forward,

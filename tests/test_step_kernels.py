@@ -14,7 +14,7 @@ import subprocess
 import numpy as np
 import pytest
 import random_configs
-from cxx import ROOT, compiled
+from cxx import KERNEL_FLAGS, ROOT, compiled, standard_headers
 
 # One worker of pytest-xdist runs all of them, so that what they share is compiled once.
 pytestmark = pytest.mark.xdist_group("step_kernels")
@@ -60,14 +60,8 @@ def kernels(tmp_path_factory):
         if path.exists():
             return path
         command = [
-            *("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"),
-            *(
-                "-Wno-unknown-pragmas",
-                "-Wno-unused-function",
-                "-Wno-unused-parameter",
-                "-Werror",
-                "-fno-strict-aliasing",
-            ),
+            *("g++", *KERNEL_FLAGS, "-shared", *standard_headers(folder)),
+            *("-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-parameter", "-Werror"),
             *(f"-I{ROOT}", f"-I{ROOT}/kernels/gpu", f"-I{PERSISTENT}"),
             f"-DIS_{dtype.upper() if dtype != 'float32' else 'FLOAT'}",
             f"-DIS_{rnn_mode.replace('rnn_', '').upper()}",
