@@ -191,6 +191,11 @@ def test_bounds_are_those_of_the_matrix(pyproject):
     assert re.findall(r"Python :: (3\.\d+)", classifiers) == pythons
     tensorflows = re.findall(r'"([\d.]+)"', re.search(r"tensorflow: \[(.*)\]", workflow)[1])
     assert tuple(tensorflows) == load_script("build_pip_package").TENSORFLOWS
+    for page in ("README.md", "docs/index.md", "docs/quickstart.md", "docs/supported.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert f"Python {pythons[0]} to {pythons[-1]}" in text, page
+        first, last = map(re.escape, (tensorflows[0], tensorflows[-1]))
+        assert re.search(rf"TensorFlow {first}( to |, [\d., ]+ or ){last}", text), page
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the files are not those of Git")
