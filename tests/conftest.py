@@ -54,8 +54,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(thorough)]
 
 
-def pytest_collection_finish() -> None:
-    # Later collections leave out what is there by now.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    # From here on, collections of garbage leave out what is there by now.
     gc.freeze()
     gc.enable()
 
