@@ -1,6 +1,7 @@
 """Tells the versions of this installation, and what it can do."""
 
 import ctypes
+import functools
 import platform
 from typing import Any
 
@@ -24,6 +25,7 @@ def info() -> dict[str, Any]:
         wanted to how it divides a layer among blocks, and for which architecture; `replay`,
         whether CUDA graphs may be replayed; and `replays`, how often a pass was.
     """
+    gpu = _gpu()  # Asked first, since cuDNN's pass below is replayed too.
     return {
         "version": __version__,
         "python": platform.python_version(),
@@ -32,7 +34,7 @@ def info() -> dict[str, Any]:
         **native.info(),
         "op_library": op_library.op_library_path(),
         "backends": {"cpu": "available", "cudnn": _cudnn(), "xla": _xla()},
-        "gpu": _gpu(),
+        "gpu": gpu,
     }
 
 
@@ -82,14 +84,19 @@ def _cudnn() -> str:
     # options of the devices, such as memory growth.
     if not tf.config.list_physical_devices("GPU"):
         return "not available: TensorFlow sees no GPU"
-    config = RnnConfig("rnn_relu", num_layers=1, num_units=1, input_size=1)
     try:
-        # Only a use of cuDNN shows whether it can be loaded, and only where it is named does no
-        # kernel of this package run.
-        with tf.init_scope(), tf.device("GPU:0"):
-            inputs, states = tf.ones([1, 1, 1]), [tf.ones([1, 1, 1])]
-            params = tf.ones([config.layout.size])
-            ops.forward(config, inputs, states, params, is_training=False, algorithm="cudnn")
+        _run_cudnn()
     except tf.errors.OpError as error:
         return f"not available: {error.message}"
     return "available"
+
+
+@functools.cache  # An error is not kept.
+def _run_cudnn() -> None:
+    """Runs cuDNN, since only a use of it shows whether it can be loaded."""
+    config = RnnConfig("rnn_relu", num_layers=1, num_units=1, input_size=1)
+    with tf.init_scope(), tf.device("GPU:0"):
+        inputs, states = tf.ones([1, 1, 1]), [tf.ones([1, 1, 1])]
+        params = tf.ones([config.layout.size])
+        # Without this name, a kernel of this package would run.
+        ops.forward(config, inputs, states, params, is_training=False, algorithm="cudnn")

@@ -441,5 +441,6 @@ def test_replay_can_be_turned_off():
 
 
 def test_algorithm_is_logged():
-    (line,) = logged_lines(STEPS)
-    assert line.endswith(", training: standard")
+    # `info` runs cuDNN too, in inference.
+    (line,) = [line for line in logged_lines(STEPS) if ", training: " in line]
+    assert line.endswith(": standard")
