@@ -41,14 +41,13 @@ GraphCache::Known& GraphCache::Use(const ReplayablePass& pass) {
 
 bool GraphCache::MayGrow() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (bytes_ <= kMaxBytes / 2) return true;
-  bool is_unused = false;
+  size_t in_use = bytes_;
   passes_.VisitFromOldest([&](const Known& oldest) {
-    if (oldest.bytes == 0) return true;
-    is_unused = num_uses_ - oldest.last_use >= kRecentUses;
-    return false;
+    if (num_uses_ - oldest.last_use < kRecentUses) return false;
+    in_use -= oldest.bytes;
+    return true;
   });
-  return is_unused;
+  return in_use <= kMaxBytes / 2;
 }
 
 void GraphCache::Drop(Known* known, int64_t uses) {

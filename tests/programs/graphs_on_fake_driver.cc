@@ -332,6 +332,25 @@ void CheckGrowth(unsigned seed) {
   for (int i = 0; i < 100; ++i) next.Run();
   Check(num_direct == 13, "the next pass is captured as late as one of many");
   for (int i = 0; i < 5000; ++i) NewPass(seed).Run();
+  // A small graph that is no longer in use makes no room for large ones.
+  ++device;
+  const Pass small = NewPass(seed, 1), busy = NewPass(seed, 1);
+  for (int i = 0; i < 2; ++i) small.Run();
+  for (int i = 0; i < 5000; ++i) busy.Run();
+  Reset();
+  passes.clear();
+  for (int i = 0; i < 40; ++i) passes.push_back(NewPass(seed, 400));
+  for (unsigned use = 0; use < 30; ++use) {
+    for (const Pass& pass : passes) pass.Run(use % 3);
+  }
+  Check(num_direct == 40, "a small graph's room is taken for a large one");
+  // Once none of the large ones are in use, others grow.
+  for (int i = 0; i < 5000; ++i) busy.Run();
+  for (unsigned i = 0; i < 20; ++i) passes[0].Run(i % 10);
+  num_rewritten = 0;
+  for (unsigned i = 0; i < 10; ++i) passes[0].Run(i);
+  Check(num_rewritten == 0, "graphs that are not in use hinder others");
+  for (int i = 0; i < 5000; ++i) NewPass(seed).Run();
   device = others;
   only_counts = false;
 }
