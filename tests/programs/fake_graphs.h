@@ -365,6 +365,7 @@ GpuLibraries FakeLibraries() {
     const unsigned threads = params->gridDimX * params->blockDimX;
     Check(num_before == 0 && threads >= count &&
               threads < count + params->blockDimX &&
+              params->blockDimX < count + 32 &&
               params->gridDimY * params->gridDimZ * params->blockDimY *
                       params->blockDimZ ==
                   1,

@@ -302,6 +302,11 @@ void CheckBuffers(unsigned seed) {
   pass.Run(5000, /*may_make=*/false);
   Check(num_captures == captures && num_direct == 1,
         "what is made runs anywhere");
+  // None of these nodes is kRefused, so new instances are not rewritten.
+  num_rewritten = 0;
+  const Pass plain = NewPass(seed, 4);
+  for (const unsigned call : {0, 0, 1}) plain.Run(call);
+  Check(num_rewritten == 0, "a new instance is rewritten");
   for (int follows = 1; follows <= 4; ++follows) {
     Reset();
     Pass fixed = NewPass(seed);
