@@ -6,8 +6,8 @@
 // needs what is new in it. The definitions in this file are taken instead,
 // since they are in the same library. They are hidden, so other libraries do
 // not see them, and call versions that all these systems have.
-#include <ios>
 #include <new>
+#include <sstream>
 
 #if defined(__x86_64__) && defined(__gnu_linux__)
 
@@ -70,17 +70,14 @@ void crnn_release(void** pointer) {
   *pointer = nullptr;
 }
 
-// Until GCC 9, std::stringstream had this constructor alone, with the mode as
-// an argument.
-__asm__(
-    ".symver crnn_older_stringstream, "
-    "_ZNSt7__cxx1118basic_stringstreamIcSt11char_traitsIcESaIcEEC1ESt13_Ios_"
-    "Openmode@GLIBCXX_3.4.21");
-void crnn_older_stringstream(void* stream, std::ios_base::openmode mode);
+// Until GCC 9, std::stringstream had no constructor without a mode. The one
+// with a mode is called by its plain name, not as one of a version:
+// TensorFlow 2.20's library defines it too, and the linker would leave a hole
+// in its table.
 CRNN_HIDDEN void crnn_stringstream(void* stream) __asm__(
     "_ZNSt7__cxx1118basic_stringstreamIcSt11char_traitsIcESaIcEEC1Ev");
 void crnn_stringstream(void* stream) {
-  crnn_older_stringstream(stream, std::ios_base::in | std::ios_base::out);
+  ::new (stream) std::stringstream(std::ios_base::in | std::ios_base::out);
 }
 
 [[noreturn]] CRNN_HIDDEN void crnn_throw_bad_length() __asm__(

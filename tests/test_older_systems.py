@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from cxx import compiled
+from cxx import ROOT, compiled
 
 from cudnn_rnn_tf import native
 
@@ -47,3 +47,26 @@ def test_older_functions_do_what_newer_ones_do(tmp_path):
         printed.append(subprocess.run([executable], capture_output=True, text=True).stdout)
     assert printed[0] == printed[1]
     assert "what was thrown" in printed[0] and "bad length" in printed[0]
+
+
+def test_a_library_that_has_string_streams_too_leaves_no_hole(tmp_path):
+    """TensorFlow 2.20's is one. With a hole in its table of symbols, nothing links to a library."""
+    other, own = tmp_path / "libother.so", tmp_path / "libown.so"
+    (tmp_path / "other.cc").write_text(
+        "#include <sstream>\ntemplate class std::basic_stringstream<char>;\n"
+    )
+    (tmp_path / "own.cc").write_text(
+        "#include <sstream>\n"
+        'extern "C" int use() { std::stringstream s; s << 12; return s.str().size(); }\n'
+    )
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC"]
+    subprocess.run([*command, tmp_path / "other.cc", "-o", other], check=True)
+    sources = [tmp_path / "own.cc", ROOT / "kernels" / "older_systems.cc"]
+    subprocess.run([*command, *sources, other, "-ldl", "-o", own], check=True)
+    printed = subprocess.run(
+        ["readelf", "--dyn-syms", "--wide", own], check=True, capture_output=True, text=True
+    ).stdout
+    symbols = [line.split() for line in printed.splitlines() if re.match(r" *[1-9]\d*: ", line)]
+    assert len(symbols) > 10
+    # In a hole is what the linker's memory held.
+    assert {symbol[4] for symbol in symbols} <= {"GLOBAL", "WEAK"}
