@@ -68,5 +68,5 @@ def test_a_library_that_has_string_streams_too_leaves_no_hole(tmp_path):
     ).stdout
     symbols = [line.split() for line in printed.splitlines() if re.match(r" *[1-9]\d*: ", line)]
     assert len(symbols) > 10
-    # In a hole is what the linker's memory held.
+    # A hole holds whatever was in the linker's memory.
     assert {symbol[4] for symbol in symbols} <= {"GLOBAL", "WEAK"}

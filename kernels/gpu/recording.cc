@@ -178,9 +178,11 @@ bool RecordedNode::IsLike(const RecordedNode& other) const {
 }
 
 RnnStatus RecordedNode::WriteTo(CUgraphExec exec) const {
-  CUcontext context;
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuCtxGetCurrent(&context), "name a context"));
+  CUcontext context = nullptr;
+  if (type != CU_GRAPH_NODE_TYPE_KERNEL) {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Cuda().cuCtxGetCurrent(&context), "name a context"));
+  }
   CUresult result = CUDA_SUCCESS;
   if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
     std::vector<CUdeviceptr> values = words;

@@ -117,10 +117,11 @@ class ForwardLowering : public PassLowering {
   }
 
  private:
-  // On a GPU, who names an algorithm gets it.
-  static bool IsSingleStep(const RnnProblem& problem) {
+  // On a GPU, who names an algorithm gets it. A CPU ignores the name.
+  bool IsSingleStep(const RnnProblem& problem) const {
     return problem.max_time == 1 && !problem.has_sequence_lengths &&
-           !problem.is_training && problem.algorithm == RnnAlgorithm::kAuto;
+           !problem.is_training &&
+           (!is_gpu() || problem.algorithm == RnnAlgorithm::kAuto);
   }
 
   bool is_training_ = true;

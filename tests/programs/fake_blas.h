@@ -12,7 +12,7 @@ namespace cudnn_rnn_tf {
 
 inline RnnDataType data_type;
 inline bool allows_tf32;
-// What cuBLAS may overwrite whenever it multiplies.
+// cuBLAS may overwrite this whenever it multiplies.
 inline void* blas_memory;
 inline size_t blas_bytes;
 

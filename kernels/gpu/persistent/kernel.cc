@@ -1,6 +1,7 @@
 #include "kernels/gpu/persistent/kernel.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <future>
 #include <system_error>
 #include <tuple>
@@ -20,7 +21,7 @@ namespace {
 // for.
 constexpr int kPortableCluster = 8;
 
-// What is asked for, on a device.
+// It says what is asked for, on which device.
 using Key = std::tuple<CUdevice, RnnMode, RnnDataType, bool, bool, bool, int,
                        int, int, int>;
 
@@ -323,6 +324,8 @@ RnnStatus Kernel::Enqueue(CUstream stream, int shares, int at_once, void* ring,
   const Grid most = MostAtOnce(shares, at_once);
   const size_t bytes = ring_bytes(shares, at_once);
   arguments->ring = ring;
+  static_assert(offsetof(ForwardArguments, part) == 0, "");
+  static_assert(offsetof(BackwardArguments, part) == 0, "");
   void* parameters[] = {arguments};
   for (int d = 0; d < at_once; d += most.dirs) {
     arguments->first_direction = d;
