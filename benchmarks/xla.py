@@ -43,6 +43,9 @@ LOOP_STEPS = 500
 SMALL = [(8, 5, 32), (8, 20, 64), (32, 20, 64), (32, 50, 32), (16, 50, 128)]
 LARGE = {"cpu": [], "gpu": [(64, 100, 512)]}
 LOOPS = (64, 256)
+# Batch size, time steps, units of training steps outside of `fit`, so many in a run.
+TRAINED = [(32, 50, 32), (32, 50, 64), (32, 50, 128)]
+TRAINED_STEPS = 100
 
 Run = Callable[[], None]
 
@@ -151,6 +154,35 @@ def loop(system: str, units: int) -> tuple[Run, int]:
     return lambda: run().numpy(), LOOP_STEPS
 
 
+def training(system: str, shape: tuple[int, int, int]) -> tuple[Run, int]:
+    """Returns a run of training steps in a loop of our own, one in a call, and their number."""
+    import tensorflow as tf
+
+    batch, steps, units = shape
+    layer = lstm(system, units)
+    layer.build((batch, steps, units))
+    inputs = tf.random.stateless_normal([batch, steps, units], [0, 1])
+    variables = [variable.value for variable in layer.trainable_variables]
+
+    def step(inputs: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(layer(inputs, training=True) ** 2)
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.01 * gradient)
+        return loss
+
+    compiled = tf.function(step, autograph=False, jit_compile=system.endswith(COMPILED) or None)
+    call = compiled.get_concrete_function(inputs)
+
+    def run() -> None:
+        for _ in range(TRAINED_STEPS - 1):
+            call(inputs)
+        float(call(inputs))
+
+    run()
+    return run, TRAINED_STEPS
+
+
 def new_lengths(system: str) -> list[float]:
     """Returns microseconds of first calls, forward and backward, with another number of steps."""
     import tensorflow as tf
@@ -232,6 +264,11 @@ def measure(output: pathlib.Path) -> None:
         if is_wanted(row):
             runs, errors = of_each(variants(), functools.partial(loop, units=units))
             write("loop", row, in_turns(runs), errors)
+    for shape in TRAINED:
+        row = f"LSTM, {' × '.join(map(str, shape))}"
+        if is_wanted(row):
+            runs, errors = of_each(variants(), functools.partial(training, shape=shape))
+            write("training", row, in_turns(runs), errors)
     if is_wanted("new length"):
         write("length", "new length", *of_each([s + COMPILED for s in SYSTEMS], new_lengths))
 
@@ -312,6 +349,15 @@ def report(output: pathlib.Path) -> str:
                 "Embedding, LSTM, Dense and argmax, of one sequence.",
                 "",
                 *table(kinds["loop"], "layer", 1, 1),
+            ]
+        if kinds["training"]:
+            lines += [
+                "",
+                "Milliseconds of a training step outside of `fit`, one in a call of a concrete "
+                "function: a layer forward and backward, and an update by the gradient. The sizes "
+                "are batch size × time steps × units.",
+                "",
+                *table(kinds["training"], "layer", 1e3, 3),
             ]
         for result in kinds["length"]:
             seconds = " and ".join(
