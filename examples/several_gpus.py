@@ -1,12 +1,14 @@
-"""Trains one model on several GPUs, with one process for each, through Keras's own `fit`.
+"""Trains one model on several GPUs, with one process for each.
 
     python several_gpus.py --output_dir=runs/several_gpus
 
 The model learns to predict the next character of lines of Python's standard library, which have
 different lengths. Each process has a whole model on a GPU of its own and reads batches of its own;
-before each update, NCCL takes the mean of the processes' gradients, all of them in one piece. This
-is what `Parallel` below does, and nothing else of a program for one GPU has to change: callbacks,
-metrics and `steps_per_execution` are Keras's.
+before each update, NCCL takes the mean of the processes' gradients, all of them in one piece.
+
+The loop is the program's own, since Keras's `fit` asks the GPU twice in each step whether to go on.
+Here, TensorFlow runs several steps in one call, without asking, and XLA compiles the gradient and
+the update. This doubles the speed, of one GPU as well.
 
 The first process saves a checkpoint after each epoch. If any process ends early, all are ended, and
 the same command goes on from the newest checkpoint. Without GPUs, processes share the CPU, to try
@@ -26,6 +28,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 # This must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -46,16 +49,17 @@ flags.DEFINE_integer("max_chars", 100, "Characters of a line; the rest is cut of
 flags.DEFINE_integer("num_units", 512, "Units of each of the two layers.", lower_bound=1)
 flags.DEFINE_float("learning_rate", 0.5, "Of stochastic gradient descent.", lower_bound=0.0)
 flags.DEFINE_integer("steps_per_epoch", 200, "Steps between checkpoints.", lower_bound=1)
-flags.DEFINE_integer("steps_per_execution", 8, "Steps that TensorFlow runs in one call.")
+flags.DEFINE_integer("steps_per_call", 8, "Steps that TensorFlow runs in one call.", lower_bound=1)
+flags.DEFINE_bool("jit_compile", True, "Whether XLA compiles the steps.")
 flags.DEFINE_integer("epochs", 5, "Epochs in all.", lower_bound=1)
 flags.DEFINE_integer("worker", None, "The process's number, which the first process gives.")
 
 
 class Parallel:
-    """The processes that train together, and what they do together: they take means of tensors.
+    """The processes that train together, and what they do together: they take the mean of a vector.
 
     TensorFlow's strategy for several workers only connects them. The model is made outside of it,
-    since Keras 3's `fit` does not run under it.
+    and belongs to its process alone.
     """
 
     def __init__(self, workers: list[str], index: int):
@@ -67,45 +71,30 @@ class Parallel:
         tf.distribute.MultiWorkerMirroredStrategy()
         self._hint = "nccl" if tf.config.list_physical_devices("GPU") else "ring"
 
-    def mean(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns each tensor's mean over the processes. All of them must have one dtype."""
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        sizes = [tensor.shape.num_elements() for tensor in tensors]
-        # The strategy's own `all_reduce` does not run in the loop of `steps_per_execution`. The key
-        # says which operations of the processes belong together; equal sizes may share one.
-        flat = tf.raw_ops.CollectiveReduceV2(
-            input=tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0),
+    def mean(self, vector: tf.Tensor) -> tf.Tensor:
+        """Returns a vector's mean over the processes."""
+        if self.size == 1:
+            return vector
+        # The key says which operations of the processes belong together; equal sizes share one.
+        return tf.raw_ops.CollectiveReduceV2(
+            input=vector,
             group_size=self.size,
             group_key=1,
-            instance_key=sum(sizes),
+            instance_key=vector.shape[0],
             ordering_token=[],
             merge_op="Add",
             final_op="Div",
             communication_hint=self._hint,
         )
-        parts = tf.split(flat, sizes)
-        return [tf.reshape(part, t.shape) for part, t in zip(parts, tensors, strict=True)]
 
-    def optimizer(self, kind: type[keras.Optimizer], **arguments: object) -> keras.Optimizer:
-        """Returns an optimizer of that class which applies the processes' mean gradients."""
-        if self.size == 1:
-            return kind(**arguments)
-        parallel = self
 
-        class Optimizer(kind):  # type: ignore[misc, valid-type]
-            def apply(self, grads: list, trainable_variables: list | None = None) -> None:
-                super().apply(parallel.mean(grads), trainable_variables)
+def in_one_vector(tensors: list[tf.Tensor]) -> tf.Tensor:
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
-        return Optimizer(**arguments)
 
-    def share(self, variables: list[tf.Variable]) -> None:
-        """Gives all processes the values that the first one's variables have."""
-        if self.size == 1:
-            return
-        share = float(self.size * (self.index == 0))
-        means = tf.function(self.mean)([variable * share for variable in variables])
-        for variable, value in zip(variables, means, strict=True):
-            variable.assign(value)
+def parts_of(vector: tf.Tensor, like: list[tf.Variable]) -> list[tf.Tensor]:
+    parts = tf.split(vector, [variable.shape.num_elements() for variable in like])
+    return [tf.reshape(part, variable.shape) for part, variable in zip(parts, like, strict=True)]
 
 
 def read_lines() -> tuple[np.ndarray, int]:
@@ -132,40 +121,12 @@ def batches(lines: np.ndarray, parallel: Parallel, first_step: int) -> tf.data.D
         return inputs, targets, tf.cast(targets != 0, tf.float32)
 
     steps = tf.data.Dataset.counter(first_step)
-    return steps.map(batch, num_parallel_calls=2).prefetch(4 * FLAGS.steps_per_execution)
+    return steps.map(batch, num_parallel_calls=2).prefetch(4 * FLAGS.steps_per_call)
 
 
-class Report(keras.callbacks.Callback):
-    """Saves after each epoch, and says how fast it was."""
-
-    def __init__(self, manager: tf.train.CheckpointManager, epoch: tf.Variable, lines: int):
-        super().__init__()
-        self._manager, self._epoch, self._lines = manager, epoch, lines
-
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._start = time.perf_counter()
-
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        seconds = time.perf_counter() - self._start
-        self._epoch.assign(epoch + 1)
-        self._manager.save()
-        record = {
-            "epoch": epoch + 1,
-            "loss": logs["loss"],
-            "lines_per_second": self._lines / seconds,
-        }
-        with open(pathlib.Path(FLAGS.output_dir) / "history.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(
-            f"epoch {epoch + 1}: loss {record['loss']:.4f}, "
-            f"{record['lines_per_second']:,.0f} lines a second",
-            flush=True,
-        )
-
-
-def make_model(vocabulary: int, optimizer: keras.Optimizer) -> keras.Model:
-    """Returns a model of that many characters, compiled."""
-    model = keras.Sequential(
+def make_model(vocabulary: int) -> keras.Model:
+    """Returns a model of that many characters."""
+    return keras.Sequential(
         [
             keras.Input((FLAGS.max_chars,), dtype="int32"),
             keras.layers.Embedding(vocabulary, 64, mask_zero=True),
@@ -173,13 +134,50 @@ def make_model(vocabulary: int, optimizer: keras.Optimizer) -> keras.Model:
             keras.layers.Dense(vocabulary),
         ]
     )
-    optimizer.build(model.trainable_variables)
-    model.compile(
-        optimizer,
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        steps_per_execution=FLAGS.steps_per_execution,
-    )
-    return model
+
+
+class Training:
+    """What a process trains: a model with its optimizer."""
+
+    def __init__(self, vocabulary: int, parallel: Parallel):
+        self._parallel = parallel
+        self.model = make_model(vocabulary)
+        self.optimizer = keras.optimizers.SGD(FLAGS.learning_rate)
+        self.optimizer.build(self.model.trainable_variables)
+        self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self._weights = [variable.value for variable in self.model.trainable_variables]
+        compiled = tf.function(autograph=False, jit_compile=FLAGS.jit_compile)
+        self._compute, self._apply = compiled(self._compute), compiled(self._apply)
+
+    def _compute(
+        self, inputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the loss of a batch, and its gradient in one vector."""
+        with tf.GradientTape() as tape:
+            loss = self._loss(targets, self.model(inputs, training=True), weights)
+        return loss, in_one_vector(tape.gradient(loss, self._weights))
+
+    def _apply(self, gradient: tf.Tensor) -> None:
+        parts = parts_of(gradient, self._weights)
+        self.optimizer.apply(parts, self.model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def steps(self, batches: Iterator[tuple[tf.Tensor, ...]]) -> tf.Tensor:
+        """Runs the steps of a call, and returns their mean loss."""
+        losses = []
+        # Python repeats the step. A loop of TensorFlow's would wait for the GPU each time.
+        for _ in range(FLAGS.steps_per_call):
+            loss, gradient = self._compute(*next(batches))
+            self._apply(self._parallel.mean(gradient))
+            losses.append(loss)
+        return tf.reduce_mean(losses)
+
+    def share_weights(self) -> None:
+        """Gives all processes the weights that the first one has."""
+        share = float(self._parallel.size * (self._parallel.index == 0))
+        mean = tf.function(self._parallel.mean)(share * in_one_vector(self._weights))
+        for weight, value in zip(self._weights, parts_of(mean, self._weights), strict=True):
+            weight.assign(value)
 
 
 def work(parallel: Parallel) -> None:
@@ -187,30 +185,37 @@ def work(parallel: Parallel) -> None:
     # Processes differ in what they draw, as in masks of dropout, and start from the same weights.
     keras.utils.set_random_seed(parallel.index)
     lines, vocabulary = read_lines()
-    optimizer = parallel.optimizer(keras.optimizers.SGD, learning_rate=FLAGS.learning_rate)
-    model = make_model(vocabulary, optimizer)
-    parallel.share([variable.value for variable in model.trainable_variables])
+    training = Training(vocabulary, parallel)
+    training.share_weights()
+    output = pathlib.Path(FLAGS.output_dir)
     epoch = tf.Variable(0, trainable=False)
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
+    checkpoint = tf.train.Checkpoint(
+        model=training.model, optimizer=training.optimizer, epoch=epoch
+    )
     manager = tf.train.CheckpointManager(checkpoint, FLAGS.output_dir, max_to_keep=2)
     # The first process alone writes, and cannot end an epoch before all others have started.
     checkpoint.restore(manager.latest_checkpoint)
     first = int(epoch)
-    report = Report(manager, epoch, parallel.size * FLAGS.batch_size * FLAGS.steps_per_epoch)
-    if first < FLAGS.epochs:
-        model.fit(
-            batches(lines, parallel, first * FLAGS.steps_per_epoch),
-            initial_epoch=first,
-            epochs=FLAGS.epochs,
-            steps_per_epoch=FLAGS.steps_per_epoch,
-            callbacks=[report] if parallel.index == 0 else [],
-            shuffle=False,
-            verbose=0,
-        )
-    weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
-    np.save(pathlib.Path(FLAGS.output_dir) / f"weights_{parallel.index}.npy", weights)
+    data = iter(batches(lines, parallel, first * FLAGS.steps_per_epoch))
+    for number in range(first + 1, FLAGS.epochs + 1):
+        start = time.perf_counter()
+        calls = FLAGS.steps_per_epoch // FLAGS.steps_per_call
+        # To read a number waits for the GPU, so the losses are read behind the loop.
+        loss = float(tf.reduce_mean([training.steps(data) for _ in range(calls)]))
+        seconds = time.perf_counter() - start
+        if parallel.index > 0:
+            continue
+        epoch.assign(number)
+        manager.save()
+        speed = parallel.size * FLAGS.batch_size * FLAGS.steps_per_epoch / seconds
+        with open(output / "history.jsonl", "a") as file:
+            record = {"epoch": number, "loss": loss, "lines_per_second": speed}
+            file.write(json.dumps(record) + "\n")
+        print(f"epoch {number}: loss {loss:.4f}, {speed:,.0f} lines a second", flush=True)
+    weights = np.concatenate([np.ravel(weight) for weight in training.model.get_weights()])
+    np.save(output / f"weights_{parallel.index}.npy", weights)
     # Workers that are still busy take one that left for crashed.
-    parallel.share([tf.Variable(0.0)])
+    training.share_weights()
 
 
 def free_ports(count: int) -> list[int]:
@@ -227,10 +232,10 @@ def start_processes() -> int:
     count = FLAGS.processes or gpus or 1
     if gpus and count > gpus:
         raise app.UsageError(f"--processes={count} needs as many GPUs, but there are {gpus}")
-    if FLAGS.steps_per_epoch % FLAGS.steps_per_execution:
+    if FLAGS.steps_per_epoch % FLAGS.steps_per_call:
         raise app.UsageError(
             f"--steps_per_epoch={FLAGS.steps_per_epoch} must be a multiple of "
-            f"--steps_per_execution={FLAGS.steps_per_execution}"
+            f"--steps_per_call={FLAGS.steps_per_call}"
         )
     # The processes below are ended before this one is.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
