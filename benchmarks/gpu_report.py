@@ -276,7 +276,8 @@ OF_INITCHECK = {
         "with NaN first, `initcheck` reports nothing. So without this filling, its reports are "
         "about reads of that memory by cuDNN. `torch.nn.LSTM` ran on full "
         "sequences and without this filling; this package's `initcheck` run of full sequences had "
-        "it. “Resident weights” are those of [a kernel of this package](../../docs/internals/cudnn.md#resident-weights)."
+        "it. “Resident weights” are those of [a kernel of this "
+        "package](../../docs/internals/cudnn.md#resident-weights)."
     ),
     "sanitizer_persistent": (
         "`initcheck` reports nothing when all memory that a pass writes to is filled with NaN "
