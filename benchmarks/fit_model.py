@@ -11,6 +11,8 @@ SYSTEMS = ("this package", "drop-in", "accelerated", "Keras", "no recurrent laye
 CHECK_ROWS = "mixed_float16, check of used rows"
 # With ONE_OP, the optimizer updates each weight in one operation.
 ONE_OP = "one op a weight"
+# With COMPILED, XLA compiles the steps.
+COMPILED = "jit_compile=True"
 VOCABULARY, CLASSES, BATCH, STEPS, BATCHES, EPOCHS = 20000, 20, 64, 200, 60, 4
 
 
@@ -90,7 +92,8 @@ def fit(system: str, policy: str) -> dict[str, Any]:
     if system == "accelerated":
         model = crnn.accelerate(model)
     optimizer = CheckRows(adam) if policy == CHECK_ROWS else adam
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, jit_compile=policy.endswith(COMPILED) or "auto")
     model.fit(data, verbose=0)
     milliseconds = []
     for _ in range(EPOCHS):

@@ -32,6 +32,7 @@ from benchmarks.fit_model import (
     BATCH,
     BATCHES,
     CHECK_ROWS,
+    COMPILED,
     EPOCHS,
     ONE_OP,
     STEPS,
@@ -48,8 +49,8 @@ _CHILD = flags.DEFINE_string("child", None, "A measurement and its arguments, as
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 POLICIES = (
-    *("float32", f"float32, {ONE_OP}", "mixed_float16", CHECK_ROWS),
-    *("mixed_bfloat16", f"mixed_bfloat16, {ONE_OP}"),
+    *("float32", f"float32, {ONE_OP}", f"float32, {COMPILED}", "mixed_float16", CHECK_ROWS),
+    *("mixed_bfloat16", f"mixed_bfloat16, {ONE_OP}", f"mixed_bfloat16, {COMPILED}"),
 )
 # Networks whose first step and memory are measured.
 NETWORKS = [
@@ -157,8 +158,8 @@ def _measure(path: pathlib.Path) -> None:
         write({"environment": {**gpu_environment.environment(_COMMIT.value), **_run("versions")}})
         for policy in POLICIES:
             for system in SYSTEMS if re.search(_ROWS.value, policy) else ():
-                if system == "Keras" and policy.startswith("mixed_bfloat16"):
-                    continue  # Its cuDNN op has no such kernel.
+                if system == "Keras" and re.search(f"bfloat16|{COMPILED}", policy):
+                    continue  # Its cuDNN op has no such kernel, and is not compiled.
                 write({"system": system, "policy": policy, **_run("fit", system, policy)})
         indices = [i for i, row in enumerate(NETWORKS) if re.search(_ROWS.value, str(row))]
         with concurrent.futures.ThreadPoolExecutor(3) as executor:
@@ -227,7 +228,7 @@ def page(path: pathlib.Path) -> str:
         "is one `CudnnLSTM`, “drop-in” the layers of `cudnn_rnn_tf.keras`, and “accelerated” "
         "`accelerate`'s copy of the model with Keras's layers. The last column "
         "is the same model without the LSTM layers. TensorFloat-32 was on. Keras's layers cannot "
-        "use cuDNN in bfloat16. “–” marks what was not measured.",
+        "use cuDNN in bfloat16, or when compiled by XLA. “–” marks what was not measured.",
         pages.table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
         "overflowed. For the gradient of an embedding, TensorFlow does a part of this check on "
