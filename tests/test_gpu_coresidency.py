@@ -32,7 +32,7 @@ again:
 # Arguments: how many multiprocessors are held, and after how many seconds they are given back; 0
 # stands for the end of the work, and then it is a failure if the work has not ended in a minute.
 PROGRAM = f"""
-import ctypes, sys, threading, time
+import ctypes, os, sys, threading, time
 import numpy as np
 import tensorflow as tf
 import cudnn_rnn_tf as crnn
@@ -56,6 +56,10 @@ def networks():
         *(("lstm", 512, 64, "float32"), ("gru", 600, 40, "float32"), ("lstm", 96, 30, "float32")),
         *(("gru", 900, 20, "float16"), ("lstm", 200, 64, "float16")),
     ):
+        # cuBLAS runs kernels of its own for the real GPU. Those of float16 have clusters of eight
+        # blocks, for which 40 multiprocessors that are spread over an H200 leave no room.
+        if dtype == "float16" and os.environ.get("CUDNN_RNN_TF_IMITATE_GPU") == "T4":
+            continue
         config = RnnConfig(mode, 1, units, 8)
         rng = np.random.default_rng(units)
         inputs = tf.cast(rng.standard_normal((40, batch, 8)), dtype)
