@@ -1,4 +1,4 @@
-"""cuDNN's fused LSTM, GRU and plain RNN for TensorFlow 2 and Keras 3, on GPUs and CPUs.
+"""Fast LSTM, GRU and plain recurrent layers for TensorFlow 2 and Keras 3, on GPUs and CPUs.
 
 `CudnnLSTM`, `CudnnGRU`, `CudnnRNNTanh` and `CudnnRNNRelu` are Keras layers;
 `cudnn_rnn_ops` holds the op-level models of `tf.contrib.cudnn_rnn`. Importing the package
