@@ -80,6 +80,16 @@ class _CommandParser(argparse_flags.ArgumentParser):
     def __init__(self, **kwargs: Any):
         super().__init__(inherited_absl_flags=None, **kwargs)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses arguments, and shows this command's options beside those that it does not know.
+
+        The main parser, which would name them otherwise, would show the commands.
+        """
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line. Its result names the `command`."""

@@ -233,6 +233,16 @@ def test_wrong_usage(capsys, arguments):
     assert "usage: cudnn-rnn-tf" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("command", "option"), [("bench", "--num-units"), ("info", "--json")])
+def test_an_unknown_option_shows_those_that_the_command_has(capsys, command, option):
+    with pytest.raises(SystemExit) as error:
+        __main__.main([command, "--nothing=3"])
+    assert error.value.code == 2
+    shown = capsys.readouterr().err
+    assert option in shown
+    assert f"cudnn-rnn-tf {command}: error: unrecognized arguments: --nothing=3" in shown
+
+
 def test_interrupted(capsys, monkeypatch):
     def interrupt():
         raise KeyboardInterrupt
