@@ -23,16 +23,16 @@ class Engine {
   virtual size_t forward_workspace_size() const = 0;
   virtual size_t backward_workspace_size() const = 0;
 
-  // A key of everything that the passes depend on, besides the addresses of
-  // buffers.
-  virtual std::string Key() const = 0;
-  // Tells whether Forward and Backward enqueue the same work each time that
-  // they get the same addresses.
-  virtual bool is_replayable() const = 0;
+  // If Forward and Backward enqueue the same work whenever they get the same
+  // addresses, and so many launches that a graph pays off, this is a key of
+  // everything else that they depend on. Otherwise it is empty.
+  virtual std::string ReplayKey() const { return ""; }
 
   // Enqueues the beginning of a forward pass, which changes from call to call.
   virtual RnnStatus StoreLengthsAndSeed(
-      const Handles& handles, const RnnForwardBuffers& buffers) const = 0;
+      const Handles& /*handles*/, const RnnForwardBuffers& /*buffers*/) const {
+    return {};
+  }
   virtual RnnStatus Forward(const Handles& handles,
                             const RnnForwardBuffers& buffers) const = 0;
   virtual RnnStatus Backward(const Handles& handles,

@@ -14,8 +14,8 @@
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/cudnn/network.h"
 #include "kernels/gpu/gpu_backend.h"
-#include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/network.h"
+#include "kernels/gpu/replay.h"
 #include "kernels/gpu/resident/network.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
@@ -33,6 +33,7 @@ int num_passes, num_warnings;
 // instead of enqueued.
 std::string last_key;
 bool captures = false;
+int64_t last_captured_use;
 CUstream const kCaptureStream = reinterpret_cast<CUstream>(1000);
 std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 
@@ -45,14 +46,16 @@ class FakeEngine : public Engine {
   size_t reserve_size() const override { return 0; }
   size_t forward_workspace_size() const override { return 0; }
   size_t backward_workspace_size() const override { return 0; }
-  std::string Key() const override { return key_; }
-  bool is_replayable() const override { return true; }
-  RnnStatus StoreLengthsAndSeed(const Handles&,
-                                const RnnForwardBuffers&) const override {
+  std::string ReplayKey() const override { return key_; }
+  RnnStatus StoreLengthsAndSeed(
+      const Handles& handles, const RnnForwardBuffers& buffers) const override {
+    Check(handles.stream != kCaptureStream, "the stream of a beginning");
+    stored_in_ = buffers.workspace;
     return {};
   }
   RnnStatus Forward(const Handles& handles,
-                    const RnnForwardBuffers&) const override {
+                    const RnnForwardBuffers& buffers) const override {
+    Check(stored_in_ == buffers.workspace, "a beginning in other memory");
     return Run(handles);
   }
   RnnStatus Backward(const Handles& handles,
@@ -75,6 +78,7 @@ class FakeEngine : public Engine {
 
   const RnnAlgorithm algorithm_;
   const std::string key_;
+  mutable const void* stored_in_ = nullptr;
 };
 
 RnnStatus MakeFake(RnnAlgorithm algorithm, const std::string& key,
@@ -114,20 +118,27 @@ RnnStatus ResidentNetwork::Create(const RnnProblem&, bool,
   return MakeFake(RnnAlgorithm::kResident, "resident", network);
 }
 
-// These take the place of recording.cc and graph_cache.cc.
-RnnStatus Recording::Make(CUstream stream,
-                          const std::function<RnnStatus()>& enqueue,
-                          Recording*) {
+// These take the place of graph.cc and replay.cc.
+RnnStatus Graph::Make(CUstream stream,
+                      const std::function<RnnStatus()>& enqueue,
+                      std::unique_ptr<Graph>*) {
   Check(stream == kCaptureStream, "the stream of a capture");
   return enqueue();
 }
-GraphCache& GraphCache::Of(int) {
-  static GraphCache cache;
-  return cache;
+Replays& Replays::Of(int) {
+  static Replays replays;
+  return replays;
 }
-RnnStatus GraphCache::Run(const ReplayablePass& pass) {
-  last_key = pass.key;
-  return captures ? pass.record(pass.addresses, nullptr) : pass.enqueue();
+bool Replays::Run(ReplayablePass* pass) {
+  static char memory[1];
+  last_key = pass->key;
+  last_captured_use = pass->captured_use;
+  if (!captures) return false;
+  for (const PassBuffer& buffer : pass->buffers) *buffer.address = memory;
+  Check(pass->begin(memory, 1).ok(), "the beginning of a pass");
+  std::unique_ptr<Graph> graph;
+  Check(pass->capture(&graph).ok(), "a capture");
+  return true;
 }
 
 // The persistent kernels take few cycles or many; they run no problem, or fail
@@ -379,9 +390,8 @@ void CheckEngines() {
   kernels = Kernels::kNone;
 }
 
-// Passes have the same key only if they are the same problem's, in the same
-// stream, with the same settings, and over buffers that may be moved to each
-// other: those that both have, by a multiple of 256 bytes.
+// Passes have the same key only if they are the same problem's, with the same
+// settings, and have the same buffers, wherever these are.
 void CheckKeys() {
   being_checked = "keys";
   captures = false;
@@ -407,7 +417,7 @@ void CheckKeys() {
     for (const void** const buffer : {&forward.input, &backward.input}) {
       const void* const before = *buffer;
       if (before == nullptr) continue;
-      *buffer = static_cast<const char*>(before) + 256;
+      *buffer = static_cast<const char*>(before) + 1;
       Check(run() == key, "a buffer that moves changes the key");
       *buffer = before;
     }
@@ -429,7 +439,7 @@ void CheckKeys() {
   forward.seed[0] = 1;
   Check(keys.count(run()) == 1, "the key follows the seed");
   stream = 1;
-  check("streams");
+  Check(keys.count(run()) == 1, "the key follows the stream");
   options.allow_tf32 = false;
   check("TF32");
   options.force_repack = true;
@@ -460,6 +470,7 @@ void CheckKeys() {
     *buffer = &memory[place++];
     check("what a backward pass writes");
   }
+  Check(last_captured_use == 1, "when cuDNN's passes are captured");
   last_key.clear();
   options.replay = false;
   run();

@@ -135,7 +135,8 @@ size_t CudnnNetwork::backward_workspace_size() const {
   return CudnnBackward(plan_, {}).arena.used();
 }
 
-std::string CudnnNetwork::Key() const {
+std::string CudnnNetwork::ReplayKey() const {
+  if (plan_.problem().has_sequence_lengths) return "";
   return key_ + kRnnAlgorithmNames[static_cast<int>(algorithm_)];
 }
 

@@ -26,11 +26,8 @@ class CudnnNetwork : public Engine {
   size_t reserve_size() const override;
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override;
-  std::string Key() const override;
   // cuDNN chooses its kernels by the sequence lengths.
-  bool is_replayable() const override {
-    return !plan_.problem().has_sequence_lengths;
-  }
+  std::string ReplayKey() const override;
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;
   // Batch-major data are copied into cuDNN's order and back, in the workspace:

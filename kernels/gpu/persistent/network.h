@@ -47,13 +47,11 @@ class Network : public Engine {
   size_t reserve_size() const override;
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override;
-  std::string Key() const override;
-  // A graph of many steps that are enqueued one by one would have several nodes
-  // for each and take too much memory, and gain little.
-  bool is_replayable() const override {
-    constexpr int64_t kMostSteps = 1024;
-    return !loop_ || problem_.max_time <= kMostSteps / spec_.num_layers;
-  }
+  // Steps that are enqueued one by one are replayed, unless there are so many
+  // that a graph would take too much memory, and gain little. The persistent
+  // kernels are a few launches, which take less time than it would to copy
+  // what they read and write.
+  std::string ReplayKey() const override;
   // Stores sequence lengths and seeds, which may be in host memory.
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;

@@ -91,10 +91,6 @@ RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
-std::string ResidentNetwork::Key() const {
-  return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
-}
-
 size_t ResidentNetwork::forward_workspace_size() const {
   return Pass(*this, {}).arena.used();
 }

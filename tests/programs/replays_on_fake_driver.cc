@@ -1,0 +1,489 @@
+// Replays random passes on a fake driver that runs them. Checks, without a GPU,
+// that each has the results that it should, whether it is replayed or not,
+// which passes are replayed, what happens after failures, and that graphs and
+// their memory take no more than they may.
+//
+//   replays_on_fake_driver SEEDS
+//
+// Without an argument, it only lets threads compete, for ThreadSanitizer.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/copies_arguments.h"
+#include "kernels/gpu/launch.h"
+#include "kernels/gpu/replay.h"
+#include "tests/programs/fake_graphs.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+using Use = PassBuffer::Use;
+
+bool refuses_kernels = false;
+int device = 0;
+CUstream const kCaptureStream = reinterpret_cast<CUstream>(1 << 20);
+
+}  // namespace
+
+// This takes the place of compiler.cc.
+RnnStatus CompileKernel(const std::string& file, const std::string&,
+                        const std::vector<std::string>&, CUkernel* kernel) {
+  if (refuses_kernels) return {RnnStatus::Code::kUnimplemented, "no NVRTC"};
+  *kernel = reinterpret_cast<CUkernel>(uintptr_t{file == "fill.cu"} + 1);
+  return {};
+}
+
+GpuLibraries FakeLibraries() {
+  GpuLibraries libraries = LibrariesOfSession();
+  FakeStreams(&libraries.cuda);
+  libraries.cuda.cuLaunchKernel = [](CUfunction, unsigned blocks,
+                                     unsigned count, unsigned, unsigned threads,
+                                     unsigned, unsigned, unsigned,
+                                     CUstream stream, void** parameters,
+                                     void**) {
+    CheckEnqueuesAlone(stream);
+    if (Outcome("copy") != CUDA_SUCCESS) return Outcome("copy");
+    Node node;
+    node.work = [all = *static_cast<const ArrayCopies*>(parameters[0]), count] {
+      for (unsigned i = 0; i < count; ++i) {
+        std::memcpy(all.of[i].to, all.of[i].from, all.of[i].bytes);
+      }
+    };
+    Check(blocks <= kMaxBlocksOfNumbers && threads == 256,
+          "a launch of copies");
+    return Enqueue(stream, std::move(node));
+  };
+  libraries.cuda.cuMemcpyDtoDAsync = [](CUdeviceptr to, CUdeviceptr from,
+                                        size_t bytes, CUstream stream) {
+    Node node;
+    node.work = [=] {
+      std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from),
+                  bytes);
+    };
+    return Enqueue(stream, std::move(node));
+  };
+  return libraries;
+}
+
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+// The buffers of a call, each with its bytes.
+using Arrays = std::vector<std::pair<unsigned char*, size_t>>;
+
+// A pass of random work over random buffers.
+struct Pass {
+  std::string key;
+  unsigned seed = 0;
+  int num_nodes = 8, num_empty = 0;
+  size_t large = 0;  // The size of its scratch memory, unless it is 0.
+  Node special;      // A node that the pass has as well, unless it is a kernel.
+
+  struct Buffer {
+    Use use;
+    size_t bytes;
+  };
+  std::vector<Buffer> Buffers() const {
+    std::mt19937 random(seed);
+    std::vector<Buffer> buffers;
+    for (int i = 0; i < 13; ++i) {
+      const Use use = i == 0  ? Use::kScratch
+                      : i < 8 ? Use::kRead
+                              : Use::kWritten;
+      buffers.push_back({use, random() % 7 == 0 ? 0 : 4 + random() % 700});
+    }
+    buffers[0].bytes = std::max<size_t>(large, 16);
+    return buffers;
+  }
+
+  // Passes on the pass's nodes, in order. They write all that is written, and
+  // some of what is read, but read no other scratch memory than its first word.
+  void ForEach(const Arrays& all,
+               const std::function<void(Node)>& enqueue) const {
+    std::mt19937 random(seed + 1);
+    const auto add = [&](int from, int to, int kind) {
+      const auto [source, size] = all[from];
+      const auto [target, bytes] = all[to];
+      const unsigned salt = random(), begin = random() % 64 * 4;
+      Node node;
+      node.reads = {from, to};
+      node.writes = {to};
+      if (kind == 0 && bytes > begin + 8) {
+        CUDA_MEMSET_NODE_PARAMS& fill = node.fill;
+        node.type = CU_GRAPH_NODE_TYPE_MEMSET;
+        fill.elementSize = 1 << salt % 3;
+        fill.dst = reinterpret_cast<CUdeviceptr>(target) + begin;
+        fill.value = salt >> (32 - 8 * fill.elementSize);
+        fill.width = 8 / fill.elementSize;
+        fill.height = 1;
+        node.work = [fill] { FillWith(fill); };
+      } else if (kind == 1 && bytes > 0) {
+        node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+        node.copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+        node.copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        node.work = [=, from = source, size = std::min(size, bytes)] {
+          std::memmove(target, from, size);
+        };
+      } else {
+        const bool is_first = kind == 3;
+        node.work = [=, from = source, from_size = size, target = target,
+                     bytes = bytes] {
+          for (size_t i = 0; i < std::min<size_t>(bytes, 2000); ++i) {
+            const unsigned read = from_size == 0 ? 0 : from[i % from_size];
+            target[i] = static_cast<unsigned char>(
+                (is_first ? 0 : 3 * target[i]) + salt + 5 * read + i);
+          }
+        };
+      }
+      enqueue(std::move(node));
+    };
+    const int count = static_cast<int>(all.size());
+    for (int i = 8; i < count; ++i) add(1 + random() % 7, i, 3);
+    for (int i = 0; i < num_nodes; ++i) {
+      const int to = 1 + static_cast<int>(random() % (count - 1));
+      add(1 + random() % (count - 1), to, random() % 3);
+    }
+    if (special.type != CU_GRAPH_NODE_TYPE_KERNEL) enqueue(special);
+    Node empty;
+    empty.type = CU_GRAPH_NODE_TYPE_EMPTY;
+    for (int i = 0; i < num_empty; ++i) enqueue(empty);
+    // What the call stores at first, of which four bytes are read.
+    const Arrays first = {{all[0].first, 4}, all[8]};
+    Node last;
+    last.reads = {0};
+    last.writes = {8};
+    last.work = [first] {
+      for (size_t i = 0; i < first[1].second; ++i) {
+        first[1].first[i] ^= first[0].first[i % 4];
+      }
+    };
+    enqueue(std::move(last));
+  }
+};
+
+void Store(CUstream stream, unsigned char* scratch, uint32_t number) {
+  Node node;
+  node.work = [=] { std::memcpy(scratch, &number, sizeof(number)); };
+  Enqueue(stream, std::move(node));
+}
+
+// A call of a pass, with memory of its own.
+class Call {
+ public:
+  Call(const Pass& pass, int number, CUstream stream, bool may_make = true)
+      : pass_(pass), number_(number) {
+    std::mt19937 random(number);
+    for (const auto& [use, bytes] : pass.Buffers()) {
+      // The caller's arrays begin anywhere. Of large ones, little is used.
+      Bytes& memory = memory_.emplace_back(std::min<size_t>(bytes, 1000) + 4);
+      for (unsigned char& byte : memory) byte = random();
+      arrays_.emplace_back(memory.data() + random() % 3, bytes);
+    }
+    before_ = memory_;
+    ReplayablePass given;
+    std::vector<const void*> addresses;
+    for (const auto& [address, bytes] : arrays_) addresses.push_back(address);
+    const auto buffers = pass.Buffers();
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      given.buffers.emplace_back(const_cast<void**>(&addresses[i]),
+                                 buffers[i].bytes, buffers[i].use);
+    }
+    const auto moved = [&] {
+      Arrays all = arrays_;
+      for (size_t i = 0; i < all.size(); ++i) {
+        Check(reinterpret_cast<uintptr_t>(addresses[i]) % 256 == 0,
+              "the alignment of a buffer");
+        all[i].first =
+            static_cast<unsigned char*>(const_cast<void*>(addresses[i]));
+      }
+      return all;
+    };
+    given.key = pass.key;
+    given.stream = stream;
+    given.may_make = may_make;
+    given.log = [](const std::string&) {};
+    given.begin = [&](void* memory, size_t bytes) -> RnnStatus {
+      // A pass does not rely on what others have left.
+      Node poison;
+      poison.work = [=] { std::memset(memory, 0xFF, std::min(bytes, kMost)); };
+      Enqueue(stream, std::move(poison));
+      if (failing == "a beginning") return {RnnStatus::Code::kInternal, "no"};
+      Store(stream, moved()[0].first, number);
+      return {};
+    };
+    given.capture = [&](std::unique_ptr<Graph>* graph) {
+      return Graph::Make(
+          kCaptureStream,
+          [&]() -> RnnStatus {
+            pass_.ForEach(moved(), [](Node node) {
+              Enqueue(kCaptureStream, std::move(node));
+            });
+            if (failing == "no memory") throw std::bad_alloc();
+            if (failing == "enqueue") {
+              return {RnnStatus::Code::kInternal, "no pass"};
+            }
+            return {};
+          },
+          graph);
+    };
+    is_replayed_ = Replays::Of(device).Run(&given);
+    if (is_replayed_) return;
+    Store(stream, arrays_[0].first, number);
+    pass.ForEach(arrays_, [&](Node node) { Enqueue(stream, std::move(node)); });
+  }
+
+  bool is_replayed() const { return is_replayed_; }
+
+  // Checks the results against those of the nodes in their order.
+  void CheckResults() const {
+    std::vector<Bytes> memory = before_;
+    Arrays all;
+    for (size_t i = 0; i < memory.size(); ++i) {
+      const size_t offset = arrays_[i].first - memory_[i].data();
+      all.emplace_back(memory[i].data() + offset, arrays_[i].second);
+    }
+    std::memcpy(all[0].first, &number_, 4);
+    pass_.ForEach(all, [](const Node& node) {
+      if (node.work) node.work();
+    });
+    for (size_t i = 1; i < memory.size(); ++i) {
+      const bool is_result = i >= 8;
+      Check(memory_[i] == (is_result || !is_replayed_ ? memory : before_)[i],
+            "array " + std::to_string(i) + " of a pass that is " +
+                (is_replayed_ ? "" : "not ") + "replayed");
+    }
+  }
+
+ private:
+  static constexpr size_t kMost = 1 << 16;
+
+  const Pass pass_;
+  const int number_;
+  std::vector<Bytes> memory_, before_;
+  Arrays arrays_;
+  bool is_replayed_;
+};
+
+Pass NewPass(unsigned seed, int num_nodes = 8, int num_empty = 0) {
+  static int number = 0;
+  Pass pass;
+  pass.key = "pass " + std::to_string(number++);
+  pass.seed = seed;
+  pass.num_nodes = num_nodes;
+  pass.num_empty = num_empty;
+  return pass;
+}
+
+CUstream StreamOf(int number) {
+  return reinterpret_cast<CUstream>(uintptr_t{64} * number);
+}
+
+// Runs a call, and tells whether it was replayed.
+bool Run(const Pass& pass, bool may_make = true) {
+  static int number = 0;
+  ++number;
+  const Call call(pass, number, StreamOf(1 + number % 3), may_make);
+  call.CheckResults();
+  Check(captures.empty(), "a capture is left");
+  return call.is_replayed();
+}
+
+int CountReplays(const Pass& pass, int uses) {
+  int count = 0;
+  for (int i = 0; i < uses; ++i) count += Run(pass) ? 1 : 0;
+  return count;
+}
+
+void CheckUses(unsigned seed) {
+  const Pass pass = NewPass(seed, 1 + static_cast<int>(seed % 100));
+  refuses_kernels = seed % 5 == 0;
+  const int64_t launches = Replays::NumLaunches();
+  Check(!Run(pass) && !Run(NewPass(seed)), "a first use is direct");
+  Check(!Run(pass, /*may_make=*/false), "a graph where none may be made");
+  num_captures = 0;
+  Check(CountReplays(pass, 5) == 5 && num_captures == 1,
+        "later uses are replays of one graph");
+  Check(Run(pass, /*may_make=*/false), "what was made needs not be made");
+  is_callers_capture = true;
+  Check(!Run(pass), "a replay in the caller's capture");
+  is_callers_capture = false;
+  auto& libraries = const_cast<GpuLibraries&>(Gpu());
+  libraries.has_graphs = false;
+  Check(!Run(pass), "a replay by an old driver");
+  libraries.has_graphs = true;
+  Check(Run(pass) && num_captures == 1, "the graph stays");
+  Check(Replays::NumLaunches() == launches + 7, "the count of replays");
+  refuses_kernels = false;
+}
+
+// While a call fails, passes are enqueued as they are, and only few uses try
+// again. Later, passes are replayed.
+void CheckFailures(unsigned seed) {
+  for (const char* const call :
+       {"begin", "enqueue", "no memory", "end", "nodes", "instantiate",
+        "launch", "wait", "copy", "a beginning"}) {
+    being_checked = std::string("failures of ") + call;
+    const Pass pass = NewPass(seed, 20);
+    const bool has_graph = seed % 2 == 1;
+    if (has_graph) CountReplays(pass, 3);
+    const bool is_of_launch =
+        std::string(call) == "launch" || std::string(call) == "wait" ||
+        std::string(call) == "copy" || std::string(call) == "a beginning";
+    num_attempts = num_captures = 0;
+    failing = call;
+    Check(CountReplays(pass, 200) == (has_graph && !is_of_launch ? 200 : 0),
+          "a failure");
+    failing.clear();
+    Check(num_captures <= 3, "few attempts");
+    Check(num_attempts <= (has_graph ? 200 : 3), "few launches");
+    Check(CountReplays(pass, 400) > 100, "a failure passes");
+  }
+  for (const char* const call : {"kernel", "record"}) {
+    failing = call;
+    const Pass pass = NewPass(seed, 50);
+    CountReplays(pass, 3);
+    failing.clear();
+  }
+}
+
+void CheckRefusals(unsigned seed) {
+  Node copy;
+  copy.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  copy.copy.srcMemoryType = copy.copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  std::vector<Node> refused(4, copy);
+  refused[0].copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  refused[1].copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  refused[1].copy.dstDevice = kOfHost;
+  refused[2].copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+  refused[2].copy.srcDevice = kUnknown;
+  refused[3].type = CU_GRAPH_NODE_TYPE_HOST;
+  for (const Node& node : refused) {
+    Pass pass = NewPass(seed);
+    pass.special = node;
+    Check(CountReplays(pass, 20) == 0, "a node is refused");
+  }
+  Pass pass = NewPass(seed);
+  pass.special = copy;
+  Check(CountReplays(pass, 20) == 19, "a node that is not refused");
+  num_captures = 0;
+  Check(CountReplays(NewPass(seed, 1, 16384), 5) == 0 && num_captures == 0,
+        "a graph that is too large");
+}
+
+// The replay memory grows up to its bound, which also follows the device's.
+void CheckMemory(unsigned seed) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const int others = std::exchange(device, device + 1000);
+  Pass small = NewPass(seed), large = NewPass(seed), huge = NewPass(seed);
+  large.large = 100 * kMiB + seed;
+  huge.large = 300 * kMiB;
+  Check(CountReplays(small, 3) == 2 && CountReplays(large, 3) == 2, "growth");
+  num_captures = num_frees = 0;
+  Check(CountReplays(small, 3) == 3 && num_captures == 1 && num_frees == 0,
+        "graphs of the old memory are made anew");
+  Check(CountReplays(huge, 10) == 0 && CountReplays(large, 2) == 2,
+        "more than may be");
+  total_memory = 64 * 400 * kMiB;
+  huge.key += " again";
+  largest_memory = 150 * kMiB;
+  Check(CountReplays(huge, 10) == 0 && CountReplays(large, 2) == 2,
+        "no memory");
+  largest_memory = 401 * kMiB;
+  huge.key += " and again";
+  Check(CountReplays(huge, 10) == 9 && num_frees == 1, "a large device");
+  total_memory = 0;
+  device = others;
+}
+
+// Passes that push each other out are not captured in turn, and the memory of
+// graphs has a bound, after which others are replayed all the same.
+void CheckBounds(unsigned seed) {
+  constexpr int kNodes = 400;
+  constexpr int kFit = (512 << 20) / (kNodes * (16 << 10));
+  std::mt19937 random(seed);
+  const int shapes = 2 * kFit + random() % 100;
+  std::vector<Pass> passes;
+  for (int i = 0; i < shapes; ++i) passes.push_back(NewPass(seed, 1, kNodes));
+  num_captures = 0;
+  const int before = num_execs, others = std::exchange(device, device + 3000);
+  for (int i = 0; i < 40 * shapes; ++i) {
+    Run(passes[seed % 2 == 0 ? i % shapes : random() % shapes]);
+  }
+  Check(num_execs - before <= kFit, "too much memory");
+  Check(num_captures < 5 * shapes, "captured in turn");
+  Check(CountReplays(NewPass(seed, 1, kNodes), 100) >= 84, "never captured");
+  // Passes that come once push out what others know of, and leave nothing.
+  for (int i = 0; i < 5000; ++i) Run(NewPass(seed, 1));
+  device = others;
+  Check(num_execs == before, "graphs of passes that are forgotten");
+}
+
+// Streams use the same memory. What they enqueue runs in any order that events
+// allow.
+void CheckStreams(unsigned seed) {
+  std::mt19937 random(seed);
+  const int others = std::exchange(device, device + 2000);
+  runs_at_once = false;
+  if (seed % 2 == 1) failing = "some launches";
+  std::vector<Pass> passes;
+  for (int i = 0; i < 3; ++i) passes.push_back(NewPass(seed + i));
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 60; ++i) {
+    // Memory that grows must not be taken from what is under way.
+    if (i % 20 == 19) {
+      passes[0].large = size_t{1} << (20 + i / 20);
+      passes[0].key += "+";
+    }
+    calls.push_back(std::make_unique<Call>(passes[random() % 3], i,
+                                           StreamOf(1 + random() % 3)));
+    int steps = static_cast<int>(random() % 5);
+    RunStreams([&] { return steps-- == 0; });
+  }
+  RunStreams([] { return false; });
+  for (const auto& call : calls) call->CheckResults();
+  failing.clear();
+  runs_at_once = true;
+  device = others;
+}
+
+// Threads may use the same passes at the same time.
+void CheckThreads() {
+  const Pass passes[] = {NewPass(1), NewPass(2), NewPass(3)};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int use = 0; use < 300; ++use) {
+        Call(passes[use % 3], use, StreamOf(1 + i)).CheckResults();
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace cudnn_rnn_tf
+
+int main(int argc, char** argv) {
+  if (argc == 1) {
+    cudnn_rnn_tf::CheckThreads();
+    return 0;
+  }
+  return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
+    // Each device has graphs of its own.
+    cudnn_rnn_tf::device = static_cast<int>(seed);
+    cudnn_rnn_tf::CheckThreads();
+    cudnn_rnn_tf::CheckUses(seed);
+    cudnn_rnn_tf::CheckFailures(seed);
+    cudnn_rnn_tf::CheckRefusals(seed);
+    cudnn_rnn_tf::CheckMemory(seed);
+    cudnn_rnn_tf::CheckStreams(seed);
+    cudnn_rnn_tf::CheckBounds(seed);
+  });
+}
