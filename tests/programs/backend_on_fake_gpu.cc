@@ -34,6 +34,8 @@ int num_passes, num_warnings;
 std::string last_key;
 bool captures = false;
 int64_t last_captured_use;
+bool last_may_make, is_profiled = false;
+CUdeviceptr poisoned;
 CUstream const kCaptureStream = reinterpret_cast<CUstream>(1000);
 std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 
@@ -133,6 +135,7 @@ bool Replays::Run(ReplayablePass* pass) {
   static char memory[1];
   last_key = pass->key;
   last_captured_use = pass->captured_use;
+  last_may_make = pass->may_make;
   if (!captures) return false;
   for (const PassBuffer& buffer : pass->buffers) *buffer.address = memory;
   Check(pass->begin(memory, 1).ok(), "the beginning of a pass");
@@ -186,7 +189,9 @@ GpuLibraries FakeLibraries() {
     *stream = kCaptureStream;
     return CUDA_SUCCESS;
   };
-  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
+  cuda.cuMemsetD8Async = [](CUdeviceptr memory, unsigned char, size_t,
+                            CUstream) {
+    poisoned = memory;
     return CUDA_SUCCESS;
   };
   libraries.cublas.cublasCreate_v2 = [](cublasHandle_t* handle) {
@@ -211,7 +216,7 @@ namespace {
 GpuResources ResourcesOf(int stream) {
   GpuResources resources;
   resources.stream = reinterpret_cast<void*>(uintptr_t{1} + stream);
-  resources.is_profiled = [] { return false; };
+  resources.is_profiled = [] { return is_profiled; };
   resources.log = [](const std::string&) {};
   resources.warn = [](const std::string&) { ++num_warnings; };
   return resources;
@@ -414,27 +419,18 @@ void CheckKeys() {
     const std::string key = run();
     Check(keys.insert(key).second, std::string("two passes differ in ") + what);
     Check(run() == key, "the same pass has another key");
-    for (const void** const buffer : {&forward.input, &backward.input}) {
-      const void* const before = *buffer;
-      if (before == nullptr) continue;
-      *buffer = static_cast<const char*>(before) + 1;
-      Check(run() == key, "a buffer that moves changes the key");
-      *buffer = before;
-    }
   };
-  char memory[400];
-  int place = 0;
-  for (const void** const buffer :
-       {&forward.input, &forward.input_h, &forward.input_c, &forward.params}) {
-    *buffer = &memory[place++];
-    check("what a forward pass reads");
-  }
-  for (void** const buffer :
-       {&forward.output, &forward.output_h, &forward.output_c,
-        &forward.reserve_space, &forward.workspace}) {
-    *buffer = &memory[place++];
-    check("what a forward pass writes");
-  }
+  char memory[2];
+  const auto check_buffers = [&](const std::vector<PassBuffer>& buffers) {
+    for (const PassBuffer& buffer : buffers) {
+      *buffer.address = &memory[0];
+      check("a buffer");
+    }
+    *buffers[0].address = &memory[1];
+    Check(keys.count(run()) == 1, "the key follows an address");
+  };
+  const FakeEngine engine(RnnAlgorithm::kStandard, "");
+  check_buffers(BuffersOf(problem, engine, &forward));
   // The seed is in none of these buffers, so it is stored outside of graphs.
   forward.seed[0] = 1;
   Check(keys.count(run()) == 1, "the key follows the seed");
@@ -456,21 +452,18 @@ void CheckKeys() {
   check("algorithms");
   is_backward = true;
   check("passes");
-  for (const void** const buffer :
-       {&backward.input, &backward.input_h, &backward.input_c, &backward.params,
-        &backward.output, &backward.output_backprop,
-        &backward.output_h_backprop, &backward.output_c_backprop}) {
-    *buffer = &memory[place++];
-    check("what a backward pass reads");
-  }
-  for (void** const buffer :
-       {&backward.reserve_space, &backward.input_backprop,
-        &backward.input_h_backprop, &backward.input_c_backprop,
-        &backward.params_backprop, &backward.workspace}) {
-    *buffer = &memory[place++];
-    check("what a backward pass writes");
-  }
+  check_buffers(BuffersOf(problem, engine, &backward));
   Check(last_captured_use == 1, "when cuDNN's passes are captured");
+  for (const bool is : {true, false}) {
+    is_profiled = is;
+    run();
+    Check(last_may_make == !is, "graphs while a profiler runs");
+  }
+  captures = options.poison_scratch = true;
+  poisoned = 0;
+  run();
+  Check(poisoned != 0, "the replay memory is not filled");
+  captures = false;
   last_key.clear();
   options.replay = false;
   run();

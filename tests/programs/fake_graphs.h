@@ -36,11 +36,18 @@ struct Node {
 using FakeGraph = std::vector<std::unique_ptr<Node>>;
 using Exec = std::vector<std::function<void()>>;  // In an order that it allows.
 
+// Memory ends with this many bytes, which nothing may write.
+constexpr size_t kGuard = 1 << 12;
+
 // Each thread has streams of its own.
 inline thread_local std::map<CUstream, std::unique_ptr<FakeGraph>> captures;
 inline std::string failing;  // The name of the call that fails.
 inline int num_captures = 0, num_execs = 0, num_attempts = 0, num_frees = 0;
 inline size_t largest_memory = size_t{1} << 40, total_memory = 0;
+inline std::map<CUdeviceptr, size_t> allocated;
+inline std::set<CUdeviceptr> freed;  // A part of that.
+// The fills of the last graph that a kernel could do.
+inline int num_small_fills = 0;
 inline bool is_callers_capture = false;
 inline std::mt19937 order(1);
 // Unless work runs at once, it waits in its stream until somebody lets it run.
@@ -65,9 +72,25 @@ inline bool Share(const std::set<int>& some, const std::set<int>& others) {
                      [&](int one) { return others.count(one) > 0; });
 }
 
+// Frees all memory of devices that are used no more.
+inline void FreeMemory() {
+  for (const auto& [memory, bytes] : allocated) {
+    char* const made = reinterpret_cast<char*>(memory);
+    Check(std::all_of(made + bytes, made + bytes + kGuard,
+                      [](char byte) { return byte == 'g'; }),
+          "nothing is written past the end of the replay memory");
+    std::free(made);
+  }
+  allocated.clear();
+}
+
 // Lets random streams run until `is_done`, or as far as they can.
 inline void RunStreams(const std::function<bool()>& is_done) {
   while (!is_done()) {
+    for (const CUdeviceptr memory : freed) {  // Others use it now.
+      std::memset(reinterpret_cast<void*>(memory), 0xDD,
+                  std::min<size_t>(allocated.at(memory), 1 << 16));
+    }
     std::vector<std::deque<std::function<bool()>>*> some;
     for (auto& [stream, queue] : queues) {
       if (!queue.empty()) some.push_back(&queue);
@@ -134,15 +157,17 @@ inline void FakeStreams(CudaDriver* cuda) {
   };
   cuda->cuMemAlloc = [](CUdeviceptr* memory, size_t bytes) {
     if (bytes > largest_memory) return CUDA_ERROR_OUT_OF_MEMORY;
-    void* const made = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    std::memset(made, 0xEE, std::min<size_t>(bytes, 1 << 20));
+    Check(bytes % 256 == 0, "the size of the replay memory");
+    char* const made =
+        static_cast<char*>(std::aligned_alloc(256, bytes + kGuard));
+    std::fill_n(made + bytes, kGuard, 'g');
     *memory = reinterpret_cast<CUdeviceptr>(made);
+    allocated[*memory] = bytes;
     return Outcome("allocate");
   };
-  // Nothing that runs later may find here what it needs.
   cuda->cuMemFree = [](CUdeviceptr memory) {
     ++num_frees;
-    std::memset(reinterpret_cast<void*>(memory), 0xDD, 256);
+    freed.insert(memory);
     return CUDA_SUCCESS;
   };
   cuda->cuEventCreate = [](CUevent* event, unsigned) {
@@ -285,7 +310,15 @@ inline void FakeStreams(CudaDriver* cuda) {
     if (Outcome("instantiate") != CUDA_SUCCESS) return Outcome("instantiate");
     auto made = std::make_unique<Exec>();
     std::set<Node*> left, ready;
-    for (const auto& node : *Of<FakeGraph>(graph)) left.insert(node.get());
+    num_small_fills = 0;
+    for (const auto& node : *Of<FakeGraph>(graph)) {
+      left.insert(node.get());
+      const CUDA_MEMSET_NODE_PARAMS& fill = node->fill;
+      if (node->type == CU_GRAPH_NODE_TYPE_MEMSET && fill.height == 1 &&
+          (fill.dst | fill.width * fill.elementSize) % 4 == 0) {
+        ++num_small_fills;
+      }
+    }
     while (!left.empty()) {
       ready.clear();
       for (Node* const node : left) {

@@ -15,6 +15,7 @@
 
 #include "kernels/arena.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/copies_arguments.h"
 #include "kernels/gpu/cudnn/network.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/replay.h"
@@ -29,6 +30,7 @@ namespace {
 bool (*bind_kernel)(const char*, const unsigned int*, void**,
                     std::function<void()>*);
 bool has_compiler;
+int num_runs = 0;
 
 // Memory of exactly the size that was asked for, full of NaN.
 class Memory {
@@ -39,6 +41,7 @@ class Memory {
     begin_ = all_.data() + (kGuard - past);
   }
   void* data() { return begin_; }
+  std::vector<unsigned char> Bytes() const { return {begin_, begin_ + bytes_}; }
   void CheckEnd() const {
     const unsigned char* const begin = begin_;
     const unsigned char* const end = all_.data() + all_.size();
@@ -159,13 +162,30 @@ RnnStatus CompileKernel(const std::string&, const std::string& entry,
 
 namespace {
 
-GpuResources Resources() {
+// Each pass has a device of its own, and thus memory that just suffices.
+GpuResources Resources(bool is_backward) {
   GpuResources resources;
+  resources.device = 2 * num_runs + (is_backward ? 1 : 0);
   resources.is_profiled = [] { return false; };
   resources.log = [](const std::string& text) {
     Check(text.find("is not replayed") == std::string::npos, text);
   };
   return resources;
+}
+
+// Copies two arrays that begin anywhere, with few threads.
+void CheckCopies() {
+  std::vector<char> from(600), to(600, 'x'), expected = to;
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i % 97);
+  ArrayCopies all = {{{&from[0], &to[0], 301}, {&from[304], &to[322], 205}}};
+  std::copy_n(&from[0], 301, &expected[0]);
+  std::copy_n(&from[304], 205, &expected[322]);
+  void* parameters[] = {&all};
+  const unsigned grid[] = {2, 2, 3, 1};
+  std::function<void()> launch;
+  Check(bind_kernel("copy_arrays", grid, parameters, &launch), "a kernel");
+  launch();
+  Check(to == expected, "copies");
 }
 
 // Runs a forward and, in training, a backward pass over the tensors. Lengths
@@ -183,7 +203,7 @@ RnnStatus Run(RnnLengths lengths, const uint64_t* seed, void* const* tensors,
   buffers.output_h = tensors[5];
   buffers.output_c = tensors[6];
   std::copy_n(seed, 2, buffers.seed);
-  auto backend = std::make_unique<GpuBackend>(Resources(), options);
+  auto backend = std::make_unique<GpuBackend>(Resources(false), options);
   if (problem.has_sequence_lengths) {
     CRNN_RETURN_IF_ERROR(backend->ReadSequenceLengths(0, &problem, &lengths));
   }
@@ -199,7 +219,7 @@ RnnStatus Run(RnnLengths lengths, const uint64_t* seed, void* const* tensors,
   reserve.CheckEnd();
   if (!problem.is_training) return {};
 
-  backend = std::make_unique<GpuBackend>(Resources(), options);
+  backend = std::make_unique<GpuBackend>(Resources(true), options);
   CRNN_RETURN_IF_ERROR(
       backend->BackwardBufferSizes(problem, sizes.reserve_space, &sizes));
   Memory backward(sizes.backward_workspace);
@@ -219,7 +239,11 @@ RnnStatus Run(RnnLengths lengths, const uint64_t* seed, void* const* tensors,
   gradients.params_backprop = tensors[13];
   gradients.reserve_space = reserve.data();
   gradients.workspace = backward.data();
+  const std::vector<unsigned char> kept = reserve.Bytes();
+  const int64_t before = Replays::NumLaunches();
   CRNN_RETURN_IF_ERROR(backend->Backward(problem, gradients));
+  Check(Replays::NumLaunches() == before || reserve.Bytes() == kept,
+        "a replay writes to the caller's reserve space");
   backward.CheckEnd();
   reserve.CheckEnd();
   return {};
@@ -337,6 +361,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
           "the number of replays");
     return {};
   };
+  if (num_runs++ == 0) CheckCopies();
   message = run().message;
+  FreeMemory();
   return message.c_str();
 }

@@ -88,6 +88,7 @@ struct Pass {
   struct Buffer {
     Use use;
     size_t bytes;
+    bool is_null;
   };
   std::vector<Buffer> Buffers() const {
     std::mt19937 random(seed);
@@ -96,7 +97,8 @@ struct Pass {
       const Use use = i == 0  ? Use::kScratch
                       : i < 8 ? Use::kRead
                               : Use::kWritten;
-      buffers.push_back({use, random() % 7 == 0 ? 0 : 4 + random() % 700});
+      const size_t bytes = random() % 7 == 0 ? 0 : 4 + random() % 700;
+      buffers.push_back({use, bytes, i > 0 && random() % 7 == 0});
     }
     buffers[0].bytes = std::max<size_t>(large, 16);
     return buffers;
@@ -110,18 +112,19 @@ struct Pass {
     const auto add = [&](int from, int to, int kind) {
       const auto [source, size] = all[from];
       const auto [target, bytes] = all[to];
-      const unsigned salt = random(), begin = random() % 64 * 4;
+      const unsigned salt = random(), begin = random() % 128 * 2;
+      const unsigned fill_bytes = random() % 3 == 0 ? 6 : 8;
       Node node;
       node.reads = {from, to};
       node.writes = {to};
-      if (kind == 0 && bytes > begin + 8) {
+      if (kind == 0 && bytes > begin + 16) {
         CUDA_MEMSET_NODE_PARAMS& fill = node.fill;
         node.type = CU_GRAPH_NODE_TYPE_MEMSET;
-        fill.elementSize = 1 << salt % 3;
+        fill.elementSize = 1 << salt % (fill_bytes == 6 ? 2 : 3);
         fill.dst = reinterpret_cast<CUdeviceptr>(target) + begin;
         fill.value = salt >> (32 - 8 * fill.elementSize);
-        fill.width = 8 / fill.elementSize;
-        fill.height = 1;
+        fill.width = fill_bytes / fill.elementSize;
+        fill.height = 1 + random() % 2;
         node.work = [fill] { FillWith(fill); };
       } else if (kind == 1 && bytes > 0) {
         node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
@@ -179,17 +182,19 @@ class Call {
   Call(const Pass& pass, int number, CUstream stream, bool may_make = true)
       : pass_(pass), number_(number) {
     std::mt19937 random(number);
-    for (const auto& [use, bytes] : pass.Buffers()) {
+    for (const auto& [use, bytes, is_null] : pass.Buffers()) {
       // The caller's arrays begin anywhere. Of large ones, little is used.
       Bytes& memory = memory_.emplace_back(std::min<size_t>(bytes, 1000) + 4);
       for (unsigned char& byte : memory) byte = random();
-      arrays_.emplace_back(memory.data() + random() % 3, bytes);
+      arrays_.emplace_back(memory.data() + random() % 3, is_null ? 0 : bytes);
     }
     before_ = memory_;
     ReplayablePass given;
     std::vector<const void*> addresses;
-    for (const auto& [address, bytes] : arrays_) addresses.push_back(address);
     const auto buffers = pass.Buffers();
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      addresses.push_back(buffers[i].is_null ? nullptr : arrays_[i].first);
+    }
     for (size_t i = 0; i < buffers.size(); ++i) {
       given.buffers.emplace_back(const_cast<void**>(&addresses[i]),
                                  buffers[i].bytes, buffers[i].use);
@@ -199,6 +204,7 @@ class Call {
       for (size_t i = 0; i < all.size(); ++i) {
         Check(reinterpret_cast<uintptr_t>(addresses[i]) % 256 == 0,
               "the alignment of a buffer");
+        Check(buffers[i].is_null == (addresses[i] == nullptr), "null buffers");
         all[i].first =
             static_cast<unsigned char*>(const_cast<void*>(addresses[i]));
       }
@@ -309,6 +315,7 @@ void CheckUses(unsigned seed) {
   num_captures = 0;
   Check(CountReplays(pass, 5) == 5 && num_captures == 1,
         "later uses are replays of one graph");
+  Check(refuses_kernels || num_small_fills == 0, "a small fill is left");
   Check(Run(pass, /*may_make=*/false), "what was made needs not be made");
   is_callers_capture = true;
   Check(!Run(pass), "a replay in the caller's capture");
@@ -418,6 +425,9 @@ void CheckBounds(unsigned seed) {
   Check(num_execs - before <= kFit, "too much memory");
   Check(num_captures < 5 * shapes, "captured in turn");
   Check(CountReplays(NewPass(seed, 1, kNodes), 100) >= 84, "never captured");
+  num_captures = 0;
+  for (int i = 0; i < 30; ++i) CountReplays(NewPass(seed, 1, kNodes), 3);
+  Check(num_captures == 0, "new passes push out others");
   // Passes that come once push out what others know of, and leave nothing.
   for (int i = 0; i < 5000; ++i) Run(NewPass(seed, 1));
   device = others;

@@ -26,7 +26,7 @@ using std::min;
 #include "kernels/gpu/persistent/auxiliary.cu"
 #include "kernels/gpu/persistent/steps.cu"
 
-struct uint4 {
+struct alignas(16) uint4 {
   Word words[4];
 };
 #include "kernels/gpu/copies.cu"
