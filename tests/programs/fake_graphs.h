@@ -309,31 +309,25 @@ inline void FakeStreams(CudaDriver* cuda) {
                                 unsigned long long) {
     if (Outcome("instantiate") != CUDA_SUCCESS) return Outcome("instantiate");
     auto made = std::make_unique<Exec>();
-    std::set<Node*> left, ready;
+    std::vector<Node*> left;
     num_small_fills = 0;
     for (const auto& node : *Of<FakeGraph>(graph)) {
-      left.insert(node.get());
+      left.push_back(node.get());
       const CUDA_MEMSET_NODE_PARAMS& fill = node->fill;
-      if (node->type == CU_GRAPH_NODE_TYPE_MEMSET && fill.height == 1 &&
-          (fill.dst | fill.width * fill.elementSize) % 4 == 0) {
-        ++num_small_fills;
-      }
+      num_small_fills += node->type == CU_GRAPH_NODE_TYPE_MEMSET &&
+                         fill.height == 1 &&
+                         (fill.dst | fill.width * fill.elementSize) % 4 == 0;
     }
+    // Whatever waits for nothing that is left may be the next one.
     while (!left.empty()) {
-      ready.clear();
-      for (Node* const node : left) {
-        if (!std::any_of(node->before.begin(), node->before.end(),
-                         [&](Node* one) { return left.count(one) > 0; })) {
-          ready.insert(node);
-        }
+      const size_t i = order() % left.size();
+      const std::set<Node*>& before = left[i]->before;
+      if (std::any_of(left.begin(), left.end(),
+                      [&](Node* one) { return before.count(one) > 0; })) {
+        continue;
       }
-      Check(!ready.empty(), "a circle of nodes");
-      std::vector<Node*> all(ready.begin(), ready.end());
-      std::shuffle(all.begin(), all.end(), order);
-      for (Node* const node : all) {
-        if (node->work) made->push_back(node->work);
-        left.erase(node);
-      }
+      if (left[i]->work) made->push_back(left[i]->work);
+      left.erase(left.begin() + static_cast<int>(i));
     }
     *exec = reinterpret_cast<CUgraphExec>(made.release());
     ++num_captures;
