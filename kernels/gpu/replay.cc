@@ -118,18 +118,17 @@ RnnStatus Replays::Replay(ReplayablePass* pass, Known* known) {
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Cuda().cuStreamWaitEvent(pass->stream, last_use_, 0),
                  "wait for the replay memory"));
-  const auto enqueue = [&] {
-    CRNN_RETURN_IF_ERROR(pass->begin(memory, sizes.used()));
-    CRNN_RETURN_IF_ERROR(in.Enqueue(pass->stream));
-    CRNN_RETURN_IF_ERROR(known->graph->Launch(pass->stream));
-    return out.Enqueue(pass->stream);
+  // After a failure, a part of what follows may run.
+  const auto record = [&](CUevent last_use) {
+    if (Cuda().cuEventRecord(last_use, pass->stream) != CUDA_SUCCESS) {
+      Cuda().cuStreamSynchronize(pass->stream);
+    }
   };
-  const RnnStatus status = enqueue();
-  // After a failure, a part of these may run.
-  if (Cuda().cuEventRecord(last_use_, pass->stream) != CUDA_SUCCESS) {
-    Cuda().cuStreamSynchronize(pass->stream);
-  }
-  return status;
+  const std::unique_ptr<CUevent_st, decltype(record)> use(last_use_, record);
+  CRNN_RETURN_IF_ERROR(pass->begin(memory, sizes.used()));
+  CRNN_RETURN_IF_ERROR(in.Enqueue(pass->stream));
+  CRNN_RETURN_IF_ERROR(known->graph->Launch(pass->stream));
+  return out.Enqueue(pass->stream);
 }
 
 RnnStatus Replays::Grow(size_t bytes) {
@@ -149,13 +148,17 @@ RnnStatus Replays::Grow(size_t bytes) {
   }
   CRNN_RETURN_IF_ERROR(CudaStatus(Cuda().cuEventSynchronize(last_use_),
                                   "wait for the replay memory"));
-  // Where sizes keep growing, the memory moves a few times only.
-  const size_t larger = std::min(most, std::max(bytes, 2 * memory_bytes_));
+  // Where sizes keep growing, the memory moves a few times only, if there is as
+  // much.
+  size_t larger = std::min(most, std::max(bytes, 2 * memory_bytes_));
   CUdeviceptr made = 0;
-  CRNN_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&made, larger),
-                                  "allocate the replay memory"));
+  if (Cuda().cuMemAlloc(&made, larger) != CUDA_SUCCESS) {
+    larger = bytes;
+    CRNN_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&made, larger),
+                                    "allocate the replay memory"));
+  }
   passes_.VisitFromOldest([this](Known& known) {
-    Drop(&known, 0);
+    if (known.graph != nullptr) Drop(&known, 0);
     return true;
   });
   if (memory_ != 0) Cuda().cuMemFree(memory_);

@@ -72,8 +72,7 @@ inline cublasStatus_t MultiplyBatch(
             ldb >= (trans_b == CUBLAS_OP_N ? k : n) && ldc >= m,
         "leading dimensions");
   const double keeps = factor(beta), scale = factor(alpha);
-  Node product;
-  product.work = [=, memory = blas_memory, bytes = blas_bytes] {
+  EnqueueWork(blas_stream, [=, memory = blas_memory, bytes = blas_bytes] {
     std::memset(memory, 0xEE, std::min(bytes, size_t{1} << 12));
     for (int64_t g = 0; g < count; ++g) {
       for (int64_t j = 0; j < n; ++j) {
@@ -94,8 +93,7 @@ inline cublasStatus_t MultiplyBatch(
         }
       }
     }
-  };
-  Enqueue(blas_stream, std::move(product));
+  });
   return CUBLAS_STATUS_SUCCESS;
 }
 

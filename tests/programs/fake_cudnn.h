@@ -97,9 +97,7 @@ struct Told {
 // Enqueues a part of a pass in the stream of cuDNN's handle.
 inline cudnnStatus_t EnqueueCudnn(cudnnHandle_t handle,
                                   std::function<void()> work) {
-  Node node;
-  node.work = std::move(work);
-  Enqueue(*reinterpret_cast<CUstream*>(handle), std::move(node));
+  EnqueueWork(*reinterpret_cast<CUstream*>(handle), std::move(work));
   return CUDNN_STATUS_SUCCESS;
 }
 

@@ -82,6 +82,7 @@ inline void FreeMemory() {
     std::free(made);
   }
   allocated.clear();
+  freed.clear();
 }
 
 // Lets random streams run until `is_done`, or as far as they can.
@@ -125,6 +126,12 @@ inline CUresult Enqueue(CUstream stream, Node node) {
     graph.push_back(std::make_unique<Node>(std::move(node)));
   }
   return CUDA_SUCCESS;
+}
+
+inline CUresult EnqueueWork(CUstream stream, std::function<void()> work) {
+  Node node;
+  node.work = std::move(work);
+  return Enqueue(stream, std::move(node));
 }
 
 inline void FillWith(const CUDA_MEMSET_NODE_PARAMS& fill) {
@@ -346,11 +353,9 @@ inline void FakeStreams(CudaDriver* cuda) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CheckEnqueuesAlone(stream);
-    Node all;
-    all.work = [work = *Of<Exec>(exec)] {
+    return EnqueueWork(stream, [work = *Of<Exec>(exec)] {
       for (const auto& one : work) one();
-    };
-    return Enqueue(stream, std::move(all));
+    });
   };
 }
 

@@ -58,12 +58,6 @@ class Memory {
   unsigned char* begin_;
 };
 
-CUresult EnqueueWork(CUstream stream, std::function<void()> work) {
-  Node node;
-  node.work = std::move(work);
-  return Enqueue(stream, std::move(node));
-}
-
 }  // namespace
 
 RnnStatus LoadCudaDriver() { return {}; }

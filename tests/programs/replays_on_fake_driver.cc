@@ -6,8 +6,12 @@
 //   replays_on_fake_driver SEEDS
 //
 // Without an argument, it only lets threads compete, for ThreadSanitizer.
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,8 +25,6 @@
 
 namespace cudnn_rnn_tf {
 namespace {
-
-using Use = PassBuffer::Use;
 
 bool refuses_kernels = false;
 int device = 0;
@@ -48,231 +50,185 @@ GpuLibraries FakeLibraries() {
                                      void**) {
     CheckEnqueuesAlone(stream);
     if (Outcome("copy") != CUDA_SUCCESS) return Outcome("copy");
-    Node node;
-    node.work = [all = *static_cast<const ArrayCopies*>(parameters[0]), count] {
-      for (unsigned i = 0; i < count; ++i) {
-        std::memcpy(all.of[i].to, all.of[i].from, all.of[i].bytes);
-      }
-    };
     Check(blocks <= kMaxBlocksOfNumbers && threads == 256,
           "a launch of copies");
-    return Enqueue(stream, std::move(node));
+    return EnqueueWork(
+        stream, [all = *static_cast<const ArrayCopies*>(parameters[0]), count] {
+          for (unsigned i = 0; i < count; ++i) {
+            std::memcpy(all.of[i].to, all.of[i].from, all.of[i].bytes);
+          }
+        });
   };
   libraries.cuda.cuMemcpyDtoDAsync = [](CUdeviceptr to, CUdeviceptr from,
                                         size_t bytes, CUstream stream) {
-    Node node;
-    node.work = [=] {
+    return EnqueueWork(stream, [=] {
       std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from),
                   bytes);
-    };
-    return Enqueue(stream, std::move(node));
+    });
   };
   return libraries;
 }
 
 namespace {
 
-using Bytes = std::vector<unsigned char>;
+// A pass has scratch memory, then what it reads, and then what it writes.
+constexpr int kRead = 4, kArrays = 8;
+constexpr size_t kBytes = 500;
+using Arrays = std::array<unsigned char*, kArrays>;
 
-// The buffers of a call, each with its bytes.
-using Arrays = std::vector<std::pair<unsigned char*, size_t>>;
-
-// A pass of random work over random buffers.
+// A pass of random work.
 struct Pass {
   std::string key;
   unsigned seed = 0;
   int num_nodes = 8, num_empty = 0;
-  size_t large = 0;  // The size of its scratch memory, unless it is 0.
-  Node special;      // A node that the pass has as well, unless it is a kernel.
+  size_t scratch = 16;
+  Node special;  // A node that the pass has as well, unless it is a kernel.
 
-  struct Buffer {
-    Use use;
-    size_t bytes;
-    bool is_null;
-  };
-  std::vector<Buffer> Buffers() const {
-    std::mt19937 random(seed);
-    std::vector<Buffer> buffers;
-    for (int i = 0; i < 13; ++i) {
-      const Use use = i == 0  ? Use::kScratch
-                      : i < 8 ? Use::kRead
-                              : Use::kWritten;
-      const size_t bytes = random() % 7 == 0 ? 0 : 4 + random() % 700;
-      buffers.push_back({use, bytes, i > 0 && random() % 7 == 0});
-    }
-    buffers[0].bytes = std::max<size_t>(large, 16);
-    return buffers;
+  bool IsNull(int array) const {
+    return array == 1 + static_cast<int>(seed % 9);
   }
 
-  // Passes on the pass's nodes, in order. They write all that is written, and
-  // some of what is read, but read no other scratch memory than its first word.
+  // Passes on the nodes, in order. They write all that is written, and some of
+  // what is read. Of scratch memory, they read what the call has stored.
   void ForEach(const Arrays& all,
                const std::function<void(Node)>& enqueue) const {
-    std::mt19937 random(seed + 1);
-    const auto add = [&](int from, int to, int kind) {
-      const auto [source, size] = all[from];
-      const auto [target, bytes] = all[to];
-      const unsigned salt = random(), begin = random() % 128 * 2;
-      const unsigned fill_bytes = random() % 3 == 0 ? 6 : 8;
+    std::mt19937 random(seed);
+    for (int i = -kArrays; i < num_nodes; ++i) {
+      const bool is_first = i < 0;
+      const unsigned salt = random(), kind = is_first ? 2 : random() % 3;
+      const int from =
+          is_first ? 1 + IsNull(1) : static_cast<int>(random() % kArrays);
+      const int to = is_first ? kArrays + i : 1 + random() % (kArrays - 1);
+      unsigned char* const target = all[to];
+      const unsigned char* const source = all[from];
+      if (target == nullptr || source == nullptr || (is_first && to < kRead))
+        continue;
       Node node;
       node.reads = {from, to};
       node.writes = {to};
-      if (kind == 0 && bytes > begin + 16) {
-        CUDA_MEMSET_NODE_PARAMS& fill = node.fill;
+      CUDA_MEMSET_NODE_PARAMS& fill = node.fill;
+      fill.elementSize = 1 << salt % 2;
+      fill.dst = reinterpret_cast<CUdeviceptr>(target) + salt % 64 * 2;
+      fill.value = salt >> (32 - 8 * fill.elementSize);
+      fill.width = (salt % 3 == 0 ? 6 : 8) / fill.elementSize;
+      fill.height = 1 + salt % 5 % 2;
+      if (kind == 0) {
         node.type = CU_GRAPH_NODE_TYPE_MEMSET;
-        fill.elementSize = 1 << salt % (fill_bytes == 6 ? 2 : 3);
-        fill.dst = reinterpret_cast<CUdeviceptr>(target) + begin;
-        fill.value = salt >> (32 - 8 * fill.elementSize);
-        fill.width = fill_bytes / fill.elementSize;
-        fill.height = 1 + random() % 2;
         node.work = [fill] { FillWith(fill); };
-      } else if (kind == 1 && bytes > 0) {
+      } else if (kind == 1) {
         node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
         node.copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
         node.copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-        node.work = [=, from = source, size = std::min(size, bytes)] {
-          std::memmove(target, from, size);
-        };
+        node.work = [=] { std::memmove(target, source, from == 0 ? 4 : 16); };
       } else {
-        const bool is_first = kind == 3;
-        node.work = [=, from = source, from_size = size, target = target,
-                     bytes = bytes] {
-          for (size_t i = 0; i < std::min<size_t>(bytes, 2000); ++i) {
-            const unsigned read = from_size == 0 ? 0 : from[i % from_size];
-            target[i] = static_cast<unsigned char>(
-                (is_first ? 0 : 3 * target[i]) + salt + 5 * read + i);
+        node.work = [=] {
+          for (size_t at = 0; at < kBytes; ++at) {
+            const int kept = is_first ? 0 : 3 * target[at];
+            target[at] = static_cast<unsigned char>(
+                kept + salt + 5 * source[from == 0 ? at % 4 : at]);
           }
         };
       }
       enqueue(std::move(node));
-    };
-    const int count = static_cast<int>(all.size());
-    for (int i = 8; i < count; ++i) add(1 + random() % 7, i, 3);
-    for (int i = 0; i < num_nodes; ++i) {
-      const int to = 1 + static_cast<int>(random() % (count - 1));
-      add(1 + random() % (count - 1), to, random() % 3);
     }
     if (special.type != CU_GRAPH_NODE_TYPE_KERNEL) enqueue(special);
     Node empty;
     empty.type = CU_GRAPH_NODE_TYPE_EMPTY;
     for (int i = 0; i < num_empty; ++i) enqueue(empty);
-    // What the call stores at first, of which four bytes are read.
-    const Arrays first = {{all[0].first, 4}, all[8]};
-    Node last;
-    last.reads = {0};
-    last.writes = {8};
-    last.work = [first] {
-      for (size_t i = 0; i < first[1].second; ++i) {
-        first[1].first[i] ^= first[0].first[i % 4];
-      }
-    };
-    enqueue(std::move(last));
   }
 };
-
-void Store(CUstream stream, unsigned char* scratch, uint32_t number) {
-  Node node;
-  node.work = [=] { std::memcpy(scratch, &number, sizeof(number)); };
-  Enqueue(stream, std::move(node));
-}
 
 // A call of a pass, with memory of its own.
 class Call {
  public:
   Call(const Pass& pass, int number, CUstream stream, bool may_make = true)
-      : pass_(pass), number_(number) {
+      : pass_(pass), number_(number), before_(kArrays * kStride) {
     std::mt19937 random(number);
-    for (const auto& [use, bytes, is_null] : pass.Buffers()) {
-      // The caller's arrays begin anywhere. Of large ones, little is used.
-      Bytes& memory = memory_.emplace_back(std::min<size_t>(bytes, 1000) + 4);
-      for (unsigned char& byte : memory) byte = random();
-      arrays_.emplace_back(memory.data() + random() % 3, is_null ? 0 : bytes);
-    }
-    before_ = memory_;
+    for (unsigned char& byte : before_) byte = random();
+    memory_ = before_;
+    const Arrays callers = ArraysIn(&memory_);
+    Arrays moved = callers;
     ReplayablePass given;
-    std::vector<const void*> addresses;
-    const auto buffers = pass.Buffers();
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      addresses.push_back(buffers[i].is_null ? nullptr : arrays_[i].first);
+    for (int i = 0; i < kArrays; ++i) {
+      given.buffers.emplace_back(reinterpret_cast<void**>(&moved[i]),
+                                 i == 0 ? pass.scratch : kBytes,
+                                 i == 0      ? PassBuffer::Use::kScratch
+                                 : i < kRead ? PassBuffer::Use::kRead
+                                             : PassBuffer::Use::kWritten);
     }
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      given.buffers.emplace_back(const_cast<void**>(&addresses[i]),
-                                 buffers[i].bytes, buffers[i].use);
-    }
-    const auto moved = [&] {
-      Arrays all = arrays_;
-      for (size_t i = 0; i < all.size(); ++i) {
-        Check(reinterpret_cast<uintptr_t>(addresses[i]) % 256 == 0,
-              "the alignment of a buffer");
-        Check(buffers[i].is_null == (addresses[i] == nullptr), "null buffers");
-        all[i].first =
-            static_cast<unsigned char*>(const_cast<void*>(addresses[i]));
-      }
-      return all;
-    };
     given.key = pass.key;
     given.stream = stream;
     given.may_make = may_make;
     given.log = [](const std::string&) {};
     given.begin = [&](void* memory, size_t bytes) -> RnnStatus {
       // A pass does not rely on what others have left.
-      Node poison;
-      poison.work = [=] { std::memset(memory, 0xFF, std::min(bytes, kMost)); };
-      Enqueue(stream, std::move(poison));
+      EnqueueWork(stream,
+                  [=] { std::memset(memory, 0xFF, std::min(bytes, kMost)); });
       if (failing == "a beginning") return {RnnStatus::Code::kInternal, "no"};
-      Store(stream, moved()[0].first, number);
+      Store(stream, moved);
       return {};
     };
     given.capture = [&](std::unique_ptr<Graph>* graph) {
+      for (int i = 0; i < kArrays; ++i) {
+        Check((moved[i] == nullptr) == pass.IsNull(i) &&
+                  reinterpret_cast<uintptr_t>(moved[i]) % 256 == 0,
+              "a buffer's address");
+      }
       return Graph::Make(
           kCaptureStream,
           [&]() -> RnnStatus {
-            pass_.ForEach(moved(), [](Node node) {
+            pass.ForEach(moved, [](Node node) {
               Enqueue(kCaptureStream, std::move(node));
             });
             if (failing == "no memory") throw std::bad_alloc();
-            if (failing == "enqueue") {
-              return {RnnStatus::Code::kInternal, "no pass"};
-            }
-            return {};
+            if (failing != "enqueue") return {};
+            return {RnnStatus::Code::kInternal, "no pass"};
           },
           graph);
     };
     is_replayed_ = Replays::Of(device).Run(&given);
     if (is_replayed_) return;
-    Store(stream, arrays_[0].first, number);
-    pass.ForEach(arrays_, [&](Node node) { Enqueue(stream, std::move(node)); });
+    Store(stream, callers);
+    pass.ForEach(callers, [&](Node node) { Enqueue(stream, std::move(node)); });
   }
 
   bool is_replayed() const { return is_replayed_; }
 
-  // Checks the results against those of the nodes in their order.
+  // Checks the results against those of the nodes in their order. A replay does
+  // not write to what it reads.
   void CheckResults() const {
-    std::vector<Bytes> memory = before_;
-    Arrays all;
-    for (size_t i = 0; i < memory.size(); ++i) {
-      const size_t offset = arrays_[i].first - memory_[i].data();
-      all.emplace_back(memory[i].data() + offset, arrays_[i].second);
-    }
-    std::memcpy(all[0].first, &number_, 4);
-    pass_.ForEach(all, [](const Node& node) {
+    std::vector<unsigned char> expected = before_;
+    const Arrays arrays = ArraysIn(&expected);
+    std::memcpy(arrays[0], &number_, sizeof(number_));
+    pass_.ForEach(arrays, [](const Node& node) {
       if (node.work) node.work();
     });
-    for (size_t i = 1; i < memory.size(); ++i) {
-      const bool is_result = i >= 8;
-      Check(memory_[i] == (is_result || !is_replayed_ ? memory : before_)[i],
-            "array " + std::to_string(i) + " of a pass that is " +
-                (is_replayed_ ? "" : "not ") + "replayed");
-    }
+    if (is_replayed_) std::copy_n(&before_[0], kRead * kStride, &expected[0]);
+    Check(memory_ == expected,
+          is_replayed_ ? "a pass that is replayed" : "a pass that is not");
   }
 
  private:
-  static constexpr size_t kMost = 1 << 16;
+  static constexpr size_t kStride = kBytes + 9, kMost = 1 << 16;
+
+  // The caller's arrays begin anywhere.
+  Arrays ArraysIn(std::vector<unsigned char>* memory) const {
+    Arrays arrays;
+    for (int i = 0; i < kArrays; ++i) {
+      arrays[i] = pass_.IsNull(i) ? nullptr : &(*memory)[i * kStride + 1];
+    }
+    return arrays;
+  }
+  // Stores the number of the call, which the pass reads.
+  void Store(CUstream stream, const Arrays& arrays) const {
+    EnqueueWork(stream, [number = number_, to = arrays[0]] {
+      std::memcpy(to, &number, sizeof(number));
+    });
+  }
 
   const Pass pass_;
   const int number_;
-  std::vector<Bytes> memory_, before_;
-  Arrays arrays_;
+  std::vector<unsigned char> before_, memory_;
   bool is_replayed_;
 };
 
@@ -357,6 +313,7 @@ void CheckFailures(unsigned seed) {
     CountReplays(pass, 3);
     failing.clear();
   }
+  being_checked = "seed " + std::to_string(seed);
 }
 
 void CheckRefusals(unsigned seed) {
@@ -388,8 +345,8 @@ void CheckMemory(unsigned seed) {
   constexpr size_t kMiB = size_t{1} << 20;
   const int others = std::exchange(device, device + 1000);
   Pass small = NewPass(seed), large = NewPass(seed), huge = NewPass(seed);
-  large.large = 100 * kMiB + seed;
-  huge.large = 300 * kMiB;
+  large.scratch = 100 * kMiB + seed;
+  huge.scratch = 300 * kMiB;
   Check(CountReplays(small, 3) == 2 && CountReplays(large, 3) == 2, "growth");
   num_captures = num_frees = 0;
   Check(CountReplays(small, 3) == 3 && num_captures == 1 && num_frees == 0,
@@ -401,9 +358,12 @@ void CheckMemory(unsigned seed) {
   largest_memory = 150 * kMiB;
   Check(CountReplays(huge, 10) == 0 && CountReplays(large, 2) == 2,
         "no memory");
+  large.key += "r";
+  large.scratch += 10 * kMiB;
+  Check(CountReplays(large, 3) == 2, "no memory for more than is needed");
   largest_memory = 401 * kMiB;
   huge.key += " and again";
-  Check(CountReplays(huge, 10) == 9 && num_frees == 1, "a large device");
+  Check(CountReplays(huge, 10) == 9 && num_frees == 2, "a large device");
   total_memory = 0;
   device = others;
 }
@@ -424,7 +384,10 @@ void CheckBounds(unsigned seed) {
   }
   Check(num_execs - before <= kFit, "too much memory");
   Check(num_captures < 5 * shapes, "captured in turn");
-  Check(CountReplays(NewPass(seed, 1, kNodes), 100) >= 84, "never captured");
+  const Pass some[] = {NewPass(seed, 1, kNodes), NewPass(seed, 1, kNodes)};
+  int replays = 0;
+  for (int i = 0; i < 200; ++i) replays += Run(some[i % 2]) ? 1 : 0;
+  Check(replays >= 168, "never captured, or pushed out at once");
   num_captures = 0;
   for (int i = 0; i < 30; ++i) CountReplays(NewPass(seed, 1, kNodes), 3);
   Check(num_captures == 0, "new passes push out others");
@@ -447,7 +410,7 @@ void CheckStreams(unsigned seed) {
   for (int i = 0; i < 60; ++i) {
     // Memory that grows must not be taken from what is under way.
     if (i % 20 == 19) {
-      passes[0].large = size_t{1} << (20 + i / 20);
+      passes[0].scratch = size_t{1} << (20 + i / 20);
       passes[0].key += "+";
     }
     calls.push_back(std::make_unique<Call>(passes[random() % 3], i,
@@ -495,5 +458,6 @@ int main(int argc, char** argv) {
     cudnn_rnn_tf::CheckMemory(seed);
     cudnn_rnn_tf::CheckStreams(seed);
     cudnn_rnn_tf::CheckBounds(seed);
+    cudnn_rnn_tf::FreeMemory();
   });
 }
