@@ -22,6 +22,7 @@ REPLAY_IS_ON = os.environ.get("CUDNN_RNN_TF_CUDA_GRAPH") != "0"
 
 
 def replays() -> int:
+    crnn.info()  # The first call runs a pass of cuDNN, which is replayed.
     return crnn.info()["gpu"]["replays"]
 
 
@@ -197,6 +198,7 @@ def zeros(*shape):
     return tf.zeros(shape, tf.float16)
 
 params = zeros(config.layout.size)
+crnn.info()  # The first call runs a pass of cuDNN.
 
 def replays(times):
     before = crnn.info()["gpu"]["replays"]
@@ -220,7 +222,7 @@ def test_passes_of_single_steps_are_replayed_when_they_come_again():
 
 
 def test_dropout_follows_the_seed_under_replay():
-    run = test_gpu.identity_network(0.25)
+    run = test_gpu.identity_network(0.25, "standard")
     ones = tf.ones([40, 50, 64])
     before = replays()
     masks = {}
@@ -234,7 +236,7 @@ def test_dropout_follows_the_seed_under_replay():
         np.testing.assert_array_equal(masks.setdefault(index, mask), mask)
         np.testing.assert_allclose(np.mean(mask == 0), 0.25, atol=0.004)
     assert np.mean(masks[0] != masks[1]) > 0.3
-    check_replays(before, at_least=1)
+    check_replays(before, at_least=20)
 
 
 # What single steps run, and the largest errors of float32 that they may have.
