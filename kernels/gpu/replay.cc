@@ -18,6 +18,8 @@ std::atomic<int64_t> num_launches = 0;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
+}  // namespace
+
 // Copies of all arrays that a pass reads, or writes.
 struct PassCopies {
   ArrayCopies all = {};
@@ -51,8 +53,6 @@ struct PassCopies {
   }
 };
 
-}  // namespace
-
 Replays& Replays::Of(int device) {
   static NeverDestroyed<std::mutex> mutex;
   static NeverDestroyed<std::map<int, Replays>> replays;
@@ -64,51 +64,51 @@ int64_t Replays::NumLaunches() { return num_launches; }
 
 bool Replays::Run(ReplayablePass* pass) {
   if (!Gpu().has_graphs || StreamIsCapturing(pass->stream)) return false;
+  std::string over_callers = pass->key;
+  for (const PassBuffer& buffer : pass->buffers) {
+    over_callers.append(reinterpret_cast<const char*>(buffer.address),
+                        sizeof(*buffer.address));
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
-  Known& known = passes_.Use(pass->key);
-  if (++known.uses == 1) {
-    known.captured_use =
-        graph_bytes_ > kMaxBytes / 2 ? kCapturedUseOfMany : pass->captured_use;
-  }
-  if (passes_.size() > kMaxPasses) {
-    Drop(&passes_.oldest(), 0);
-    passes_.DropOldest();
-  }
-  if (known.graph == nullptr &&
-      (!pass->may_make || known.uses < known.captured_use)) {
-    return false;
-  }
-  const RnnStatus status = Replay(pass, &known);
+  Known* known = Use(over_callers, 2, pass->may_make);
+  const bool copies = known == nullptr;
+  if (copies) known = Use(pass->key, pass->captured_use, pass->may_make);
+  if (known == nullptr) return false;
+  const RnnStatus status = Replay(copies, pass, known);
   if (status.ok()) {
     ++num_launches;
     return true;
   }
   pass->log("a pass is not replayed: " + status.message);
-  Drop(&known, known.wait);
-  known.wait = std::min(2 * known.wait, kMaxWait);
+  Drop(known, known->wait);
+  known->wait = std::min(2 * known->wait, kMaxWait);
   return false;
 }
 
-RnnStatus Replays::Replay(ReplayablePass* pass, Known* known) {
-  Arena sizes(nullptr);
-  for (const PassBuffer& buffer : pass->buffers) {
-    sizes.Take<char>(buffer.bytes);
+Replays::Known* Replays::Use(const std::string& key, int64_t captured_use,
+                             bool may_make) {
+  Known& known = passes_.Use(key);
+  if (++known.uses == 1) {
+    known.captured_use =
+        graph_bytes_ > kMaxBytes / 2 ? kCapturedUseOfMany : captured_use;
   }
-  CRNN_RETURN_IF_ERROR(Grow(sizes.used()));
-  void* const memory = reinterpret_cast<void*>(memory_);
-  Arena arena(memory);
+  if (passes_.size() > kMaxPasses) {
+    Drop(&passes_.oldest(), 0);
+    passes_.DropOldest();
+  }
+  const bool makes = may_make && known.uses >= known.captured_use;
+  return known.graph != nullptr || makes ? &known : nullptr;
+}
+
+RnnStatus Replays::Replay(bool copies, ReplayablePass* pass, Known* known) {
+  if (last_use_ == nullptr) {
+    CRNN_RETURN_IF_ERROR(
+        CudaStatus(Cuda().cuEventCreate(&last_use_, CU_EVENT_DISABLE_TIMING),
+                   "make an event"));
+  }
   PassCopies in, out;
-  for (const PassBuffer& buffer : pass->buffers) {
-    const void* const callers = *buffer.address;
-    char* const moved = arena.Take<char>(buffer.bytes);
-    if (callers == nullptr) continue;
-    *buffer.address = moved;
-    if (buffer.use == PassBuffer::Use::kRead) {
-      in.Add(callers, moved, buffer.bytes);
-    } else if (buffer.use == PassBuffer::Use::kWritten) {
-      out.Add(moved, const_cast<void*>(callers), buffer.bytes);
-    }
-  }
+  size_t bytes = 0;
+  if (copies) CRNN_RETURN_IF_ERROR(Move(pass, &in, &out, &bytes));
   if (known->graph == nullptr) {
     CRNN_RETURN_IF_ERROR(pass->capture(&known->graph));
     graph_bytes_ += known->graph->bytes();
@@ -117,7 +117,7 @@ RnnStatus Replays::Replay(ReplayablePass* pass, Known* known) {
   const std::lock_guard<std::mutex> enqueues(EnqueueLock(pass->stream));
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Cuda().cuStreamWaitEvent(pass->stream, last_use_, 0),
-                 "wait for the replay memory"));
+                 "wait for the last graph"));
   // After a failure, a part of what follows may run.
   const auto record = [&](CUevent last_use) {
     if (Cuda().cuEventRecord(last_use, pass->stream) != CUDA_SUCCESS) {
@@ -125,10 +125,33 @@ RnnStatus Replays::Replay(ReplayablePass* pass, Known* known) {
     }
   };
   const std::unique_ptr<CUevent_st, decltype(record)> use(last_use_, record);
-  CRNN_RETURN_IF_ERROR(pass->begin(memory, sizes.used()));
+  CRNN_RETURN_IF_ERROR(pass->begin(reinterpret_cast<void*>(memory_), bytes));
   CRNN_RETURN_IF_ERROR(in.Enqueue(pass->stream));
   CRNN_RETURN_IF_ERROR(known->graph->Launch(pass->stream));
   return out.Enqueue(pass->stream);
+}
+
+RnnStatus Replays::Move(ReplayablePass* pass, PassCopies* in, PassCopies* out,
+                        size_t* bytes) {
+  Arena sizes(nullptr);
+  for (const PassBuffer& buffer : pass->buffers) {
+    sizes.Take<char>(buffer.bytes);
+  }
+  *bytes = sizes.used();
+  CRNN_RETURN_IF_ERROR(Grow(*bytes));
+  Arena arena(reinterpret_cast<void*>(memory_));
+  for (const PassBuffer& buffer : pass->buffers) {
+    const void* const callers = *buffer.address;
+    char* const moved = arena.Take<char>(buffer.bytes);
+    if (callers == nullptr) continue;
+    *buffer.address = moved;
+    if (buffer.use == PassBuffer::Use::kRead) {
+      in->Add(callers, moved, buffer.bytes);
+    } else if (buffer.use == PassBuffer::Use::kWritten) {
+      out->Add(moved, const_cast<void*>(callers), buffer.bytes);
+    }
+  }
+  return {};
 }
 
 RnnStatus Replays::Grow(size_t bytes) {
@@ -140,11 +163,6 @@ RnnStatus Replays::Grow(size_t bytes) {
   if (bytes > most) {
     return NotRepeatable("its buffers take " + std::to_string(bytes) +
                          " bytes, more than " + std::to_string(most));
-  }
-  if (last_use_ == nullptr) {
-    CRNN_RETURN_IF_ERROR(
-        CudaStatus(Cuda().cuEventCreate(&last_use_, CU_EVENT_DISABLE_TIMING),
-                   "make an event"));
   }
   CRNN_RETURN_IF_ERROR(CudaStatus(Cuda().cuEventSynchronize(last_use_),
                                   "wait for the replay memory"));

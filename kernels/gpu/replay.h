@@ -21,15 +21,15 @@ struct ReplayablePass {
   // Everything that the pass depends on besides what its buffers hold.
   std::string key;
   CUstream stream;
-  // These have the caller's addresses, and those in the replay memory from the
-  // time that `begin` or `capture` is called.
+  // These have the caller's addresses. When `begin` or `capture` is called,
+  // they have those of the graph, which may lie in the replay memory.
   std::vector<PassBuffer> buffers;
   // False if no graph may be made, only launched.
   bool may_make;
   // The use at which the pass is captured.
   int64_t captured_use = 2;
   // Enqueues the beginning of the pass, which changes from call to call, in the
-  // stream. It is told where the replay memory is that the pass takes.
+  // stream. It is told where the replay memory is that the pass takes, if any.
   std::function<RnnStatus(void* memory, size_t bytes)> begin;
   // Captures the rest, in a stream of the caller's own.
   std::function<RnnStatus(std::unique_ptr<Graph>*)> capture;
@@ -37,11 +37,15 @@ struct ReplayablePass {
   std::function<void(const std::string&)> log;
 };
 
+struct PassCopies;
+
 // The graphs of one device and the memory that they use, for any thread. A
-// graph has fixed addresses. So all of a pass's buffers lie in memory of ours,
-// the replay memory, into which a call copies what the pass reads, and from
-// which it copies what the pass writes. That pays off for passes of so many
-// launches that the host takes longer to enqueue them than the GPU to run them.
+// graph has fixed addresses. TensorFlow mostly gives a pass buffers that it had
+// before, so buffers that come again get a graph of their own. All others share
+// one over memory of ours, the replay memory, into which a call copies what the
+// pass reads, and from which it copies what the pass writes. That pays off for
+// passes of so many launches that the host takes longer to enqueue them than
+// the GPU to run them.
 class Replays {
  public:
   static Replays& Of(int device);
@@ -79,7 +83,14 @@ class Replays {
     int64_t uses = 0, captured_use = 0, wait = kFirstWait;
   };
 
-  RnnStatus Replay(ReplayablePass* pass, Known* known);
+  // Returns what is known of a key, with one use more, if it has a graph or may
+  // get one now, and null otherwise.
+  Known* Use(const std::string& key, int64_t captured_use, bool may_make);
+  // Launches a graph over the caller's buffers, or over copies of them.
+  RnnStatus Replay(bool copies, ReplayablePass* pass, Known* known);
+  // Gives the pass buffers in the replay memory, and notes what to copy.
+  RnnStatus Move(ReplayablePass* pass, PassCopies* in, PassCopies* out,
+                 size_t* bytes);
   // Makes the replay memory large enough, and drops all graphs if it moves.
   RnnStatus Grow(size_t bytes);
   // Drops the graphs that were used least recently, as many as are too many.
@@ -87,13 +98,16 @@ class Replays {
   // Drops the pass's graph, if it has one, until so many uses later.
   void Drop(Known* known, int64_t uses);
 
-  // Held while a call uses the replay memory.
+  // Held while a call enqueues a graph.
   std::mutex mutex_;
   LruMap<Known> passes_;
   size_t graph_bytes_ = 0;
   CUdeviceptr memory_ = 0;
   size_t memory_bytes_ = 0;
-  CUevent last_use_ = nullptr;  // Of the memory, in any stream.
+  // Comes after the last graph, whose stream may be another. Graphs run one
+  // after the other, since they share the replay memory, and memory of the
+  // handles that captured them.
+  CUevent last_use_ = nullptr;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -138,11 +138,26 @@ struct Pass {
   }
 };
 
-// A call of a pass, with memory of its own.
+// The memory of a caller. All of it is kept, so that no address comes again by
+// chance.
+using Memory = std::vector<unsigned char>;
+constexpr size_t kStride = kBytes + 9;
+Memory* NewMemory() {
+  static std::mutex mutex;
+  static std::deque<Memory> all;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return &all.emplace_back(kArrays * kStride);
+}
+
+// A call of a pass, over new memory unless it is given some.
 class Call {
  public:
-  Call(const Pass& pass, int number, CUstream stream, bool may_make = true)
-      : pass_(pass), number_(number), before_(kArrays * kStride) {
+  Call(const Pass& pass, int number, CUstream stream, bool may_make = true,
+       Memory* memory = NewMemory())
+      : pass_(pass),
+        number_(number),
+        before_(kArrays * kStride),
+        memory_(*memory) {
     std::mt19937 random(number);
     for (unsigned char& byte : before_) byte = random();
     memory_ = before_;
@@ -161,6 +176,7 @@ class Call {
     given.may_make = may_make;
     given.log = [](const std::string&) {};
     given.begin = [&](void* memory, size_t bytes) -> RnnStatus {
+      copies_ = bytes > 0;
       // A pass does not rely on what others have left.
       EnqueueWork(stream,
                   [=] { std::memset(memory, 0xFF, std::min(bytes, kMost)); });
@@ -171,7 +187,8 @@ class Call {
     given.capture = [&](std::unique_ptr<Graph>* graph) {
       for (int i = 0; i < kArrays; ++i) {
         Check((moved[i] == nullptr) == pass.IsNull(i) &&
-                  reinterpret_cast<uintptr_t>(moved[i]) % 256 == 0,
+                  (moved[i] == callers[i] ||
+                   reinterpret_cast<uintptr_t>(moved[i]) % 256 == 0),
               "a buffer's address");
       }
       return Graph::Make(
@@ -193,26 +210,28 @@ class Call {
   }
 
   bool is_replayed() const { return is_replayed_; }
+  bool copies() const { return copies_; }
 
-  // Checks the results against those of the nodes in their order. A replay does
-  // not write to what it reads.
+  // Checks the results against those of the nodes in their order. A replay over
+  // copies does not write to what it reads.
   void CheckResults() const {
-    std::vector<unsigned char> expected = before_;
+    Memory expected = before_;
     const Arrays arrays = ArraysIn(&expected);
     std::memcpy(arrays[0], &number_, sizeof(number_));
     pass_.ForEach(arrays, [](const Node& node) {
       if (node.work) node.work();
     });
-    if (is_replayed_) std::copy_n(&before_[0], kRead * kStride, &expected[0]);
+    if (is_replayed_ && copies_)
+      std::copy_n(&before_[0], kRead * kStride, &expected[0]);
     Check(memory_ == expected,
           is_replayed_ ? "a pass that is replayed" : "a pass that is not");
   }
 
  private:
-  static constexpr size_t kStride = kBytes + 9, kMost = 1 << 16;
+  static constexpr size_t kMost = 1 << 16;
 
   // The caller's arrays begin anywhere.
-  Arrays ArraysIn(std::vector<unsigned char>* memory) const {
+  Arrays ArraysIn(Memory* memory) const {
     Arrays arrays;
     for (int i = 0; i < kArrays; ++i) {
       arrays[i] = pass_.IsNull(i) ? nullptr : &(*memory)[i * kStride + 1];
@@ -228,8 +247,9 @@ class Call {
 
   const Pass pass_;
   const int number_;
-  std::vector<unsigned char> before_, memory_;
-  bool is_replayed_;
+  Memory before_;
+  Memory& memory_;
+  bool is_replayed_, copies_ = false;
 };
 
 Pass NewPass(unsigned seed, int num_nodes = 8, int num_empty = 0) {
@@ -283,6 +303,34 @@ void CheckUses(unsigned seed) {
   Check(Run(pass) && num_captures == 1, "the graph stays");
   Check(Replays::NumLaunches() == launches + 7, "the count of replays");
   refuses_kernels = false;
+}
+
+// Buffers that come again get a graph of their own, and nothing is copied.
+void CheckBuffersThatComeAgain(unsigned seed) {
+  const Pass pass = NewPass(seed, 12);
+  const auto check = [&](Memory* memory, const std::string& expected,
+                         bool may_make = true) {
+    static int number = 0;
+    ++number;
+    const Call call(pass, number, StreamOf(1 + number % 3), may_make, memory);
+    call.CheckResults();
+    const std::string found = !call.is_replayed() ? "enqueued"
+                              : call.copies()     ? "copied"
+                                                  : "over its own";
+    Check(found == expected, "a pass is " + found + ", not " + expected);
+  };
+  Memory *const first = NewMemory(), *const second = NewMemory();
+  num_captures = 0;
+  check(first, "enqueued");
+  check(first, "enqueued", /*may_make=*/false);
+  check(first, "over its own");
+  check(second, "copied");
+  check(NewMemory(), "copied", /*may_make=*/false);
+  check(first, "over its own");
+  check(second, "copied", /*may_make=*/false);
+  check(second, "over its own");
+  check(second, "over its own", /*may_make=*/false);
+  Check(num_captures == 3, "a graph for new buffers, and two for others");
 }
 
 // While a call fails, passes are enqueued as they are, and only few uses try
@@ -453,6 +501,7 @@ int main(int argc, char** argv) {
     cudnn_rnn_tf::device = static_cast<int>(seed);
     cudnn_rnn_tf::CheckThreads();
     cudnn_rnn_tf::CheckUses(seed);
+    cudnn_rnn_tf::CheckBuffersThatComeAgain(seed);
     cudnn_rnn_tf::CheckFailures(seed);
     cudnn_rnn_tf::CheckRefusals(seed);
     cudnn_rnn_tf::CheckMemory(seed);
