@@ -74,7 +74,7 @@ call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
 call("cuCtxSetCurrent", context)
 call("cuStreamCreate", ctypes.byref(stream), 1)
 call("cuStreamBeginCapture_v2", stream, int(sys.argv[1]))
-# The persistent kernels, and a capture and replays of cuDNN.
+# First uses, one that captures, and replays.
 gradients = {
     algorithm: [step(measured, x, params, algorithm) for _ in range(4)]
     for algorithm in ("auto", "standard")

@@ -1,4 +1,4 @@
-"""Tests passes of cuDNN and of single steps that are replayed as CUDA graphs."""
+"""Tests passes that are replayed as CUDA graphs."""
 
 import dataclasses
 import json
@@ -29,7 +29,8 @@ def replays() -> int:
 def check_replays(before: int, at_least: int) -> None:
     """Checks that about as many passes were replayed as could be.
 
-    A pass of single steps is replayed from the second time on, one of cuDNN's at once.
+    cuDNN's passes are replayed at once, those of single steps from the second time on, and those
+    of the persistent kernels when buffers come for the second time.
     """
     replayed = replays() - before
     assert replayed >= at_least if REPLAY_IS_ON else replayed == 0, replayed
@@ -208,17 +209,20 @@ def replays(times):
                     algorithm="persistent", sequence_lengths=lengths)
     return crnn.info()["gpu"]["replays"] - before
 
-of_kernels = replays([200] * 10)
+of_kernels = replays(range(1, 101)), replays([200] * 20)
 config = RnnConfig("gru_reset_before", 1, 16, 8)
 params = zeros(config.layout.size)
-print(of_kernels, replays(range(1, 101)), replays([200] * 10))
+print(*of_kernels, replays(range(1, 101)), replays([200] * 10))
 """
 
 
-def test_passes_of_single_steps_are_replayed_when_they_come_again():
-    """Those of the persistent kernels are not, and cuDNN's are captured at once."""
+def test_what_is_seen_once_is_not_replayed():
+    """This holds for the package's own kernels; cuDNN's passes are captured at once."""
     counts = [int(count) for count in run_program(SHAPES_SEEN_ONCE_AND_OFTEN).split()]
-    assert counts == [0, 0, 9 if REPLAY_IS_ON else 0]
+    once, often, steps_once, steps_often = counts
+    assert once == steps_once == 0
+    # TensorFlow's allocator mostly gives buffers that it gave before.
+    assert often >= 10 and steps_often == 9 if REPLAY_IS_ON else often == steps_often == 0
 
 
 def test_dropout_follows_the_seed_under_replay():
@@ -239,8 +243,9 @@ def test_dropout_follows_the_seed_under_replay():
     check_replays(before, at_least=20)
 
 
-# What single steps run, and the largest errors of float32 that they may have.
-OF_STEPS = [
+# What the package's own kernels run, and the largest errors of float32 that they may have.
+OWN = [
+    ("float16", {}, 0.0),
     ("float16", {"recurrent_dropout": 0.25}, 0.0),
     ("float32", {"recurrent_dropout": 0.25}, 5e-5),
     ("float32", {"num_proj": 20, "cell_clip": 0.7}, 1e-5),
@@ -248,7 +253,7 @@ OF_STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "options", "of_float32"), OF_STEPS)
+@pytest.mark.parametrize(("dtype", "options", "of_float32"), OWN)
 def test_replays_take_lengths_and_seeds_anew(dtype, options, of_float32):
     """What is in no buffer of a pass may change from call to call."""
     config = RnnConfig(*("lstm", 2, 48, 7), direction="bidirectional", dropout=0.4, **options)

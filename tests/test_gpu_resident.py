@@ -70,7 +70,7 @@ def errors(results: list[np.ndarray], expected: list[np.ndarray], dtype: str) ->
 @pytest.mark.parametrize("index", range(30))
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_agrees_with_reference(dtype, index):
-    """Results agree at the first use, and with other addresses."""
+    """Results agree at the first uses, with other addresses, and when replayed."""
     rng = np.random.default_rng([7, index])
     case = random_case(rng, index, dtype)
     for attempt in range(5):

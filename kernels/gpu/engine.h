@@ -3,6 +3,8 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_ENGINE_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/gpu/libraries.h"
@@ -24,9 +26,13 @@ class Engine {
   virtual size_t backward_workspace_size() const = 0;
 
   // If Forward and Backward enqueue the same work whenever they get the same
-  // addresses, and so many launches that a graph pays off, this is a key of
-  // everything else that they depend on. Otherwise it is empty.
-  virtual std::string ReplayKey() const { return ""; }
+  // addresses, this is a key of everything else that they depend on. Otherwise
+  // it is empty.
+  virtual std::string ReplayKey() const = 0;
+  // The use from which a pass is replayed although its buffers are new, over
+  // copies of them. These take longer than a few launches.
+  virtual int64_t first_copied_use() const { return kNever; }
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   // Enqueues the beginning of a forward pass, which changes from call to call.
   virtual RnnStatus StoreLengthsAndSeed(

@@ -243,12 +243,7 @@ RnnStatus GpuBackend::Run(const RnnProblem& problem, const Buffers& buffers,
       pass.key.push_back(*buffer.address == nullptr ? '0' : '1');
     }
     pass.may_make = !resources_.is_profiled();
-    // cuDNN enqueues into streams of its own. Once a process has done so in two
-    // streams, every node of every graph takes 0.18 µs longer until it ends, so
-    // cuDNN's passes run as graphs from the beginning.
-    if (engine_->algorithm() != RnnAlgorithm::kPersistent) {
-      pass.captured_use = 1;
-    }
+    pass.first_copied_use = engine_->first_copied_use();
     pass.begin = [&](void* memory, size_t bytes) {
       Prepare(memory, bytes);
       return run(begin, handles, moved);

@@ -72,7 +72,7 @@ bool Replays::Run(ReplayablePass* pass) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Known* known = Use(over_callers, 2, pass->may_make);
   const bool copies = known == nullptr;
-  if (copies) known = Use(pass->key, pass->captured_use, pass->may_make);
+  if (copies) known = Use(pass->key, pass->first_copied_use, pass->may_make);
   if (known == nullptr) return false;
   const RnnStatus status = Replay(copies, pass, known);
   if (status.ok()) {
@@ -89,8 +89,9 @@ Replays::Known* Replays::Use(const std::string& key, int64_t captured_use,
                              bool may_make) {
   Known& known = passes_.Use(key);
   if (++known.uses == 1) {
-    known.captured_use =
-        graph_bytes_ > kMaxBytes / 2 ? kCapturedUseOfMany : captured_use;
+    known.captured_use = graph_bytes_ > kMaxBytes / 2
+                             ? std::max(captured_use, kCapturedUseOfMany)
+                             : captured_use;
   }
   if (passes_.size() > kMaxPasses) {
     Drop(&passes_.oldest(), 0);

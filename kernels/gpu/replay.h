@@ -26,8 +26,8 @@ struct ReplayablePass {
   std::vector<PassBuffer> buffers;
   // False if no graph may be made, only launched.
   bool may_make;
-  // The use at which the pass is captured.
-  int64_t captured_use = 2;
+  // The use from which it is replayed although its buffers are new.
+  int64_t first_copied_use = 2;
   // Enqueues the beginning of the pass, which changes from call to call, in the
   // stream. It is told where the replay memory is that the pass takes, if any.
   std::function<RnnStatus(void* memory, size_t bytes)> begin;

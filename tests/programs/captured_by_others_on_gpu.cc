@@ -226,8 +226,8 @@ class Network {
   CUdeviceptr reserve_space_ = 0;
 };
 
-// The caller captures the stream at the network's first use, at which cuDNN's
-// passes are otherwise captured, or later, when they are already replayed.
+// The caller captures the stream at the network's first use, at the second, at
+// which a pass is otherwise captured, or later, when it is already replayed.
 void CheckPartOfACapture(CUstream stream, Memory* memory) {
   const CudaDriver& cuda = Gpu().cuda;
   int64_t batch_size = 0;
@@ -262,9 +262,7 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
           network.Run();
           results.push_back(network.Results());
         }
-        Check((Replays::NumLaunches() > launches) ==
-                  (algorithm == RnnAlgorithm::kStandard),
-              "cuDNN's passes are replayed, others are not");
+        Check(Replays::NumLaunches() > launches, "nothing is replayed");
         for (const auto& result : results) {
           Check(result == results[0], "another result");
         }
@@ -327,9 +325,7 @@ void CheckApartFromACapture(Memory* memory) {
                          "count the nodes"));
         Check(count == 1, "other nodes in the caller's graph");
         cuda.cuGraphDestroy(graph);
-        Check(Replays::NumLaunches() - launches ==
-                  (algorithm == RnnAlgorithm::kStandard ? 10 : 0),
-              "replays");
+        Check(Replays::NumLaunches() - launches >= 8, "no replays");
         const auto beside = network.Results();
         run(1);
         Check(network.Results() == beside, "another result");

@@ -82,6 +82,7 @@ struct Pass {
   unsigned seed = 0;
   int num_nodes = 8, num_empty = 0;
   size_t scratch = 16;
+  int64_t first_copied_use = 2;
   Node special;  // A node that the pass has as well, unless it is a kernel.
 
   bool IsNull(int array) const {
@@ -173,6 +174,7 @@ class Call {
     }
     given.key = pass.key;
     given.stream = stream;
+    given.first_copied_use = pass.first_copied_use;
     given.may_make = may_make;
     given.log = [](const std::string&) {};
     given.begin = [&](void* memory, size_t bytes) -> RnnStatus {
@@ -307,7 +309,7 @@ void CheckUses(unsigned seed) {
 
 // Buffers that come again get a graph of their own, and nothing is copied.
 void CheckBuffersThatComeAgain(unsigned seed) {
-  const Pass pass = NewPass(seed, 12);
+  Pass pass = NewPass(seed, 12);
   const auto check = [&](Memory* memory, const std::string& expected,
                          bool may_make = true) {
     static int number = 0;
@@ -331,6 +333,13 @@ void CheckBuffersThatComeAgain(unsigned seed) {
   check(second, "over its own");
   check(second, "over its own", /*may_make=*/false);
   Check(num_captures == 3, "a graph for new buffers, and two for others");
+  pass.key += "few launches";
+  pass.first_copied_use = Engine::kNever;
+  for (const char* const expected : {"enqueued", "over its own"}) {
+    check(first, expected);
+    check(second, expected);
+    check(NewMemory(), "enqueued");
+  }
 }
 
 // While a call fails, passes are enqueued as they are, and only few uses try

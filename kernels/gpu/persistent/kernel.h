@@ -53,6 +53,8 @@ class Kernel {
   bool fits() const { return teams_at_once_ > 0; }
 
   const Shape& shape() const { return shape_; }
+  // Tells kernels apart.
+  const void* id() const { return kernel_; }
   // The bytes of the memory through which the kernel's teams exchange. `shares`
   // is the number of teams that the batch would fill at once, `at_once` that of
   // the layer's directions or the stack's stages.

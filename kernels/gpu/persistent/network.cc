@@ -180,8 +180,13 @@ Sequences Network::SequencesOf(const int* lengths, const int* order) const {
 
 std::string Network::ReplayKey() const {
   constexpr int64_t kMostSteps = 1024;
-  if (!loop_ || problem_.max_time > kMostSteps / spec_.num_layers) return "";
-  return KeyOf(problem_) + (allows_tf32_ ? "steps in TF32" : "steps");
+  if (loop_ && problem_.max_time > kMostSteps / spec_.num_layers) return "";
+  std::string key = KeyOf(problem_);
+  key.push_back(static_cast<char>(allows_tf32_ | loop_.has_value() << 1));
+  // The workspace is large enough for this kernel.
+  const void* const kernel = kernel_.id();
+  key.append(reinterpret_cast<const char*>(&kernel), sizeof(kernel));
+  return key;
 }
 
 RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,

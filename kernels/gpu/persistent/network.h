@@ -47,11 +47,10 @@ class Network : public Engine {
   size_t reserve_size() const override;
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override;
-  // Steps that are enqueued one by one are replayed, unless there are so many
-  // that a graph would take too much memory, and gain little. The persistent
-  // kernels are a few launches, which take less time than it would to copy
-  // what they read and write.
+  // A graph of many steps that are enqueued one by one would take too much
+  // memory, and gain little.
   std::string ReplayKey() const override;
+  int64_t first_copied_use() const override { return loop_ ? 2 : kNever; }
   // Stores sequence lengths and seeds, which may be in host memory.
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;

@@ -91,6 +91,10 @@ RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
+std::string ResidentNetwork::ReplayKey() const {
+  return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
+}
+
 size_t ResidentNetwork::forward_workspace_size() const {
   return Pass(*this, {}).arena.used();
 }

@@ -25,6 +25,7 @@ class ResidentNetwork : public Engine {
   size_t reserve_size() const override { return 0; }
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override { return 0; }
+  std::string ReplayKey() const override;
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& buffers) const override;
   RnnStatus Backward(const Handles& handles,
