@@ -423,6 +423,22 @@ def test_gradients_of_gradients(shape):
         np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
 
 
+def test_two_gradients_of_one_pass():
+    """Each overwrites what the forward pass has left, so XLA copies that."""
+    layer = crnn.CudnnLSTM(2, 6, direction="bidirectional")
+    layer(draw(3, 5, 4))
+
+    def run(inputs: tf.Tensor) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, training=True)
+            losses = [tf.reduce_sum(outputs**2), tf.reduce_sum(tf.sin(outputs))]
+        sources = [inputs, *layer.trainable_variables]
+        return [tape.gradient(loss, sources) for loss in losses]
+
+    check_compiled(run, draw(3, 5, 4))
+
+
 def test_saved_model(tmp_path):
     layer = crnn.CudnnLSTM(2, 6)
     module = tf.Module()

@@ -22,21 +22,10 @@ absl::Status XlaCpuBufferSizes(bool is_backward, XlaPass* pass,
                                RnnBufferSizes* sizes) {
   pass->num_threads = tensorflow::port::MaxParallelism();
   CpuBackend backend(Threads{pass->num_threads, nullptr});
-  RnnProblem problem = pass->problem;
-  // If all sequences turn out to be full, the pass has no lengths.
-  for (const bool has_lengths : {false, pass->problem.has_sequence_lengths}) {
-    problem.has_sequence_lengths = has_lengths;
-    RnnBufferSizes found;
-    TF_RETURN_IF_ERROR(ToTensorFlow(
-        is_backward
-            ? backend.BackwardBufferSizes(problem, /*reserve_space=*/0, &found)
-            : backend.ForwardBufferSizes(problem, &found)));
-    sizes->reserve_space = std::max(sizes->reserve_space, found.reserve_space);
-    sizes->forward_workspace =
-        std::max(sizes->forward_workspace, found.forward_workspace);
-    sizes->backward_workspace =
-        std::max(sizes->backward_workspace, found.backward_workspace);
-  }
+  TF_RETURN_IF_ERROR(ToTensorFlow(
+      is_backward ? backend.BackwardBufferSizes(pass->problem,
+                                                /*reserve_space=*/0, sizes)
+                  : backend.ForwardBufferSizes(pass->problem, sizes)));
   pass->reserve_space = static_cast<int64_t>(sizes->reserve_space);
   return absl::OkStatus();
 }
@@ -108,10 +97,6 @@ ffi::Error Backward(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
     RnnBackwardBuffers buffers = given.OfBackward();
     buffers.sequence_lengths = call.lengths;
     std::copy_n(call.seed, 2, buffers.seed);
-    if (given.reserve_space() != buffers.reserve_space) {
-      std::memcpy(buffers.reserve_space, given.reserve_space(),
-                  call.pass.reserve_space);
-    }
     return backend.Backward(call.problem, buffers);
   });
 }
@@ -127,8 +112,8 @@ ffi::Error KerasTensors(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
   });
 }
 
-ffi::Error ReadMask(ffi::Span<const int64_t> integers, ffi::RemainingArgs args,
-                    ffi::RemainingRets results) {
+ffi::Error ReadMask(ffi::ThreadPool, ffi::Span<const int64_t> integers,
+                    ffi::RemainingArgs args, ffi::RemainingRets results) {
   return Handle([&] {
     const Buffers given(args, results);
     std::string owner;
@@ -158,14 +143,8 @@ ffi::Error MoveSteps(ffi::ThreadPool pool, ffi::Span<const int64_t> integers,
 XLA_FFI_DEFINE_HANDLER(kForward, Forward, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kBackward, Backward, CRNN_BINDING);
 XLA_FFI_DEFINE_HANDLER(kKerasTensors, KerasTensors, CRNN_BINDING);
-XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
-#undef CRNN_BINDING
-#define CRNN_BINDING                            \
-  ffi::Ffi::Bind()                              \
-      .Attr<ffi::Span<const int64_t>>(kXlaCall) \
-      .RemainingArgs()                          \
-      .RemainingRets()
 XLA_FFI_DEFINE_HANDLER(kReadMask, ReadMask, CRNN_BINDING);
+XLA_FFI_DEFINE_HANDLER(kMoveSteps, MoveSteps, CRNN_BINDING);
 #undef CRNN_BINDING
 
 }  // namespace

@@ -133,11 +133,6 @@ ffi::Error Backward(void* stream, int32_t device,
     CRNN_RETURN_IF_ERROR(call.ChooseAsCompiled(/*is_backward=*/true));
     RnnBackwardBuffers buffers = call.given.OfBackward();
     buffers.sequence_lengths = call.lengths;
-    if (call.given.reserve_space() != buffers.reserve_space) {
-      CRNN_RETURN_IF_ERROR(call.backend->Copy(call.given.reserve_space(),
-                                              buffers.reserve_space,
-                                              call.pass.reserve_space));
-    }
     return call.backend->Backward(call.pass.problem, buffers);
   });
 }

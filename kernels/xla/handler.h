@@ -44,7 +44,6 @@ class Buffers {
   Buffers(const ffi::RemainingArgs& args, const ffi::RemainingRets& results)
       : args_(args), results_(results) {}
 
-  int num_args() const { return static_cast<int>(args_.size()); }
   void* arg(int i) const {
     return args_.get<ffi::AnyBuffer>(i).value().untyped_data();
   }
@@ -68,10 +67,9 @@ class Buffers {
     return buffers;
   }
   // The arguments of a backward pass are Backward's inputs; the results are its
-  // outputs, the reserve space, which mostly is its argument's memory, and a
-  // workspace.
+  // outputs, the reserve space, in its argument's memory, and a workspace.
   RnnBackwardBuffers OfBackward() const {
-    const int last = num_args() - 1;
+    const int last = static_cast<int>(args_.size()) - 1;
     RnnBackwardBuffers buffers;
     buffers.input = arg(0);
     buffers.input_h = arg(1);
@@ -117,7 +115,6 @@ class Buffers {
     move.to = result(0);
     return backend->MoveSteps(move);
   }
-  const void* reserve_space() const { return arg(num_args() - 1); }
 
  private:
   const ffi::RemainingArgs& args_;
