@@ -165,14 +165,14 @@ def test_conversions(config, dtype):
     tf.nest.map_structure(np.testing.assert_array_equal, compiled, convert(params))
 
 
-@pytest.mark.parametrize("lengths_dtype", [tf.int32, tf.int64])
-def test_a_wrong_length_is_an_error(lengths_dtype):
+@pytest.mark.parametrize("dtype, wrong", [("int32", 9), ("int64", 9), ("int64", 2**32 + 3)])
+def test_a_wrong_length_is_an_error(dtype, wrong):
     layer = crnn.CudnnGRU(1, 4)
     run = tf.function(lambda x, n: layer(x, sequence_lengths=n), jit_compile=True)
-    lengths = tf.constant([3, 9], lengths_dtype)
+    lengths = tf.constant([3, wrong], dtype)
     with pytest.raises(
         tf.errors.InvalidArgumentError,
-        match=r"sequence_lengths\[1\] must lie in \[0, 5\], but received 9",
+        match=rf"sequence_lengths\[1\] must lie in \[0, 5\], but received {wrong}",
     ):
         run(draw(2, 5, 3), lengths)
 
