@@ -12,8 +12,8 @@
 
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/kernel.h"
-#include "kernels/gpu/replay.h"
 #include "kernels/never_destroyed.h"
 #include "kernels/op_backend.h"
 #include "kernels/tensorflow_versions.h"
@@ -102,7 +102,7 @@ cudnn_rnn_tf_gpu_imitated_architecture() {
 
 extern "C" __attribute__((visibility("default"))) int64_t
 cudnn_rnn_tf_gpu_replays() {
-  return cudnn_rnn_tf::Replays::NumLaunches();
+  return cudnn_rnn_tf::GraphCache::NumLaunches();
 }
 
 extern "C" __attribute__((visibility("default"))) int

@@ -10,14 +10,14 @@ from cxx import COMPILER, GPU_BACKEND, ROOT, compiled
 from sanitize import FIXED_ADDRESSES
 
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
+GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
-REPLAYS = ["kernels/gpu/graph.cc", "kernels/gpu/replay.cc", *NETWORK]
 
 
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        ("replays_on_fake_driver", 4, REPLAYS),
+        ("graphs_on_fake_driver", 12, GRAPHS),
         (
             "backend_on_fake_gpu",
             300,
@@ -124,7 +124,7 @@ def test_kernels_on_fake_gpus(tmp_path):
 @pytest.mark.parametrize(
     ("program", "sources"),
     [
-        ("replays_on_fake_driver", REPLAYS),
+        ("graphs_on_fake_driver", GRAPHS),
         (
             "caches_in_many_threads",
             [

@@ -130,7 +130,7 @@ def test_poisoned_padding_is_ignored():
             np.testing.assert_array_equal(value, expected.named()[name], err_msg=f"{case} {name}")
 
 
-def identity_network(rate: float, algorithm: str = "auto"):
+def identity_network(rate: float):
     """Returns two ReLU layers that return their positive inputs, with dropout between them."""
     config = RnnConfig(
         "rnn_relu", 2, 64, 64, input_mode="skip_input", bias_mode="none", dropout=rate
@@ -140,12 +140,7 @@ def identity_network(rate: float, algorithm: str = "auto"):
 
     def run(inputs: tf.Tensor, seed: list[int], is_training: bool = True) -> tf.Tensor:
         seed = tf.constant(seed, tf.int64)
-        return ops.forward(
-            *(config, inputs, states, params),
-            seed=seed,
-            is_training=is_training,
-            algorithm=algorithm,
-        )[0]
+        return ops.forward(config, inputs, states, params, seed=seed, is_training=is_training)[0]
 
     return run
 

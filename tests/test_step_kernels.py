@@ -39,8 +39,7 @@ def network(tmp_path_factory) -> ctypes.CDLL:
         ),
         *(f"kernels/gpu/{name}.cc" for name in "cudnn/network cudnn/plan resident/network".split()),
         *(f"kernels/gpu/{name}.cc" for name in "device_limits product session transpose".split()),
-        *(f"kernels/gpu/{name}.cc" for name in "gpu_backend algorithm_rule graph replay".split()),
-        *("kernels/rnn_backend.cc", "kernels/keras_layout.cc"),
+        "kernels/rnn_backend.cc",
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
     ]
     path = compiled(
@@ -101,7 +100,6 @@ def run(
     seed: np.ndarray | None = None,
     other_layout: bool = False,
     has_compiler: bool = True,
-    is_replayed: bool = False,
 ) -> random_configs.Results:
     config = case.config
     numbers = [
@@ -109,7 +107,7 @@ def run(
         *(config.num_proj, config.input_mode == "skip_input", DIRECTIONS.index(config.direction)),
         *(BIAS_MODES.index(config.bias_mode), DTYPES.index(dtype), case.max_time),
         *(case.batch_size, case.time_major, case.is_training, allow_tf32, lengths_on_device),
-        *(ENGINES.index(engine), other_layout, has_compiler, is_replayed),
+        *(ENGINES.index(engine), other_layout, has_compiler),
     ]
     rates = [config.dropout, config.recurrent_dropout, config.cell_clip]
     padding = padding_of(case)
@@ -224,7 +222,6 @@ def test_agrees_with_the_reference(case, dtype, network, kernels):
     data, expected = random_configs.draw_smooth_data(case, dtype)
     library = kernels(case.config.rnn_mode, dtype)
     options = {"allow_tf32": case.index % 2 == 0, "lengths_on_device": case.index % 3 == 0}
-    options["is_replayed"] = case.index % 4 < 2
     results = run(network, library, case, data, dtype, **options)
     for name, error in of_passes(case, random_configs.errors(results, expected, dtype)).items():
         assert error <= random_configs.TOLERANCE[dtype], name
@@ -307,10 +304,7 @@ def seed_of_cudnn(seed: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN), ids=str)
 def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels):
-    """Data are described to cuDNN, brought into its order and layout, and back.
-
-    Where passes are replayed, so are they before, over other data.
-    """
+    """Data are described to cuDNN, brought into its order and layout, and back."""
     for attempt in range(20):
         data = random_configs.draw_data(case, dtype, attempt)
         seed, data = data.seed, data._replace(seed=seed_of_cudnn(data.seed))
@@ -319,7 +313,6 @@ def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels)
             break
     options = {"allow_tf32": case.index % 2 == 0, "engine": "cudnn", "seed": seed}
     options |= {"other_layout": case.index % 4 < 2, "has_compiler": case.index % 5 > 0}
-    options["is_replayed"] = case.index % 3 > 0
     library = kernels(case.config.rnn_mode, dtype)
     results = run(network, library, case, data, dtype, **options)
     for name, error in of_passes(case, random_configs.errors(results, expected, dtype)).items():
@@ -377,11 +370,11 @@ def test_resident_runs_in_parts(network, kernels):
     ("message", "config", "changes"),
     [
         ("training", {}, {"is_training": True}),
-        ("sequence lengths", {}, {"sequence_lengths": (0,)}),
+        ("sequence lengths", {}, {"sequence_lengths": (1,)}),
         ("projections", {"rnn_mode": "lstm", "num_proj": 1}, {}),
         ("skip_input", {"input_mode": "skip_input", "input_size": 4}, {}),
         ("cell clipping", {"rnn_mode": "lstm", "cell_clip": 1.0}, {}),
-        ("rnn_mode gru_reset_before", {"rnn_mode": "gru_reset_before"}, {}),
+        ("a GRU's reset gate before the product", {"rnn_mode": "gru_reset_before"}, {}),
         ("multiples of 16 bytes", {"num_units": 3}, {}),
     ],
 )

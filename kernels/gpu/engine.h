@@ -3,8 +3,6 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_ENGINE_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <string>
 
 #include "kernels/gpu/libraries.h"
@@ -25,20 +23,16 @@ class Engine {
   virtual size_t forward_workspace_size() const = 0;
   virtual size_t backward_workspace_size() const = 0;
 
-  // If Forward and Backward enqueue the same work whenever they get the same
-  // addresses, this is a key of everything else that they depend on. Otherwise
-  // it is empty.
-  virtual std::string ReplayKey() const = 0;
-  // The use from which a pass is replayed although its buffers are new, over
-  // copies of them. These take longer than a few launches.
-  virtual int64_t first_copied_use() const { return kNever; }
-  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  // A key of everything that the passes depend on, besides the addresses of
+  // buffers.
+  virtual std::string Key() const = 0;
+  // Tells whether Forward and Backward enqueue the same work each time that
+  // they get the same addresses.
+  virtual bool is_replayable() const = 0;
 
   // Enqueues the beginning of a forward pass, which changes from call to call.
   virtual RnnStatus StoreLengthsAndSeed(
-      const Handles& /*handles*/, const RnnForwardBuffers& /*buffers*/) const {
-    return {};
-  }
+      const Handles& handles, const RnnForwardBuffers& buffers) const = 0;
   virtual RnnStatus Forward(const Handles& handles,
                             const RnnForwardBuffers& buffers) const = 0;
   virtual RnnStatus Backward(const Handles& handles,

@@ -69,14 +69,11 @@ class GpuBackend : public RnnBackend {
   RnnStatus OrOnHost(const RnnStatus& status,
                      const std::function<RnnStatus()>& on_host) const;
   Session* session();
-  // Runs the two parts of a pass over these buffers, the rest as a graph if
-  // that can be. `begin` may be null.
+  // Runs a pass over these buffers, as a graph if it can.
   template <typename Buffers>
-  using EnginePart = RnnStatus (Engine::*)(const Handles&,
-                                           const Buffers&) const;
-  template <typename Buffers>
-  RnnStatus Run(const RnnProblem& problem, const Buffers& buffers,
-                EnginePart<Buffers> begin, EnginePart<Buffers> rest);
+  RnnStatus Run(const Buffers& buffers,
+                RnnStatus (Engine::*enqueue)(const Handles&, const Buffers&)
+                    const);
 
   CUstream stream() const { return static_cast<CUstream>(resources_.stream); }
 

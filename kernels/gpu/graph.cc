@@ -1,146 +1,176 @@
 #include "kernels/gpu/graph.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <new>
-#include <string>
-#include <vector>
+#include <iterator>
+#include <utility>
 
-#include "kernels/ceil_div.h"
-#include "kernels/gpu/compiler.h"
+#include "kernels/gpu/enqueue_lock.h"
 
 namespace cudnn_rnn_tf {
 namespace {
 
 // The memory that a node of an executable graph takes, measured and rounded up.
 constexpr size_t kBytesPerNode = 16 << 10;
-// The driver's own fills are faster for more bytes than this.
-constexpr size_t kMostFilledByKernel = 64 << 10;
-constexpr unsigned int kFillThreads = 256, kWarp = 32;
+// Some kernels' arguments have gaps with old contents of the stack. These
+// mostly agree in recordings that follow each other, or else in the next two.
+constexpr int kAttempts = 3;
+// A program may call layers of one configuration in several places, so a graph
+// has several instances: two for any buffers, and more, as long as they take at
+// most this many bytes, for buffers that come again.
+constexpr size_t kFirstInstances = 2, kMaxInstances = 64;
+constexpr size_t kMaxBytesOfMany = size_t{128} << 20;
+constexpr size_t kMaxMissed = 256;
 
 const CudaDriver& Cuda() { return Gpu().cuda; }
 
-RnnStatus OfGraph(CUresult result) {
-  return CudaStatus(result, "read or change a graph");
-}
-
-// If a copy does not name the type of its memory, the driver is asked about the
-// address.
-bool IsOfDevice(CUmemorytype type, CUdeviceptr address) {
-  unsigned int found = type;
-  if (type == CU_MEMORYTYPE_UNIFIED &&
-      Cuda().cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                   address) != CUDA_SUCCESS) {
-    return false;
-  }
-  return found == CU_MEMORYTYPE_DEVICE;
-}
-
-// cuDNN could copy from memory of the host, which may be gone, or hold
-// something else, at the next launch.
-RnnStatus CheckCopy(CUgraphNode node) {
-  CUDA_MEMCPY3D copy = {};
-  CRNN_RETURN_IF_ERROR(OfGraph(Cuda().cuGraphMemcpyNodeGetParams(node, &copy)));
-  return IsOfDevice(copy.srcMemoryType, copy.srcDevice) &&
-                 IsOfDevice(copy.dstMemoryType, copy.dstDevice)
-             ? RnnStatus()
-             : NotRepeatable("it copies memory that is not the device's");
-}
-
-// Replaces a small fill by a kernel of ours, if that can be had. On an H200, in
-// graphs of empty kernels that take 0.5 µs each, a memset takes 2 µs, and if
-// the graph has forks as well, every node takes 2 µs. cuDNN's matrix products
-// in float32 and TF32 contain a memset of a few bytes for each step.
-RnnStatus FillByKernel(CUgraph graph, CUgraphNode node) {
-  CUDA_MEMSET_NODE_PARAMS fill = {};
-  CRNN_RETURN_IF_ERROR(OfGraph(Cuda().cuGraphMemsetNodeGetParams(node, &fill)));
-  const size_t bytes = fill.width * fill.elementSize;
-  // A fill with more neighbours stays what it is, as does one whose edges are
-  // of another kind than usual, which the driver refuses to read.
-  constexpr size_t kMost = 16;
-  CUgraphNode before[kMost], after[kMost], added = nullptr;
-  size_t num_before = kMost, num_after = kMost;
-  CUkernel kernel;
-  if (fill.height != 1 || bytes == 0 || bytes > kMostFilledByKernel ||
-      (fill.dst | bytes) % sizeof(uint32_t) != 0 ||
-      Cuda().cuGraphNodeGetDependencies_v2(node, before, nullptr,
-                                           &num_before) != CUDA_SUCCESS ||
-      Cuda().cuGraphNodeGetDependentNodes_v2(node, after, nullptr,
-                                             &num_after) != CUDA_SUCCESS ||
-      num_before == kMost || num_after == kMost ||
-      !CompileKernel("fill.cu", "fill", {}, &kernel).ok()) {
-    return {};
-  }
-  // The value of an element is repeated to fill a word.
-  uint32_t value = fill.elementSize == 1   ? 0x01010101 * (fill.value & 0xFF)
-                   : fill.elementSize == 2 ? 0x00010001 * (fill.value & 0xFFFF)
-                                           : fill.value;
-  auto count = static_cast<unsigned int>(bytes / sizeof(uint32_t));
-  void* arguments[] = {&fill.dst, &count, &value};
-  CUDA_KERNEL_NODE_PARAMS launch = {};
-  launch.kern = kernel;
-  // A larger block than needed takes longer to start.
-  launch.blockDimX =
-      std::min(kFillThreads, kWarp * CeilDiv<unsigned int>(count, kWarp));
-  launch.gridDimX = CeilDiv(count, launch.blockDimX);
-  launch.gridDimY = launch.gridDimZ = launch.blockDimY = launch.blockDimZ = 1;
-  launch.kernelParams = arguments;
-  CRNN_RETURN_IF_ERROR(OfGraph(
-      Cuda().cuGraphAddKernelNode(&added, graph, before, num_before, &launch)));
-  const std::vector<CUgraphNode> from(num_after, added);
-  CRNN_RETURN_IF_ERROR(OfGraph(Cuda().cuGraphAddDependencies_v2(
-      graph, from.data(), after, nullptr, num_after)));
-  return OfGraph(Cuda().cuGraphDestroyNode(node));
+// The distance by which a buffer is moved for the second recording. It is an
+// odd multiple, and the difference of two odd multiples is an even one, so the
+// difference of two addresses is not taken for an address.
+CUdeviceptr DistanceOf(size_t buffer) {
+  return (2 * buffer + 1) * Graph::kMoveUnit;
 }
 
 }  // namespace
 
-RnnStatus Graph::Make(CUstream stream,
-                      const std::function<RnnStatus()>& enqueue,
-                      std::unique_ptr<Graph>* graph) {
-  // The mode is relaxed, since cuDNN may load kernels and allocate memory
-  // during the capture, and calls of other threads must not end it.
+RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
+                        const Record& record, bool may_make,
+                        const std::function<bool()>& may_grow, bool* launched) {
+  *launched = false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto instance = std::find_if(
+      instances_.begin(), instances_.end(),
+      [&](const Instance& one) { return one.addresses == addresses; });
+  if (instance == instances_.end()) {
+    if (instances_.empty()) {
+      if (!may_make) return {};
+      CRNN_RETURN_IF_ERROR(RecordTwice(addresses, record));
+    } else if (!can_move_) {
+      return {};
+    }
+    // Buffers that come for the first time share an instance. Others take over
+    // a random one: in a loop over more of them than there is room for, the
+    // least recently used instance would always be the one that is needed next.
+    const bool is_new = IsNew(addresses);
+    const bool makes = may_make && (instances_.size() < kFirstInstances ||
+                                    (!is_new && HasRoom() && may_grow()));
+    // If there is no memory for another instance, an existing one is used.
+    const RnnStatus status = makes ? Instantiate(addresses) : RnnStatus();
+    if (instances_.empty()) return status;
+    instance = makes || is_new
+                   ? std::prev(instances_.end())
+                   : instances_.begin() + random_() % instances_.size();
+    CRNN_RETURN_IF_ERROR(Move(addresses, &*instance));
+  }
+  const std::lock_guard<std::mutex> enqueues(EnqueueLock(stream));
   CRNN_RETURN_IF_ERROR(CudaStatus(
-      Cuda().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
-      "begin a capture"));
-  RnnStatus status;
-  try {
-    status = enqueue();
-  } catch (const std::bad_alloc&) {
-    // The capture must end in any case, since the stream captures again later.
-    status = {RnnStatus::Code::kResourceExhausted, "out of memory"};
+      Cuda().cuGraphLaunch(instance->exec.get(), stream), "launch a graph"));
+  *launched = true;
+  return {};
+}
+
+RnnStatus Graph::RecordTwice(const Addresses& addresses, const Record& record) {
+  recorded_ = addresses;
+  Addresses moved_addresses = addresses;
+  for (size_t i = 0; i < moved_addresses.size(); ++i) {
+    if (moved_addresses[i] != 0) moved_addresses[i] += DistanceOf(i);
   }
-  CUgraph recorded = nullptr;
-  const CUresult ended = Cuda().cuStreamEndCapture(stream, &recorded);
-  const auto destroy = [](CUgraph made) { Cuda().cuGraphDestroy(made); };
-  const std::unique_ptr<CUgraph_st, decltype(destroy)> owner(recorded, destroy);
-  CRNN_RETURN_IF_ERROR(status);
-  CRNN_RETURN_IF_ERROR(CudaStatus(ended, "capture a graph"));
-  size_t count = 0;
-  CRNN_RETURN_IF_ERROR(
-      OfGraph(Cuda().cuGraphGetNodes(recorded, nullptr, &count)));
-  if (count > kMaxBytes / kBytesPerNode) {
-    return NotRepeatable("it is too large");
+  for (int attempt = 0; attempt < kAttempts && !can_move_; ++attempt) {
+    Recording moved;
+    CRNN_RETURN_IF_ERROR(record(addresses, &recording_));
+    // The driver refuses copies where there is no memory.
+    can_move_ = record(moved_addresses, &moved).ok() && FindPatches(moved);
   }
-  std::vector<CUgraphNode> nodes(count);
-  CRNN_RETURN_IF_ERROR(
-      OfGraph(Cuda().cuGraphGetNodes(recorded, nodes.data(), &count)));
-  for (const CUgraphNode node : nodes) {
-    CUgraphNodeType type;
-    CRNN_RETURN_IF_ERROR(OfGraph(Cuda().cuGraphNodeGetType(node, &type)));
-    if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
-      CRNN_RETURN_IF_ERROR(FillByKernel(recorded, node));
-    } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-      CRNN_RETURN_IF_ERROR(CheckCopy(node));
-    } else if (type != CU_GRAPH_NODE_TYPE_KERNEL &&
-               type != CU_GRAPH_NODE_TYPE_EMPTY) {
-      return NotRepeatable("it has nodes of type " + std::to_string(type));
+  return {};
+}
+
+bool Graph::FindPatches(const Recording& moved) {
+  std::vector<RecordedNode>& nodes = recording_.nodes();
+  if (moved.nodes().size() != nodes.size()) return false;
+  patches_.clear();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const RecordedNode& other = moved.nodes()[i];
+    if (!nodes[i].IsLike(other)) return false;
+    for (size_t word = 0; word < nodes[i].words.size(); ++word) {
+      const CUdeviceptr was = nodes[i].words[word];
+      const CUdeviceptr difference = other.words[word] - was;
+      if (difference == 0) continue;
+      size_t buffer = 0;
+      while (buffer < recorded_.size() &&
+             (recorded_[buffer] == 0 || DistanceOf(buffer) != difference)) {
+        ++buffer;
+      }
+      if (buffer == recorded_.size()) return false;
+      patches_.push_back({&nodes[i], word, buffer, was - recorded_[buffer]});
     }
   }
-  CUgraphExec exec = nullptr;
-  CRNN_RETURN_IF_ERROR(CudaStatus(Cuda().cuGraphInstantiate(&exec, recorded, 0),
-                                  "make a graph executable"));
-  graph->reset(new Graph(exec, count * kBytesPerNode));
+  return true;
+}
+
+bool Graph::IsNew(const Addresses& addresses) {
+  const bool is_new =
+      std::find(missed_.begin(), missed_.end(), addresses) == missed_.end();
+  if (is_new) missed_.push_back(addresses);
+  if (missed_.size() > kMaxMissed) missed_.pop_front();
+  return is_new;
+}
+
+bool Graph::HasRoom() const {
+  const size_t bytes = recording_.nodes().size() * kBytesPerNode;
+  return instances_.size() < kMaxInstances && bytes_ + bytes <= kMaxBytesOfMany;
+}
+
+RnnStatus Graph::Instantiate(const Addresses& addresses) {
+  const size_t bytes = recording_.nodes().size() * kBytesPerNode;
+  if (bytes_ + bytes > kMaxBytes) return NotRepeatable("it is too large");
+  // The graph itself is rewritten, since a GPU takes longer for an executable
+  // one that was. The driver refuses to rewrite some nodes of graphs that it
+  // rewrites in executable ones, as was seen with projections.
+  std::vector<const RecordedNode*> refused;
+  if (!instances_.empty()) {
+    CRNN_RETURN_IF_ERROR(
+        ForPatched(addresses, nullptr, [&](const RecordedNode& node) {
+          if (!node.WriteTo(nullptr).ok()) refused.push_back(&node);
+          return RnnStatus();
+        }));
+  }
+  CUgraphExec made = nullptr;
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuGraphInstantiate(&made, recording_.graph(), 0),
+                 "make a graph executable"));
+  Instance instance;
+  instance.exec.reset(made);
+  instance.addresses = addresses;
+  for (const RecordedNode* const node : refused) {
+    CRNN_RETURN_IF_ERROR(node->WriteTo(made));
+  }
+  instances_.push_back(std::move(instance));
+  bytes_ += bytes;
+  return {};
+}
+
+RnnStatus Graph::Move(const Addresses& addresses, Instance* instance) const {
+  if (addresses == instance->addresses) return {};
+  CRNN_RETURN_IF_ERROR(ForPatched(addresses, &instance->addresses,
+                                  [&](const RecordedNode& node) {
+                                    return node.WriteTo(instance->exec.get());
+                                  }));
+  instance->addresses = addresses;
+  return {};
+}
+
+RnnStatus Graph::ForPatched(
+    const Addresses& addresses, const Addresses* before,
+    const std::function<RnnStatus(const RecordedNode&)>& write) const {
+  for (auto patch = patches_.begin(); patch != patches_.end();) {
+    RecordedNode* const node = patch->node;
+    bool has_moved = before == nullptr;
+    for (; patch != patches_.end() && patch->node == node; ++patch) {
+      const size_t buffer = patch->buffer;
+      node->words[patch->word] = addresses[buffer] + patch->distance;
+      has_moved |= before != nullptr && addresses[buffer] != (*before)[buffer];
+    }
+    if (has_moved) CRNN_RETURN_IF_ERROR(write(*node));
+  }
   return {};
 }
 

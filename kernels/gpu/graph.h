@@ -1,47 +1,100 @@
+// A recorded pass, which one launch runs again over any buffers.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_GRAPH_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_GRAPH_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
 
-#include "kernels/gpu/libraries.h"
+#include "kernels/gpu/recording.h"
 
 namespace cudnn_rnn_tf {
 
-// Work as an executable CUDA graph, which one launch runs again.
+// Which words of a recording's nodes hold addresses is found out by a second
+// recording, for which every buffer is moved by a distance of its own: those
+// that moved along do, and are rewritten for other buffers. A pass whose
+// recordings differ in anything else is only launched over the buffers that it
+// was recorded for.
+//
+// Any thread may use it.
 class Graph {
  public:
-  // Captures what `enqueue` enqueues in the stream, in which nobody else may
-  // enqueue anything. Nothing runs, and no memory is touched. The status says
-  // why if the work cannot be repeated.
-  static RnnStatus Make(CUstream stream,
-                        const std::function<RnnStatus()>& enqueue,
-                        std::unique_ptr<Graph>* graph);
-  ~Graph() { Gpu().cuda.cuGraphExecDestroy(exec_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+  // The addresses of a pass's buffers, 0 for those that it does not have.
+  using Addresses = std::vector<CUdeviceptr>;
+  // Records the pass over buffers at these addresses, where there may be none.
+  using Record = std::function<RnnStatus(const Addresses&, Recording*)>;
 
-  RnnStatus Launch(CUstream stream) const {
-    return CudaStatus(Gpu().cuda.cuGraphLaunch(exec_, stream),
-                      "launch a graph");
-  }
-  // An estimate of the host and device memory that the graph takes, which is at
-  // most about kMaxBytes.
+  // Enqueues the pass over these buffers, which must have the same remainders
+  // by kMoveUnit as those of all other launches. After a failure, nothing is
+  // enqueued, and the graph must not be used again. `launched` is false if the
+  // graph cannot run over them; if not `may_make`, it only runs what is made.
+  // `may_grow` is asked before more than the first instances are made.
+  RnnStatus Launch(CUstream stream, const Addresses& addresses,
+                   const Record& record, bool may_make,
+                   const std::function<bool()>& may_grow, bool* launched);
+
+  // An estimate of the host and device memory that the graph takes.
   size_t bytes() const { return bytes_; }
+
+  // Buffers are moved by multiples of this, since the choice of kernels depends
+  // on alignment.
+  static constexpr CUdeviceptr kMoveUnit = 256;
+  // A graph takes at most about this many bytes.
   static constexpr size_t kMaxBytes = size_t{256} << 20;
 
  private:
-  Graph(CUgraphExec exec, size_t bytes) : exec_(exec), bytes_(bytes) {}
+  struct Destroy {
+    void operator()(CUgraphExec exec) const {
+      Gpu().cuda.cuGraphExecDestroy(exec);
+    }
+  };
+  struct Instance {
+    std::unique_ptr<CUgraphExec_st, Destroy> exec;
+    Addresses addresses;
+  };
+  // A word of a node that holds the address of `buffer` plus `distance`.
+  struct Patch {
+    RecordedNode* node;
+    size_t word, buffer;
+    CUdeviceptr distance;
+  };
 
-  const CUgraphExec exec_;
-  const size_t bytes_;
+  RnnStatus RecordTwice(const Addresses& addresses, const Record& record);
+  // Returns false if the recordings differ in more than addresses.
+  bool FindPatches(const Recording& moved);
+  // Tells whether launches over these buffers have had no instance before, and
+  // remembers them.
+  bool IsNew(const Addresses& addresses);
+  bool HasRoom() const;
+  // Appends an instance over these buffers.
+  RnnStatus Instantiate(const Addresses& addresses);
+  // Rewrites the nodes of which an address differs.
+  RnnStatus Move(const Addresses& addresses, Instance* instance) const;
+  // Puts addresses into the nodes that have any, and passes on those of which
+  // one differs from `before`, or all.
+  RnnStatus ForPatched(
+      const Addresses& addresses, const Addresses* before,
+      const std::function<RnnStatus(const RecordedNode&)>& write) const;
+
+  std::mutex mutex_;
+  // The driver finds the nodes of instances by this one's.
+  Recording recording_;
+  Addresses recorded_;
+  bool can_move_ = false;
+  std::vector<Patch> patches_;  // In the order of nodes.
+  // To rewrite and launch an instance takes the CPU about 1.5 µs for each node,
+  // to make and launch one 4 µs, and a mere launch far less.
+  std::vector<Instance> instances_;
+  std::deque<Addresses> missed_;
+  std::minstd_rand random_;
+  std::atomic<size_t> bytes_ = 0;
 };
-
-// Says why a graph cannot repeat a pass.
-inline RnnStatus NotRepeatable(const std::string& why) {
-  return {RnnStatus::Code::kUnimplemented, "a graph cannot repeat it: " + why};
-}
 
 }  // namespace cudnn_rnn_tf
 

@@ -53,9 +53,6 @@ namespace cudnn_rnn_tf {
   F(cuCtxGetDevice)                              \
   F(cuCtxSetCurrent)                             \
   F(cuDeviceGetAttribute)                        \
-  F(cuEventCreate)                               \
-  F(cuEventRecord)                               \
-  F(cuEventSynchronize)                          \
   F(cuGetErrorString)                            \
   F(cuKernelSetAttribute)                        \
   F(cuLaunchCooperativeKernel)                   \
@@ -63,9 +60,6 @@ namespace cudnn_rnn_tf {
   F(cuLaunchKernelEx)                            \
   F(cuLibraryGetKernel)                          \
   F(cuLibraryLoadData)                           \
-  F(cuMemAlloc)                                  \
-  F(cuMemFree)                                   \
-  F(cuMemGetInfo)                                \
   F(cuMemcpyDtoHAsync)                           \
   F(cuMemcpyHtoDAsync)                           \
   F(cuMemcpy2DAsync)                             \
@@ -77,10 +71,9 @@ namespace cudnn_rnn_tf {
   F(cuStreamDestroy)                             \
   F(cuStreamIsCapturing)                         \
   F(cuStreamSynchronize)                         \
-  F(cuStreamWaitEvent)                           \
   F(cuThreadExchangeStreamCaptureMode)
 
-// Drivers older than that of CUDA 12.3 lack some of these.
+// Drivers older than that of CUDA 12.4 lack some of these.
 #define CRNN_CUDA_GRAPH_FUNCTIONS(F) \
   F(cuStreamBeginCapture)            \
   F(cuStreamEndCapture)              \
@@ -89,14 +82,22 @@ namespace cudnn_rnn_tf {
   F(cuGraphDestroy)                  \
   F(cuGraphDestroyNode)              \
   F(cuGraphExecDestroy)              \
+  F(cuGraphExecKernelNodeSetParams)  \
+  F(cuGraphExecMemcpyNodeSetParams)  \
+  F(cuGraphExecMemsetNodeSetParams)  \
+  F(cuGraphGetEdges_v2)              \
   F(cuGraphGetNodes)                 \
   F(cuGraphInstantiate)              \
+  F(cuGraphKernelNodeGetParams)      \
+  F(cuGraphKernelNodeSetParams)      \
   F(cuGraphLaunch)                   \
   F(cuGraphMemcpyNodeGetParams)      \
+  F(cuGraphMemcpyNodeSetParams)      \
   F(cuGraphMemsetNodeGetParams)      \
-  F(cuGraphNodeGetDependencies_v2)   \
-  F(cuGraphNodeGetDependentNodes_v2) \
+  F(cuGraphMemsetNodeSetParams)      \
   F(cuGraphNodeGetType)              \
+  F(cuFuncGetParamInfo)              \
+  F(cuKernelGetParamInfo)            \
   F(cuPointerGetAttribute)
 
 #define CRNN_CUBLAS_FUNCTIONS(F)   \

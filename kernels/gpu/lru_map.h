@@ -32,6 +32,11 @@ class LruMap {
     }
     return entries_.front().second;
   }
+  // Returns null if there is none.
+  Value* Find(const std::string& key) {
+    const auto found = places_.find(key);
+    return found == places_.end() ? nullptr : &found->second->second;
+  }
   size_t size() const { return entries_.size(); }
   Value& oldest() { return entries_.back().second; }
   void DropOldest() {

@@ -14,8 +14,8 @@
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/cudnn/network.h"
 #include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/replay.h"
 #include "kernels/gpu/resident/network.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
@@ -33,9 +33,6 @@ int num_passes, num_warnings;
 // instead of enqueued.
 std::string last_key;
 bool captures = false;
-int64_t last_first_copied_use;
-bool last_may_make, is_profiled = false;
-CUdeviceptr poisoned;
 CUstream const kCaptureStream = reinterpret_cast<CUstream>(1000);
 std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 
@@ -48,17 +45,14 @@ class FakeEngine : public Engine {
   size_t reserve_size() const override { return 0; }
   size_t forward_workspace_size() const override { return 0; }
   size_t backward_workspace_size() const override { return 0; }
-  std::string ReplayKey() const override { return key_; }
-  int64_t first_copied_use() const override { return 7; }
-  RnnStatus StoreLengthsAndSeed(
-      const Handles& handles, const RnnForwardBuffers& buffers) const override {
-    Check(handles.stream != kCaptureStream, "the stream of a beginning");
-    stored_in_ = buffers.workspace;
+  std::string Key() const override { return key_; }
+  bool is_replayable() const override { return true; }
+  RnnStatus StoreLengthsAndSeed(const Handles&,
+                                const RnnForwardBuffers&) const override {
     return {};
   }
   RnnStatus Forward(const Handles& handles,
-                    const RnnForwardBuffers& buffers) const override {
-    Check(stored_in_ == buffers.workspace, "a beginning in other memory");
+                    const RnnForwardBuffers&) const override {
     return Run(handles);
   }
   RnnStatus Backward(const Handles& handles,
@@ -81,7 +75,6 @@ class FakeEngine : public Engine {
 
   const RnnAlgorithm algorithm_;
   const std::string key_;
-  mutable const void* stored_in_ = nullptr;
 };
 
 RnnStatus MakeFake(RnnAlgorithm algorithm, const std::string& key,
@@ -121,28 +114,20 @@ RnnStatus ResidentNetwork::Create(const RnnProblem&, bool,
   return MakeFake(RnnAlgorithm::kResident, "resident", network);
 }
 
-// These take the place of graph.cc and replay.cc.
-RnnStatus Graph::Make(CUstream stream,
-                      const std::function<RnnStatus()>& enqueue,
-                      std::unique_ptr<Graph>*) {
+// These take the place of recording.cc and graph_cache.cc.
+RnnStatus Recording::Make(CUstream stream,
+                          const std::function<RnnStatus()>& enqueue,
+                          Recording*) {
   Check(stream == kCaptureStream, "the stream of a capture");
   return enqueue();
 }
-Replays& Replays::Of(int) {
-  static Replays replays;
-  return replays;
+GraphCache& GraphCache::Of(int) {
+  static GraphCache cache;
+  return cache;
 }
-bool Replays::Run(ReplayablePass* pass) {
-  static char memory[1];
-  last_key = pass->key;
-  last_first_copied_use = pass->first_copied_use;
-  last_may_make = pass->may_make;
-  if (!captures) return false;
-  for (const PassBuffer& buffer : pass->buffers) *buffer.address = memory;
-  Check(pass->begin(memory, 1).ok(), "the beginning of a pass");
-  std::unique_ptr<Graph> graph;
-  Check(pass->capture(&graph).ok(), "a capture");
-  return true;
+RnnStatus GraphCache::Run(const ReplayablePass& pass) {
+  last_key = pass.key;
+  return captures ? pass.record(pass.addresses, nullptr) : pass.enqueue();
 }
 
 // The persistent kernels take few cycles or many; they run no problem, or fail
@@ -190,9 +175,7 @@ GpuLibraries FakeLibraries() {
     *stream = kCaptureStream;
     return CUDA_SUCCESS;
   };
-  cuda.cuMemsetD8Async = [](CUdeviceptr memory, unsigned char, size_t,
-                            CUstream) {
-    poisoned = memory;
+  cuda.cuMemsetD8Async = [](CUdeviceptr, unsigned char, size_t, CUstream) {
     return CUDA_SUCCESS;
   };
   libraries.cublas.cublasCreate_v2 = [](cublasHandle_t* handle) {
@@ -217,7 +200,7 @@ namespace {
 GpuResources ResourcesOf(int stream) {
   GpuResources resources;
   resources.stream = reinterpret_cast<void*>(uintptr_t{1} + stream);
-  resources.is_profiled = [] { return is_profiled; };
+  resources.is_profiled = [] { return false; };
   resources.log = [](const std::string&) {};
   resources.warn = [](const std::string&) { ++num_warnings; };
   return resources;
@@ -396,8 +379,9 @@ void CheckEngines() {
   kernels = Kernels::kNone;
 }
 
-// Passes have the same key only if they are the same problem's, with the same
-// settings, and have the same buffers, wherever these are.
+// Passes have the same key only if they are the same problem's, in the same
+// stream, with the same settings, and over buffers that may be moved to each
+// other: those that both have, by a multiple of 256 bytes.
 void CheckKeys() {
   being_checked = "keys";
   captures = false;
@@ -420,23 +404,32 @@ void CheckKeys() {
     const std::string key = run();
     Check(keys.insert(key).second, std::string("two passes differ in ") + what);
     Check(run() == key, "the same pass has another key");
-  };
-  char memory[2];
-  const auto check_buffers = [&](const std::vector<PassBuffer>& buffers) {
-    for (const PassBuffer& buffer : buffers) {
-      *buffer.address = &memory[0];
-      check("a buffer");
+    for (const void** const buffer : {&forward.input, &backward.input}) {
+      const void* const before = *buffer;
+      if (before == nullptr) continue;
+      *buffer = static_cast<const char*>(before) + 256;
+      Check(run() == key, "a buffer that moves changes the key");
+      *buffer = before;
     }
-    *buffers[0].address = &memory[1];
-    Check(keys.count(run()) == 1, "the key follows an address");
   };
-  const FakeEngine engine(RnnAlgorithm::kStandard, "");
-  check_buffers(BuffersOf(problem, engine, &forward));
+  char memory[400];
+  int place = 0;
+  for (const void** const buffer :
+       {&forward.input, &forward.input_h, &forward.input_c, &forward.params}) {
+    *buffer = &memory[place++];
+    check("what a forward pass reads");
+  }
+  for (void** const buffer :
+       {&forward.output, &forward.output_h, &forward.output_c,
+        &forward.reserve_space, &forward.workspace}) {
+    *buffer = &memory[place++];
+    check("what a forward pass writes");
+  }
   // The seed is in none of these buffers, so it is stored outside of graphs.
   forward.seed[0] = 1;
   Check(keys.count(run()) == 1, "the key follows the seed");
   stream = 1;
-  Check(keys.count(run()) == 1, "the key follows the stream");
+  check("streams");
   options.allow_tf32 = false;
   check("TF32");
   options.force_repack = true;
@@ -453,18 +446,20 @@ void CheckKeys() {
   check("algorithms");
   is_backward = true;
   check("passes");
-  check_buffers(BuffersOf(problem, engine, &backward));
-  Check(last_first_copied_use == 7, "when new buffers are copied");
-  for (const bool is : {true, false}) {
-    is_profiled = is;
-    run();
-    Check(last_may_make == !is, "graphs while a profiler runs");
+  for (const void** const buffer :
+       {&backward.input, &backward.input_h, &backward.input_c, &backward.params,
+        &backward.output, &backward.output_backprop,
+        &backward.output_h_backprop, &backward.output_c_backprop}) {
+    *buffer = &memory[place++];
+    check("what a backward pass reads");
   }
-  captures = options.poison_scratch = true;
-  poisoned = 0;
-  run();
-  Check(poisoned != 0, "the replay memory is not filled");
-  captures = false;
+  for (void** const buffer :
+       {&backward.reserve_space, &backward.input_backprop,
+        &backward.input_h_backprop, &backward.input_c_backprop,
+        &backward.params_backprop, &backward.workspace}) {
+    *buffer = &memory[place++];
+    check("what a backward pass writes");
+  }
   last_key.clear();
   options.replay = false;
   run();

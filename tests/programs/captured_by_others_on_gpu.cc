@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/gpu/gpu_backend.h"
-#include "kernels/gpu/replay.h"
+#include "kernels/gpu/graph_cache.h"
 #include "kernels/param_layout.h"
 #include "tests/programs/without_masks.h"
 
@@ -244,13 +244,13 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
                         batch_size, stream, memory);
         for (int i = 0; i < uses_before; ++i) network.Run();
         network.Overwrite();
-        const int64_t launches = Replays::NumLaunches();
+        const int64_t launches = GraphCache::NumLaunches();
         CUgraph graph = nullptr;
         CUgraphExec exec = nullptr;
         Check(CudaStatus(cuda.cuStreamBeginCapture(stream, mode), "begin"));
         network.Run();
         Check(CudaStatus(cuda.cuStreamEndCapture(stream, &graph), "end"));
-        Check(Replays::NumLaunches() == launches, "a replay in a capture");
+        Check(GraphCache::NumLaunches() == launches, "a replay in a capture");
         Check(CudaStatus(cuda.cuGraphInstantiate(&exec, graph, 0),
                          "instantiate the caller's graph"));
         std::vector<std::vector<Network::Bytes>> results;
@@ -262,7 +262,7 @@ void CheckPartOfACapture(CUstream stream, Memory* memory) {
           network.Run();
           results.push_back(network.Results());
         }
-        Check(Replays::NumLaunches() > launches, "nothing is replayed");
+        Check(GraphCache::NumLaunches() > launches, "nothing is replayed");
         for (const auto& result : results) {
           Check(result == results[0], "another result");
         }
@@ -301,7 +301,7 @@ void CheckApartFromACapture(Memory* memory) {
         // This loads the kernels.
         network.Run();
         network.Overwrite();
-        const int64_t launches = Replays::NumLaunches();
+        const int64_t launches = GraphCache::NumLaunches();
         Check(CudaStatus(cuda.cuStreamBeginCapture(others, mode), "begin"));
         const auto run = [&](int uses) {
           Check(CudaStatus(
@@ -325,7 +325,7 @@ void CheckApartFromACapture(Memory* memory) {
                          "count the nodes"));
         Check(count == 1, "other nodes in the caller's graph");
         cuda.cuGraphDestroy(graph);
-        Check(Replays::NumLaunches() - launches >= 8, "no replays");
+        Check(GraphCache::NumLaunches() - launches >= 8, "no replays");
         const auto beside = network.Results();
         run(1);
         Check(network.Results() == beside, "another result");

@@ -175,7 +175,6 @@ std::vector<Job> AllJobs() {
     }
     add_small("transpose.cu", {"UNIT_BYTES=16"});
     add_small("fill.cu", {});
-    add_small("copies.cu", {});
   }
   return jobs;
 }

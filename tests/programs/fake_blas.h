@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "kernels/gpu/product.h"
-#include "tests/programs/fake_graphs.h"
+#include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
 
@@ -16,7 +15,6 @@ inline bool allows_tf32;
 // cuBLAS may overwrite this whenever it multiplies.
 inline void* blas_memory;
 inline size_t blas_bytes;
-inline CUstream blas_stream;
 
 inline double Load(const void* from, cudaDataType_t type, int64_t at) {
   if (type == CUDA_R_64F) return static_cast<const double*>(from)[at];
@@ -57,6 +55,7 @@ inline cublasStatus_t MultiplyBatch(
     cudaDataType_t type_b, int64_t ldb, long long stride_b, const void* beta,
     void* c, cudaDataType_t type_c, int64_t ldc, long long stride_c,
     int64_t count, cublasComputeType_t compute_type, cublasGemmAlgo_t) {
+  std::memset(blas_memory, 0xEE, std::min(blas_bytes, size_t{1} << 12));
   const bool is_tf32 = data_type == RnnDataType::kFloat32 && allows_tf32;
   const bool is_double = data_type == RnnDataType::kFloat64;
   Check(compute_type == (is_double ? CUBLAS_COMPUTE_64F
@@ -71,35 +70,31 @@ inline cublasStatus_t MultiplyBatch(
   Check(lda >= (trans_a == CUBLAS_OP_N ? m : k) &&
             ldb >= (trans_b == CUBLAS_OP_N ? k : n) && ldc >= m,
         "leading dimensions");
-  const double keeps = factor(beta), scale = factor(alpha);
-  EnqueueWork(blas_stream, [=, memory = blas_memory, bytes = blas_bytes] {
-    std::memset(memory, 0xEE, std::min(bytes, size_t{1} << 12));
-    for (int64_t g = 0; g < count; ++g) {
-      for (int64_t j = 0; j < n; ++j) {
-        for (int64_t i = 0; i < m; ++i) {
-          double sum = 0.0;
-          for (int64_t x = 0; x < k; ++x) {
-            const int64_t of_a =
-                trans_a == CUBLAS_OP_N ? i + x * lda : x + i * lda;
-            const int64_t of_b =
-                trans_b == CUBLAS_OP_N ? x + j * ldb : j + x * ldb;
-            sum += Load(a, type_a, g * stride_a + of_a) *
-                   Load(b, type_b, g * stride_b + of_b);
-          }
-          sum *= scale;
-          const int64_t to = g * stride_c + i + j * ldc;
-          if (keeps != 0.0) sum += keeps * Load(c, type_c, to);
-          Store(sum, c, type_c, to);
+  const double keeps = factor(beta);
+  for (int64_t g = 0; g < count; ++g) {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        double sum = 0.0;
+        for (int64_t x = 0; x < k; ++x) {
+          const int64_t of_a =
+              trans_a == CUBLAS_OP_N ? i + x * lda : x + i * lda;
+          const int64_t of_b =
+              trans_b == CUBLAS_OP_N ? x + j * ldb : j + x * ldb;
+          sum += Load(a, type_a, g * stride_a + of_a) *
+                 Load(b, type_b, g * stride_b + of_b);
         }
+        sum *= factor(alpha);
+        const int64_t to = g * stride_c + i + j * ldc;
+        if (keeps != 0.0) sum += keeps * Load(c, type_c, to);
+        Store(sum, c, type_c, to);
       }
     }
-  });
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
 inline void FakeBlas(CublasLibrary* cublas) {
-  cublas->cublasSetStream_v2 = [](cublasHandle_t, cudaStream_t stream) {
-    blas_stream = stream;
+  cublas->cublasSetStream_v2 = [](cublasHandle_t, cudaStream_t) {
     return CUBLAS_STATUS_SUCCESS;
   };
   cublas->cublasSetWorkspace_v2 = [](cublasHandle_t, void* memory,

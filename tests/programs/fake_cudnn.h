@@ -7,9 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "kernels/gpu/persistent/network.h"
@@ -82,25 +80,6 @@ inline std::vector<Place> PlacesOf(const ParamLayout& layout, int64_t* size) {
   return places;
 }
 
-// What cuDNN knows of a pass when it enqueues it.
-struct Told {
-  FakeRnn rnn;
-  FakeDropout dropout;
-  FakeData data;
-
-  Told(cudnnRNNDescriptor_t of_rnn, cudnnRNNDataDescriptor_t of_data)
-      : rnn(Of<FakeRnn>(of_rnn)),
-        dropout(*rnn.dropout),
-        data(Of<FakeData>(of_data)) {}
-};
-
-// Enqueues a part of a pass in the stream of cuDNN's handle.
-inline cudnnStatus_t EnqueueCudnn(cudnnHandle_t handle,
-                                  std::function<void()> work) {
-  EnqueueWork(*reinterpret_cast<CUstream*>(handle), std::move(work));
-  return CUDNN_STATUS_SUCCESS;
-}
-
 // One pass: the network that runs it, and its parameters as this one has them.
 struct FakePass {
   RnnProblem problem;
@@ -110,23 +89,19 @@ struct FakePass {
   std::vector<char> params;
   const std::vector<int>& lengths;
 
-  FakePass(const Told& told, bool is_training, const void* weights)
-      : problem(told.rnn.problem),
-        layout(problem.spec),
-        lengths(told.data.lengths) {
-    const FakeData& data = told.data;
+  FakePass(const FakeRnn& rnn, const FakeData& data, bool is_training,
+           const void* weights)
+      : problem(rnn.problem), layout(problem.spec), lengths(data.lengths) {
     problem.max_time = data.steps;
     problem.batch_size = static_cast<int64_t>(lengths.size());
     problem.has_sequence_lengths = true;
     problem.is_training = is_training;
-    problem.spec.dropout = told.dropout.rate;
+    problem.spec.dropout = rnn.dropout->rate;
     Check(data.size == problem.spec.input_size, "the size of the input");
-    Check(told.rnn.takes_padding ||
-              std::count(lengths.begin(), lengths.end(), data.steps) ==
-                  problem.batch_size,
+    Check(rnn.takes_padding || std::count(lengths.begin(), lengths.end(),
+                                          data.steps) == problem.batch_size,
           "padding that cuDNN was not told of");
-    Check(persistent::Network::CreateOfSteps(problem, told.rnn.allow_tf32,
-                                             &network)
+    Check(persistent::Network::CreateOfSteps(problem, rnn.allow_tf32, &network)
               .ok(),
           "the fake's network");
     int64_t size;
@@ -181,95 +156,90 @@ inline void CheckKept(const void* array, const std::vector<char>& kept) {
 }
 
 inline cudnnStatus_t FakeForward(
-    cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
+    cudnnHandle_t, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
     const int32_t*, cudnnRNNDataDescriptor_t data, const void* x,
     cudnnRNNDataDescriptor_t, void* y, cudnnTensorDescriptor_t, const void* hx,
     void* hy, cudnnTensorDescriptor_t, const void* cx, void* cy, size_t,
     const void* weights, size_t, void* workspace, size_t, void* reserve) {
-  const Told told(rnn, data);
-  told.rnn.dropout->states = nullptr;  // Each pass attaches them.
-  return EnqueueCudnn(handle, [=] {
-    const bool is_training = mode == CUDNN_FWD_MODE_TRAINING;
-    const FakePass pass(told, is_training, weights);
-    RnnForwardBuffers buffers;
-    pass.Fill(x, hx, cx, reserve, workspace, &buffers);
-    buffers.output = y;
-    buffers.output_h = hy;
-    buffers.output_c = cy;
-    if (told.dropout.rate > 0.0f) {
-      std::memcpy(buffers.seed, told.dropout.states, sizeof(buffers.seed[0]));
-    }
-    Check(pass.network->StoreLengthsAndSeed({}, buffers).ok(),
-          "the fake's seed");
-    Check(pass.network->Forward({}, buffers).ok(), "the fake's forward pass");
-    pass.ClearEmpty(pass.problem.spec.output_size(), hy);
-    pass.ClearEmpty(pass.problem.spec.num_units, cy);
-    const int64_t steps = pass.problem.max_time * pass.problem.batch_size;
-    const RnnSpec& spec = pass.problem.spec;
-    const int64_t item = static_cast<int64_t>(pass.item());
-    Keep(x, steps * spec.input_size * item, &forward_input);
-    Keep(y, steps * spec.layer_output_size() * item, &forward_output);
-    Keep(hx,
-         spec.num_pseudo_layers() * pass.problem.batch_size *
-             spec.output_size() * item,
-         &forward_h);
-  });
+  const FakeRnn& told = Of<FakeRnn>(rnn);
+  const bool is_training = mode == CUDNN_FWD_MODE_TRAINING;
+  const FakePass pass(told, Of<FakeData>(data), is_training, weights);
+  RnnForwardBuffers buffers;
+  pass.Fill(x, hx, cx, reserve, workspace, &buffers);
+  buffers.output = y;
+  buffers.output_h = hy;
+  buffers.output_c = cy;
+  if (told.dropout->rate > 0.0f) {
+    std::memcpy(buffers.seed, told.dropout->states, sizeof(buffers.seed[0]));
+  }
+  Check(pass.network->StoreLengthsAndSeed({}, buffers).ok(), "the fake's seed");
+  Check(pass.network->Forward({}, buffers).ok(), "the fake's forward pass");
+  pass.ClearEmpty(pass.problem.spec.output_size(), hy);
+  pass.ClearEmpty(pass.problem.spec.num_units, cy);
+  told.dropout->states = nullptr;  // Each pass attaches them.
+  const int64_t steps = pass.problem.max_time * pass.problem.batch_size;
+  const RnnSpec& spec = pass.problem.spec;
+  const int64_t item = static_cast<int64_t>(pass.item());
+  Keep(x, steps * spec.input_size * item, &forward_input);
+  Keep(y, steps * spec.layer_output_size() * item, &forward_output);
+  Keep(hx,
+       spec.num_pseudo_layers() * pass.problem.batch_size * spec.output_size() *
+           item,
+       &forward_h);
+  return CUDNN_STATUS_SUCCESS;
 }
 
 inline cudnnStatus_t FakeBackwardData(
-    cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, const int32_t*,
+    cudnnHandle_t, cudnnRNNDescriptor_t rnn, const int32_t*,
     cudnnRNNDataDescriptor_t, const void* y, const void* dy,
     cudnnRNNDataDescriptor_t data, void* dx, cudnnTensorDescriptor_t,
     const void* hx, const void* dhy, void* dhx, cudnnTensorDescriptor_t,
     const void* cx, const void* dcy, void* dcx, size_t, const void* weights,
     size_t, void* workspace, size_t, void* reserve) {
-  const Told told(rnn, data);
-  return EnqueueCudnn(handle, [=] {
-    const FakePass pass(told, true, weights);
-    RnnBackwardBuffers buffers;
-    CheckKept(y, forward_output);
-    CheckKept(hx, forward_h);
-    Check(told.dropout.rate == 0.0f || told.dropout.states != nullptr,
-          "states of dropout");
-    pass.Fill(forward_input.data(), hx, cx, reserve, workspace, &buffers);
-    params_backprop.assign(pass.params.size(), 0);
-    buffers.output = y;
-    buffers.output_backprop = dy;
-    buffers.output_h_backprop = dhy;
-    buffers.output_c_backprop = dcy;
-    buffers.input_backprop = dx;
-    buffers.input_h_backprop = dhx;
-    buffers.input_c_backprop = dcx;
-    buffers.params_backprop = params_backprop.data();
-    Check(pass.network->Backward({}, buffers).ok(), "the fake's backward pass");
-    pass.ClearEmpty(pass.problem.spec.output_size(), dhx);
-    pass.ClearEmpty(pass.problem.spec.num_units, dcx);
-  });
+  const FakeRnn& told = Of<FakeRnn>(rnn);
+  const FakePass pass(told, Of<FakeData>(data), true, weights);
+  RnnBackwardBuffers buffers;
+  CheckKept(y, forward_output);
+  CheckKept(hx, forward_h);
+  Check(told.dropout->rate == 0.0f || told.dropout->states != nullptr,
+        "states of dropout");
+  pass.Fill(forward_input.data(), hx, cx, reserve, workspace, &buffers);
+  params_backprop.assign(pass.params.size(), 0);
+  buffers.output = y;
+  buffers.output_backprop = dy;
+  buffers.output_h_backprop = dhy;
+  buffers.output_c_backprop = dcy;
+  buffers.input_backprop = dx;
+  buffers.input_h_backprop = dhx;
+  buffers.input_c_backprop = dcx;
+  buffers.params_backprop = params_backprop.data();
+  Check(pass.network->Backward({}, buffers).ok(), "the fake's backward pass");
+  pass.ClearEmpty(pass.problem.spec.output_size(), dhx);
+  pass.ClearEmpty(pass.problem.spec.num_units, dcx);
+  return CUDNN_STATUS_SUCCESS;
 }
 
 inline cudnnStatus_t FakeBackwardWeights(
-    cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnWgradMode_t mode,
+    cudnnHandle_t, cudnnRNNDescriptor_t rnn, cudnnWgradMode_t mode,
     const int32_t*, cudnnRNNDataDescriptor_t data, const void* x,
     cudnnTensorDescriptor_t, const void* hx, cudnnRNNDataDescriptor_t,
     const void* y, size_t, void* dw, size_t bytes, void* workspace, size_t,
     void*) {
-  const Told told(rnn, data);
-  return EnqueueCudnn(handle, [=] {
-    const FakePass pass(told, true, nullptr);
-    Check(mode == CUDNN_WGRAD_MODE_ADD, "gradients are added");
-    CheckKept(x, forward_input);
-    CheckKept(hx, forward_h);
-    CheckKept(y, forward_output);
-    std::memset(workspace, 0xEE, bytes);
-    const cudaDataType_t type = CudaType(pass.problem.dtype);
-    for (const auto& [block, offset] : pass.places) {
-      for (int64_t i = 0; i < block->size(); ++i) {
-        Store(Load(dw, type, offset + i) +
-                  Load(params_backprop.data(), type, block->offset + i),
-              dw, type, offset + i);
-      }
+  const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), true, nullptr);
+  Check(mode == CUDNN_WGRAD_MODE_ADD, "gradients are added");
+  CheckKept(x, forward_input);
+  CheckKept(hx, forward_h);
+  CheckKept(y, forward_output);
+  std::memset(workspace, 0xEE, bytes);
+  const cudaDataType_t type = CudaType(pass.problem.dtype);
+  for (const auto& [block, offset] : pass.places) {
+    for (int64_t i = 0; i < block->size(); ++i) {
+      Store(Load(dw, type, offset + i) +
+                Load(params_backprop.data(), type, block->offset + i),
+            dw, type, offset + i);
     }
-  });
+  }
+  return CUDNN_STATUS_SUCCESS;
 }
 
 inline cudnnStatus_t FakeDescribe(
@@ -306,18 +276,6 @@ inline cudnnStatus_t FakeDescribe(
 }
 
 inline void FakeCudnn(CudnnLibrary* cudnn) {
-  cudnn->cudnnCreate = [](cudnnHandle_t* handle) {
-    *handle = reinterpret_cast<cudnnHandle_t>(new CUstream);
-    return CUDNN_STATUS_SUCCESS;
-  };
-  cudnn->cudnnDestroy = [](cudnnHandle_t handle) {
-    delete reinterpret_cast<CUstream*>(handle);
-    return CUDNN_STATUS_SUCCESS;
-  };
-  cudnn->cudnnSetStream = [](cudnnHandle_t handle, cudaStream_t stream) {
-    *reinterpret_cast<CUstream*>(handle) = stream;
-    return CUDNN_STATUS_SUCCESS;
-  };
   cudnn->cudnnCreateTensorDescriptor = MakeFake<FakeTensor>;
   cudnn->cudnnDestroyTensorDescriptor = DropFake<FakeTensor>;
   cudnn->cudnnCreateDropoutDescriptor = MakeFake<FakeDropout>;
@@ -376,8 +334,8 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
                                         cudnnRNNDataDescriptor_t data,
                                         size_t* workspace, size_t* reserve) {
     const bool is_training = mode == CUDNN_FWD_MODE_TRAINING;
-    const Told told(rnn, data);
-    const FakePass pass(told, is_training, nullptr);
+    const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), is_training,
+                        nullptr);
     *workspace = pass.network->forward_workspace_size();
     *reserve = 0;
     if (!is_training) return CUDNN_STATUS_SUCCESS;

@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "tests/programs/fake_device.h"
@@ -26,10 +25,9 @@ using std::min;
 #include "kernels/gpu/persistent/auxiliary.cu"
 #include "kernels/gpu/persistent/steps.cu"
 
-struct alignas(16) uint4 {
+struct uint4 {
   Word words[4];
 };
-#include "kernels/gpu/copies.cu"
 namespace units_of_2 {
 #define UNIT_BYTES 2
 #define transpose transpose_2
@@ -94,34 +92,27 @@ void SumBiases(const Sum* sums, int rows, int units, int gates, int slots,
   }
 }
 
-// Returns what one thread does. It keeps copies of the parameters, as a launch
-// does.
-using Thread = std::function<void()>;
 template <typename... Arguments, size_t... kPlaces>
-Thread Bind(void (*kernel)(Arguments...), void** parameters,
-            std::index_sequence<kPlaces...>) {
-  return
-      [kernel, all = std::tuple<std::remove_const_t<Arguments>...>(
-                   *static_cast<std::remove_const_t<Arguments>*>(
-                       parameters[kPlaces])...)] { std::apply(kernel, all); };
+void Call(void (*kernel)(Arguments...), void** parameters,
+          std::index_sequence<kPlaces...>) {
+  kernel(*static_cast<std::remove_const_t<Arguments>*>(parameters[kPlaces])...);
 }
 
 template <typename... Arguments>
-std::function<Thread(void**)> ThreadOf(void (*kernel)(Arguments...)) {
+std::function<void(void**)> ThreadOf(void (*kernel)(Arguments...)) {
   return [kernel](void** parameters) {
-    return Bind(kernel, parameters, std::index_sequence_for<Arguments...>());
+    Call(kernel, parameters, std::index_sequence_for<Arguments...>());
   };
 }
 
 }  // namespace
 
-// Sets `launch` to what runs all threads one after the other. `grid` has the
-// numbers of blocks and then those of their threads, in two dimensions each.
-// Returns false if no kernel has the name.
-extern "C" bool bind_kernel(const char* name, const unsigned int* grid,
-                            void** parameters, std::function<void()>* launch) {
-  static const std::map<std::string, std::function<Thread(void**)>> kernels = {
-      {"copy_arrays", ThreadOf(copy_arrays)},
+// Runs all threads one after the other. `grid` has the number of blocks and
+// those of their threads in two dimensions. Returns false if no kernel has the
+// name.
+extern "C" bool run_kernel(const char* name, const unsigned int* grid,
+                           void** parameters) {
+  static const std::map<std::string, std::function<void(void**)>> kernels = {
       {"store_lengths", ThreadOf(store_lengths)},
       {"store_seed", ThreadOf(store_seed)},
       {"order_sequences", ThreadOf(OrderSequences)},
@@ -147,20 +138,14 @@ extern "C" bool bind_kernel(const char* name, const unsigned int* grid,
   };
   const auto kernel = kernels.find(name);
   if (kernel == kernels.end()) return false;
-  *launch = [thread = kernel->second(parameters),
-             blocks = Dim{grid[0], grid[1]}, threads = Dim{grid[2], grid[3]}] {
-    gridDim = blocks;
-    blockDim = threads;
-    for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) {
-        for (threadIdx.y = 0; threadIdx.y < threads.y; ++threadIdx.y) {
-          for (threadIdx.x = 0; threadIdx.x < threads.x; ++threadIdx.x) {
-            thread();
-          }
-        }
+  gridDim.x = grid[0];
+  blockDim = {grid[1], grid[2]};
+  for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
+    for (threadIdx.y = 0; threadIdx.y < grid[2]; ++threadIdx.y) {
+      for (threadIdx.x = 0; threadIdx.x < grid[1]; ++threadIdx.x) {
+        kernel->second(parameters);
       }
     }
-    blockIdx = {};
-  };
+  }
   return true;
 }

@@ -219,7 +219,8 @@ def _growth(memory: list[dict[str, int]]) -> list[str]:
 def run_out_of_memory() -> dict[str, Any]:
     """Larger and larger steps until there is no memory; after each failure a small one works.
 
-    Each size is run three times: on a GPU, passes of cuDNN are captured at the first and replayed.
+    Each size is run three times: on a GPU the first is enqueued, the second measures the choice,
+    and the third is captured and replayed.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)
     if HAS_GPU:

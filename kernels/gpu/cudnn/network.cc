@@ -135,8 +135,7 @@ size_t CudnnNetwork::backward_workspace_size() const {
   return CudnnBackward(plan_, {}).arena.used();
 }
 
-std::string CudnnNetwork::ReplayKey() const {
-  if (plan_.problem().has_sequence_lengths) return "";
+std::string CudnnNetwork::Key() const {
   return key_ + kRnnAlgorithmNames[static_cast<int>(algorithm_)];
 }
 

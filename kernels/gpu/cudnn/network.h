@@ -26,12 +26,11 @@ class CudnnNetwork : public Engine {
   size_t reserve_size() const override;
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override;
+  std::string Key() const override;
   // cuDNN chooses its kernels by the sequence lengths.
-  std::string ReplayKey() const override;
-  // cuDNN enqueues into streams of its own. Once a process has done so in two
-  // streams, every node of every graph takes 0.18 µs longer until it ends, so
-  // these passes run as graphs from the beginning.
-  int64_t first_copied_use() const override { return 1; }
+  bool is_replayable() const override {
+    return !plan_.problem().has_sequence_lengths;
+  }
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;
   // Batch-major data are copied into cuDNN's order and back, in the workspace:

@@ -178,9 +178,7 @@ Sequences Network::SequencesOf(const int* lengths, const int* order) const {
                        problem_.time_major);
 }
 
-std::string Network::ReplayKey() const {
-  constexpr int64_t kMostSteps = 1024;
-  if (loop_ && problem_.max_time > kMostSteps / spec_.num_layers) return "";
+std::string Network::Key() const {
   std::string key = KeyOf(problem_);
   key.push_back(static_cast<char>(allows_tf32_ | loop_.has_value() << 1));
   // The workspace is large enough for this kernel.

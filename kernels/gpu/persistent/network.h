@@ -47,10 +47,13 @@ class Network : public Engine {
   size_t reserve_size() const override;
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override;
-  // A graph of many steps that are enqueued one by one would take too much
-  // memory, and gain little.
-  std::string ReplayKey() const override;
-  int64_t first_copied_use() const override { return loop_ ? 2 : kNever; }
+  std::string Key() const override;
+  // A graph of many steps that are enqueued one by one would have several nodes
+  // for each and take too much memory, and gain little.
+  bool is_replayable() const override {
+    constexpr int64_t kMostSteps = 1024;
+    return !loop_ || problem_.max_time <= kMostSteps / spec_.num_layers;
+  }
   // Stores sequence lengths and seeds, which may be in host memory.
   RnnStatus StoreLengthsAndSeed(
       const Handles& handles, const RnnForwardBuffers& buffers) const override;

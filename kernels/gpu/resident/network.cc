@@ -91,7 +91,7 @@ RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
   return {};
 }
 
-std::string ResidentNetwork::ReplayKey() const {
+std::string ResidentNetwork::Key() const {
   return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "kernels/gpu/engine.h"
 #include "kernels/gpu/resident/kernel.h"
@@ -25,7 +26,13 @@ class ResidentNetwork : public Engine {
   size_t reserve_size() const override { return 0; }
   size_t forward_workspace_size() const override;
   size_t backward_workspace_size() const override { return 0; }
-  std::string ReplayKey() const override;
+  std::string Key() const override;
+  bool is_replayable() const override { return true; }
+  RnnStatus StoreLengthsAndSeed(
+      const Handles& /*handles*/,
+      const RnnForwardBuffers& /*buffers*/) const override {
+    return {};
+  }
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& buffers) const override;
   RnnStatus Backward(const Handles& handles,

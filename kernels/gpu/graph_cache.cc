@@ -1,0 +1,112 @@
+#include "kernels/gpu/graph_cache.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+
+#include "kernels/never_destroyed.h"
+
+namespace cudnn_rnn_tf {
+namespace {
+
+std::atomic<int64_t> num_launches = 0;
+
+}  // namespace
+
+GraphCache& GraphCache::Of(int device) {
+  static NeverDestroyed<std::mutex> mutex;
+  static NeverDestroyed<std::map<int, GraphCache>> caches;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  return (*caches)[device];
+}
+
+int64_t GraphCache::NumLaunches() { return num_launches; }
+
+GraphCache::Known& GraphCache::Use(const ReplayablePass& pass) {
+  Known& known = passes_.Use(pass.key);
+  known.last_use = ++num_uses_;
+  if (++known.uses == 1) {
+    known.captured_use = is_crowded_ ? kCapturedUseOfMany : pass.captured_use;
+  }
+  if (known.graph == nullptr && pass.may_make &&
+      known.uses >= known.captured_use) {
+    known.graph = std::make_shared<Graph>();
+  }
+  if (passes_.size() > kMaxPasses) {
+    Drop(&passes_.oldest(), 0);
+    passes_.DropOldest();
+  }
+  return known;
+}
+
+bool GraphCache::MayGrow() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  size_t in_use = bytes_;
+  passes_.VisitFromOldest([&](const Known& oldest) {
+    if (num_uses_ - oldest.last_use < kRecentUses) return false;
+    in_use -= oldest.bytes;
+    return true;
+  });
+  return in_use <= kMaxBytes / 2;
+}
+
+void GraphCache::Drop(Known* known, int64_t uses) {
+  bytes_ -= known->bytes;
+  known->bytes = 0;
+  known->graph.reset();
+  known->captured_use = known->uses + uses;
+}
+
+void GraphCache::Count(const std::string& key,
+                       const std::shared_ptr<Graph>& graph) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Known* const known = passes_.Find(key);
+  // Meanwhile, other passes may have pushed this one out.
+  if (known == nullptr || known->graph != graph) return;
+  bytes_ += graph->bytes() - known->bytes;
+  known->bytes = graph->bytes();
+  passes_.VisitFromOldest([&](Known& oldest) {
+    if (bytes_ <= kMaxBytes) return false;
+    if (oldest.bytes == 0 || &oldest == known) return true;
+    is_crowded_ = num_uses_ - oldest.last_use < kRecentUses;
+    Drop(&oldest, kCapturedUseOfMany);
+    return true;
+  });
+}
+
+void GraphCache::Forget(const std::string& key,
+                        const std::shared_ptr<Graph>& graph) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Known* const known = passes_.Find(key);
+  if (known == nullptr || known->graph != graph) return;
+  Drop(known, known->wait);
+  known->wait = std::min(2 * known->wait, kMaxWait);
+}
+
+RnnStatus GraphCache::Run(const ReplayablePass& pass) {
+  if (!Gpu().has_graphs || StreamIsCapturing(pass.stream)) {
+    return pass.enqueue();
+  }
+  std::shared_ptr<Graph> graph;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    graph = Use(pass).graph;
+  }
+  if (graph == nullptr) return pass.enqueue();
+  const size_t bytes = graph->bytes();
+  bool launched;
+  const RnnStatus status = graph->Launch(
+      pass.stream, pass.addresses, pass.record, pass.may_make,
+      [this] { return MayGrow(); }, &launched);
+  if (!status.ok()) {
+    pass.log("a pass is not replayed: " + status.message);
+    Forget(pass.key, graph);
+    return pass.enqueue();
+  }
+  if (!launched) return pass.enqueue();
+  ++num_launches;
+  if (graph->bytes() != bytes) Count(pass.key, graph);
+  return {};
+}
+
+}  // namespace cudnn_rnn_tf
