@@ -9,8 +9,6 @@ SYSTEMS = ("this package", "drop-in", "accelerated", "Keras", "no recurrent laye
 # With CHECK_ROWS, the optimizer looks for overflows only in those rows of the embedding's gradient
 # that the batch uses.
 CHECK_ROWS = "mixed_float16, check of used rows"
-# With ONE_OP, the optimizer updates each weight in one operation.
-ONE_OP = "one op a weight"
 # With COMPILED, XLA compiles the steps.
 COMPILED = "jit_compile=True"
 VOCABULARY, CLASSES, BATCH, STEPS, BATCHES, EPOCHS = 20000, 20, 64, 200, 60, 4
@@ -56,27 +54,8 @@ def fit(system: str, policy: str) -> dict[str, Any]:
                 [grad.values if isinstance(grad, tf.IndexedSlices) else grad for grad in grads]
             )
 
-    class OneOp(keras.optimizers.Adam):
-        def update_step(self, gradient, variable, learning_rate):
-            if isinstance(gradient, tf.IndexedSlices):
-                return super().update_step(gradient, variable, learning_rate)
-            index = self._get_variable_index(variable)
-            step = tf.cast(self.iterations + 1, variable.dtype)
-            return tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=self._momentums[index].handle,
-                v=self._velocities[index].handle,
-                beta1_power=self.beta_1**step,
-                beta2_power=self.beta_2**step,
-                lr=tf.cast(learning_rate, variable.dtype),
-                beta1=self.beta_1,
-                beta2=self.beta_2,
-                epsilon=self.epsilon,
-                grad=tf.cast(gradient, variable.dtype),
-            )
-
     keras.mixed_precision.set_global_policy(policy.partition(",")[0])
-    adam = OneOp() if policy.endswith(ONE_OP) else keras.optimizers.Adam()
+    adam = keras.optimizers.Adam()
     rng = np.random.default_rng(0)
     ids = rng.integers(1, VOCABULARY, (BATCHES * BATCH, STEPS)).astype("int32")
     for row, length in zip(ids, rng.integers(STEPS // 4, STEPS + 1, len(ids)), strict=True):

@@ -34,7 +34,6 @@ from benchmarks.fit_model import (
     CHECK_ROWS,
     COMPILED,
     EPOCHS,
-    ONE_OP,
     STEPS,
     SYSTEMS,
     VOCABULARY,
@@ -49,8 +48,8 @@ _CHILD = flags.DEFINE_string("child", None, "A measurement and its arguments, as
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 POLICIES = (
-    *("float32", f"float32, {ONE_OP}", f"float32, {COMPILED}", "mixed_float16", CHECK_ROWS),
-    *("mixed_bfloat16", f"mixed_bfloat16, {ONE_OP}", f"mixed_bfloat16, {COMPILED}"),
+    *("float32", f"float32, {COMPILED}", "mixed_float16", CHECK_ROWS),
+    *("mixed_bfloat16", f"mixed_bfloat16, {COMPILED}"),
 )
 # Networks whose first step and memory are measured.
 NETWORKS = [
@@ -193,10 +192,6 @@ def page(path: pathlib.Path) -> str:
     measured = [policy for policy in POLICIES if any((each, policy) in times for each in SYSTEMS)]
     fit = [[policy, *(cell(system, policy) for system in SYSTEMS)] for policy in measured]
     how_to_write_it = "([how to write it](../../docs/guides/speed.md#what-gains-little-on-a-gpu))."
-    of_one_op = (
-        f"In the rows “{ONE_OP}”, a subclass of Keras's Adam updates each weight but the embedding "
-        f"in one operation {how_to_write_it}"
-    )
     steps = []
     for row in filter(first.__contains__, map(str, NETWORKS)):
         own, keras = first[row]["warm"], first[row]["keras"]
@@ -236,7 +231,6 @@ def page(path: pathlib.Path) -> str:
         "the row “check of used rows”, a subclass of this optimizer checks only the rows of the "
         "gradient that belong to words of the batch, since all others are zero "
         f"{how_to_write_it}",
-        *([of_one_op] if any(policy.endswith(ONE_OP) for policy in measured) else []),
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
         "`tf.function`. The seconds are those of a network's first step, with the tracing of the "

@@ -248,9 +248,7 @@ def _sanitizer(runs: Sanitized) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tests": _tests,
-    "tests_of_gpu": lambda: _tests(
-        "-m", "not slow", *map(str, (ROOT / "tests").glob(_MODULES.value))
-    ),
+    "tests_of_gpu": lambda: _tests(*map(str, (ROOT / "tests").glob(_MODULES.value))),
     "sanitizer": lambda: _sanitizer(SANITIZED_BY_CUDNN),
     "sanitizer_persistent": lambda: _sanitizer(
         {tool: (tool, SANITIZED_PERSISTENT, "", {}) for tool in TOOLS}
@@ -292,7 +290,7 @@ ABOUT = {
         "all tests that the commit named in the section had (later commits have more), with the "
         "GPU visible"
     ),
-    "tests_of_gpu": "the tests that need a GPU, but for slow ones",
+    "tests_of_gpu": "the tests that need a GPU",
     "sanitizer": "small networks that the cuDNN backend runs, under NVIDIA's compute-sanitizer",
     "sanitizer_persistent": (
         "small networks that the [persistent kernels](../../docs/internals/gpu_kernels.md) run, "

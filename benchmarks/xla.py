@@ -25,6 +25,8 @@ from typing import Any
 
 from absl import app, flags
 
+from benchmarks import gpu_environment
+
 _OUTPUT = flags.DEFINE_string("output", None, "The file of results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _FILTER = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
@@ -318,11 +320,15 @@ def told_errors(result: dict[str, Any]) -> list[str]:
 def report(output: pathlib.Path) -> str:
     """Returns the page."""
     by_device = collections.defaultdict(lambda: collections.defaultdict(list))
-    abouts = {}
+    runs = collections.defaultdict(lambda: collections.defaultdict(list))
     for line in output.read_text().splitlines():
         result = json.loads(line)
         by_device[result["device"]][result["kind"]].append(result)
-        abouts[result["device"]] = result["about"]
+        about = {key: value for key, value in result["about"].items() if key != "date"}
+        if "driver" not in about.get("GPU", "driver"):
+            about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
+        listed = ", ".join(f"{key} {value}" for key, value in about.items())
+        runs[result["device"]][listed].append(result["row"])
     lines = [
         "# XLA",
         "",
@@ -332,8 +338,10 @@ def report(output: pathlib.Path) -> str:
         "[benchmarks/xla.py](../xla.py) says what a run is.",
     ]
     for device, kinds in sorted(by_device.items()):
-        about = ", ".join(f"{key} {value}" for key, value in abouts[device].items())
-        lines += ["", f"## On a {device.upper()}", "", about]
+        (most, _), *others = sorted(runs[device].items(), key=lambda run: -len(run[1]))
+        lines += ["", f"## On a {device.upper()}", "", most]
+        for run, rows in others:
+            lines += ["", f"Another run has the rows “{'”, “'.join(rows)}”: {run}"]
         if kinds["fit"]:
             lines += [
                 "",
