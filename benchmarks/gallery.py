@@ -67,10 +67,11 @@ def table(lines: list[dict[str, str | float]]) -> str:
                 for layers in ("keras", "cudnn_rnn_tf")
             ]
             keras, ours = (statistics.median(float(x["seconds"]) for x in part) for part in both)
-            seen = [" or ".join(sorted({str(x["quality"]) for x in part})) for part in both]
+            ranges = [sorted({str(x["quality"]) for x in part}) for part in both]
+            seen = [" to ".join(dict.fromkeys((each[0], each[-1]))) for each in ranges]
             cells = [f"[{program}.py](../examples/{program}.py)", where]
             cells += [f"{keras:.1f} s", f"{ours:.1f} s", f"{keras / ours:.1f}"]
-            cells.append(f"{' and '.join(dict.fromkeys(seen))} {quality}")
+            cells.append(f"{' (Keras) and '.join(dict.fromkeys(seen))} {quality}")
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 

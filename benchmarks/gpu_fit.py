@@ -158,7 +158,7 @@ def _measure(path: pathlib.Path) -> None:
         for policy in POLICIES:
             for system in SYSTEMS if re.search(_ROWS.value, policy) else ():
                 if system == "Keras" and re.search(f"bfloat16|{COMPILED}", policy):
-                    continue  # Its cuDNN op has no such kernel, and is not compiled.
+                    continue  # Its cuDNN op has no kernel for bfloat16, and XLA cannot compile it.
                 write({"system": system, "policy": policy, **_run("fit", system, policy)})
         indices = [i for i, row in enumerate(NETWORKS) if re.search(_ROWS.value, str(row))]
         with concurrent.futures.ThreadPoolExecutor(3) as executor:
@@ -191,7 +191,6 @@ def page(path: pathlib.Path) -> str:
 
     measured = [policy for policy in POLICIES if any((each, policy) in times for each in SYSTEMS)]
     fit = [[policy, *(cell(system, policy) for system in SYSTEMS)] for policy in measured]
-    how_to_write_it = "([how to write it](../../docs/guides/speed.md#what-gains-little-on-a-gpu))."
     steps = []
     for row in filter(first.__contains__, map(str, NETWORKS)):
         own, keras = first[row]["warm"], first[row]["keras"]
@@ -222,7 +221,8 @@ def page(path: pathlib.Path) -> str:
         "median of these means and, in parentheses, the smallest and the largest. “This package” "
         "is one `CudnnLSTM`, “drop-in” the layers of `cudnn_rnn_tf.keras`, and “accelerated” "
         "`accelerate`'s copy of the model with Keras's layers. The last column "
-        "is the same model without the LSTM layers. TensorFloat-32 was on. Keras's layers cannot "
+        "is the same model without the LSTM layers, which Keras lets XLA compile by default. "
+        "TensorFloat-32 was on. Keras's layers cannot "
         "use cuDNN in bfloat16, or when compiled by XLA. “–” marks what was not measured.",
         pages.table(["dtype policy", *SYSTEMS], fit),
         "In float16, Keras's `LossScaleOptimizer` checks in every step whether a gradient has "
@@ -230,7 +230,7 @@ def page(path: pathlib.Path) -> str:
         "the CPU, and the program enqueues no more work for the GPU until the result is there. In "
         "the row “check of used rows”, a subclass of this optimizer checks only the rows of the "
         "gradient that belong to words of the batch, since all others are zero "
-        f"{how_to_write_it}",
+        "([how to write it](../../docs/guides/speed.md#what-gains-little-on-a-gpu)).",
         "## The first step, and memory",
         "A training step is a forward and a backward pass of the layers alone, with a mask, in a "
         "`tf.function`. The seconds are those of a network's first step, with the tracing of the "

@@ -1,4 +1,4 @@
-"""Times models and loops with and without XLA, beside Keras's layers.
+"""Times models, loops and training steps with and without XLA, beside Keras's layers.
 
 In the root of the repository, on a machine with a GPU or without one:
 
@@ -45,9 +45,9 @@ LOOP_STEPS = 500
 SMALL = [(8, 5, 32), (8, 20, 64), (32, 20, 64), (32, 50, 32), (16, 50, 128)]
 LARGE = {"cpu": [], "gpu": [(64, 100, 512)]}
 LOOPS = (64, 256)
-# Batch size, time steps, units of training steps outside of `fit`, so many in a run.
+# Batch size, time steps, units of training steps outside of `fit`.
 TRAINED = [(32, 50, 32), (32, 50, 64), (32, 50, 128)]
-TRAINED_STEPS = 100
+TRAINED_STEPS = 100  # In a run.
 
 Run = Callable[[], None]
 
@@ -173,8 +173,8 @@ def training(system: str, shape: tuple[int, int, int]) -> tuple[Run, int]:
             variable.assign_sub(0.01 * gradient)
         return loss
 
-    compiled = tf.function(step, autograph=False, jit_compile=system.endswith(COMPILED) or None)
-    call = compiled.get_concrete_function(inputs)
+    function = tf.function(step, autograph=False, jit_compile=system.endswith(COMPILED) or None)
+    call = function.get_concrete_function(inputs)
 
     def run() -> None:
         for _ in range(TRAINED_STEPS - 1):
@@ -324,24 +324,25 @@ def report(output: pathlib.Path) -> str:
     for line in output.read_text().splitlines():
         result = json.loads(line)
         by_device[result["device"]][result["kind"]].append(result)
+        # Lines of one version and machine belong together, whatever their date.
         about = {key: value for key, value in result["about"].items() if key != "date"}
-        if "driver" not in about.get("GPU", "driver"):
+        if "GPU" in about:
             about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
         listed = ", ".join(f"{key} {value}" for key, value in about.items())
         runs[result["device"]][listed].append(result["row"])
     lines = [
         "# XLA",
         "",
-        "Models and loops as they are and compiled by XLA. Times are medians of nine runs; all "
-        "variants of a row take turns in one process. A gain is the time of a run divided by that "
-        "of the compiled run after it, the median and the quartiles of nine. "
+        "Models, loops and training steps as they are and compiled by XLA. Times are medians of "
+        "nine runs; all variants of a row take turns in one process. A gain is the time of a run "
+        "divided by that of the compiled run after it, the median and the quartiles of nine. "
         "[benchmarks/xla.py](../xla.py) says what a run is.",
     ]
     for device, kinds in sorted(by_device.items()):
         (most, _), *others = sorted(runs[device].items(), key=lambda run: -len(run[1]))
         lines += ["", f"## On a {device.upper()}", "", most]
         for run, rows in others:
-            lines += ["", f"Another run has the rows “{'”, “'.join(rows)}”: {run}"]
+            lines += ["", f"The rows “{'”, “'.join(rows)}” are from another run: {run}."]
         if kinds["fit"]:
             lines += [
                 "",

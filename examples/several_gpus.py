@@ -6,9 +6,10 @@ The model learns to predict the next character of lines of Python's standard lib
 different lengths. Each process has a whole model on a GPU of its own and reads batches of its own;
 before each update, NCCL takes the mean of the processes' gradients, all of them in one piece.
 
-The loop is the program's own, since Keras's `fit` asks the GPU twice in each step whether to go on.
-Here, TensorFlow runs several steps in one call, without asking, and XLA compiles the gradient and
-the update. This doubles the speed, of one GPU as well.
+The loop is the program's own. With `steps_per_execution`, Keras's `fit` runs several steps in one
+call, too, but asks the GPU twice in each step whether to go on. This loop asks nothing, and XLA
+compiles the gradient and the update. On H200s, that makes training 1.85 times as fast with one GPU,
+and 1.5 times with two.
 
 The first process saves a checkpoint after each epoch. If any process ends early, all are ended, and
 the same command goes on from the newest checkpoint. Without GPUs, processes share the CPU, to try
@@ -50,7 +51,9 @@ flags.DEFINE_integer("num_units", 512, "Units of each of the two layers.", lower
 flags.DEFINE_float("learning_rate", 0.5, "Of stochastic gradient descent.", lower_bound=0.0)
 flags.DEFINE_integer("steps_per_epoch", 200, "Steps between checkpoints.", lower_bound=1)
 flags.DEFINE_integer("steps_per_call", 8, "Steps that TensorFlow runs in one call.", lower_bound=1)
-flags.DEFINE_bool("jit_compile", True, "Whether XLA compiles the steps.")
+flags.DEFINE_bool(
+    "jit_compile", True, "Whether XLA compiles the gradient and the update; not in TensorFlow 2.19."
+)
 flags.DEFINE_integer("epochs", 5, "Epochs in all.", lower_bound=1)
 flags.DEFINE_integer("worker", None, "The process's number, which the first process gives.")
 
@@ -89,10 +92,12 @@ class Parallel:
 
 
 def in_one_vector(tensors: list[tf.Tensor]) -> tf.Tensor:
+    """Returns all numbers of the tensors, one tensor after the other."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
 
 def parts_of(vector: tf.Tensor, like: list[tf.Variable]) -> list[tf.Tensor]:
+    """Returns a vector's parts, in the shapes of the variables."""
     parts = tf.split(vector, [variable.shape.num_elements() for variable in like])
     return [tf.reshape(part, variable.shape) for part, variable in zip(parts, like, strict=True)]
 
@@ -147,7 +152,8 @@ class Training:
         self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self._weights = [variable.value for variable in self.model.trainable_variables]
         compiled = tf.function(autograph=False, jit_compile=FLAGS.jit_compile)
-        self._compute, self._apply = compiled(self._compute), compiled(self._apply)
+        self._compiled_compute = compiled(self._compute)
+        self._compiled_apply = compiled(self._apply)
 
     def _compute(
         self, inputs: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
@@ -167,8 +173,8 @@ class Training:
         losses = []
         # Python repeats the step. A loop of TensorFlow's would wait for the GPU each time.
         for _ in range(FLAGS.steps_per_call):
-            loss, gradient = self._compute(*next(batches))
-            self._apply(self._parallel.mean(gradient))
+            loss, gradient = self._compiled_compute(*next(batches))
+            self._compiled_apply(self._parallel.mean(gradient))
             losses.append(loss)
         return tf.reduce_mean(losses)
 
@@ -200,7 +206,7 @@ def work(parallel: Parallel) -> None:
     for number in range(first + 1, FLAGS.epochs + 1):
         start = time.perf_counter()
         calls = FLAGS.steps_per_epoch // FLAGS.steps_per_call
-        # To read a number waits for the GPU, so the losses are read behind the loop.
+        # To read a number waits for the GPU, so the losses are read after the last call.
         loss = float(tf.reduce_mean([training.steps(data) for _ in range(calls)]))
         seconds = time.perf_counter() - start
         if parallel.index > 0:
@@ -214,7 +220,7 @@ def work(parallel: Parallel) -> None:
         print(f"epoch {number}: loss {loss:.4f}, {speed:,.0f} lines a second", flush=True)
     weights = np.concatenate([np.ravel(weight) for weight in training.model.get_weights()])
     np.save(output / f"weights_{parallel.index}.npy", weights)
-    # Workers that are still busy take one that left for crashed.
+    # A worker that leaves early is taken for crashed, so all wait here for the last one.
     training.share_weights()
 
 

@@ -13,6 +13,8 @@ import fresh_process
 import numpy as np
 import pytest
 
+from cudnn_rnn_tf import op_library
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
@@ -105,6 +107,7 @@ def test_several_gpus_takes_the_mean_of_gradients(tmp_path):
     run(
         "several_gpus.py",
         *SEVERAL_GPUS,
+        *(["--nojit_compile"] if op_library.no_xla else []),
         "--processes=2",
         "--steps_per_epoch=2",
         "--epochs=1",

@@ -439,6 +439,24 @@ def test_two_gradients_of_one_pass():
     check_compiled(run, draw(3, 5, 4))
 
 
+def test_two_gradients_of_a_compiled_forward_pass():
+    """Each is a function of its own, which is given what the forward pass has left."""
+    layer = crnn.CudnnLSTM(2, 6, direction="bidirectional")
+    inputs = draw(3, 5, 4)
+    layer(inputs)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(inputs)
+        outputs = tf.function(lambda x: layer(x, training=True), jit_compile=True)(inputs)
+    sources = [inputs, *layer.trainable_variables]
+    first, second = (tape.gradient(outputs, sources) for _ in range(2))
+    tf.nest.map_structure(np.testing.assert_array_equal, first, second)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = layer(inputs, training=True)
+    for received, expected in zip(first, tape.gradient(outputs, sources), strict=True):
+        np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
+
+
 def test_saved_model(tmp_path):
     layer = crnn.CudnnLSTM(2, 6)
     module = tf.Module()

@@ -3,8 +3,6 @@
 #include <cstring>
 #include <functional>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"

@@ -67,7 +67,7 @@ class Buffers {
     return buffers;
   }
   // The arguments of a backward pass are Backward's inputs; the results are its
-  // outputs, the reserve space, in its argument's memory, and a workspace.
+  // outputs, the reserve space (in its argument's memory) and a workspace.
   RnnBackwardBuffers OfBackward() const {
     const int last = static_cast<int>(args_.size()) - 1;
     RnnBackwardBuffers buffers;

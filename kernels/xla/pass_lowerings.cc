@@ -160,8 +160,8 @@ class BackwardLowering : public PassLowering {
                                    inputs.xla_shapes.begin() + 4);
     shapes.push_back(inputs.xla_shapes[reserve_space]);
     shapes.push_back(BytesShape(sizes.backward_workspace));
-    // The pass overwrites the reserve space, so that it is a result too, in the
-    // same memory. XLA copies it before the call if it is needed again.
+    // The pass overwrites the reserve space, so it is a result too, in the same
+    // memory. XLA copies it before the call if it is needed again.
     const std::vector<XlaOp> results =
         Call(context, kXlaBackward, XlaConfig(pass), ArgumentsOf(inputs),
              shapes, {{{4}, {reserve_space, {}}}});
