@@ -21,10 +21,15 @@ bool MayBeSteps(const RnnProblem& problem);
 // cycles.
 bool IsForWholeBatches(const RnnProblem& problem, double cycles);
 
+// Returns that algorithm of cuDNN's which is likely to be the fastest. Its
+// persistent algorithms are exact to about 1e-5 only, so they are for float16
+// and for float32 with TF32 allowed.
+RnnAlgorithm CudnnAlgorithmFor(const RnnProblem& problem, bool allow_tf32);
+
 // Returns the algorithm that runs a network if the persistent kernels do not:
 // the one that the caller names, or the one that is likely to be the fastest.
-// What the rule names may turn out not to fit; then standard runs.
-RnnAlgorithm OtherAlgorithmFor(const RnnProblem& problem);
+// What the rule names may turn out not to fit.
+RnnAlgorithm OtherAlgorithmFor(const RnnProblem& problem, bool allow_tf32);
 
 }  // namespace cudnn_rnn_tf
 

@@ -150,7 +150,8 @@ RnnStatus GpuBackend::ChooseOther(const RnnProblem& problem) {
   Session::Plans* const plans = session()->PlansFor(problem, options_);
   const bool is_known = plans->algorithm != RnnAlgorithm::kAuto;
   RnnAlgorithm algorithm =
-      is_known ? plans->algorithm : OtherAlgorithmFor(problem);
+      is_known ? plans->algorithm
+               : OtherAlgorithmFor(problem, options_.allow_tf32);
   const bool is_pinned = algorithm == problem.algorithm;
   // The rule's `resident` leaves calls with unaligned buffers to standard.
   if (algorithm == RnnAlgorithm::kResident && !is_pinned &&
@@ -159,15 +160,16 @@ RnnStatus GpuBackend::ChooseOther(const RnnProblem& problem) {
   }
   RnnStatus status = MakeOther(problem, algorithm);
   if (is_known) return status;
-  if (!status.ok() && !is_pinned) {
+  bool may_fit_later = false;
+  while (!status.ok() && !is_pinned && algorithm != RnnAlgorithm::kStandard) {
     // The network does not fit or, this time, there is no memory for it.
-    algorithm = RnnAlgorithm::kStandard;
-    const bool may_fit_later =
-        status.code == RnnStatus::Code::kResourceExhausted;
+    may_fit_later |= status.code == RnnStatus::Code::kResourceExhausted;
+    algorithm = algorithm == RnnAlgorithm::kResident
+                    ? CudnnAlgorithmFor(problem, options_.allow_tf32)
+                    : RnnAlgorithm::kStandard;
     status = MakeOther(problem, algorithm);
-    if (may_fit_later) return status;
   }
-  CRNN_RETURN_IF_ERROR(status);
+  if (!status.ok() || may_fit_later) return status;
   plans->algorithm = algorithm;
   resources_.log(Describe(problem) + ": " +
                  kRnnAlgorithmNames[static_cast<int>(algorithm)]);

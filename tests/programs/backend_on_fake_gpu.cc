@@ -232,8 +232,8 @@ RnnStatus Run(const RnnProblem& problem, int stream) {
   return status;
 }
 
-// The caller's algorithm runs, or the rule's; an engine that cannot be
-// made is replaced by standard only if it was the rule's.
+// The caller's algorithm runs, or the rule's; an engine that cannot be made is
+// replaced only if it was the rule's.
 void CheckAlgorithms(unsigned seed) {
   generator.seed(seed);
   RnnProblem problem;
@@ -246,20 +246,24 @@ void CheckAlgorithms(unsigned seed) {
   problem.algorithm = static_cast<RnnAlgorithm>(Draw(0, 1) * Draw(1, most));
   problem.is_aligned = Draw(0, 3) > 0;
   const bool is_pinned = problem.algorithm != RnnAlgorithm::kAuto;
-  const RnnAlgorithm chosen = OtherAlgorithmFor(problem);
+  const RnnAlgorithm chosen = OtherAlgorithmFor(problem, /*allow_tf32=*/true);
+  const RnnAlgorithm next = chosen == RnnAlgorithm::kResident
+                                ? CudnnAlgorithmFor(problem, true)
+                                : RnnAlgorithm::kStandard;
   Check(!is_pinned || chosen == problem.algorithm, "the caller's algorithm");
   missing = Draw(0, 1) == 1 ? chosen : RnnAlgorithm::kAuto;
   lacks_memory = Draw(0, 1) == 1;
   if (missing == RnnAlgorithm::kStandard) missing = RnnAlgorithm::kAuto;
   const bool is_refused = is_pinned && missing == chosen;
-  const bool is_replaced =
-      !is_pinned && (missing == chosen || (chosen == RnnAlgorithm::kResident &&
-                                           !problem.is_aligned));
+  const bool is_left =
+      chosen == RnnAlgorithm::kResident && !is_pinned && !problem.is_aligned;
+  const RnnAlgorithm expected = is_left             ? RnnAlgorithm::kStandard
+                                : missing == chosen ? next
+                                                    : chosen;
   for (int use = 0; use < 3; ++use) {
     Check(Run(problem, Draw(0, 2)).ok() == !is_refused, "a use");
     if (is_refused) continue;
-    Check(last_run == (is_replaced ? RnnAlgorithm::kStandard : chosen),
-          "the algorithm");
+    Check(last_run == expected, "the algorithm");
   }
   missing = RnnAlgorithm::kAuto;
   if (problem.is_training) {
@@ -277,8 +281,6 @@ void CheckAlgorithms(unsigned seed) {
   // When there is memory again, the rule's algorithm runs.
   if (!lacks_memory || is_refused) return;
   Check(Run(problem, 0).ok(), "a use with memory");
-  const bool is_left =
-      chosen == RnnAlgorithm::kResident && !is_pinned && !problem.is_aligned;
   Check(last_run == (is_left ? RnnAlgorithm::kStandard : chosen),
         "the algorithm after a lack of memory");
 }

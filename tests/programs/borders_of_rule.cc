@@ -51,6 +51,7 @@ const Change kTraining = [](RnnProblem* p) { p->is_training = true; };
 const Change kLengths = [](RnnProblem* p) { p->has_sequence_lengths = true; };
 const Change kGru = [](RnnProblem* p) { p->spec.rnn_mode = RnnMode::kGru; };
 const Change kFloat = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat32; };
+const Change kDouble = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat64; };
 const Change kBfloat = [](RnnProblem* p) { p->dtype = RnnDataType::kBfloat16; };
 const Change kDrops = [](RnnProblem* p) { p->spec.recurrent_dropout = 0.5f; };
 
@@ -60,12 +61,14 @@ Change Projection(int64_t size) {
 
 void CheckAlgorithms() {
   constexpr RnnAlgorithm kStatic = RnnAlgorithm::kPersistStatic;
+  constexpr RnnAlgorithm kSmall = RnnAlgorithm::kPersistStaticSmallH;
   constexpr RnnAlgorithm kResident = RnnAlgorithm::kResident;
   constexpr RnnAlgorithm kStandard = RnnAlgorithm::kStandard;
   const struct {
     const char* what;
     Change change;
     RnnAlgorithm expected;
+    bool allow_tf32 = true;
   } rows[] = {
       {"the least sizes", Sizes(1280, 32), kStatic},
       {"the most units", Sizes(1536, 32), kStatic},
@@ -73,6 +76,24 @@ void CheckAlgorithms() {
       {"too few units", Sizes(1279, 32), kStandard},
       {"too many units", Sizes(1537, 32), kStandard},
       {"too few sequences", Sizes(1280, 31), kStandard},
+      {"small layers", Sizes(128, 999), kSmall},
+      {"small layers in training", Both(Sizes(128, 999), kTraining), kSmall},
+      {"small layers of GRUs", Both(Sizes(128, 999), kGru), kSmall},
+      {"small layers with TF32", Both(Sizes(128, 999), kFloat), kSmall},
+      {"small layers without", Both(Sizes(128, 999), kFloat), kStandard, false},
+      {"small layers in half", Sizes(128, 999), kSmall, false},
+      {"small layers in bfloat16", Both(Sizes(128, 999), kBfloat), kStandard},
+      {"small layers in float64", Both(Sizes(128, 999), kDouble), kStandard},
+      {"small layers with lengths", Both(Sizes(128, 999), kLengths), kStandard},
+      {"layers not small", Sizes(129, 33), kStandard},
+      {"few sequences", Both(Sizes(129, 32), kTraining), kStatic},
+      {"few and most units", Both(Sizes(1024, 32), kTraining), kStatic},
+      {"few, more units", Both(Sizes(1025, 32), kTraining), kStandard},
+      {"two of a GRU", Both(Sizes(129, 2), Both(kGru, kTraining)), kStatic},
+      {"three of a GRU", Both(Sizes(129, 3), Both(kGru, kTraining)), kStandard},
+      {"two in TF32", Both(Sizes(129, 2), Both(kFloat, kTraining)), kStatic},
+      {"three in TF32", Both(Sizes(129, 3), Both(kFloat, kTraining)),
+       kStandard},
       {"too many sequences", Sizes(1280, 65), kStandard},
       {"training", kTraining, kStandard},
       {"lengths", kLengths, kStandard},
@@ -88,7 +109,8 @@ void CheckAlgorithms() {
        kStandard},
   };
   for (const auto& row : rows) {
-    Check(OtherAlgorithmFor(Changed(row.change)) == row.expected, row.what);
+    const RnnProblem problem = Changed(row.change);
+    Check(OtherAlgorithmFor(problem, row.allow_tf32) == row.expected, row.what);
   }
 }
 
