@@ -198,7 +198,9 @@ ON_GPU = (
     "Sequences are masked: not at all, behind (lengths uniform in [T/4, T]), in front, or with as "
     "many holes at random places. In the latter two cases, Keras's layers have `use_cudnn=False`, "
     "since cuDNN refuses such masks; their time is that with masks in front. Steps below a "
-    "millisecond are bounded by the host, and vary with what else it does. ",
+    "millisecond are bounded by the host, and vary with what else it does. In a training step, the "
+    "host also reads and changes each of Keras's weights, six a bidirectional layer, where "
+    "`CudnnLSTM` has one buffer for all layers. ",
 )
 ON_CPU = (
     "# Drop-ins and accelerated models on a CPU",

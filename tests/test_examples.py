@@ -75,8 +75,8 @@ def test_short_examples_stay_short(program):
     assert 40 <= len((EXAMPLES / program).read_text().splitlines()) <= 90
 
 
-# Its arguments are the examples' folder and the file for the weights. It adds up, in one process,
-# the gradients of what two processes train on.
+# Its arguments are the examples' folder, the file for the weights and a number of replicas. It adds
+# up, on one device, the gradients of what they train on.
 MEAN_GRADIENTS = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -84,44 +84,45 @@ import keras, numpy as np, several_gpus as example, tensorflow as tf
 example.FLAGS(["", "--num_units=8", "--steps_per_call=2", "--batch_size=4", "--max_chars=20"])
 keras.utils.set_random_seed(0)
 lines, vocabulary = example.read_lines()
-rate = example.FLAGS.learning_rate
+rate, replicas = example.FLAGS.learning_rate, int(sys.argv[3])
 model = example.make_model(vocabulary)
 loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-shares = [example.batches(lines, example.Parallel([""], index), 0).take(2) for index in range(2)]
 variables = model.trainable_variables
-for batches in zip(*shares):
+for batches in zip(*(example.batches(lines, index, 0).take(2) for index in range(replicas))):
     gradients = []
-    for inputs, targets, weights in batches:
+    for batch in batches:
+        inputs, targets = batch[:, :-1], batch[:, 1:]
         with tf.GradientTape() as tape:
-            loss = loss_of(targets, model(inputs, training=True), weights)
+            loss = loss_of(targets, model(inputs, training=True), tf.cast(targets > 0, tf.float32))
         found = tape.gradient(loss, [variable.value for variable in variables])
         gradients.append([tf.convert_to_tensor(gradient) for gradient in found])
     for variable, *found in zip(variables, *gradients):
-        variable.assign_sub(rate * sum(found) / 2)
+        variable.assign_sub(rate * sum(found) / replicas)
 np.save(sys.argv[2], np.concatenate([np.ravel(weight) for weight in model.get_weights()]))
 """
 SEVERAL_GPUS = ("--num_units=8", "--steps_per_call=2", "--batch_size=4", "--max_chars=20")
 
 
-def test_several_gpus_takes_the_mean_of_gradients(tmp_path):
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_several_gpus_takes_the_mean_of_gradients(tmp_path, replicas):
     run(
         "several_gpus.py",
         *SEVERAL_GPUS,
         *(["--nojit_compile"] if op_library.no_xla else []),
-        "--processes=2",
+        f"--replicas={replicas}",
         "--steps_per_epoch=2",
         "--epochs=1",
         f"--output_dir={tmp_path}",
     )
-    fresh_process.run_program(MEAN_GRADIENTS, EXAMPLES, tmp_path / "expected.npy")
+    fresh_process.run_program(MEAN_GRADIENTS, EXAMPLES, tmp_path / "expected.npy", replicas)
     expected = np.load(tmp_path / "expected.npy")
-    for worker in range(2):
-        weights = np.load(tmp_path / f"weights_{worker}.npy")
+    for replica in range(replicas):
+        weights = np.load(tmp_path / f"weights_{replica}.npy")
         np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_several_gpus_goes_on_after_a_kill(tmp_path):
-    arguments = (*SEVERAL_GPUS, "--processes=2", "--steps_per_epoch=4", "--nojit_compile")
+    arguments = (*SEVERAL_GPUS, "--replicas=2", "--steps_per_epoch=4")
     killed = tmp_path / "killed"
     command = [sys.executable, str(EXAMPLES / "several_gpus.py"), *arguments]
     # So many epochs do not end by themselves.
@@ -139,8 +140,8 @@ def test_several_gpus_goes_on_after_a_kill(tmp_path):
     epochs = f"--epochs={done + 2}"
     run("several_gpus.py", *arguments, epochs, f"--output_dir={killed}")
     run("several_gpus.py", *arguments, epochs, f"--output_dir={tmp_path / 'longer'}")
-    for worker in range(2):
+    for replica in range(2):
         found, expected = (
-            np.load(tmp_path / name / f"weights_{worker}.npy") for name in ("killed", "longer")
+            np.load(tmp_path / name / f"weights_{replica}.npy") for name in ("killed", "longer")
         )
         np.testing.assert_array_equal(found, expected)
