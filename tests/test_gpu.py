@@ -59,6 +59,23 @@ def test_agrees_with_reference_and_cpu(case, dtype):
     assert not random_configs.beyond_tolerance(case, results, expected, dtype, rounds_factors)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("case", CASES[::3], ids=str)
+def test_algorithms_that_the_rule_names_agree_with_the_reference(case, dtype):
+    """In float16 and with TF32, the rule names not only the algorithm standard."""
+    data, expected = random_configs.draw_smooth_data(case, dtype)
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    try:
+        results, again = (
+            random_configs.run_forward(ops.forward, case, data, algorithm="cudnn") for _ in range(2)
+        )
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+    # TF32 has float16's digits.
+    assert not random_configs.beyond_tolerance(case, results, expected, "float16", True)
+    assert random_configs.bits(again) == random_configs.bits(results)
+
+
 def test_runs_on_the_gpu():
     config = RnnConfig("gru", 1, 4, 3)
     outputs, _ = ops.forward(
