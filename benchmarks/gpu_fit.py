@@ -48,7 +48,8 @@ _CHILD = flags.DEFINE_string("child", None, "A measurement and its arguments, as
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 POLICIES = (
-    *("float32", f"float32, {COMPILED}", "mixed_float16", CHECK_ROWS),
+    *("float32", f"float32, {COMPILED}"),
+    *("mixed_float16", CHECK_ROWS, f"mixed_float16, {COMPILED}"),
     *("mixed_bfloat16", f"mixed_bfloat16, {COMPILED}"),
 )
 # Networks whose first step and memory are measured.

@@ -30,7 +30,7 @@ _PART = flags.DEFINE_integer("part", 0, "Which part of the networks to time.")
 _PARTS = flags.DEFINE_integer("parts", 1, "Of how many.")
 
 AUTO = "auto"
-FIXED = ("persistent", "standard", "persist_static", "resident")
+FIXED = ("persistent", "standard", "persist_static", "persist_static_small_h", "resident")
 TIME = 50
 BATCHES = {
     64: (32,),
