@@ -8,6 +8,7 @@ import numpy as np
 import reference
 
 import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import cudnn_rnn_ops
 from cudnn_rnn_tf.config import RnnConfig
 
 LAYERS = {
@@ -16,6 +17,9 @@ LAYERS = {
     "rnn_tanh": crnn.CudnnRNNTanh,
     "rnn_relu": crnn.CudnnRNNRelu,
 }
+# The op-level models and functions.
+MODELS = {mode: getattr(cudnn_rnn_ops, layer.__name__) for mode, layer in LAYERS.items()}
+FUNCTIONS = {mode: getattr(cudnn_rnn_ops, f"cudnn_{mode}") for mode in LAYERS}
 # Keras stacks a GRU's gates in the order update, reset, candidate.
 _STOCK_ORDER = {
     "lstm": (0, 1, 2, 3),

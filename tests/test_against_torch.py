@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
+from layer_reference import LAYERS
 
-import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
 
@@ -27,12 +27,6 @@ pytestmark = [
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-LAYERS = {
-    "lstm": crnn.CudnnLSTM,
-    "gru": crnn.CudnnGRU,
-    "rnn_tanh": crnn.CudnnRNNTanh,
-    "rnn_relu": crnn.CudnnRNNRelu,
-}
 
 
 @dataclasses.dataclass(frozen=True)

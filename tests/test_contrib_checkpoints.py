@@ -15,6 +15,7 @@ from contrib_layers import (
     in_graph,
     make,
 )
+from layer_reference import LAYERS as KERAS_LAYERS
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import contrib as cudnn_rnn
@@ -344,13 +345,6 @@ def test_monitored_session(tmp_path):
 
 
 # Restoring into the Keras layers.
-
-KERAS_LAYERS = {
-    "lstm": crnn.CudnnLSTM,
-    "gru": crnn.CudnnGRU,
-    "rnn_tanh": crnn.CudnnRNNTanh,
-    "rnn_relu": crnn.CudnnRNNRelu,
-}
 
 
 def write_cells(config, path, scopes=("net",)):

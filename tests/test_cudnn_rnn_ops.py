@@ -7,25 +7,13 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from layer_reference import FUNCTIONS, MODELS
 
 from cudnn_rnn_tf import cudnn_rnn_ops
 from cudnn_rnn_tf.config import RnnConfig
 
 v1 = tf.compat.v1
 
-
-MODELS = {
-    "lstm": cudnn_rnn_ops.CudnnLSTM,
-    "gru": cudnn_rnn_ops.CudnnGRU,
-    "rnn_tanh": cudnn_rnn_ops.CudnnRNNTanh,
-    "rnn_relu": cudnn_rnn_ops.CudnnRNNRelu,
-}
-FUNCTIONS = {
-    "lstm": cudnn_rnn_ops.cudnn_lstm,
-    "gru": cudnn_rnn_ops.cudnn_gru,
-    "rnn_tanh": cudnn_rnn_ops.cudnn_rnn_tanh,
-    "rnn_relu": cudnn_rnn_ops.cudnn_rnn_relu,
-}
 BATCH_SIZE, MAX_TIME = 3, 5
 LENGTHS = np.array([4, 0, 5])
 SEED = (1234567890123, -5)

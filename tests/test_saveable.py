@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from layer_reference import MODELS
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import cudnn_rnn_ops
@@ -18,18 +19,11 @@ from cudnn_rnn_tf.config import RnnConfig
 
 v1 = tf.compat.v1
 
-
 SAVEABLES = {
     "lstm": crnn.CudnnLSTMSaveable,
     "gru": crnn.CudnnGRUSaveable,
     "rnn_tanh": crnn.CudnnRNNTanhSaveable,
     "rnn_relu": crnn.CudnnRNNReluSaveable,
-}
-MODELS = {
-    "lstm": cudnn_rnn_ops.CudnnLSTM,
-    "gru": cudnn_rnn_ops.CudnnGRU,
-    "rnn_tanh": cudnn_rnn_ops.CudnnRNNTanh,
-    "rnn_relu": cudnn_rnn_ops.CudnnRNNRelu,
 }
 CONFIGS = [
     RnnConfig(mode, num_layers, 3, input_size, direction=direction, input_mode=input_mode)

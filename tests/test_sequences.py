@@ -5,6 +5,7 @@ import layer_reference
 import numpy as np
 import pytest
 import tensorflow as tf
+from layer_reference import FUNCTIONS, MODELS
 
 import cudnn_rnn_tf as crnn
 from cudnn_rnn_tf import cudnn_rnn_ops
@@ -13,18 +14,6 @@ from cudnn_rnn_tf.config import RnnConfig
 ALL_MODES = pytest.mark.parametrize("rnn_mode", layer_reference.LAYERS)
 LAYOUTS = pytest.mark.parametrize("time_major", [True, False], ids=["time_major", "batch_major"])
 LENGTHS = [4, 0, 2, 4]
-FUNCTIONS = {
-    "lstm": cudnn_rnn_ops.cudnn_lstm,
-    "gru": cudnn_rnn_ops.cudnn_gru,
-    "rnn_tanh": cudnn_rnn_ops.cudnn_rnn_tanh,
-    "rnn_relu": cudnn_rnn_ops.cudnn_rnn_relu,
-}
-MODELS = {
-    "lstm": cudnn_rnn_ops.CudnnLSTM,
-    "gru": cudnn_rnn_ops.CudnnGRU,
-    "rnn_tanh": cudnn_rnn_ops.CudnnRNNTanh,
-    "rnn_relu": cudnn_rnn_ops.CudnnRNNRelu,
-}
 
 
 def ragged(size: int = 3, dtype: str = "float32") -> tf.RaggedTensor:
