@@ -209,21 +209,6 @@ def test_canonical_round_trip(config, dtype):
         assert_same_bits([joined], [params])
 
 
-@pytest.mark.usefixtures("on_cpu")
-def test_conversions_have_gradients():
-    config = CONFIGS[1]
-    model, params = make_model(config), tf.constant(draw(config)[2])
-    with tf.GradientTape() as tape:
-        tape.watch(params)
-        weights, biases = model.params_to_canonical(params)
-        again = model.canonical_to_params([2.0 * weight for weight in weights], biases)
-        loss = tf.reduce_sum(again**2)
-    is_weight = np.arange(params.shape[0]) < sum(int(tf.size(weight)) for weight in weights)
-    np.testing.assert_array_equal(
-        tape.gradient(loss, params), np.where(is_weight, 8.0, 2.0) * params.numpy()
-    )
-
-
 # Running.
 
 
@@ -380,32 +365,6 @@ def test_dropout_in_functions_and_graphs():
         assert runs() == first
 
 
-def test_gradient_has_the_masks_of_its_forward_pass():
-    """With positive numbers and no recurrence, two ReLU layers are linear in each layer's matrix.
-
-    So the product of a matrix with its gradient is the loss, if the gradient has the same masks as
-    the forward pass, and only then.
-    """
-    config = RnnConfig("rnn_relu", 2, 8, 3, dropout=0.5)
-    inputs, states, params = (np.abs(part) for part in draw(config))
-    weights, biases = reference.split_params(config, params)
-    for zero in (weights[1], weights[3], *biases):
-        zero[:] = 0
-    params = tf.constant(params)
-    model = make_model(config, seed=1)
-
-    def run() -> tuple[tf.Tensor, tf.Tensor]:
-        outputs, _ = model(inputs, 0 * states[0], params)
-        loss = tf.reduce_sum(outputs)
-        return loss, tf.reduce_sum(tf.gradients(loss, params)[0] * params)
-
-    function = tf.function(run)
-    results = [function() for _ in range(3)]
-    assert len({float(loss) for loss, _ in results}) == 3
-    for loss, product in results:
-        np.testing.assert_allclose(product, 2 * loss, rtol=1e-12)
-
-
 # Functions and graphs.
 
 
@@ -434,30 +393,6 @@ def test_function_with_unknown_shapes(mode):
     expected = model(inputs, *states, params, sequence_lengths=LENGTHS)
     for results in run(inputs, *states, params, LENGTHS):
         assert_same_bits(results, expected)
-
-
-@pytest.mark.usefixtures("on_cpu")
-@with_modes
-def test_session_agrees_with_eager(mode):
-    config = RnnConfig(mode, 2, 4, 3, direction="bidirectional")
-    inputs, states, params = draw(config)
-    model = make_model(config)
-    tensors = [tf.constant(array) for array in (inputs, *states, params)]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        expected = model(*tensors, sequence_lengths=LENGTHS)
-        loss = tf.add_n([tf.reduce_sum(result**2) for result in expected])
-    expected += tuple(tape.gradient(loss, tensors))
-    with tf.Graph().as_default(), tf.device("CPU:0"), v1.Session() as session:
-        placeholders = [
-            v1.placeholder(tf.float64, shape)
-            for shape in ([None, None, 3], *[[4, None, 4]] * len(states), [None])
-        ]
-        results = model(*placeholders, sequence_lengths=tf.constant(LENGTHS))
-        loss = tf.add_n([tf.reduce_sum(result**2) for result in results])
-        gradients = v1.gradients(loss, placeholders)
-        feed = dict(zip(placeholders, (inputs, *states, params), strict=True))
-        assert_same_bits(session.run([*results, *gradients], feed), expected)
 
 
 @with_modes

@@ -8,8 +8,6 @@ import reference
 import tensorflow as tf
 from layer_reference import LAYERS, make, normal, randomize
 
-from cudnn_rnn_tf import cudnn_rnn_ops
-
 MODES = tuple(LAYERS)
 all_modes = pytest.mark.parametrize("rnn_mode", MODES)
 
@@ -233,22 +231,3 @@ def test_layer_in_a_graph_with_a_session(rnn_mode):
     np.testing.assert_allclose(values, run.outputs, **TOLERANCE)
     expected = reference.backward(run, d_outputs, [np.zeros_like(state) for state in run.states])
     np.testing.assert_allclose(gradients, expected.params, **TOLERANCE)
-
-
-def test_op_level_model_in_a_graph_with_a_session():
-    """A TensorFlow 1 program: placeholders, a variable for the buffer, an optimizer, a loop."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        model = cudnn_rnn_ops.CudnnLSTM(2, 4, 3, dropout=0.2)
-        inputs = tf.compat.v1.placeholder(tf.float32, (6, 2, 3))
-        size = session.run(model.params_size())
-        params = tf.compat.v1.get_variable(
-            "params", initializer=0.4 * normal(int(size)), use_resource=True
-        )
-        state = tf.zeros([2, 2, 4])
-        outputs, _, _ = model(inputs, state, state, params, is_training=True)
-        loss = tf.reduce_mean((outputs[..., :1] - inputs[..., :1]) ** 2)
-        train = tf.compat.v1.train.AdamOptimizer(0.02).minimize(loss)
-        session.run(tf.compat.v1.global_variables_initializer())
-        feed = {inputs: 0.5 * normal(6, 2, 3)}
-        losses = [session.run([loss, train], feed)[0] for _ in range(60)]
-    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
