@@ -7,7 +7,9 @@ import numpy as np
 import reference
 import tensorflow as tf
 
-# The largest errors, as parts of the largest magnitude in a tensor, as in test_against_keras.py.
+# The largest errors, as parts of the largest magnitude in a tensor. Two programs that add up a few
+# hundred products in different orders agree in 13 digits in float64 and in 6 in float32; steps and
+# layers cost one more.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5}
 KINDS = ("behind", "in front", "any", "none", "all")
 

@@ -18,12 +18,13 @@ def draw_case(seed: int, dtype: str):
     random = np.random.default_rng(seed)
     toss = lambda: bool(random.integers(2))  # noqa: E731
     layer = make(
-        str(random.choice(list(layer_reference.LAYERS))),
+        str(random.choice([*layer_reference.LAYERS, "gru_reset_before"])),
         int(random.integers(1, 3)),
         int(random.integers(1, 7)),
         direction="bidirectional" if toss() else "unidirectional",
         go_backwards=toss(),
         time_major=toss(),
+        bias_mode=str(random.choice(["double", "single_input", "none"])),
         return_state=True,
         dtype=dtype,
     )
