@@ -41,23 +41,6 @@ def test_masks_are_the_documented_function(name, batch_size):
     np.testing.assert_allclose(masks_of(config, batch_size), expected, rtol=1e-15)
 
 
-def test_same_seed_same_masks_another_seed_others():
-    config, seeds = CONFIGS["gru"], [(1, 2), (2, 2), (1, 3), (2, 1), (-1, 2), (1 + 2**32, 2)]
-    masks = [masks_of(config, 10, seed) for seed in seeds]
-    np.testing.assert_array_equal(masks_of(config, 10, seeds[0]), masks[0])
-    assert len({mask.tobytes() for mask in masks}) == len(seeds)
-
-
-@pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
-def test_share_of_dropped_numbers_is_the_rate(rate):
-    config = RnnConfig("lstm", 1, 50, 1, recurrent_dropout=rate)
-    masks = masks_of(config, 100)
-    expected = masks.size * rate
-    # The limit is five standard deviations of a binomial distribution; the seed is fixed.
-    assert abs(np.sum(masks == 0) - expected) < 5 * np.sqrt(expected * (1 - rate))
-    np.testing.assert_allclose(masks[masks != 0], 1 / (1 - float(np.float32(rate))), rtol=1e-12)
-
-
 def test_masks_are_independent():
     """Gates, sequences, units, layers and dropout between layers have independent masks."""
     config = RnnConfig("lstm", 2, 64, 1, recurrent_dropout=0.5)
