@@ -206,49 +206,6 @@ def test_checkpoint_resumes_training(tmp_path, built):
     assert_trains_alike(restored, model)
 
 
-class Stack(keras.Model):
-    """A model that is built by a call. Keras's own layers would not be restored in it."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.lower = make("lstm", 2, 3, dropout=0.5, num_proj=2, dtype=self.dtype_policy)
-        self.upper = make("gru", dtype=self.dtype_policy)
-
-    def call(self, inputs, training=None):
-        return self.upper(self.lower(inputs, training=training))
-
-
-class LateStack(Stack):
-    """A model whose layers are built while it runs, within its autocast scope."""
-
-    def build(self, input_shape):
-        pass
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        Stack,
-        lambda: LateStack(dtype="mixed_float16"),
-        lambda: keras.Sequential([make("gru", 2, 3, dropout=0.5), keras.layers.Dense(1)]),
-        lambda: make("rnn_tanh", 2, 3, direction="bidirectional"),
-    ],
-    ids=["subclass", "late_subclass", "sequential", "layer"],
-)
-@pytest.mark.usefixtures("on_cpu")  # A GPU may use another algorithm later.
-def test_checkpoint_is_restored_when_built(tmp_path, new):
-    model = new()
-    expected = model(INPUTS)
-    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
-    restored = new()
-    status = tf.train.Checkpoint(model=restored).restore(path)
-    with pytest.raises(AssertionError, match="Unresolved object"):
-        status.assert_consumed()
-    np.testing.assert_array_equal(restored(INPUTS), expected)
-    status.assert_consumed()
-    assert_same(restored, model)
-
-
 def test_partial_restores(tmp_path):
     first, second, third = (make("gru", 1, units) for units in (2, 3, 4))
     for layer in (first, second, third):
