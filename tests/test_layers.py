@@ -1,7 +1,5 @@
 """Tests the Keras layers' results against the NumPy reference and Keras's own layers."""
 
-import json
-
 import keras
 import layer_reference
 import numpy as np
@@ -324,50 +322,6 @@ def test_dtypes(rnn_mode, dtype, compute_dtype, variable_dtype):
     assert {tensor.dtype for tensor in spec} == {compute_dtype}
     assert {state.dtype for state in layer.states} == {compute_dtype}
     assert layer.kernel.dtype == variable_dtype
-
-
-@pytest.mark.parametrize("rnn_mode, options", CASES)
-def test_config_round_trip(rnn_mode, options):
-    layer = make_with(
-        rnn_mode,
-        options,
-        name="net",
-        kernel_initializer=keras.initializers.HeNormal(seed=3),
-        recurrent_initializer=keras.initializers.Orthogonal(seed=4),
-        bias_initializer="ones",
-        kernel_regularizer=keras.regularizers.L1(0.1),
-        bias_constraint="non_neg",
-        return_state=True,
-        go_backwards=True,
-        dtype="mixed_bfloat16",
-        trainable=False,
-    )
-    layer.build((2, 5, 4))
-    config = layer.get_config()
-    serialized = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
-    for copy in (
-        type(layer).from_config(config),
-        keras.saving.deserialize_keras_object(serialized),
-    ):
-        assert type(copy) is type(layer)
-        assert copy.get_config() == config
-        if not copy.built:
-            copy.build((2, 5, 4))
-        # The seeded initializers give the same weights again.
-        np.testing.assert_array_equal(copy.kernel.numpy(), layer.kernel.numpy())
-
-
-@all_modes
-def test_functional_and_sequential_models(rnn_mode):
-    inputs = normal(4, 5, 2)
-    sequential = keras.Sequential([make(rnn_mode, 2, 3, return_sequences=False)])
-    symbolic = keras.Input((None, 2))
-    functional = keras.Model(symbolic, sequential.layers[0](symbolic))
-    np.testing.assert_allclose(sequential.predict(inputs, verbose=0), functional(inputs))
-    # The batch size and the number of steps may change from call to call.
-    for shape in ((1, 5), (3, 2), (4, 9)):
-        expected = layer_reference.forward(sequential.layers[0], normal(*shape, 2)).outputs[:, -1]
-        np.testing.assert_allclose(functional(normal(*shape, 2)), expected, **TOLERANCE)
 
 
 @pytest.mark.parametrize("rnn_mode, options", CASES)
