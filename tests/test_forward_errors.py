@@ -118,7 +118,14 @@ BAD_CONFIGS = {
     "cell_clip_nan": ({"cell_clip": float("nan")}, ["cell_clip", "positive", "nan"]),
     "cell_clip_infinite": ({"cell_clip": float("inf")}, ["cell_clip", "finite", "inf"]),
     "cell_clip_of_gru": ({"rnn_mode": "gru", "cell_clip": 1.0}, ["cell_clip", "'lstm'", "'gru'"]),
-    "num_units_too_large": ({"num_units": 2**40}, ["num_units must fit 32 bits", "1099511627776"]),
+    "cell_clip_denormal": ({"cell_clip": 1e-40}, ["normal float32", "received 1e-40"]),
+    "cell_clip_tiny": ({"cell_clip": 1e-320}, ["normal float32", "received 9.99989e-321"]),
+    "cell_clip_large": ({"cell_clip": 1e39}, ["normal float32", "received 1e+39"]),
+    "layers": ({"num_layers": 65537}, ["num_layers must be at most 65536", "received 65537"]),
+    "layers_of_64_bits": ({"num_layers": 2**62}, ["num_layers must be at most 65536"]),
+    "units": ({"num_units": 2**31}, ["num_units must fit 32 bits", "received 2147483648"]),
+    "units_of_65_bits": ({"num_units": 2**63}, ["num_units to fit 64 bits", "9223372036854775808"]),
+    "inputs": ({"input_size": 2**62}, ["input_size must fit 32 bits"]),
     "too_large": ({"num_units": 2**31 - 1}, ["too large", "num_units 2147483647"]),
 }
 

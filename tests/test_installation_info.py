@@ -93,11 +93,13 @@ def test_table_of_gpus_is_that_of_the_page():
     assert f"\n\n{gpu_table.TABLE}\n" in page.read_text()
 
 
-def test_names_are_the_public_ones():
-    """A prompt completes these names."""
-    assert dir(crnn) == sorted(crnn.__all__)
-    for name in crnn.__all__:
-        assert getattr(crnn, name) is not None
+@pytest.mark.parametrize("module", [crnn, native], ids=lambda module: module.__name__)
+def test_all_names_are_there(module):
+    assert module.__all__ == sorted(set(module.__all__))
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+    if module is crnn:
+        assert dir(module) == module.__all__  # A prompt completes these names.
 
 
 def test_processor_has_the_instruction_set_in_use():
@@ -117,15 +119,6 @@ def test_version():
 
 
 # The public names.
-
-
-@pytest.mark.parametrize(
-    "module", [crnn, native], ids=lambda module: module.__name__.rpartition(".")[2]
-)
-def test_all_names_are_there(module):
-    assert module.__all__ == sorted(set(module.__all__))
-    for name in module.__all__:
-        assert getattr(module, name) is not None, name
 
 
 def test_constants_are_where_contrib_had_them():
@@ -241,6 +234,8 @@ def test_native_works_without_tensorflow():
             direction="unidirectional", bias_mode="double", num_proj=0, dropout=0.0, cell_clip=0.0
         )
         assert layout.size == 3 * (2 * 3 + 2 * 2 + 2 + 2), layout.size
+        packed = layout.canonical_to_params(*layout.params_to_canonical(np.arange(layout.size)))
+        assert np.array_equal(packed, np.arange(layout.size))
         assert all(path.is_file() for path in native.op_library_files().values())
         assert native.info()["compiler"]
         assert cudnn_rnn_tf.native is native

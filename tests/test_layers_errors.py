@@ -26,21 +26,8 @@ INPUTS = normal(2, 4, 5)
     "argument, value, error, words",
     [
         ("direction", "up", ValueError, ["'unidirectional' or 'bidirectional'", "'up'"]),
-        ("direction", 2, TypeError, ["a string", "2"]),
-        ("input_mode", "skip", ValueError, ["'linear_input'", "'skip_input'", "'skip'"]),
-        ("bias_mode", "both", ValueError, ["'none'", "'double'", "'both'"]),
-        ("dropout", 1.0, ValueError, ["[0, 1)", "1.0"]),
-        ("dropout", -0.1, ValueError, ["[0, 1)", "-0.1"]),
-        ("dropout", "half", TypeError, ["a number", "'half'"]),
         ("num_layers", 1.5, TypeError, ["an integer", "1.5"]),
-        ("num_layers", 0, ValueError, ["at least 1", "0"]),
-        ("num_layers", 10**12, ValueError, ["at most 65536", "1000000000000"]),
-        ("num_units", 2**31, ValueError, ["fit 32 bits", "2147483648"]),
-        ("num_units", 2**63, ValueError, ["fit 64 bits", "9223372036854775808"]),
         ("algorithm", "fastest", ValueError, ["'auto'", "'fastest'"]),
-        ("num_units", "8", TypeError, ["an integer", "'8'"]),
-        ("num_units", True, TypeError, ["an integer", "True"]),
-        ("num_units", -3, ValueError, ["at least 1", "-3"]),
         ("seed", 1.5, TypeError, ["an integer or None", "1.5"]),
         ("seed", True, TypeError, ["an integer or None", "True"]),
         ("kernel_initializer", "no_such", ValueError, ["no_such"]),
@@ -101,8 +88,6 @@ def test_lstm_only_argument(rnn_mode, argument):
         ("num_proj", 4, ["at most", "4", "3"]),
         ("num_proj", -1, ["-1"]),
         ("cell_clip", -1.0, ["-1.0"]),
-        ("cell_clip", 1e-40, ["normal float32", "1e-40"]),
-        ("cell_clip", 1e-320, ["normal float32", "9.99989e-321"]),
     ],
 )
 def test_bad_lstm_argument(argument, value, words):
@@ -154,22 +139,6 @@ def test_skip_input_of_another_size():
 
 
 # The conversions.
-
-
-def test_bad_canonical_tensors():
-    layer = make("gru", name="net")
-    layer.build((None, None, 5))
-    weights, biases = layer.params_to_canonical()
-    with pytest.raises(ValueError, match="expected 6 weights.*received 5"):
-        layer.canonical_to_params(weights[:-1], biases)
-    with pytest.raises(ValueError, match="expected 6 biases.*received 7"):
-        layer.canonical_to_params(weights, [*biases, biases[0]])
-    with pytest.raises(
-        ValueError, match=r"layer_0_forward_reset_gate_kernel of shape \(3, 5\).*\(5, 3\)"
-    ):
-        layer.canonical_to_params([tf.transpose(weights[0]), *weights[1:]], biases)
-    with pytest.raises(ValueError, match=r"params of shape \(90,\).*\(4,\)"):
-        layer.params_to_canonical(tf.zeros([4]))
 
 
 @pytest.mark.parametrize("rnn_mode, keras_class", [("lstm", "LSTM"), ("gru", "GRU")])
@@ -356,7 +325,10 @@ def test_stateful_with_unknown_batch():
 def test_stateful_with_another_batch(call):
     layer = make("gru", stateful=True, name="net")
     layer(INPUTS)
-    with pytest.raises(ValueError, match="stateful layer 'net' to have batch size 2.*received 1"):
+    with pytest.raises(
+        ValueError,
+        match="stateful layer 'net' to have batch size 2.*received 1.*drop_remainder=True",
+    ):
         call(layer, INPUTS[:1])
 
 
@@ -473,30 +445,3 @@ def test_integers_are_cast(call, dtype):
     layer = make("lstm")
     numbers = (INPUTS > 0).astype(dtype)
     np.testing.assert_array_equal(call(layer, numbers), call(layer, numbers.astype(np.float32)))
-
-
-def test_stateful_with_a_short_last_batch_names_the_way_out():
-    layer = make("gru", stateful=True)
-    layer(INPUTS)
-    with pytest.raises(ValueError, match="drop_remainder=True"):
-        layer(INPUTS[:1])
-
-
-def test_a_network_on_inputs_of_another_width_speaks_of_the_inputs():
-    """The op itself raises this, for example in a SavedModel that C++ runs."""
-    with pytest.raises(tf.errors.InvalidArgumentError, match="inputs of size 4 in the last dim"):
-        raw_ops.cudnn_rnn_tf_forward(
-            input=tf.zeros([2, 3, 4]),
-            input_h=tf.zeros([2, 1, 3]),
-            input_c=tf.zeros([0]),
-            params=tf.zeros([RnnConfig("gru", 1, 3, 5).layout.size]),
-            sequence_lengths=tf.zeros([0], tf.int32),
-            seed=[],
-            time_major=False,
-            is_training=False,
-            has_sequence_lengths=False,
-            algorithm="auto",
-            dropout=0.0,
-            cell_clip=0.0,
-            **RnnConfig("gru", 1, 3, 5).spec_attrs(),
-        )
