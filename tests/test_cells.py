@@ -68,40 +68,6 @@ def test_agrees_with_fused_layer(mode, use_bias):
 
 
 @with_modes
-def test_stacked_cells(mode):
-    fused = make_fused(mode, num_layers=3)
-    cell = keras.layers.StackedRNNCells(make_cells(mode, fused), dtype="float64")
-    rnn = keras.layers.RNN(cell, return_sequences=True, dtype="float64")
-    inputs = draw_inputs()
-    np.testing.assert_allclose(rnn(inputs), fused(inputs)[0], **TOLERANCE)
-
-
-@with_modes
-def test_two_directions(mode):
-    fused = make_fused(mode, direction="bidirectional")
-    forward, backward = (
-        keras.layers.RNN(cell, return_sequences=True, go_backwards=go_backwards, dtype="float64")
-        for cell, go_backwards in zip(make_cells(mode, fused), (False, True), strict=True)
-    )
-    inputs = draw_inputs()
-    outputs = np.concatenate([forward(inputs), backward(inputs)[:, ::-1]], axis=-1)
-    np.testing.assert_allclose(outputs, fused(inputs)[0], **TOLERANCE)
-
-
-@with_modes
-def test_step_by_step(mode):
-    """A decoder would call the cell in a loop like this."""
-    fused = make_fused(mode)
-    (cell,) = make_cells(mode, fused)
-    inputs = draw_inputs()
-    states, outputs = cell.get_initial_state(BATCH_SIZE), []
-    for time in range(MAX_TIME):
-        output, states = cell(inputs[:, time], states)
-        outputs.append(output)
-    np.testing.assert_allclose(np.stack(outputs, axis=1), fused(inputs)[0], **TOLERANCE)
-
-
-@with_modes
 def test_biases_start_at_zero(mode):
     """In Keras's LSTM, in contrast, the forget gate has a bias of one."""
     cell = CELLS[mode](NUM_UNITS)

@@ -216,13 +216,6 @@ def test_commands_are_quiet(file, tmp_path):
         assert shown in output
 
 
-def test_version(capsys):
-    with pytest.raises(SystemExit) as error:
-        __main__.main(["--version"])
-    assert error.value.code == 0
-    assert capsys.readouterr().out == f"cudnn_rnn_tf {crnn.__version__}\n"
-
-
 @pytest.mark.parametrize(
     "arguments", [[], ["nothing"], ["convert", "a.pt"], ["bench", "--steps=0"]]
 )

@@ -248,12 +248,6 @@ def test_what_has_no_equivalent(model, message):
         convert.from_onnx(model)
 
 
-def test_zero_initial_states_and_given_defaults_are_fine():
-    attributes = {"activations": ["sigmoid", "tanh", "tanh"], "direction": "forward"}
-    layer = convert.from_onnx(node(h=np.zeros([1, 2, 3], np.float32), attributes=attributes))
-    assert layer.rnn_mode == "lstm"
-
-
 def test_wrong_sources():
     with pytest.raises(TypeError, match="expected an onnx.ModelProto or a path, .* int"):
         convert.from_onnx(3)

@@ -412,16 +412,6 @@ def test_layers_that_a_file_has_no_weights_for_are_not_made(name, suffix, tmp_pa
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # In KiB.
 
 
-def test_what_pytorch_says_ends(tmp_path, capsys):
-    torch.save(torch.nn.LSTM(2, 3), tmp_path / "m.pt")
-    for command in (["inspect"], ["convert"]):
-        target = [tmp_path / "out.onnx"] * (command == ["convert"])
-        line = refused(capsys, *command, tmp_path / "m.pt", *target)
-        assert re.search(
-            r"it holds an object of torch\.\S+, whose code would run; torch.load", line
-        )
-
-
 def test_names_do_not_move_the_cursor(tmp_path, capsys):
     name = "a\x1b[2Jb\tc"
     gru = torch.nn.ModuleDict({name: torch.nn.GRU(2, 3)})
