@@ -87,21 +87,6 @@ def test_last_outputs(rnn_mode, options, lengths):
     np.testing.assert_allclose(outputs, expected, **TOLERANCE)
 
 
-@pytest.mark.usefixtures("on_cpu")
-@all_modes
-def test_dropout(rnn_mode):
-    """In training, outputs are the reference's with the masks for the generator's state."""
-    inputs = normal(3, 5, 4)
-    layer = make_with(rnn_mode, OPTIONS["dropout"], num_layers=3, direction="bidirectional")
-    randomize(layer, inputs.shape)
-    for call in range(2):
-        expected = layer_reference.forward(layer, inputs, seed=(7, call)).outputs
-        np.testing.assert_allclose(layer(inputs, training=True), expected, **TOLERANCE)
-    np.testing.assert_allclose(
-        layer(inputs), layer_reference.forward(layer, inputs).outputs, **TOLERANCE
-    )
-
-
 # Against Keras's own layers.
 
 RIGHT_PADDED = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
@@ -225,22 +210,6 @@ def test_initial_state_in_any_form(as_sequence):
 
 
 # Masks.
-
-
-@all_modes
-@pytest.mark.parametrize("time_major", [False, True], ids=["batch_major", "time_major"])
-def test_mask_is_lengths(rnn_mode, time_major):
-    inputs, mask = normal(3, 5, 4), RIGHT_PADDED
-    if time_major:
-        inputs, mask = inputs.swapaxes(0, 1), mask.T
-    layer = make_with(rnn_mode, OPTIONS["bidirectional"], time_major=time_major, return_state=True)
-    randomize(layer, inputs.shape)
-    expected = layer(inputs, sequence_lengths=RIGHT_PADDED.sum(1))
-    for value, expected_value in zip(layer(inputs, mask=mask), expected, strict=True):
-        np.testing.assert_array_equal(value, expected_value)
-    outputs = np.asarray(expected[0]).swapaxes(0, 1) if time_major else np.asarray(expected[0])
-    assert np.all(outputs[~RIGHT_PADDED] == 0.0)
-    assert np.all(outputs[RIGHT_PADDED] != 0.0) or rnn_mode == "rnn_relu"
 
 
 def test_mask_without_rows():

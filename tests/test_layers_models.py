@@ -27,32 +27,6 @@ def test_time_distributed():
     assert np.any(layer.kernel.numpy() != before)
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@all_modes
-def test_masking_embedding(rnn_mode, bidirectional):
-    """Padded rows have the same predictions and gradients as without their padding."""
-    rows = [[3, 1, 2], [4], []]
-    tokens = np.array([row + [0] * (5 - len(row)) for row in rows])
-    direction = "bidirectional" if bidirectional else "unidirectional"
-    layer = make(rnn_mode, 2, 3, direction=direction, return_sequences=False)
-    embedding = keras.layers.Embedding(5, 4, mask_zero=True)
-    model = keras.Sequential([keras.Input((None,), dtype="int32"), embedding, layer])
-    randomize(layer, (None, None, 4))
-    outputs = model.predict(tokens, verbose=0)
-    for row, output in zip(rows, outputs, strict=True):
-        if row:
-            expected = model(np.array([row]))[0]
-            np.testing.assert_allclose(output, expected, **TOLERANCE)
-        else:
-            np.testing.assert_array_equal(output, np.zeros_like(output))
-    padding = embedding.embeddings.numpy()
-    model.compile(keras.optimizers.SGD(1.0), "mse")
-    model.train_on_batch(tokens, np.ones_like(outputs))
-    trained = embedding.embeddings.numpy()
-    np.testing.assert_array_equal(trained[0], padding[0])
-    assert np.any(trained[1:] != padding[1:])
-
-
 @all_modes
 def test_lengths_as_an_input(rnn_mode):
     """A functional model can have the sequences' lengths as an input."""

@@ -123,21 +123,6 @@ def test_gradients_in_inference(rnn_mode):
     )
 
 
-@pytest.mark.usefixtures("on_cpu")
-@all_modes
-def test_two_calls_before_one_backward(rnn_mode):
-    """Each call keeps its own masks and intermediate results; their gradients add."""
-    first, second = normal(2, 5, 4), normal(3, 2, 4, seed=1)
-    d_first, d_second = normal(2, 5, 3, seed=2), normal(3, 2, 3, seed=3)
-    layer = randomize(make(rnn_mode, 2, 3, dropout=0.5, seed=5), first.shape)
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(layer(first, training=True) * d_first)
-        loss += tf.reduce_sum(layer(second, training=True) * d_second)
-    expected = expected_gradients(layer, first, d_first, seed=(5, 0)).params
-    expected = expected + expected_gradients(layer, second, d_second, seed=(5, 1)).params
-    np.testing.assert_allclose(tape.gradient(loss, layer.kernel.value), expected, **TOLERANCE)
-
-
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 def test_one_layer_twice_in_a_model(graph):
     layer = make("lstm", 1, 4, return_state=True)

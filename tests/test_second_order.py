@@ -1,4 +1,4 @@
-"""Gradients through gradients: against PyTorch's, finite differences and each other."""
+"""Gradients through gradients: against finite differences and each other."""
 
 import fresh_process
 import numpy as np
@@ -120,99 +120,6 @@ def check_finite_differences(case: random_configs.Case) -> None:
 @pytest.mark.parametrize("case", random_configs.mostly_slow(CASES, one_of=2), ids=str)
 def test_finite_differences(case):
     check_finite_differences(case)
-
-
-TORCH_CASES = [
-    case
-    for case in random_configs.random_cases(80, seed=72)
-    if case.config.num_units < 42
-    and case.config.num_proj != case.config.num_units
-    and case.config.bias_mode in ("none", "double")
-    and case.config.input_mode == "linear_input"
-    and not case.config.cell_clip
-    and not (case.config.dropout and case.is_training)
-    and not (case.sequence_lengths and 0 in case.sequence_lengths)
-][:10]
-
-
-@pytest.mark.parametrize("case", random_configs.mostly_slow(TORCH_CASES), ids=str)
-def test_double_backward_of_torch(case):
-    torch = pytest.importorskip("torch")
-    config = case.config
-    network = Network(case)
-    options = {"nonlinearity": "relu"} if config.rnn_mode == "rnn_relu" else {}
-    options |= {"proj_size": config.num_proj} if config.num_proj else {}
-    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(config.rnn_mode, torch.nn.RNN)
-    module = kind(
-        config.input_size,
-        config.num_units,
-        config.num_layers,
-        bias=config.bias_mode == "double",
-        bidirectional=config.direction == "bidirectional",
-        dtype=torch.float64,
-        **options,
-    )
-
-    def leaf(tensor, time_major=True):
-        array = tensor.numpy() if time_major else tensor.numpy().swapaxes(0, 1)
-        return torch.tensor(array, requires_grad=True)
-
-    inputs, _, *states = (
-        leaf(tensor, case.time_major or tensor.shape.rank == 1) for tensor in network.arguments
-    )
-    cotangents = [leaf(tensor, case.time_major) for tensor in network.cotangents]
-    d_inputs, d_params, *d_states = network.vectors
-    # PyTorch's parameters are put in the order of the opaque buffer, which stacks gates in the same
-    # order.
-    names = [name for name, _ in module.named_parameters()]
-    matrices = [name for name in names if not name.startswith("bias")]
-    ordered = matrices + [name for name in names if name.startswith("bias")]
-    parameters = dict(module.named_parameters())
-
-    def cut(buffer):
-        pieces, start = [], 0
-        for name in ordered:
-            shape = tuple(parameters[name].shape)
-            pieces.append(torch.tensor(buffer[start : start + np.prod(shape)].reshape(shape)))
-            start += np.prod(shape)
-        assert start == buffer.size
-        return pieces
-
-    with torch.no_grad():
-        for name, piece in zip(ordered, cut(network.arguments[1].numpy()), strict=True):
-            parameters[name].copy_(piece)
-    packed = inputs
-    if case.sequence_lengths:
-        packed = torch.nn.utils.rnn.pack_padded_sequence(
-            inputs, torch.tensor(case.sequence_lengths), enforce_sorted=False
-        )
-    outputs, final = module(packed, tuple(states) if config.is_lstm else states[0])
-    if case.sequence_lengths:
-        outputs, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs, total_length=case.max_time)
-    results = [outputs, *(final if config.is_lstm else [final])]
-    loss = sum(
-        (result * cotangent + 0.5 * result**2).sum()
-        for result, cotangent in zip(results, cotangents, strict=True)
-    )
-    leaves = [inputs, *states, *(parameters[name] for name in ordered)]
-    first = torch.autograd.grad(loss, leaves, create_graph=True)
-    vectors = [leaf(v, case.time_major) for v in (d_inputs, *d_states)] + cut(d_params.numpy())
-    product = sum((g * v).sum() for g, v in zip(first, vectors, strict=True))
-    second = torch.autograd.grad(product, [*leaves, *cotangents], allow_unused=True)
-
-    by_inputs, by_params, *rest = network.all_second()
-    count = len(leaves)
-    found = [by_inputs, *rest[: len(states)], by_params, *rest[len(states) :]]
-    expected = [*second[: 1 + len(states)], None, *second[count:]]
-    expected[1 + len(states)] = np.concatenate(
-        [np.asarray(g).ravel() for g in second[1 + len(states) : count]]
-    )
-    for value, other in zip(found, expected, strict=True):
-        value = value.numpy()
-        if not (case.time_major or value.ndim == 1):
-            value = value.swapaxes(0, 1)
-        other = np.zeros(value.shape) if other is None else np.asarray(other)
-        np.testing.assert_allclose(value, other, rtol=0, atol=1e-10 * max(1, np.abs(other).max()))
 
 
 @pytest.mark.usefixtures("on_cpu")
