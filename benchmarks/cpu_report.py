@@ -138,14 +138,6 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(statistics.mean(map(math.log, values)))
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """A table in Markdown; the first row has all columns."""
-    columns = list(rows[0])
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def _timing_row(timing: Timing, report: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"network": timing.network}
     for system in SYSTEMS:
@@ -267,17 +259,17 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         "time steps.",
         LEGEND,
         "## In short",
-        table(_summary(timings, large)),
+        pages.table_of(_summary(timings, large)),
         WHERE_IT_IS_SLOWER,
     ]
     for what, of_networks in timings.items():
-        text += [f"## {TITLES[what]}"]
-        text += [table([_timing_row(timing, report) for timing in _slowest_first(of_networks)])]
+        rows = [_timing_row(timing, report) for timing in _slowest_first(of_networks)]
+        text += [f"## {TITLES[what]}", pages.table_of(rows)]
     text += [
         "## Half types",
         "The half types are float16 and bfloat16. The ratio is this package's time in float32 over "
         "its time in the half type.",
-        table(_half_type_rows(timings)),
+        pages.table_of(_half_type_rows(timings)),
     ]
     rows = [
         {
@@ -294,7 +286,7 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         }
         for name, of in sorted(memory.items(), key=lambda item: -item[1][FUSED].median)
     ]
-    text += ["## Memory of a training step", MEMORY_METHOD, table(rows)]
+    text += ["## Memory of a training step", MEMORY_METHOD, pages.table_of(rows)]
     rows = [
         {
             "network": name,
@@ -313,7 +305,7 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         "largest of these quotients. Some columns compare this package with itself: the same layer "
         "with the same inputs, run in a half type, or by CpuPredictor, or both. For half types, "
         "only the outputs are compared.",
-        table(rows),
+        pages.table_of(rows),
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",
     ]

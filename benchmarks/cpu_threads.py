@@ -25,9 +25,9 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import cpu_timing, json_rows
+from benchmarks import cpu_timing, json_rows, pages
 from benchmarks.cpu_models import NETWORKS, NETWORKS_OF_DIFFERENT_LENGTHS, Network
-from benchmarks.cpu_report import TITLES, described, geometric_mean, table
+from benchmarks.cpu_report import TITLES, described, geometric_mean
 from benchmarks.cpu_timing import IN_HALF_TYPES
 from benchmarks.cpu_worker import FUSED, HALF_TYPES, PREDICTOR, Worker, in_half_type
 
@@ -283,7 +283,7 @@ def _tables(times: Times) -> list[str]:
     for what, system in parts:
         text += [
             f"{TITLES[what]}, {names[system]}, **ratio**:",
-            table(_rows(times, what, system, times.ratio)),
+            pages.table_of(_rows(times, what, system, times.ratio)),
         ]
     for dtype in HALF_TYPES:
         gain = functools.partial(times.gain, dtype)
@@ -292,7 +292,7 @@ def _tables(times: Times) -> list[str]:
                 text += [
                     f"{TITLES[what]}, {names[system]}, **speed in {dtype}**: this package's time "
                     f"in float32, with the same number of threads, over its time in {dtype}.",
-                    table(_rows(times, what, system, gain)),
+                    pages.table_of(_rows(times, what, system, gain)),
                 ]
     rows = [
         {
@@ -311,7 +311,7 @@ def _tables(times: Times) -> list[str]:
             " The row “Inference, this package's layer in a `tf.function`” leaves out the networks "
             "that its tables above leave out; the other rows have all."
         )
-    return [*text, scaling, table(rows)]
+    return [*text, scaling, pages.table_of(rows)]
 
 
 def _plot(what: str, reports: list[dict[str, Any]], path: pathlib.Path) -> None:

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+from benchmarks import pages
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "gallery.jsonl"
 # These patterns find what each program prints of its model's quality.
@@ -58,7 +60,7 @@ def table(lines: list[dict[str, str | float]]) -> str:
     Where models of the two libraries differ in quality, the last cell says first that of Keras's.
     """
     titles = ("program", "on", "Keras", "this package", "ratio", "models of both are")
-    rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    rows = []
     for program, (_, quality) in QUALITY.items():
         of_program = [line for line in lines if line["program"] == program]
         for where in sorted({str(line["device"]) for line in of_program}):
@@ -72,8 +74,8 @@ def table(lines: list[dict[str, str | float]]) -> str:
             cells = [f"[{program}.py](../examples/{program}.py)", where]
             cells += [f"{keras:.1f} s", f"{ours:.1f} s", f"{keras / ours:.1f}"]
             cells.append(f"{' (Keras) and '.join(dict.fromkeys(seen))} {quality}")
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+            rows.append(cells)
+    return pages.table(titles, rows) + "\n"
 
 
 def main() -> None:

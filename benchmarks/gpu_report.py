@@ -302,10 +302,6 @@ ABOUT = {
 }
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    return pages.table(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])
-
-
 def _part_of(section: str) -> str:
     return section.partition("_on_")[0]
 
@@ -360,7 +356,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
             {"module": module, **counts} for module, counts in sorted(result["modules"].items())
         ]
         total = {key: sum(row[key] for row in rows) for key in ("passed", "failed", "skipped")}
-        text += [_table([*rows, {"module": "**all**", **total}])]
+        text += [pages.table_of([*rows, {"module": "**all**", **total}])]
         notes = [note.partition("\n")[0].replace("#x1B[1m", "") for note in result["notes"]]
         # Absolute paths only say where the project was.
         notes = [
@@ -383,7 +379,7 @@ def _section(name: str, part: dict[str, Any]) -> str:
             "synchronization, and `initcheck` for reads of memory that was never written. The "
             "last column has the kernels that their reports name. A run that was stopped at its "
             "time limit has no summary.",
-            _table(rows),
+            pages.table_of(rows),
         ]
         text += [OF_INITCHECK[name]]
     return "\n\n".join(text)

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 STYLES = (("#c0392b", "o"), ("#2471a3", "s"), ("#d68910", "D"), ("#1e8449", "^"))
@@ -11,6 +12,12 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a table, without an end of line."""
     lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a table of rows that name their columns; the first row has all columns."""
+    titles = list(rows[0])
+    return table(titles, [[str(row[title]) for title in titles] for row in rows])
 
 
 def listed(environment: Mapping[str, str]) -> str:
