@@ -24,14 +24,19 @@ from cudnn_rnn_tf.config import RnnConfig
 v1 = tf.compat.v1
 
 
+def two_layers(build):
+    layers = [make("lstm", direction="bidirectional"), make("gru", name="second")]
+    if build:
+        for layer in layers:
+            layer.build([None, None, 4])
+    return layers
+
+
 def save_layers(path, build):
     """Saves two layers by a default Saver; returns the path, the kernels and their outputs."""
 
     def program(session):
-        layers = [make("lstm", direction="bidirectional"), make("gru", name="second")]
-        if build:
-            for layer in layers:
-                layer.build([None, None, 4])
+        layers = two_layers(build)
         outputs = [layer(INPUTS, training=False)[0] for layer in layers]
         session.run(v1.global_variables_initializer())
         checkpoint = v1.train.Saver().save(session, str(path / "layers"))
@@ -62,10 +67,7 @@ def test_default_saver(build, tmp_path):
         np.testing.assert_allclose(saved[name], tensor, rtol=0, atol=1e-15)
 
     def restore(session):
-        layers = [make("lstm", direction="bidirectional"), make("gru", name="second")]
-        if build:
-            for layer in layers:
-                layer.build([None, None, 4])
+        layers = two_layers(build)
         results = [layer(INPUTS, training=False)[0] for layer in layers]
         v1.train.Saver().restore(session, checkpoint)
         return session.run(results)

@@ -164,11 +164,10 @@ def test_statefulness(rnn_mode):
 @all_modes
 def test_stateful_time_major(rnn_mode):
     inputs = normal(6, 2, 4)
-    options = {"num_layers": 2, "direction": "bidirectional", "time_major": True}
-    whole = make_with(rnn_mode, options | {"direction": "unidirectional"})
-    halves = make_with(rnn_mode, options | {"direction": "unidirectional"}, stateful=True)
-    randomize(whole, inputs.shape)
-    randomize(halves, inputs.shape)
+    whole, halves = (
+        randomize(make(rnn_mode, 2, 3, time_major=True, stateful=stateful), inputs.shape)
+        for stateful in (False, True)
+    )
     outputs = np.concatenate([halves(inputs[:3]), halves(inputs[3:])])
     np.testing.assert_allclose(outputs, whole(inputs), **TOLERANCE)
     assert [tuple(state.shape) for state in halves.states] == list(halves.state_shape(2))

@@ -47,16 +47,24 @@ def test_unchanged_tests_are_of_keras_own_layers(source, capfd):
 
 
 @pytest.mark.slow
-def test_precision_of_gpus(source, capfd):
+@pytest.mark.parametrize(
+    ("flag", "what_it_changes"),
+    [
+        ("--no-tf32", "not tf.config.experimental.tensor_float_32_execution_enabled()"),
+        ("--jit-compile", "keras.Sequential([layers.LSTM(1, use_cudnn=False)]).jit_compile"),
+    ],
+)
+def test_flags(source, capfd, flag, what_it_changes):
     for name in run_keras_tests.FILES:
         (source / "keras/src/layers/rnn" / name).write_text(
+            "import keras\n"
             "import tensorflow as tf\n"
             "from keras.src import layers\n"
-            "def test_precision():\n"
-            "    assert not tf.config.experimental.tensor_float_32_execution_enabled()\n"
+            "def test_flag():\n"
+            f"    assert {what_it_changes}\n"
         )
     assert run_keras_tests.main([str(source)]) == 1
-    assert run_keras_tests.main([str(source), "--no-tf32"]) == 0
+    assert run_keras_tests.main([str(source), flag]) == 0
     assert "4 of 4 tests" in capfd.readouterr().out
 
 
@@ -70,17 +78,3 @@ def test_the_source_must_fit(source):
         run_keras_tests.main([str(source)])
     with pytest.raises(ValueError, match="version.py is missing"):
         run_keras_tests.main([str(source / "keras")])
-
-
-@pytest.mark.slow
-def test_models_that_xla_compiles(source, capfd):
-    for name in run_keras_tests.FILES:
-        (source / "keras/src/layers/rnn" / name).write_text(
-            "import keras\n"
-            "from keras.src import layers\n"
-            "def test_compiled():\n"
-            "    assert keras.Sequential([layers.LSTM(1, use_cudnn=False)]).jit_compile\n"
-        )
-    assert run_keras_tests.main([str(source)]) == 1
-    assert run_keras_tests.main([str(source), "--jit-compile"]) == 0
-    assert "4 of 4 tests" in capfd.readouterr().out
