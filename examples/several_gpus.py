@@ -78,7 +78,7 @@ def mean_of_replicas(vector: tf.Tensor, replicas: int) -> tf.Tensor:
         ordering_token=[],
         merge_op="Add",
         final_op="Id",  # XLA compiles no other.
-        communication_hint="nccl",  # CPUs, which NCCL does not serve, have an operation of their own.
+        communication_hint="nccl",  # On CPUs, it names nothing.
     )
     return total / replicas
 
