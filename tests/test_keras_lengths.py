@@ -61,6 +61,28 @@ def test_other_layers_see_the_mask(given):
     np.testing.assert_array_equal(keras_mask(outputs), mask_of(LENGTHS, 5))
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["layer", "wrapper", "stack"])
+def test_beside_all_other_arguments(name, training):
+    layer = {
+        "layer": lambda: drop_ins.GRU(3, return_sequences=True),
+        "wrapper": lambda: drop_ins.Bidirectional(drop_ins.GRU(3, return_sequences=True)),
+        "stack": lambda: drop_ins.Stack(
+            [drop_ins.GRU(3, return_sequences=True), drop_ins.GRU(3, return_sequences=True)]
+        ),
+    }[name]()
+    random = np.random.default_rng(0)
+    inputs = tf.constant(random.standard_normal((4, 5, 3)), tf.float32)
+    arguments = {"training": training}
+    if name != "stack":
+        count = 2 if name == "wrapper" else 1
+        states = random.standard_normal((count, 4, 3)).astype("float32")
+        arguments["initial_state"] = [tf.constant(state) for state in states]
+    expected = layer(inputs, mask=tf.constant(mask_of(LENGTHS, 5)), **arguments)
+    received = layer(inputs, sequence_lengths=LENGTHS, **arguments)
+    np.testing.assert_array_equal(received, expected)
+
+
 @pytest.mark.parametrize("make", [drop_ins.LSTM, lambda n: drop_ins.Bidirectional(drop_ins.GRU(n))])
 def test_lengths_are_a_models_input(make, tmp_path):
     """Such a model is saved and loaded, and becomes one of Keras's own layers."""

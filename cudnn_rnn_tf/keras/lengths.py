@@ -46,15 +46,17 @@ class TakesLengths:
         if sequence_lengths is None:
             return call(sequences, *args, **kwargs)
         owner = f"layer {layer.name!r}"
-        given = inspect.signature(layer.call).bind(sequences, *args, **kwargs)
-        mask = given.arguments.get("mask")
+        given = inspect.signature(layer.call).bind(sequences, *args, **kwargs).arguments
+        mask = given.get("mask")
         if mask is not None and mask is not _compat.keras_mask(sequences):
             raise ValueError(
                 f"{owner} received both sequence_lengths and a mask, which say the "
                 "same thing twice: pass one of them"
             )
-        given.arguments["mask"] = _mask(owner, sequences, sequence_lengths)
-        return call(*given.args, **given.kwargs)
+        given["mask"] = _mask(owner, sequences, sequence_lengths)
+        # Keras takes tensors alone by position, so `training` must have its name.
+        first, *others = given
+        return call(given[first], **{name: given[name] for name in others})
 
 
 def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:
