@@ -403,6 +403,26 @@ def test_map_fn():
     check_compiled(run, draw(3, 5, 4))
 
 
+@pytest.mark.parametrize("takes_branch", [False, True])
+def test_the_branch_of_a_condition(takes_branch):
+    """The branch that is not taken leaves nothing for the gradient."""
+    layer = crnn.CudnnLSTM(2, 6, direction="bidirectional")
+    layer(draw(3, 5, 4))
+
+    def run(inputs: tf.Tensor, predicate: tf.Tensor) -> Any:
+        sources = [inputs, *(variable.value for variable in layer.trainable_variables)]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = tf.cond(
+                predicate,
+                lambda: layer(inputs, training=True),
+                lambda: 2 * layer(inputs + 1, training=True, mask=draw_mask(3, 5)),
+            )
+        return outputs, tape.gradient(outputs, sources)
+
+    check_compiled(run, draw(3, 5, 4), tf.constant(takes_branch))
+
+
 @pytest.mark.parametrize("shape", [[3, 5, 4], [None, None, 4]], ids=["static", "unknown"])
 def test_gradients_of_gradients(shape):
     layer = crnn.CudnnLSTM(1, 6, direction="bidirectional")

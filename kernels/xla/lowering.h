@@ -74,7 +74,14 @@ class Lowering : public tensorflow::XlaOpKernel {
   absl::Status Read(tensorflow::XlaOpKernelContext* context,
                     Inputs* inputs) const {
     for (int i = 0; i < context->num_inputs(); ++i) {
-      TF_ASSIGN_OR_RETURN(const xla::Shape shape, context->InputXlaShape(i));
+      xla::XlaOp op = context->Input(i);
+      TF_ASSIGN_OR_RETURN(xla::Shape shape, context->InputXlaShape(i));
+      if (shape.element_type() == xla::U8 && !shape.is_static()) {
+        // A reserve space that a branch of a condition left: the other branch
+        // leaves an empty one, so the bound is the size.
+        op = xla::RemoveDynamicDimension(op, 0);
+        shape.set_dynamic_dimension(0, false);
+      }
       if (!shape.is_static()) {
         return InvalidArgument(
             "expected inputs of ", type_string(),
@@ -88,7 +95,7 @@ class Lowering : public tensorflow::XlaOpKernel {
       for (const int64_t size : shape.dimensions()) {
         TF_RETURN_IF_ERROR(sizes.AddDimWithStatus(size));
       }
-      inputs->ops.push_back(context->Input(i));
+      inputs->ops.push_back(op);
       inputs->xla_shapes.push_back(DenseShape(shape.element_type(), sizes));
       inputs->shapes.push_back(sizes);
     }
