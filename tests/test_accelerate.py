@@ -356,6 +356,10 @@ def test_what_is_no_stack():
         ([lstm(2, return_state=True)], "return_state of"),
         ([lstm(2, go_backwards=True)], "go_backwards of"),
         ([lstm(2, activity_regularizer="l2")], "activity_regularizer of"),
+        (
+            [drop_ins.Bidirectional(sequences(), activity_regularizer="l2", name="both")],
+            "activity_regularizer of 'both'",
+        ),
         ([lstm(2, activation="relu")], "runs as Keras runs it: activation='relu'"),
         ([drop_ins.Bidirectional(lstm(2), merge_mode="sum")], "merge_mode='sum'"),
         ([drop_ins.Bidirectional(lstm(2), dtype="float64")], "differ in dtype_policy"),

@@ -344,6 +344,10 @@ def tanh(x):
         (keras.layers.LSTM(2, dropout=0.1), "dropout=0.1"),
         (keras.layers.LSTM(2, activity_regularizer="l2"), "activity_regularizer"),
         (keras.layers.Bidirectional(keras.layers.GRU(2), merge_mode="sum"), "merge_mode=concat"),
+        (
+            keras.layers.Bidirectional(keras.layers.GRU(2), activity_regularizer="l2", name="both"),
+            "activity_regularizer=None of layer 'both'",
+        ),
     ],
 )
 def test_what_has_no_equivalent(layer, message):

@@ -302,6 +302,8 @@ def _check_stack(layers: Sequence[keras.layers.Layer], parts: Sequence[Any]) -> 
         if len(directions_of(layer)) != len(directions_of(layers[0])):
             raise ValueError("expected all layers of a stack, or none, to be Bidirectional")
         check(layer, **({"merge_mode": "concat"} if len(directions_of(layer)) == 2 else {}))
+        # This may be a wrapper's own.
+        check(layer, activity_regularizer=None)
         if layer is not layers[-1]:
             check(layer, return_sequences=True)
         if layer is not layers[0]:

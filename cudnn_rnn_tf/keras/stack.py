@@ -22,7 +22,6 @@ _PLAIN = {
     "stateful": False,
     "return_state": False,
     "go_backwards": False,
-    "activity_regularizer": None,
 }
 
 
@@ -140,6 +139,10 @@ def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:
     """Returns why one op cannot run these layers; "" if it can."""
     if not layers:
         return "there are none"
+    for layer in layers:
+        # A stack does not call its layers, and a wrapper has a regularizer of its own.
+        if layer.activity_regularizer is not None:
+            return f"activity_regularizer of {layer.name!r}"
     reason = _dropout_reason(layers)
     if reason:
         return reason
