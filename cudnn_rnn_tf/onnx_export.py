@@ -188,7 +188,12 @@ def _run_layer(
         is_training=False,
         **of_layer.spec_attrs(),
     )
-    return outputs, [h, c] if config.is_lstm else [h]
+    finals = [h, c] if config.is_lstm else [h]
+    if sequence_lengths is not None:
+        # ONNX Runtime returns zeros as the final states of a sequence without steps.
+        is_read = lengths[tf.newaxis, :, tf.newaxis] > 0
+        finals = [tf.where(is_read, *each) for each in zip(finals, states, strict=True)]
+    return outputs, finals
 
 
 def _handle(context: Any, node: Any, **_: Any) -> None:

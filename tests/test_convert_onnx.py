@@ -56,19 +56,24 @@ def test_layer_there_and_back(
     assert convert.to_onnx(again).graph.node == model.graph.node
 
 
-@pytest.mark.parametrize(("rnn_mode", "time_major"), [("lstm", False), ("gru", True)])
-def test_lengths_and_initial_states(rnn_mode, time_major):
-    options = {"time_major": time_major, "return_state": True}
+@pytest.mark.parametrize("rnn_mode", MODES)
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("are_constant", [False, True])
+def test_lengths_and_initial_states(rnn_mode, time_major, are_constant):
+    """A sequence without steps ends in the states that it starts from."""
+    options = {"time_major": time_major, "return_state": True, "return_sequences": time_major}
     layer = make(rnn_mode, 2, 3, direction="bidirectional", **options)
-    lead = (5, 2) if time_major else (2, 5)
+    lead = (5, 3) if time_major else (3, 5)
     randomize(layer, (*lead, 4))
-    model = convert.to_onnx(layer, with_initial_state=True, with_sequence_lengths=True)
-    inputs, lengths = normal(*lead, 4), np.array([3, 5], np.int32)
-    states = [normal(*shape, seed=2) for shape in layer.state_shape(2)]
+    states = [normal(*shape, seed=2) for shape in layer.state_shape(3)]
+    how = {"initial_state": states} if are_constant else {"with_initial_state": True}
+    model = convert.to_onnx(layer, with_sequence_lengths=True, **how)
+    inputs, lengths = normal(*lead, 4), np.array([3, 5, 0], np.int32)
     expected = layer(inputs, initial_state=states, sequence_lengths=lengths)
-    named = dict(zip(("initial_h", "initial_c"), states, strict=False))
+    named = {} if are_constant else dict(zip(("initial_h", "initial_c"), states, strict=False))
     assert_close(run(model, inputs=inputs, sequence_lengths=lengths, **named), expected)
-    np.testing.assert_array_equal(convert.from_onnx(model).kernel, layer.kernel)
+    again, _ = convert.from_onnx(model, return_initial_state=True)
+    np.testing.assert_array_equal(again.kernel, layer.kernel)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])

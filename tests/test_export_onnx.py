@@ -147,6 +147,25 @@ def test_initial_states(time_major, tmp_path):
     check(model, tmp_path / "m.onnx", normal(*((5, 2) if time_major else (2, 5)), 4), *values)
 
 
+@pytest.mark.parametrize("says", ["sequence_lengths", "mask"])
+@pytest.mark.parametrize("rnn_mode", OPERATORS)
+def test_sequences_without_steps_keep_their_states(rnn_mode, says, tmp_path):
+    layer = make(rnn_mode, 2, 3, direction="bidirectional", return_state=True)
+    randomize(layer, (None, None, 4))
+    inputs = keras.Input((None, 4))
+    states = [keras.Input(shape[1:]) for shape in layer.state_shape(None)]
+    of_lengths = says == "sequence_lengths"
+    given = keras.Input(() if of_lengths else (None,), dtype="int32" if of_lengths else "bool")
+    outputs = layer(inputs, initial_state=states, **{says: given})
+    model = keras.Model([inputs, given, *states], outputs)
+    crnn.export_onnx(model, tmp_path / "m.onnx")
+    lengths = np.array([0, 5, 2], np.int32)
+    values = [normal(*shape, seed=5) for shape in layer.state_shape(3)]
+    if not of_lengths:
+        lengths = np.arange(5) >= 5 - lengths[:, np.newaxis]
+    check(model, tmp_path / "m.onnx", normal(3, 5, 4), lengths, *values)
+
+
 @pytest.mark.parametrize(
     ("rnn_mode", "size", "options", "has_loop"),
     [

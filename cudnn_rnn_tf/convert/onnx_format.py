@@ -308,6 +308,11 @@ class _ModelWriter:
                 )
             )
         initial = self._split_initial_states(inputs)
+        if self._with_sequence_lengths and initial[0]:
+            zero = self._constant("no_steps", np.array(0, np.int32))
+            axes = self._constant("but_batch", np.array([0, 2]))
+            self._add("Greater", ["sequence_lengths", zero], "is_read")
+            self._add("Unsqueeze", ["is_read", axes], "is_state_read")
         x = self._in_order("inputs", "inputs_time_major")
         final: list[list[str]] = [[] for _ in self._states]
         for index, names in enumerate(initial):
@@ -385,11 +390,17 @@ class _ModelWriter:
             "sequence_lengths" if self._with_sequence_lengths else "",
             *initial,
         ]
-        outputs = [f"{prefix}_Y"]
-        for collected, state in zip(final, self._states, strict=True):
-            collected.append(f"{prefix}_{state}")
-            outputs.append(collected[-1])
+        names = [f"{prefix}_{state}" for state in self._states]
+        for collected, name in zip(final, names, strict=True):
+            collected.append(name)
+        # ONNX Runtime returns zeros as the final states of a sequence without steps.
+        loses_states = self._with_sequence_lengths and initial
+        ends = [f"{name}_if_read" for name in names] if loses_states else names
+        outputs = [f"{prefix}_Y", *ends]
         self._add(node.op_type, inputs, *outputs, hidden_size=layer.num_units, **node.attributes)
+        if loses_states:
+            for end, first, name in zip(ends, initial, names, strict=True):
+                self._add("Where", ["is_state_read", end, first], name)
         self._add("Transpose", [f"{prefix}_Y"], f"{prefix}_by_row", perm=(0, 2, 1, 3))
         return self._reshape(f"{prefix}_by_row", f"{prefix}_outputs", (0, 0, -1))
 
