@@ -98,6 +98,7 @@ class Translation:
 
     Attributes:
         problems: why a layer has no equivalent, by its name.
+        has_initial_states: whether a recurrent layer is called with initial states.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Translation:
         self._custom_objects = dict(custom_objects or {})
         self._bounded = bounded
         self.problems: dict[str, str] = {}
+        self.has_initial_states = False
 
     def model(self, config: dict[str, Any]) -> dict[str, Any]:
         """Returns the config of a sequential or functional model."""
@@ -176,6 +178,8 @@ class Translation:
         """Returns the config of a layer of a functional model, with its calls."""
         is_recurrent = layer["class_name"] in _RECURRENT
         nodes = [_node(node, is_recurrent) for node in layer["inbound_nodes"]]
+        has_states = any("initial_state" in node["kwargs"] for node in nodes)
+        self.has_initial_states |= is_recurrent and has_states
         name = valid_name(layer["name"])
         return {**self.layer(layer), "name": name, "inbound_nodes": nodes}
 
@@ -399,7 +403,9 @@ def _node(node: Any, is_recurrent: bool) -> dict[str, Any]:
     tensors: list[Any] = [_tensor(place) for place in places]
     kwargs = {key: _with_tensors(value) for key, value in _kwargs_of(places).items()}
     if is_recurrent and len(tensors) > 1:
-        # Keras 2 has initial states among a recurrent layer's inputs.
+        # Keras 2 has initial states among a recurrent layer's inputs, and names no constants.
+        if kwargs.get("constants") is None:
+            kwargs.pop("constants", None)
         return {"args": tensors[:1], "kwargs": {**kwargs, "initial_state": tensors[1:]}}
     return {"args": tensors if len(tensors) == 1 else [tensors], "kwargs": kwargs}
 

@@ -13,6 +13,7 @@ import h5py
 import keras
 import numpy as np
 
+from cudnn_rnn_tf._compat import keras_mask
 from cudnn_rnn_tf.convert import file_kinds, keras_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
 
@@ -26,10 +27,10 @@ def load_keras_model(
 
     What the layers of Keras 3 express in other words is translated: `batch_input_shape`,
     `implementation`, dtype policies, old names of classes and arguments, `hard_sigmoid`, which was
-    another function before Keras 3, and initial states among a layer's inputs. `CuDNNLSTM` and
-    `CuDNNGRU` become the `LSTM` and `GRU` of `cudnn_rnn_tf.keras`, which run on CPUs as well; an
-    LSTM's two biases are added. All other layers are Keras's own; `accelerate` replaces them.
-    Nothing in a file is executed.
+    another function before Keras 3, and initial states among a layer's inputs, beside which Keras 3
+    would lose the mask. `CuDNNLSTM` and `CuDNNGRU` become the `LSTM` and `GRU` of
+    `cudnn_rnn_tf.keras`, which run on CPUs as well; an LSTM's two biases are added. All other
+    layers are Keras's own; `accelerate` replaces them. Nothing in a file is executed.
 
     Args:
         path: a `.h5`, `.hdf5` or `.keras` file, or one of these under another name.
@@ -313,7 +314,35 @@ def _made(
                 f"{path} does not say the shape of the model's inputs: make the model, and load "
                 "the weights with cudnn_rnn_tf.load_keras_weights(model, path)"
             )
+    if translation.has_initial_states:
+        with keras.saving.custom_object_scope(dict(custom_objects or {})):
+            model = _with_masks(model)
     return model
+
+
+def _with_masks(model: keras.Model) -> keras.Model:
+    """Returns a copy, without weights, in which masks also reach layers with initial states.
+
+    Keras 3 hands a mask on only to a layer that has no other inputs, unless the call names it.
+    """
+    copies: dict[int, keras.Model] = {}
+
+    def copy(layer: keras.layers.Layer) -> keras.layers.Layer:
+        if not isinstance(layer, keras.Model):
+            return layer.__class__.from_config(layer.get_config())
+        if id(layer) not in copies:
+            copies[id(layer)] = _with_masks(layer)
+        return copies[id(layer)]
+
+    def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
+        is_recurrent = isinstance(layer, (keras.layers.RNN, keras.layers.Bidirectional))
+        has_states = kwargs.get("initial_state") is not None
+        if is_recurrent and has_states and kwargs.get("mask") is None:
+            kwargs["mask"] = keras_mask(args[0])
+        return layer(*args, **kwargs)
+
+    options = {} if isinstance(model, keras.Sequential) else {"call_function": call}
+    return keras.models.clone_model(model, clone_function=copy, **options)
 
 
 def memory_budget(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
