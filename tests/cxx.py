@@ -70,7 +70,9 @@ def embedded_sources(directory: pathlib.Path) -> pathlib.Path:
     """Returns the device's sources, embedded by the build's own script."""
     gpu = ROOT / "kernels" / "gpu"
     embedded = _shared(directory) / "embedded_sources.cc"
-    files = [path for end in ("arguments.h", ".cu", ".cuh") for path in gpu.rglob(f"*{end}")]
+    files = [
+        path for end in ("arguments.h", "shape.h", ".cu", ".cuh") for path in gpu.rglob(f"*{end}")
+    ]
     with _made_once(embedded) as is_missing:
         if is_missing:
             subprocess.run([sys.executable, gpu / "embed_sources.py", embedded, *files], check=True)

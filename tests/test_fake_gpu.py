@@ -9,7 +9,7 @@ import pytest
 from cxx import COMPILER, GPU_BACKEND, ROOT, compiled
 from sanitize import FIXED_ADDRESSES
 
-RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", *COMPILER]
+RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", "kernels/rnn_spec.cc", *COMPILER]
 GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recording")]
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
 
@@ -18,6 +18,7 @@ NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
     ("program", "seeds", "sources"),
     [
         ("graphs_on_fake_driver", 12, GRAPHS),
+        ("resident_kernel_on_fake_gpu", 250, RESIDENT_KERNEL),
         (
             "backend_on_fake_gpu",
             300,
@@ -31,10 +32,7 @@ NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
 )
 @pytest.mark.slow
 def test_program(tmp_path, program, seeds, sources):
-    check_program(compiled(tmp_path, program, sources), seeds)
-
-
-def check_program(executable: pathlib.Path, seeds: int) -> None:
+    executable = compiled(tmp_path, program, sources)
     completed = subprocess.run([executable, str(seeds)], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
     assert completed.stdout == f"{seeds} seeds passed\n"
@@ -47,43 +45,13 @@ def test_borders_of_rule(tmp_path):
     assert completed.stdout == "well\n"
 
 
-# The macros in the kernel's text that are numbers. ITEM_BYTES stands for the size of its type.
-MACROS = "ITEM_BYTES NUM_UNITS BATCH GATES UNITS WARPS IN_REGISTERS IN_SHARED AHEAD".split()
-
-
-@pytest.mark.slow
-def test_resident_kernel(tmp_path):
-    """The host must agree with constants in the kernel's text, and with a condition on them.
-
-    CUDA's compiler, which compiles some of the kernels, needs no GPU.
-    """
-    text = (
-        (ROOT / "kernels/gpu/resident/resident.cu")
-        .read_text()
-        .replace("sizeof(Item)", "ITEM_BYTES")
-    )
-    constants = re.findall(r"^constexpr (int k\w+ =[^;]+;)", text, re.MULTILINE)
-    (condition,) = re.findall(r'^static_assert\((.+), ""\);', text, re.MULTILINE)
-    members = [f"int {', '.join(MACROS)};", *(f"const {constant}" for constant in constants)]
-    members.append(f"const bool text_compiles = {condition};")
-    (tmp_path / "kernel_sizes.h").write_text("\n".join(["struct KernelSizes {", *members, "};\n"]))
-    executable = compiled(
-        tmp_path, "resident_kernel_on_fake_gpu", [*RESIDENT_KERNEL, "kernels/rnn_spec.cc"]
-    )
-    check_program(executable, 500)
-    nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
-    (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    completed = subprocess.run([executable, "0", library], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout
-    assert completed.stdout == "23 kernels compiled\n"
-
-
 @pytest.mark.parametrize(
     "count",
     [
         8,
         pytest.param(40, marks=pytest.mark.slow),
         pytest.param(400, marks=[pytest.mark.slow, pytest.mark.thorough]),
+        pytest.param("resident", marks=pytest.mark.slow),
     ],
 )
 def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
@@ -93,11 +61,12 @@ def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
     """
     nvrtc = pytest.importorskip("nvidia.cuda_nvrtc")
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
-    sources = [*COMPILER, "kernels/gpu/persistent/division.cc"]
+    sources = [*RESIDENT_KERNEL, "kernels/gpu/persistent/division.cc"]
     executable = compiled(tmp_path, "compile_persistent_kernels", sources)
     completed = subprocess.run([executable, library, str(count)], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout
-    assert re.fullmatch(rf"{count} of \d+ kernels compiled\n", completed.stdout)
+    counts = r"(\d+) of \1" if count == "resident" else rf"{count} of \d+"
+    assert re.fullmatch(rf"{counts} kernels compiled\n", completed.stdout)
 
 
 def test_kernels_on_fake_gpus(tmp_path):

@@ -95,6 +95,16 @@ RnnStatus NameArchitecture(int architecture, bool is_imitated,
   return {};
 }
 
+std::vector<std::string> CompilerOptions(
+    const std::string& architecture, const std::vector<std::string>& macros) {
+  // Functions that the host has as well are the device's without saying so.
+  std::vector<std::string> options = {"--gpu-architecture=" + architecture,
+                                      "--device-as-default-execution-space",
+                                      "--std=c++17"};
+  for (const std::string& macro : macros) options.push_back("-D" + macro);
+  return options;
+}
+
 RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
                       std::string* code, std::string* log) {
@@ -169,11 +179,9 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
   CRNN_RETURN_IF_ERROR(ImitatedArchitecture(&imitated));
   CRNN_RETURN_IF_ERROR(
       NameArchitecture(limits.architecture, imitated > 0, &architecture));
-  std::vector<std::string> options = {"--gpu-architecture=" + architecture,
-                                      "--std=c++17"};
-  for (const std::string& macro : macros) options.push_back("-D" + macro);
   CUlibrary library;
-  CRNN_RETURN_IF_ERROR(CompileLibrary(file, options, &library));
+  CRNN_RETURN_IF_ERROR(
+      CompileLibrary(file, CompilerOptions(architecture, macros), &library));
   CRNN_RETURN_IF_ERROR(
       CudaStatus(Gpu().cuda.cuLibraryGetKernel(kernel, library, entry.c_str()),
                  "find a kernel"));

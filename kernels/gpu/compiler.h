@@ -57,6 +57,11 @@ RnnStatus CompileKernel(const std::string& file, const std::string& entry,
 RnnStatus NameArchitecture(int architecture, bool is_imitated,
                            std::string* name);
 
+// Returns the options of the compiler. `architecture` is as NameArchitecture
+// names it.
+std::vector<std::string> CompilerOptions(
+    const std::string& architecture, const std::vector<std::string>& macros);
+
 // Compiles the embedded file with these options of the compiler, whose library
 // must have been loaded. This needs no GPU. `log` is what the compiler says.
 RnnStatus CompileCode(const std::string& file,

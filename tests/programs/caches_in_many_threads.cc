@@ -18,20 +18,7 @@ namespace cudnn_rnn_tf {
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute,
-                                 CUdevice) {
-    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 8
-             : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
-             : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 108
-             : attribute == CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR
-                 ? 65536
-                 : 166912;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuCtxGetDevice = [](CUdevice* device) {
-    *device = 0;
-    return CUDA_SUCCESS;
-  };
+  device_limits = {80, 108, 166912, 65536, 1};
   cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
                                  CUdevice) { return CUDA_SUCCESS; };
   cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor = [](int* blocks, CUfunction,

@@ -2,8 +2,10 @@
 // GPUs of all architectures, in the divisions that the model chooses.
 //
 //   compile_persistent_kernels NVRTC_LIBRARY COUNT
+//   compile_persistent_kernels NVRTC_LIBRARY resident
 //
-// compiles COUNT kernels, drawn evenly from all, or all of them if COUNT is 0.
+// compiles COUNT kernels, drawn evenly from all, or all of them if COUNT is 0,
+// or some kernels of the algorithm resident.
 // It is a failure if the compiler moves more than a few words of a thread from
 // registers to memory, where each step of a kernel would fetch them.
 #include <dlfcn.h>
@@ -21,6 +23,7 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/persistent/division.h"
+#include "kernels/gpu/resident/kernel.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -64,12 +67,19 @@ struct Job {
 // A thread may have as many bytes in memory. Some of the kernels that are the
 // fastest on an H200 have, among them TF32's backward pass of 768 units with
 // 120. In float32 without TF32, an RTX 50's kernels of 384 to 768 units have up
-// to 216.
-constexpr int kMostSpilled = 128, kMostSpilledByExact = 224;
+// to 216. Those of `resident` have up to 288, where a GPU has hardly enough
+// room for a layer.
+constexpr int kMostSpilled = 128, kMostSpilledByExact = 224,
+              kMostSpilledByResident = 288;
 
-std::string Name(const std::string& file, const std::string& gpu,
-                 const std::string& mode, const std::string& type) {
-  return file + ", " + gpu + ", " + mode + ", " + type;
+void AddJob(const std::string& file, const NamedGpu& gpu,
+            const std::string& architecture,
+            const std::vector<std::string>& macros, std::vector<Job>* jobs) {
+  Job job = {file + ", " + gpu.name, file,
+             CompilerOptions(architecture, macros)};
+  job.options.push_back("--ptxas-options=-v");
+  for (const std::string& macro : macros) job.name += ", " + macro;
+  jobs->push_back(std::move(job));
 }
 
 // Adds the kernels that run a layer or a stack on a GPU, if it has room for
@@ -88,19 +98,11 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
             &division)) {
       continue;
     }
-    const std::string file = is_backward ? "backward.cu" : "forward.cu";
-    Job job = {Name(file, gpu.name, mode, type.name) + ", " +
-                   std::to_string(units) + " units, " + std::to_string(batch) +
-                   " sequences, " + std::to_string(layers) + " layers",
-               file,
-               {"--gpu-architecture=" + architecture, "--std=c++17",
-                "--ptxas-options=-v", "-DIS_TRAINING", "-DIS_" + mode,
-                std::string("-DIS_") + type.name}};
-    for (const std::string& macro : persistent::ShapeMacros(division.shape)) {
-      job.name += ' ' + macro;
-      job.options.push_back("-D" + macro);
-    }
-    jobs->push_back(std::move(job));
+    std::vector<std::string> macros = persistent::ShapeMacros(division.shape);
+    macros.insert(macros.end(), {"IS_TRAINING", "IS_" + mode,
+                                 std::string("IS_") + type.name});
+    AddJob(is_backward ? "backward.cu" : "forward.cu", gpu, architecture,
+           macros, jobs);
   }
 }
 
@@ -114,6 +116,10 @@ std::vector<Job> AllJobs() {
     // An older compiler makes PTX for the newest GPUs, which says nothing of
     // registers.
     if (architecture.substr(0, 3) != "sm_") continue;
+    const auto add = [&](const char* file,
+                         const std::vector<std::string>& macros) {
+      AddJob(file, gpu, architecture, macros, &jobs);
+    };
     for (const Type& type : kTypes) {
       // These kernels leave products to cuBLAS.
       const bool is_same =
@@ -136,45 +142,53 @@ std::vector<Job> AllJobs() {
           }
         }
         if (is_same) continue;
-        jobs.push_back({Name("steps.cu", gpu.name, mode, type.name),
-                        "steps.cu",
-                        {"--gpu-architecture=" + architecture, "--std=c++17",
-                         "--ptxas-options=-v", "-DIS_" + mode,
-                         std::string("-DIS_") + type.name}});
+        add("steps.cu", {"IS_" + mode, std::string("IS_") + type.name});
       }
       if (is_same) continue;
-      jobs.push_back(
-          {Name("auxiliary.cu", gpu.name, "", type.name),
-           "auxiliary.cu",
-           {"--gpu-architecture=" + architecture, "--std=c++17",
-            "--ptxas-options=-v", std::string("-DIS_") + type.name}});
+      add("auxiliary.cu", {std::string("IS_") + type.name});
     }
-    const auto add_small = [&](const std::string& file,
-                               const std::vector<std::string>& macros) {
-      Job job = {file + ", " + gpu.name,
-                 file,
-                 {"--gpu-architecture=" + architecture, "--std=c++17",
-                  "--ptxas-options=-v"}};
-      for (const std::string& macro : macros) {
-        job.name += ", " + macro;
-        job.options.push_back("-D" + macro);
-      }
-      jobs.push_back(std::move(job));
-    };
     for (const char* const macro :
          {"IS_MASK", "UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8",
           "UNIT_BYTES=16", "IS_FLOAT64", "IS_FLOAT", "IS_FLOAT16",
           "IS_BFLOAT16"}) {
-      add_small("masked_steps.cu", {macro});
+      add("masked_steps.cu", {macro});
     }
     for (const char* const unit :
          {"UNIT_BYTES=2", "UNIT_BYTES=4", "UNIT_BYTES=8"}) {
-      add_small("keras_tensors.cu", {unit});
-      add_small("keras_tensors.cu", {unit, "TO_PARAMS"});
-      add_small("transpose.cu", {unit});
+      add("keras_tensors.cu", {unit});
+      add("keras_tensors.cu", {unit, "TO_PARAMS"});
+      add("transpose.cu", {unit});
     }
-    add_small("transpose.cu", {"UNIT_BYTES=16"});
-    add_small("fill.cu", {});
+    add("transpose.cu", {"UNIT_BYTES=16"});
+    add("fill.cu", {});
+  }
+  return jobs;
+}
+
+// Some layers have all weights on the chip, some have a part of them in the L2
+// cache, and some in memory. A smaller GPU has no room for some.
+std::vector<Job> ResidentJobs() {
+  std::vector<Job> jobs;
+  for (NamedGpu gpu : KnownGpus()) {
+    gpu.limits.l2_bytes = 40 << 20;
+    for (const ResidentRequest& request :
+         {ResidentRequest{RnnMode::kLstm, RnnDataType::kFloat32, 96, 3},
+          {RnnMode::kGru, RnnDataType::kFloat32, 2816, 1},
+          {RnnMode::kRnnTanh, RnnDataType::kFloat32, 2048, 4},
+          {RnnMode::kGru, RnnDataType::kFloat16, 2816, 1},
+          {RnnMode::kRnnRelu, RnnDataType::kFloat16, 512, 8},
+          {RnnMode::kLstm, RnnDataType::kBfloat16, 2048, 8}}) {
+      std::string architecture;
+      ResidentShape shape;
+      Check(NameArchitecture(gpu.limits.architecture, /*is_imitated=*/false,
+                             &architecture)
+                .ok(),
+            "an architecture");
+      if (PlaceResident(request, gpu.limits, &shape).ok()) {
+        AddJob("resident.cu", gpu, architecture, ResidentMacros(request, shape),
+               &jobs);
+      }
+    }
   }
   return jobs;
 }
@@ -190,7 +204,9 @@ std::string Compile(const Job& job) {
   const size_t number = log.rfind(' ', report - 1);
   const bool is_exact = std::find(job.options.begin(), job.options.end(),
                                   "-DPRODUCTS=2") != job.options.end();
-  const int most = is_exact ? kMostSpilledByExact : kMostSpilled;
+  const int most = job.file == "resident.cu" ? kMostSpilledByResident
+                   : is_exact                ? kMostSpilledByExact
+                                             : kMostSpilled;
   return std::stoi(log.substr(number)) <= most ? "" : log;
 }
 
@@ -206,10 +222,9 @@ void CheckPtx() {
     Check(is_imitated ? architecture == "compute_80"
                       : architecture.rfind("compute_1", 0) == 0,
           architecture);
-    status = CompileCode("steps.cu",
-                         {"--gpu-architecture=" + architecture, "--std=c++17",
-                          "-DIS_LSTM", "-DIS_FLOAT16"},
-                         &code, &log);
+    status = CompileCode(
+        "steps.cu", CompilerOptions(architecture, {"IS_LSTM", "IS_FLOAT16"}),
+        &code, &log);
     Check(status.ok(), status.message);
     Check(
         code.find(".target sm_" + architecture.substr(8)) != std::string::npos,
@@ -219,9 +234,8 @@ void CheckPtx() {
   Check(!NameArchitecture(20, false, &architecture).ok(), "a GPU of 2010");
 }
 
-int CompileAll(size_t count) {
+int CompileAll(std::vector<Job> jobs, size_t count) {
   CheckPtx();
-  std::vector<Job> jobs = AllJobs();
   const size_t all = jobs.size();
   std::mt19937 random(1);
   std::shuffle(jobs.begin(), jobs.end(), random);
@@ -250,5 +264,9 @@ int CompileAll(size_t count) {
 
 int main(int, char** argv) {
   cudnn_rnn_tf::nvrtc_name = argv[1];
-  return cudnn_rnn_tf::CompileAll(std::strtoul(argv[2], nullptr, 10));
+  if (argv[2] == std::string("resident")) {
+    return cudnn_rnn_tf::CompileAll(cudnn_rnn_tf::ResidentJobs(), 0);
+  }
+  return cudnn_rnn_tf::CompileAll(cudnn_rnn_tf::AllJobs(),
+                                  std::strtoul(argv[2], nullptr, 10));
 }

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 
+#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/enqueue_lock.h"
 #include "kernels/gpu/libraries.h"
 
@@ -18,13 +20,35 @@ namespace cudnn_rnn_tf {
 // Each program defines this function.
 GpuLibraries FakeLibraries();
 
+// What the driver says of the device.
+inline DeviceLimits device_limits = {90, 132, 232448, 65536, 16};
+
+inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,
+                                   CUdevice) {
+  const DeviceLimits& limits = device_limits;
+  const std::map<CUdevice_attribute, int> attributes = {
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, limits.architecture / 10},
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, limits.architecture % 10},
+      {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, limits.multiprocessors},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+       limits.shared_bytes},
+      {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, limits.registers},
+      {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, limits.l2_bytes}};
+  *value = attributes.at(attribute);
+  return CUDA_SUCCESS;
+}
+
 // Returns libraries with the functions that opening a session calls.
 inline GpuLibraries LibrariesOfSession() {
   GpuLibraries libraries;
   libraries.has_graphs = true;
   CudaDriver& cuda = libraries.cuda;
   cuda.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
-  cuda.cuCtxGetDevice = [](CUdevice*) { return CUDA_SUCCESS; };
+  cuda.cuCtxGetDevice = [](CUdevice* device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+  };
+  cuda.cuDeviceGetAttribute = DeviceGetAttribute;
   // A kernel is represented by its name, which stays in memory.
   cuda.cuLibraryGetKernel = [](CUkernel* kernel, CUlibrary, const char* name) {
     static std::set<std::string> names;

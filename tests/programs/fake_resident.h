@@ -11,15 +11,15 @@
 
 namespace cudnn_rnn_tf {
 
-inline ResidentShape resident_shape;
+inline ResidentRequest resident_request;
 
-RnnStatus ResidentKernel::Get(const ResidentShape& shape, ResidentKernel*) {
-  resident_shape = shape;
+RnnStatus ResidentKernel::Get(const ResidentRequest& request, ResidentKernel*) {
+  resident_request = request;
   return {};
 }
 
 RnnStatus ResidentKernel::Enqueue(CUstream, const ResidentArguments& a) const {
-  const auto& [mode, dtype, units, batch] = resident_shape;
+  const auto& [mode, dtype, units, batch] = resident_request;
   const cudaDataType_t type = CudaType(dtype);
   const int64_t gates = NumGates(mode);
   const auto load = [&](CUdeviceptr array, int64_t at) {

@@ -21,21 +21,6 @@ int compilations = 0;
 RnnStatus of_compiling;
 std::vector<CUlaunchAttributeID> launched;
 
-int AttributeOfHopper(CUdevice_attribute attribute) {
-  switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return 9;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return 132;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      return 232448;
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
-      return 65536;
-    default:
-      return 0;
-  }
-}
-
 unsigned ClusterOf(const CUlaunchConfig& config) {
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
@@ -51,15 +36,6 @@ GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   libraries.has_graphs = false;  // As with a driver older than that of 12.4.
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuCtxGetDevice = [](CUdevice* device) {
-    *device = 0;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute,
-                                 CUdevice) {
-    *value = AttributeOfHopper(attribute);
-    return CUDA_SUCCESS;
-  };
   cuda.cuKernelSetAttribute = [](CUfunction_attribute, int, CUkernel,
                                  CUdevice) { return CUDA_SUCCESS; };
   cuda.cuOccupancyMaxActiveClusters = [](int* clusters, CUfunction,

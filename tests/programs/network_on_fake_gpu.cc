@@ -57,15 +57,6 @@ class Memory {
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
-  cuda.cuCtxGetDevice = [](CUdevice* device) {
-    *device = 0;
-    return CUDA_SUCCESS;
-  };
-  cuda.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute,
-                                 CUdevice) {
-    *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
-    return CUDA_SUCCESS;
-  };
   cuda.cuLaunchKernel = [](CUfunction kernel, unsigned int blocks, unsigned,
                            unsigned, unsigned int threads,
                            unsigned int threads_y, unsigned, unsigned, CUstream,

@@ -1,26 +1,20 @@
-// Gets the resident kernel for random shapes and GPUs, with a fake compiler
-// that only notes its options. Checks, without a GPU, that the options suit the
-// kernel's text and the GPU, what is refused, and what remains after calls that
-// fail.
+// Places the weights of the algorithm resident for random layers and GPUs, and
+// gets and launches its kernel, with a fake compiler that only notes its
+// options. Checks, without a GPU, that placements suit the GPU, what is
+// refused, and what remains after calls that fail.
 //
 //   resident_kernel_on_fake_gpu SEEDS
-//
-// With the name of NVRTC's library as a second argument, it compiles kernels
-// for GPUs of several generations instead, with the real compiler.
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <future>
-#include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/resident/kernel.h"
@@ -30,33 +24,13 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-// The kernel's own type, which a lane loads at once.
-struct alignas(16) Chunk {
-  char bytes[16];
-};
-
-// This file defines KernelSizes. It computes, from the macros that the kernel
-// is compiled with, the constants of the kernel's text; the test copies their
-// definitions from there, so they are not written again here.
-#include "kernel_sizes.h"
-
 CUdevice device_id = 3;  // Each device that is drawn has a number of its own.
 constexpr int kRegisters = 255;  // The most of a thread.
 constexpr size_t kCodeBytes = 4096;
 constexpr char kLog[] = "resident.cu(1): error: the fake compiler's";
-// The kernel's parameters without spaces, in the order in which LaunchKernel
-// reads the arguments.
-constexpr char kParameters[] =
-    "resident(constItem*weights,constItem*input_bias,constItem*recurrent_bias,"
-    "constfloat*projected,constItem*first_h,constItem*first_c,Item*output,"
-    "Item*last_h,Item*last_c,intfirst,intsteps,intnum_steps,intstride,"
-    "intis_reversed){";
 
-struct FakeDevice {
-  int major, minor, blocks, shared_bytes, l2_bytes;
-};
-FakeDevice device;
-ResidentShape shape;
+DeviceLimits& gpu = device_limits;
+ResidentRequest request;
 const ResidentArguments arguments = {1, 2, 3,  4,  5,  6,  7,
                                      8, 9, 10, 11, 12, 13, 14};
 const CUstream stream = reinterpret_cast<CUstream>(uintptr_t{15});
@@ -73,154 +47,113 @@ int num_found;         // How often the driver was asked for a kernel.
 int num_programs = 0;  // Programs that are not destroyed.
 int num_compilations = 0;
 std::function<void()> while_compiling = [] {};
-const char* nvrtc_name = nullptr;  // Null unless the real compiler is used.
 
-const std::string& Source() {
-  for (const SourceFile& file : EmbeddedSources()) {
-    if (file.name == "resident.cu") return file.text;
-  }
-  Check(false, "no text");
-  std::abort();
-}
+bool IsFloat() { return request.dtype == RnnDataType::kFloat32; }
 
-bool IsFloat() { return shape.dtype == RnnDataType::kFloat32; }
-
-// Returns why no GPU, or not this one, has a kernel for the shape; null if
+// Returns why no GPU, or not this one, has a kernel for the layer; null if
 // nothing speaks against it.
 const char* WhyNot() {
-  if (device.major < 8) return "older than Ampere";
-  if (shape.dtype == RnnDataType::kFloat64) return "float64";
-  if (shape.num_units * SizeOf(shape.dtype) % 64 != 0) {
+  if (gpu.architecture < 80) return "older than Ampere";
+  if (request.dtype == RnnDataType::kFloat64) return "float64";
+  if (request.num_units * SizeOf(request.dtype) % 64 != 0) {
     return "must be a multiple of";
   }
-  if (shape.batch_size > (IsFloat() ? 4 : 8)) return "batch size";
+  if (request.batch_size > (IsFloat() ? 4 : 8)) return "batch size";
   return nullptr;
 }
 
-// These describe the kernel that was launched last.
-int64_t in_registers = 0;
-int64_t bytes_beside_weights = 0;  // In shared memory.
-
-KernelSizes SizesOf(const FakeKernel& kernel) {
-  const auto macro = [&](const std::string& name) {
-    const std::string prefix = "-D" + name + "=";
-    const auto option = kernel.options.lower_bound(prefix);
-    Check(option != kernel.options.end() && option->rfind(prefix, 0) == 0,
-          "no macro " + name);
-    return std::atoi(option->c_str() + prefix.size());
-  };
-  return {static_cast<int>(SizeOf(shape.dtype)),
-          macro("NUM_UNITS"),
-          macro("BATCH"),
-          macro("GATES"),
-          macro("UNITS"),
-          macro("WARPS"),
-          macro("IN_REGISTERS"),
-          macro("IN_SHARED"),
-          macro("AHEAD")};
-}
-
 // The registers that a thread's arrays in the kernel's text take.
-int Registers(const KernelSizes& sizes) {
+int Registers(const ResidentShape& shape) {
   const int products =
-      IsFloat() ? sizes.kGroups * sizes.BATCH : (sizes.kGroups + 1) / 2 * 4;
-  const int of_a_cell = 2 * sizes.GATES + 2;
-  return 4 * sizes.IN_REGISTERS + 4 * sizes.kOwnSlices + 4 * sizes.kGroups +
-         products + of_a_cell * sizes.kRounds;
+      IsFloat() ? shape.groups() * shape.batch : (shape.groups() + 1) / 2 * 4;
+  const int of_a_cell = 2 * shape.gates + 2;
+  return 4 * shape.in_registers + 4 * shape.own_slices() + 4 * shape.groups() +
+         products + of_a_cell * shape.rounds();
 }
 
-void CheckOptions(const FakeKernel& kernel, const KernelSizes& sizes,
-                  int kept) {
-  Check(sizes.NUM_UNITS == shape.num_units && sizes.BATCH == shape.batch_size &&
-            sizes.GATES == NumGates(shape.rnn_mode),
-        "a kernel for another shape");
-  const char* const modes[] = {"LSTM", "GRU", "TANH", "RELU"};
-  const char* const types[] = {"", "FLOAT", "FLOAT16", "BFLOAT16"};
-  std::multiset<std::string> others = {
-      "--std=c++17",
-      "--gpu-architecture=sm_" +
-          std::to_string(10 * device.major + device.minor),
-      "-DKEPT=(" + std::to_string(kept) + "/1000.0f)",
-      std::string("-DIS_") + modes[static_cast<int>(shape.rnn_mode)],
-      std::string("-DIS_") + types[static_cast<int>(shape.dtype)]};
-  constexpr size_t kNumMacros = 8;  // The macros that SizesOf() reads.
-  Check(kernel.options.size() == kNumMacros + others.size() &&
-            std::includes(kernel.options.begin(), kernel.options.end(),
-                          others.begin(), others.end()),
-        "the compiler's options");
-}
-
-void CheckDivision(const FakeKernel& kernel, int64_t blocks, int64_t threads,
-                   int64_t shared_bytes) {
-  const KernelSizes sizes = SizesOf(kernel);
-  const auto option = kernel.options.lower_bound("-DKEPT=(");
-  const int kept = std::atoi(option->c_str() + std::strlen("-DKEPT=("));
-  CheckOptions(kernel, sizes, kept);
-
+void CheckPlacement(const ResidentShape& shape) {
+  Check(shape.num_units == request.num_units &&
+            shape.batch == request.batch_size &&
+            shape.gates == NumGates(request.rnn_mode) &&
+            shape.item_bytes == static_cast<int>(SizeOf(request.dtype)),
+        "a kernel for another layer");
   // Every unit has one block, every block has units, and all blocks run at
   // once. A word that is written holds units of one block.
-  Check(blocks * sizes.UNITS >= shape.num_units &&
-            (blocks - 1) * sizes.UNITS < shape.num_units,
+  const int blocks = shape.blocks();
+  Check(blocks * shape.units >= shape.num_units &&
+            (blocks - 1) * shape.units < shape.num_units,
         "units without a block, or blocks without units");
-  Check(blocks <= device.blocks, "blocks that wait for a multiprocessor");
-  Check(sizes.UNITS * sizes.ITEM_BYTES % 4 == 0, "a word of two blocks");
-  Check((sizes.UNITS - 4 / sizes.ITEM_BYTES) * device.blocks < shape.num_units,
+  Check(blocks <= gpu.multiprocessors, "blocks that wait for a multiprocessor");
+  Check(shape.units * shape.item_bytes % 4 == 0, "a word of two blocks");
+  Check((shape.units - 4 / shape.item_bytes) * gpu.multiprocessors <
+            shape.num_units,
         "more units in a block than there need be");
   // Loops over chunks and over rounds are unrolled.
-  Check(sizes.kChunks <= 512 && sizes.kRounds <= 8, "a text long to compile");
-  Check(threads == sizes.kThreads, "number of threads");
+  Check(shape.chunks() <= 512 && shape.rounds() <= 8, "a text long to compile");
 
-  Check(sizes.IN_REGISTERS >= 0 && sizes.IN_SHARED >= 0 && sizes.AHEAD >= 0 &&
-            sizes.kResident <= sizes.kChunks,
+  Check(shape.in_registers >= 0 && shape.in_shared >= 0 && shape.ahead >= 0 &&
+            shape.resident() <= shape.chunks(),
         "more weights than there are");
-  Check(sizes.text_compiles, "slots that do not come round");
-  const int registers = Registers(sizes);
-  Check(sizes.IN_REGISTERS == 0 || registers <= kRegisters,
+  const int registers = Registers(shape);
+  Check(shape.in_registers == 0 || registers <= kRegisters,
         "more registers than there are");
-  Check(sizes.IN_REGISTERS == sizes.kChunks || registers > kRegisters / 3,
+  Check(shape.in_registers == shape.chunks() || registers > kRegisters / 3,
         "most registers are left");
-
-  // The bytes of one chunk for each thread.
-  const int64_t chunk = sizes.kThreads * static_cast<int64_t>(sizeof(Chunk));
-  const int64_t of_sums = 2 * sizes.WARPS * sizes.kPitch * sizeof(float);
-  const int64_t of_stages =
-      IsFloat() ? sizes.WARPS * 2 * sizes.BATCH * 4 * sizeof(Chunk) : 0;
-  in_registers = sizes.IN_REGISTERS;
-  bytes_beside_weights = of_sums + of_stages;
-  Check(shared_bytes ==
-            (sizes.IN_SHARED + sizes.AHEAD) * chunk + bytes_beside_weights,
-        "other shared memory than the kernel lays out");
-  Check(shared_bytes <= device.shared_bytes, "too much shared memory");
-  Check(shared_bytes == kernel.shared_bytes,
-        "other shared memory than the kernel may have");
-  if (sizes.kStreamed == 0) return;
+  Check(shape.shared_bytes() <= gpu.shared_bytes, "too much shared memory");
+  if (shape.streamed() == 0) return;
 
   // Weights without room are left to the L2 cache if it can hold them.
   // Otherwise they are fetched ahead, if there is room for as many slots as
   // that takes, and the cache holds a good part of them.
-  const int64_t room = (device.shared_bytes - bytes_beside_weights) / chunk;
-  const int64_t without_room = sizes.kChunks - sizes.IN_REGISTERS - room;
-  const double streamed = static_cast<double>(sizes.kStreamed * chunk * blocks);
-  if (sizes.AHEAD > 0) {
-    Check(4.0 * without_room * chunk * blocks > device.l2_bytes,
+  const int room =
+      (gpu.shared_bytes - shape.other_bytes()) / shape.chunk_bytes();
+  const int without_room = shape.chunks() - shape.in_registers - room;
+  const double chunk = static_cast<double>(shape.chunk_bytes()) * blocks;
+  const double streamed = shape.streamed() * chunk;
+  if (shape.ahead > 0) {
+    Check(4.0 * without_room * chunk > gpu.l2_bytes,
           "slots for weights that the cache would hold");
-    const double kept_bytes = streamed * kept / 1000;
-    Check(kept_bytes <= device.l2_bytes, "more than the cache holds");
-    Check(kept <= 1000 && 4 * kept_bytes > device.l2_bytes,
+    const double kept_bytes = streamed * shape.kept / 1000;
+    Check(kept_bytes <= gpu.l2_bytes, "more than the cache holds");
+    Check(shape.kept <= 1000 && 4 * kept_bytes > gpu.l2_bytes,
           "little of the cache is used");
+    Check(shape.streamed() % shape.ahead == 0 && shape.ahead >= shape.groups(),
+          "slots that do not come round");
   } else {
-    Check(sizes.IN_SHARED == room, "shared memory is left");
-    if (streamed <= device.l2_bytes) return;
+    Check(shape.in_shared == room, "shared memory is left");
+    if (streamed <= gpu.l2_bytes) return;
   }
   // The number of slots divides the number of streamed chunks. No other number
   // of slots leaves room for more weights.
-  const int64_t least = sizes.AHEAD > 0 ? sizes.IN_SHARED + 1 : 0;
-  for (int64_t slots = sizes.kGroups; slots <= 2 * sizes.kGroups; ++slots) {
-    for (int64_t in_shared = least; in_shared + slots <= room; ++in_shared) {
+  const int least = shape.ahead > 0 ? shape.in_shared + 1 : 0;
+  for (int slots = shape.groups(); slots <= 2 * shape.groups(); ++slots) {
+    for (int in_shared = least; in_shared + slots <= room; ++in_shared) {
       Check((without_room + room - in_shared) % slots != 0,
             "slots that would be better");
     }
   }
+}
+
+std::multiset<std::string> OptionsOf(const ResidentShape& shape) {
+  const char* const modes[] = {"LSTM", "GRU", "TANH", "RELU"};
+  const char* const types[] = {"", "FLOAT", "FLOAT16", "BFLOAT16"};
+  std::vector<std::string> macros = {
+      std::string("IS_") + modes[static_cast<int>(request.rnn_mode)],
+      std::string("IS_") + types[static_cast<int>(request.dtype)]};
+  for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.num_units),
+                                    {"BATCH", shape.batch},
+                                    {"GATES", shape.gates},
+                                    {"UNITS", shape.units},
+                                    {"WARPS", shape.warps},
+                                    {"IN_REGISTERS", shape.in_registers},
+                                    {"IN_SHARED", shape.in_shared},
+                                    {"AHEAD", shape.ahead},
+                                    {"KEPT", shape.kept}}) {
+    macros.push_back(std::string(name) + '=' + std::to_string(value));
+  }
+  const std::vector<std::string> all =
+      CompilerOptions("sm_" + std::to_string(gpu.architecture), macros);
+  return {all.begin(), all.end()};
 }
 
 CUresult LaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y,
@@ -230,18 +163,21 @@ CUresult LaunchKernel(CUfunction function, unsigned blocks, unsigned blocks_y,
   if (Fails("cuLaunchCooperativeKernel")) return CUDA_ERROR_UNKNOWN;
   Check(blocks_y * blocks_z * threads_y * threads_z == 1, "dimensions");
   Check(given == stream, "another stream");
-  const ResidentArguments& a = arguments;
-  for (const CUdeviceptr address :
-       {a.weights, a.input_bias, a.recurrent_bias, a.projected, a.first_h,
-        a.first_c, a.output, a.last_h, a.last_c}) {
+  for (CUdeviceptr address = 1; address <= 9; ++address) {
     Check(*static_cast<CUdeviceptr*>(*pointers++) == address, "an argument");
   }
-  for (const int number :
-       {a.first, a.steps, a.num_steps, a.stride, a.is_reversed}) {
+  for (int number = 10; number <= 14; ++number) {
     Check(*static_cast<int*>(*pointers++) == number, "an argument");
   }
-  CheckDivision(*reinterpret_cast<FakeKernel*>(function), blocks, threads,
-                shared_bytes);
+  const FakeKernel& kernel = *reinterpret_cast<FakeKernel*>(function);
+  ResidentShape shape;
+  Check(PlaceResident(request, gpu, &shape).ok(), "a placement");
+  Check(kernel.options == OptionsOf(shape), "the compiler's options");
+  Check(static_cast<int>(blocks) == shape.blocks() &&
+            static_cast<int>(threads) == shape.threads() &&
+            static_cast<int>(shared_bytes) == shape.shared_bytes() &&
+            kernel.shared_bytes == shape.shared_bytes(),
+        "the grid and the shared memory");
   return CUDA_SUCCESS;
 }
 
@@ -264,26 +200,13 @@ GpuLibraries FakeLibraries() {
   cuda.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute,
                                  CUdevice id) {
     Check(id == device_id, "another device");
-    const std::map<CUdevice_attribute, int> attributes = {
-        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device.major},
-        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device.minor},
-        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.blocks},
-        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-         device.shared_bytes},
-        {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
-        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device.l2_bytes}};
-    *value = attributes.at(attribute);
+    DeviceGetAttribute(value, attribute, id);
     return CudaResult("cuDeviceGetAttribute");
   };
   cuda.cuLibraryLoadData = [](CUlibrary* library, const void* code,
                               CUjit_option*, void**, unsigned num_jit_options,
                               CUlibraryOption*, void**, unsigned num_options) {
     Check(num_jit_options == 0 && num_options == 0, "options of a library");
-    if (nvrtc_name != nullptr) {
-      Check(static_cast<const char*>(code)[1] == 'E', "machine code");
-      *library = reinterpret_cast<CUlibrary>(&kernels.emplace_back());
-      return CUDA_SUCCESS;
-    }
     if (Fails("cuLibraryLoadData")) return CUDA_ERROR_UNKNOWN;
     std::memcpy(library, code, sizeof(FakeKernel*));
     loaded_options.insert(reinterpret_cast<FakeKernel*>(*library)->options);
@@ -313,13 +236,13 @@ GpuLibraries FakeLibraries() {
     return NvrtcResult("nvrtcGetNumSupportedArchs");
   };
   nvrtc.nvrtcGetSupportedArchs = [](int* architectures) {
-    *architectures = 10 * device.major + device.minor;
+    *architectures = gpu.architecture;
     return NvrtcResult("nvrtcGetSupportedArchs");
   };
   nvrtc.nvrtcCreateProgram = [](nvrtcProgram* program, const char* source,
                                 const char*, int, const char* const*,
                                 const char* const*) {
-    Check(source == Source(), "another text");
+    Check(std::strstr(source, "resident(") != nullptr, "another text");
     if (Fails("nvrtcCreateProgram")) return NVRTC_ERROR_OUT_OF_MEMORY;
     ++num_programs;
     *program = reinterpret_cast<nvrtcProgram>(&kernels.emplace_back());
@@ -358,13 +281,6 @@ GpuLibraries FakeLibraries() {
     std::memcpy(log, kLog, sizeof(kLog));
     return NVRTC_SUCCESS;
   };
-  if (nvrtc_name == nullptr) return libraries;
-  void* const real = dlopen(nvrtc_name, RTLD_NOW);
-  Check(real != nullptr, "NVRTC");
-#define CRNN_FIND(name) \
-  nvrtc.name = reinterpret_cast<decltype(nvrtc.name)>(dlsym(real, #name));
-  CRNN_NVRTC_FUNCTIONS(CRNN_FIND)
-#undef CRNN_FIND
   return libraries;
 }
 
@@ -373,93 +289,94 @@ namespace {
 int DrawInt(int least, int most) { return static_cast<int>(Draw(least, most)); }
 
 void DrawDevice() {
-  ++device_id;
-  device.major = DrawInt(0, 19) == 0 ? 7 : DrawInt(8, 9);
-  device.minor = DrawInt(0, 9);
-  device.blocks = DrawInt(1, 150);
-  device.shared_bytes = DrawInt(40, 227) << 10;
-  device.l2_bytes = DrawInt(1, 60) << 20;
+  gpu = {};
+  gpu.architecture =
+      10 * (DrawInt(0, 19) == 0 ? 7 : DrawInt(8, 9)) + DrawInt(0, 9);
+  gpu.multiprocessors = DrawInt(1, 150);
+  gpu.shared_bytes = DrawInt(40, 227) << 10;
+  gpu.registers = 65536;
+  gpu.l2_bytes = DrawInt(1, 60) << 20;
 }
 
-void DrawShape() {
-  shape.rnn_mode = static_cast<RnnMode>(Draw(0, 3));
-  shape.dtype = static_cast<RnnDataType>(Draw(0, 19) == 0 ? 0 : Draw(1, 3));
+void DrawRequest() {
+  request.rnn_mode = static_cast<RnnMode>(Draw(0, 3));
+  request.dtype = static_cast<RnnDataType>(Draw(0, 19) == 0 ? 0 : Draw(1, 3));
   const int64_t slices = Draw(0, 1) == 0 ? Draw(1, 20) : Draw(20, 200);
-  shape.num_units = slices * 64 / SizeOf(shape.dtype);
-  if (Draw(0, 19) == 0) shape.num_units += Draw(1, 31);
-  shape.batch_size = Draw(1, IsFloat() ? 5 : 9);
+  request.num_units = slices * 64 / SizeOf(request.dtype);
+  if (Draw(0, 19) == 0) request.num_units += Draw(1, 31);
+  request.batch_size = Draw(1, IsFloat() ? 5 : 9);
 }
 
-RnnStatus GetAndLaunch() {
-  ++device_id;  // A kernel is kept for each device and shape.
-  const int compilations = num_compilations;
-  ResidentKernel kernel;
-  const RnnStatus status = ResidentKernel::Get(shape, &kernel);
-  Check(num_programs == 0, "a program is left");
+RnnStatus Place(ResidentShape* shape) {
+  const RnnStatus status = PlaceResident(request, gpu, shape);
   if (status.ok()) {
-    Check(kernel.Enqueue(stream, arguments).ok(), "a launch");
+    CheckPlacement(*shape);
   } else {
     Check(status.code == RnnStatus::Code::kUnimplemented, status.message);
-    Check(num_compilations == compilations, "a useless compilation");
   }
   return status;
 }
 
 void CheckRefused(const char* why) {
-  Check(Names(GetAndLaunch(), why), std::string("no refusal for ") + why);
+  ResidentShape shape;
+  Check(Names(Place(&shape), why), std::string("no refusal for ") + why);
 }
 
-// Checks what is launched, or why nothing can be.
-void CheckShape() {
+// Checks the placement, or why there is none.
+void CheckRequest() {
   if (const char* const why_not = WhyNot()) return CheckRefused(why_not);
-  const FakeDevice drawn_device = device;
-  const ResidentShape drawn_shape = shape;
-  const RnnStatus status = GetAndLaunch();
+  const DeviceLimits drawn_gpu = gpu;
+  const ResidentRequest drawn_request = request;
+  ResidentShape shape;
+  const RnnStatus status = Place(&shape);
   if (status.ok()) {
     // There is just enough shared memory for everything but weights, and then a
     // byte too little.
-    device.shared_bytes = static_cast<int>(bytes_beside_weights);
-    Check(GetAndLaunch().ok(), "a refusal though all fits");
-    --device.shared_bytes;
+    const ResidentShape of_all_sequences = shape;
+    gpu.shared_bytes = shape.other_bytes();
+    Check(Place(&shape).ok(), "a refusal though all fits");
+    --gpu.shared_bytes;
     CheckRefused("shared memory");
     // With fewer sequences, there is no less room for weights.
-    device = drawn_device;
-    const int64_t of_all_sequences = in_registers;
-    if (--shape.batch_size > 0) {
-      Check(GetAndLaunch().ok(), "a refusal of fewer sequences");
-      Check(in_registers >= of_all_sequences, "registers for fewer sequences");
+    gpu = drawn_gpu;
+    if (--request.batch_size > 0) {
+      Check(Place(&shape).ok(), "a refusal of fewer sequences");
+      Check(shape.in_registers >= of_all_sequences.in_registers,
+            "registers for fewer sequences");
     }
   } else if (Names(status, "shared memory")) {
-    device.shared_bytes = 1 << 20;
-    Check(GetAndLaunch().ok(), "a refusal though all fits");
-    Check(bytes_beside_weights > drawn_device.shared_bytes,
+    gpu.shared_bytes = 1 << 20;
+    Check(Place(&shape).ok(), "a refusal though all fits");
+    Check(shape.other_bytes() > drawn_gpu.shared_bytes,
           "a refusal for want of shared memory that is there");
   } else {
     Check(Names(status, "too many units"), status.message);
-    // Twice as many units are too many as well, but not if each unit has a
-    // block.
-    shape.num_units *= 2;
-    CheckRefused("too many units");
-    shape = drawn_shape;
-    device.blocks = static_cast<int>(shape.num_units);
-    Check(GetAndLaunch().ok(), "a refusal of units with a block each");
+    // More units are too many as well, but not if each unit has a block.
+    for (const int64_t times : {2, 1 << 20}) {
+      request.num_units = times * drawn_request.num_units;
+      CheckRefused("too many units");
+    }
+    request = drawn_request;
+    gpu.multiprocessors = static_cast<int>(request.num_units);
+    Check(Place(&shape).ok(), "a refusal of units with a block each");
   }
-  device = drawn_device;
-  shape = drawn_shape;
+  gpu = drawn_gpu;
+  request = drawn_request;
 }
 
 void CheckFailures(unsigned seed) {
   // The device fits any kernel, and no kernel is compiled for it yet.
   do {
-    DrawShape();
+    DrawRequest();
     DrawDevice();
   } while (WhyNot() != nullptr);
-  device.minor = static_cast<int>(10 + seed);
-  device.blocks = static_cast<int>(shape.num_units);
-  device.shared_bytes = 227 << 10;
+  gpu.architecture = static_cast<int>(100 + seed);
+  gpu.multiprocessors = static_cast<int>(request.num_units);
+  gpu.shared_bytes = 227 << 10;
+  ++device_id;
   const int compilations = num_compilations;
   ResidentKernel kernel;
-  const auto get = [&] { return ResidentKernel::Get(shape, &kernel); };
+  const auto get = [&] { return ResidentKernel::Get(request, &kernel); };
   has_resident_libraries = false;
   Check(get().code == RnnStatus::Code::kFailedPrecondition,
         "libraries that are not there");
@@ -500,7 +417,7 @@ void CheckFailures(unsigned seed) {
 // A call gets a kernel that is known, as CheckFailures leaves one, while
 // another one is compiled.
 void CheckLock() {
-  const ResidentShape known = shape;
+  const ResidentRequest known = request;
   const auto get_known = [known] {
     ResidentKernel kernel;
     return ResidentKernel::Get(known, &kernel).ok();
@@ -511,10 +428,10 @@ void CheckLock() {
           "a call waits for a compilation that it does not need");
     Check(other.get(), "the known kernel");
   };
-  shape.batch_size += shape.batch_size == 1 ? 1 : -1;
+  request.batch_size += request.batch_size == 1 ? 1 : -1;
   const int compilations = num_compilations;
   ResidentKernel kernel;
-  Check(ResidentKernel::Get(shape, &kernel).ok() &&
+  Check(ResidentKernel::Get(request, &kernel).ok() &&
             num_compilations == compilations + 1,
         "another kernel");
   while_compiling = [] {};
@@ -522,65 +439,16 @@ void CheckLock() {
 
 void CheckSeed(unsigned seed) {
   generator.seed(seed);
-  std::string text = Source();
-  text.erase(std::remove_if(text.begin(), text.end(),
-                            [](unsigned char c) { return std::isspace(c); }),
-             text.end());
-  Check(text.find(kParameters) != std::string::npos, "the kernel's parameters");
   CheckFailures(seed);
   CheckLock();
-  const std::string seed_checked = being_checked;
-  for (int i = 0; i < 40; ++i) {
-    DrawShape();
-    being_checked = seed_checked + ", shape " + std::to_string(i) + ": " +
-                    std::to_string(shape.num_units) + " units";
-    // The second device must not get the kernel that was compiled for the
-    // first.
-    for (int j = 0; j < 2; ++j) {
-      DrawDevice();
-      CheckShape();
-    }
+  for (int i = 0; i < 80; ++i) {
+    DrawRequest();
+    DrawDevice();
+    being_checked = "seed " + std::to_string(seed) + ", layer " +
+                    std::to_string(i) + ": " +
+                    std::to_string(request.num_units) + " units";
+    CheckRequest();
   }
-}
-
-// Compiles some kernels with the real compiler, which needs no GPU.
-int CompileAll() {
-  constexpr FakeDevice kDevices[] = {
-      {8, 0, 108, 163 << 10, 40 << 20},  // A100
-      {8, 9, 76, 99 << 10, 48 << 20},    // RTX 4080
-      {9, 0, 132, 227 << 10, 50 << 20},  // H200
-      {12, 0, 170, 99 << 10, 96 << 20},  // RTX 5090
-  };
-  // Some shapes have all weights on the chip, some have a part of them in the
-  // L2 cache, and some in memory.
-  constexpr ResidentShape kShapes[] = {
-      {RnnMode::kLstm, RnnDataType::kFloat32, 96, 3},
-      {RnnMode::kGru, RnnDataType::kFloat32, 2816, 1},
-      {RnnMode::kRnnTanh, RnnDataType::kFloat32, 2048, 4},
-      {RnnMode::kGru, RnnDataType::kFloat16, 2816, 1},
-      {RnnMode::kRnnRelu, RnnDataType::kFloat16, 512, 8},
-      {RnnMode::kLstm, RnnDataType::kBfloat16, 2048, 8},
-  };
-  int compiled = 0;
-  for (const FakeDevice& one : kDevices) {
-    device = one;
-    ++device_id;
-    for (const ResidentShape& one_shape : kShapes) {
-      being_checked = std::to_string(one.major) + "." +
-                      std::to_string(one.minor) + ", " +
-                      std::to_string(one_shape.num_units) + " units of " +
-                      RnnModeName(one_shape.rnn_mode);
-      ResidentKernel kernel;
-      const RnnStatus status = ResidentKernel::Get(one_shape, &kernel);
-      // A smaller GPU has no room for some shapes.
-      const bool is_too_large =
-          status.message.find("too many units") != std::string::npos;
-      Check(status.ok() || is_too_large, status.message);
-      compiled += status.ok();
-    }
-  }
-  std::printf("%d kernels compiled\n", compiled);
-  return 0;
 }
 
 }  // namespace
@@ -588,10 +456,5 @@ int CompileAll() {
 
 int main(int argc, char** argv) {
   setenv("CUDNN_RNN_TF_KERNEL_CACHE", "", /*overwrite=*/1);  // Keeps no files.
-  if (argc > 2) {
-    cudnn_rnn_tf::nvrtc_name = argv[2];
-    cudnn_rnn_tf::has_resident_libraries = true;
-    return cudnn_rnn_tf::CompileAll();
-  }
   return cudnn_rnn_tf::RunSeeds(argc, argv, cudnn_rnn_tf::CheckSeed);
 }

@@ -4,12 +4,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ARGUMENTS_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_ARGUMENTS_H_
 
-#if defined(__CUDACC__)
-#define CRNN_HOST_DEVICE __host__ __device__
-#else
-#define CRNN_HOST_DEVICE
-#endif
-
 namespace cudnn_rnn_tf {
 namespace persistent {
 
@@ -42,21 +36,17 @@ struct Shape {
   static constexpr int kDirect = 0, kSplit = 1, kFused = 2;
 
   // The units of a chunk: 16 bytes, which go from block to block at once.
-  CRNN_HOST_DEVICE constexpr int chunk_units() const { return 4 * items; }
-  CRNN_HOST_DEVICE constexpr int rows() const { return 8 * row_tiles; }
-  CRNN_HOST_DEVICE constexpr int item_bytes() const { return 4 / items; }
-  CRNN_HOST_DEVICE constexpr int all_units() const {
-    return team * block_units;
-  }
+  constexpr int chunk_units() const { return 4 * items; }
+  constexpr int rows() const { return 8 * row_tiles; }
+  constexpr int item_bytes() const { return 4 / items; }
+  constexpr int all_units() const { return team * block_units; }
 
   // Bytes from one row of `pairs` pairs to the next. Odd multiples of 64 keep
   // the eight rows that a warp reads at once in different banks.
-  CRNN_HOST_DEVICE static constexpr int Pitch(int pairs) {
-    return (pairs / 2 * 2 + 1) * 64;
-  }
+  static constexpr int Pitch(int pairs) { return (pairs / 2 * 2 + 1) * 64; }
   // The independent sums of each of a warp's tiles. There are enough of them to
   // hide the latency of the tensor cores.
-  CRNN_HOST_DEVICE constexpr int Chains(int tiles) const {
+  constexpr int Chains(int tiles) const {
     return (4 + tiles * row_tiles - 1) / (tiles * row_tiles);
   }
   // Two barriers and, in a stack, a cluster's ticket stand before everything
@@ -67,97 +57,91 @@ struct Shape {
 
   // The forward pass multiplies a block's rows of the weights, four for each
   // unit, by h.
-  CRNN_HOST_DEVICE constexpr int forward_tiles() const {
-    return block_units / 4;
-  }
-  CRNN_HOST_DEVICE constexpr int forward_warp_tiles() const {
+  constexpr int forward_tiles() const { return block_units / 4; }
+  constexpr int forward_warp_tiles() const {
     return (forward_tiles() * splits + warps - 1) / warps;
   }
-  CRNN_HOST_DEVICE constexpr int forward_warp_pairs() const {
+  constexpr int forward_warp_pairs() const {
     return (all_units() / items + 16 * splits - 1) / (16 * splits);
   }
-  CRNN_HOST_DEVICE constexpr int forward_pitch() const {
+  constexpr int forward_pitch() const {
     return Pitch(forward_warp_pairs() * splits);
   }
   // A cluster's peers store to one copy while a block reads the other.
-  CRNN_HOST_DEVICE constexpr int copies() const { return is_cluster ? 2 : 1; }
-  CRNN_HOST_DEVICE constexpr int forward_h_bytes() const {
+  constexpr int copies() const { return is_cluster ? 2 : 1; }
+  constexpr int forward_h_bytes() const {
     return copies() * rows() * forward_pitch();
   }
   // The floats from the sums for one sequence to those for the next. With this
   // pitch, the stores of a warp go to different banks.
-  CRNN_HOST_DEVICE constexpr int forward_sums_pitch() const {
-    return 4 * block_units + 4;
-  }
-  CRNN_HOST_DEVICE constexpr int forward_sums_bytes() const {
+  constexpr int forward_sums_pitch() const { return 4 * block_units + 4; }
+  constexpr int forward_sums_bytes() const {
     return splits * rows() * forward_sums_pitch() * 4;
   }
-  CRNN_HOST_DEVICE constexpr int forward_shared_bytes() const {
+  constexpr int forward_shared_bytes() const {
     return kBarrierBytes + forward_h_bytes() + forward_sums_bytes() +
            (forward_warp_pairs() - resident_pairs) * warps *
                forward_warp_tiles() * 2 * kChunkBytes;
   }
   // The chunks of a step of the layer below that a thread of a stack fetches.
-  CRNN_HOST_DEVICE constexpr int forward_thread_chunks() const {
+  constexpr int forward_thread_chunks() const {
     return (rows() * all_units() / chunk_units() + 32 * warps - 1) /
            (32 * warps);
   }
   // The bytes that a block receives in a step.
-  CRNN_HOST_DEVICE constexpr int forward_step_bytes() const {
+  constexpr int forward_step_bytes() const {
     return rows() * all_units() * item_bytes();
   }
 
   // Each layer of a stack has a stage. Each but the lowest has another stage
   // before it, which multiplies the output of the layer below by the input
   // weights.
-  CRNN_HOST_DEVICE constexpr int Stages(int layers) const {
+  constexpr int Stages(int layers) const {
     return is_stack ? 2 * layers - 1 : 1;
   }
 
   // The backward pass multiplies the transposed rows of the weights by the
   // gradients of the gates.
-  CRNN_HOST_DEVICE constexpr int backward_pairs() const {
-    return block_units / chunk_units();
-  }
+  constexpr int backward_pairs() const { return block_units / chunk_units(); }
   // A group has one tile for each number in a word. It gives a lane the sums of
   // consecutive units, 16 bytes of them.
-  CRNN_HOST_DEVICE constexpr int backward_groups() const {
+  constexpr int backward_groups() const {
     return (all_units() + 16 * items - 1) / (16 * items);
   }
-  CRNN_HOST_DEVICE constexpr int backward_warp_groups() const {
+  constexpr int backward_warp_groups() const {
     return (backward_groups() + warps - 1) / warps;
   }
-  CRNN_HOST_DEVICE constexpr int backward_warp_tiles() const {
+  constexpr int backward_warp_tiles() const {
     return backward_warp_groups() * items;
   }
   // A cluster's peers store partial sums to slots, one for each sender. This is
   // how many numbers one sequence takes in a slot.
-  CRNN_HOST_DEVICE constexpr int backward_slot_pitch() const {
+  constexpr int backward_slot_pitch() const {
     return block_units + chunk_units();
   }
   // In other teams, threads fetch the partial sums of some senders each and add
   // them. A group of threads that has all of a block's units and sequences is
   // an adder, and shared memory has one slot of floats for each adder.
-  CRNN_HOST_DEVICE constexpr int backward_sender_chunks() const {
+  constexpr int backward_sender_chunks() const {
     return rows() * block_units / chunk_units();
   }
-  CRNN_HOST_DEVICE constexpr int backward_adders() const {
+  constexpr int backward_adders() const {
     const int most = 32 * warps / backward_sender_chunks();
     return most < 1 ? 1 : most < team ? most : team;
   }
-  CRNN_HOST_DEVICE constexpr int backward_slots_bytes() const {
+  constexpr int backward_slots_bytes() const {
     return is_cluster ? 2 * team * rows() * backward_slot_pitch() * item_bytes()
                       : backward_adders() * rows() * block_units * 4;
   }
-  CRNN_HOST_DEVICE constexpr int backward_gradient_bytes() const {
+  constexpr int backward_gradient_bytes() const {
     return 2 * rows() * Pitch(backward_pairs());
   }
-  CRNN_HOST_DEVICE constexpr int backward_shared_bytes() const {
+  constexpr int backward_shared_bytes() const {
     return kBarrierBytes + backward_slots_bytes() + backward_gradient_bytes() +
            (backward_pairs() - resident_pairs) * warps * backward_warp_tiles() *
                2 * kChunkBytes;
   }
-  CRNN_HOST_DEVICE constexpr int backward_step_bytes() const {
+  constexpr int backward_step_bytes() const {
     return team * rows() * block_units * item_bytes();
   }
 
@@ -165,10 +149,10 @@ struct Shape {
   // steps. In the forward pass, a step's h is for all blocks; in the backward
   // pass, each block receives data of its own.
   static constexpr int kForwardRing = 32, kBackwardRing = 2;
-  CRNN_HOST_DEVICE constexpr int forward_ring_bytes() const {
+  constexpr int forward_ring_bytes() const {
     return kForwardRing * forward_step_bytes();
   }
-  CRNN_HOST_DEVICE constexpr int backward_ring_bytes() const {
+  constexpr int backward_ring_bytes() const {
     return kBackwardRing * team * backward_step_bytes();
   }
 };
@@ -195,9 +179,8 @@ struct Sequences {
   int batch, steps;
   int time_stride, batch_stride;
 
-  CRNN_HOST_DEVICE static constexpr Sequences Of(const int* lengths,
-                                                 const int* order, int batch,
-                                                 int steps, bool time_major) {
+  static constexpr Sequences Of(const int* lengths, const int* order, int batch,
+                                int steps, bool time_major) {
     return {lengths,
             order,
             batch,

@@ -43,7 +43,7 @@ constexpr int kGates = 1, kSlots = 1;
 // its recurrent side in two slots, since the reset gate multiplies the latter
 // alone; other gates have one slot for both. If the reset gate acts before the
 // product, the last slot holds r * h as the candidate's matrix reads it.
-CRNN_HOST_DEVICE constexpr int OtherSlot(int gate) {
+constexpr int OtherSlot(int gate) {
   return kGates == 3 && !kResetsBefore && gate == 2 ? 3 : gate;
 }
 // The gates whose matrices read h itself. They come first.

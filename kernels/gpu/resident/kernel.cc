@@ -15,20 +15,19 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-constexpr int64_t kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kWarps = 8;
 // The tensor cores' instruction mma takes eight sequences, one for each column.
 // In float32, a lane holds the sums of all sequences in registers, which have
 // room for four.
-constexpr int64_t kMaxBatch = 8, kMaxBatchOfFloat32 = 4;
-constexpr int64_t kChunkBytes = 16, kSliceBytes = 64;
+constexpr int kMaxBatch = 8, kMaxBatchOfFloat32 = 4;
+constexpr int kSliceBytes = 64;
 // A kernel beyond these limits takes long to compile, since its loops are
-// unrolled.
-constexpr int64_t kMaxChunks = 256, kMaxRounds = 4;
+// unrolled. No layer of more units keeps to them.
+constexpr int kMaxChunks = 256, kMaxRounds = 4, kMaxUnits = 1 << 20;
 // A thread has kRegisters. It needs kOtherRegisters and, for each round,
 // kRegistersOfRound for other things than weights: with these numbers, the
 // compiler moves next to nothing to memory.
-constexpr int64_t kRegisters = 255, kOtherRegisters = 20,
-                  kRegistersOfRound = 32;
+constexpr int kRegisters = 255, kOtherRegisters = 20, kRegistersOfRound = 32;
 // Streamed weights are assumed to get this part of the L2 cache.
 constexpr double kKeptPart = 0.6;
 
@@ -37,144 +36,118 @@ RnnStatus NotResident(const std::string& why) {
           "the algorithm resident cannot run this: " + why};
 }
 
-// The placement of the weights among blocks and kinds of memory. The macros of
-// resident.cu with these names say more.
-struct Placement {
-  int64_t units, blocks;
-  int64_t in_registers, in_shared, ahead;
-  double kept;
-  int64_t shared_bytes;
-};
+}  // namespace
 
-RnnStatus Place(const ResidentShape& shape, const DeviceLimits& device,
-                Placement* placement) {
-  const int64_t item = static_cast<int64_t>(SizeOf(shape.dtype));
-  const bool is_float = shape.dtype == RnnDataType::kFloat32;
-  if (device.architecture < 80)
-    return NotResident("the GPU is older than Ampere");
-  if (shape.dtype == RnnDataType::kFloat64) return NotResident("float64");
-  if (shape.num_units * item % kSliceBytes != 0) {
+RnnStatus PlaceResident(const ResidentRequest& request, const DeviceLimits& gpu,
+                        ResidentShape* shape) {
+  const int item = static_cast<int>(SizeOf(request.dtype));
+  const bool is_float = request.dtype == RnnDataType::kFloat32;
+  if (gpu.architecture < 80) return NotResident("the GPU is older than Ampere");
+  if (request.dtype == RnnDataType::kFloat64) return NotResident("float64");
+  if (request.num_units * item % kSliceBytes != 0) {
     return NotResident(
-        "the number of units, " + std::to_string(shape.num_units) +
+        "the number of units, " + std::to_string(request.num_units) +
         ", must be a multiple of " + std::to_string(kSliceBytes / item));
   }
-  const int64_t max_batch = is_float ? kMaxBatchOfFloat32 : kMaxBatch;
-  if (shape.batch_size > max_batch) {
-    return NotResident("the batch size, " + std::to_string(shape.batch_size) +
+  const int max_batch = is_float ? kMaxBatchOfFloat32 : kMaxBatch;
+  if (request.batch_size > max_batch) {
+    return NotResident("the batch size, " + std::to_string(request.batch_size) +
                        ", must be at most " + std::to_string(max_batch));
   }
-  const int64_t gates = NumGates(shape.rnn_mode);
-  int64_t units = CeilDiv(shape.num_units, device.multiprocessors);
+  *shape = {};
+  shape->num_units =
+      static_cast<int>(std::min<int64_t>(request.num_units, kMaxUnits));
+  shape->batch = static_cast<int>(request.batch_size);
+  shape->gates = static_cast<int>(NumGates(request.rnn_mode));
+  shape->item_bytes = item;
+  shape->units = CeilDiv(shape->num_units, gpu.multiprocessors);
   // A block writes words of two numbers of a half type, so it has whole pairs
   // of units.
-  if (!is_float) units += units % 2;
-  const int64_t rows = gates * units, groups = CeilDiv(rows, 8);
-  const int64_t slices = CeilDiv(shape.num_units * item / kSliceBytes, kWarps);
-  const int64_t chunks = slices * groups;
-  const int64_t rounds = CeilDiv(units * shape.batch_size * 4, kThreads);
-  if (chunks > kMaxChunks || rounds > kMaxRounds) {
+  if (!is_float) shape->units += shape->units % 2;
+  shape->warps = kWarps;
+  shape->kept = 1000;
+  const int chunks = shape->chunks(), groups = shape->groups();
+  if (chunks > kMaxChunks || shape->rounds() > kMaxRounds) {
     return NotResident("there are too many units, " +
-                       std::to_string(shape.num_units));
+                       std::to_string(request.num_units));
   }
-  const int64_t pitch = CeilDiv(rows * shape.batch_size, 32) * 32 + 8;
-  const int64_t other_bytes =
-      2 * kWarps * pitch * static_cast<int64_t>(sizeof(float)) +
-      (is_float ? kWarps * 2 * shape.batch_size * kSliceBytes : 0);
-  const int64_t products =
-      is_float ? groups * shape.batch_size : (groups + 1) / 2 * 4;
-  const int64_t free_registers = kRegisters - kOtherRegisters -
-                                 kRegistersOfRound * rounds - 4 * slices -
-                                 4 * groups - products;
-  if (other_bytes > device.shared_bytes) {
+  if (shape->other_bytes() > gpu.shared_bytes) {
     return NotResident("the GPU has too little shared memory");
   }
-  const int64_t room =
-      (device.shared_bytes - other_bytes) / (kThreads * kChunkBytes);
-  placement->units = units;
-  placement->blocks = CeilDiv(shape.num_units, units);
-  placement->in_registers = std::clamp(free_registers / 4, int64_t{0}, chunks);
-  placement->in_shared = std::min(room, chunks - placement->in_registers);
-  placement->ahead = 0;
-  placement->kept = 1.0;
-  const auto streamed = [&] {
-    return chunks - placement->in_registers - placement->in_shared;
-  };
-  const double l2_bytes = kKeptPart * device.l2_bytes;
+  const int products = is_float ? groups * shape->batch : (groups + 1) / 2 * 4;
+  const int free_registers = kRegisters - kOtherRegisters -
+                             kRegistersOfRound * shape->rounds() -
+                             4 * shape->own_slices() - 4 * groups - products;
+  const int room =
+      (gpu.shared_bytes - shape->other_bytes()) / shape->chunk_bytes();
+  shape->in_registers = std::clamp(free_registers / 4, 0, chunks);
+  shape->in_shared = std::min(room, chunks - shape->in_registers);
+  const double l2_bytes = kKeptPart * gpu.l2_bytes;
   const auto streamed_bytes = [&] {
-    return static_cast<double>(streamed() * kThreads * kChunkBytes *
-                               placement->blocks);
+    return static_cast<double>(shape->streamed()) * shape->chunk_bytes() *
+           shape->blocks();
   };
   // Weights that stay in the L2 cache are loaded when they are needed, which is
   // soon enough. Others are fetched ahead, to slots in shared memory if there
   // is enough of it. The number of streamed chunks is then a multiple of the
   // number of slots, so that a chunk has the same slot in every step.
-  if (streamed_bytes() > l2_bytes) {
-    const int64_t chunks_of_shared = chunks - placement->in_registers;
-    int64_t most_in_shared = -1;
-    for (int64_t ahead = groups; ahead <= std::min(3 * groups, room); ++ahead) {
-      int64_t in_shared = room - ahead;
-      while (in_shared >= 0 && (chunks_of_shared - in_shared) % ahead != 0) {
-        --in_shared;
-      }
-      if (in_shared <= most_in_shared) continue;
-      most_in_shared = in_shared;
-      placement->in_shared = in_shared;
-      placement->ahead = ahead;
+  if (streamed_bytes() <= l2_bytes) return {};
+  const int chunks_of_shared = chunks - shape->in_registers;
+  int most_in_shared = -1;
+  for (int ahead = groups; ahead <= std::min(3 * groups, room); ++ahead) {
+    int in_shared = room - ahead;
+    while (in_shared >= 0 && (chunks_of_shared - in_shared) % ahead != 0) {
+      --in_shared;
     }
-    placement->kept = l2_bytes / streamed_bytes();
+    if (in_shared <= most_in_shared) continue;
+    most_in_shared = in_shared;
+    shape->in_shared = in_shared;
+    shape->ahead = ahead;
   }
-  placement->shared_bytes =
-      (placement->in_shared + placement->ahead) * kThreads * kChunkBytes +
-      other_bytes;
+  shape->kept =
+      static_cast<int>(std::lround(1000 * l2_bytes / streamed_bytes()));
   return {};
 }
 
-std::vector<std::string> Macros(const ResidentShape& shape,
-                                const Placement& placement) {
-  std::vector<std::string> macros = {TypeMacro(shape.dtype),
-                                     ModeMacro(shape.rnn_mode)};
-  for (const auto& [name, value] :
-       {std::pair("NUM_UNITS", shape.num_units),
-        std::pair("BATCH", shape.batch_size),
-        std::pair("GATES", NumGates(shape.rnn_mode)),
-        std::pair("UNITS", placement.units), std::pair("WARPS", kWarps),
-        std::pair("IN_REGISTERS", placement.in_registers),
-        std::pair("IN_SHARED", placement.in_shared),
-        std::pair("AHEAD", placement.ahead)}) {
+std::vector<std::string> ResidentMacros(const ResidentRequest& request,
+                                        const ResidentShape& shape) {
+  std::vector<std::string> macros = {TypeMacro(request.dtype),
+                                     ModeMacro(request.rnn_mode)};
+  for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.num_units),
+                                    {"BATCH", shape.batch},
+                                    {"GATES", shape.gates},
+                                    {"UNITS", shape.units},
+                                    {"WARPS", shape.warps},
+                                    {"IN_REGISTERS", shape.in_registers},
+                                    {"IN_SHARED", shape.in_shared},
+                                    {"AHEAD", shape.ahead},
+                                    {"KEPT", shape.kept}}) {
     macros.push_back(std::string(name) + "=" + std::to_string(value));
   }
-  // The fraction is written with whole numbers, since the locale decides how a
-  // decimal point looks.
-  macros.push_back("KEPT=(" +
-                   std::to_string(std::lround(1000 * placement.kept)) +
-                   "/1000.0f)");
   return macros;
 }
 
-}  // namespace
-
-RnnStatus ResidentKernel::Get(const ResidentShape& shape,
+RnnStatus ResidentKernel::Get(const ResidentRequest& request,
                               ResidentKernel* kernel) {
   using Name = std::tuple<CUdevice, RnnMode, RnnDataType, int64_t, int64_t>;
   static NeverDestroyed<Known<Name, ResidentKernel>> known;
   CUdevice id;
   CRNN_RETURN_IF_ERROR(CurrentDevice(&id));
-  const Name name(id, shape.rnn_mode, shape.dtype, shape.num_units,
-                  shape.batch_size);
+  const Name name(id, request.rnn_mode, request.dtype, request.num_units,
+                  request.batch_size);
   if (known->Find(name, kernel)) return {};
-  DeviceLimits device;
-  Placement placement;
-  CRNN_RETURN_IF_ERROR(ReadLimits(&device));
-  CRNN_RETURN_IF_ERROR(Place(shape, device, &placement));
-  CRNN_RETURN_IF_ERROR(CompileKernel(
-      "resident.cu", "resident", Macros(shape, placement), &kernel->kernel_));
-  kernel->blocks_ = static_cast<unsigned int>(placement.blocks);
-  kernel->shared_bytes_ = static_cast<unsigned int>(placement.shared_bytes);
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Gpu().cuda.cuKernelSetAttribute(
-          CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-          static_cast<int>(kernel->shared_bytes_), kernel->kernel_, id),
-      "give a kernel shared memory"));
+  DeviceLimits gpu;
+  ResidentShape& shape = kernel->shape_;
+  CRNN_RETURN_IF_ERROR(ReadLimits(&gpu));
+  CRNN_RETURN_IF_ERROR(PlaceResident(request, gpu, &shape));
+  CRNN_RETURN_IF_ERROR(CompileKernel("resident.cu", "resident",
+                                     ResidentMacros(request, shape),
+                                     &kernel->kernel_));
+  CRNN_RETURN_IF_ERROR(
+      CudaStatus(Gpu().cuda.cuKernelSetAttribute(
+                     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                     shape.shared_bytes(), kernel->kernel_, id),
+                 "give a kernel shared memory"));
   known->Add(name, kernel);
   return {};
 }
@@ -188,10 +161,11 @@ RnnStatus ResidentKernel::Enqueue(CUstream stream,
       &a.steps,   &a.num_steps,  &a.stride,         &a.is_reversed};
   // The kernel's blocks wait for each other, so all must run at the same time;
   // a cooperative launch guarantees that.
-  return CudaStatus(Gpu().cuda.cuLaunchCooperativeKernel(
-                        reinterpret_cast<CUfunction>(kernel_), blocks_, 1, 1,
-                        kThreads, 1, 1, shared_bytes_, stream, pointers),
-                    "launch a kernel");
+  return CudaStatus(
+      Gpu().cuda.cuLaunchCooperativeKernel(
+          reinterpret_cast<CUfunction>(kernel_), shape_.blocks(), 1, 1,
+          shape_.threads(), 1, 1, shape_.shared_bytes(), stream, pointers),
+      "launch a kernel");
 }
 
 }  // namespace cudnn_rnn_tf

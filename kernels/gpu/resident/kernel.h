@@ -3,21 +3,35 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_KERNEL_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_RESIDENT_KERNEL_H_
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/libraries.h"
+#include "kernels/gpu/resident/resident_shape.h"
 
 namespace cudnn_rnn_tf {
 
-// The kernel is compiled for these sizes and types.
-struct ResidentShape {
+// What a kernel is wanted for.
+struct ResidentRequest {
   RnnMode rnn_mode;
   RnnDataType dtype;
   int64_t num_units, batch_size;
 };
 
+// Places the weights. The status says why if the GPU has no room for them.
+RnnStatus PlaceResident(const ResidentRequest& request, const DeviceLimits& gpu,
+                        ResidentShape* shape);
+
+// Returns the macros that the kernel is compiled with.
+std::vector<std::string> ResidentMacros(const ResidentRequest& request,
+                                        const ResidentShape& shape);
+
 // The arguments of a launch, which runs some steps of one layer in one
-// direction. Addresses are of device memory and of the shape's type unless said
-// otherwise. H is the number of units, B the batch size and G the number of
-// gates.
+// direction. Addresses are of device memory and of the network's type unless
+// said otherwise. H is the number of units, B the batch size and G the number
+// of gates.
 struct ResidentArguments {
   CUdeviceptr weights;                     // [G * H, H], aligned to 16 bytes.
   CUdeviceptr input_bias, recurrent_bias;  // [G * H]; 0 for none.
@@ -40,15 +54,15 @@ struct ResidentArguments {
 class ResidentKernel {
  public:
   // Compiles the kernel, which takes 0.1 to 2 seconds, unless its machine code
-  // is kept from before. The status says why if the kernel cannot run the shape
-  // on the device.
-  static RnnStatus Get(const ResidentShape& shape, ResidentKernel* kernel);
+  // is kept from before. The status says why if the device cannot run what is
+  // wanted.
+  static RnnStatus Get(const ResidentRequest& request, ResidentKernel* kernel);
 
   RnnStatus Enqueue(CUstream stream, const ResidentArguments& arguments) const;
 
  private:
   CUkernel kernel_ = nullptr;
-  unsigned int blocks_ = 0, shared_bytes_ = 0;
+  ResidentShape shape_ = {};
 };
 
 }  // namespace cudnn_rnn_tf

@@ -1,44 +1,29 @@
 // A kernel that runs steps of a layer in inference, with the recurrent weights
 // in registers and shared memory. kernel.cc compiles and launches it.
 //
-// Whoever compiles it sets these macros:
-//   NUM_UNITS, BATCH, GATES  the sizes of the layer
-//   UNITS, WARPS             those of a block
-//   IN_REGISTERS, IN_SHARED  the chunks of weights that a lane has in registers
-//                            and in shared memory
-//   AHEAD                    how many of the chunks that have no room there a
-//                            lane fetches ahead; 0 if it fetches none ahead
-//   KEPT                     the part of the chunks without room that should
-//                            stay in the L2 cache
-//   IS_FLOAT, IS_FLOAT16 or IS_BFLOAT16
-//   IS_LSTM, IS_GRU, IS_TANH or IS_RELU
-
+// Whoever compiles it sets the macros NUM_UNITS, BATCH, GATES, UNITS, WARPS,
+// IN_REGISTERS, IN_SHARED, AHEAD and KEPT, the fields of a ResidentShape; one
+// of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH
+// and IS_RELU.
 #include "items.cuh"
+#include "resident_shape.h"
 
-constexpr int kThreads = 32 * WARPS;
-// The block's rows of the weights, gate by gate, in groups of 8.
-constexpr int kRows = GATES * UNITS;
-constexpr int kGroups = (kRows + 7) / 8;
-// Columns are dealt out to the warps in slices of 64 bytes. Lane 4 g + t has
-// one chunk of each slice and group: the quarter t of row g.
+using cudnn_rnn_tf::ResidentShape;
+
+constexpr ResidentShape kShape = {NUM_UNITS, BATCH, GATES,        sizeof(Item),
+                                  UNITS,     WARPS, IN_REGISTERS, IN_SHARED,
+                                  AHEAD,     KEPT};
+constexpr int kThreads = kShape.threads();
+constexpr int kRows = kShape.rows(), kGroups = kShape.groups();
 constexpr int kItemsOfChunk = sizeof(Chunk) / sizeof(Item);
 constexpr int kItemsOfSlice = 4 * kItemsOfChunk;
-constexpr int kSlices = NUM_UNITS / kItemsOfSlice;
-constexpr int kOwnSlices = (kSlices + WARPS - 1) / WARPS;
-constexpr int kChunks = kOwnSlices * kGroups;
-// A lane's chunks come in this order: those in registers, those in shared
-// memory, and those that are streamed.
-constexpr int kResident = IN_REGISTERS + IN_SHARED;
-constexpr int kStreamed = kChunks > kResident ? kChunks - kResident : 0;
+constexpr int kSlices = kShape.slices(), kOwnSlices = kShape.own_slices();
+constexpr int kResident = kShape.resident(), kStreamed = kShape.streamed();
 constexpr int kSlots = AHEAD > 0 ? AHEAD : 1;
 static_assert(AHEAD == 0 || (kStreamed % kSlots == 0 && AHEAD >= kGroups), "");
-// Neighbouring lanes compute a cell, which is one unit of one sequence.
-constexpr int kLanesOfCell = 4;
-constexpr int kCells = UNITS * BATCH;
-constexpr int kRounds = (kCells * kLanesOfCell + kThreads - 1) / kThreads;
-// With this pitch of one warp's sums, the lanes of a cell read from different
-// banks.
-constexpr int kPitch = (kRows * BATCH + 31) / 32 * 32 + 8;
+constexpr int kLanesOfCell = ResidentShape::kLanesOfCell;
+constexpr int kCells = kShape.cells(), kRounds = kShape.rounds();
+constexpr int kPitch = kShape.pitch();
 
 constexpr Word kAbsent = 0xFFFFFFFF;
 
@@ -177,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     asm volatile(
         "createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, %1;"
         : "=l"(policy)
-        : "f"(KEPT));
+        : "f"(KEPT / 1000.0f));
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) fetch(n);
   }
