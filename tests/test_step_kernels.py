@@ -38,7 +38,7 @@ def network(tmp_path_factory) -> ctypes.CDLL:
             for name in "network network_backward step_loop kernel division".split()
         ),
         *(f"kernels/gpu/{name}.cc" for name in "cudnn/network cudnn/plan resident/network".split()),
-        *(f"kernels/gpu/{name}.cc" for name in "device_limits product session transpose".split()),
+        *(f"kernels/gpu/{name}.cc" for name in "device_limits product session time_major".split()),
         "kernels/rnn_backend.cc",
         *("kernels/param_layout.cc", "kernels/rnn_spec.cc"),
     ]

@@ -1,14 +1,17 @@
 // Compiles kernels of our own for the GPU at hand, with CUDA's compiler at run
-// time.
+// time, and launches the small ones.
 //
 // Code is kept in the process and in files, so that a kernel is compiled once
 // for each version of its source, of the compiler and of the GPU.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_COMPILER_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_COMPILER_H_
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "kernels/ceil_div.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/libraries.h"
 #include "kernels/rnn_backend.h"
@@ -67,6 +70,57 @@ std::vector<std::string> CompilerOptions(
 RnnStatus CompileCode(const std::string& file,
                       const std::vector<std::string>& options,
                       std::string* code, std::string* log);
+
+// The blocks of a launch and the threads of each of them, in two dimensions.
+struct Grid {
+  int64_t blocks;
+  int threads, threads_y = 1;
+  int64_t blocks_y = 1;
+};
+
+// Threads take several numbers each where more blocks than these would be
+// needed.
+inline constexpr int64_t kMaxBlocksOfNumbers = 2048;
+
+// Returns the grid of a kernel that computes number by number.
+inline Grid GridOver(int64_t count) {
+  constexpr int kThreads = 256;
+  return {std::clamp<int64_t>(CeilDiv(count, kThreads), 1, kMaxBlocksOfNumbers),
+          kThreads};
+}
+
+// These enqueue a copy within device memory, and a fill.
+inline RnnStatus EnqueueCopy(CUstream stream, const void* from, void* to,
+                             size_t bytes) {
+  return CudaStatus(Gpu().cuda.cuMemcpyDtoDAsync(
+                        reinterpret_cast<CUdeviceptr>(to),
+                        reinterpret_cast<CUdeviceptr>(from), bytes, stream),
+                    "copy device memory");
+}
+inline RnnStatus EnqueueFill(CUstream stream, void* to, unsigned char byte,
+                             size_t bytes) {
+  return CudaStatus(Gpu().cuda.cuMemsetD8Async(
+                        reinterpret_cast<CUdeviceptr>(to), byte, bytes, stream),
+                    "fill device memory");
+}
+
+// Enqueues a kernel. The arguments must have the types of its parameters, where
+// device memory is of any type.
+template <typename... Arguments>
+RnnStatus Launch(CUkernel kernel, CUstream stream, const Grid& grid,
+                 const Arguments&... arguments) {
+  void* parameters[] = {
+      const_cast<void*>(static_cast<const void*>(&arguments))...};
+  return CudaStatus(
+      Gpu().cuda.cuLaunchKernel(reinterpret_cast<CUfunction>(kernel),
+                                static_cast<unsigned int>(grid.blocks),
+                                static_cast<unsigned int>(grid.blocks_y), 1,
+                                static_cast<unsigned int>(grid.threads),
+                                static_cast<unsigned int>(grid.threads_y), 1,
+                                /*sharedMemBytes=*/0, stream, parameters,
+                                /*extra=*/nullptr),
+      "launch a kernel");
+}
 
 }  // namespace cudnn_rnn_tf
 

@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
+#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/cudnn/network.h"
 #include "kernels/gpu/graph_cache.h"
-#include "kernels/gpu/keras_tensors.h"
-#include "kernels/gpu/masked_steps.h"
+#include "kernels/gpu/moves.h"
 #include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/reserve_size.h"
 #include "kernels/gpu/resident/network.h"
 
 namespace cudnn_rnn_tf {
@@ -237,12 +236,7 @@ RnnStatus GpuBackend::BackwardBufferSizes(const RnnProblem& problem,
 void GpuBackend::Prepare(void* buffer, size_t bytes) {
   if (!options_.poison_scratch || bytes == 0) return;
   RnnStatus status = LoadCudaDriver();
-  if (status.ok()) {
-    status = CudaStatus(
-        Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(buffer),
-                                   kNanByte, bytes, stream()),
-        "fill device memory");
-  }
+  if (status.ok()) status = EnqueueFill(stream(), buffer, kNanByte, bytes);
   if (!status.ok()) resources_.log(status.message);
 }
 
@@ -306,59 +300,30 @@ RnnStatus GpuBackend::Backward(const RnnProblem& /*problem*/,
   return Run(buffers, &Engine::Backward);
 }
 
-RnnStatus GpuBackend::OrOnHost(
-    const RnnStatus& status, const std::function<RnnStatus()>& on_host) const {
-  if (status.code != RnnStatus::Code::kUnimplemented &&
-      status.code != RnnStatus::Code::kFailedPrecondition) {
-    return status;
-  }
-  resources_.warn(
-      status.message +
-      "; masks and the weights of Keras's layers are copied to the host and "
-      "back, which is slow");
-  return on_host();
-}
-
 RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return OrOnHost(EnqueueReadMask(stream(), mask, found),
-                  [&] { return ReadMaskOnHost(stream(), mask, found); });
+  return cudnn_rnn_tf::ReadMask(resources_, mask, found);
 }
 
 RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return OrOnHost(EnqueueMoveSteps(stream(), move),
-                  [&] { return MoveStepsOnHost(stream(), move); });
-}
-
-RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  if (bytes == 0) return {};
-  return CudaStatus(Gpu().cuda.cuMemcpyDtoDAsync(
-                        reinterpret_cast<CUdeviceptr>(to),
-                        reinterpret_cast<CUdeviceptr>(from), bytes, stream()),
-                    "copy device memory");
-}
-
-RnnStatus GpuBackend::SetZero(void* to, size_t bytes) {
-  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  if (bytes == 0) return {};
-  return CudaStatus(Gpu().cuda.cuMemsetD8Async(
-                        reinterpret_cast<CUdeviceptr>(to), 0, bytes, stream()),
-                    "fill device memory");
+  return cudnn_rnn_tf::MoveSteps(resources_, move);
 }
 
 RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
                                        size_t item_bytes, bool to_params,
                                        const std::vector<void*>& tensors,
                                        void* params) {
+  return cudnn_rnn_tf::MoveKerasTensors(resources_, layout, item_bytes,
+                                        to_params, tensors, params);
+}
+
+RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return OrOnHost(EnqueueKerasTensors(stream(), layout, item_bytes, to_params,
-                                      tensors, params),
-                  [&] {
-                    return MoveKerasTensorsOnHost(stream(), layout, item_bytes,
-                                                  to_params, tensors, params);
-                  });
+  return bytes == 0 ? RnnStatus() : EnqueueCopy(stream(), from, to, bytes);
+}
+
+RnnStatus GpuBackend::SetZero(void* to, size_t bytes) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  return bytes == 0 ? RnnStatus() : EnqueueFill(stream(), to, 0, bytes);
 }
 
 }  // namespace cudnn_rnn_tf

@@ -1,7 +1,6 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_GPU_BACKEND_H_
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,10 +63,6 @@ class GpuBackend : public RnnBackend {
   // by the algorithm that the caller names or the rule does.
   RnnStatus ChooseOther(const RnnProblem& problem);
   RnnStatus MakeOther(const RnnProblem& problem, RnnAlgorithm algorithm);
-  // Does work on the host, with a warning, if the device has no kernel for it,
-  // as without CUDA's compiler. `status` is the outcome on the device.
-  RnnStatus OrOnHost(const RnnStatus& status,
-                     const std::function<RnnStatus()>& on_host) const;
   Session* session();
   // Runs a pass over these buffers, as a graph if it can.
   template <typename Buffers>

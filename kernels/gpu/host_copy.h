@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/gpu/gpu_options.h"
 #include "kernels/gpu/libraries.h"
 
 namespace cudnn_rnn_tf {
@@ -45,6 +46,24 @@ class HostCopy {
   int64_t size_;
   std::unique_ptr<T[]> items_;
 };
+
+// Loads the driver and does work by a kernel or, if the device has none for it,
+// on the host. Both functions take the stream.
+template <typename ByKernel, typename OnHost>
+RnnStatus ByKernelOrOnHost(const GpuResources& gpu, const ByKernel& by_kernel,
+                           const OnHost& on_host) {
+  CRNN_RETURN_IF_ERROR(LoadCudaDriver());
+  const auto stream = static_cast<CUstream>(gpu.stream);
+  const RnnStatus status = by_kernel(stream);
+  if (status.code != RnnStatus::Code::kUnimplemented &&
+      status.code != RnnStatus::Code::kFailedPrecondition) {
+    return status;
+  }
+  gpu.warn(status.message +
+           "; masks and the weights of Keras's layers are copied to the host "
+           "and back, which is slow");
+  return on_host(stream);
+}
 
 }  // namespace cudnn_rnn_tf
 

@@ -1,20 +1,21 @@
-#include "kernels/gpu/keras_tensors.h"
+#include "kernels/cpu/keras_tensors.h"
 
 #include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/keras_tensors.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/host_copy.h"
 #include "kernels/gpu/keras_tensors_arguments.h"
-#include "kernels/gpu/launch.h"
+#include "kernels/gpu/moves.h"
 
 namespace cudnn_rnn_tf {
-RnnStatus EnqueueKerasTensors(CUstream stream, const KerasLayout& layout,
-                              size_t item_bytes, bool to_params,
-                              const std::vector<void*>& tensors, void* params) {
+namespace {
+
+RnnStatus Enqueue(CUstream stream, const KerasLayout& layout, size_t item_bytes,
+                  bool to_params, const std::vector<void*>& tensors,
+                  void* params) {
   std::vector<std::string> macros = {"UNIT_BYTES=" +
                                      std::to_string(item_bytes)};
   if (to_params) macros.push_back("TO_PARAMS");
@@ -60,10 +61,9 @@ RnnStatus EnqueueKerasTensors(CUstream stream, const KerasLayout& layout,
   return launch();
 }
 
-RnnStatus MoveKerasTensorsOnHost(CUstream stream, const KerasLayout& layout,
-                                 size_t item_bytes, bool to_params,
-                                 const std::vector<void*>& tensors,
-                                 void* params) {
+RnnStatus MoveOnHost(CUstream stream, const KerasLayout& layout,
+                     size_t item_bytes, bool to_params,
+                     const std::vector<void*>& tensors, void* params) {
   const HostCopy<char> buffer(layout.size() * item_bytes);
   if (!to_params) CRNN_RETURN_IF_ERROR(buffer.Fetch(stream, params));
   auto tensor = tensors.begin();
@@ -78,6 +78,19 @@ RnnStatus MoveKerasTensorsOnHost(CUstream stream, const KerasLayout& layout,
     }
   }
   return to_params ? buffer.Store(stream, params) : RnnStatus();
+}
+
+}  // namespace
+
+RnnStatus MoveKerasTensors(const GpuResources& gpu, const KerasLayout& layout,
+                           size_t item_bytes, bool to_params,
+                           const std::vector<void*>& tensors, void* params) {
+  const auto by = [&](const auto& move) {
+    return [&](CUstream stream) {
+      return move(stream, layout, item_bytes, to_params, tensors, params);
+    };
+  };
+  return ByKernelOrOnHost(gpu, by(Enqueue), by(MoveOnHost));
 }
 
 }  // namespace cudnn_rnn_tf

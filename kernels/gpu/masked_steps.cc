@@ -1,4 +1,4 @@
-#include "kernels/gpu/masked_steps.h"
+#include "kernels/masked_steps.h"
 
 #include <algorithm>
 #include <string>
@@ -6,7 +6,7 @@
 #include "kernels/cpu/masked_steps.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/host_copy.h"
-#include "kernels/gpu/launch.h"
+#include "kernels/gpu/moves.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -46,8 +46,6 @@ int64_t UnitBytes(const StepMove& move) {
                     16;
   return static_cast<int64_t>(bits & (~bits + 1));
 }
-
-}  // namespace
 
 RnnStatus EnqueueReadMask(CUstream stream, const RnnMask& mask,
                           const MaskedSteps& found) {
@@ -115,6 +113,22 @@ RnnStatus MoveStepsOnHost(CUstream stream, const StepMove& move) {
   on_host.steps = order.items();
   cpu::MoveSteps(on_host, 0, move.batch_size);
   return to.Store(stream, move.to);
+}
+
+}  // namespace
+
+RnnStatus ReadMask(const GpuResources& gpu, const RnnMask& mask,
+                   const MaskedSteps& found) {
+  return ByKernelOrOnHost(
+      gpu,
+      [&](CUstream stream) { return EnqueueReadMask(stream, mask, found); },
+      [&](CUstream stream) { return ReadMaskOnHost(stream, mask, found); });
+}
+
+RnnStatus MoveSteps(const GpuResources& gpu, const StepMove& move) {
+  return ByKernelOrOnHost(
+      gpu, [&](CUstream stream) { return EnqueueMoveSteps(stream, move); },
+      [&](CUstream stream) { return MoveStepsOnHost(stream, move); });
 }
 
 }  // namespace cudnn_rnn_tf

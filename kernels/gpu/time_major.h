@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/arena.h"
-#include "kernels/gpu/transpose.h"
+#include "kernels/gpu/libraries.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -41,16 +41,10 @@ class Copies {
         {memory, callers, rows, problem_.batch_size, RowBytes(size)});
     return memory;
   }
-  RnnStatus Enqueue(CUstream stream) const {
-    for (const auto& [from, to, outer, inner, row_bytes] : copies_) {
-      CRNN_RETURN_IF_ERROR(EnqueueTranspose(
-          stream, reinterpret_cast<CUdeviceptr>(from),
-          reinterpret_cast<CUdeviceptr>(to), outer, inner, row_bytes));
-    }
-    return {};
-  }
+  RnnStatus Enqueue(CUstream stream) const;
 
  private:
+  // From [outer, inner, row_bytes] to [inner, outer, row_bytes].
   struct Copy {
     const void* from;
     void* to;

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/gpu/host_copy.h"
-#include "kernels/gpu/reserve_size.h"
 #include "kernels/op_backend_gpu.h"
 #include "kernels/tensorflow_versions.h"  // First.
 #include "kernels/xla/buffer_sizes.h"

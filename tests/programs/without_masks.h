@@ -5,25 +5,16 @@
 
 #include <vector>
 
-#include "kernels/gpu/keras_tensors.h"
-#include "kernels/gpu/masked_steps.h"
+#include "kernels/gpu/moves.h"
 
 namespace cudnn_rnn_tf {
 
-RnnStatus EnqueueReadMask(CUstream, const RnnMask&, const MaskedSteps&) {
+RnnStatus ReadMask(const GpuResources&, const RnnMask&, const MaskedSteps&) {
   return {};
 }
-RnnStatus EnqueueMoveSteps(CUstream, const StepMove&) { return {}; }
-RnnStatus ReadMaskOnHost(CUstream, const RnnMask&, const MaskedSteps&) {
-  return {};
-}
-RnnStatus MoveStepsOnHost(CUstream, const StepMove&) { return {}; }
-RnnStatus EnqueueKerasTensors(CUstream, const KerasLayout&, size_t, bool,
-                              const std::vector<void*>&, void*) {
-  return {};
-}
-RnnStatus MoveKerasTensorsOnHost(CUstream, const KerasLayout&, size_t, bool,
-                                 const std::vector<void*>&, void*) {
+RnnStatus MoveSteps(const GpuResources&, const StepMove&) { return {}; }
+RnnStatus MoveKerasTensors(const GpuResources&, const KerasLayout&, size_t,
+                           bool, const std::vector<void*>&, void*) {
   return {};
 }
 

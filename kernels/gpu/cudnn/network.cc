@@ -5,15 +5,12 @@
 
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
+#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/enqueue_lock.h"
 #include "kernels/gpu/time_major.h"
 
 namespace cudnn_rnn_tf {
 namespace {
-
-CUdeviceptr Address(const void* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
-}
 
 // Mixes two 64-bit seeds into one: each is added and then goes through the
 // finalizer of splitmix64 (Steele et al., "Fast splittable pseudorandom number
@@ -76,12 +73,6 @@ struct CudnnBackward : CudnnBuffers<RnnBackwardBuffers> {
   }
 };
 
-RnnStatus Copy(CUstream stream, const void* from, void* to, size_t bytes) {
-  return CudaStatus(
-      Gpu().cuda.cuMemcpyDtoDAsync(Address(to), Address(from), bytes, stream),
-      "copy parameters");
-}
-
 // Tells cuDNN what changes from call to call, and enqueues what comes before
 // its first call: copies of parameters in another layout, and of arrays in
 // another order.
@@ -98,7 +89,7 @@ RnnStatus Begin(const Handles& handles, const Buffers& callers,
   }
   char* const params = static_cast<char*>(const_cast<void*>(buffers.params));
   for (const RepackedBlock& block : plan->repacked()) {
-    CRNN_RETURN_IF_ERROR(Copy(
+    CRNN_RETURN_IF_ERROR(EnqueueCopy(
         handles.stream, static_cast<const char*>(callers.params) + block.offset,
         params + block.cudnn_offset, block.size));
   }
@@ -168,8 +159,8 @@ RnnStatus CudnnNetwork::CopyStatesOfEmptySequences(CUstream stream,
     copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
     copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
     const size_t offset = begin * item * (problem.time_major ? 1 : rows);
-    copy.srcDevice = Address(from) + offset;
-    copy.dstDevice = Address(to) + offset;
+    copy.srcDevice = reinterpret_cast<CUdeviceptr>(from) + offset;
+    copy.dstDevice = reinterpret_cast<CUdeviceptr>(to) + offset;
     copy.srcPitch = copy.dstPitch = item * (problem.time_major ? batch : rows);
     copy.WidthInBytes = item * (problem.time_major ? end - begin : rows);
     copy.Height = problem.time_major ? rows : end - begin;
@@ -225,10 +216,8 @@ RnnStatus CudnnNetwork::Backward(const Handles& handles,
       problem);
   CRNN_RETURN_IF_ERROR(buffers.after.Enqueue(stream));
   CRNN_RETURN_IF_ERROR(buffers.before_params.Enqueue(stream));
-  CRNN_RETURN_IF_ERROR(
-      CudaStatus(Gpu().cuda.cuMemsetD8Async(Address(buffers.params_backprop), 0,
-                                            plan_.weight_space_size(), stream),
-                 "fill device memory"));
+  CRNN_RETURN_IF_ERROR(EnqueueFill(stream, buffers.params_backprop, 0,
+                                   plan_.weight_space_size()));
   CRNN_RETURN_IF_CUDNN_ERROR(
       Gpu().cudnn.cudnnRNNBackwardWeights_v8(
           handles.cudnn, plan_.rnn(), CUDNN_WGRAD_MODE_ADD,
@@ -239,7 +228,7 @@ RnnStatus CudnnNetwork::Backward(const Handles& handles,
           buffers.reserve_space),
       problem);
   for (const RepackedBlock& block : plan_.repacked()) {
-    CRNN_RETURN_IF_ERROR(Copy(
+    CRNN_RETURN_IF_ERROR(EnqueueCopy(
         stream,
         static_cast<const char*>(buffers.params_backprop) + block.cudnn_offset,
         static_cast<char*>(callers.params_backprop) + block.offset,

@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/gpu/cudnn/architectures.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/param_layout.h"
 

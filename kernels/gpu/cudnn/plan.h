@@ -21,6 +21,20 @@ struct RepackedBlock {
   size_t size;
 };
 
+// Says which cuDNN to install if the `version` at hand has no code for GPUs of
+// `architecture`, which is 10 * major + minor of the compute capability.
+// Returns an empty text otherwise. Version 9.11 dropped those before 7.5.
+inline std::string AdviceForArchitecture(int architecture, size_t version) {
+  if (architecture >= 75 || version < 91100) return "";
+  const std::string name = std::to_string(version / 10000) + "." +
+                           std::to_string(version / 100 % 100);
+  return "; cuDNN " + name +
+         " has no code for this GPU of compute capability " +
+         std::to_string(architecture / 10) + "." +
+         std::to_string(architecture % 10) +
+         "; cuDNN 9.10 has: pip install 'nvidia-cudnn-cu12<9.11'";
+}
+
 // Describes the problem in words.
 std::string Describe(const RnnProblem& problem);
 

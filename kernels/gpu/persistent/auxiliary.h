@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/launch.h"
 #include "kernels/gpu/persistent/arguments.h"
 #include "kernels/rnn_backend.h"
 

@@ -332,10 +332,7 @@ RnnStatus Kernel::Enqueue(CUstream stream, int shares, int at_once, void* ring,
     CUlaunchAttribute attribute;
     CUlaunchConfig config = Config(most, stream, &attribute);
     if (bytes > 0) {
-      CRNN_RETURN_IF_ERROR(CudaStatus(
-          Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(ring), 0xFF,
-                                     bytes, stream),
-          "clear a ring"));
+      CRNN_RETURN_IF_ERROR(EnqueueFill(stream, ring, 0xFF, bytes));
     }
     if (!shape_.is_cluster) {
       // The driver then makes sure that all blocks run at the same time.

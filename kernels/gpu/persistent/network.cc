@@ -196,11 +196,8 @@ RnnStatus Network::StoreLengthsAndSeed(const Handles& handles,
     CRNN_RETURN_IF_ERROR(
         buffers.device_seed == nullptr
             ? auxiliary_.StoreSeed(stream, buffers.seed, reserve.seed)
-            : CudaStatus(Gpu().cuda.cuMemcpyDtoDAsync(
-                             reinterpret_cast<CUdeviceptr>(reserve.seed),
-                             reinterpret_cast<CUdeviceptr>(buffers.device_seed),
-                             sizeof(buffers.seed), stream),
-                         "copy a seed"));
+            : EnqueueCopy(stream, buffers.device_seed, reserve.seed,
+                          sizeof(buffers.seed)));
   }
   if (!problem_.has_sequence_lengths) return {};
   const RnnLengths& all = buffers.sequence_lengths;
@@ -230,10 +227,7 @@ RnnStatus Network::Forward(const Handles& handles,
   arguments.output_stride = spec_.layer_output_size();
   arguments.state_stride = StateStride();
   const auto set_to_ones = [&](void* steps, int64_t width) {
-    return CudaStatus(
-        Gpu().cuda.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(steps), 0xFF,
-                                   rows_ * width * item_, handles.stream),
-        "set memory to ones");
+    return EnqueueFill(handles.stream, steps, 0xFF, rows_ * width * item_);
   };
   const void* input = buffers.input;
   void* output_below = nullptr;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/launch.h"
 #include "kernels/gpu/persistent/kernel.h"
 #include "kernels/gpu/product.h"
 

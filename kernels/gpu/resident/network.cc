@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/gpu/compiler.h"
 #include "kernels/gpu/product.h"
 #include "kernels/gpu/time_major.h"
 #include "kernels/param_layout.h"
@@ -187,9 +188,7 @@ RnnStatus ResidentNetwork::Forward(const Handles& handles,
     void* const outputs = to_output ? pass.output : pass.outputs;
     // All bits set marks an output as absent; the kernel's blocks poll for it.
     CRNN_RETURN_IF_ERROR(
-        CudaStatus(Gpu().cuda.cuMemsetD8Async(Address(outputs), 0xFF,
-                                              output_bytes, handles.stream),
-                   "fill device memory"));
+        EnqueueFill(handles.stream, outputs, 0xFF, output_bytes));
     for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
       CRNN_RETURN_IF_ERROR(EnqueueLayer(handles, pass, layout,
                                         layer * spec.num_dirs() + dir, inputs,

@@ -1,11 +1,10 @@
-#include "kernels/gpu/transpose.h"
+#include "kernels/gpu/time_major.h"
 
 #include <algorithm>
 #include <limits>
 #include <string>
 
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/launch.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -32,11 +31,8 @@ RnnStatus CopyRows(CUstream stream, CUdeviceptr from, CUdeviceptr to,
   return {};
 }
 
-}  // namespace
-
-RnnStatus EnqueueTranspose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
-                           int64_t outer, int64_t inner, int64_t row_bytes) {
-  if (outer == 0 || inner == 0 || row_bytes == 0) return {};
+RnnStatus Transpose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
+                    int64_t outer, int64_t inner, int64_t row_bytes) {
   // This is the largest power of two, up to 16, that divides all of these.
   const CUdeviceptr bits = from | to | row_bytes | 16;
   const auto unit_bytes = static_cast<int64_t>(bits & (~bits + 1));
@@ -64,6 +60,17 @@ RnnStatus EnqueueTranspose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
                 {CeilDiv(outer * inner, kRowsPerBlock), kLanes, kRowsPerBlock},
                 from, to, static_cast<uint32_t>(outer),
                 static_cast<uint32_t>(inner), static_cast<uint32_t>(units));
+}
+
+}  // namespace
+
+RnnStatus Copies::Enqueue(CUstream stream) const {
+  for (const auto& [from, to, outer, inner, row_bytes] : copies_) {
+    CRNN_RETURN_IF_ERROR(Transpose(stream, reinterpret_cast<CUdeviceptr>(from),
+                                   reinterpret_cast<CUdeviceptr>(to), outer,
+                                   inner, row_bytes));
+  }
+  return {};
 }
 
 }  // namespace cudnn_rnn_tf
