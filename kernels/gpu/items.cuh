@@ -23,10 +23,10 @@ struct alignas(16) Chunk {
 };
 
 #if defined(IS_FLOAT64)
-static __device__ Sum ToFloat(Item item) { return item; }
-static __device__ Item FromFloat(Sum value) { return value; }
+static Sum ToFloat(Item item) { return item; }
+static Item FromFloat(Sum value) { return value; }
 #else
-static __device__ float ToFloat(Item item) {
+static float ToFloat(Item item) {
 #if defined(IS_FLOAT)
   return item;
 #elif defined(IS_BFLOAT16)
@@ -38,7 +38,7 @@ static __device__ float ToFloat(Item item) {
 #endif
 }
 
-static __device__ Item FromFloat(float value) {
+static Item FromFloat(float value) {
 #if defined(IS_FLOAT)
   return value;
 #else

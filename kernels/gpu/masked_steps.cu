@@ -13,12 +13,10 @@ using Index = long long;
 // Blocks have 32 x kRows threads. A row is a warp's work, but for long sums.
 constexpr int kRows = 8;
 
-static __device__ Index FirstRow() {
+static Index FirstRow() {
   return static_cast<Index>(blockIdx.x) * kRows + threadIdx.y;
 }
-static __device__ Index RowStep() {
-  return static_cast<Index>(gridDim.x) * kRows;
-}
+static Index RowStep() { return static_cast<Index>(gridDim.x) * kRows; }
 
 // The rows of sequences in memory: of `time` in sequence `b`.
 struct Rows {
@@ -26,10 +24,10 @@ struct Rows {
   Index max_time;
   bool is_reversed;
 
-  __device__ Index At(Index b, Index time) const {
+  Index At(Index b, Index time) const {
     return b * batch_stride + time * time_stride;
   }
-  __device__ Index OfStep(Index b, Index time) const {
+  Index OfStep(Index b, Index time) const {
     return At(b, is_reversed ? max_time - 1 - time : time);
   }
 };
@@ -107,10 +105,10 @@ struct Run {
   Index first, end;
   // Padding may be much longer than what is before it, so that one warp would
   // take longer than all others.
-  __device__ bool IsLong() const { return end - first > kRows; }
+  bool IsLong() const { return end - first > kRows; }
 };
 
-static __device__ Run RunOf(const Rows& rows, const Index* steps, Index row) {
+static Run RunOf(const Rows& rows, const Index* steps, Index row) {
   const Index first = steps[row];
   if (first < 0) return {0, 0};
   const bool is_last =
@@ -120,9 +118,8 @@ static __device__ Run RunOf(const Rows& rows, const Index* steps, Index row) {
 
 // Adds up every stride-th row of a run, at the columns of the lane whose first
 // one is `column`.
-static __device__ void AddUp(const Rows& rows, Index b, Run run, int stride,
-                             Index column, Index width, const Item* from,
-                             Sum* sums) {
+static void AddUp(const Rows& rows, Index b, Run run, int stride, Index column,
+                  Index width, const Item* from, Sum* sums) {
 #pragma unroll
   for (int k = 0; k < kColumnsOfLane; ++k) sums[k] = 0;
   // These loads need not wait for one another.
@@ -137,8 +134,7 @@ static __device__ void AddUp(const Rows& rows, Index b, Run run, int stride,
   }
 }
 
-static __device__ void Store(const Sum* sums, Index column, Index width,
-                             Item* row) {
+static void Store(const Sum* sums, Index column, Index width, Item* row) {
 #pragma unroll
   for (int k = 0; k < kColumnsOfLane; ++k) {
     const Index i = column + 32 * k;

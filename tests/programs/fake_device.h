@@ -27,7 +27,6 @@
 #include <random>
 #include <vector>
 
-#define __device__
 #define __global__
 #define __launch_bounds__(...)
 

@@ -16,11 +16,11 @@
 #else
 #include "items.cuh"
 #if defined(IS_FLOAT64)
-static __device__ double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
-static __device__ double Tanh(double x) { return tanh(x); }
+static double Sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+static double Tanh(double x) { return tanh(x); }
 #else
-static __device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-static __device__ float Tanh(float x) { return tanhf(x); }
+static float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+static float Tanh(float x) { return tanhf(x); }
 #endif
 #endif
 
@@ -51,7 +51,7 @@ constexpr int kGatesOfH = kResetsBefore ? 2 : kGates;
 
 // Limits an LSTM's c to [-clip, clip], unless `clip` is 0. The comparisons are
 // false for NaN, which therefore stays NaN.
-static __device__ Sum Limit(Sum c, Sum clip) {
+static Sum Limit(Sum c, Sum clip) {
   if (clip == 0.0f) return c;
   return c < -clip ? -clip : c > clip ? clip : c;
 }
@@ -61,8 +61,8 @@ static __device__ Sum Limit(Sum c, Sum clip) {
 // input side in slot 3. `gates` are set to what a backward pass reads, but for
 // r * h before a product. Where c is read, it is limited to `clip`, but it is
 // handed on as it is.
-static __device__ void ComputeCell(const Sum* sums, const Sum* inputs, Sum* h,
-                                   Sum* c, Sum* gates, Sum clip = 0.0f) {
+static void ComputeCell(const Sum* sums, const Sum* inputs, Sum* h, Sum* c,
+                        Sum* gates, Sum clip = 0.0f) {
 #if defined(IS_LSTM)
   gates[0] = Sigmoid(sums[0] + inputs[0]);
   gates[1] = Sigmoid(sums[1] + inputs[1]);
@@ -108,7 +108,7 @@ struct Factors {
   Sum gate;
 #endif
 
-  __device__ void Compute(const CellInputs& in, Sum clip = 0.0f) {
+  void Compute(const CellInputs& in, Sum clip = 0.0f) {
     Sum g[kSlots];
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) g[slot] = ToFloat(in.gates[slot]);
@@ -141,8 +141,7 @@ struct Factors {
   // `dh` is the gradient of the cell's h. `carry_h` is set to the gradient that
   // goes to the previous h without passing a gate. `carry_c`, the gradient of
   // c, is replaced by that of the previous c.
-  __device__ void Apply(Sum dh, Sum* carry_h, Sum* carry_c,
-                        Sum* gradients) const {
+  void Apply(Sum dh, Sum* carry_h, Sum* carry_c, Sum* gradients) const {
     *carry_h = 0.0f;
 #if defined(IS_LSTM)
     const Sum dc = *carry_c + dh * h_to_c;

@@ -34,7 +34,7 @@ struct Cell {
   bool exists;    // In the block, not necessarily in the layer.
   int row, unit;  // In the block.
 
-  __device__ Cell(int round, int thread) {
+  Cell(int round, int thread) {
     const int cell = round * kThreads + thread;
     exists = kCells % kThreads == 0 || cell < kCells;
     row = cell / BLOCK_UNITS;
@@ -47,7 +47,7 @@ struct Cell {
 // runs several shares, one after the other. Sequences are ordered by their
 // lengths, so every second round of shares is dealt in the opposite order,
 // which gives all teams about the same number of steps.
-static __device__ int FirstRowOf(int share) {
+static int FirstRowOf(int share) {
   const int teams = gridDim.x / TEAM, team = blockIdx.x / TEAM;
   return (share * teams + (share % 2 == 0 ? team : teams - 1 - team)) * kRows;
 }

@@ -9,7 +9,7 @@
 
 #include "items.cuh"
 
-static __device__ Chunk LoadChunk(const void* from) {
+static Chunk LoadChunk(const void* from) {
   Chunk chunk;
   asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
@@ -20,7 +20,7 @@ static __device__ Chunk LoadChunk(const void* from) {
 
 // Packs one float, or two numbers of a half type, into a word; the first number
 // has the low bits.
-static __device__ Word ToWord(const float* values) {
+static Word ToWord(const float* values) {
 #if defined(IS_FLOAT)
   return __float_as_uint(values[0]);
 #else
@@ -39,7 +39,7 @@ static __device__ Word ToWord(const float* values) {
 #endif
 }
 
-static __device__ void FromWord(Word word, float* values) {
+static void FromWord(Word word, float* values) {
 #if defined(IS_FLOAT)
   values[0] = __uint_as_float(word);
 #else
@@ -51,7 +51,7 @@ static __device__ void FromWord(Word word, float* values) {
 // Returns the word as products take it. The tensor cores cut off the bits of a
 // float that TF32 lacks, so the float is rounded first unless it is to be
 // split.
-static __device__ Word ToOperand(Word word) {
+static Word ToOperand(Word word) {
 #if defined(IS_FLOAT) && PRODUCTS == 0
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(__uint_as_float(word)));
 #endif
@@ -60,7 +60,7 @@ static __device__ Word ToOperand(Word word) {
 
 // Rounds a float to TF32 where it stands: weights must not be split before the
 // loop over the steps, since there are no registers for the parts of all.
-static __device__ Word ToTf32(Word word) {
+static Word ToTf32(Word word) {
   asm volatile("cvt.rna.tf32.f32 %0, %1;"
                : "=r"(word)
                : "f"(__uint_as_float(word)));
@@ -72,8 +72,8 @@ static __device__ Word ToTf32(Word word) {
 // the rows g (words a0 and a2) and g + 8 (words a1 and a3); of `b`, the column
 // g; of the sums, the columns 2 t and 2 t + 1 of row g, then those of row g +
 // 8.
-static __device__ void MultiplyAdd(float* sums, Word a0, Word a1, Word a2,
-                                   Word a3, Word b0, Word b1) {
+static void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
+                        Word b0, Word b1) {
   asm volatile(
 #if __CUDA_ARCH__ < 800
       // The tensor cores of Turing multiply steps of four words.
@@ -95,14 +95,14 @@ static __device__ void MultiplyAdd(float* sums, Word a0, Word a1, Word a2,
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-static __device__ float ShuffleXor(float value, int lanes) {
+static float ShuffleXor(float value, int lanes) {
   return __shfl_xor_sync(~0u, value, lanes);
 }
-static __device__ Word ShuffleFrom(Word word, int lane) {
+static Word ShuffleFrom(Word word, int lane) {
   return __shfl_sync(~0u, word, lane);
 }
 
-static __device__ void StorePair(float* to, float first, float second) {
+static void StorePair(float* to, float first, float second) {
   *reinterpret_cast<float2*>(to) = make_float2(first, second);
 }
 
@@ -110,22 +110,20 @@ static __device__ void StorePair(float* to, float first, float second) {
 // results are rounded to eight bits. Floats that are not multiplied in TF32 get
 // a tanh that is exact near zero too.
 #if defined(IS_BFLOAT16)
-static __device__ float Tanh(float x) {
+static float Tanh(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-static __device__ float Sigmoid(float x) {
-  return fmaf(0.5f, Tanh(0.5f * x), 0.5f);
-}
+static float Sigmoid(float x) { return fmaf(0.5f, Tanh(0.5f * x), 0.5f); }
 #else
-static __device__ float Sigmoid(float x) {
+static float Sigmoid(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * -1.4426950409f));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + y));
   return y;
 }
-static __device__ float Tanh(float x) {
+static float Tanh(float x) {
 #if PRODUCTS != 0
   return tanhf(x);
 #else
@@ -134,39 +132,36 @@ static __device__ float Tanh(float x) {
 }
 #endif
 
-static __device__ char* SharedMemory() {
+static char* SharedMemory() {
   extern __shared__ __align__(128) char shared_memory[];
   return shared_memory;
 }
 
-static __device__ Word SharedAddress(const void* pointer) {
+static Word SharedAddress(const void* pointer) {
   return static_cast<Word>(__cvta_generic_to_shared(pointer));
 }
 
-static __device__ void SynchronizeBlock() { __syncthreads(); }
+static void SynchronizeBlock() { __syncthreads(); }
 
 #if __CUDA_ARCH__ < 900
 // These GPUs have no clusters but those of one block. For the exchange of such
 // a block, its own barrier is enough: all its threads wait at it, and find what
 // all of them have stored before.
-static __device__ void SynchronizeCluster() { SynchronizeBlock(); }
+static void SynchronizeCluster() { SynchronizeBlock(); }
 using Barrier = unsigned long long;
-static __device__ void InitializeBarriers(Barrier*, int) {}
-static __device__ void ArmBarrier(Barrier*, int) {}
-static __device__ void WaitForBarrier(const Barrier*, int) {
-  SynchronizeBlock();
-}
+static void InitializeBarriers(Barrier*, int) {}
+static void ArmBarrier(Barrier*, int) {}
+static void WaitForBarrier(const Barrier*, int) { SynchronizeBlock(); }
 struct PeerMemory {};
-static __device__ PeerMemory MemoryOfPeer(int) { return {}; }
-static __device__ void StoreToPeer(PeerMemory, void* to, Barrier*,
-                                   const Chunk& chunk) {
+static PeerMemory MemoryOfPeer(int) { return {}; }
+static void StoreToPeer(PeerMemory, void* to, Barrier*, const Chunk& chunk) {
   *static_cast<Chunk*>(to) = chunk;
 }
-static __device__ Word LoadOfPeer(PeerMemory, const void* from) {
+static Word LoadOfPeer(PeerMemory, const void* from) {
   return *static_cast<const Word*>(from);
 }
 #else
-static __device__ void SynchronizeCluster() {
+static void SynchronizeCluster() {
   asm volatile(
       "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::
           : "memory");
@@ -175,7 +170,7 @@ static __device__ void SynchronizeCluster() {
 // A barrier that one thread arms for as many bytes as peers will store.
 using Barrier = unsigned long long;
 
-static __device__ void InitializeBarriers(Barrier* barriers, int count) {
+static void InitializeBarriers(Barrier* barriers, int count) {
   for (int i = 0; i < count; ++i) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
                      SharedAddress(barriers + i))
@@ -184,7 +179,7 @@ static __device__ void InitializeBarriers(Barrier* barriers, int count) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-static __device__ void ArmBarrier(Barrier* barrier, int bytes) {
+static void ArmBarrier(Barrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                    SharedAddress(barrier)),
                "r"(bytes)
@@ -193,7 +188,7 @@ static __device__ void ArmBarrier(Barrier* barrier, int bytes) {
 
 // Waits for the end of the phase with this parity. The phases have the parities
 // 0, 1, 0, ...
-static __device__ void WaitForBarrier(const Barrier* barrier, int parity) {
+static void WaitForBarrier(const Barrier* barrier, int parity) {
   Word is_done;
   do {
     asm volatile(
@@ -209,7 +204,7 @@ static __device__ void WaitForBarrier(const Barrier* barrier, int parity) {
 // The beginning of the shared memory of a block of the cluster, for StoreToPeer
 // and LoadOfPeer.
 using PeerMemory = Word;
-static __device__ PeerMemory MemoryOfPeer(int peer) {
+static PeerMemory MemoryOfPeer(int peer) {
   PeerMemory memory;
   asm("mapa.shared::cluster.u32 %0, %1, %2;"
       : "=r"(memory)
@@ -219,8 +214,8 @@ static __device__ PeerMemory MemoryOfPeer(int peer) {
 
 // Stores to the place in the peer's shared memory that `to` is in this block's,
 // and counts the bytes off the peer's barrier.
-static __device__ void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
-                                   const Chunk& chunk) {
+static void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
+                        const Chunk& chunk) {
   const Word own = SharedAddress(SharedMemory());
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
@@ -230,7 +225,7 @@ static __device__ void StoreToPeer(PeerMemory peer, void* to, Barrier* barrier,
       : "memory");
 }
 
-static __device__ Word LoadOfPeer(PeerMemory peer, const void* from) {
+static Word LoadOfPeer(PeerMemory peer, const void* from) {
   Word word;
   asm volatile(
       "ld.shared::cluster.u32 %0, [%1];"
@@ -242,13 +237,13 @@ static __device__ Word LoadOfPeer(PeerMemory peer, const void* from) {
 #endif
 
 // Adds one to a word in memory, and returns what it was.
-static __device__ Word CountUp(void* word) {
+static Word CountUp(void* word) {
   return atomicAdd(static_cast<Word*>(word), 1u);
 }
 
 // These store and load 16 bytes as a whole. The memory is shared with blocks
 // that run on other multiprocessors at the same time.
-static __device__ void StoreForOthers(void* to, const Chunk& chunk) {
+static void StoreForOthers(void* to, const Chunk& chunk) {
   asm volatile(
       "{.reg .b64 a, b; .reg .b128 c; mov.b64 a, {%1, %2}; mov.b64 b, {%3, %4};"
       "mov.b128 c, {a, b}; st.relaxed.gpu.global.b128 [%0], c;}" ::"l"(to),
@@ -256,7 +251,7 @@ static __device__ void StoreForOthers(void* to, const Chunk& chunk) {
       "r"(chunk.word[3])
       : "memory");
 }
-static __device__ Chunk LoadOfOthers(const void* from) {
+static Chunk LoadOfOthers(const void* from) {
   Chunk chunk;
   asm volatile(
       "{.reg .b64 a, b; .reg .b128 c; ld.relaxed.gpu.global.b128 c, [%4];"
@@ -268,7 +263,7 @@ static __device__ Chunk LoadOfOthers(const void* from) {
   return chunk;
 }
 // These do the same for one number.
-static __device__ void StoreForOthers(Item* to, Item item) {
+static void StoreForOthers(Item* to, Item item) {
 #if defined(IS_FLOAT)
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(item)
                : "memory");
@@ -277,7 +272,7 @@ static __device__ void StoreForOthers(Item* to, Item item) {
                : "memory");
 #endif
 }
-static __device__ Item LoadOfOthers(const Item* from) {
+static Item LoadOfOthers(const Item* from) {
   Item item;
 #if defined(IS_FLOAT)
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];"
@@ -292,10 +287,10 @@ static __device__ Item LoadOfOthers(const Item* from) {
 }
 // If another thread sees a store that this one makes after the fence, and then
 // has a fence of its own, it also sees what this one stored before.
-static __device__ void FenceForOthers() {
+static void FenceForOthers() {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 // Ends the kernel with an error.
-static __device__ void Abort() { asm volatile("trap;"); }
+static void Abort() { asm volatile("trap;"); }
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_

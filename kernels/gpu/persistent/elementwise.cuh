@@ -7,12 +7,10 @@
 
 using Index = long long;
 
-static __device__ Index FirstIndex() {
+static Index FirstIndex() {
   return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
-static __device__ Index IndexStep() {
-  return static_cast<Index>(gridDim.x) * blockDim.x;
-}
+static Index IndexStep() { return static_cast<Index>(gridDim.x) * blockDim.x; }
 
 struct Words4 {
   Word word[4];
@@ -20,7 +18,7 @@ struct Words4 {
 
 // Philox 4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy
 // as 1, 2, 3", 2011), as the CPU backend has it.
-static __device__ Words4 Philox(Words4 counter, Word key0, Word key1) {
+static Words4 Philox(Words4 counter, Word key0, Word key1) {
   for (int round = 0; round < 10; ++round) {
     const Word high0 = __umulhi(0xD2511F53, counter.word[0]);
     const Word low0 = 0xD2511F53 * counter.word[0];
@@ -37,8 +35,8 @@ static __device__ Words4 Philox(Words4 counter, Word key0, Word key1) {
 // Tells whether dropout drops an element of a layer's mask. The element's
 // random word is a function of the seeds, the layer and the element's place in
 // the mask; below `threshold` it drops the element.
-static __device__ bool IsDropped(const unsigned long long* seed, int layer,
-                                 unsigned long long element, Word threshold) {
+static bool IsDropped(const unsigned long long* seed, int layer,
+                      unsigned long long element, Word threshold) {
   const unsigned long long group = element / 4;
   const Words4 words =
       Philox({{static_cast<Word>(group),

@@ -16,9 +16,8 @@ constexpr int kMaxPolls = 1 << 24;
 // whether a loaded chunk is the one that is waited for. All loads of a round
 // are under way before the first result is looked at.
 template <int kCount, typename IsThere>
-static __device__ void Receive(const char* const (&from)[kCount],
-                               const IsThere& is_there,
-                               Chunk (&chunks)[kCount]) {
+static void Receive(const char* const (&from)[kCount], const IsThere& is_there,
+                    Chunk (&chunks)[kCount]) {
   bool is_missing[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) is_missing[i] = from[i] != nullptr;
@@ -39,7 +38,7 @@ static __device__ void Receive(const char* const (&from)[kCount],
 }
 
 // Returns the address of the team's ring.
-static __device__ char* RingOfTeam(const Part& part, long long bytes) {
+static char* RingOfTeam(const Part& part, long long bytes) {
   const int team = blockIdx.y * (gridDim.x / TEAM) + blockIdx.x / TEAM;
   return static_cast<char*>(part.ring) + team * bytes;
 }
@@ -60,14 +59,14 @@ static __device__ char* RingOfTeam(const Part& part, long long bytes) {
 // All of this happens before the ring has gone round.
 class ForwardRing {
  public:
-  __device__ explicit ForwardRing(const Part& part)
+  explicit ForwardRing(const Part& part)
       : first_(RingOfTeam(part, kShape.forward_ring_bytes())) {}
 
-  __device__ char* PlaceOf(int step) const {
+  char* PlaceOf(int step) const {
     return first_ +
            (sent_ + step) % Shape::kForwardRing * kShape.forward_step_bytes();
   }
-  __device__ void Send(int step, int at, const Chunk& chunk) const {
+  void Send(int step, int at, const Chunk& chunk) const {
     // A caller's float that is no number may have all bits set.
     Chunk sent = chunk;
     if (sent.word[0] == kOnes) sent.word[0] = kOnes - 1;
@@ -76,15 +75,13 @@ class ForwardRing {
       StoreForOthers(PlaceOf(step - 2) + at, {{kOnes, kOnes, kOnes, kOnes}});
     }
   }
-  static __device__ bool IsThere(const Chunk& chunk) {
-    return chunk.word[0] != kOnes;
-  }
+  static bool IsThere(const Chunk& chunk) { return chunk.word[0] != kOnes; }
   // All threads call this after they have sent.
-  __device__ void EndStep(int step) const {
+  void EndStep(int step) const {
     if ((sent_ + step) % kFenceSteps == kFenceSteps - 1) FenceForOthers();
   }
   // Begins the team's next share of the batch after one of `steps` steps.
-  __device__ void EndShare(int steps) {
+  void EndShare(int steps) {
     if (steps > 0) sent_ += steps - 1;
   }
 
@@ -108,15 +105,15 @@ class ForwardRing {
 // Turns are counted on from one share of the batch to the next.
 class BackwardRing {
  public:
-  __device__ explicit BackwardRing(const Part& part)
+  explicit BackwardRing(const Part& part)
       : first_(RingOfTeam(part, kShape.backward_ring_bytes())) {}
 
   // Returns the address of the parts that the block `owner` receives.
-  __device__ char* PlaceOf(int turn, int owner) const {
+  char* PlaceOf(int turn, int owner) const {
     return first_ + ((sent_ + turn) % Shape::kBackwardRing * TEAM + owner) *
                         kShape.backward_step_bytes();
   }
-  __device__ void Mark(int turn, Chunk* chunk) const {
+  void Mark(int turn, Chunk* chunk) const {
     // An odd number lies in the middle between two even ones. Of these, it is
     // rounded to the one whose second bit is set, which is above it as often as
     // below. There is no carry, which could make zero of what is no number.
@@ -124,19 +121,19 @@ class BackwardRing {
     chunk->word[0] = (word & ~1u) | MarkOf(turn);
   }
   // Returns what the sender had before it set the mark.
-  static __device__ Chunk Unmarked(Chunk chunk) {
+  static Chunk Unmarked(Chunk chunk) {
     chunk.word[0] &= ~1u;
     return chunk;
   }
-  __device__ bool HasMark(int turn, const Chunk& chunk) const {
+  bool HasMark(int turn, const Chunk& chunk) const {
     return (chunk.word[0] & 1u) == MarkOf(turn);
   }
   // Begins the team's next share of the batch after one that sent `turns`
   // turns.
-  __device__ void EndShare(int turns) { sent_ += turns; }
+  void EndShare(int turns) { sent_ += turns; }
 
  private:
-  __device__ Word MarkOf(int turn) const {
+  Word MarkOf(int turn) const {
     return (sent_ + turn) / Shape::kBackwardRing % 2;
   }
 

@@ -31,7 +31,7 @@ constexpr int kAhead = 2;
 
 // Loads four words of a row of the weights. Words past the last column are
 // zero.
-static __device__ Chunk LoadOperands(const Item* row, int column) {
+static Chunk LoadOperands(const Item* row, int column) {
   Chunk chunk = {};
   const bool is_aligned = NUM_UNITS * sizeof(Item) % 16 == 0 &&
                           reinterpret_cast<unsigned long long>(row) % 16 == 0;
@@ -53,7 +53,7 @@ static __device__ Chunk LoadOperands(const Item* row, int column) {
 
 // Collects 16 bytes of h, of which a lane and its neighbours have one number
 // each.
-static __device__ Chunk Gather(float h, int lane) {
+static Chunk Gather(float h, int lane) {
   constexpr int kLanes = kShape.chunk_units();
   const float pair[2] = {h, ShuffleXor(h, 1)};
   const Word word = ToOperand(ToWord(kItems == 1 ? &h : pair));

@@ -13,14 +13,13 @@ struct DirectProducts {
   // A lane's words of a pair in its two rows of a tile.
   struct Rows {
     Chunk upper, lower;
-    __device__ Rows(const Chunk& upper, const Chunk& lower)
-        : upper(upper), lower(lower) {}
+    Rows(const Chunk& upper, const Chunk& lower) : upper(upper), lower(lower) {}
   };
   // A lane's words of a pair for the 8 sequences, whose rows begin at `rows`
   // and are `pitch` bytes apart. The lane is number t of the quad g.
   struct Columns {
     Chunk chunk;
-    __device__ void Load(const char* rows, int pitch, int g, int t) {
+    void Load(const char* rows, int pitch, int g, int t) {
       chunk = *reinterpret_cast<const Chunk*>(rows + g * pitch + t * 16);
     }
   };
@@ -28,7 +27,7 @@ struct DirectProducts {
   float sums[kChains][4] = {};
 
   // Products that follow one another go to different chains.
-  __device__ void Add(const Rows& a, const Columns& b, int position) {
+  void Add(const Rows& a, const Columns& b, int position) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int w = 2 * half;
@@ -38,7 +37,7 @@ struct DirectProducts {
     }
   }
   // All lanes call this together.
-  __device__ void Total(int, float* total) const {
+  void Total(int, float* total) const {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       total[j] = 0.0f;
@@ -58,7 +57,7 @@ template <int kChains>
 struct SplitProducts : DirectProducts<kChains> {
   struct Parts {
     Word high[4], low[4];
-    __device__ void Set(const Chunk& chunk) {
+    void Set(const Chunk& chunk) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         high[j] = ToTf32(chunk.word[j]);
@@ -69,21 +68,21 @@ struct SplitProducts : DirectProducts<kChains> {
   };
   struct Rows {
     Parts upper, lower;
-    __device__ Rows(const Chunk& of_upper, const Chunk& of_lower) {
+    Rows(const Chunk& of_upper, const Chunk& of_lower) {
       upper.Set(of_upper);
       lower.Set(of_lower);
     }
   };
   struct Columns {
     Parts parts;
-    __device__ void Load(const char* rows, int pitch, int g, int t) {
+    void Load(const char* rows, int pitch, int g, int t) {
       parts.Set(*reinterpret_cast<const Chunk*>(rows + g * pitch + t * 16));
     }
   };
 
   // The two steps of a pair have sums of their own, so that their products need
   // not wait for each other.
-  __device__ void Add(const Rows& a, const Columns& b, int position) {
+  void Add(const Rows& a, const Columns& b, int position) {
     float sum[2][4] = {};
     const auto add = [&](const Word* upper, const Word* lower,
                          const Word* columns) {
@@ -109,12 +108,11 @@ struct SplitProducts : DirectProducts<kChains> {
 struct FusedProducts {
   struct Rows {
     Chunk row[2];
-    __device__ Rows(const Chunk& upper, const Chunk& lower)
-        : row{upper, lower} {}
+    Rows(const Chunk& upper, const Chunk& lower) : row{upper, lower} {}
   };
   struct Columns {
     Chunk chunk[8];
-    __device__ void Load(const char* rows, int pitch, int, int t) {
+    void Load(const char* rows, int pitch, int, int t) {
 #pragma unroll
       for (int column = 0; column < 8; ++column) {
         chunk[column] =
@@ -125,7 +123,7 @@ struct FusedProducts {
 
   float sums[2][8] = {};
 
-  __device__ void Add(const Rows& a, const Columns& b, int) {
+  void Add(const Rows& a, const Columns& b, int) {
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
 #pragma unroll
@@ -141,7 +139,7 @@ struct FusedProducts {
   }
   // Lane t of a quad ends up with the columns 2 t and 2 t + 1. First it shares
   // four columns with the lane t ^ 2, then two of these with the lane t ^ 1.
-  __device__ void Total(int lane, float* total) const {
+  void Total(int lane, float* total) const {
     const bool has_second_half = lane & 2, is_odd = lane & 1;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

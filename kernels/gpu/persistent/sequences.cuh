@@ -9,8 +9,7 @@
 using cudnn_rnn_tf::persistent::Sequences;
 
 // Returns the row of a step in the buffers.
-static __device__ long long RowOfTime(const Sequences& all, long long time,
-                                      long long b) {
+static long long RowOfTime(const Sequences& all, long long time, long long b) {
   return time * all.time_stride + b * all.batch_stride;
 }
 
@@ -18,7 +17,7 @@ static __device__ long long RowOfTime(const Sequences& all, long long time,
 struct Step {
   int time, b;
 };
-static __device__ Step StepOfRow(const Sequences& all, long long row) {
+static Step StepOfRow(const Sequences& all, long long row) {
   return all.batch_stride == 1 ? Step{static_cast<int>(row / all.batch),
                                       static_cast<int>(row % all.batch)}
                                : Step{static_cast<int>(row % all.steps),
@@ -27,9 +26,9 @@ static __device__ Step StepOfRow(const Sequences& all, long long row) {
 
 // The value of everything that is computed of a sequence whose length is out of
 // range.
-static __device__ float InvalidValue() { return __uint_as_float(0x7FC00000); }
+static float InvalidValue() { return __uint_as_float(0x7FC00000); }
 
-static __device__ int Within(int value, int most, int least = 0) {
+static int Within(int value, int most, int least = 0) {
   return value < least ? least : value > most ? most : value;
 }
 
@@ -39,7 +38,7 @@ struct Sequence {
   int length = 0;
   bool is_invalid = false;
 
-  __device__ Sequence(const Sequences& all, int row) {
+  Sequence(const Sequences& all, int row) {
     if (row >= all.batch) return;
     // A backward pass has both from its caller, who may have changed them.
     b = all.order == nullptr ? row : Within(all.order[row], all.batch - 1);
@@ -51,13 +50,13 @@ struct Sequence {
     }
   }
   // Makes this a row without a sequence.
-  __device__ void Clear() {
+  void Clear() {
     b = -1;
     length = 0;
   }
   // The row of a step in the buffers. Steps are counted in the order of
   // reading.
-  __device__ int RowAt(const Sequences& all, int step, bool is_reversed) const {
+  int RowAt(const Sequences& all, int step, bool is_reversed) const {
     const int time = is_reversed ? length - 1 - step : step;
     return static_cast<int>(RowOfTime(all, time, b));
   }

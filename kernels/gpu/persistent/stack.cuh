@@ -15,7 +15,7 @@
 
 // Returns the number of clusters that have begun before this one. All bits of
 // the counter are set at first, which stands for -1.
-static __device__ int TakeTicket(void* counter) {
+static int TakeTicket(void* counter) {
   Word* const ticket =
       reinterpret_cast<Word*>(SharedMemory() + 2 * sizeof(Barrier));
   if (blockIdx.x % TEAM == 0 && threadIdx.x == 0) {
@@ -25,7 +25,7 @@ static __device__ int TakeTicket(void* counter) {
   return static_cast<int>(LoadOfPeer(MemoryOfPeer(0), ticket));
 }
 
-static __device__ bool IsThere(Item item) {
+static bool IsThere(Item item) {
 #if defined(IS_FLOAT)
   return __float_as_uint(item) != 0xFFFFFFFF;
 #else
@@ -34,7 +34,7 @@ static __device__ bool IsThere(Item item) {
 }
 
 // Tells whether all numbers of a chunk are there. They are stored one by one.
-static __device__ bool AreThere(const Chunk& chunk) {
+static bool AreThere(const Chunk& chunk) {
   bool are_there = true;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
@@ -50,7 +50,7 @@ static __device__ bool AreThere(const Chunk& chunk) {
 
 // Waits for the number at `from`. `item` is the result of an earlier load,
 // which may have been too early.
-static __device__ void Receive(const Item* from, Item* item) {
+static void Receive(const Item* from, Item* item) {
   for (int polls = 0; !IsThere(*item); ++polls) {
     if (polls > kMaxPolls) Abort();
     *item = LoadOfOthers(from);
@@ -60,8 +60,7 @@ static __device__ void Receive(const Item* from, Item* item) {
 // A thread's share of the layer below's steps.
 class LayerBelow {
  public:
-  __device__ LayerBelow(const void* output, const Sequences& sequences,
-                        int first_row)
+  LayerBelow(const void* output, const Sequences& sequences, int first_row)
       : step_bytes_(sequences.time_stride * kRowBytes) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -79,7 +78,7 @@ class LayerBelow {
 
   // Loads a step, which may not be there yet. A sequence that has ended gets
   // zeros.
-  __device__ void Load(int step) {
+  void Load(int step) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       ahead_[i] = {};
@@ -88,7 +87,7 @@ class LayerBelow {
   }
   // Waits for the step that was loaded last, and stores it to `to`, the rows of
   // states in shared memory.
-  __device__ void Store(int step, char* to) {
+  void Store(int step, char* to) {
     const char* missing[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -117,12 +116,12 @@ class LayerBelow {
 
   struct Place {
     int row, chunk;
-    __device__ explicit Place(int i)
+    explicit Place(int i)
         : row((threadIdx.x + i * kThreads) / kOfRow),
           chunk((threadIdx.x + i * kThreads) % kOfRow) {}
   };
 
-  __device__ const char* At(int i, int step) const {
+  const char* At(int i, int step) const {
     return first_[i] + step * step_bytes_;
   }
 

@@ -17,10 +17,10 @@ using cudnn_rnn_tf::persistent::StepBuffers;
 namespace {
 
 // These load and store a number of an array of the network's type.
-__device__ Sum LoadItem(const void* items, Index at) {
+Sum LoadItem(const void* items, Index at) {
   return ToFloat(static_cast<const Item*>(items)[at]);
 }
-__device__ void StoreItem(void* items, Index at, Sum value) {
+void StoreItem(void* items, Index at, Sum value) {
   static_cast<Item*>(items)[at] = FromFloat(value);
 }
 
@@ -29,36 +29,34 @@ __device__ void StoreItem(void* items, Index at, Sum value) {
 struct Place {
   int i, direction, b, unit;
 
-  __device__ Place(const StepBuffers& steps, int batch, int i)
+  Place(const StepBuffers& steps, int batch, int i)
       : i(i),
         direction(i / steps.units / batch),
         b(i / steps.units % batch),
         unit(i % steps.units) {}
 
   // Its number of those that all gates have whose matrices read h.
-  __device__ int OfGate(const StepBuffers& steps, int batch, int gate) const {
+  int OfGate(const StepBuffers& steps, int batch, int gate) const {
     return direction * kGatesOfH * batch * steps.units +
            gate * steps.gate_stride + b * steps.sequence_stride + unit;
   }
   // Its number of [D, B, P], if it is one of the projected units.
-  __device__ int OfOutput(const StepBuffers& steps, int batch) const {
+  int OfOutput(const StepBuffers& steps, int batch) const {
     return (direction * batch + b) * steps.outputs + unit;
   }
 };
 
-__device__ int Count(const StepBuffers& steps, int batch) {
+int Count(const StepBuffers& steps, int batch) {
   return steps.directions * batch * steps.units;
 }
 
-__device__ Sum Masked(const StepBuffers& steps, unsigned char mask, int gate,
-                      Sum value) {
+Sum Masked(const StepBuffers& steps, unsigned char mask, int gate, Sum value) {
   const Sum scale = 1.0f / (1.0f - static_cast<Sum>(steps.rate));
   return mask >> gate & 1 ? value * scale : 0.0f;
 }
 
 // Stores h where the next step's products read it.
-__device__ void StoreOperand(const StepBuffers& steps, int batch,
-                             const Place& at, Sum h) {
+void StoreOperand(const StepBuffers& steps, int batch, const Place& at, Sum h) {
   Item* const operands = static_cast<Item*>(steps.operands);
   if (steps.projected != nullptr) {
     StoreItem(steps.projected, at.OfOutput(steps, batch), h);
@@ -77,8 +75,8 @@ __device__ void StoreOperand(const StepBuffers& steps, int batch,
 // Returns what is added to the product of gate `gate`, if its input has one
 // slot: its input's product, which `gates` holds, and its biases.
 template <typename Direction>
-__device__ Sum InputOf(const Direction& my, const StepBuffers& steps,
-                       const Place& at, const Item* gates, int gate) {
+Sum InputOf(const Direction& my, const StepBuffers& steps, const Place& at,
+            const Item* gates, int gate) {
   const int of_gate = gate * steps.units + at.unit;
   Sum input = ToFloat(gates[gate * steps.units]);
   if (my.input_bias != nullptr) {
@@ -91,10 +89,9 @@ __device__ Sum InputOf(const Direction& my, const StepBuffers& steps,
 }
 
 // Stores the projected h of the step before where it is wanted.
-__device__ void StoreProjected(const ForwardArguments& all,
-                               const ForwardDirection& my,
-                               const StepBuffers& steps, const Place& at,
-                               const Sequence& sequence, int step) {
+void StoreProjected(const ForwardArguments& all, const ForwardDirection& my,
+                    const StepBuffers& steps, const Place& at,
+                    const Sequence& sequence, int step) {
   const Sequences& sequences = all.sequences;
   if (step <= 0 || step > sequence.length) return;
   const bool is_reversed = at.direction == 1;
@@ -112,11 +109,10 @@ __device__ void StoreProjected(const ForwardArguments& all,
 
 // Stores the gradient of the projected h after this step, or what stands for it
 // in the padding, and begins the sum of that after the step before.
-__device__ void StoreProjectedGradient(const BackwardArguments& all,
-                                       const BackwardDirection& my,
-                                       const StepBuffers& steps,
-                                       const Place& at,
-                                       const Sequence& sequence, int step) {
+void StoreProjectedGradient(const BackwardArguments& all,
+                            const BackwardDirection& my,
+                            const StepBuffers& steps, const Place& at,
+                            const Sequence& sequence, int step) {
   const Sequences& sequences = all.sequences;
   Item& gradient =
       static_cast<Item*>(steps.projected)[at.OfOutput(steps, sequences.batch)];

@@ -22,7 +22,7 @@ class WarpWeights {
   // `memory` is shared memory for the weights of the block. The thread's number
   // comes as an int: with the unsigned one of threadIdx, NVCC 13 spills more
   // registers.
-  __device__ WarpWeights(void* memory, int thread)
+  WarpWeights(void* memory, int thread)
       : shared_(static_cast<Chunk*>(memory) + thread / 32 * kTiles * 2 * 32 +
                 thread % 32) {}
 
@@ -30,7 +30,7 @@ class WarpWeights {
   // rows of a tile or, if `half` is 1, in the lower ones. Those of `kAtOnce`
   // pairs are loaded for shared memory at the same time.
   template <int kAtOnce, typename Function>
-  __device__ void Load(const Function& load, Held& held) const {
+  void Load(const Function& load, Held& held) const {
 #pragma unroll
     for (int pair = 0; pair < RESIDENT_PAIRS; ++pair) {
 #pragma unroll
@@ -52,8 +52,8 @@ class WarpWeights {
   // Multiplies the weights by numbers in shared memory, and adds the products
   // to `sums`. `numbers` is where the first pair of the first sequence is.
   // Sequences are `pitch` bytes apart.
-  __device__ void Multiply(const Held& held, const char* numbers, int pitch,
-                           int lane, Sums& sums) const {
+  void Multiply(const Held& held, const char* numbers, int pitch, int lane,
+                Sums& sums) const {
 #pragma unroll
     for (int position = 0; position < kPairs; ++position) {
       // Pairs in shared memory are spread among those in registers, so that the
@@ -88,7 +88,7 @@ class WarpWeights {
   }
 
  private:
-  __device__ Chunk& SharedAt(int pair, int i, int half) const {
+  Chunk& SharedAt(int pair, int i, int half) const {
     return shared_[(((pair - RESIDENT_PAIRS) * WARPS * kTiles + i) * 2 + half) *
                    32];
   }

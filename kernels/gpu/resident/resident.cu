@@ -29,14 +29,14 @@ constexpr Word kAbsent = 0xFFFFFFFF;
 
 // Never returns a number with all bits set, which marks an output as absent. In
 // float32, NaN is replaced here; conversions to the half types make it 0x7FFF.
-static __device__ Item PresentItem(float value) {
+static Item PresentItem(float value) {
 #if defined(IS_FLOAT)
   if (isnan(value)) return __uint_as_float(0x7FC00000);
 #endif
   return FromFloat(value);
 }
 
-static __device__ Chunk LoadWeights(const char* from) {
+static Chunk LoadWeights(const char* from) {
   Chunk chunk;
   // Without `volatile`, the compiler would move the load out of the loop over
   // steps.
@@ -47,8 +47,8 @@ static __device__ Chunk LoadWeights(const char* from) {
   return chunk;
 }
 
-static __device__ void FetchWeights(Chunk* to, const char* from,
-                                    unsigned long long policy) {
+static void FetchWeights(Chunk* to, const char* from,
+                         unsigned long long policy) {
   asm volatile(
       "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
           static_cast<Word>(__cvta_generic_to_shared(to))),
@@ -57,7 +57,7 @@ static __device__ void FetchWeights(Chunk* to, const char* from,
 }
 
 // Loads outputs that other blocks may be writing. Each word is read as a whole.
-static __device__ Chunk LoadOutputs(const Item* from) {
+static Chunk LoadOutputs(const Item* from) {
   Chunk chunk;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(chunk.word[0]), "=r"(chunk.word[1]), "=r"(chunk.word[2]),
@@ -67,20 +67,20 @@ static __device__ Chunk LoadOutputs(const Item* from) {
   return chunk;
 }
 
-static __device__ void StoreOutputs(Item* to, Word word) {
+static void StoreOutputs(Item* to, Word word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word)
                : "memory");
 }
 
-static __device__ bool IsAbsent(const Chunk& chunk) {
+static bool IsAbsent(const Chunk& chunk) {
   return max(max(chunk.word[0], chunk.word[1]),
              max(chunk.word[2], chunk.word[3])) == kAbsent;
 }
 
-static __device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+static float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // Sums over the lanes of a cell.
-static __device__ float SumOfWarp(float value) {
+static float SumOfWarp(float value) {
   value += __shfl_xor_sync(~0u, value, 1);
   return value + __shfl_xor_sync(~0u, value, 2);
 }
