@@ -9,9 +9,7 @@
 #include "sequences.cuh"
 
 using cudnn_rnn_tf::persistent::BackwardArguments;
-using cudnn_rnn_tf::persistent::BackwardDirection;
 using cudnn_rnn_tf::persistent::ForwardArguments;
-using cudnn_rnn_tf::persistent::ForwardDirection;
 using cudnn_rnn_tf::persistent::StepBuffers;
 
 namespace {
@@ -24,122 +22,136 @@ void StoreItem(void* items, Index at, Sum value) {
   static_cast<Item*>(items)[at] = FromFloat(value);
 }
 
-// The unit of a sequence, in one direction, that is number i of [D, B, H]. The
-// host makes sure that the numbers of [D, G, B, H] can be counted in an int.
-struct Place {
-  int i, direction, b, unit;
-
-  Place(const StepBuffers& steps, int batch, int i)
-      : i(i),
-        direction(i / steps.units / batch),
-        b(i / steps.units % batch),
-        unit(i % steps.units) {}
-
-  // Its number of those that all gates have whose matrices read h.
-  int OfGate(const StepBuffers& steps, int batch, int gate) const {
-    return direction * kGatesOfH * batch * steps.units +
-           gate * steps.gate_stride + b * steps.sequence_stride + unit;
-  }
-  // Its number of [D, B, P], if it is one of the projected units.
-  int OfOutput(const StepBuffers& steps, int batch) const {
-    return (direction * batch + b) * steps.outputs + unit;
-  }
-};
-
-int Count(const StepBuffers& steps, int batch) {
-  return steps.directions * batch * steps.units;
-}
-
+// Returns a number as a gate's matrix reads it.
 Sum Masked(const StepBuffers& steps, unsigned char mask, int gate, Sum value) {
   const Sum scale = 1.0f / (1.0f - static_cast<Sum>(steps.rate));
   return mask >> gate & 1 ? value * scale : 0.0f;
 }
 
-// Stores h where the next step's products read it.
-void StoreOperand(const StepBuffers& steps, int batch, const Place& at, Sum h) {
-  Item* const operands = static_cast<Item*>(steps.operands);
-  if (steps.projected != nullptr) {
-    StoreItem(steps.projected, at.OfOutput(steps, batch), h);
-  } else if (steps.masks == nullptr) {
-    operands[at.i] = FromFloat(h);
-  } else {
-    const unsigned char mask = steps.masks[at.i];
+// The unit of a sequence, in one direction, that is number i of [D, B, H]. The
+// host makes sure that the numbers of [D, G, B, H] can be counted in an int.
+struct Place {
+  const StepBuffers& steps;
+  int batch, i, direction, b, unit;
+
+  Place(const StepBuffers& steps, int batch, Index number)
+      : steps(steps),
+        batch(batch),
+        i(static_cast<int>(number)),
+        direction(i / steps.units / batch),
+        b(i / steps.units % batch),
+        unit(i % steps.units) {}
+
+  static int Count(const StepBuffers& steps, int batch) {
+    return steps.directions * batch * steps.units;
+  }
+  // Its number of those that all gates have whose matrices read h.
+  int OfGate(int gate) const {
+    return direction * kGatesOfH * batch * steps.units +
+           gate * steps.gate_stride + b * steps.sequence_stride + unit;
+  }
+  // Its number of [D, B, P], if it is one of the projected units.
+  int OfOutput() const {
+    return (direction * batch + b) * steps.outputs + unit;
+  }
+  // Stores h where the next step's products read it.
+  void StoreOperand(Sum h) const {
+    if (steps.projected != nullptr) {
+      StoreItem(steps.projected, OfOutput(), h);
+    } else if (steps.masks == nullptr) {
+      StoreItem(steps.operands, i, h);
+    } else {
+      const unsigned char mask = steps.masks[i];
 #pragma unroll
-    for (int gate = 0; gate < kGatesOfH; ++gate) {
-      operands[at.OfGate(steps, batch, gate)] =
-          FromFloat(Masked(steps, mask, gate, h));
+      for (int gate = 0; gate < kGatesOfH; ++gate) {
+        StoreItem(steps.operands, OfGate(gate), Masked(steps, mask, gate, h));
+      }
     }
   }
-}
+};
 
-// Returns what is added to the product of gate `gate`, if its input has one
-// slot: its input's product, which `gates` holds, and its biases.
-template <typename Direction>
-Sum InputOf(const Direction& my, const StepBuffers& steps, const Place& at,
-            const Item* gates, int gate) {
-  const int of_gate = gate * steps.units + at.unit;
-  Sum input = ToFloat(gates[gate * steps.units]);
-  if (my.input_bias != nullptr) {
-    input += LoadItem(my.input_bias, of_gate);
+// Such a unit in a pass.
+template <typename Arguments>
+struct Own : Place {
+  const Arguments& all;
+  decltype((all.direction[0])) my;
+  const Sequence sequence;
+  const Index state;  // The place of its first h and of its last.
+
+  Own(const Arguments& all, const StepBuffers& steps, Index i)
+      : Place(steps, all.sequences.batch, i),
+        all(all),
+        my(all.direction[direction]),
+        sequence(all.sequences, b),
+        state(b * all.state_stride + unit) {}
+
+  bool IsPadding(int step) const { return step >= sequence.length; }
+  bool IsLast(int step) const { return step + 1 == sequence.length; }
+  // The row of a step. Past the sequence's end, both directions go forward.
+  Index RowAt(int step) const {
+    return sequence.RowAt(all.sequences, step,
+                          direction == 1 && !IsPadding(step));
   }
-  if (my.recurrent_bias != nullptr) {
-    input += LoadItem(my.recurrent_bias, of_gate);
+  Item* GatesAt(Index row) const {
+    return static_cast<Item*>(my.gates) + row * kSlots * steps.units + unit;
   }
-  return input;
+  // What stands for a number of a step without one.
+  Sum Padding() const { return sequence.is_invalid ? InvalidValue() : 0.0f; }
+};
+
+// Adds to `inputs` what is added to the product of a gate: its input's product,
+// which `gates` holds, and its biases.
+void AddInput(const Own<ForwardArguments>& at, const Item* gates, int gate,
+              Sum* inputs) {
+  const int of_gate = gate * at.steps.units + at.unit;
+  if (at.my.recurrent_bias != nullptr) {
+    inputs[gate] += LoadItem(at.my.recurrent_bias, of_gate);
+  }
+  Sum input = ToFloat(gates[gate * at.steps.units]);
+  if (at.my.input_bias != nullptr) {
+    input += LoadItem(at.my.input_bias, of_gate);
+  }
+  inputs[OtherSlot(gate)] += input;
 }
 
 // Stores the projected h of the step before where it is wanted.
-void StoreProjected(const ForwardArguments& all, const ForwardDirection& my,
-                    const StepBuffers& steps, const Place& at,
-                    const Sequence& sequence, int step) {
-  const Sequences& sequences = all.sequences;
-  if (step <= 0 || step > sequence.length) return;
-  const bool is_reversed = at.direction == 1;
-  const Item h = static_cast<const Item*>(
-      steps.projected)[at.OfOutput(steps, sequences.batch)];
-  const Index row = sequence.RowAt(sequences, step - 1, is_reversed);
-  static_cast<Item*>(my.output)[row * all.output_stride + at.unit] = h;
-  if (step == sequence.length) {
-    static_cast<Item*>(my.last_h)[at.b * all.state_stride + at.unit] = h;
-  } else if (my.previous_h != nullptr) {
-    const Index next = sequence.RowAt(sequences, step, is_reversed);
-    static_cast<Item*>(my.previous_h)[next * steps.outputs + at.unit] = h;
+void StoreProjected(const Own<ForwardArguments>& at, int step) {
+  if (step <= 0 || step > at.sequence.length) return;
+  const Item h = static_cast<const Item*>(at.steps.projected)[at.OfOutput()];
+  static_cast<Item*>(
+      at.my.output)[at.RowAt(step - 1) * at.all.output_stride + at.unit] = h;
+  if (step == at.sequence.length) {
+    static_cast<Item*>(at.my.last_h)[at.state] = h;
+  } else if (at.my.previous_h != nullptr) {
+    static_cast<Item*>(
+        at.my.previous_h)[at.RowAt(step) * at.steps.outputs + at.unit] = h;
   }
 }
 
 // Stores the gradient of the projected h after this step, or what stands for it
 // in the padding, and begins the sum of that after the step before.
-void StoreProjectedGradient(const BackwardArguments& all,
-                            const BackwardDirection& my,
-                            const StepBuffers& steps, const Place& at,
-                            const Sequence& sequence, int step) {
-  const Sequences& sequences = all.sequences;
-  Item& gradient =
-      static_cast<Item*>(steps.projected)[at.OfOutput(steps, sequences.batch)];
-  const Index state = at.b * all.state_stride + at.unit;
-  const bool is_padding = step >= sequence.length;
+void StoreProjectedGradient(const Own<BackwardArguments>& at, int step) {
+  Item& gradient = static_cast<Item*>(at.steps.projected)[at.OfOutput()];
   if (step < 0) {
     // A sequence without steps has not begun a sum.
-    static_cast<Item*>(my.first_h_backprop)[state] =
-        sequence.is_invalid ? FromFloat(InvalidValue())
-        : sequence.length == 0
-            ? static_cast<const Item*>(my.last_h_backprop)[state]
+    static_cast<Item*>(at.my.first_h_backprop)[at.state] =
+        at.sequence.is_invalid ? FromFloat(InvalidValue())
+        : at.sequence.length == 0
+            ? static_cast<const Item*>(at.my.last_h_backprop)[at.state]
             : gradient;
     return;
   }
-  if (step < sequences.steps) {
-    const bool is_reversed = at.direction == 1 && !is_padding;
-    const Index row = sequence.RowAt(sequences, step, is_reversed);
-    static_cast<Item*>(my.projected_backprop)[row * steps.outputs + at.unit] =
-        !is_padding ? gradient
-                    : FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
+  if (step < at.all.sequences.steps) {
+    static_cast<Item*>(
+        at.my.projected_backprop)[at.RowAt(step) * at.steps.outputs + at.unit] =
+        at.IsPadding(step) ? FromFloat(at.Padding()) : gradient;
   }
   Sum sum = 0.0f;
-  if (step > 0 && step <= sequence.length) {
-    const Index before = sequence.RowAt(sequences, step - 1, at.direction == 1);
-    sum = LoadItem(my.output_backprop, before * all.output_stride + at.unit);
-    if (step == sequence.length) {
-      sum += LoadItem(my.last_h_backprop, state);
+  if (step > 0 && step <= at.sequence.length) {
+    sum = LoadItem(at.my.output_backprop,
+                   at.RowAt(step - 1) * at.all.output_stride + at.unit);
+    if (step == at.sequence.length) {
+      sum += LoadItem(at.my.last_h_backprop, at.state);
     }
   }
   gradient = FromFloat(sum);
@@ -159,8 +171,9 @@ extern "C" __global__ void copy_weights(Index count, const Item* from,
 extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
                                       Index first_gate, int layer,
                                       const unsigned long long* seed) {
-  for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
-    const Place at(steps, batch, static_cast<int>(i));
+  const Index count = Place::Count(steps, batch);
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Place at(steps, batch, i);
     int mask = 0;
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
@@ -177,19 +190,14 @@ extern "C" __global__ void draw_masks(StepBuffers steps, int batch,
 // Multiplies h by the reset gate, for the products of the candidates.
 extern "C" __global__ void reset_forward(const ForwardArguments all,
                                          StepBuffers steps, int step) {
-  const Sequences& sequences = all.sequences;
-  const int batch = sequences.batch, units = steps.units;
-  for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
-    const Place at(steps, batch, static_cast<int>(i));
-    const ForwardDirection& my = all.direction[at.direction];
-    const Sequence sequence(sequences, at.b);
-    if (step >= sequence.length) continue;
-    const Index row = sequence.RowAt(sequences, step, at.direction == 1);
-    const Item* const gates =
-        static_cast<const Item*>(my.gates) + row * kSlots * units + at.unit;
+  const Index count = Place::Count(steps, all.sequences.batch);
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Own<ForwardArguments> at(all, steps, i);
+    if (at.IsPadding(step)) continue;
+    Sum inputs[kSlots] = {};
+    AddInput(at, at.GatesAt(at.RowAt(step)), 0, inputs);
     const Sum reset = Sigmoid(
-        static_cast<const Sum*>(steps.products)[at.OfGate(steps, batch, 0)] +
-        InputOf(my, steps, at, gates, 0));
+        static_cast<const Sum*>(steps.products)[at.OfGate(0)] + inputs[0]);
     Sum h = static_cast<const Sum*>(steps.carried)[i];
     if (steps.masks != nullptr) h = Masked(steps, steps.masks[i], 2, h);
     StoreItem(steps.candidate_operands, i, reset * h);
@@ -200,17 +208,14 @@ extern "C" __global__ void reset_forward(const ForwardArguments all,
 // candidates.
 extern "C" __global__ void reset_backward(const BackwardArguments all,
                                           StepBuffers steps, int step) {
-  const Sequences& sequences = all.sequences;
-  const int batch = sequences.batch, units = steps.units;
-  for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
-    const Place at(steps, batch, static_cast<int>(i));
-    const BackwardDirection& my = all.direction[at.direction];
-    const Sequence sequence(sequences, at.b);
-    if (step >= sequence.length) continue;
-    const Index row = sequence.RowAt(sequences, step, at.direction == 1);
-    Item& gate = static_cast<Item*>(my.gates)[row * kSlots * units + at.unit];
+  const Index count = Place::Count(steps, all.sequences.batch);
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Own<BackwardArguments> at(all, steps, i);
+    if (at.IsPadding(step)) continue;
+    const Index row = at.RowAt(step);
+    Item& gate = *at.GatesAt(row);
     const Sum reset = ToFloat(gate);
-    const Sum h = LoadItem(my.previous_h, row * units + at.unit);
+    const Sum h = LoadItem(at.my.previous_h, row * steps.units + at.unit);
     Sum through = static_cast<const Sum*>(steps.candidate_products)[i];
     if (steps.masks != nullptr) {
       through = Masked(steps, steps.masks[i], 2, through);
@@ -218,10 +223,11 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
     static_cast<Sum*>(steps.carried)[i] += through * reset;
     const Sum gradient = through * h * reset * (1.0f - reset);
     gate = FromFloat(gradient);
-    StoreItem(steps.operands, at.OfGate(steps, batch, 0), gradient);
+    StoreItem(steps.operands, at.OfGate(0), gradient);
     Sum& bias_sum = reinterpret_cast<Sum*>(
-        my.bias_sums)[static_cast<Index>(at.b) * kSlots * units + at.unit];
-    bias_sum = (step + 1 == sequence.length ? 0.0f : bias_sum) + gradient;
+        at.my.bias_sums)[static_cast<Index>(at.b) * kSlots * steps.units +
+                         at.unit];
+    bias_sum = (at.IsLast(step) ? 0.0f : bias_sum) + gradient;
   }
 }
 #endif
@@ -231,30 +237,21 @@ extern "C" __global__ void reset_backward(const BackwardArguments all,
 // h of the step before, so there is one more after the last.
 extern "C" __global__ void forward_step(const ForwardArguments all,
                                         StepBuffers steps, int step) {
-  const Sequences& sequences = all.sequences;
-  const int batch = sequences.batch, units = steps.units;
+  const Index count = Place::Count(steps, all.sequences.batch);
+  const int units = steps.units;
   const bool projects = steps.projected != nullptr;
-  for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
-    const Place at(steps, batch, static_cast<int>(i));
-    const ForwardDirection& my = all.direction[at.direction];
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Own<ForwardArguments> at(all, steps, i);
+    const auto& my = at.my;
     const bool is_training = my.previous_h != nullptr;
     const bool has_output = at.unit < steps.outputs;
-    const Sequence sequence(sequences, at.b);
-    if (projects && has_output) {
-      StoreProjected(all, my, steps, at, sequence, step);
-    }
-    if (step == sequences.steps) continue;
-    const bool is_padding = step >= sequence.length;
-    // Past the sequence's end, both directions go forward.
-    const bool is_reversed = at.direction == 1 && !is_padding;
-    const Index row = sequence.RowAt(sequences, step, is_reversed);
+    if (projects && has_output) StoreProjected(at, step);
+    if (step == all.sequences.steps) continue;
+    const Index row = at.RowAt(step);
     const Index of_row = row * units + at.unit;
     const Index of_output = row * all.output_stride + at.unit;
-    if (is_padding) {
-      if (has_output) {
-        StoreItem(my.output, of_output,
-                  sequence.is_invalid ? InvalidValue() : 0.0f);
-      }
+    if (at.IsPadding(step)) {
+      if (has_output) StoreItem(my.output, of_output, at.Padding());
       if (!is_training) continue;
       if (has_output) {
         StoreItem(my.previous_h, row * steps.outputs + at.unit, 0.0f);
@@ -262,39 +259,29 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
       if (projects) StoreItem(my.unprojected, of_row, 0.0f);
       continue;
     }
-    const Index state = at.b * all.state_stride + at.unit;
     [[maybe_unused]] Sum* const carried = static_cast<Sum*>(steps.carried) + i;
     Sum h = 0.0f, c = 0.0f;
     if (step < 0) {
-      if (has_output) h = LoadItem(my.first_h, state);
+      if (has_output) h = LoadItem(my.first_h, at.state);
 #if defined(IS_LSTM)
       c = LoadItem(my.first_c, at.b * steps.cell_stride + at.unit);
 #endif
-      if (sequence.is_invalid) h = c = InvalidValue();
+      if (at.sequence.is_invalid) h = c = InvalidValue();
     } else {
 #if defined(IS_LSTM)
       c = *carried;
 #elif defined(IS_GRU)
       h = *carried;
 #endif
-      Item* const gates =
-          static_cast<Item*>(my.gates) + row * kSlots * units + at.unit;
+      Item* const gates = at.GatesAt(row);
       Sum sums[kGates], inputs[kSlots] = {}, values[kSlots];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        const int of_gate = gate * units + at.unit;
-        if (my.recurrent_bias != nullptr) {
-          inputs[gate] += LoadItem(my.recurrent_bias, of_gate);
-        }
-        Sum input = ToFloat(gates[gate * units]);
-        if (my.input_bias != nullptr) {
-          input += LoadItem(my.input_bias, of_gate);
-        }
-        inputs[OtherSlot(gate)] += input;
-        sums[gate] = gate < kGatesOfH
-                         ? static_cast<const Sum*>(
-                               steps.products)[at.OfGate(steps, batch, gate)]
-                         : static_cast<const Sum*>(steps.candidate_products)[i];
+        AddInput(at, gates, gate, inputs);
+        sums[gate] =
+            gate < kGatesOfH
+                ? static_cast<const Sum*>(steps.products)[at.OfGate(gate)]
+                : static_cast<const Sum*>(steps.candidate_products)[i];
       }
       ComputeCell(sums, inputs, &h, &c, values, steps.clip);
       if (projects) {
@@ -317,7 +304,7 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
         if (projects) StoreItem(my.unprojected, of_row, h);
       }
     }
-    const bool is_last = step + 1 == sequence.length;
+    const bool is_last = at.IsLast(step);
 #if defined(IS_LSTM)
     *carried = c;
     if (is_last) {
@@ -329,13 +316,12 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
     // What follows is for h after its projection, which is not known yet.
     if (!has_output || (projects && step >= 0)) continue;
     if (is_last) {
-      StoreItem(my.last_h, state, h);
+      StoreItem(my.last_h, at.state, h);
       continue;
     }
-    StoreOperand(steps, batch, at, h);
+    at.StoreOperand(h);
     if (is_training) {
-      const Index next = sequence.RowAt(sequences, step + 1, at.direction == 1);
-      StoreItem(my.previous_h, next * steps.outputs + at.unit, h);
+      StoreItem(my.previous_h, at.RowAt(step + 1) * steps.outputs + at.unit, h);
     }
   }
 }
@@ -346,40 +332,31 @@ extern "C" __global__ void forward_step(const ForwardArguments all,
 // first to be computed.
 extern "C" __global__ void backward_step(const BackwardArguments all,
                                          StepBuffers steps, int step) {
-  const Sequences& sequences = all.sequences;
-  const int batch = sequences.batch, units = steps.units;
+  const Index count = Place::Count(steps, all.sequences.batch);
+  const int units = steps.units;
   const bool projects = steps.projected != nullptr;
-  for (Index i = FirstIndex(); i < Count(steps, batch); i += IndexStep()) {
-    const Place at(steps, batch, static_cast<int>(i));
-    const BackwardDirection& my = all.direction[at.direction];
-    const Sequence sequence(sequences, at.b);
-    if (projects && at.unit < steps.outputs) {
-      StoreProjectedGradient(all, my, steps, at, sequence, step);
-    }
-    if (step == sequences.steps) continue;
-    const bool is_padding = step >= sequence.length;
-    const bool is_reversed = at.direction == 1 && !is_padding;
-    const Index row = sequence.RowAt(sequences, step, is_reversed);
-    Item* const gates =
-        static_cast<Item*>(my.gates) + row * kSlots * units + at.unit;
-    Item* const operands = static_cast<Item*>(steps.operands);
-    if (is_padding) {
+  for (Index i = FirstIndex(); i < count; i += IndexStep()) {
+    const Own<BackwardArguments> at(all, steps, i);
+    const auto& my = at.my;
+    if (projects && at.unit < steps.outputs) StoreProjectedGradient(at, step);
+    if (step == all.sequences.steps) continue;
+    const Index row = at.RowAt(step);
+    Item* const gates = at.GatesAt(row);
+    if (at.IsPadding(step)) {
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        gates[slot * units] =
-            FromFloat(sequence.is_invalid ? InvalidValue() : 0.0f);
+        gates[slot * units] = FromFloat(at.Padding());
       }
       if (!projects) continue;
       // The products are added to the sums that were begun.
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        operands[at.OfGate(steps, batch, gate)] = FromFloat(0.0f);
+        StoreItem(steps.operands, at.OfGate(gate), 0.0f);
       }
       continue;
     }
     // After a sequence's last step, there are no products yet.
-    const bool is_last = step + 1 == sequence.length;
-    const Index state = at.b * all.state_stride + at.unit;
+    const bool is_last = at.IsLast(step);
     const Sum* const products = static_cast<const Sum*>(steps.products);
     [[maybe_unused]] Sum* const carry = static_cast<Sum*>(steps.carried) + i;
     Sum dh = 0.0f, carried = 0.0f;
@@ -392,24 +369,21 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     if (projects) {
       if (step >= 0) dh = products[i];
     } else if (is_last) {
-      dh = LoadItem(my.last_h_backprop, state);
+      dh = LoadItem(my.last_h_backprop, at.state);
     } else if (steps.masks == nullptr) {
       dh += products[i];
     } else {
       const unsigned char mask = steps.masks[i];
 #pragma unroll
       for (int gate = 0; gate < kGatesOfH; ++gate) {
-        dh +=
-            Masked(steps, mask, gate, products[at.OfGate(steps, batch, gate)]);
+        dh += Masked(steps, mask, gate, products[at.OfGate(gate)]);
       }
     }
     Sum* const bias_sums = reinterpret_cast<Sum*>(my.bias_sums) +
                            static_cast<Index>(at.b) * kSlots * units + at.unit;
-    if (sequence.is_invalid) dh = carried = InvalidValue();
+    if (at.sequence.is_invalid) dh = carried = InvalidValue();
     if (step < 0) {
-      if (!projects) {
-        StoreItem(my.first_h_backprop, state, dh);
-      }
+      if (!projects) StoreItem(my.first_h_backprop, at.state, dh);
 #if defined(IS_LSTM)
       StoreItem(my.first_c_backprop, cell_state, carried);
 #endif
@@ -417,7 +391,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
       // The sequence has no steps.
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot) {
-        bias_sums[slot * units] = sequence.is_invalid ? InvalidValue() : 0.0f;
+        bias_sums[slot * units] = at.Padding();
       }
       continue;
     }
@@ -427,10 +401,9 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
       in.gates[slot] = gates[slot * units];
     }
 #if defined(IS_LSTM)
-    const Index row_before = sequence.RowAt(sequences, step - 1, is_reversed);
     const Sum* const cells = reinterpret_cast<const Sum*>(my.cells);
     in.c = cells[row * units + at.unit];
-    in.c_before = step > 0 ? cells[row_before * units + at.unit]
+    in.c_before = step > 0 ? cells[at.RowAt(step - 1) * units + at.unit]
                            : LoadItem(my.first_c, cell_state);
 #elif defined(IS_GRU)
     in.h_before =
@@ -458,8 +431,7 @@ extern "C" __global__ void backward_step(const BackwardArguments all,
     }
 #pragma unroll
     for (int gate = kResetsBefore ? 1 : 0; gate < kGatesOfH; ++gate) {
-      operands[at.OfGate(steps, batch, gate)] =
-          FromFloat(gradients[OtherSlot(gate)]);
+      StoreItem(steps.operands, at.OfGate(gate), gradients[OtherSlot(gate)]);
     }
 #if defined(IS_GRU_RESET_BEFORE)
     StoreItem(steps.candidate_operands, i, gradients[2]);
