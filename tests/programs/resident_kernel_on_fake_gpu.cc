@@ -142,7 +142,6 @@ std::multiset<std::string> OptionsOf(const ResidentShape& shape) {
       std::string("IS_") + types[static_cast<int>(request.dtype)]};
   for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.num_units),
                                     {"BATCH", shape.batch},
-                                    {"GATES", shape.gates},
                                     {"UNITS", shape.units},
                                     {"WARPS", shape.warps},
                                     {"IN_REGISTERS", shape.in_registers},

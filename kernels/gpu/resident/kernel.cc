@@ -115,7 +115,6 @@ std::vector<std::string> ResidentMacros(const ResidentRequest& request,
                                      ModeMacro(request.rnn_mode)};
   for (const auto& [name, value] : {std::pair("NUM_UNITS", shape.num_units),
                                     {"BATCH", shape.batch},
-                                    {"GATES", shape.gates},
                                     {"UNITS", shape.units},
                                     {"WARPS", shape.warps},
                                     {"IN_REGISTERS", shape.in_registers},

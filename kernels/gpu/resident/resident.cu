@@ -1,16 +1,17 @@
 // A kernel that runs steps of a layer in inference, with the recurrent weights
 // in registers and shared memory. kernel.cc compiles and launches it.
 //
-// Whoever compiles it sets the macros NUM_UNITS, BATCH, GATES, UNITS, WARPS,
-// IN_REGISTERS, IN_SHARED, AHEAD and KEPT, the fields of a ResidentShape; one
-// of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH
+// Whoever compiles it sets the macros NUM_UNITS, BATCH, UNITS, WARPS,
+// IN_REGISTERS, IN_SHARED, AHEAD and KEPT, fields of a ResidentShape; one of
+// IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH
 // and IS_RELU.
-#include "items.cuh"
+#define HAS_EXACT_FUNCTIONS
+#include "cells.cuh"
 #include "resident_shape.h"
 
 using cudnn_rnn_tf::ResidentShape;
 
-constexpr ResidentShape kShape = {NUM_UNITS, BATCH, GATES,        sizeof(Item),
+constexpr ResidentShape kShape = {NUM_UNITS, BATCH, kGates,       sizeof(Item),
                                   UNITS,     WARPS, IN_REGISTERS, IN_SHARED,
                                   AHEAD,     KEPT};
 constexpr int kThreads = kShape.threads();
@@ -19,8 +20,8 @@ constexpr int kItemsOfChunk = sizeof(Chunk) / sizeof(Item);
 constexpr int kItemsOfSlice = 4 * kItemsOfChunk;
 constexpr int kSlices = kShape.slices(), kOwnSlices = kShape.own_slices();
 constexpr int kResident = kShape.resident(), kStreamed = kShape.streamed();
-constexpr int kSlots = AHEAD > 0 ? AHEAD : 1;
-static_assert(AHEAD == 0 || (kStreamed % kSlots == 0 && AHEAD >= kGroups), "");
+constexpr int kFetched = AHEAD > 0 ? AHEAD : 1;
+static_assert(AHEAD == 0 || (kStreamed % kFetched == 0 && AHEAD >= kGroups));
 constexpr int kLanesOfCell = ResidentShape::kLanesOfCell;
 constexpr int kCells = kShape.cells(), kRounds = kShape.rounds();
 constexpr int kPitch = kShape.pitch();
@@ -76,8 +77,6 @@ static bool IsAbsent(const Chunk& chunk) {
   return max(max(chunk.word[0], chunk.word[1]),
              max(chunk.word[2], chunk.word[3])) == kAbsent;
 }
-
-static float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // Sums over the lanes of a cell.
 static float SumOfWarp(float value) {
@@ -153,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int slice = (kResident + n) / kGroups;
     const int group = (kResident + n) % kGroups;
     if (has_slice(slice)) {
-      FetchWeights(slots + n % kSlots * kThreads, weights_at(slice, group),
+      FetchWeights(slots + n % kFetched * kThreads, weights_at(slice, group),
                    policy);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -168,13 +167,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   }
 
   // The states of the thread's cells, and the biases that are added to their
-  // products.
-  float h_of[kRounds], bias[kRounds][GATES];
-#if defined(IS_LSTM)
-  float c_of[kRounds];
-#elif defined(IS_GRU)
-  float inner_bias[kRounds];
-#endif
+  // products. A GRU's candidate has its biases in two slots.
+  float h_of[kRounds], c_of[kRounds], bias[kRounds][kSlots] = {};
   const auto cell_at = [&](int round) {
     return (round * kThreads + thread) / kLanesOfCell;
   };
@@ -198,20 +192,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         ToFloat((first == 0 ? first_c : last_c)[b * NUM_UNITS + unit]);
 #endif
 #pragma unroll
-    for (int gate = 0; gate < GATES; ++gate) {
+    for (int gate = 0; gate < kGates; ++gate) {
       const int at = gate * NUM_UNITS + unit;
-      const float of_input =
-          input_bias == nullptr ? 0.0f : ToFloat(input_bias[at]);
-      const float of_recurrent =
-          recurrent_bias == nullptr ? 0.0f : ToFloat(recurrent_bias[at]);
-      bias[round][gate] = of_input + of_recurrent;
-#if defined(IS_GRU)
-      // The reset gate multiplies the recurrent side alone, with its bias.
-      if (gate == 2) {
-        bias[round][gate] = of_input;
-        inner_bias[round] = of_recurrent;
+      if (recurrent_bias != nullptr) {
+        bias[round][gate] += ToFloat(recurrent_bias[at]);
       }
-#endif
+      if (input_bias != nullptr) {
+        bias[round][OtherSlot(gate)] += ToFloat(input_bias[at]);
+      }
     }
   }
   __syncthreads();
@@ -220,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int step = first + s;
     // The input side depends on no other block, so it is loaded before the
     // wait.
-    float inputs[kRounds][GATES];
+    float inputs[kRounds][kGates];
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const int cell = cell_at(round);
@@ -228,10 +216,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       const float* const row =
           projected +
           (static_cast<size_t>(time) * BATCH + cell / UNITS) *
-              (GATES * NUM_UNITS) +
+              (kGates * NUM_UNITS) +
           first_unit + cell % UNITS;
 #pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) {
+      for (int gate = 0; gate < kGates; ++gate) {
         inputs[round][gate] = exists(cell) ? row[gate * NUM_UNITS] : 0.0f;
       }
     }
@@ -293,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
           w[group] = n < IN_REGISTERS ? held[n < IN_REGISTERS ? n : 0]
                      : n < kResident
                          ? held_in_shared[(n - IN_REGISTERS) * kThreads]
-                     : AHEAD > 0 ? slots[(n - kResident) % kSlots * kThreads]
+                     : AHEAD > 0 ? slots[(n - kResident) % kFetched * kThreads]
                                  : LoadWeights(weights_at(i, group));
         }
 #if defined(IS_FLOAT)
@@ -378,9 +366,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int round = 0; round < kRounds; ++round) {
       const int cell = cell_at(round);
       const int b = cell / UNITS, own = cell % UNITS;
-      float of_gate[GATES];
+      float of_gate[kGates];
 #pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) {
+      for (int gate = 0; gate < kGates; ++gate) {
         float sum = 0.0f;
         if (cell < kCells) {
 #pragma unroll
@@ -392,25 +380,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         of_gate[gate] = SumOfWarp(sum);
       }
-      const auto gate_at = [&](int gate) {
-        return inputs[round][gate] + of_gate[gate] + bias[round][gate];
-      };
-      float value;
-#if defined(IS_GRU)
-      const float reset = Sigmoid(gate_at(0)), update = Sigmoid(gate_at(1));
-      const float candidate = tanhf(inputs[round][2] + bias[round][2] +
-                                    reset * (of_gate[2] + inner_bias[round]));
-      value = (1.0f - update) * candidate + update * h_of[round];
-#elif defined(IS_LSTM)
-      const float input = Sigmoid(gate_at(0)), forget = Sigmoid(gate_at(1));
-      c_of[round] = forget * c_of[round] + input * tanhf(gate_at(2));
-      value = Sigmoid(gate_at(3)) * tanhf(c_of[round]);
-#elif defined(IS_TANH)
-      value = tanhf(gate_at(0));
-#else
-      value = gate_at(0) < 0.0f ? 0.0f : gate_at(0);
-#endif
-      const Item item = PresentItem(value);
+      float added[kSlots], values[kSlots];
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) added[slot] = bias[round][slot];
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        added[OtherSlot(gate)] += inputs[round][gate];
+      }
+      ComputeCell(of_gate, added, &h_of[round], &c_of[round], values);
+      const Item item = PresentItem(h_of[round]);
       h_of[round] = ToFloat(item);
       const bool writes = exists(cell) && thread % kLanesOfCell == 0;
       Item* const to = outputs_at(step) + b * stride + first_unit + own;
