@@ -138,11 +138,10 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
 RnnStatus GpuBackend::MakeOther(const RnnProblem& problem,
                                 RnnAlgorithm algorithm) {
   if (algorithm == RnnAlgorithm::kResident) {
-    return ResidentNetwork::Create(problem, options_.allow_tf32, &engine_);
+    return CreateResidentNetwork(problem, options_.allow_tf32, &engine_);
   }
   CRNN_RETURN_IF_ERROR(LoadGpuLibraries());
-  return CudnnNetwork::Create(problem, algorithm, options_, session(),
-                              &engine_);
+  return CreateCudnnNetwork(problem, algorithm, options_, session(), &engine_);
 }
 
 RnnStatus GpuBackend::ChooseOther(const RnnProblem& problem) {

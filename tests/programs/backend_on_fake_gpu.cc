@@ -99,18 +99,17 @@ std::string Describe(const RnnProblem& problem) {
 RnnStatus CudnnFailure(cudnnStatus_t, const char*, const RnnProblem&) {
   return {RnnStatus::Code::kInternal, "the fake cuDNN failed"};
 }
-RnnStatus CudnnNetwork::Create(const RnnProblem& problem,
-                               RnnAlgorithm algorithm,
-                               const GpuOptions& options, Session* session,
-                               std::unique_ptr<Engine>* network) {
+RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
+                             const GpuOptions& options, Session* session,
+                             std::unique_ptr<Engine>* network) {
   CRNN_RETURN_IF_ERROR(session->MakeCudnn());
   return MakeFake(algorithm,
                   Session::KeyOf(problem, options) +
                       kRnnAlgorithmNames[static_cast<int>(algorithm)],
                   network);
 }
-RnnStatus ResidentNetwork::Create(const RnnProblem&, bool,
-                                  std::unique_ptr<Engine>* network) {
+RnnStatus CreateResidentNetwork(const RnnProblem&, bool,
+                                std::unique_ptr<Engine>* network) {
   return MakeFake(RnnAlgorithm::kResident, "resident", network);
 }
 

@@ -165,15 +165,15 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
       GpuOptions options;
       options.allow_tf32 = allows_tf32;
       std::unique_ptr<Engine> other;
-      CRNN_RETURN_IF_ERROR(CudnnNetwork::Create(
+      CRNN_RETURN_IF_ERROR(CreateCudnnNetwork(
           problem, RnnAlgorithm::kPersistStatic, options, &session, &other));
-      CRNN_RETURN_IF_ERROR(CudnnNetwork::Create(
-          problem, RnnAlgorithm::kStandard, options, &session, &network));
+      CRNN_RETURN_IF_ERROR(CreateCudnnNetwork(problem, RnnAlgorithm::kStandard,
+                                              options, &session, &network));
       Check(network->Key() != other->Key(), "keys of algorithms");
       return {};
     }
     if (engine == 2) {
-      return ResidentNetwork::Create(problem, allows_tf32, &network);
+      return CreateResidentNetwork(problem, allows_tf32, &network);
     }
     return persistent::Network::CreateOfSteps(problem, allows_tf32, &network);
   };

@@ -5,6 +5,7 @@
 
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/product.h"
+#include "kernels/gpu/resident/kernel.h"
 #include "kernels/gpu/time_major.h"
 #include "kernels/param_layout.h"
 
@@ -48,9 +49,10 @@ RnnStatus CheckSupport(const RnnProblem& problem) {
   return {};
 }
 
-}  // namespace
-
-struct ResidentNetwork::Pass : TimeMajorBuffers<RnnForwardBuffers> {
+// The buffers of a pass, in time-major order. Without an address, they are only
+// laid out.
+struct Pass : TimeMajorBuffers<RnnForwardBuffers> {
+  int64_t steps_at_once;
   size_t blas_bytes;
   void* blas;
   float* projected;
@@ -58,12 +60,15 @@ struct ResidentNetwork::Pass : TimeMajorBuffers<RnnForwardBuffers> {
   // last layer writes to the latter.
   char* outputs = nullptr;
 
-  Pass(const ResidentNetwork& network, const RnnForwardBuffers& callers)
-      : TimeMajorBuffers(network.problem_, callers) {
-    const RnnProblem& problem = network.problem_;
+  Pass(const RnnProblem& problem, const RnnForwardBuffers& callers)
+      : TimeMajorBuffers(problem, callers) {
     const RnnSpec& spec = problem.spec;
-    const int64_t num_projected = network.StepsAtOnce() * problem.batch_size *
-                                  spec.num_gates() * spec.num_units;
+    const int64_t of_step =
+        problem.batch_size * spec.num_gates() * spec.num_units;
+    steps_at_once = std::clamp(
+        kProjectedBytes / (of_step * static_cast<int64_t>(sizeof(float))),
+        int64_t{1}, problem.max_time);
+    const int64_t num_projected = steps_at_once * of_step;
     blas_bytes = static_cast<size_t>(
         std::clamp(kBlasParts * num_projected * int64_t{sizeof(float)},
                    kMinBlasBytes, kMaxBlasBytes));
@@ -78,125 +83,138 @@ struct ResidentNetwork::Pass : TimeMajorBuffers<RnnForwardBuffers> {
   }
 };
 
-RnnStatus ResidentNetwork::Create(const RnnProblem& problem, bool allow_tf32,
-                                  std::unique_ptr<Engine>* network) {
+class ResidentNetwork : public Engine {
+ public:
+  ResidentNetwork(const RnnProblem& problem, bool allow_tf32,
+                  const ResidentKernel& kernel)
+      : problem_(problem), allow_tf32_(allow_tf32), kernel_(kernel) {}
+
+  RnnAlgorithm algorithm() const override { return RnnAlgorithm::kResident; }
+  size_t reserve_size() const override { return 0; }
+  size_t forward_workspace_size() const override {
+    return Pass(problem_, {}).arena.used();
+  }
+  size_t backward_workspace_size() const override { return 0; }
+  std::string Key() const override {
+    return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
+  }
+  bool is_replayable() const override { return true; }
+  RnnStatus StoreLengthsAndSeed(
+      const Handles& /*handles*/,
+      const RnnForwardBuffers& /*buffers*/) const override {
+    return {};
+  }
+  RnnStatus Forward(const Handles& handles,
+                    const RnnForwardBuffers& buffers) const override {
+    const RnnSpec& spec = problem_.spec;
+    const ParamLayout layout(spec);
+    const Pass pass(problem_, buffers);
+    CRNN_RETURN_IF_ERROR(pass.before.Enqueue(handles.stream));
+    CRNN_RETURN_IF_ERROR(SetUpBlas(handles, pass.blas, pass.blas_bytes));
+    const size_t output_bytes = problem_.max_time * problem_.batch_size *
+                                spec.layer_output_size() *
+                                SizeOf(problem_.dtype);
+    const void* inputs = pass.input;
+    for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+      const bool to_output = (spec.num_layers - layer) % 2 == 1;
+      void* const outputs = to_output ? pass.output : pass.outputs;
+      // All bits set marks an output as absent; the kernel's blocks poll for
+      // it.
+      CRNN_RETURN_IF_ERROR(
+          EnqueueFill(handles.stream, outputs, 0xFF, output_bytes));
+      for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
+        CRNN_RETURN_IF_ERROR(EnqueueLayer(handles, pass, layout,
+                                          layer * spec.num_dirs() + dir, inputs,
+                                          outputs));
+      }
+      inputs = outputs;
+    }
+    return pass.after.Enqueue(handles.stream);
+  }
+  RnnStatus Backward(const Handles& /*handles*/,
+                     const RnnBackwardBuffers& /*buffers*/) const override {
+    return Unsupported("training");
+  }
+
+ private:
+  RnnStatus EnqueueLayer(const Handles& handles, const Pass& pass,
+                         const ParamLayout& layout, int64_t pseudo_layer,
+                         const void* inputs, void* outputs) const {
+    const RnnSpec& spec = problem_.spec;
+    const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
+    const int64_t dir = pseudo_layer % spec.num_dirs();
+    const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
+    const auto parameter = [&](int64_t offset) {
+      return offset < 0 ? 0 : Address(At(pass.params, offset * item));
+    };
+    const auto state = [&](const void* states) {
+      const int64_t offset =
+          pseudo_layer * problem_.batch_size * spec.num_units * item;
+      return states == nullptr ? 0 : Address(At(states, offset));
+    };
+    ResidentArguments arguments = {};
+    arguments.weights = parameter(at.recurrent_weights);
+    arguments.input_bias = parameter(at.input_bias);
+    arguments.recurrent_bias = parameter(at.recurrent_bias);
+    arguments.projected = Address(pass.projected);
+    arguments.first_h = state(pass.input_h);
+    arguments.first_c = state(pass.input_c);
+    arguments.output = Address(At(outputs, dir * spec.num_units * item));
+    arguments.last_h = state(pass.output_h);
+    arguments.last_c = state(pass.output_c);
+    arguments.num_steps = static_cast<int>(problem_.max_time);
+    arguments.stride = static_cast<int>(spec.layer_output_size());
+    arguments.is_reversed = dir == 1;
+    for (const CUdeviceptr address :
+         {arguments.weights, arguments.first_h, arguments.output}) {
+      if (address % RnnProblem::kAlignment != 0) {
+        return {RnnStatus::Code::kUnimplemented,
+                "the algorithm resident wants parameters and states that begin "
+                "at multiples of 16 bytes; algorithm='standard' takes any"};
+      }
+    }
+    const int64_t input_size =
+        spec.layer_input_size(pseudo_layer / spec.num_dirs());
+    const int64_t gate_rows = spec.num_gates() * spec.num_units;
+    const int64_t at_once = pass.steps_at_once;
+    for (int64_t first = 0; first < problem_.max_time; first += at_once) {
+      const int64_t steps = std::min(at_once, problem_.max_time - first);
+      const int64_t first_time =
+          arguments.is_reversed ? problem_.max_time - first - steps : first;
+      // Computes [steps * B, G * H].
+      CRNN_RETURN_IF_ERROR(Multiply(
+          handles.blas, {problem_.dtype, allow_tf32_},
+          steps * problem_.batch_size, gate_rows, input_size,
+          {At(inputs, first_time * problem_.batch_size * input_size * item),
+           input_size},
+          {At(pass.params, at.input_weights * item), input_size,
+           /*is_transposed=*/true},
+          {pass.projected, RnnDataType::kFloat32, gate_rows}));
+      arguments.first = static_cast<int>(first);
+      arguments.steps = static_cast<int>(steps);
+      CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, arguments));
+    }
+    return {};
+  }
+
+  const RnnProblem problem_;
+  const bool allow_tf32_;
+  const ResidentKernel kernel_;
+};
+
+}  // namespace
+
+RnnStatus CreateResidentNetwork(const RnnProblem& problem, bool allow_tf32,
+                                std::unique_ptr<Engine>* network) {
   CRNN_RETURN_IF_ERROR(CheckSupport(problem));
   CRNN_RETURN_IF_ERROR(LoadKernelLibraries());
-  std::unique_ptr<ResidentNetwork> made(
-      new ResidentNetwork(problem, allow_tf32));
+  ResidentKernel kernel;
   CRNN_RETURN_IF_ERROR(
       ResidentKernel::Get({problem.spec.rnn_mode, problem.dtype,
                            problem.spec.num_units, problem.batch_size},
-                          &made->kernel_));
-  *network = std::move(made);
+                          &kernel));
+  *network = std::make_unique<ResidentNetwork>(problem, allow_tf32, kernel);
   return {};
-}
-
-std::string ResidentNetwork::Key() const {
-  return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
-}
-
-size_t ResidentNetwork::forward_workspace_size() const {
-  return Pass(*this, {}).arena.used();
-}
-
-RnnStatus ResidentNetwork::Backward(
-    const Handles& /*handles*/, const RnnBackwardBuffers& /*buffers*/) const {
-  return Unsupported("training");
-}
-
-int64_t ResidentNetwork::StepsAtOnce() const {
-  const int64_t bytes_of_step =
-      problem_.batch_size * problem_.spec.num_gates() *
-      problem_.spec.num_units * static_cast<int64_t>(sizeof(float));
-  return std::clamp(kProjectedBytes / bytes_of_step, int64_t{1},
-                    problem_.max_time);
-}
-
-RnnStatus ResidentNetwork::EnqueueLayer(
-    const Handles& handles, const Pass& pass, const ParamLayout& layout,
-    int64_t pseudo_layer, const void* inputs, void* outputs) const {
-  const RnnSpec& spec = problem_.spec;
-  const int64_t item = static_cast<int64_t>(SizeOf(problem_.dtype));
-  const int64_t dir = pseudo_layer % spec.num_dirs();
-  const ParamLayout::PseudoLayer& at = layout.pseudo_layer(pseudo_layer);
-  const auto parameter = [&](int64_t offset) {
-    return offset < 0 ? 0 : Address(At(pass.params, offset * item));
-  };
-  const auto state = [&](const void* states) {
-    const int64_t offset =
-        pseudo_layer * problem_.batch_size * spec.num_units * item;
-    return states == nullptr ? 0 : Address(At(states, offset));
-  };
-  ResidentArguments arguments = {};
-  arguments.weights = parameter(at.recurrent_weights);
-  arguments.input_bias = parameter(at.input_bias);
-  arguments.recurrent_bias = parameter(at.recurrent_bias);
-  arguments.projected = Address(pass.projected);
-  arguments.first_h = state(pass.input_h);
-  arguments.first_c = state(pass.input_c);
-  arguments.output = Address(At(outputs, dir * spec.num_units * item));
-  arguments.last_h = state(pass.output_h);
-  arguments.last_c = state(pass.output_c);
-  arguments.num_steps = static_cast<int>(problem_.max_time);
-  arguments.stride = static_cast<int>(spec.layer_output_size());
-  arguments.is_reversed = dir == 1;
-  for (const CUdeviceptr address :
-       {arguments.weights, arguments.first_h, arguments.output}) {
-    if (address % RnnProblem::kAlignment != 0) {
-      return {RnnStatus::Code::kUnimplemented,
-              "the algorithm resident wants parameters and states that begin "
-              "at multiples of 16 bytes; algorithm='standard' takes any"};
-    }
-  }
-  const int64_t input_size =
-      spec.layer_input_size(pseudo_layer / spec.num_dirs());
-  const int64_t gate_rows = spec.num_gates() * spec.num_units;
-  const int64_t at_once = StepsAtOnce();
-  for (int64_t first = 0; first < problem_.max_time; first += at_once) {
-    const int64_t steps = std::min(at_once, problem_.max_time - first);
-    const int64_t first_time =
-        arguments.is_reversed ? problem_.max_time - first - steps : first;
-    // Computes [steps * B, G * H].
-    CRNN_RETURN_IF_ERROR(Multiply(
-        handles.blas, {problem_.dtype, allow_tf32_},
-        steps * problem_.batch_size, gate_rows, input_size,
-        {At(inputs, first_time * problem_.batch_size * input_size * item),
-         input_size},
-        {At(pass.params, at.input_weights * item), input_size,
-         /*is_transposed=*/true},
-        {pass.projected, RnnDataType::kFloat32, gate_rows}));
-    arguments.first = static_cast<int>(first);
-    arguments.steps = static_cast<int>(steps);
-    CRNN_RETURN_IF_ERROR(kernel_.Enqueue(handles.stream, arguments));
-  }
-  return {};
-}
-
-RnnStatus ResidentNetwork::Forward(const Handles& handles,
-                                   const RnnForwardBuffers& buffers) const {
-  const RnnSpec& spec = problem_.spec;
-  const ParamLayout layout(spec);
-  const Pass pass(*this, buffers);
-  CRNN_RETURN_IF_ERROR(pass.before.Enqueue(handles.stream));
-  CRNN_RETURN_IF_ERROR(SetUpBlas(handles, pass.blas, pass.blas_bytes));
-  const size_t output_bytes = problem_.max_time * problem_.batch_size *
-                              spec.layer_output_size() * SizeOf(problem_.dtype);
-  const void* inputs = pass.input;
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    const bool to_output = (spec.num_layers - layer) % 2 == 1;
-    void* const outputs = to_output ? pass.output : pass.outputs;
-    // All bits set marks an output as absent; the kernel's blocks poll for it.
-    CRNN_RETURN_IF_ERROR(
-        EnqueueFill(handles.stream, outputs, 0xFF, output_bytes));
-    for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
-      CRNN_RETURN_IF_ERROR(EnqueueLayer(handles, pass, layout,
-                                        layer * spec.num_dirs() + dir, inputs,
-                                        outputs));
-    }
-    inputs = outputs;
-  }
-  return pass.after.Enqueue(handles.stream);
 }
 
 }  // namespace cudnn_rnn_tf
