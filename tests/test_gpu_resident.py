@@ -152,38 +152,6 @@ def test_numbers_that_are_none(rnn_mode, dtype):
         np.testing.assert_array_equal(outputs[:, 0], expected[:, 0])
 
 
-REFUSED = {
-    "the batch size, 9, must be at most 8": small_case(batch_size=9),
-    "the number of units, 48, must be a multiple of 32": small_case(
-        config=RnnConfig("gru", 1, 48, 8)
-    ),
-    "cannot run training": small_case(is_training=True),
-    "cannot run projections": small_case(config=RnnConfig("lstm", 1, 64, 8, num_proj=32)),
-    "cannot run cell clipping": small_case(config=RnnConfig("lstm", 1, 64, 8, cell_clip=1.0)),
-    "cannot run skip_input": small_case(
-        config=RnnConfig("gru", 1, 64, 64, input_mode="skip_input")
-    ),
-    "cannot run sequence lengths": small_case(sequence_lengths=(6, 3)),
-}
-
-
-@pytest.mark.parametrize("message", list(REFUSED))
-def test_says_what_it_cannot_run(message):
-    case = REFUSED[message]
-    data = random_configs.draw_data(case, "float16")
-    lengths = case.sequence_lengths
-    with pytest.raises(tf.errors.UnimplementedError, match=message):
-        ops.forward(
-            case.config,
-            tf.constant(data.inputs),
-            [tf.constant(state) for state in data.states],
-            tf.constant(data.params),
-            sequence_lengths=None if lengths is None else tf.constant(lengths),
-            is_training=case.is_training,
-            algorithm="resident",
-        )
-
-
 class DlTensor(ctypes.Structure):
     """DLPack's `DLTensor`."""
 
