@@ -159,19 +159,16 @@ struct FusedProducts {
   }
 };
 
-template <int kHow, int kChains>
-struct ProductsOfShape;
+// Only the type of the result matters.
 template <int kChains>
-struct ProductsOfShape<Shape::kDirect, kChains> {
-  using Type = DirectProducts<kChains>;
-};
-template <int kChains>
-struct ProductsOfShape<Shape::kSplit, kChains> {
-  using Type = SplitProducts<kChains>;
-};
-template <int kChains>
-struct ProductsOfShape<Shape::kFused, kChains> {
-  using Type = FusedProducts;
-};
+auto ProductsOfShape() {
+  if constexpr (kShape.products == Shape::kDirect) {
+    return DirectProducts<kChains>();
+  } else if constexpr (kShape.products == Shape::kSplit) {
+    return SplitProducts<kChains>();
+  } else {
+    return FusedProducts();
+  }
+}
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_PRODUCTS_CUH_

@@ -12,7 +12,7 @@ class WarpWeights {
  public:
   static constexpr int kHeld = RESIDENT_PAIRS > 0 ? RESIDENT_PAIRS : 1;
   static constexpr int kChains = kShape.Chains(kTiles);
-  using Products = typename ProductsOfShape<kShape.products, kChains>::Type;
+  using Products = decltype(ProductsOfShape<kChains>());
   // A lane's operands in registers. The kernels keep them beside this object:
   // as a part of it, NVCC 13 spills more registers.
   using Held = Chunk[kHeld][kTiles][2];
