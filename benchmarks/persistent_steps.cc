@@ -216,9 +216,7 @@ int Main(int argc, char** argv) {
       request.is_backward = is_backward;
       std::vector<Division> divisions;
       if (!Kernel::Divide(request, &divisions).ok()) continue;
-      Division best;
-      ChooseDivision(divisions, &best);
-      const Shape& chosen = best.shape;
+      const Shape& chosen = ChooseDivision(divisions)->shape;
       double least = divisions[0].cycles;
       for (const Division& division : divisions) {
         least = std::min(least, division.cycles);

@@ -89,16 +89,13 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
                    int dirs, int batch, int layers, std::vector<Job>* jobs) {
   for (const bool is_backward : {false, true}) {
     if (is_backward && layers > 1) continue;
-    persistent::Division division;
-    if (!persistent::ChooseDivision(
-            persistent::Divisions(
-                {RnnMode::kLstm, type.dtype, !type.is_exact, is_backward,
-                 /*is_training=*/true, units, dirs, batch, layers},
-                gpu.limits),
-            &division)) {
-      continue;
-    }
-    std::vector<std::string> macros = persistent::ShapeMacros(division.shape);
+    const std::vector<persistent::Division> divisions = persistent::Divisions(
+        {RnnMode::kLstm, type.dtype, !type.is_exact, is_backward,
+         /*is_training=*/true, units, dirs, batch, layers},
+        gpu.limits);
+    if (divisions.empty()) continue;
+    std::vector<std::string> macros =
+        persistent::ShapeMacros(persistent::ChooseDivision(divisions)->shape);
     macros.insert(macros.end(), {"IS_TRAINING", "IS_" + mode,
                                  std::string("IS_") + type.name});
     AddJob(is_backward ? "backward.cu" : "forward.cu", gpu, architecture,

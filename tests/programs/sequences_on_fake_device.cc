@@ -11,8 +11,7 @@ int main() {
   constexpr int kBatch = 4, kSteps = 7;
   const int order[kBatch] = {2, -1, 65792, kBatch};
   const int lengths[kBatch] = {-1, kSteps, kSteps + 1, -65792};
-  const Sequences all =
-      Sequences::Of(lengths, order, kBatch, kSteps, /*time_major=*/true);
+  const Sequences all = {lengths, order, kBatch, kSteps, kBatch, 1};
   for (int row = 0; row < kBatch; ++row) {
     const Sequence sequence(all, row);
     if (sequence.b < 0 || sequence.b >= kBatch || sequence.length < 0 ||

@@ -109,6 +109,9 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
           message};
 }
 
+// Returns the failure of a call about the plan's problem.
+#define CRNN_RETURN_IF_FAILED(call) CRNN_RETURN_IF_CUDNN_ERROR(call, problem_)
+
 RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
                             RnnAlgorithm algorithm, const GpuOptions& options,
                             std::unique_ptr<CudnnPlan>* plan) {
@@ -120,31 +123,27 @@ RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
 
 RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32) {
   const RnnSpec& spec = problem_.spec;
-  CRNN_RETURN_IF_CUDNN_ERROR(rnn_.Create(), problem_);
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Cudnn().cudnnSetRNNDescriptor_v8(
-          rnn_.get(), CudnnAlgorithm(algorithm), Of(kModes, spec.rnn_mode),
-          Of(kBiasModes, spec.bias_mode),
-          spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
-          spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
-                                              : CUDNN_LINEAR_INPUT,
-          Of(kTypes, problem_.dtype),
-          problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
-                                                  : CUDNN_DATA_FLOAT,
-          MathType(problem_.dtype, allow_tf32),
-          static_cast<int32_t>(spec.input_size),
-          static_cast<int32_t>(spec.num_units),
-          static_cast<int32_t>(spec.output_size()),
-          static_cast<int32_t>(spec.num_layers), dropout_.get(),
-          problem_.has_sequence_lengths ? CUDNN_RNN_PADDED_IO_ENABLED
-                                        : CUDNN_RNN_PADDED_IO_DISABLED),
-      problem_);
+  CRNN_RETURN_IF_FAILED(rnn_.Create());
+  CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetRNNDescriptor_v8(
+      rnn_.get(), CudnnAlgorithm(algorithm), Of(kModes, spec.rnn_mode),
+      Of(kBiasModes, spec.bias_mode),
+      spec.num_dirs() == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
+      spec.input_mode == InputMode::kSkip ? CUDNN_SKIP_INPUT
+                                          : CUDNN_LINEAR_INPUT,
+      Of(kTypes, problem_.dtype),
+      problem_.dtype == RnnDataType::kFloat64 ? CUDNN_DATA_DOUBLE
+                                              : CUDNN_DATA_FLOAT,
+      MathType(problem_.dtype, allow_tf32),
+      static_cast<int32_t>(spec.input_size),
+      static_cast<int32_t>(spec.num_units),
+      static_cast<int32_t>(spec.output_size()),
+      static_cast<int32_t>(spec.num_layers), dropout_.get(),
+      problem_.has_sequence_lengths ? CUDNN_RNN_PADDED_IO_ENABLED
+                                    : CUDNN_RNN_PADDED_IO_DISABLED));
   if (spec.cell_clip > 0.0f) {
-    CRNN_RETURN_IF_CUDNN_ERROR(
-        Cudnn().cudnnRNNSetClip_v9(rnn_.get(), CUDNN_RNN_CLIP_MINMAX,
-                                   -static_cast<double>(spec.cell_clip),
-                                   static_cast<double>(spec.cell_clip)),
-        problem_);
+    CRNN_RETURN_IF_FAILED(Cudnn().cudnnRNNSetClip_v9(
+        rnn_.get(), CUDNN_RNN_CLIP_MINMAX, -static_cast<double>(spec.cell_clip),
+        static_cast<double>(spec.cell_clip)));
   }
   return {};
 }
@@ -159,13 +158,11 @@ RnnStatus CudnnPlan::DescribeData(RnnDataDescriptor* descriptor,
     full.assign(problem_.batch_size, num_steps);
     lengths = full.data();
   }
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Cudnn().cudnnSetRNNDataDescriptor(
-          descriptor->get(), Of(kTypes, problem_.dtype),
-          CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, num_steps,
-          static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
-          lengths, &padding),
-      problem_);
+  CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetRNNDataDescriptor(
+      descriptor->get(), Of(kTypes, problem_.dtype),
+      CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, num_steps,
+      static_cast<int>(problem_.batch_size), static_cast<int>(vector_size),
+      lengths, &padding));
   return {};
 }
 
@@ -176,11 +173,9 @@ RnnStatus CudnnPlan::DescribeStates(TensorDescriptor* descriptor,
   const int n = static_cast<int>(size);
   const int dims[] = {rows, batch, n};
   const int strides[] = {batch * n, n, 1};
-  CRNN_RETURN_IF_CUDNN_ERROR(descriptor->Create(), problem_);
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Cudnn().cudnnSetTensorNdDescriptor(
-          descriptor->get(), Of(kTypes, problem_.dtype), 3, dims, strides),
-      problem_);
+  CRNN_RETURN_IF_FAILED(descriptor->Create());
+  CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetTensorNdDescriptor(
+      descriptor->get(), Of(kTypes, problem_.dtype), 3, dims, strides));
   return {};
 }
 
@@ -192,18 +187,16 @@ RnnStatus CudnnPlan::SetSequenceLengths(const int32_t* lengths) {
 
 RnnStatus CudnnPlan::SeedDropout(cudnnHandle_t handle, void* states,
                                  uint64_t seed) {
-  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnSetDropoutDescriptor(
-                                 dropout_.get(), handle, problem_.spec.dropout,
-                                 states, dropout_states_size_, seed),
-                             problem_);
+  CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetDropoutDescriptor(
+      dropout_.get(), handle, problem_.spec.dropout, states,
+      dropout_states_size_, seed));
   return {};
 }
 
 RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t handle, void* states) {
-  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnRestoreDropoutDescriptor(
-                                 dropout_.get(), handle, problem_.spec.dropout,
-                                 states, dropout_states_size_, 0),
-                             problem_);
+  CRNN_RETURN_IF_FAILED(Cudnn().cudnnRestoreDropoutDescriptor(
+      dropout_.get(), handle, problem_.spec.dropout, states,
+      dropout_states_size_, 0));
   return {};
 }
 
@@ -229,36 +222,30 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
             "received " +
                 Describe(problem_)};
   }
-  CRNN_RETURN_IF_CUDNN_ERROR(dropout_.Create(), problem_);
+  CRNN_RETURN_IF_FAILED(dropout_.Create());
   const bool drops = problem_.has_dropout_between_layers();
   if (drops) {
-    CRNN_RETURN_IF_CUDNN_ERROR(
-        Cudnn().cudnnDropoutGetStatesSize(handle, &dropout_states_size_),
-        problem_);
+    CRNN_RETURN_IF_FAILED(
+        Cudnn().cudnnDropoutGetStatesSize(handle, &dropout_states_size_));
     // The sizes below depend on the rate. The states are set before each run;
     // until then, cuDNN only notes this address.
     CRNN_RETURN_IF_ERROR(AttachDropout(handle, UnreadAddress()));
   } else {
-    CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnSetDropoutDescriptor(
-                                   dropout_.get(), handle, 0.0f, nullptr, 0, 0),
-                               problem_);
+    CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetDropoutDescriptor(
+        dropout_.get(), handle, 0.0f, nullptr, 0, 0));
   }
   CRNN_RETURN_IF_ERROR(DescribeNetwork(algorithm, options.allow_tf32));
   CRNN_RETURN_IF_ERROR(DescribeStates(&h_, spec.output_size()));
   CRNN_RETURN_IF_ERROR(DescribeStates(&c_, spec.num_units));
-  CRNN_RETURN_IF_CUDNN_ERROR(input_.Create(), problem_);
-  CRNN_RETURN_IF_CUDNN_ERROR(output_.Create(), problem_);
+  CRNN_RETURN_IF_FAILED(input_.Create());
+  CRNN_RETURN_IF_FAILED(output_.Create());
   CRNN_RETURN_IF_ERROR(SetSequenceLengths(nullptr));
-  CRNN_RETURN_IF_CUDNN_ERROR(
-      Cudnn().cudnnGetRNNTempSpaceSizes(
-          handle, rnn_.get(),
-          problem_.is_training ? CUDNN_FWD_MODE_TRAINING
-                               : CUDNN_FWD_MODE_INFERENCE,
-          input_.get(), &workspace_size_, &reserve_size_),
-      problem_);
-  CRNN_RETURN_IF_CUDNN_ERROR(Cudnn().cudnnGetRNNWeightSpaceSize(
-                                 handle, rnn_.get(), &weight_space_size_),
-                             problem_);
+  CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetRNNTempSpaceSizes(
+      handle, rnn_.get(),
+      problem_.is_training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE,
+      input_.get(), &workspace_size_, &reserve_size_));
+  CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetRNNWeightSpaceSize(
+      handle, rnn_.get(), &weight_space_size_));
   return CompareLayouts(handle, options.force_repack);
 }
 
@@ -267,8 +254,8 @@ RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
   const ParamLayout layout(spec);
   const size_t item = SizeOf(problem_.dtype);
   TensorDescriptor matrix, bias;
-  CRNN_RETURN_IF_CUDNN_ERROR(matrix.Create(), problem_);
-  CRNN_RETURN_IF_CUDNN_ERROR(bias.Create(), problem_);
+  CRNN_RETURN_IF_FAILED(matrix.Create());
+  CRNN_RETURN_IF_FAILED(bias.Create());
   char* const base = static_cast<char*>(UnreadAddress());
   bool same = weight_space_size_ == layout.size() * item;
   for (const bool is_bias : {false, true}) {
@@ -276,14 +263,11 @@ RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
          is_bias ? layout.biases() : layout.weights()) {
       void* matrix_address = nullptr;
       void* bias_address = nullptr;
-      CRNN_RETURN_IF_CUDNN_ERROR(
-          Cudnn().cudnnGetRNNWeightParams(
-              handle, rnn_.get(),
-              static_cast<int32_t>(block.layer * spec.num_dirs() + block.dir),
-              weight_space_size_, base,
-              static_cast<int32_t>(block.linear_layer_id), matrix.get(),
-              &matrix_address, bias.get(), &bias_address),
-          problem_);
+      CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetRNNWeightParams(
+          handle, rnn_.get(),
+          static_cast<int32_t>(block.layer * spec.num_dirs() + block.dir),
+          weight_space_size_, base, static_cast<int32_t>(block.linear_layer_id),
+          matrix.get(), &matrix_address, bias.get(), &bias_address));
       const char* const address =
           static_cast<const char*>(is_bias ? bias_address : matrix_address);
       if (address == nullptr) {
@@ -293,10 +277,8 @@ RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
       }
       cudnnDataType_t type;
       int num_dims, dims[3], strides[3];
-      CRNN_RETURN_IF_CUDNN_ERROR(
-          Cudnn().cudnnGetTensorNdDescriptor((is_bias ? bias : matrix).get(), 3,
-                                             &type, &num_dims, dims, strides),
-          problem_);
+      CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetTensorNdDescriptor(
+          (is_bias ? bias : matrix).get(), 3, &type, &num_dims, dims, strides));
       if (dims[1] * static_cast<int64_t>(dims[2]) != block.size() ||
           dims[1] != block.rows) {
         return {RnnStatus::Code::kUnimplemented,

@@ -178,16 +178,6 @@ struct Sequences {
   const int* order;
   int batch, steps;
   int time_stride, batch_stride;
-
-  static constexpr Sequences Of(const int* lengths, const int* order, int batch,
-                                int steps, bool time_major) {
-    return {lengths,
-            order,
-            batch,
-            steps,
-            time_major ? batch : 1,
-            time_major ? 1 : steps};
-  }
 };
 
 // Lengths that the host knows, as an argument of a kernel. An argument is

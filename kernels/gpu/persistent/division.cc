@@ -291,7 +291,7 @@ int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes) {
   return (gpu.shared_bytes + kReservedBytes) / (shared_bytes + kReservedBytes);
 }
 
-bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen) {
+const Division* ChooseDivision(const std::vector<Division>& divisions) {
   const Division* best = nullptr;
   for (const Division& division : divisions) {
     const bool is_larger =
@@ -301,9 +301,7 @@ bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen) {
       best = &division;
     }
   }
-  if (best == nullptr) return false;
-  *chosen = *best;
-  return true;
+  return best;
 }
 
 std::vector<std::string> ShapeMacros(const Shape& shape) {

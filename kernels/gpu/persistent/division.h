@@ -4,6 +4,7 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DIVISION_H_
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/gpu/device_limits.h"
@@ -25,6 +26,15 @@ struct KernelRequest {
   int num_dirs;
   int batch_size;
   int num_layers;  // 1, or the layers of a stack, which run at once.
+
+  bool operator<(const KernelRequest& other) const {
+    const auto fields = [](const KernelRequest& all) {
+      return std::tie(all.rnn_mode, all.dtype, all.allow_tf32, all.is_backward,
+                      all.is_training, all.num_units, all.num_dirs,
+                      all.batch_size, all.num_layers);
+    };
+    return fields(*this) < fields(other);
+  }
 };
 
 // A way to run a layer or a stack, and an estimate of the cycles that a step of
@@ -44,8 +54,8 @@ std::vector<Division> Divisions(const KernelRequest& request,
 // room for.
 int BlocksWithMemory(const DeviceLimits& gpu, int shared_bytes);
 
-// Chooses the division to run. Returns false if there are none.
-bool ChooseDivision(const std::vector<Division>& divisions, Division* chosen);
+// Returns the division to run, or null if there are none.
+const Division* ChooseDivision(const std::vector<Division>& divisions);
 
 // Returns the macros that a kernel is compiled with, besides those of the
 // layer's mode and type.

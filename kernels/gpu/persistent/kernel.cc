@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <future>
 #include <system_error>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,8 +21,7 @@ namespace {
 constexpr int kPortableCluster = 8;
 
 // It says what is asked for, on which device.
-using Key = std::tuple<CUdevice, RnnMode, RnnDataType, bool, bool, bool, int,
-                       int, int, int>;
+using Key = std::pair<CUdevice, KernelRequest>;
 
 // The division of a layer and, once it was compiled, the kernel or the failure,
 // if that is final.
@@ -48,19 +46,8 @@ Known<std::string, std::string>& Texts() {
 }
 
 RnnStatus KeyOf(const KernelRequest& request, Key* key) {
-  CUdevice device;
-  CRNN_RETURN_IF_ERROR(CurrentDevice(&device));
-  *key = {device,
-          request.rnn_mode,
-          request.dtype,
-          request.allow_tf32,
-          request.is_backward,
-          request.is_training,
-          request.num_units,
-          request.num_dirs,
-          request.batch_size,
-          request.num_layers};
-  return {};
+  key->second = request;
+  return CurrentDevice(&key->first);
 }
 
 std::string Describe(const KernelRequest& request, const Shape& shape,
@@ -98,7 +85,7 @@ RnnStatus FindOrDivide(const KernelRequest& request, Key* key, Used* used) {
   if (!UsedKernels().Find(*key, used)) {
     std::vector<Division> divisions;
     used->status = Kernel::Divide(request, &divisions);
-    if (used->status.ok()) ChooseDivision(divisions, &used->division);
+    if (used->status.ok()) used->division = *ChooseDivision(divisions);
     if (IsFinal(used->status)) UsedKernels().Replace(*key, *used);
   }
   return used->status;
@@ -121,9 +108,10 @@ RnnStatus CompileBest(const KernelRequest& request, Division* division,
                                        each.shape.team >= refused.team;
                               }),
                left.end());
-    if (!ChooseDivision(left, division)) {
+    if (left.empty()) {
       return Unsupported("so many blocks at the same time on this GPU");
     }
+    *division = *ChooseDivision(left);
   }
 }
 

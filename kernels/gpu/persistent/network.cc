@@ -173,9 +173,11 @@ size_t Network::backward_workspace_size() const {
 }
 
 Sequences Network::SequencesOf(const int* lengths, const int* order) const {
-  return Sequences::Of(lengths, order, static_cast<int>(problem_.batch_size),
-                       static_cast<int>(problem_.max_time),
-                       problem_.time_major);
+  const int batch = static_cast<int>(problem_.batch_size);
+  const int steps = static_cast<int>(problem_.max_time);
+  const int time_stride = problem_.time_major ? batch : 1;
+  const int batch_stride = problem_.time_major ? 1 : steps;
+  return {lengths, order, batch, steps, time_stride, batch_stride};
 }
 
 std::string Network::Key() const {
