@@ -57,14 +57,7 @@ def check(results: random_configs.Results, expected: random_configs.Results) -> 
 @pytest.mark.parametrize("case", CASES + MOST_CASES, ids=str)
 def test_agrees_with_the_reference(case):
     data, expected = draw(case)
-    try:
-        results = test_gpu_persistent.run(case, data)
-    except tf.errors.UnimplementedError as error:
-        # An H100 has room for all cases, and smaller GPUs for most.
-        if test_gpu_persistent.compute_capability() >= (9, 0):
-            raise
-        assert "the weights do not fit" in error.message, error.message
-        pytest.skip("the GPU is too small")
+    results = test_gpu_persistent.run_if_it_fits(case, data)
     check(results, expected)
     again = test_gpu_persistent.run(case, data)
     assert random_configs.bits(again) == random_configs.bits(results)

@@ -13,7 +13,7 @@
 namespace cudnn_rnn_tf {
 namespace {
 
-constexpr char kMagic[] = "cudnn_rnn_tf kernel 1\n";
+constexpr char kMagic[] = "cudnn_rnn_tf kernel 2\n";
 
 // FNV-1a (Fowler, Noll and Vo), 64 bits.
 uint64_t Hash(const std::string& text) {
@@ -49,10 +49,9 @@ bool BelongsToUser(const std::string& path) {
          (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// The beginning of a file, which the code follows.
-std::string Header(const std::string& key, const std::string& code) {
-  return kMagic + std::to_string(key.size()) + ' ' +
-         std::to_string(code.size()) + ' ' + Hex(Hash(code)) + '\n' + key;
+// A file ends with the code. What comes before is equally long for all codes.
+std::string Contents(const std::string& key, const std::string& code) {
+  return kMagic + Hex(Hash(key + code)) + '\n' + key + code;
 }
 
 // Replaces a file as a whole, so that readers see the old one or the new one.
@@ -98,21 +97,16 @@ bool CompiledCodeCache::Read(const std::string& key, std::string* code) const {
   std::ostringstream contents;
   contents << stream.rdbuf();  // A read that fails sets a bit; it cannot throw.
   const std::string text = contents.str();
-  // No header is shorter than the header of an empty code.
-  const size_t least = Header(key, "").size();
-  if (!stream || text.size() < least) return false;
-  const size_t of_line = text.find('\n', sizeof(kMagic) - 1);
-  if (of_line == std::string::npos || text.size() < of_line + 1 + key.size()) {
-    return false;
-  }
-  *code = text.substr(of_line + 1 + key.size());
-  return Header(key, *code) + *code == text;
+  const size_t before_code = Contents(key, "").size();
+  if (!stream || text.size() < before_code) return false;
+  *code = text.substr(before_code);
+  return Contents(key, *code) == text;
 }
 
 void CompiledCodeCache::Write(const std::string& key,
                               const std::string& code) const {
   if (folder_.empty() || !MakeFolder(folder_)) return;
-  ReplaceFile(FileOf(key), Header(key, code) + code);
+  ReplaceFile(FileOf(key), Contents(key, code));
 }
 
 }  // namespace cudnn_rnn_tf
