@@ -14,6 +14,14 @@ GRAPHS = [f"kernels/gpu/{name}.cc" for name in ("graph", "graph_cache", "recordi
 NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
 
 
+def output_of(*command: str | pathlib.Path, **environment: str) -> str:
+    completed = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
+
+
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
@@ -33,16 +41,13 @@ NETWORK = ["kernels/param_layout.cc", "kernels/rnn_spec.cc"]
 @pytest.mark.slow
 def test_program(tmp_path, program, seeds, sources):
     executable = compiled(tmp_path, program, sources)
-    completed = subprocess.run([executable, str(seeds)], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout
-    assert completed.stdout == f"{seeds} seeds passed\n"
+    assert output_of(executable, str(seeds)) == f"{seeds} seeds passed\n"
 
 
 def test_borders_of_rule(tmp_path):
     """The rule is what was measured, so its borders are where the guide and its comments say."""
     executable = compiled(tmp_path, "borders_of_rule", ["kernels/gpu/algorithm_rule.cc"])
-    completed = subprocess.run([executable], capture_output=True, text=True)
-    assert completed.stdout == "well\n"
+    assert output_of(executable) == "well\n"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +68,8 @@ def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
     (library,) = pathlib.Path(nvrtc.__path__[0], "lib").glob("libnvrtc.so.*")
     sources = [*RESIDENT_KERNEL, "kernels/gpu/persistent/division.cc"]
     executable = compiled(tmp_path, "compile_persistent_kernels", sources)
-    completed = subprocess.run([executable, library, str(count)], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout
     counts = r"(\d+) of \1" if count == "resident" else rf"{count} of \d+"
-    assert re.fullmatch(rf"{counts} kernels compiled\n", completed.stdout)
+    assert re.fullmatch(rf"{counts} kernels compiled\n", output_of(executable, library, str(count)))
 
 
 def test_kernels_on_fake_gpus(tmp_path):
@@ -75,12 +78,10 @@ def test_kernels_on_fake_gpus(tmp_path):
     sources += ["kernels/gpu/device_limits.cc", "kernels/rnn_backend.cc", "kernels/rnn_spec.cc"]
     executable = compiled(tmp_path, "kernels_on_fake_gpu", sources)
     for imitated in ("", "T4", "A100", "arch=90,largest_cluster=4", "arch=120", "A1000"):
-        environment = os.environ | {"CUDNN_RNN_TF_IMITATE_GPU": imitated}
-        completed = subprocess.run([executable], env=environment, capture_output=True, text=True)
-        assert completed.returncode == 0, completed.stdout
-        assert completed.stdout == f"kernels run as {imitated or 'what they are'} should\n"
+        output = output_of(executable, CUDNN_RNN_TF_IMITATE_GPU=imitated)
+        assert output == f"kernels run as {imitated or 'what they are'} should\n"
     # The guide's table says up to how many units the GPUs have room for.
-    sizes = subprocess.run([executable, "sizes"], capture_output=True, text=True, check=True).stdout
+    sizes = output_of(executable, "sizes")
     guide = (ROOT / "docs" / "guides" / "gpu.md").read_text()
     for name, *counts in (line.split(", ") for line in sizes.splitlines()):
         (row,) = re.findall(rf"^\| .*\b{name}\b.*\| \d+\.\d \|(.*)$", guide, re.MULTILINE)
@@ -107,10 +108,7 @@ def test_locks(tmp_path, program, sources):
     """ThreadSanitizer reports what threads of a process use without a lock."""
     executable = compiled(tmp_path, program, sources, "-fsanitize=thread", "-g1")
     # There are no files, whose use would order what threads do.
-    environment = os.environ | {"CUDNN_RNN_TF_KERNEL_CACHE": ""}
-    command = [*FIXED_ADDRESSES, executable]
-    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout + completed.stderr
+    output_of(*FIXED_ADDRESSES, executable, CUDNN_RNN_TF_KERNEL_CACHE="")
 
 
 STUBS = {
@@ -154,10 +152,9 @@ def test_libraries_among_pips_packages(tmp_path, loaded):
     sources = ["kernels/gpu/libraries.cc"]
     executable = compiled(tmp_path, "libraries_in_packages", sources)
     stubs = {library: make_stub(tmp_path, library) for library in STUBS}
-    environment = os.environ | {"LD_LIBRARY_PATH": str(stubs["cuda"].parent)}
     command = [executable, *(stubs[library] for library in loaded)]
-    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert completed.stdout == "loaded, NVRTC 12.9\n", completed.stdout + completed.stderr
+    output = output_of(*command, LD_LIBRARY_PATH=str(stubs["cuda"].parent))
+    assert output == "loaded, NVRTC 12.9\n"
 
 
 @pytest.mark.parametrize("has_package", [True, False])
@@ -171,14 +168,11 @@ def test_systems_compiler_is_old(tmp_path, has_package):
     }
     system = make_stub(tmp_path / "system", "nvrtc", nvrtc=1).parent
     folders = f"{stubs['cuda'].parent}:{system}"
-    command = [executable, stubs["cudnn"], stubs["cublas"]]
-    completed = subprocess.run(
-        command, env=os.environ | {"LD_LIBRARY_PATH": folders}, capture_output=True, text=True
-    )
+    output = output_of(executable, stubs["cudnn"], stubs["cublas"], LD_LIBRARY_PATH=folders)
     if has_package:
-        assert completed.stdout == "loaded, NVRTC 12.9\n", completed.stdout
+        assert output == "loaded, NVRTC 12.9\n"
     else:
-        assert completed.stdout == (
+        assert output == (
             "the package's own kernels need cuBLAS and NVRTC: NVRTC must be of version 12.3 or "
             "newer, but libnvrtc.so.12 has version 12.1\n"
         )
@@ -188,26 +182,21 @@ def test_compiled_code_in_files(tmp_path):
     executable = compiled(
         tmp_path, "compiled_code_in_files", ["kernels/gpu/compiled_code_cache.cc"]
     )
-    completed = subprocess.run([executable, tmp_path], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout
-    assert completed.stdout == "files hold what they should\n"
+    assert output_of(executable, tmp_path) == "files hold what they should\n"
 
 
 def test_sequences_lie_within_the_buffers(tmp_path):
     gpu = ROOT / "kernels" / "gpu"
     options = ("-DIS_FLOAT", "-Wno-unused-function")
-    executable = compiled(
-        tmp_path, "sequences_on_fake_device", [], f"-I{gpu}", f"-I{gpu}/persistent", *options
-    )
-    completed = subprocess.run([executable], capture_output=True, text=True)
-    assert completed.returncode == 0, completed.stdout
+    options = (f"-I{gpu}", f"-I{gpu}/persistent", *options)
+    output_of(compiled(tmp_path, "sequences_on_fake_device", [], *options))
 
 
 def test_owners_of_old_gpus_are_told_which_cudnn_has_code_for_them(tmp_path):
     executable = compiled(tmp_path, "cudnn_of_old_gpus", [])
 
     def advice(architecture, version):
-        return subprocess.check_output([executable, str(architecture), str(version)], text=True)
+        return output_of(executable, str(architecture), str(version))
 
     for architecture, name in ((60, "6.0"), (61, "6.1"), (70, "7.0")):
         text = advice(architecture, 92800)

@@ -18,6 +18,11 @@ constexpr size_t kOldestCudnn = 90000;
 // Version 12.3 introduced stores of 128 bits as a whole.
 constexpr int kOldestNvrtcMinor = 3;
 
+GpuLibraries& Loaded() {
+  static GpuLibraries libraries;
+  return libraries;
+}
+
 RnnStatus Unavailable(const std::string& why) {
   return {RnnStatus::Code::kFailedPrecondition,
           "cudnn_rnn_tf cannot use the GPU: " + why};
@@ -47,7 +52,7 @@ RnnStatus Find(void* library, const char* library_name, Library* functions,
                          : failure("these functions are missing:" + missing);
 }
 
-RnnStatus LoadCuda(GpuLibraries* libraries) {
+RnnStatus LoadCuda() {
   std::string error;
   void* const cuda = Open(kCudaName, &error);
   if (cuda == nullptr) {
@@ -57,13 +62,13 @@ RnnStatus LoadCuda(GpuLibraries* libraries) {
                        error + ")");
   }
   // A driver that lacks some of the functions of graphs can do all but replay.
-  CudaGraphFunctions* const graphs = &libraries->cuda;
-  libraries->has_graphs = Find(cuda, kCudaName, graphs).ok();
-  CudaFunctions* const others = &libraries->cuda;
+  CudaGraphFunctions* const graphs = &Loaded().cuda;
+  Loaded().has_graphs = Find(cuda, kCudaName, graphs).ok();
+  CudaFunctions* const others = &Loaded().cuda;
   return Find(cuda, kCudaName, others);
 }
 
-RnnStatus LoadCudnn(GpuLibraries* libraries) {
+RnnStatus LoadCudnn() {
   std::string error;
   // The variable names a cuDNN other than TensorFlow's.
   const char* const chosen = std::getenv("CUDNN_RNN_TF_CUDNN_LIBRARY");
@@ -76,7 +81,7 @@ RnnStatus LoadCudnn(GpuLibraries* libraries) {
         "the dynamic linker looks (LD_LIBRARY_PATH, ldconfig) and not found (" +
         error + "). pip install 'tensorflow[and-cuda]' brings it");
   }
-  CudnnLibrary* const functions = &libraries->cudnn;
+  CudnnLibrary* const functions = &Loaded().cudnn;
   const RnnStatus found = Find(cudnn, name, functions);
   if (functions->cudnnGetVersion != nullptr &&
       functions->cudnnGetVersion() < kOldestCudnn) {
@@ -85,11 +90,6 @@ RnnStatus LoadCudnn(GpuLibraries* libraries) {
                        std::to_string(functions->cudnnGetVersion()));
   }
   return found;
-}
-
-GpuLibraries* Loaded() {
-  static GpuLibraries libraries;
-  return &libraries;
 }
 
 std::string FolderOf(const std::string& path) {
@@ -110,7 +110,7 @@ std::vector<std::string> FoldersOfLoaded() {
   }
   if (LoadGpuLibraries().ok()) {
     functions.push_back(
-        reinterpret_cast<void*>(Loaded()->cudnn.cudnnGetVersion));
+        reinterpret_cast<void*>(Loaded().cudnn.cudnnGetVersion));
   }
   std::vector<std::string> folders;
   for (void* const function : functions) {
@@ -147,16 +147,19 @@ RnnStatus NotFound(const std::string& error) {
 
 // Looks for cuBLAS by its name, as the process or the system has it, and then
 // among the pip packages.
-RnnStatus OpenCublas(void** library) {
+RnnStatus LoadCublas() {
   const std::vector<std::string> folders = FoldersOfPackages();
   std::string error;
   for (const std::string path :
        {"cublas/lib/libcublas.so.12", "cu13/lib/libcublas.so.13"}) {
-    *library = Open(path.substr(path.rfind('/') + 1).c_str(), &error);
-    if (*library != nullptr) return {};
+    std::vector<std::string> paths = {path.substr(path.rfind('/') + 1)};
     for (const std::string& folder : folders) {
-      *library = Open((folder + '/' + path).c_str(), &error);
-      if (*library != nullptr) return {};
+      paths.push_back(folder + '/' + path);
+    }
+    for (const std::string& each : paths) {
+      void* const library = Open(each.c_str(), &error);
+      if (library == nullptr) continue;
+      return Find(library, "cuBLAS", &Loaded().cublas, WithoutKernels);
     }
   }
   return NotFound(error);
@@ -165,7 +168,7 @@ RnnStatus OpenCublas(void** library) {
 // Looks for an NVRTC that is new enough. One that lies beside the libraries
 // that TensorFlow uses comes before the system's, which may be of another
 // version of CUDA.
-RnnStatus OpenNvrtc(void** library) {
+RnnStatus LoadNvrtc() {
   std::vector<std::string> paths;
   for (const std::string& folder : FoldersOfPackages()) {
     paths.push_back(folder + "/cuda_nvrtc/lib/libnvrtc.so.12");
@@ -178,13 +181,15 @@ RnnStatus OpenNvrtc(void** library) {
   paths.insert(paths.end(), {"libnvrtc.so.12", "libnvrtc.so.13"});
   std::string error, old;
   for (const std::string& path : paths) {
-    *library = Open(path.c_str(), &error);
-    if (*library == nullptr) continue;
+    void* const library = Open(path.c_str(), &error);
+    if (library == nullptr) continue;
     int major = 0, minor = 0;
     const auto version = reinterpret_cast<decltype(&nvrtcVersion)>(
-        dlsym(*library, "nvrtcVersion"));
+        dlsym(library, "nvrtcVersion"));
     if (version != nullptr) version(&major, &minor);
-    if (major > 12 || (major == 12 && minor >= kOldestNvrtcMinor)) return {};
+    if (major > 12 || (major == 12 && minor >= kOldestNvrtcMinor)) {
+      return Find(library, "NVRTC", &Loaded().nvrtc, WithoutKernels);
+    }
     old = path + " has version " + std::to_string(major) + '.' +
           std::to_string(minor);
   }
@@ -194,48 +199,31 @@ RnnStatus OpenNvrtc(void** library) {
                         old);
 }
 
-RnnStatus LoadCublas(GpuLibraries* libraries) {
-  void* cublas = nullptr;
-  CRNN_RETURN_IF_ERROR(OpenCublas(&cublas));
-  return Find(cublas, "cuBLAS", &libraries->cublas, WithoutKernels);
-}
-
-RnnStatus LoadNvrtc(GpuLibraries* libraries) {
-  void* nvrtc = nullptr;
-  CRNN_RETURN_IF_ERROR(OpenNvrtc(&nvrtc));
-  return Find(nvrtc, "NVRTC", &libraries->nvrtc, WithoutKernels);
-}
-
-// Runs `load` on the process's libraries, unless that has succeeded before.
-RnnStatus LoadOnce(Loading* loading, RnnStatus (*load)(GpuLibraries*)) {
-  return loading->Once([load] { return load(Loaded()); });
-}
-
 }  // namespace
 
 RnnStatus LoadCudaDriver() {
   static Loading loading;
-  return LoadOnce(&loading, LoadCuda);
+  return loading.Once(LoadCuda);
 }
 
 RnnStatus LoadGpuLibraries() {
   static Loading loading;
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return LoadOnce(&loading, LoadCudnn);
+  return loading.Once(LoadCudnn);
 }
 
 RnnStatus LoadCompiler() {
   static NeverDestroyed<RareLoading> loading;
-  return loading->Once([] { return LoadNvrtc(Loaded()); });
+  return loading->Once(LoadNvrtc);
 }
 
 RnnStatus LoadKernelLibraries() {
   static NeverDestroyed<RareLoading> loading;
-  CRNN_RETURN_IF_ERROR(loading->Once([] { return LoadCublas(Loaded()); }));
+  CRNN_RETURN_IF_ERROR(loading->Once(LoadCublas));
   return LoadCompiler();
 }
 
-const GpuLibraries& Gpu() { return *Loaded(); }
+const GpuLibraries& Gpu() { return Loaded(); }
 
 RnnStatus CudaStatus(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return {};
