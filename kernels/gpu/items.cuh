@@ -22,40 +22,45 @@ struct alignas(16) Chunk {
   Word word[4];
 };
 
-#if defined(IS_FLOAT64)
-static Sum ToFloat(Item item) { return item; }
-static Item FromFloat(Sum value) { return value; }
-#else
-static float ToFloat(Item item) {
-#if defined(IS_FLOAT)
+// Tests define these two for a CPU.
+#if defined(IS_FLOAT16) && !defined(HAS_OWN_HALVES)
+static float OfHalf(Item item) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
+  return value;
+}
+static Item ToHalf(float value) {
+  Item item;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
+  return item;
+}
+#endif
+
+static Sum ToFloat(Item item) {
+#if defined(IS_FLOAT64) || defined(IS_FLOAT)
   return item;
 #elif defined(IS_BFLOAT16)
   return __uint_as_float(static_cast<Word>(item) << 16);
 #else
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(item));
-  return value;
+  return OfHalf(item);
 #endif
 }
 
-static Item FromFloat(float value) {
-#if defined(IS_FLOAT)
+static Item FromFloat(Sum value) {
+#if defined(IS_FLOAT64) || defined(IS_FLOAT)
   return value;
-#else
-  Item item;
-#if defined(IS_BFLOAT16) && __CUDA_ARCH__ < 800
+#elif defined(IS_BFLOAT16) && __CUDA_ARCH__ < 800
   // Turing has no such instruction.
   const Word bits = __float_as_uint(value);
-  item = static_cast<Item>(
+  return static_cast<Item>(
       value != value ? 0x7FFFu : (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 #elif defined(IS_BFLOAT16)
+  Item item;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(item) : "f"(value));
-#else
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(item) : "f"(value));
-#endif
   return item;
+#else
+  return ToHalf(value);
 #endif
 }
-#endif
 
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_

@@ -1,6 +1,6 @@
 // The persistent kernels' device on a CPU. This file takes the place of
-// kernels/gpu/persistent/device.cuh and of what that includes: it has those
-// files' include guards, and types and functions of the same names.
+// kernels/gpu/persistent/device.cuh: it has that file's include guard, and types
+// and functions of the same names.
 //
 // Each thread of a team is a coroutine. Where threads wait for each other, as
 // in products of warps, they give way to others, in a random order. Memory is
@@ -9,7 +9,6 @@
 // split into such parts.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
-#define CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_
 
 // With it, longjmp takes a jump to another thread's stack for an error.
 #undef _FORTIFY_SOURCE
@@ -30,21 +29,6 @@
 #define __global__
 #define __launch_bounds__(...)
 
-#if defined(IS_FLOAT64)
-using Item = double;
-using Sum = double;
-#elif defined(IS_FLOAT)
-using Item = float;
-using Sum = float;
-#else
-using Item = uint16_t;
-using Sum = float;
-#endif
-using Word = uint32_t;
-
-struct alignas(16) Chunk {
-  Word word[4];
-};
 using Barrier = unsigned long long;
 
 struct Dim {
@@ -52,47 +36,32 @@ struct Dim {
 };
 inline Dim blockIdx, threadIdx, blockDim, gridDim;
 
-inline Word __float_as_uint(float value) {
-  Word word;
+inline uint32_t __float_as_uint(float value) {
+  uint32_t word;
   std::memcpy(&word, &value, sizeof(word));
   return word;
 }
-inline float __uint_as_float(Word word) {
+inline float __uint_as_float(uint32_t word) {
   float value;
   std::memcpy(&value, &word, sizeof(value));
   return value;
 }
 
-#if defined(IS_FLOAT64)
-inline Sum ToFloat(Item item) { return item; }
-inline Item FromFloat(Sum value) { return value; }
-#else
-inline float ToFloat(Item item) {
-#if defined(IS_FLOAT)
-  return item;
-#elif defined(IS_BFLOAT16)
-  return __uint_as_float(static_cast<Word>(item) << 16);
-#else
+#define HAS_OWN_HALVES
+inline float OfHalf(uint16_t item) {
   _Float16 value;
   std::memcpy(&value, &item, sizeof(value));
   return static_cast<float>(value);
-#endif
 }
-inline Item FromFloat(float value) {
-#if defined(IS_FLOAT)
-  return value;
-#elif defined(IS_BFLOAT16)
-  if (std::isnan(value)) return 0x7FFF;
-  const Word word = __float_as_uint(value);
-  return static_cast<Item>((word + 0x7FFF + (word >> 16 & 1)) >> 16);
-#else
+inline uint16_t ToHalf(float value) {
   const _Float16 rounded = static_cast<_Float16>(value);
-  Item item;
+  uint16_t item;
   std::memcpy(&item, &rounded, sizeof(item));
   return item;
-#endif
 }
-#endif
+
+#include "kernels/gpu/items.cuh"
+
 inline Word ToWord(const float* values) {
 #if defined(IS_FLOAT)
   return __float_as_uint(values[0]);
