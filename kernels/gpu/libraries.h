@@ -10,8 +10,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "kernels/gpu/cublas.h"
-#include "kernels/gpu/nvrtc.h"
+#include "kernels/gpu/cublas_and_nvrtc.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {

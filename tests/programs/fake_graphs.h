@@ -216,6 +216,16 @@ inline CUresult Rewrite(Node* node, const CUDA_MEMCPY3D& params) {
 inline Node* NodeOf(CUgraphExec exec, CUgraphNode handle) {
   return &Of<Exec>(exec)->nodes.at(Of<Node>(handle));
 }
+template <typename Params>
+CUresult SetParams(CUgraphNode handle, const Params* params) {
+  return Rewrite(Of<Node>(handle), *params);
+}
+template <typename Params>
+CUresult SetParamsOfExec(CUgraphExec exec, CUgraphNode handle,
+                         const Params* params, CUcontext) {
+  return Rewrite(NodeOf(exec, handle), *params);
+}
+
 GpuLibraries FakeLibraries() {
   GpuLibraries libraries = LibrariesOfSession();
   CudaDriver& cuda = libraries.cuda;
@@ -326,27 +336,16 @@ GpuLibraries FakeLibraries() {
     if (Of<Node>(handle)->number == kRefused) return CUDA_ERROR_INVALID_VALUE;
     return Rewrite(Of<Node>(handle), *params);
   };
-  cuda.cuGraphMemsetNodeSetParams = [](CUgraphNode handle,
-                                       const CUDA_MEMSET_NODE_PARAMS* params) {
-    return Rewrite(Of<Node>(handle), *params);
-  };
-  cuda.cuGraphMemcpyNodeSetParams = [](CUgraphNode handle,
-                                       const CUDA_MEMCPY3D* params) {
-    return Rewrite(Of<Node>(handle), *params);
-  };
+  cuda.cuGraphMemsetNodeSetParams = SetParams;
+  cuda.cuGraphMemcpyNodeSetParams = SetParams;
   cuda.cuGraphExecKernelNodeSetParams =
       [](CUgraphExec exec, CUgraphNode handle,
          const CUDA_KERNEL_NODE_PARAMS* params) {
         ++num_rewritten;
         return Rewrite(NodeOf(exec, handle), *params);
       };
-  cuda.cuGraphExecMemsetNodeSetParams =
-      [](CUgraphExec exec, CUgraphNode handle,
-         const CUDA_MEMSET_NODE_PARAMS* params,
-         CUcontext) { return Rewrite(NodeOf(exec, handle), *params); };
-  cuda.cuGraphExecMemcpyNodeSetParams =
-      [](CUgraphExec exec, CUgraphNode handle, const CUDA_MEMCPY3D* params,
-         CUcontext) { return Rewrite(NodeOf(exec, handle), *params); };
+  cuda.cuGraphExecMemsetNodeSetParams = SetParamsOfExec;
+  cuda.cuGraphExecMemcpyNodeSetParams = SetParamsOfExec;
   cuda.cuGraphAddKernelNode = [](CUgraphNode* node, CUgraph graph,
                                  const CUgraphNode*, size_t num_before,
                                  const CUDA_KERNEL_NODE_PARAMS* params) {
