@@ -77,15 +77,7 @@ def errors_over_cudnn(cases: list[random_configs.Case]) -> np.ndarray:
         errors = []
         for algorithm in ("persistent", "standard"):
             try:
-                with tf.device("GPU:0"):
-                    results = random_configs.run_forward(
-                        ops.forward,
-                        case,
-                        data,
-                        seed=tf.constant(data.seed),
-                        is_training=case.is_training,
-                        algorithm=algorithm,
-                    )
+                results = test_gpu_persistent.run(case, data, algorithm=algorithm)
             except tf.errors.UnimplementedError as error:
                 assert "the weights do not fit" in error.message, error.message
                 break

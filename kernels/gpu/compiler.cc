@@ -7,7 +7,7 @@
 
 #include "kernels/gpu/compiled_code_cache.h"
 #include "kernels/gpu/device_limits.h"
-#include "kernels/gpu/known.h"
+#include "kernels/gpu/maps.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {

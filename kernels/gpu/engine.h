@@ -32,9 +32,10 @@ class Engine {
   // The algorithm that a backward pass must run after this one's forward pass.
   virtual RnnAlgorithm algorithm() const = 0;
   // Sizes in bytes. That of the reserve space is a multiple of Arena::kAlign.
-  virtual size_t reserve_size() const = 0;
+  // Only training needs a reserve space and a backward pass.
+  virtual size_t reserve_size() const { return 0; }
   virtual size_t forward_workspace_size() const = 0;
-  virtual size_t backward_workspace_size() const = 0;
+  virtual size_t backward_workspace_size() const { return 0; }
 
   // A key of everything that the passes depend on, besides the addresses of
   // buffers.
@@ -45,7 +46,9 @@ class Engine {
 
   // Enqueues the beginning of a forward pass, which changes from call to call.
   virtual RnnStatus StoreLengthsAndSeed(
-      const Handles& handles, const RnnForwardBuffers& buffers) const = 0;
+      const Handles& /*handles*/, const RnnForwardBuffers& /*buffers*/) const {
+    return {};
+  }
   virtual RnnStatus Forward(const Handles& handles,
                             const RnnForwardBuffers& buffers) const = 0;
   virtual RnnStatus Backward(const Handles& handles,

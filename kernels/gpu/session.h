@@ -12,7 +12,7 @@
 #include "kernels/gpu/cudnn/plan.h"
 #include "kernels/gpu/descriptors.h"
 #include "kernels/gpu/libraries.h"
-#include "kernels/gpu/lru_map.h"
+#include "kernels/gpu/maps.h"
 
 namespace cudnn_rnn_tf {
 

@@ -42,15 +42,9 @@ class FakeEngine : public Engine {
   FakeEngine(RnnAlgorithm algorithm, std::string key)
       : algorithm_(algorithm), key_(std::move(key)) {}
   RnnAlgorithm algorithm() const override { return algorithm_; }
-  size_t reserve_size() const override { return 0; }
   size_t forward_workspace_size() const override { return 0; }
-  size_t backward_workspace_size() const override { return 0; }
   std::string Key() const override { return key_; }
   bool is_replayable() const override { return true; }
-  RnnStatus StoreLengthsAndSeed(const Handles&,
-                                const RnnForwardBuffers&) const override {
-    return {};
-  }
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers&) const override {
     return Run(handles);

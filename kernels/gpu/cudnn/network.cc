@@ -250,8 +250,10 @@ RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
   Session::Plans* const plans = session->PlansFor(problem, options);
   std::unique_ptr<CudnnPlan>& made = plans->made[static_cast<int>(algorithm)];
   if (made == nullptr) {
-    CRNN_RETURN_IF_ERROR(CudnnPlan::Create(session->handles().cudnn, problem,
-                                           algorithm, options, &made));
+    auto plan = std::make_unique<CudnnPlan>(problem);
+    CRNN_RETURN_IF_ERROR(
+        plan->Build(session->handles().cudnn, algorithm, options));
+    made = std::move(plan);
   }
   *network = std::make_unique<CudnnNetwork>(Session::KeyOf(problem, options),
                                             algorithm, made.get());

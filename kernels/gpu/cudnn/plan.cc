@@ -112,15 +112,6 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
 // Returns the failure of a call about the plan's problem.
 #define CRNN_RETURN_IF_FAILED(call) CRNN_RETURN_IF_CUDNN_ERROR(call, problem_)
 
-RnnStatus CudnnPlan::Create(cudnnHandle_t handle, const RnnProblem& problem,
-                            RnnAlgorithm algorithm, const GpuOptions& options,
-                            std::unique_ptr<CudnnPlan>* plan) {
-  std::unique_ptr<CudnnPlan> built(new CudnnPlan(problem));
-  CRNN_RETURN_IF_ERROR(built->Build(handle, algorithm, options));
-  *plan = std::move(built);
-  return {};
-}
-
 RnnStatus CudnnPlan::DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32) {
   const RnnSpec& spec = problem_.spec;
   CRNN_RETURN_IF_FAILED(rnn_.Create());

@@ -3,7 +3,6 @@
 #define CUDNN_RNN_TF_KERNELS_GPU_CUDNN_PLAN_H_
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -53,9 +52,10 @@ RnnStatus CudnnFailure(cudnnStatus_t status, const char* call,
 // Not thread-safe: sequence lengths are set before each run.
 class CudnnPlan {
  public:
-  static RnnStatus Create(cudnnHandle_t handle, const RnnProblem& problem,
-                          RnnAlgorithm algorithm, const GpuOptions& options,
-                          std::unique_ptr<CudnnPlan>* plan);
+  explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
+  // Describes the problem to cuDNN, once and before anything else.
+  RnnStatus Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
+                  const GpuOptions& options);
 
   // Describes the data anew. Sequences are full if `lengths` is null.
   RnnStatus SetSequenceLengths(const int32_t* lengths);
@@ -83,9 +83,6 @@ class CudnnPlan {
   cudnnTensorDescriptor_t c() const { return c_.get(); }
 
  private:
-  explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
-  RnnStatus Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
-                  const GpuOptions& options);
   RnnStatus DescribeNetwork(RnnAlgorithm algorithm, bool allow_tf32);
   RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t vector_size,
                          const int32_t* lengths);

@@ -9,7 +9,7 @@
 
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/known.h"
+#include "kernels/gpu/maps.h"
 #include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {

@@ -90,20 +90,13 @@ class ResidentNetwork : public Engine {
       : problem_(problem), allow_tf32_(allow_tf32), kernel_(kernel) {}
 
   RnnAlgorithm algorithm() const override { return RnnAlgorithm::kResident; }
-  size_t reserve_size() const override { return 0; }
   size_t forward_workspace_size() const override {
     return Pass(problem_, {}).arena.used();
   }
-  size_t backward_workspace_size() const override { return 0; }
   std::string Key() const override {
     return KeyOf(problem_) + (allow_tf32_ ? "resident, TF32" : "resident");
   }
   bool is_replayable() const override { return true; }
-  RnnStatus StoreLengthsAndSeed(
-      const Handles& /*handles*/,
-      const RnnForwardBuffers& /*buffers*/) const override {
-    return {};
-  }
   RnnStatus Forward(const Handles& handles,
                     const RnnForwardBuffers& buffers) const override {
     const RnnSpec& spec = problem_.spec;
