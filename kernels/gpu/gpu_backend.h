@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "kernels/gpu/engine.h"
-#include "kernels/gpu/gpu_options.h"
 #include "kernels/gpu/session.h"
 #include "kernels/rnn_backend.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/gpu/gpu_options.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/gpu/libraries.h"
 
 namespace cudnn_rnn_tf {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "kernels/gpu/gpu_options.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/keras_layout.h"
 #include "kernels/masked_steps.h"
 #include "kernels/rnn_backend.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/gpu/descriptors.h"
-#include "kernels/gpu/gpu_options.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
