@@ -63,4 +63,17 @@ static Item FromFloat(Sum value) {
 #endif
 }
 
+#if !defined(IS_FLOAT64)
+// Takes one float, or two numbers of a half type, out of a word; the first
+// number has the low bits.
+static void FromWord(Word word, float* values) {
+#if defined(IS_FLOAT)
+  values[0] = __uint_as_float(word);
+#else
+  values[0] = ToFloat(static_cast<Item>(word));
+  values[1] = ToFloat(static_cast<Item>(word >> 16));
+#endif
+}
+#endif
+
 #endif  // CUDNN_RNN_TF_KERNELS_GPU_ITEMS_CUH_

@@ -1,6 +1,6 @@
 // The persistent kernels' device on a CPU. This file takes the place of
-// kernels/gpu/persistent/device.cuh: it has that file's include guard, and types
-// and functions of the same names.
+// kernels/gpu/persistent/device.cuh: it has that file's include guard, and
+// types and functions of the same names.
 //
 // Each thread of a team is a coroutine. Where threads wait for each other, as
 // in products of warps, they give way to others, in a random order. Memory is
@@ -68,14 +68,6 @@ inline Word ToWord(const float* values) {
 #else
   return static_cast<Word>(FromFloat(values[0])) |
          static_cast<Word>(FromFloat(values[1])) << 16;
-#endif
-}
-inline void FromWord(Word word, float* values) {
-#if defined(IS_FLOAT)
-  values[0] = __uint_as_float(word);
-#else
-  values[0] = ToFloat(static_cast<Item>(word));
-  values[1] = ToFloat(static_cast<Item>(word >> 16));
 #endif
 }
 inline Word ToOperand(Word word) { return word; }

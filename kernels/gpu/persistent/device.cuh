@@ -18,8 +18,7 @@ static Chunk LoadChunk(const void* from) {
   return chunk;
 }
 
-// Packs one float, or two numbers of a half type, into a word; the first number
-// has the low bits.
+// Packs the numbers that FromWord takes out of a word.
 static Word ToWord(const float* values) {
 #if defined(IS_FLOAT)
   return __float_as_uint(values[0]);
@@ -36,15 +35,6 @@ static Word ToWord(const float* values) {
       : "=r"(word)
       : "f"(values[1]), "f"(values[0]));
   return word;
-#endif
-}
-
-static void FromWord(Word word, float* values) {
-#if defined(IS_FLOAT)
-  values[0] = __uint_as_float(word);
-#else
-  values[0] = ToFloat(static_cast<Item>(word));
-  values[1] = ToFloat(static_cast<Item>(word >> 16));
 #endif
 }
 
