@@ -4,8 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include "kernels/gpu/enqueue_lock.h"
-
 namespace cudnn_rnn_tf {
 namespace {
 

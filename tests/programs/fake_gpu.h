@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "kernels/gpu/device_limits.h"
-#include "kernels/gpu/enqueue_lock.h"
 #include "kernels/gpu/libraries.h"
 
 namespace cudnn_rnn_tf {

@@ -23,25 +23,18 @@ constexpr int kRingBytes = kShape.backward_ring_bytes();
 // layers take the place of directions.
 extern "C" void run(const Arguments* given, int directions, unsigned int seed) {
   const int teams = (given->sequences.batch + kRows - 1) / kRows;
-#if IS_STACK
-  Word counter = ~0u;
-  Arguments arguments = *given;
-  arguments.part = {0, &counter};
-  FakeTeam all(TEAM, kThreads, kSharedBytes, seed,
-               {static_cast<unsigned int>(teams),
-                static_cast<unsigned int>(kShape.Stages(directions))});
-  all.Run([&arguments] { kKernel(arguments); });
-#else
   const int at_once =
       IS_CLUSTER ? teams : std::min(teams, 1 + static_cast<int>(seed % 3));
-  const size_t ring_bytes = size_t{kRingBytes} * at_once * directions;
+  const size_t ring_bytes = IS_STACK     ? sizeof(Chunk)
+                            : IS_CLUSTER ? 0
+                                         : kRingBytes * at_once * directions;
   std::vector<Chunk> ring(ring_bytes / sizeof(Chunk));
   std::memset(static_cast<void*>(ring.data()), 0xFF, ring_bytes);
   Arguments arguments = *given;
-  arguments.part = {0, IS_CLUSTER ? nullptr : ring.data()};
-  FakeTeam all(TEAM, kThreads, kSharedBytes, seed,
-               {static_cast<unsigned int>(at_once),
-                static_cast<unsigned int>(directions)});
+  arguments.part = {0, ring_bytes == 0 ? nullptr : ring.data()};
+  const int stages = IS_STACK ? kShape.Stages(directions) : directions;
+  FakeTeam all(
+      TEAM, kThreads, kSharedBytes, seed,
+      {static_cast<unsigned int>(at_once), static_cast<unsigned int>(stages)});
   all.Run([&arguments] { kKernel(arguments); });
-#endif
 }

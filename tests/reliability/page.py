@@ -127,7 +127,7 @@ CLEARER = {
         "while two processes ran at once, in one of 70,331 inferences, a float16 LSTM of 96 units "
         "with `num_proj=32` had NaN among its outputs. cuDNN runs this network. The cause is most "
         "likely a CUDA graph that another thread launched in the midst of cuDNN's pass. A "
-        "[lock](../../kernels/gpu/enqueue_lock.h) now prevents that for graphs of this package; "
+        "[lock](../../kernels/gpu/libraries.h) now prevents that for graphs of this package; "
         "those of XLA do not take it. Since then, soaks of 2, 16, 21, 6 and 5 minutes on H100s had "
         "no wrong result."
     ),

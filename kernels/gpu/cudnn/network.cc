@@ -7,7 +7,6 @@
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/enqueue_lock.h"
 #include "kernels/gpu/time_major.h"
 
 namespace cudnn_rnn_tf {
