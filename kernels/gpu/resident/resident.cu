@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
   // The states of the thread's cells, and the biases that are added to their
   // products. A GRU's candidate has its biases in two slots.
-  float h_of[kRounds], c_of[kRounds], bias[kRounds][kSlots] = {};
+  float h_of[kRounds], c_of[kRounds], bias[kRounds][kSlots];
   const auto cell_at = [&](int round) {
     return (round * kThreads + thread) / kLanesOfCell;
   };
@@ -194,12 +194,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int gate = 0; gate < kGates; ++gate) {
       const int at = gate * NUM_UNITS + unit;
-      if (recurrent_bias != nullptr) {
-        bias[round][gate] += ToFloat(recurrent_bias[at]);
-      }
-      if (input_bias != nullptr) {
-        bias[round][OtherSlot(gate)] += ToFloat(input_bias[at]);
-      }
+      // With branches that add to zeros, the compiler runs out of registers.
+      bias[round][gate] =
+          recurrent_bias == nullptr ? 0.0f : ToFloat(recurrent_bias[at]);
+      const float of_input =
+          input_bias == nullptr ? 0.0f : ToFloat(input_bias[at]);
+      const int slot = OtherSlot(gate);
+      bias[round][slot] = of_input + (slot == gate ? bias[round][gate] : 0.0f);
     }
   }
   __syncthreads();
@@ -385,7 +386,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
       for (int slot = 0; slot < kSlots; ++slot) added[slot] = bias[round][slot];
 #pragma unroll
       for (int gate = 0; gate < kGates; ++gate) {
-        added[OtherSlot(gate)] += inputs[round][gate];
+        float* const side = OtherSlot(gate) == gate ? of_gate : added;
+        side[OtherSlot(gate)] += inputs[round][gate];
       }
       ComputeCell(of_gate, added, &h_of[round], &c_of[round], values);
       const Item item = PresentItem(h_of[round]);
