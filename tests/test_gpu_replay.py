@@ -443,4 +443,4 @@ def test_replay_can_be_turned_off():
 def test_algorithm_is_logged():
     # `info` runs cuDNN too, in inference.
     (line,) = [line for line in logged_lines(STEPS) if ", training: " in line]
-    assert line.endswith(": standard")
+    assert line.endswith(": persist_static_small_h")

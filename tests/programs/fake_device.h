@@ -304,6 +304,7 @@ inline void StorePair(float* to, float first, float second) {
   to[1] = second;
 }
 
+#if !defined(IS_FLOAT64)
 inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
                         Word b0, Word b1) {
   auto& warp = Fake().warp();
@@ -328,6 +329,7 @@ inline void MultiplyAdd(float* sums, Word a0, Word a1, Word a2, Word a3,
     }
   });
 }
+#endif
 
 inline char* SharedMemory() { return Fake().shared(); }
 inline void SynchronizeBlock() {
