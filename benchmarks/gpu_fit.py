@@ -203,14 +203,6 @@ def page(path: pathlib.Path) -> str:
                 f"{own['megabytes'] / keras['megabytes']:.2f}",
             ]
         )
-    rows_of: dict[str, list[str]] = {}
-    for row, environment in runs.items():
-        rows_of.setdefault(environment, []).append(row)
-    (most, _), *others = sorted(rows_of.items(), key=lambda item: -len(item[1]))
-    run = most + "".join(
-        f"; the rows “{'”, “'.join(rows)}” from one with {environment}"
-        for environment, rows in others
-    )
     parts = [
         "# `model.fit`, the first step, and memory on a GPU",
         "## `model.fit`",
@@ -248,7 +240,7 @@ def page(path: pathlib.Path) -> str:
             ],
             steps,
         ),
-        f"Written by `python -m benchmarks.gpu_fit` from a run with {run}.",
+        f"Written by `python -m benchmarks.gpu_fit` from a run with {pages.runs(runs)}.",
     ]
     wrapped = (
         part if part.startswith("|") else textwrap.fill(part, 100, break_on_hyphens=False)

@@ -161,23 +161,22 @@ def _plot(times: Times, path: pathlib.Path) -> None:
     pages.plot_ratios(path, title, [row.rsplit(", ", 1)[0] for row in rows], series)
 
 
-# By what was measured, training or inference, the systems and where they ran.
-Environments = dict[str, dict[str, dict[str, str]]]
+# By system and row, where it ran.
+Environments = dict[str, dict[str, str]]
 
 
 def read(directory: pathlib.Path) -> tuple[Times, Environments]:
     """Reads all systems' files, in which an environment holds for the records that follow it."""
     times: Times = {}
-    environments: Environments = {}
+    environments: Environments = {system: {} for system in SYSTEMS}
     for system in SYSTEMS:
         for line in (directory / f"{system}.jsonl").read_text().splitlines():
             record = json.loads(line)
             if "environment" in record:
-                environment = record["environment"]
-                environment["GPU"] = gpu_environment.describe_gpus(environment["GPU"])
+                gpu = gpu_environment.describe_gpus(record["environment"]["GPU"])
+                environment = pages.listed({**record["environment"], "GPU": gpu})
             else:
-                what = record["row"].rpartition(", ")[2]
-                environments.setdefault(what, {})[system] = environment
+                environments[system][record["row"]] = environment
                 times[system, record["row"], record["variant"]] = statistics.median(record["ms"])
     return times, environments
 
@@ -204,23 +203,12 @@ LEGEND = """\
 * **–** was not measured. Keras does not run bfloat16 by cuDNN."""
 
 
-def _merged(environments: list[dict[str, str]]) -> dict[str, None]:
-    """Everything that these environments name, once."""
-    return {
-        f"{name} {value}": None
-        for environment in environments
-        for name, value in environment.items()
-    }
-
-
 def page(times: Times, environments: Environments, name: str) -> str:
     """The text of the page; its plot is in `name`.svg."""
-    gpu = environments["training"]["cudnn_rnn_tf"]["GPU"].partition(",")[0]
-    gpu = gpu.rpartition("× ")[2]  # Of a machine's GPUs, one is timed.
-    runs = ". ".join(
-        f"{what.capitalize()}: {', '.join(_merged(list(systems.values())))}"
-        for what, systems in environments.items()
-    )
+    names = {"cudnn_rnn_tf": "This package", "keras": "Keras", "torch": "PyTorch"}
+    runs = {names[system]: pages.runs(rows) for system, rows in environments.items()}
+    # Of a machine's GPUs, one is timed.
+    gpu = runs["This package"].partition(",")[0].removeprefix("GPU ").rpartition("× ")[2]
     parts = [
         f"# Sequences of different lengths and of full length on an {gpu}",
         f"![How many times as fast as Keras and PyTorch this package trains]({name}.svg)",
@@ -250,15 +238,16 @@ def page(times: Times, environments: Environments, name: str) -> str:
         *(
             [
                 "## Different lengths where no persistent kernel fits",
-                "Projections, clipping, float64, float32 without TensorFloat-32 and layers that "
-                "are too large run step by step. The ratio says how many times as long that takes "
-                "as sequences of full length take, which cuDNN runs.",
+                "Projections, clipping, float64 and layers that are too large run step by step. "
+                "The ratio says how many times as long that takes as sequences of full length "
+                "take, which cuDNN runs.",
                 of_steps.rstrip(),
             ]
             if (of_steps := _steps_table(times))
             else []
         ),
-        f"Written by `python -m benchmarks.gpu_lengths` from these runs. {runs}.",
+        "Written by `python -m benchmarks.gpu_lengths` from these runs. "
+        + " ".join(f"{system}: {run}." for system, run in runs.items()),
     ]
     return "\n\n".join(parts) + "\n"
 

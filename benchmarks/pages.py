@@ -25,6 +25,18 @@ def listed(environment: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in environment.items())
 
 
+def runs(environments: Mapping[str, str]) -> str:
+    """Returns what says in which environment each row was measured; most rows are not named."""
+    rows_of: dict[str, list[str]] = {}
+    for row, environment in environments.items():
+        rows_of.setdefault(environment, []).append(row)
+    (most, _), *others = sorted(rows_of.items(), key=lambda item: -len(item[1]))
+    return most + "".join(
+        f"; the rows “{'”, “'.join(rows)}” from one with {environment}"
+        for environment, rows in others
+    )
+
+
 def plot_ratios(
     path: pathlib.Path,
     title: str,
