@@ -102,8 +102,8 @@ def _measure(system: str, path: pathlib.Path) -> None:
 def main(_: list[str]) -> None:
     directory = pathlib.Path(_OUTPUT.value)
     if _REPORT.value:
-        times, environment = read(directory)
-        (pages.RESULTS / "gpu_older.md").write_text(page(times, environment))
+        times, environments = read(directory)
+        (pages.RESULTS / "gpu_older.md").write_text(page(times, environments))
         plot(times, pages.RESULTS / "gpu_older.svg")
         return
     directory.mkdir(parents=True, exist_ok=True)

@@ -45,12 +45,13 @@ Times = dict[tuple[str, str, str], float]
 
 
 def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
-    """Returns the times in a directory, and the environment of Hopper's.
+    """Returns the times in a directory, and where each row was measured.
 
-    Rows that an imitated GPU leaves to cuDNN have no time.
+    Rows of another system than Hopper are named with it. Of equal rows, the last one counts. Rows
+    that an imitated GPU leaves to cuDNN have no time.
     """
     times: Times = {}
-    environments: dict[str, dict[str, str]] = {}
+    environments: dict[str, str] = {}
     for system in SYSTEMS:
         path = directory / f"{system.replace(' ', '_')}.jsonl"
         if not path.exists():
@@ -58,11 +59,20 @@ def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
         for line in path.read_text().splitlines():
             result = json.loads(line)
             if "environment" in result:
-                environments[system] = result["environment"]
-            elif result["kernels"]:
+                about = result["environment"]
+                del about["imitated"]
+                about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
+                continue
+            name, run = _name(result["row"]), pages.listed(about)
+            if system == "Hopper" or environments[name] == run:
+                environments[name] = run
+            else:
+                # Such a cell is compared with a time of another run.
+                environments[f"{name}, as {system}"] = f"{run} (cuDNN's from the other run)"
+            if result["kernels"]:
                 key = (system, result["row"], result["variant"])
                 times[key] = statistics.median(result["ms"])
-    return times, environments["Hopper"]
+    return times, environments
 
 
 def _ratios(times: Times, variant: str) -> dict[str, dict[str, float]]:
@@ -119,9 +129,9 @@ def plot(times: Times, path: pathlib.Path) -> None:
     )
 
 
-def page(times: Times, environment: dict[str, str]) -> str:
+def page(times: Times, environments: dict[str, str]) -> str:
     """Returns the page of results."""
-    gpu = gpu_environment.describe_gpus(environment["GPU"])
+    gpu = next(iter(environments.values())).partition(",")[0].removeprefix("GPU ")
     return f"""# Kernels of older GPUs, on a newer one
 
 ![How many times as fast as cuDNN the kernels of each GPU train](gpu_older.svg)
@@ -133,8 +143,7 @@ One-block teams and the matrix products of cuBLAS had the whole GPU.
 
 The numbers are milliseconds of a training step of one layer, called as a user calls it; in
 parentheses, how many times as long cuDNN takes on the whole GPU. “–” means that a GPU has no such
-type, or too little room for the layer, which cuDNN then runs. TensorFlow
-{environment["TensorFlow"]}, Python {environment["Python"]}, commit {environment["commit"]}.
+type, or too little room for the layer, which cuDNN then runs.
 [How to run this](../gpu_older.py).
 
 ## Sequences of different lengths
@@ -144,4 +153,6 @@ Lengths are uniform in [T/4, T], with another draw in each step.
 {_table(times, "lengths")}
 ## Sequences of full length
 
-{_table(times, "full")}"""
+{_table(times, "full")}
+Written by `python -m benchmarks.gpu_older` from a run with {pages.runs(environments)}.
+"""

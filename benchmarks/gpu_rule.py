@@ -33,9 +33,10 @@ AUTO = "auto"
 FIXED = ("persistent", "standard", "persist_static", "persist_static_small_h", "resident")
 TIME = 50
 BATCHES = {
-    64: (32,),
-    128: (64,),
-    256: (64,),
+    32: (1, 64),
+    64: (1, 16, 32, 256),
+    128: (1, 16, 64, 256),
+    256: (1, 16, 64),
     384: (48,),
     640: (32,),
     512: (1, 2, 4, 8, 128, 512),

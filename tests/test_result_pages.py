@@ -158,8 +158,13 @@ def page_of_lengths() -> str:
             times["cudnn_rnn_tf", str(row), variant] = 6.0 if "cudnn" in variant else 1.5
             times["keras", str(row), variant] = 0.75 if faster else 3.0
             times["torch", str(row), variant] = 4.5
-    systems = {"cudnn_rnn_tf": {"GPU": "one"}, "keras": {"GPU": "two"}}
-    return gpu_lengths_page.page(times, {"training": systems}, "name")
+    rows = [str(row) for row in gpu_lengths_rows.ROWS]
+    systems = {
+        "cudnn_rnn_tf": dict.fromkeys(rows, "GPU 2 × one"),
+        "keras": dict.fromkeys(rows, "GPU two"),
+        "torch": {rows[0]: "GPU three", **dict.fromkeys(rows[1:], "GPU four")},
+    }
+    return gpu_lengths_page.page(times, systems, "name")
 
 
 @pytest.fixture(scope="module")
@@ -238,9 +243,9 @@ def test_page_of_older_gpus_says_what_ran():
         if type_ in types
         for variant in ("lengths", "full", "cudnn_lengths", "cudnn_full")
     }
-    environment = {"GPU": "NVIDIA H200, 1.2", "TensorFlow": "2", "Python": "3", "commit": "abc"}
-    page = " ".join(gpu_older_page.page(times, environment).split())
-    assert "(NVIDIA H200, driver 1.2), held" in page and "no such card was at hand" in page
+    run = dict.fromkeys((row for row, _ in names), "GPU NVIDIA H200, driver 1.2")
+    page = " ".join(gpu_older_page.page(times, run).split())
+    assert "(NVIDIA H200), held" in page and "no such card was at hand" in page
     assert page.count("4.0 as A100 (smallest: 4.00)") == page.count("as T4 (smallest: 4.00)") == 2
     assert page.count("0.50 (4.0)") == 2 * sum(
         type_ in types
