@@ -77,6 +77,20 @@ def masked_decoder() -> Any:
     return tf_keras.Model([source, target], [again, inner([target, states[0]])])
 
 
+def two_branches() -> Any:
+    """Returns two layers of the same shape, whose order masks change in a copy."""
+    first, second, state = layers.Input((5, 4)), layers.Input((5, 4)), layers.Input((4,))
+    masked = layers.Masking()(layers.Dense(4)(first))
+    decoded = layers.LSTM(4)(masked, initial_state=[state, state])
+    flat = layers.Flatten()(layers.Activation("tanh")(layers.Dense(4)(second)))
+    return tf_keras.Model([first, second, state], [flat, decoded])
+
+
+def inner_branches() -> Any:
+    inputs = [layers.Input((5, 4)), layers.Input((5, 4)), layers.Input((4,))]
+    return tf_keras.Model(inputs, two_branches()(inputs))
+
+
 def nested() -> Any:
     inner = tf_keras.Sequential([layers.Input((5, 4)), layers.LSTM(3)])
     inputs = layers.Input((6, 5, 4))
@@ -151,6 +165,8 @@ MODELS = {
     ),
     "two": (encoder_and_decoder, [(2, 6, 4), (2, 5, 4)]),
     "masked": (masked_decoder, [(2, 6, 4), (2, 5, 4)]),
+    "branches": (two_branches, [(2, 5, 4), (2, 5, 4), (2, 4)]),
+    "inner branches": (inner_branches, [(2, 5, 4), (2, 5, 4), (2, 4)]),
     "nested": (nested, [(2, 6, 5, 4)]),
     "twice": (called_twice, [(2, 5, 4)]),
     "dropped": (dropped, [(2, 6, 4)]),

@@ -6,7 +6,7 @@ import os
 import pathlib
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import h5py
@@ -261,14 +261,16 @@ class H5Model:
 
     def model(self, custom_objects: Mapping[str, Any] | None) -> keras.Model:
         """Returns the model with its weights, as `load_keras_model` does."""
-        model = _made(self._path, self.version, self.config, custom_objects)
         names = {valid_name(name): name for name in self.layer_names}
-        for layer in model.layers:
-            if layer.weights:
-                if layer.name not in names:
-                    raise ValueError(f"{self._path} has no weights of layer {layer.name!r}")
-                keras_arrays.assign(layer, self.arrays(names[layer.name]))
-        return model
+
+        def load_weights(model: keras.Model) -> None:
+            for layer in model.layers:
+                if layer.weights:
+                    if layer.name not in names:
+                        raise ValueError(f"{self._path} has no weights of layer {layer.name!r}")
+                    keras_arrays.assign(layer, self.arrays(names[layer.name]))
+
+        return _made(self._path, self.version, self.config, custom_objects, load_weights)
 
 
 def _archived_model(
@@ -279,15 +281,19 @@ def _archived_model(
         with zipfile.ZipFile(path) as archive:
             config = json.loads(archive.read("config.json"))
             weights = archive.extract("model.weights.h5", directory)
-        model = _made(path, version, config, custom_objects)
-        model.load_weights(weights)
-    return model
+        return _made(
+            path, version, config, custom_objects, lambda model: model.load_weights(weights)
+        )
 
 
 def _made(
-    path: pathlib.Path, version: str, config: Any, custom_objects: Mapping[str, Any] | None
+    path: pathlib.Path,
+    version: str,
+    config: Any,
+    custom_objects: Mapping[str, Any] | None,
+    load_weights: Callable[[keras.Model], None],
 ) -> keras.Model:
-    """Returns the model that a config of Keras 1 or 2 describes, without the file's weights."""
+    """Returns the model that a config of Keras 1 or 2 describes, with the file's weights."""
     if not is_model(config):
         kind = config.get("class_name") if isinstance(config, dict) else None
         raise ValueError(
@@ -314,25 +320,29 @@ def _made(
                 f"{path} does not say the shape of the model's inputs: make the model, and load "
                 "the weights with cudnn_rnn_tf.load_keras_weights(model, path)"
             )
+    load_weights(model)
     if translation.has_initial_states:
-        with keras.saving.custom_object_scope(dict(custom_objects or {})):
+        scope = keras.saving.custom_object_scope(dict(custom_objects or {}))
+        with memory_budget(path), scope:
             model = _with_masks(model)
     return model
 
 
 def _with_masks(model: keras.Model) -> keras.Model:
-    """Returns a copy, without weights, in which masks also reach layers with initial states.
+    """Returns a copy in which masks also reach layers with initial states.
 
-    Keras 3 hands a mask on only to a layer that has no other inputs, unless the call names it.
+    Keras 3 hands a mask on only to a layer that has no other inputs, unless the call names it. The
+    copy's layers may have another order, so each gets its weights by itself.
     """
-    copies: dict[int, keras.Model] = {}
+    copies: list[tuple[keras.layers.Layer, keras.layers.Layer]] = []
 
-    def copy(layer: keras.layers.Layer) -> keras.layers.Layer:
-        if not isinstance(layer, keras.Model):
-            return layer.__class__.from_config(layer.get_config())
-        if id(layer) not in copies:
-            copies[id(layer)] = _with_masks(layer)
-        return copies[id(layer)]
+    def copy(layer: keras.Operation) -> keras.Operation:
+        if hasattr(layer, "operations") or isinstance(layer, keras.Sequential):
+            return _with_masks(layer)
+        its_copy = layer.__class__.from_config(layer.get_config())
+        if isinstance(layer, keras.layers.Layer):
+            copies.append((layer, its_copy))
+        return its_copy
 
     def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
         is_recurrent = isinstance(layer, (keras.layers.RNN, keras.layers.Bidirectional))
@@ -342,7 +352,10 @@ def _with_masks(model: keras.Model) -> keras.Model:
         return layer(*args, **kwargs)
 
     options = {} if isinstance(model, keras.Sequential) else {"call_function": call}
-    return keras.models.clone_model(model, clone_function=copy, **options)
+    copied = keras.models.clone_model(model, clone_function=copy, **options)
+    for layer, its_copy in copies:
+        its_copy.set_weights(layer.get_weights())
+    return copied
 
 
 def memory_budget(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
