@@ -10,7 +10,8 @@ The loop is the program's own, and asks the GPUs nothing while they train. XLA c
 whole, from the batch to the update, with NCCL's operation in it: TensorFlow by itself would enqueue
 an update only when NCCL has ended.
 
-A checkpoint is saved after each epoch, and the same command goes on from the newest one. Without
+A checkpoint is saved after each epoch, and the same command goes on from the newest one; the
+learning rate is the checkpoint's. The first epoch after a start includes what XLA compiles. Without
 GPUs, replicas share the CPU, to try it out: `--replicas=2 --num_units=16 --steps_per_epoch=8`. The
 output directory then holds:
 
@@ -58,6 +59,7 @@ def replica_devices() -> list[str]:
     # In a compiled step, each replica holds a thread until all of them have come to NCCL.
     tf.config.threading.set_inter_op_parallelism_threads(2 * count + (os.cpu_count() or 1))
     if gpus:
+        tf.config.set_visible_devices(gpus[:count], "GPU")
         return [f"GPU:{index}" for index in range(count)]
     (cpu,) = tf.config.list_physical_devices("CPU")
     parts = [tf.config.LogicalDeviceConfiguration()] * count
@@ -198,17 +200,16 @@ def main(_: list[str]) -> None:
     checkpoint = tf.train.Checkpoint(model=first.model, optimizer=first.optimizer, epoch=epoch)
     manager = tf.train.CheckpointManager(checkpoint, FLAGS.output_dir, max_to_keep=2)
     checkpoint.restore(manager.latest_checkpoint)
+    # Among these are the states of a dropout's seeds, so all replicas would draw the same masks.
     for replica in others:
         for variable, source in zip(replica.variables(), first.variables(), strict=True):
             variable.assign(source)
     output = pathlib.Path(FLAGS.output_dir)
     output.mkdir(parents=True, exist_ok=True)
-    done = int(epoch)
-    data = [
-        iter(batches(lines, index, done * FLAGS.steps_per_epoch)) for index in range(len(replicas))
-    ]
+    first_step = int(first.optimizer.iterations)
+    data = [iter(batches(lines, index, first_step)) for index in range(len(replicas))]
     steps = steps_of(replicas)
-    for number in range(done + 1, FLAGS.epochs + 1):
+    for number in range(int(epoch) + 1, FLAGS.epochs + 1):
         start = time.perf_counter()
         calls = FLAGS.steps_per_epoch // FLAGS.steps_per_call
         # To read a number waits for a GPU, so the losses are read after the last call.
