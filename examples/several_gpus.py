@@ -39,7 +39,7 @@ import cudnn_rnn_tf as crnn
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", "runs/several_gpus", "Where checkpoints and results go.")
-flags.DEFINE_integer("replicas", 0, "Replicas; 0 stands for one a GPU.", lower_bound=0)
+flags.DEFINE_integer("replicas", 0, "Replicas; 0 means one for each GPU.", lower_bound=0)
 flags.DEFINE_integer("batch_size", 64, "Lines of each replica in a step.", lower_bound=1)
 flags.DEFINE_integer("max_chars", 100, "Characters of a line; the rest is cut off.", lower_bound=2)
 flags.DEFINE_integer("num_units", 512, "Units of each of the two layers.", lower_bound=1)

@@ -19,7 +19,7 @@ namespace cudnn_rnn_tf {
 // Each program defines this function.
 GpuLibraries FakeLibraries();
 
-// What the driver says of the device.
+// The driver says this of the device.
 inline DeviceLimits device_limits = {90, 132, 232448, 65536, 16};
 
 inline CUresult DeviceGetAttribute(int* value, CUdevice_attribute attribute,

@@ -14,7 +14,7 @@
 namespace cudnn_rnn_tf {
 namespace persistent {
 
-// What a kernel is wanted for: a pass, forward or backward, through all
+// This says what a kernel is made for: a pass, forward or backward, through all
 // directions of a layer or, forward only, through a stack of layers.
 struct KernelRequest {
   RnnMode rnn_mode;

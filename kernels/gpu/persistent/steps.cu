@@ -95,7 +95,7 @@ struct Own : Place {
   Item* GatesAt(Index row) const {
     return static_cast<Item*>(my.gates) + row * kSlots * steps.units + unit;
   }
-  // What stands for a number of a step without one.
+  // This stands for a number where a step has none.
   Sum Padding() const { return sequence.is_invalid ? InvalidValue() : 0.0f; }
 };
 

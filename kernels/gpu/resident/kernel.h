@@ -13,7 +13,7 @@
 
 namespace cudnn_rnn_tf {
 
-// What a kernel is wanted for.
+// This is what a kernel is made for.
 struct ResidentRequest {
   RnnMode rnn_mode;
   RnnDataType dtype;
