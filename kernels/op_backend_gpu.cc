@@ -40,14 +40,11 @@ bool ReplayIsOn() {
 }  // namespace
 
 std::unique_ptr<GpuBackend> MakeGpuBackend(GpuResources resources) {
-  static const bool force_repack =
-      std::getenv("CUDNN_RNN_TF_FORCE_REPACK") != nullptr;
   static const bool poison_scratch =
       std::getenv("CUDNN_RNN_TF_POISON_SCRATCH") != nullptr;
   GpuOptions options;
   options.allow_tf32 = tsl::tensor_float_32_execution_enabled();
   options.replay = ReplayIsOn();
-  options.force_repack = force_repack;
   options.poison_scratch = poison_scratch;
   resources.is_profiled = [] { return tsl::profiler::TraceMe::Active(); };
   resources.log = [](const std::string& text) {

@@ -98,7 +98,7 @@ def run(
     lengths_on_device: bool = False,
     engine: str = "steps",
     seed: np.ndarray | None = None,
-    other_layout: bool = False,
+    other_layout: tuple[int, int] = (0, 0),
     has_compiler: bool = True,
 ) -> random_configs.Results:
     config = case.config
@@ -107,7 +107,7 @@ def run(
         *(config.num_proj, config.input_mode == "skip_input", DIRECTIONS.index(config.direction)),
         *(BIAS_MODES.index(config.bias_mode), DTYPES.index(dtype), case.max_time),
         *(case.batch_size, case.time_major, case.is_training, allow_tf32, lengths_on_device),
-        *(ENGINES.index(engine), other_layout, has_compiler),
+        *(ENGINES.index(engine), *other_layout, has_compiler),
     ]
     rates = [config.dropout, config.recurrent_dropout, config.cell_clip]
     padding = padding_of(case)
@@ -304,7 +304,7 @@ def seed_of_cudnn(seed: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", random_configs.mostly_slow(OF_CUDNN), ids=str)
 def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels):
-    """Data are described to cuDNN, brought into its order and layout, and back."""
+    """Data are described to cuDNN, brought into its order, and back."""
     for attempt in range(20):
         data = random_configs.draw_data(case, dtype, attempt)
         seed, data = data.seed, data._replace(seed=seed_of_cudnn(data.seed))
@@ -312,11 +312,23 @@ def test_passes_of_cudnn_agree_with_the_reference(case, dtype, network, kernels)
         if reference_run.margin > 1e-5:
             break
     options = {"allow_tf32": case.index % 2 == 0, "engine": "cudnn", "seed": seed}
-    options |= {"other_layout": case.index % 4 < 2, "has_compiler": case.index % 5 > 0}
+    options["has_compiler"] = case.index % 5 > 0
     library = kernels(case.config.rnn_mode, dtype)
     results = run(network, library, case, data, dtype, **options)
     for name, error in of_passes(case, random_configs.errors(results, expected, dtype)).items():
         assert error <= random_configs.TOLERANCE[dtype], name
+
+
+@pytest.mark.parametrize(
+    "other_layout, named",
+    [((1, 0), "its size in bytes is"), ((0, 1), "the first byte of layer_0_forward_")],
+)
+def test_another_layout_of_cudnn_is_an_error(other_layout, named, network, kernels):
+    case = next(case for case in OF_CUDNN if case.config.bias_mode == "double")
+    data = random_configs.draw_data(case, "float32")
+    options = {"engine": "cudnn", "other_layout": other_layout}
+    with pytest.raises(NotImplementedError, match=named):
+        run(network, kernels(case.config.rnn_mode, "float32"), case, data, "float32", **options)
 
 
 def of_resident(case: random_configs.Case, dtype: str) -> random_configs.Case:

@@ -18,8 +18,6 @@ struct GpuOptions {
   bool allow_tf32 = true;
   // Passes may be replayed as CUDA graphs.
   bool replay = true;
-  // For tests: parameters are copied as if cuDNN's layout were another one.
-  bool force_repack = false;
   // For tests: the memory that a pass writes to is filled with NaN first.
   bool poison_scratch = false;
 };

@@ -52,8 +52,7 @@ RnnStatus Session::MakeCaptureHandles(Handles* handles) {
 std::string Session::KeyOf(const RnnProblem& problem,
                            const GpuOptions& options) {
   std::string key = cudnn_rnn_tf::KeyOf(problem);
-  key.push_back(
-      static_cast<char>(options.allow_tf32 | options.force_repack << 1));
+  key.push_back(static_cast<char>(options.allow_tf32));
   return key;
 }
 

@@ -427,8 +427,6 @@ void CheckKeys() {
   check("streams");
   options.allow_tf32 = false;
   check("TF32");
-  options.force_repack = true;
-  check("the layout of parameters");
   for (int64_t* const number :
        {&problem.batch_size, &problem.max_time, &problem.spec.num_units,
         &problem.spec.input_size, &problem.spec.num_layers}) {

@@ -1,7 +1,6 @@
 // A cuDNN that computes with the package's network of single steps, which other
 // tests compare with the reference. It knows what it is told in cuDNN's own
-// terms alone, takes time-major data, and may lay out parameters in another way
-// than the package does.
+// terms alone, and takes time-major data.
 #ifndef CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_CUDNN_H_
 #define CUDNN_RNN_TF_TESTS_PROGRAMS_FAKE_CUDNN_H_
 
@@ -16,7 +15,9 @@
 
 namespace cudnn_rnn_tf {
 
-inline bool has_other_layout = false;
+// The numbers by which its parameters are more than the package's, and by which
+// its biases come later.
+inline int num_more_params = 0, num_before_biases = 0;
 inline int num_descriptors = 0;
 
 struct FakeTensor {
@@ -59,39 +60,14 @@ int IndexOf(const Number (&numbers)[kCount], Number number) {
   return static_cast<int>(found - numbers);
 }
 
-// A parameter's offset in the package's layout and in the fake's, in numbers.
-struct Place {
-  const ParamBlock* block;
-  int64_t offset;
-};
-inline std::vector<Place> PlacesOf(const ParamLayout& layout, int64_t* size) {
-  std::vector<Place> places;
-  const std::vector<ParamBlock>* kinds[] = {&layout.weights(),
-                                            &layout.biases()};
-  if (has_other_layout) std::swap(kinds[0], kinds[1]);
-  *size = 0;
-  for (const auto* const blocks : kinds) {
-    for (const ParamBlock& block : *blocks) {
-      if (has_other_layout) *size += 3;
-      places.push_back({&block, *size});
-      *size += block.size();
-    }
-  }
-  return places;
-}
-
-// One pass: the network that runs it, and its parameters as this one has them.
+// One pass, and the network that runs it.
 struct FakePass {
   RnnProblem problem;
-  ParamLayout layout;
-  std::vector<Place> places;
   std::unique_ptr<Engine> network;
-  std::vector<char> params;
   const std::vector<int>& lengths;
 
-  FakePass(const FakeRnn& rnn, const FakeData& data, bool is_training,
-           const void* weights)
-      : problem(rnn.problem), layout(problem.spec), lengths(data.lengths) {
+  FakePass(const FakeRnn& rnn, const FakeData& data, bool is_training)
+      : problem(rnn.problem), lengths(data.lengths) {
     problem.max_time = data.steps;
     problem.batch_size = static_cast<int64_t>(lengths.size());
     problem.has_sequence_lengths = true;
@@ -104,26 +80,19 @@ struct FakePass {
     Check(persistent::Network::CreateOfSteps(problem, rnn.allow_tf32, &network)
               .ok(),
           "the fake's network");
-    int64_t size;
-    places = PlacesOf(layout, &size);
-    params.resize(layout.size() * item());
-    for (const Place& place : places) {
-      if (weights == nullptr) break;
-      std::memcpy(&params[place.block->offset * item()],
-                  static_cast<const char*>(weights) + place.offset * item(),
-                  place.block->size() * item());
-    }
   }
   size_t item() const { return SizeOf(problem.dtype); }
+  int64_t num_params() const { return ParamLayout(problem.spec).size(); }
   // Fills in what both passes have.
   template <typename Buffers>
-  void Fill(const void* input, const void* h, const void* c, void* reserve,
-            void* workspace, Buffers* buffers) const {
+  void Fill(const void* input, const void* h, const void* c,
+            const void* weights, void* reserve, void* workspace,
+            Buffers* buffers) const {
     CheckEnqueuesAlone(/*stream=*/nullptr);
     buffers->input = input;
     buffers->input_h = h;
     buffers->input_c = c;
-    buffers->params = params.data();
+    buffers->params = weights;
     buffers->sequence_lengths.on_host = lengths.data();
     buffers->reserve_space = reserve;
     buffers->workspace = workspace;
@@ -163,9 +132,9 @@ inline cudnnStatus_t FakeForward(
     const void* weights, size_t, void* workspace, size_t, void* reserve) {
   const FakeRnn& told = Of<FakeRnn>(rnn);
   const bool is_training = mode == CUDNN_FWD_MODE_TRAINING;
-  const FakePass pass(told, Of<FakeData>(data), is_training, weights);
+  const FakePass pass(told, Of<FakeData>(data), is_training);
   RnnForwardBuffers buffers;
-  pass.Fill(x, hx, cx, reserve, workspace, &buffers);
+  pass.Fill(x, hx, cx, weights, reserve, workspace, &buffers);
   buffers.output = y;
   buffers.output_h = hy;
   buffers.output_c = cy;
@@ -197,14 +166,15 @@ inline cudnnStatus_t FakeBackwardData(
     const void* cx, const void* dcy, void* dcx, size_t, const void* weights,
     size_t, void* workspace, size_t, void* reserve) {
   const FakeRnn& told = Of<FakeRnn>(rnn);
-  const FakePass pass(told, Of<FakeData>(data), true, weights);
+  const FakePass pass(told, Of<FakeData>(data), true);
   RnnBackwardBuffers buffers;
   CheckKept(y, forward_output);
   CheckKept(hx, forward_h);
   Check(told.dropout->rate == 0.0f || told.dropout->states != nullptr,
         "states of dropout");
-  pass.Fill(forward_input.data(), hx, cx, reserve, workspace, &buffers);
-  params_backprop.assign(pass.params.size(), 0);
+  pass.Fill(forward_input.data(), hx, cx, weights, reserve, workspace,
+            &buffers);
+  params_backprop.assign(pass.num_params() * pass.item(), 0);
   buffers.output = y;
   buffers.output_backprop = dy;
   buffers.output_h_backprop = dhy;
@@ -225,19 +195,16 @@ inline cudnnStatus_t FakeBackwardWeights(
     cudnnTensorDescriptor_t, const void* hx, cudnnRNNDataDescriptor_t,
     const void* y, size_t, void* dw, size_t bytes, void* workspace, size_t,
     void*) {
-  const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), true, nullptr);
+  const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), true);
   Check(mode == CUDNN_WGRAD_MODE_ADD, "gradients are added");
   CheckKept(x, forward_input);
   CheckKept(hx, forward_h);
   CheckKept(y, forward_output);
   std::memset(workspace, 0xEE, bytes);
   const cudaDataType_t type = CudaType(pass.problem.dtype);
-  for (const auto& [block, offset] : pass.places) {
-    for (int64_t i = 0; i < block->size(); ++i) {
-      Store(Load(dw, type, offset + i) +
-                Load(params_backprop.data(), type, block->offset + i),
-            dw, type, offset + i);
-    }
+  for (int64_t i = 0; i < pass.num_params(); ++i) {
+    Store(Load(dw, type, i) + Load(params_backprop.data(), type, i), dw, type,
+          i);
   }
   return CUDNN_STATUS_SUCCESS;
 }
@@ -334,8 +301,7 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
                                         cudnnRNNDataDescriptor_t data,
                                         size_t* workspace, size_t* reserve) {
     const bool is_training = mode == CUDNN_FWD_MODE_TRAINING;
-    const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), is_training,
-                        nullptr);
+    const FakePass pass(Of<FakeRnn>(rnn), Of<FakeData>(data), is_training);
     *workspace = pass.network->forward_workspace_size();
     *reserve = 0;
     if (!is_training) return CUDNN_STATUS_SUCCESS;
@@ -346,10 +312,8 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
   cudnn->cudnnGetRNNWeightSpaceSize =
       [](cudnnHandle_t, cudnnRNNDescriptor_t rnn, size_t* bytes) {
         const RnnProblem& problem = Of<FakeRnn>(rnn).problem;
-        const ParamLayout layout(problem.spec);
-        int64_t size;
-        PlacesOf(layout, &size);
-        *bytes = size * SizeOf(problem.dtype);
+        *bytes = (ParamLayout(problem.spec).size() + num_more_params) *
+                 SizeOf(problem.dtype);
         return CUDNN_STATUS_SUCCESS;
       };
   cudnn->cudnnGetRNNWeightParams = [](cudnnHandle_t, cudnnRNNDescriptor_t rnn,
@@ -361,20 +325,24 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
                                       void** bias_address) {
     const RnnProblem& problem = Of<FakeRnn>(rnn).problem;
     const ParamLayout layout(problem.spec);
-    int64_t size;
-    for (const auto& [block, offset] : PlacesOf(layout, &size)) {
-      if (block->layer * problem.spec.num_dirs() + block->dir != pseudo_layer ||
-          block->linear_layer_id != id) {
-        continue;
+    for (const auto* const blocks : {&layout.weights(), &layout.biases()}) {
+      for (const ParamBlock& block : *blocks) {
+        if (block.layer * problem.spec.num_dirs() + block.dir != pseudo_layer ||
+            block.linear_layer_id != id) {
+          continue;
+        }
+        Of<FakeTensor>(block.is_bias ? bias : matrix) = {
+            {1, static_cast<int>(block.rows), static_cast<int>(block.cols)}};
+        const int64_t offset =
+            block.offset + (block.is_bias ? num_before_biases : 0);
+        *(block.is_bias ? bias_address : matrix_address) =
+            static_cast<char*>(const_cast<void*>(base)) +
+            offset * SizeOf(problem.dtype);
       }
-      Of<FakeTensor>(block->is_bias ? bias : matrix) = {
-          {1, static_cast<int>(block->rows), static_cast<int>(block->cols)}};
-      *(block->is_bias ? bias_address : matrix_address) =
-          static_cast<char*>(const_cast<void*>(base)) +
-          offset * SizeOf(problem.dtype);
     }
     return CUDNN_STATUS_SUCCESS;
   };
+  cudnn->cudnnGetVersion = []() -> size_t { return 91900; };
   cudnn->cudnnRNNForward = FakeForward;
   cudnn->cudnnRNNBackwardData_v8 = FakeBackwardData;
   cudnn->cudnnRNNBackwardWeights_v8 = FakeBackwardWeights;

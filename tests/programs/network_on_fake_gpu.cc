@@ -119,9 +119,9 @@ RnnStatus CompileKernel(const std::string&, const std::string& entry,
 // cuDNN or, in inference, `resident`. `numbers` and `rates` are, in this order,
 // the fields of RnnSpec and RnnProblem that the function reads, between which
 // are the engine's number and whether lengths are int64 in the device's memory
-// instead of int32 in the host's, whether cuDNN lays out parameters in its own
-// way, and whether there is a compiler for transpositions. `name` is that of a
-// library with kernels. Returns an empty string or an error.
+// instead of int32 in the host's, how cuDNN's layout of parameters differs, and
+// whether there is a compiler for transpositions. `name` is that of a library
+// with kernels. Returns an empty string or an error.
 extern "C" const char* run_network(const char* name, const int64_t* numbers,
                                    const float* rates, const void* lengths,
                                    const uint64_t* seed, void** tensors) {
@@ -150,7 +150,8 @@ extern "C" const char* run_network(const char* name, const int64_t* numbers,
   allows_tf32 = *numbers++ != 0;
   const bool is_on_device = *numbers++ != 0;
   const int64_t engine = *numbers++;
-  has_other_layout = *numbers++ != 0;
+  num_more_params = static_cast<int>(*numbers++);
+  num_before_biases = static_cast<int>(*numbers++);
   has_compiler = *numbers++ != 0;
   problem.has_sequence_lengths = lengths != nullptr;
   spec.dropout = *rates++;

@@ -24,8 +24,7 @@ uint64_t MixSeeds(const uint64_t seed[2]) {
   return mix(mix(seed[0] + 0x9E3779B97F4A7C15u) + seed[1]);
 }
 
-// The buffers of a pass as cuDNN sees them, where parameters may have another
-// layout.
+// The buffers of a pass as cuDNN sees them.
 template <typename Buffers>
 struct CudnnBuffers : TimeMajorBuffers<Buffers> {
   void* dropout_states = nullptr;
@@ -36,9 +35,6 @@ struct CudnnBuffers : TimeMajorBuffers<Buffers> {
     if (plan.uses_dropout()) {
       dropout_states =
           this->arena.template Take<char>(plan.dropout_states_size());
-    }
-    if (!plan.repacked().empty()) {
-      this->params = this->arena.template Take<char>(plan.weight_space_size());
     }
   }
 };
@@ -56,9 +52,6 @@ struct CudnnBackward : CudnnBuffers<RnnBackwardBuffers> {
 
   CudnnBackward(const CudnnPlan& plan, const RnnBackwardBuffers& callers)
       : CudnnBuffers(plan, callers), before_params(plan.problem()) {
-    if (!plan.repacked().empty()) {
-      params_backprop = arena.Take<char>(plan.weight_space_size());
-    }
     output = before.In(output, all.steps, all.output, &arena);
     output_backprop = before.In(output_backprop, all.steps, all.output, &arena);
     input_h = before.In(input_h, all.states, all.h, &arena);
@@ -73,9 +66,8 @@ struct CudnnBackward : CudnnBuffers<RnnBackwardBuffers> {
   }
 };
 
-// Tells cuDNN what changes from call to call, and enqueues what comes before
-// its first call: copies of parameters in another layout, and of arrays in
-// another order.
+// Tells cuDNN what changes from call to call, and enqueues the copies of arrays
+// in another order, which come before its first call.
 template <typename Buffers>
 RnnStatus Begin(const Handles& handles, const Buffers& callers,
                 const CudnnBuffers<Buffers>& buffers, CudnnPlan* plan) {
@@ -86,12 +78,6 @@ RnnStatus Begin(const Handles& handles, const Buffers& callers,
   if (plan->uses_dropout()) {
     CRNN_RETURN_IF_ERROR(
         plan->AttachDropout(handles.cudnn, buffers.dropout_states));
-  }
-  char* const params = static_cast<char*>(const_cast<void*>(buffers.params));
-  for (const RepackedBlock& block : plan->repacked()) {
-    CRNN_RETURN_IF_ERROR(EnqueueCopy(
-        handles.stream, static_cast<const char*>(callers.params) + block.offset,
-        params + block.cudnn_offset, block.size));
   }
   return buffers.before.Enqueue(handles.stream);
 }
@@ -183,14 +169,6 @@ class CudnnNetwork : public Engine {
             plan_.workspace_size(), buffers.workspace, plan_.reserve_size(),
             buffers.reserve_space),
         problem);
-    for (const RepackedBlock& block : plan_.repacked()) {
-      CRNN_RETURN_IF_ERROR(EnqueueCopy(
-          stream,
-          static_cast<const char*>(buffers.params_backprop) +
-              block.cudnn_offset,
-          static_cast<char*>(callers.params_backprop) + block.offset,
-          block.size));
-    }
     return CopyStatesOfEmptySequences(
         stream, callers.sequence_lengths.on_host,
         {{buffers.all.h, callers.output_h_backprop, callers.input_h_backprop},
@@ -251,7 +229,7 @@ RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
   if (made == nullptr) {
     auto plan = std::make_unique<CudnnPlan>(problem);
     CRNN_RETURN_IF_ERROR(
-        plan->Build(session->handles().cudnn, algorithm, options));
+        plan->Build(session->handles().cudnn, algorithm, options.allow_tf32));
     made = std::move(plan);
   }
   *network = std::make_unique<CudnnNetwork>(Session::KeyOf(problem, options),

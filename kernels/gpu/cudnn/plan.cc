@@ -192,7 +192,7 @@ RnnStatus CudnnPlan::AttachDropout(cudnnHandle_t handle, void* states) {
 }
 
 RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
-                           const GpuOptions& options) {
+                           bool allow_tf32) {
   const RnnSpec& spec = problem_.spec;
   const int64_t largest = std::numeric_limits<int32_t>::max();
   for (const int64_t size :
@@ -225,7 +225,7 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
     CRNN_RETURN_IF_FAILED(Cudnn().cudnnSetDropoutDescriptor(
         dropout_.get(), handle, 0.0f, nullptr, 0, 0));
   }
-  CRNN_RETURN_IF_ERROR(DescribeNetwork(algorithm, options.allow_tf32));
+  CRNN_RETURN_IF_ERROR(DescribeNetwork(algorithm, allow_tf32));
   CRNN_RETURN_IF_ERROR(DescribeStates(&h_, spec.output_size()));
   CRNN_RETURN_IF_ERROR(DescribeStates(&c_, spec.num_units));
   CRNN_RETURN_IF_FAILED(input_.Create());
@@ -237,10 +237,10 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
       input_.get(), &workspace_size_, &reserve_size_));
   CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetRNNWeightSpaceSize(
       handle, rnn_.get(), &weight_space_size_));
-  return CompareLayouts(handle, options.force_repack);
+  return CheckLayout(handle);
 }
 
-RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
+RnnStatus CudnnPlan::CheckLayout(cudnnHandle_t handle) {
   const RnnSpec& spec = problem_.spec;
   const ParamLayout layout(spec);
   const size_t item = SizeOf(problem_.dtype);
@@ -248,7 +248,19 @@ RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
   CRNN_RETURN_IF_FAILED(matrix.Create());
   CRNN_RETURN_IF_FAILED(bias.Create());
   char* const base = static_cast<char*>(UnreadAddress());
-  bool same = weight_space_size_ == layout.size() * item;
+  const auto differs = [&](const std::string& what, size_t ours, size_t its) {
+    return RnnStatus{RnnStatus::Code::kUnimplemented,
+                     "cuDNN " + std::to_string(Cudnn().cudnnGetVersion()) +
+                         " has another layout of parameters than the opaque "
+                         "buffer: " +
+                         what + " is " + std::to_string(its) +
+                         ", but expected " + std::to_string(ours) + " for " +
+                         Describe(problem_)};
+  };
+  if (weight_space_size_ != layout.size() * item) {
+    return differs("its size in bytes", layout.size() * item,
+                   weight_space_size_);
+  }
   for (const bool is_bias : {false, true}) {
     for (const ParamBlock& block :
          is_bias ? layout.biases() : layout.weights()) {
@@ -277,14 +289,13 @@ RnnStatus CudnnPlan::CompareLayouts(cudnnHandle_t handle, bool force_repack) {
                     std::to_string(dims[1]) + ", " + std::to_string(dims[2]) +
                     "] for " + Describe(problem_)};
       }
-      const RepackedBlock repacked = {block.offset * item,
-                                      static_cast<size_t>(address - base),
-                                      block.size() * item};
-      same = same && repacked.offset == repacked.cudnn_offset;
-      repacked_.push_back(repacked);
+      const auto offset = static_cast<size_t>(address - base);
+      if (offset != block.offset * item) {
+        return differs("the first byte of " + block.Name(), block.offset * item,
+                       offset);
+      }
     }
   }
-  if (same && !force_repack) repacked_.clear();
   return {};
 }
 

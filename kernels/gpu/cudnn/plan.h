@@ -4,21 +4,12 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include "kernels/gpu/descriptors.h"
 #include "kernels/gpu/engine.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
-
-// A piece of the parameters, with its offsets in the opaque buffer and in
-// cuDNN's buffer, in bytes.
-struct RepackedBlock {
-  size_t offset;
-  size_t cudnn_offset;
-  size_t size;
-};
 
 // Says which cuDNN to install if the `version` at hand has no code for GPUs of
 // `architecture`, which is 10 * major + minor of the compute capability.
@@ -55,7 +46,7 @@ class CudnnPlan {
   explicit CudnnPlan(const RnnProblem& problem) : problem_(problem) {}
   // Describes the problem to cuDNN, once and before anything else.
   RnnStatus Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
-                  const GpuOptions& options);
+                  bool allow_tf32);
 
   // Describes the data anew. Sequences are full if `lengths` is null.
   RnnStatus SetSequenceLengths(const int32_t* lengths);
@@ -73,8 +64,6 @@ class CudnnPlan {
   size_t workspace_size() const { return workspace_size_; }
   size_t reserve_size() const { return reserve_size_; }
   size_t weight_space_size() const { return weight_space_size_; }
-  // This is empty if cuDNN's layout is the opaque buffer's.
-  const std::vector<RepackedBlock>& repacked() const { return repacked_; }
 
   cudnnRNNDescriptor_t rnn() const { return rnn_.get(); }
   cudnnRNNDataDescriptor_t input() const { return input_.get(); }
@@ -87,7 +76,9 @@ class CudnnPlan {
   RnnStatus DescribeData(RnnDataDescriptor* descriptor, int64_t vector_size,
                          const int32_t* lengths);
   RnnStatus DescribeStates(TensorDescriptor* descriptor, int64_t size);
-  RnnStatus CompareLayouts(cudnnHandle_t handle, bool force_repack);
+  // Returns an error unless cuDNN's layout of parameters is the opaque
+  // buffer's.
+  RnnStatus CheckLayout(cudnnHandle_t handle);
 
   const RnnProblem problem_;
   DropoutDescriptor dropout_;
@@ -98,7 +89,6 @@ class CudnnPlan {
   size_t workspace_size_ = 0;
   size_t reserve_size_ = 0;
   size_t weight_space_size_ = 0;
-  std::vector<RepackedBlock> repacked_;
 };
 
 }  // namespace cudnn_rnn_tf

@@ -43,8 +43,7 @@ RnnStatus StepLoop::Get(const RnnProblem& problem, bool allow_tf32,
   const std::vector<std::string> macros = {TypeMacro(problem.dtype),
                                            ModeMacro(problem.spec.rnn_mode)};
   for (const auto& [entry, kernel] :
-       {std::pair("copy_weights", &loop->copy_weights_),
-        {"draw_masks", &loop->draw_masks_},
+       {std::pair("draw_masks", &loop->draw_masks_),
         {"forward_step", &loop->forward_step_},
         {"backward_step", &loop->backward_step_},
         {"mask_states", &loop->mask_states_},
@@ -117,12 +116,11 @@ RnnStatus StepLoop::Begin(const Handles& handles, const Memory& memory,
         {&memory.candidate, weights + of_candidate},
         {&memory.projection, direction.projection}};
     for (const auto& [matrices, from] : copies) {
-      const int64_t count = matrices->count / spec.num_dirs() * matrices->rows *
-                            matrices->columns;
-      if (count == 0) continue;
-      char* const to = static_cast<char*>(matrices->weights) + d * count * item;
-      CRNN_RETURN_IF_ERROR(Launch(copy_weights_, handles.stream,
-                                  GridOver(count), count, from, to));
+      const int64_t bytes = matrices->count / spec.num_dirs() * matrices->rows *
+                            matrices->columns * item;
+      if (bytes == 0) continue;
+      char* const to = static_cast<char*>(matrices->weights) + d * bytes;
+      CRNN_RETURN_IF_ERROR(EnqueueCopy(handles.stream, from, to, bytes));
     }
   }
   if (!problem_.has_recurrent_dropout()) return {};

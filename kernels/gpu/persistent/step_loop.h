@@ -79,9 +79,8 @@ class StepLoop {
 
   RnnProblem problem_;
   bool allows_tf32_ = false;
-  CUkernel copy_weights_ = nullptr, draw_masks_ = nullptr,
-           forward_step_ = nullptr, backward_step_ = nullptr,
-           mask_states_ = nullptr;
+  CUkernel draw_masks_ = nullptr, forward_step_ = nullptr,
+           backward_step_ = nullptr, mask_states_ = nullptr;
   // Only of a GRU whose reset gate acts before the product.
   CUkernel reset_forward_ = nullptr, reset_backward_ = nullptr;
 };

@@ -159,12 +159,6 @@ void StoreProjectedGradient(const Own<BackwardArguments>& at, int step) {
 
 }  // namespace
 
-// Copies a matrix to where it is aligned and beside the other direction's.
-extern "C" __global__ void copy_weights(Index count, const Item* from,
-                                        Item* to) {
-  for (Index i = FirstIndex(); i < count; i += IndexStep()) to[i] = from[i];
-}
-
 // Draws the masks of a layer. They are those of a [gates of all layers, B, H]
 // array, of which the layer's first gate is `first_gate`; `layer` is the number
 // that the generator has for this array.
