@@ -4,7 +4,7 @@ On a Hopper GPU, in the root of the repository:
 
     python -m benchmarks.gpu_older --output=DIR --commit=HASH
 
-leaves DIR/SYSTEM.jsonl for each system of SYSTEMS, in four minutes. Anywhere, from these files:
+leaves DIR/SYSTEM.jsonl for each system of SYSTEMS, in six minutes. Anywhere, from these files:
 
     python -m benchmarks.gpu_older --output=DIR --report
 
@@ -12,11 +12,13 @@ writes benchmarks/results/gpu_older.md and its plot. The files that the committe
 are in benchmarks/results/gpu_older.
 
 A system has a process of its own, which imitates a GPU by `CUDNN_RNN_TF_IMITATE_GPU`; "Hopper" is
-the GPU itself, and also times cuDNN. A step is one training step of a layer in a `tf.function`: a
-forward and a backward pass, with all gradients. The data are the same in all systems. For
-"lengths", each step has another draw of lengths, uniform in [T/4, T], in host memory; for "full",
-all sequences have T steps. In a sample, steps run back to back for about 50 ms, then the device is
-waited for; variants take turns, and the median of the samples counts.
+the GPU itself. A step is one training step of a layer in a `tf.function`: a forward and a backward
+pass, with all gradients. The data are the same in all systems. For "lengths", each step has another
+draw of lengths, uniform in [T/4, T], in host memory; for "full", all sequences have T steps. In a
+sample, steps run back to back for about 50 ms, then the device is waited for; variants take turns,
+and the median of the samples counts. Each process times cuDNN too, on the whole GPU, since the host
+takes most of a small network's step, and not the same time in all processes; with different
+lengths, cuDNN takes so long that only "Hopper" times it.
 """
 
 import json
@@ -30,7 +32,7 @@ from absl import app, flags
 
 from benchmarks import gpu_environment, pages, tensorflow_steps
 from benchmarks.gpu_lengths_rows import Row, draw_lengths
-from benchmarks.gpu_older_page import ROWS, SYSTEMS, page, plot, read
+from benchmarks.gpu_older_page import ROWS, SYSTEMS, VARIANTS, page, plot, read
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
 
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
@@ -38,8 +40,7 @@ _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _REPORT = flags.DEFINE_bool("report", False, "Write the page, measure nothing.")
 _SYSTEM = flags.DEFINE_string("system", "", "The one system to measure; empty for all.")
 _ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
-
-VARIANTS = ("lengths", "full")
+_VARIANTS = flags.DEFINE_list("variants", list(VARIANTS), "What to time: lengths, full.")
 
 
 def _step(row: Row, variant: str, algorithm: str) -> StepFunction:
@@ -88,9 +89,10 @@ def _measure(system: str, path: pathlib.Path) -> None:
             if row.type not in SYSTEMS[system] or not re.search(_ROWS.value, str(row)):
                 continue
             before = set(crnn.info()["gpu"]["kernels"].items())
-            steps = {variant: _step(row, variant, "auto") for variant in VARIANTS}
-            if system == "Hopper":
-                steps |= {f"cudnn_{each}": _step(row, each, "cudnn") for each in VARIANTS}
+            steps = {variant: _step(row, variant, "auto") for variant in _VARIANTS.value}
+            for variant in _VARIANTS.value:
+                if variant == "full" or system == "Hopper":
+                    steps[f"cudnn_{variant}"] = _step(row, variant, "cudnn")
             samples = sample_in_turns(steps, tf.test.experimental.sync_devices)
             # No two rows have the same kernels. Without any, cuDNN has run the row.
             kernels = sorted(set(crnn.info()["gpu"]["kernels"].items()) - before)
@@ -116,6 +118,7 @@ def main(_: list[str]) -> None:
             [
                 *(sys.executable, "-m", "benchmarks.gpu_older", f"--system={system}"),
                 *(f"--output={directory}", f"--commit={_COMMIT.value}", f"--rows={_ROWS.value}"),
+                f"--variants={','.join(_VARIANTS.value)}",
             ],
             env={
                 **os.environ,

@@ -40,18 +40,22 @@ ROWS = [
     for type_ in types
 ]
 
+VARIANTS = ("lengths", "full")
+
 # Milliseconds by system, row and variant.
 Times = dict[tuple[str, str, str], float]
+# By variant and row, where it was measured.
+Environments = dict[str, dict[str, str]]
 
 
-def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
+def read(directory: pathlib.Path) -> tuple[Times, Environments]:
     """Returns the times in a directory, and where each row was measured.
 
     Rows of another system than Hopper are named with it. Of equal rows, the last one counts. Rows
     that an imitated GPU leaves to cuDNN have no time.
     """
     times: Times = {}
-    environments: dict[str, str] = {}
+    environments: Environments = {variant: {} for variant in VARIANTS}
     for system in SYSTEMS:
         path = directory / f"{system.replace(' ', '_')}.jsonl"
         if not path.exists():
@@ -64,11 +68,11 @@ def read(directory: pathlib.Path) -> tuple[Times, dict[str, str]]:
                 about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
                 continue
             name, run = _name(result["row"]), pages.listed(about)
-            if system == "Hopper" or environments[name] == run:
-                environments[name] = run
+            found = environments[result["variant"].removeprefix("cudnn_")]
+            if system == "Hopper" or found.get(name) == run:
+                found[name] = run
             else:
-                # Such a cell is compared with a time of another run.
-                environments[f"{name}, as {system}"] = f"{run} (cuDNN's from the other run)"
+                found[f"{name}, as {system}"] = run
             if result["kernels"]:
                 key = (system, result["row"], result["variant"])
                 times[key] = statistics.median(result["ms"])
@@ -80,7 +84,8 @@ def _ratios(times: Times, variant: str) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {system: {} for system in SYSTEMS if system != "Hopper"}
     for system, ratios in found.items():
         for row in map(str, ROWS):
-            cudnn = times.get(("Hopper", row, f"cudnn_{variant}"))
+            # With different lengths, only one process times cuDNN.
+            cudnn = times.get((system if variant == "full" else "Hopper", row, f"cudnn_{variant}"))
             own = times.get((system, row, variant))
             if cudnn and own:  # Otherwise the row is newer than the data, or cuDNN ran it.
                 ratios[row] = cudnn / own
@@ -101,7 +106,7 @@ def _table(times: Times, variant: str) -> str:
         cells = [_name(row), f"{cudnn:.2f}", f"{times['Hopper', row, variant]:.2f}"]
         for system, found in ratios.items():
             own = times.get((system, row, variant))
-            cells.append(f"{own:.2f} ({found[row]:.1f})" if own else "–")
+            cells.append(f"{own:.2f} ({found[row]:.2f})" if own else "–")
         table.append(cells)
     titles = ["network", "cuDNN", "Hopper's kernels", *(f"as {system}" for system in ratios)]
     means = ", ".join(
@@ -129,9 +134,14 @@ def plot(times: Times, path: pathlib.Path) -> None:
     )
 
 
-def page(times: Times, environments: dict[str, str]) -> str:
+def _written(environments: dict[str, str]) -> str:
+    run = pages.runs(environments)
+    return f"Written by `python -m benchmarks.gpu_older` from a run with {run}."
+
+
+def page(times: Times, environments: Environments) -> str:
     """Returns the page of results."""
-    gpu = next(iter(environments.values())).partition(",")[0].removeprefix("GPU ")
+    gpu = next(iter(environments["lengths"].values())).partition(",")[0].removeprefix("GPU ")
     return f"""# Kernels of older GPUs, on a newer one
 
 ![How many times as fast as cuDNN the kernels of each GPU train](gpu_older.svg)
@@ -143,16 +153,23 @@ One-block teams and the matrix products of cuBLAS had the whole GPU.
 
 The numbers are milliseconds of a training step of one layer, called as a user calls it; in
 parentheses, how many times as long cuDNN takes on the whole GPU. “–” means that a GPU has no such
-type, or too little room for the layer, which cuDNN then runs.
+type, or that cuDNN runs the layer there, since it is faster or there is too little room.
 [How to run this](../gpu_older.py).
 
 ## Sequences of different lengths
 
-Lengths are uniform in [T/4, T], with another draw in each step.
+Lengths are uniform in [T/4, T], with another draw in each step. Only the process with Hopper's
+kernels timed cuDNN.
 
 {_table(times, "lengths")}
+{_written(environments["lengths"])}
+
 ## Sequences of full length
 
+cuDNN took turns with the kernels in the process of each GPU, and a ratio is of two times of one
+process, since the host takes most of a small network's step, and not the same time in all
+processes. The column “cuDNN” is of the process with Hopper's kernels.
+
 {_table(times, "full")}
-Written by `python -m benchmarks.gpu_older` from a run with {pages.runs(environments)}.
+{_written(environments["full"])}
 """

@@ -236,22 +236,29 @@ def test_results_are_not_from_code_of_older_sources(tmp_path):
 
 def test_page_of_older_gpus_says_what_ran():
     names = [(str(row), row.type) for row in gpu_older_page.ROWS]
+    milliseconds = {"lengths": 0.5, "full": 0.5, "cudnn_lengths": 2.0, "cudnn_full": 1.0}
     times = {
-        (system, row, variant): 2.0 if variant.startswith("cudnn") else 0.5
+        (system, row, variant): value * (2 if system == "Hopper" else 1)
         for row, type_ in names
         for system, types in gpu_older_page.SYSTEMS.items()
         if type_ in types
-        for variant in ("lengths", "full", "cudnn_lengths", "cudnn_full")
+        for variant, value in milliseconds.items()
     }
     run = dict.fromkeys((row for row, _ in names), "GPU NVIDIA H200, driver 1.2")
-    page = " ".join(gpu_older_page.page(times, run).split())
+    page = " ".join(gpu_older_page.page(times, {"lengths": run, "full": run}).split())
     assert "(NVIDIA H200), held" in page and "no such card was at hand" in page
-    assert page.count("4.0 as A100 (smallest: 4.00)") == page.count("as T4 (smallest: 4.00)") == 2
-    assert page.count("0.50 (4.0)") == 2 * sum(
-        type_ in types
-        for _, type_ in names
-        for system, types in gpu_older_page.SYSTEMS.items()
-        if system != "Hopper"
+    # With different lengths, only the process with Hopper's kernels times cuDNN.
+    assert page.count("8.0 as A100 (smallest: 8.00)") == page.count("as T4 (smallest: 8.00)") == 1
+    assert page.count("2.0 as A100 (smallest: 2.00)") == page.count("as T4 (smallest: 2.00)") == 1
+    assert (
+        page.count("0.50 (8.00)")
+        == page.count("0.50 (2.00)")
+        == sum(
+            type_ in types
+            for _, type_ in names
+            for system, types in gpu_older_page.SYSTEMS.items()
+            if system != "Hopper"
+        )
     )
 
 
