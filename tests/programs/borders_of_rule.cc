@@ -122,11 +122,15 @@ void CheckCycles() {
     double most;
   } rows[] = {
       {"what persist_static is for", Sizes(1280, 32), -1.0},
-      {"inference", Sizes(512, 3), 18e3},
+      {"inference", Sizes(512, 33), 18e3},
+      {"inference of a few", Sizes(512, 32), 10e3},
+      {"training of a few", Both(Sizes(1024, 32), kTraining), 20e3},
+      {"training of GRUs", Both(Sizes(1024, 32), Both(kGru, kTraining)), 36e3},
+      {"few in bfloat16", Both(Sizes(512, 32), kBfloat), 18e3},
       {"inference in float32", Both(Sizes(512, 3), kFloat), 30e3},
       {"inference in bfloat16", Both(Sizes(512, 3), kBfloat), 18e3},
       {"two sequences", Sizes(512, 2), 3e3},
-      {"training", Both(Sizes(512, 2), kTraining), 36e3},
+      {"training", Both(Sizes(512, 33), kTraining), 36e3},
       {"training in float32", Both(Sizes(512, 2), Both(kTraining, kFloat)),
        60e3},
       {"lengths", Both(Sizes(512, 2), kLengths), 50e3},
