@@ -51,6 +51,10 @@ const Change kTraining = [](RnnProblem* p) { p->is_training = true; };
 const Change kLengths = [](RnnProblem* p) { p->has_sequence_lengths = true; };
 const Change kGru = [](RnnProblem* p) { p->spec.rnn_mode = RnnMode::kGru; };
 const Change kFloat = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat32; };
+const Change kFloatTraining = Both(kFloat, kTraining);
+const Change kBothWays = [](RnnProblem* p) {
+  p->spec.direction = Direction::kBidirectional;
+};
 const Change kDouble = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat64; };
 const Change kBfloat = [](RnnProblem* p) { p->dtype = RnnDataType::kBfloat16; };
 const Change kDrops = [](RnnProblem* p) { p->spec.recurrent_dropout = 0.5f; };
@@ -120,8 +124,21 @@ void CheckCycles() {
     const char* what;
     Change change;
     double most;
+    bool uses_tf32 = true;
   } rows[] = {
       {"what persist_static is for", Sizes(1280, 32), -1.0},
+      {"the smallest in TF32", Both(Sizes(1, 128), kFloatTraining), 1220.0},
+      {"the largest in TF32", Both(Sizes(96, 128), kFloatTraining), 3120.0},
+      {"not small in TF32", Both(Sizes(97, 128), kFloatTraining), 60e3},
+      {"many sequences", Both(Sizes(96, 129), kFloatTraining), 60e3},
+      {"small in float32", Both(Sizes(96, 128), kFloatTraining), 60e3, false},
+      {"small GRUs", Both(Sizes(96, 128), Both(kFloatTraining, kGru)), 60e3},
+      {"both directions", Both(Sizes(96, 128), Both(kFloatTraining, kBothWays)),
+       60e3},
+      {"small in inference", Both(Sizes(96, 128), kFloat), 30e3},
+      {"small in half", Both(Sizes(96, 128), kTraining), 36e3},
+      {"small with lengths",
+       Both(Sizes(96, 128), Both(kFloatTraining, kLengths)), 100e3},
       {"inference", Sizes(512, 33), 18e3},
       {"inference of a few", Sizes(512, 32), 10e3},
       {"training of a few", Both(Sizes(1024, 32), kTraining), 20e3},
@@ -139,8 +156,11 @@ void CheckCycles() {
   };
   for (const auto& row : rows) {
     const RnnProblem problem = Changed(row.change);
-    Check(!IsForWholeBatches(problem, row.most) || row.most < 0.0, row.what);
-    Check(IsForWholeBatches(problem, std::nextafter(row.most, 1e9)), row.what);
+    const auto is_for = [&](double cycles) {
+      return IsForWholeBatches(problem, row.uses_tf32, cycles);
+    };
+    Check(!is_for(row.most) || row.most < 0.0, row.what);
+    Check(is_for(std::nextafter(row.most, 1e9)), row.what);
   }
 }
 
