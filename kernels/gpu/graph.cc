@@ -42,7 +42,7 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
     if (instances_.empty()) {
       if (!may_make) return {};
       CRNN_RETURN_IF_ERROR(RecordTwice(addresses, record));
-    } else if (!can_move_) {
+    } else if (!patches_) {
       return {};
     }
     // Buffers that come for the first time share an instance. Others take over
@@ -67,41 +67,41 @@ RnnStatus Graph::Launch(CUstream stream, const Addresses& addresses,
 }
 
 RnnStatus Graph::RecordTwice(const Addresses& addresses, const Record& record) {
-  recorded_ = addresses;
+  patches_.reset();
   Addresses moved_addresses = addresses;
   for (size_t i = 0; i < moved_addresses.size(); ++i) {
     if (moved_addresses[i] != 0) moved_addresses[i] += DistanceOf(i);
   }
-  for (int attempt = 0; attempt < kAttempts && !can_move_; ++attempt) {
+  for (int attempt = 0; attempt < kAttempts && !patches_; ++attempt) {
     Recording moved;
     CRNN_RETURN_IF_ERROR(record(addresses, &recording_));
     // The driver refuses copies where there is no memory.
-    can_move_ = record(moved_addresses, &moved).ok() && FindPatches(moved);
+    if (record(moved_addresses, &moved).ok()) FindPatches(addresses, moved);
   }
   return {};
 }
 
-bool Graph::FindPatches(const Recording& moved) {
+void Graph::FindPatches(const Addresses& addresses, const Recording& moved) {
   std::vector<RecordedNode>& nodes = recording_.nodes();
-  if (moved.nodes().size() != nodes.size()) return false;
-  patches_.clear();
+  if (moved.nodes().size() != nodes.size()) return;
+  std::vector<Patch> patches;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const RecordedNode& other = moved.nodes()[i];
-    if (!nodes[i].IsLike(other)) return false;
+    if (!nodes[i].IsLike(other)) return;
     for (size_t word = 0; word < nodes[i].words.size(); ++word) {
       const CUdeviceptr was = nodes[i].words[word];
       const CUdeviceptr difference = other.words[word] - was;
       if (difference == 0) continue;
       size_t buffer = 0;
-      while (buffer < recorded_.size() &&
-             (recorded_[buffer] == 0 || DistanceOf(buffer) != difference)) {
+      while (buffer < addresses.size() &&
+             (addresses[buffer] == 0 || DistanceOf(buffer) != difference)) {
         ++buffer;
       }
-      if (buffer == recorded_.size()) return false;
-      patches_.push_back({&nodes[i], word, buffer, was - recorded_[buffer]});
+      if (buffer == addresses.size()) return;
+      patches.push_back({&nodes[i], word, buffer, was - addresses[buffer]});
     }
   }
-  return true;
+  patches_ = std::move(patches);
 }
 
 bool Graph::IsNew(const Addresses& addresses) {
@@ -126,7 +126,7 @@ RnnStatus Graph::Instantiate(const Addresses& addresses) {
   std::vector<const RecordedNode*> refused;
   if (!instances_.empty()) {
     CRNN_RETURN_IF_ERROR(
-        ForPatched(addresses, nullptr, [&](const RecordedNode& node) {
+        ForPatched(addresses, std::nullopt, [&](const RecordedNode& node) {
           if (!node.WriteTo(nullptr).ok()) refused.push_back(&node);
           return RnnStatus();
         }));
@@ -147,25 +147,26 @@ RnnStatus Graph::Instantiate(const Addresses& addresses) {
 }
 
 RnnStatus Graph::Move(const Addresses& addresses, Instance* instance) const {
-  if (addresses == instance->addresses) return {};
-  CRNN_RETURN_IF_ERROR(ForPatched(addresses, &instance->addresses,
-                                  [&](const RecordedNode& node) {
-                                    return node.WriteTo(instance->exec.get());
-                                  }));
+  if (instance->addresses == addresses) return {};
+  const auto before = std::exchange(instance->addresses, std::nullopt);
+  CRNN_RETURN_IF_ERROR(
+      ForPatched(addresses, before, [&](const RecordedNode& node) {
+        return node.WriteTo(instance->exec.get());
+      }));
   instance->addresses = addresses;
   return {};
 }
 
 RnnStatus Graph::ForPatched(
-    const Addresses& addresses, const Addresses* before,
+    const Addresses& addresses, const std::optional<Addresses>& before,
     const std::function<RnnStatus(const RecordedNode&)>& write) const {
-  for (auto patch = patches_.begin(); patch != patches_.end();) {
+  for (auto patch = patches_->begin(); patch != patches_->end();) {
     RecordedNode* const node = patch->node;
-    bool has_moved = before == nullptr;
-    for (; patch != patches_.end() && patch->node == node; ++patch) {
+    bool has_moved = !before;
+    for (; patch != patches_->end() && patch->node == node; ++patch) {
       const size_t buffer = patch->buffer;
       node->words[patch->word] = addresses[buffer] + patch->distance;
-      has_moved |= before != nullptr && addresses[buffer] != (*before)[buffer];
+      has_moved |= before && addresses[buffer] != (*before)[buffer];
     }
     if (has_moved) CRNN_RETURN_IF_ERROR(write(*node));
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -32,9 +33,10 @@ class Graph {
 
   // Enqueues the pass over these buffers, which must have the same remainders
   // by kMoveUnit as those of all other launches. After a failure, nothing is
-  // enqueued, and the graph must not be used again. `launched` is false if the
-  // graph cannot run over them; if not `may_make`, it only runs what is made.
-  // `may_grow` is asked before more than the first instances are made.
+  // enqueued; other launches may follow, since another thread may be waiting
+  // with one. `launched` is false if the graph cannot run over the buffers; if
+  // not `may_make`, it only runs what is made. `may_grow` is asked before more
+  // than the first instances are made.
   RnnStatus Launch(CUstream stream, const Addresses& addresses,
                    const Record& record, bool may_make,
                    const std::function<bool()>& may_grow, bool* launched);
@@ -56,7 +58,8 @@ class Graph {
   };
   struct Instance {
     std::unique_ptr<CUgraphExec_st, Destroy> exec;
-    Addresses addresses;
+    // None if its nodes may have the addresses of different buffers.
+    std::optional<Addresses> addresses;
   };
   // A word of a node that holds the address of `buffer` plus `distance`.
   struct Patch {
@@ -65,9 +68,11 @@ class Graph {
     CUdeviceptr distance;
   };
 
+  // Records the pass anew, for which there must be no instances.
   RnnStatus RecordTwice(const Addresses& addresses, const Record& record);
-  // Returns false if the recordings differ in more than addresses.
-  bool FindPatches(const Recording& moved);
+  // Sets patches_ unless the recordings, of which the first is over these
+  // buffers, differ in more than addresses.
+  void FindPatches(const Addresses& addresses, const Recording& moved);
   // Tells whether launches over these buffers have had no instance before, and
   // remembers them.
   bool IsNew(const Addresses& addresses);
@@ -79,15 +84,15 @@ class Graph {
   // Puts addresses into the nodes that have any, and passes on those of which
   // one differs from `before`, or all.
   RnnStatus ForPatched(
-      const Addresses& addresses, const Addresses* before,
+      const Addresses& addresses, const std::optional<Addresses>& before,
       const std::function<RnnStatus(const RecordedNode&)>& write) const;
 
   std::mutex mutex_;
   // The driver finds the nodes of instances by this one's.
   Recording recording_;
-  Addresses recorded_;
-  bool can_move_ = false;
-  std::vector<Patch> patches_;  // In the order of nodes.
+  // In the order of nodes. None if the graph runs only over the buffers that it
+  // was recorded for.
+  std::optional<std::vector<Patch>> patches_;
   // To rewrite and launch an instance takes the CPU about 1.5 µs for each node,
   // to make and launch one 4 µs, and a mere launch far less.
   std::vector<Instance> instances_;

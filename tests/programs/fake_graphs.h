@@ -149,6 +149,9 @@ inline CUresult Outcome(const char* call) {
     return ++launches_of_thread % 10 == 0 ? CUDA_ERROR_OUT_OF_MEMORY
                                           : CUDA_SUCCESS;
   }
+  if (failing == "second rewrite" && std::string("rewrite") == call) {
+    return num_rewritten == 2 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  }
   return failing == call ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 

@@ -108,6 +108,34 @@ struct Pass {
     if (follows == 3 && page % 2 == 1) graph->nodes.pop_back();
   }
 
+  RnnStatus Record(const Graph::Addresses& addresses,
+                   Recording* recording) const {
+    return Recording::Make(
+        kCaptureStream,
+        [&]() -> RnnStatus {
+          if (++num_recorded % 7 == 0) ++stack;
+          AddTo(addresses, capturing);
+          if (follows == 4 && (addresses[0] >> 8 & 1) != 0) {
+            return {RnnStatus::Code::kInternal, "no memory to copy"};
+          }
+          if (failing == "no memory") throw std::bad_alloc();
+          if (failing == "enqueue") {
+            return {RnnStatus::Code::kInternal, "no pass"};
+          }
+          return {};
+        },
+        recording);
+  }
+
+  // Checks that the last launch did the pass's work over these buffers.
+  void CheckLaunched(const Graph::Addresses& addresses) const {
+    FakeGraph graph;
+    AddTo(addresses, &graph);
+    const Exec expected = Instance(graph);
+    Check(WorkOf(launched) == WorkOf(expected), "other work");
+    Check(OrderOf(launched) == OrderOf(expected), "another order");
+  }
+
   // Runs the pass over the buffers of a call; the work must be done exactly
   // once.
   void Run(unsigned call = 0, bool may_make = true) const {
@@ -123,21 +151,7 @@ struct Pass {
     };
     pass.record = [this](const Graph::Addresses& addresses,
                          Recording* recording) {
-      return Recording::Make(
-          kCaptureStream,
-          [&]() -> RnnStatus {
-            if (++num_recorded % 7 == 0) ++stack;
-            AddTo(addresses, capturing);
-            if (follows == 4 && (addresses[0] >> 8 & 1) != 0) {
-              return {RnnStatus::Code::kInternal, "no memory to copy"};
-            }
-            if (failing == "no memory") throw std::bad_alloc();
-            if (failing == "enqueue") {
-              return {RnnStatus::Code::kInternal, "no pass"};
-            }
-            return {};
-          },
-          recording);
+      return Record(addresses, recording);
     };
     if (only_counts) {
       // Reading the counts would order what threads do.
@@ -150,12 +164,7 @@ struct Pass {
     Check(num_direct + num_launches == direct + launches + 1,
           "a pass is run once");
     Check(capturing == nullptr, "a capture is left");
-    if (num_launches == launches || !IsCompared()) return;
-    FakeGraph graph;
-    AddTo(pass.addresses, &graph);
-    const Exec expected = Instance(graph);
-    Check(WorkOf(launched) == WorkOf(expected), "other work");
-    Check(OrderOf(launched) == OrderOf(expected), "another order");
+    if (num_launches != launches && IsCompared()) CheckLaunched(pass.addresses);
   }
 };
 
@@ -227,6 +236,38 @@ void CheckFailures(unsigned seed) {
   const Pass pass = NewPass(seed, 50);
   for (int i = 0; i < 3; ++i) pass.Run();
   Check(num_launches == 2, "a pass without our kernel");
+}
+
+// A thread may have taken a graph from the cache before a launch of it failed
+// in another thread. It runs the pass over its own buffers all the same.
+void CheckUseAfterFailures(unsigned seed) {
+  for (const std::string call : {"instantiate", "second rewrite"}) {
+    being_checked = "a graph after a failure of " + call;
+    Reset();
+    const Pass pass = NewPass(seed, 50);
+    Graph graph;
+    const auto launch = [&](unsigned number, bool may_make) {
+      bool is_launched;
+      const Graph::Addresses addresses = AddressesOf(number);
+      const RnnStatus status = graph.Launch(
+          kStream, addresses,
+          [&](const Graph::Addresses& at, Recording* recording) {
+            return pass.Record(at, recording);
+          },
+          may_make, [] { return false; }, &is_launched);
+      Check(status.ok() == is_launched, "a failure or a launch");
+      if (is_launched) pass.CheckLaunched(addresses);
+      return is_launched;
+    };
+    const bool is_late = call == "second rewrite";
+    if (is_late) Check(launch(0, true), "a launch");
+    failing = call;
+    Check(!launch(1, !is_late), "a failure");
+    failing.clear();
+    for (const unsigned number : {0, 1, 2}) {
+      Check(launch(number, !is_late), "a launch after a failure");
+    }
+  }
 }
 
 void CheckRefusals(unsigned seed) {
@@ -397,6 +438,7 @@ int main(int argc, char** argv) {
     cudnn_rnn_tf::CheckThreads();
     cudnn_rnn_tf::CheckUses(seed);
     cudnn_rnn_tf::CheckFailures(seed);
+    cudnn_rnn_tf::CheckUseAfterFailures(seed);
     cudnn_rnn_tf::CheckRefusals(seed);
     cudnn_rnn_tf::CheckGrowth(seed);
     cudnn_rnn_tf::CheckBounds(seed);
