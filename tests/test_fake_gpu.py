@@ -77,7 +77,8 @@ def test_kernels_on_fake_gpus(tmp_path):
     sources = ["kernels/gpu/persistent/kernel.cc", "kernels/gpu/persistent/division.cc"]
     sources += ["kernels/gpu/device_limits.cc", "kernels/rnn_backend.cc", "kernels/rnn_spec.cc"]
     executable = compiled(tmp_path, "kernels_on_fake_gpu", sources)
-    for imitated in ("", "T4", "A100", "arch=90,largest_cluster=4", "arch=120", "A1000"):
+    wrong = ("arch=120", "A1000", "arch=80,foo=1")
+    for imitated in ("", "T4", "A100", "arch=90,largest_cluster=4", *wrong):
         output = output_of(executable, CUDNN_RNN_TF_IMITATE_GPU=imitated)
         assert output == f"kernels run as {imitated or 'what they are'} should\n"
     # The guide's table says up to how many units the GPUs have room for.

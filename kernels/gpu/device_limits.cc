@@ -142,7 +142,8 @@ RnnStatus ReadLimits(DeviceLimits* limits) {
   limits->architecture = 10 * major + minor;
   limits->largest_cluster = LargestCluster(limits->architecture);
   const auto& [status, imitated] = ImitationOfProcess();
-  if (imitated.architecture == 0) return status;
+  CRNN_RETURN_IF_ERROR(status);
+  if (imitated.architecture == 0) return {};
   if (imitated.architecture > limits->architecture) {
     return BadVariable("asks for architecture " +
                        std::to_string(imitated.architecture) +
