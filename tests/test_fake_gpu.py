@@ -33,7 +33,7 @@ def output_of(*command: str | pathlib.Path, **environment: str) -> str:
             [
                 *("kernels/rnn_backend.cc", "kernels/gpu/session.cc", *NETWORK),
                 *("kernels/gpu/algorithm_rule.cc", "kernels/gpu/gpu_backend.cc"),
-                "kernels/keras_layout.cc",
+                *("kernels/gpu/device_limits.cc", "kernels/keras_layout.cc"),
             ],
         ),
     ],

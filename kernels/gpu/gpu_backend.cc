@@ -13,6 +13,7 @@
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/cudnn/network.h"
+#include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/moves.h"
 #include "kernels/gpu/persistent/network.h"
@@ -89,16 +90,19 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
       is_ours ||
       (is_backward ? AlgorithmOf(reserve_space) == RnnAlgorithm::kPersistent
                    : problem.algorithm == RnnAlgorithm::kPersistent);
+  RnnStatus status = LoadCudaDriver();
+  DeviceLimits limits;
+  if (status.ok()) status = ReadLimits(&limits);
+  // A variable that is wrong must not pass unnoticed, even where it would make
+  // no difference, as to cuDNN.
+  if (status.code == RnnStatus::Code::kInvalidArgument) return status;
   if (!is_pinned && (is_backward || problem.algorithm != RnnAlgorithm::kAuto)) {
     return {};
   }
-  RnnStatus status = LoadCudaDriver();
   if (!status.ok()) return is_pinned ? status : RnnStatus();
   double cycles = 0.0;
   status = persistent::Network::EstimateCycles(problem, options_.allow_tf32,
                                                &cycles);
-  // Options that are wrong must not pass unnoticed.
-  if (status.code == RnnStatus::Code::kInvalidArgument) return status;
   const bool may_be_steps = MayBeSteps(problem);
   const bool has_kernels = status.ok() && ((is_pinned && !may_be_steps) ||
                                            !IsForWholeBatches(problem, cycles));

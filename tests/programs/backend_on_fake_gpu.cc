@@ -374,6 +374,32 @@ void CheckEngines() {
   kernels = Kernels::kNone;
 }
 
+// If the device cannot imitate what the process asks for, that is an error,
+// whatever would run the problem.
+void CheckWrongVariable() {
+  const int architecture = std::exchange(device_limits.architecture, 80);
+  RnnProblem problem;
+  problem.batch_size = 3000000;
+  problem.spec.num_units = 5;
+  for (int i = 0; i < 4 * kNumRnnAlgorithms; ++i) {
+    problem.algorithm = static_cast<RnnAlgorithm>(i / 4);
+    kernels = i % 2 == 1 ? Kernels::kFew : Kernels::kNone;
+    being_checked = "a wrong variable, " + std::to_string(i);
+    RnnBufferSizes sizes;
+    GpuBackend backend(ResourcesOf(0), GpuOptions());
+    const RnnStatus status =
+        i / 2 % 2 == 1
+            ? backend.BackwardBufferSizes(problem, 2560 + i / 4, &sizes)
+            : backend.ForwardBufferSizes(problem, &sizes);
+    Check(status.code == RnnStatus::Code::kInvalidArgument &&
+              status.message.find("CUDNN_RNN_TF_IMITATE_GPU") !=
+                  std::string::npos,
+          "an error that names the variable: " + status.message);
+  }
+  device_limits.architecture = architecture;
+  kernels = Kernels::kNone;
+}
+
 // Passes have the same key only if they are the same problem's, in the same
 // stream, with the same settings, and over buffers that may be moved to each
 // other: those that both have, by a multiple of 256 bytes.
@@ -463,9 +489,11 @@ void CheckKeys() {
 }  // namespace cudnn_rnn_tf
 
 int main(int argc, char** argv) {
+  setenv("CUDNN_RNN_TF_IMITATE_GPU", "arch=90", 1);
   return cudnn_rnn_tf::RunSeeds(argc, argv, [](unsigned seed) {
     cudnn_rnn_tf::CheckAlgorithms(seed);
     cudnn_rnn_tf::CheckKeys();
     cudnn_rnn_tf::CheckEngines();
+    cudnn_rnn_tf::CheckWrongVariable();
   });
 }
