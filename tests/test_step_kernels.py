@@ -46,7 +46,7 @@ def network(tmp_path_factory) -> ctypes.CDLL:
         tmp_path_factory.mktemp("network"), "network_on_fake_gpu", sources, "-shared", "-fPIC"
     )
     library = ctypes.CDLL(str(path))
-    library.run_network.restype = ctypes.c_char_p
+    library.run_network.restype = library.persistent_error.restype = ctypes.c_char_p
     return library
 
 
@@ -360,6 +360,18 @@ def check_resident(case, dtype, network, kernels, **options) -> None:
     tolerance = TOLERANCE.get(dtype, (1e-5,))[0]
     for name, error in of_passes(case, random_configs.rms_errors(results, expected)).items():
         assert error <= tolerance, (name, error)
+
+
+@pytest.mark.parametrize("units", [1, 3, 4, 7, 8, 64])
+def test_persistent_kernels_count_the_padding_in_an_int(units, network):
+    """A block has up to seven units more than the layer, and counts four slots of each."""
+    steps = 2**31 // (4 * (units + 7))
+
+    def error(steps: int) -> bytes:
+        return network.persistent_error(ctypes.c_int64(units), ctypes.c_int64(steps))
+
+    assert b"as many steps" in error(steps)
+    assert error(steps // 4) == b""
 
 
 @pytest.mark.slow

@@ -183,6 +183,8 @@ void CheckDivisions() {
           Check(shape.team <= (shape.is_cluster ? largest_cluster
                                                 : gpu.limits.multiprocessors),
                 "a team's size");
+          // By this, the host limits steps to what a block can count.
+          Check(shape.block_units <= request.num_units + 7, "a block's units");
           Check((is_backward
                      ? shape.backward_shared_bytes()
                      : shape.forward_shared_bytes()) <= gpu.limits.shared_bytes,

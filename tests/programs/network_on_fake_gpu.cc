@@ -115,6 +115,21 @@ RnnStatus CompileKernel(const std::string&, const std::string& entry,
 
 }  // namespace cudnn_rnn_tf
 
+// Returns why the persistent kernels cannot train an LSTM, or an empty string.
+extern "C" const char* persistent_error(int64_t num_units, int64_t max_time) {
+  using namespace cudnn_rnn_tf;
+  RnnProblem problem;
+  problem.spec.num_units = num_units;
+  problem.dtype = RnnDataType::kFloat16;
+  problem.max_time = max_time;
+  problem.batch_size = 1;
+  problem.is_training = true;
+  double cycles;
+  static std::string message;
+  message = persistent::Network::EstimateCycles(problem, true, &cycles).message;
+  return message.c_str();
+}
+
 // Runs a forward and, in training, a backward pass of an engine: of steps, of
 // cuDNN or, in inference, `resident`. `numbers` and `rates` are, in this order,
 // the fields of RnnSpec and RnnProblem that the function reads, between which
