@@ -112,14 +112,10 @@ def standard_headers(directory: pathlib.Path) -> list[str]:
     return ["-Winvalid-pch", "-include", str(header)]
 
 
-def compiled(
-    directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
-) -> pathlib.Path:
-    """Compiles a program in tests/programs with sources, and returns the executable.
-
-    Programs of a run share the sources that they compile with the same options. `directory` is a
-    temporary one of pytest's, in which the program finds headers that its test made.
-    """
+def objects_of(
+    directory: pathlib.Path, sources: list[str | pathlib.Path], *options: str
+) -> list[pathlib.Path]:
+    """Compiles sources. Tests of a run share those that they compile with the same options."""
     if not shutil.which("g++"):
         pytest.skip("there is no g++ to compile the program with")
     if any(str(source).endswith(COMPILER[0]) for source in sources):
@@ -129,10 +125,20 @@ def compiled(
         *(part for folder in include_folders() for part in ("-isystem", folder)),
         *options,
     ]
-    main = ROOT / "tests" / "programs" / f"{program}.cc"
+    return [_object(ROOT / source, flags, _shared(directory)) for source in sources]
+
+
+def compiled(
+    directory: pathlib.Path, program: str, sources: list[str | pathlib.Path], *options: str
+) -> pathlib.Path:
+    """Compiles a program in tests/programs with sources, and returns the executable.
+
+    `directory` is a temporary one of pytest's, in which the program finds headers that its test
+    made.
+    """
+    objects = objects_of(directory, sources, *options)
     includes = [f"-I{directory}"] if any(directory.glob("*.h")) else []
-    objects = [_object(main, [*flags, *includes], _shared(directory))]
-    objects += [_object(ROOT / source, flags, _shared(directory)) for source in sources]
+    objects += objects_of(directory, [f"tests/programs/{program}.cc"], *options, *includes)
     executable = directory / program
     subprocess.run(["g++", "-pthread", *options, *objects, "-ldl", "-o", executable], check=True)
     return executable

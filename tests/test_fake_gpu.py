@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from cxx import COMPILER, GPU_BACKEND, ROOT, compiled
+from cxx import COMPILER, GPU_BACKEND, ROOT, compiled, objects_of
 from sanitize import FIXED_ADDRESSES
 
 RESIDENT_KERNEL = ["kernels/gpu/resident/kernel.cc", "kernels/rnn_spec.cc", *COMPILER]
@@ -212,3 +212,12 @@ def test_owners_of_old_gpus_are_told_which_cudnn_has_code_for_them(tmp_path):
 def test_program_for_gpus_links(tmp_path):
     """If there is a GPU, `test_gpu_captures.py` runs the program."""
     assert compiled(tmp_path, "captured_by_others_on_gpu", GPU_BACKEND).exists()
+
+
+@pytest.mark.slow
+def test_nothing_is_destroyed_at_exit(tmp_path):
+    """Threads may use what is static until the process ends."""
+    objects = objects_of(tmp_path, GPU_BACKEND)
+    symbols = output_of("nm", "-A", "--undefined-only", *objects).splitlines()
+    assert any("__cxa_guard_acquire" in symbol for symbol in symbols)
+    assert [symbol for symbol in symbols if "__cxa_atexit" in symbol] == []

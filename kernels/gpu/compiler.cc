@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -40,9 +41,9 @@ std::string KeyOf(const std::string& file,
   for (const std::string& option : options) key += ' ' + option;
   key += '\n' + file + '\n';
   for (const SourceFile& embedded : EmbeddedSources()) {
-    const size_t dot = embedded.name.rfind('.');
+    const std::string_view name = embedded.name;
     // The code does not depend on the files of other kernels.
-    if (embedded.name == file || embedded.name.substr(dot) != ".cu") {
+    if (name == file || name.substr(name.rfind('.')) != ".cu") {
       key += embedded.text;
     }
   }
@@ -113,8 +114,8 @@ RnnStatus CompileCode(const std::string& file,
   std::vector<const char*> names, texts, option_texts;
   const char* source = nullptr;
   for (const SourceFile& embedded : EmbeddedSources()) {
-    names.push_back(embedded.name.c_str());
-    texts.push_back(embedded.text.c_str());
+    names.push_back(embedded.name);
+    texts.push_back(embedded.text);
     if (embedded.name == file) source = texts.back();
   }
   if (source == nullptr) {

@@ -19,11 +19,11 @@
 namespace cudnn_rnn_tf {
 
 struct SourceFile {
-  std::string name, text;
+  const char *name, *text;
 };
 
 // The files under kernels/gpu that the build puts into the library.
-const std::vector<SourceFile>& EmbeddedSources();
+std::vector<SourceFile> EmbeddedSources();
 
 // The macros that tell kernels the type of the data and the kind of cell.
 inline const char* TypeMacro(RnnDataType dtype) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/gpu/libraries.h"
+#include "kernels/never_destroyed.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -20,20 +21,20 @@ RnnStatus BadVariable(const std::string& why) {
 }
 
 struct Imitation {
+  Imitation() {
+    const char* const text = std::getenv(kVariable);
+    if (text != nullptr && *text != '\0') {
+      status = ParseImitation(text, &limits);
+    }
+  }
+
   RnnStatus status;
   DeviceLimits limits = {};  // All are 0 if nothing is imitated.
 };
 
 const Imitation& ImitationOfProcess() {
-  static const Imitation imitation = [] {
-    Imitation parsed;
-    const char* const text = std::getenv(kVariable);
-    if (text != nullptr && *text != '\0') {
-      parsed.status = ParseImitation(text, &parsed.limits);
-    }
-    return parsed;
-  }();
-  return imitation;
+  static NeverDestroyed<Imitation> imitation;
+  return *imitation;
 }
 
 void Lower(int* limit, int to) {
@@ -41,27 +42,6 @@ void Lower(int* limit, int to) {
 }
 
 }  // namespace
-
-const std::vector<NamedGpu>& KnownGpus() {
-  // These are NVIDIA's data sheets and the table of compute capabilities in the
-  // CUDA Programming Guide.
-  static const std::vector<NamedGpu> gpus = {
-      {"T4", {75, 40, 65536, 65536, 1}},
-      {"RTX 2080 Ti", {75, 68, 65536, 65536, 1}},
-      {"A100", {80, 108, 166912, 65536, 1}},
-      {"A30", {80, 56, 166912, 65536, 1}},
-      {"A10", {86, 72, 101376, 65536, 1}},
-      {"RTX 3090", {86, 82, 101376, 65536, 1}},
-      {"L4", {89, 58, 101376, 65536, 1}},
-      {"L40S", {89, 142, 101376, 65536, 1}},
-      {"RTX 4090", {89, 128, 101376, 65536, 1}},
-      {"H100", {90, 132, 232448, 65536, 16}},
-      {"B200", {100, 148, 232448, 65536, 16}},
-      {"B300", {103, 148, 232448, 65536, 16}},
-      {"RTX 5090", {120, 170, 101376, 65536, 8}},
-  };
-  return gpus;
-}
 
 int LargestCluster(int architecture) {
   if (architecture < 90) return 1;
@@ -71,7 +51,7 @@ int LargestCluster(int architecture) {
 }
 
 RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits) {
-  for (const NamedGpu& gpu : KnownGpus()) {
+  for (const NamedGpu& gpu : kKnownGpus) {
     if (text == gpu.name) {
       *limits = gpu.limits;
       return {};
@@ -99,7 +79,7 @@ RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits) {
     }
     if (field == std::end(fields) || value < 1) {
       std::string names;
-      for (const NamedGpu& gpu : KnownGpus()) {
+      for (const NamedGpu& gpu : kKnownGpus) {
         names += std::string(", ") + gpu.name;
       }
       return BadVariable(

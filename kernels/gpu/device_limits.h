@@ -6,7 +6,6 @@
 #include <cuda.h>
 
 #include <string>
-#include <vector>
 
 #include "kernels/rnn_backend.h"
 
@@ -26,13 +25,30 @@ struct NamedGpu {
   const char* name;
   DeviceLimits limits;
 };
-const std::vector<NamedGpu>& KnownGpus();
+// These are NVIDIA's data sheets and the table of compute capabilities in the
+// CUDA Programming Guide.
+inline constexpr NamedGpu kKnownGpus[] = {
+    {"T4", {75, 40, 65536, 65536, 1}},
+    {"RTX 2080 Ti", {75, 68, 65536, 65536, 1}},
+    {"A100", {80, 108, 166912, 65536, 1}},
+    {"A30", {80, 56, 166912, 65536, 1}},
+    {"A10", {86, 72, 101376, 65536, 1}},
+    {"RTX 3090", {86, 82, 101376, 65536, 1}},
+    {"L4", {89, 58, 101376, 65536, 1}},
+    {"L40S", {89, 142, 101376, 65536, 1}},
+    {"RTX 4090", {89, 128, 101376, 65536, 1}},
+    {"H100", {90, 132, 232448, 65536, 16}},
+    {"B200", {100, 148, 232448, 65536, 16}},
+    {"B300", {103, 148, 232448, 65536, 16}},
+    {"RTX 5090", {120, 170, 101376, 65536, 8}},
+};
 
 // Returns the most blocks that a cluster may have on an architecture.
 int LargestCluster(int architecture);
 
-// Parses the value of $CUDNN_RNN_TF_IMITATE_GPU: a name of KnownGpus, or limits
-// such as "arch=80,multiprocessors=108,shared_memory=166912,registers=65536,
+// Parses the value of $CUDNN_RNN_TF_IMITATE_GPU: a name in kKnownGpus, or
+// limits such as
+// "arch=80,multiprocessors=108,shared_memory=166912,registers=65536,
 // largest_cluster=1", of which arch is needed and those left out are the GPU's
 // own. A limit of 0 stands for the latter.
 RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits);

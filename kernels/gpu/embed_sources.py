@@ -9,11 +9,10 @@ import sys
 
 def main(output: str, *inputs: str) -> None:
     text = '#include "kernels/gpu/compiler.h"\n\nnamespace cudnn_rnn_tf {\n\n'
-    text += "const std::vector<SourceFile>& EmbeddedSources() {\n"
-    text += "  static const std::vector<SourceFile> files = {\n"
+    text += "std::vector<SourceFile> EmbeddedSources() {\n  return {\n"
     for path in map(pathlib.Path, inputs):
         text += f'      {{"{path.name}", R"embedded({path.read_text()})embedded"}},\n'
-    text += "  };\n  return files;\n}\n\n}  // namespace cudnn_rnn_tf\n"
+    text += "  };\n}\n\n}  // namespace cudnn_rnn_tf\n"
     pathlib.Path(output).write_text(text)
 
 

@@ -105,7 +105,7 @@ void AddPersistent(const NamedGpu& gpu, const std::string& architecture,
 
 std::vector<Job> AllJobs() {
   std::vector<Job> jobs;
-  for (const NamedGpu& gpu : KnownGpus()) {
+  for (const NamedGpu& gpu : kKnownGpus) {
     std::string architecture;
     const RnnStatus status = NameArchitecture(
         gpu.limits.architecture, /*is_imitated=*/false, &architecture);
@@ -166,7 +166,7 @@ std::vector<Job> AllJobs() {
 // cache, and some in memory. A smaller GPU has no room for some.
 std::vector<Job> ResidentJobs() {
   std::vector<Job> jobs;
-  for (NamedGpu gpu : KnownGpus()) {
+  for (NamedGpu gpu : kKnownGpus) {
     gpu.limits.l2_bytes = 40 << 20;
     for (const ResidentRequest& request :
          {ResidentRequest{RnnMode::kLstm, RnnDataType::kFloat32, 96, 3},

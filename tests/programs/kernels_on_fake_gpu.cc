@@ -160,7 +160,7 @@ void CheckStack() {
 // All divisions of random layers keep to the limits of each GPU.
 void CheckDivisions() {
   std::mt19937 random(1);
-  for (const NamedGpu& gpu : KnownGpus()) {
+  for (const NamedGpu& gpu : kKnownGpus) {
     const int largest_cluster = LargestCluster(gpu.limits.architecture);
     Check(largest_cluster == gpu.limits.largest_cluster, "a known cluster");
     for (int i = 0; i < 50; ++i) {
@@ -204,7 +204,7 @@ void CheckDivisions() {
 // Prints up to how many units each GPU trains layers of 64 sequences, in half
 // types, in TF32 and in float32.
 void PrintSizes() {
-  for (const NamedGpu& gpu : KnownGpus()) {
+  for (const NamedGpu& gpu : kKnownGpus) {
     std::printf("%s", gpu.name);
     for (const auto& [dtype, allow_tf32] :
          {std::pair(RnnDataType::kFloat16, true),
@@ -284,7 +284,7 @@ void CheckAll(const std::string& imitated) {
   }
   Check(status.ok(), status.message);
   // The fake GPU is an H100, which has no less of anything than others have.
-  for (const NamedGpu& gpu : KnownGpus()) {
+  for (const NamedGpu& gpu : kKnownGpus) {
     if (gpu.name !=
         (imitated == "T4" || imitated == "A100" ? imitated : "H100")) {
       continue;
