@@ -116,6 +116,11 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
     status = persistent::Network::CreateOfSteps(problem, options_.allow_tf32,
                                                 &engine_);
   }
+  // Slower kernels are better than none.
+  if (is_pinned && !has_kernels && of_kernels.ok() && !status.ok()) {
+    status = persistent::Network::Create(problem, options_.allow_tf32,
+                                         is_backward, &engine_);
+  }
   if (has_kernels && !of_kernels.ok() && (status.ok() || !is_pinned)) {
     resources_.warn(
         of_kernels.message + ". So " +
