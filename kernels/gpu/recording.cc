@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <new>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -225,9 +224,10 @@ RnnStatus Recording::Make(CUstream stream,
   RnnStatus status;
   try {
     status = enqueue();
-  } catch (const std::bad_alloc&) {
+  } catch (...) {
     // The capture must end in any case, since the stream captures again later.
-    status = {RnnStatus::Code::kResourceExhausted, "out of memory"};
+    // Callers then enqueue the pass itself, which throws again if it must.
+    status = {RnnStatus::Code::kInternal, "recording threw an exception"};
   }
   CUgraph recorded = nullptr;
   const CUresult ended = Cuda().cuStreamEndCapture(stream, &recorded);

@@ -6,10 +6,12 @@
 //   graphs_on_fake_driver SEEDS
 //
 // Without an argument, it only lets threads compete, for ThreadSanitizer.
+#include <cerrno>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -119,6 +121,9 @@ struct Pass {
             return {RnnStatus::Code::kInternal, "no memory to copy"};
           }
           if (failing == "no memory") throw std::bad_alloc();
+          if (failing == "no thread") {
+            throw std::system_error(EAGAIN, std::generic_category());
+          }
           if (failing == "enqueue") {
             return {RnnStatus::Code::kInternal, "no pass"};
           }
@@ -211,8 +216,8 @@ void CheckUses(unsigned seed) {
 // again. Later, passes are replayed.
 void CheckFailures(unsigned seed) {
   for (const char* const call :
-       {"begin", "enqueue", "no memory", "end", "nodes", "arguments",
-        "instantiate", "rewrite", "launch"}) {
+       {"begin", "enqueue", "no memory", "no thread", "end", "nodes",
+        "arguments", "instantiate", "rewrite", "launch"}) {
     being_checked = std::string("failures of ") + call;
     Reset();
     const Pass pass = NewPass(seed, 20);
