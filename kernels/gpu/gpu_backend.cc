@@ -25,20 +25,21 @@ namespace {
 // A number of such bytes is NaN in every type.
 constexpr unsigned char kNanByte = 0xFF;
 
-// The places of a pass's addresses, the same for every call.
+// The places of a pass's addresses, the same for every call. They may be
+// written to if the buffers are not constant.
 template <typename... Pointers>
 std::array<const void**, sizeof...(Pointers)> Places(Pointers*... pointers) {
   return {const_cast<const void**>(pointers)...};
 }
 
-auto AddressesIn(RnnForwardBuffers* buffers) {
+auto AddressesIn(const RnnForwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
                 &buffers->params, &buffers->output, &buffers->output_h,
                 &buffers->output_c, &buffers->reserve_space,
                 &buffers->workspace);
 }
 
-auto AddressesIn(RnnBackwardBuffers* buffers) {
+auto AddressesIn(const RnnBackwardBuffers* buffers) {
   return Places(&buffers->input, &buffers->input_h, &buffers->input_c,
                 &buffers->params, &buffers->output, &buffers->output_backprop,
                 &buffers->output_h_backprop, &buffers->output_c_backprop,
@@ -256,17 +257,23 @@ RnnStatus GpuBackend::Run(const Buffers& buffers,
   if (engine_->algorithm() >= RnnAlgorithm::kResident) {
     CRNN_RETURN_IF_ERROR(session()->MakeBlas());
   }
-  if (!options_.replay || !engine_->is_replayable()) {
-    return std::invoke(enqueue, *engine_, session_->handles(), buffers);
+  if (options_.replay && engine_->is_replayable() && Replay(buffers, enqueue)) {
+    return {};
   }
+  return std::invoke(enqueue, *engine_, session_->handles(), buffers);
+}
+
+template <typename Buffers>
+bool GpuBackend::Replay(const Buffers& buffers,
+                        RnnStatus (Engine::*enqueue)(const Handles&,
+                                                     const Buffers&) const) {
   ReplayablePass pass;
   pass.key = engine_->Key();
   const auto append = [&](uintptr_t value) {
     pass.key.append(reinterpret_cast<const char*>(&value), sizeof(value));
   };
   append(reinterpret_cast<uintptr_t>(stream()));
-  Buffers moved = buffers;
-  for (const void** const place : AddressesIn(&moved)) {
+  for (const void* const* const place : AddressesIn(&buffers)) {
     const auto address = reinterpret_cast<CUdeviceptr>(*place);
     pass.addresses.push_back(address);
     append(address == 0 ? Graph::kMoveUnit : address % Graph::kMoveUnit);
@@ -277,12 +284,10 @@ RnnStatus GpuBackend::Run(const Buffers& buffers,
   // streams, every node of every graph takes 0.18 µs longer until it ends, so
   // cuDNN's passes run as graphs from the beginning.
   if (engine_->algorithm() != RnnAlgorithm::kPersistent) pass.captured_use = 1;
-  pass.enqueue = [&] {
-    return std::invoke(enqueue, *engine_, session_->handles(), buffers);
-  };
   pass.record = [&](const Graph::Addresses& addresses, Recording* recording) {
     Handles handles;
     CRNN_RETURN_IF_ERROR(session_->MakeCaptureHandles(&handles));
+    Buffers moved = buffers;
     auto address = addresses.begin();
     for (const void** const place : AddressesIn(&moved)) {
       *place = reinterpret_cast<const void*>(*address++);
@@ -293,7 +298,7 @@ RnnStatus GpuBackend::Run(const Buffers& buffers,
         recording);
   };
   pass.log = resources_.log;
-  return GraphCache::Of(resources_.device).Run(pass);
+  return GraphCache::Of(resources_.device).Replay(pass);
 }
 
 RnnStatus GpuBackend::Forward(const RnnProblem& /*problem*/,

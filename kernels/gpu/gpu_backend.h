@@ -68,6 +68,11 @@ class GpuBackend : public RnnBackend {
   RnnStatus Run(const Buffers& buffers,
                 RnnStatus (Engine::*enqueue)(const Handles&, const Buffers&)
                     const);
+  // Returns false if the pass must be enqueued instead.
+  template <typename Buffers>
+  bool Replay(const Buffers& buffers,
+              RnnStatus (Engine::*enqueue)(const Handles&, const Buffers&)
+                  const);
 
   CUstream stream() const { return static_cast<CUstream>(resources_.stream); }
 

@@ -83,16 +83,14 @@ void GraphCache::Forget(const std::string& key,
   known->wait = std::min(2 * known->wait, kMaxWait);
 }
 
-RnnStatus GraphCache::Run(const ReplayablePass& pass) {
-  if (!Gpu().has_graphs || StreamIsCapturing(pass.stream)) {
-    return pass.enqueue();
-  }
+bool GraphCache::Replay(const ReplayablePass& pass) {
+  if (!Gpu().has_graphs || StreamIsCapturing(pass.stream)) return false;
   std::shared_ptr<Graph> graph;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     graph = Use(pass).graph;
   }
-  if (graph == nullptr) return pass.enqueue();
+  if (graph == nullptr) return false;
   const size_t bytes = graph->bytes();
   bool launched;
   const RnnStatus status = graph->Launch(
@@ -101,12 +99,11 @@ RnnStatus GraphCache::Run(const ReplayablePass& pass) {
   if (!status.ok()) {
     pass.log("a pass is not replayed: " + status.message);
     Forget(pass.key, graph);
-    return pass.enqueue();
   }
-  if (!launched) return pass.enqueue();
+  if (!launched) return false;
   ++num_launches;
   if (graph->bytes() != bytes) Count(pass.key, graph);
-  return {};
+  return true;
 }
 
 }  // namespace cudnn_rnn_tf

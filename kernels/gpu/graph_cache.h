@@ -26,24 +26,23 @@ struct ReplayablePass {
   bool may_make;
   // The use at which the pass is captured.
   int64_t captured_use = 2;
-  // Enqueues the pass in the stream.
-  std::function<RnnStatus()> enqueue;
   // Records the pass in a stream of the caller's own.
   Graph::Record record;
   // Takes the reason if a graph cannot be made or launched.
   std::function<void(const std::string&)> log;
 };
 
-// The graphs of one device, for any thread. A pass is enqueued as it is until
+// The graphs of one device, for any thread. A pass is left to its caller until
 // it is captured; each further use is one launch. Small networks take the host
 // longer to enqueue, kernel by kernel, than the GPU to run.
 class GraphCache {
  public:
   static GraphCache& Of(int device);
 
-  // Runs a pass, with its graph if it has one. While the pass's stream is being
-  // captured, that capture gets the kernels themselves.
-  RnnStatus Run(const ReplayablePass& pass);
+  // Launches the pass's graph, if it has one. Otherwise, returns false, and the
+  // caller must enqueue the pass. So it must while the pass's stream is being
+  // captured, since that capture gets the kernels themselves.
+  bool Replay(const ReplayablePass& pass);
 
   // The number of launches of all graphs of the process.
   static int64_t NumLaunches();

@@ -33,6 +33,7 @@ int num_passes, num_warnings;
 // instead of enqueued.
 std::string last_key;
 bool captures = false;
+Graph::Addresses last_addresses;  // Those that the last pass was run over.
 CUstream const kCaptureStream = reinterpret_cast<CUstream>(1000);
 std::map<cudnnHandle_t, CUstream> stream_of;  // Of each handle.
 
@@ -46,16 +47,28 @@ class FakeEngine : public Engine {
   std::string Key() const override { return key_; }
   bool is_replayable() const override { return true; }
   RnnStatus Forward(const Handles& handles,
-                    const RnnForwardBuffers&) const override {
-    return Run(handles);
+                    const RnnForwardBuffers& all) const override {
+    return Run(handles,
+               {all.input, all.input_h, all.input_c, all.params, all.output,
+                all.output_h, all.output_c, all.reserve_space, all.workspace});
   }
   RnnStatus Backward(const Handles& handles,
-                     const RnnBackwardBuffers&) const override {
-    return Run(handles);
+                     const RnnBackwardBuffers& all) const override {
+    return Run(
+        handles,
+        {all.input, all.input_h, all.input_c, all.params, all.output,
+         all.output_backprop, all.output_h_backprop, all.output_c_backprop,
+         all.reserve_space, all.input_backprop, all.input_h_backprop,
+         all.input_c_backprop, all.params_backprop, all.workspace});
   }
 
  private:
-  RnnStatus Run(const Handles& handles) const {
+  RnnStatus Run(const Handles& handles,
+                const std::vector<const void*>& addresses) const {
+    last_addresses.clear();
+    for (const void* const address : addresses) {
+      last_addresses.push_back(reinterpret_cast<CUdeviceptr>(address));
+    }
     Check((handles.stream == kCaptureStream) == captures, "a pass's stream");
     if (algorithm_ < RnnAlgorithm::kResident) {
       Check(stream_of.at(handles.cudnn) == handles.stream, "a pass's handle");
@@ -118,9 +131,14 @@ GraphCache& GraphCache::Of(int) {
   static GraphCache cache;
   return cache;
 }
-RnnStatus GraphCache::Run(const ReplayablePass& pass) {
+bool GraphCache::Replay(const ReplayablePass& pass) {
   last_key = pass.key;
-  return captures ? pass.record(pass.addresses, nullptr) : pass.enqueue();
+  if (!captures) return false;
+  Graph::Addresses moved = pass.addresses;
+  for (CUdeviceptr& address : moved) address += Graph::kMoveUnit;
+  Check(pass.record(moved, nullptr).ok(), "a recording");
+  Check(last_addresses == moved, "the addresses of a recording");
+  return true;
 }
 
 // The persistent kernels take few cycles or many; they run no problem, or fail
