@@ -15,7 +15,6 @@
 #include "kernels/gpu/cudnn/network.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/graph_cache.h"
-#include "kernels/gpu/moves.h"
 #include "kernels/gpu/persistent/network.h"
 #include "kernels/gpu/resident/network.h"
 
@@ -311,22 +310,6 @@ RnnStatus GpuBackend::Forward(const RnnProblem& /*problem*/,
 RnnStatus GpuBackend::Backward(const RnnProblem& /*problem*/,
                                const RnnBackwardBuffers& buffers) {
   return Run(buffers, &Engine::Backward);
-}
-
-RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
-  return cudnn_rnn_tf::ReadMask(resources_, mask, found);
-}
-
-RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
-  return cudnn_rnn_tf::MoveSteps(resources_, move);
-}
-
-RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
-                                       size_t item_bytes, bool to_params,
-                                       const std::vector<void*>& tensors,
-                                       void* params) {
-  return cudnn_rnn_tf::MoveKerasTensors(resources_, layout, item_bytes,
-                                        to_params, tensors, params);
 }
 
 RnnStatus GpuBackend::Copy(const void* from, void* to, size_t bytes) {

@@ -1,3 +1,4 @@
+// What GpuBackend does for the weights of Keras's layers.
 #include "kernels/cpu/keras_tensors.h"
 
 #include <algorithm>
@@ -6,9 +7,9 @@
 #include <vector>
 
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/host_copy.h"
 #include "kernels/gpu/keras_tensors_arguments.h"
-#include "kernels/gpu/moves.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -82,15 +83,16 @@ RnnStatus MoveOnHost(CUstream stream, const KerasLayout& layout,
 
 }  // namespace
 
-RnnStatus MoveKerasTensors(const GpuResources& gpu, const KerasLayout& layout,
-                           size_t item_bytes, bool to_params,
-                           const std::vector<void*>& tensors, void* params) {
+RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout& layout,
+                                       size_t item_bytes, bool to_params,
+                                       const std::vector<void*>& tensors,
+                                       void* params) {
   const auto by = [&](const auto& move) {
     return [&](CUstream stream) {
       return move(stream, layout, item_bytes, to_params, tensors, params);
     };
   };
-  return ByKernelOrOnHost(gpu, by(Enqueue), by(MoveOnHost));
+  return ByKernelOrOnHost(resources_, by(Enqueue), by(MoveOnHost));
 }
 
 }  // namespace cudnn_rnn_tf

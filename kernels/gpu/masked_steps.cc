@@ -1,3 +1,4 @@
+// What GpuBackend does for masks.
 #include "kernels/masked_steps.h"
 
 #include <algorithm>
@@ -5,8 +6,8 @@
 
 #include "kernels/cpu/masked_steps.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/host_copy.h"
-#include "kernels/gpu/moves.h"
 
 namespace cudnn_rnn_tf {
 namespace {
@@ -117,17 +118,17 @@ RnnStatus MoveStepsOnHost(CUstream stream, const StepMove& move) {
 
 }  // namespace
 
-RnnStatus ReadMask(const GpuResources& gpu, const RnnMask& mask,
-                   const MaskedSteps& found) {
+RnnStatus GpuBackend::ReadMask(const RnnMask& mask, const MaskedSteps& found) {
   return ByKernelOrOnHost(
-      gpu,
+      resources_,
       [&](CUstream stream) { return EnqueueReadMask(stream, mask, found); },
       [&](CUstream stream) { return ReadMaskOnHost(stream, mask, found); });
 }
 
-RnnStatus MoveSteps(const GpuResources& gpu, const StepMove& move) {
+RnnStatus GpuBackend::MoveSteps(const StepMove& move) {
   return ByKernelOrOnHost(
-      gpu, [&](CUstream stream) { return EnqueueMoveSteps(stream, move); },
+      resources_,
+      [&](CUstream stream) { return EnqueueMoveSteps(stream, move); },
       [&](CUstream stream) { return MoveStepsOnHost(stream, move); });
 }
 

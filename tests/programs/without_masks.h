@@ -5,16 +5,16 @@
 
 #include <vector>
 
-#include "kernels/gpu/moves.h"
+#include "kernels/gpu/gpu_backend.h"
 
 namespace cudnn_rnn_tf {
 
-RnnStatus ReadMask(const GpuResources&, const RnnMask&, const MaskedSteps&) {
+RnnStatus GpuBackend::ReadMask(const RnnMask&, const MaskedSteps&) {
   return {};
 }
-RnnStatus MoveSteps(const GpuResources&, const StepMove&) { return {}; }
-RnnStatus MoveKerasTensors(const GpuResources&, const KerasLayout&, size_t,
-                           bool, const std::vector<void*>&, void*) {
+RnnStatus GpuBackend::MoveSteps(const StepMove&) { return {}; }
+RnnStatus GpuBackend::MoveKerasTensors(const KerasLayout&, size_t, bool,
+                                       const std::vector<void*>&, void*) {
   return {};
 }
 
