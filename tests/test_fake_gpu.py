@@ -74,8 +74,9 @@ def test_persistent_kernels_compile_for_all_gpus(tmp_path, count):
 
 def test_kernels_on_fake_gpus(tmp_path):
     """Which division of a layer is compiled, what becomes of failures, and what is imitated."""
-    sources = ["kernels/gpu/persistent/kernel.cc", "kernels/gpu/persistent/division.cc"]
-    sources += ["kernels/gpu/device_limits.cc", "kernels/rnn_backend.cc", "kernels/rnn_spec.cc"]
+    sources = sorted((ROOT / "kernels" / "gpu" / "persistent").glob("*.cc"))
+    sources += ["kernels/gpu/device_limits.cc", "kernels/gpu/product.cc", "kernels/rnn_backend.cc"]
+    sources += NETWORK
     executable = compiled(tmp_path, "kernels_on_fake_gpu", sources)
     wrong = ("arch=120", "A1000", "arch=80,foo=1")
     for imitated in ("", "T4", "A100", "arch=90,largest_cluster=4", *wrong):

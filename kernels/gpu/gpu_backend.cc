@@ -101,15 +101,18 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   }
   if (!status.ok()) return is_pinned ? status : RnnStatus();
   double cycles = 0.0;
+  bool is_stack = false;
   status = persistent::Network::EstimateCycles(problem, options_.allow_tf32,
-                                               &cycles);
+                                               &cycles, &is_stack);
   const bool may_be_steps = MayBeSteps(problem);
-  const bool has_kernels = status.ok() && ((is_pinned && !may_be_steps) ||
-                                           !IsForWholeBatches(problem, cycles));
+  const bool uses_tf32 = options_.allow_tf32 && HasTf32(limits.architecture);
+  const bool has_kernels =
+      status.ok() && ((is_pinned && !may_be_steps) ||
+                      !IsForWholeBatches(problem, uses_tf32, cycles));
   if (!has_kernels && !is_pinned && !may_be_steps) return {};
   if (has_kernels) {
     status = persistent::Network::Create(problem, options_.allow_tf32,
-                                         is_backward, &engine_);
+                                         is_backward, is_stack, &engine_);
   }
   const RnnStatus of_kernels = status;
   if ((is_pinned || may_be_steps) && (!has_kernels || !status.ok())) {
@@ -119,7 +122,7 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   // Slower kernels are better than none.
   if (is_pinned && !has_kernels && of_kernels.ok() && !status.ok()) {
     status = persistent::Network::Create(problem, options_.allow_tf32,
-                                         is_backward, &engine_);
+                                         is_backward, is_stack, &engine_);
   }
   if (has_kernels && !of_kernels.ok() && (status.ok() || !is_pinned)) {
     resources_.warn(

@@ -151,7 +151,7 @@ int num_kernels, num_of_steps;  // Counts of networks.
 namespace persistent {
 
 RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool,
-                                  double* cycles) {
+                                  double* cycles, bool*) {
   *cycles = kernels == Kernels::kMany ? 1e9 : 0.0;
   if (kernels != Kernels::kNone && !problem.has_recurrent_dropout() &&
       problem.spec.num_proj == 0) {
@@ -159,7 +159,7 @@ RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool,
   }
   return {RnnStatus::Code::kUnimplemented, "no kernels"};
 }
-RnnStatus Network::Create(const RnnProblem&, bool, bool,
+RnnStatus Network::Create(const RnnProblem&, bool, bool, bool,
                           std::unique_ptr<Engine>* network) {
   if (kernels == Kernels::kFail) {
     return {RnnStatus::Code::kUnimplemented, "the kernels fail"};

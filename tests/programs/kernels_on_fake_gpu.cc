@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/persistent/kernel.h"
+#include "kernels/gpu/persistent/network.h"
 #include "tests/programs/fake_gpu.h"
 
 namespace cudnn_rnn_tf {
@@ -154,6 +156,44 @@ void CheckStack() {
   most_granted = 1;
   Check(!Kernel::Get(request, &kernel).ok(), "a stack that is refused");
   Check(!Kernel::EstimateCycles(request, &cycles).ok(), "no estimate");
+  most_granted = 16;
+}
+
+// A network does the same while it is made. The memory that it asks for tells
+// whether its layers run at the same time.
+void CheckStackedNetwork(const DeviceLimits& limits) {
+  RnnProblem problem;
+  problem.spec.num_layers = 3;
+  problem.spec.input_size = problem.spec.num_units = 512;
+  problem.dtype = RnnDataType::kFloat16;
+  problem.is_training = false;
+  problem.max_time = 100;
+  const auto bytes = [&](bool is_stack) {
+    std::unique_ptr<Engine> network;
+    const RnnStatus status =
+        persistent::Network::Create(problem, /*allow_tf32=*/true,
+                                    /*is_backward=*/false, is_stack, &network);
+    Check(status.ok(), "a network: " + status.message);
+    return network->forward_workspace_size();
+  };
+  has_resident_libraries = true;
+  for (problem.batch_size = 17; problem.batch_size < 19; ++problem.batch_size) {
+    being_checked = std::to_string(problem.batch_size) + " stacked sequences";
+    const auto is_stack = [&] {
+      double cycles = 0.0;
+      bool chosen = false;
+      Check(persistent::Network::EstimateCycles(problem, true, &cycles, &chosen)
+                .ok(),
+            "an estimate");
+      return chosen;
+    };
+    if (!is_stack()) break;  // No room.
+    most_granted = problem.batch_size == 17 ? 16 : 1;
+    const bool is_refused = std::min(most_granted, limits.largest_cluster) < 16;
+    Check((bytes(true) > bytes(false)) != is_refused, "layers at once");
+    Check(is_stack() != is_refused, "a choice that learns");
+  }
+  has_resident_libraries = false;
   most_granted = 16;
 }
 
@@ -302,6 +342,7 @@ void CheckAll(const std::string& imitated) {
   CheckTypes(limits);
   CheckClusters(limits);
   CheckStack();
+  CheckStackedNetwork(limits);
   CheckFailures();
   CheckDivisions();
 }

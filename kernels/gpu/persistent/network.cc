@@ -61,42 +61,29 @@ RnnStatus LoadLibraries(bool* allow_tf32) {
 
 }  // namespace
 
-RnnStatus Network::ChooseKernel(const RnnProblem& problem, bool allow_tf32,
-                                bool is_backward, KernelRequest* request,
-                                double* cycles) {
-  const RnnSpec& spec = problem.spec;
-  *request = RequestOf(problem, allow_tf32, is_backward);
-  CRNN_RETURN_IF_ERROR(Kernel::EstimateCycles(*request, cycles));
-  // Dropout and a second direction need all steps of the layer below at once,
-  // so networks that have either do not run as a stack.
-  if (is_backward || spec.num_layers == 1 ||
-      spec.num_layers > ForwardArguments::kMaxLayers || spec.num_dirs() > 1 ||
-      problem.has_dropout_between_layers()) {
-    return {};
-  }
-  KernelRequest stack = *request;
-  stack.num_layers = static_cast<int>(spec.num_layers);
-  double stack_cycles = 0.0;
-  if (Kernel::EstimateCycles(stack, &stack_cycles).ok() &&
-      stack_cycles < kStackGain * stack.num_layers * *cycles) {
-    *request = stack;
-    *cycles = stack_cycles / stack.num_layers;
-  }
-  return {};
-}
-
 RnnStatus Network::EstimateCycles(const RnnProblem& problem, bool allow_tf32,
-                                  double* cycles) {
+                                  double* cycles, bool* is_stack) {
+  const RnnSpec& spec = problem.spec;
+  *is_stack = false;
   CRNN_RETURN_IF_ERROR(CheckProblem(problem));
   CRNN_RETURN_IF_ERROR(CheckDevice(problem.dtype));
-  KernelRequest request;
-  CRNN_RETURN_IF_ERROR(
-      ChooseKernel(problem, allow_tf32, false, &request, cycles));
+  KernelRequest forward = RequestOf(problem, allow_tf32, false);
+  CRNN_RETURN_IF_ERROR(Kernel::EstimateCycles(forward, cycles));
+  // Dropout and a second direction need all steps of the layer below at once,
+  // so networks that have either do not run as a stack.
+  if (spec.num_layers > 1 && spec.num_layers <= ForwardArguments::kMaxLayers &&
+      spec.num_dirs() == 1 && !problem.has_dropout_between_layers()) {
+    forward.num_layers = static_cast<int>(spec.num_layers);
+    double of_stack = 0.0;
+    *is_stack = Kernel::EstimateCycles(forward, &of_stack).ok() &&
+                of_stack < kStackGain * forward.num_layers * *cycles;
+    if (*is_stack) *cycles = of_stack / forward.num_layers;
+  }
   if (!problem.is_training) return {};
   // A forward pass in training is of no use if its backward pass cannot run.
   double backward = 0.0;
   CRNN_RETURN_IF_ERROR(
-      ChooseKernel(problem, allow_tf32, true, &request, &backward));
+      Kernel::EstimateCycles(RequestOf(problem, allow_tf32, true), &backward));
   *cycles += backward;
   return {};
 }
@@ -122,25 +109,24 @@ RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
 }
 
 RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, std::unique_ptr<Engine>* network) {
+                          bool is_backward, bool is_stack,
+                          std::unique_ptr<Engine>* network) {
   CRNN_RETURN_IF_ERROR(LoadLibraries(&allow_tf32));
   std::unique_ptr<Network> made(new Network(problem, allow_tf32));
   CRNN_RETURN_IF_ERROR(made->auxiliary_.Compile());
-  const auto get = [&] {
-    KernelRequest request;
-    double cycles = 0.0;
-    CRNN_RETURN_IF_ERROR(
-        ChooseKernel(problem, allow_tf32, is_backward, &request, &cycles));
-    made->is_stack_ = request.num_layers > 1;
+  made->is_stack_ = is_stack && !is_backward;
+  KernelRequest request = RequestOf(problem, allow_tf32, is_backward);
+  const auto get = [&](int64_t num_layers) {
+    request.num_layers = static_cast<int>(num_layers);
     return problem.is_training && !is_backward
                ? Kernel::GetBoth(request, RequestOf(problem, allow_tf32, true),
                                  &made->kernel_)
                : Kernel::Get(request, &made->kernel_);
   };
-  RnnStatus status = get();
-  // If the device does not grant the clusters of a stack, that is known now,
-  // and layers run one after the other.
-  if (!status.ok() && made->is_stack_) status = get();
+  RnnStatus status = get(made->is_stack_ ? problem.spec.num_layers : 1);
+  // If the device does not grant the clusters of a stack, layers run one after
+  // the other.
+  if (!status.ok() && std::exchange(made->is_stack_, false)) status = get(1);
   CRNN_RETURN_IF_ERROR(status);
   const int64_t rows = made->kernel_.shape().rows();
   made->shares_ = static_cast<int>(CeilDiv(problem.batch_size, rows));

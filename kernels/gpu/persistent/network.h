@@ -25,17 +25,20 @@ namespace persistent {
 class Network : public Engine {
  public:
   // Estimates the cycles that a step of a layer takes, in training forward and
-  // backward together. A status of kUnimplemented says why the kernels do not
-  // run the problem on the current context's device. Compiles nothing.
+  // backward together, and chooses whether the forward pass is to run all
+  // layers at the same time, as a stack. A status of kUnimplemented says why
+  // the kernels do not run the problem on the current context's device.
+  // Compiles nothing.
   static RnnStatus EstimateCycles(const RnnProblem& problem, bool allow_tf32,
-                                  double* cycles);
+                                  double* cycles, bool* is_stack);
 
   // Compiles the kernels of a forward pass or, with `is_backward`, of a
   // backward pass, unless that was done before. In training, a forward pass
   // compiles those of its backward pass too. EstimateCycles must have succeeded
-  // for the problem.
+  // for the problem; `is_stack` is what it chose.
   static RnnStatus Create(const RnnProblem& problem, bool allow_tf32,
-                          bool is_backward, std::unique_ptr<Engine>* network);
+                          bool is_backward, bool is_stack,
+                          std::unique_ptr<Engine>* network);
   // Makes a network that enqueues the steps of its layers one by one, for any
   // problem that a StepLoop can run. A pass reads what any other network
   // has left of the same problem.
@@ -70,11 +73,6 @@ class Network : public Engine {
   struct BackwardWorkspace;
   struct BackwardPass;
 
-  // Chooses the kernel that runs a pass, and estimates the cycles that it takes
-  // for a step of a layer.
-  static RnnStatus ChooseKernel(const RnnProblem& problem, bool allow_tf32,
-                                bool is_backward, KernelRequest* request,
-                                double* cycles);
   Network(const RnnProblem& problem, bool allow_tf32);
 
   // The number of directions of a layer, or stages of a stack, that run at the
