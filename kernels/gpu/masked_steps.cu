@@ -2,8 +2,7 @@
 // and lengths are [B, T] or [B], of 64 bits.
 //
 // Whoever compiles move_steps defines UNIT_BYTES, the bytes that a thread moves
-// at once. Whoever compiles add_steps defines one of IS_FLOAT64, IS_FLOAT,
-// IS_FLOAT16 and IS_BFLOAT16.
+// at once.
 #if !defined(UNIT_BYTES) && !defined(IS_MASK)
 #include "items.cuh"
 #endif

@@ -1,7 +1,5 @@
-// The small kernels around the persistent ones.
-//
-// Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
-// IS_BFLOAT16. Rows are steps of sequences, as in Sequences.
+// The small kernels around the persistent ones. Rows are steps of sequences, as
+// in Sequences.
 #include "elementwise.cuh"
 #include "sequences.cuh"
 

@@ -4,9 +4,9 @@
 // that kernels compute in. Beside the products of cuBLAS, they take little
 // time.
 //
-// Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
-// IS_BFLOAT16, and one of IS_LSTM, IS_GRU, IS_TANH, IS_RELU and
-// IS_GRU_RESET_BEFORE, which is a GRU whose reset gate acts before the product.
+// Whoever compiles defines one of IS_LSTM, IS_GRU, IS_TANH, IS_RELU and
+// IS_GRU_RESET_BEFORE, which is a GRU whose reset gate acts before the product,
+// and a type as items.cuh says.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_CELLS_CUH_
 

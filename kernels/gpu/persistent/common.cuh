@@ -2,8 +2,7 @@
 //
 // Whoever compiles sets the macros NUM_UNITS, TEAM, IS_CLUSTER, BLOCK_UNITS,
 // WARPS, SPLITS, ROW_TILES, RESIDENT_PAIRS, IS_STACK and PRODUCTS, the fields
-// of a Shape; one of IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM,
-// IS_GRU, IS_TANH and IS_RELU.
+// of a Shape, and those of cells.cuh.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_COMMON_CUH_
 

@@ -1,9 +1,6 @@
 // The functions with which the persistent kernels use a GPU: of compute
 // capability 8.0 or newer or, in float16 and float32, of 7.5. Tests define the
 // same functions for a CPU.
-//
-// Whoever compiles products of floats that are not in TF32 sets the macro
-// PRODUCTS, a field of Shape.
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 #define CUDNN_RNN_TF_KERNELS_GPU_PERSISTENT_DEVICE_CUH_
 

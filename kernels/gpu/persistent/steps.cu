@@ -1,8 +1,5 @@
 // The kernels of a layer whose steps are enqueued one by one: cuBLAS computes
 // the products of a step, and one of these kernels the cells.
-//
-// Whoever compiles defines one of IS_FLOAT64, IS_FLOAT, IS_FLOAT16 and
-// IS_BFLOAT16, and one of the kinds of cells that cells.cuh names.
 #define HAS_EXACT_FUNCTIONS
 #include "cells.cuh"
 #include "elementwise.cuh"

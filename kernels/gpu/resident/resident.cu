@@ -2,9 +2,8 @@
 // in registers and shared memory. kernel.cc compiles and launches it.
 //
 // Whoever compiles it sets the macros NUM_UNITS, BATCH, UNITS, WARPS,
-// IN_REGISTERS, IN_SHARED, AHEAD and KEPT, fields of a ResidentShape; one of
-// IS_FLOAT, IS_FLOAT16 and IS_BFLOAT16; and one of IS_LSTM, IS_GRU, IS_TANH
-// and IS_RELU.
+// IN_REGISTERS, IN_SHARED, AHEAD and KEPT, fields of a ResidentShape, and those
+// of cells.cuh.
 #define HAS_EXACT_FUNCTIONS
 #include "cells.cuh"
 #include "resident_shape.h"
