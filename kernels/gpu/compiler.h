@@ -89,6 +89,15 @@ inline Grid GridOver(int64_t count) {
           kThreads};
 }
 
+// Returns the largest number of bytes, up to 16, in whose multiples arrays and
+// their rows begin. Threads that only move numbers take as many at once.
+inline int64_t UnitBytes(const void* from, const void* to, int64_t row_bytes) {
+  const auto bits = reinterpret_cast<uintptr_t>(from) |
+                    reinterpret_cast<uintptr_t>(to) |
+                    static_cast<uintptr_t>(row_bytes) | 16;
+  return static_cast<int64_t>(bits & (~bits + 1));
+}
+
 // These enqueue a copy within device memory, and a fill.
 inline RnnStatus EnqueueCopy(CUstream stream, const void* from, void* to,
                              size_t bytes) {

@@ -3,20 +3,12 @@
 // because the rows of a tensor are the columns of a gate in the buffer: so a
 // warp has adjacent places in both of them.
 //
-// Whoever compiles also defines UNIT_BYTES, the size of a number. Blocks have
-// 32 x 8 threads.
+// A unit is a number. Blocks have 32 x 8 threads.
 #include "keras_tensors_arguments.h"
+#include "unit.cuh"
 
 using cudnn_rnn_tf::KerasTensorMove;
 using cudnn_rnn_tf::KerasTensorMoves;
-
-#if UNIT_BYTES == 8
-using Unit = unsigned long long;
-#elif UNIT_BYTES == 4
-using Unit = unsigned int;
-#else
-using Unit = unsigned short;
-#endif
 
 extern "C" __global__ void __launch_bounds__(256)
     move_keras_tensors(const KerasTensorMoves all) {

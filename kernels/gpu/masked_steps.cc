@@ -39,15 +39,6 @@ Grid GridOfRows(int64_t num_rows, int64_t parts_of_row = 1) {
           std::min(parts_of_row, kMostBlocks)};
 }
 
-// Returns the largest number of bytes that divides all of these.
-int64_t UnitBytes(const StepMove& move) {
-  const auto bits = reinterpret_cast<uintptr_t>(move.from) |
-                    reinterpret_cast<uintptr_t>(move.to) |
-                    static_cast<uintptr_t>(move.width) * SizeOf(move.dtype) |
-                    16;
-  return static_cast<int64_t>(bits & (~bits + 1));
-}
-
 RnnStatus EnqueueReadMask(CUstream stream, const RnnMask& mask,
                           const MaskedSteps& found) {
   CUkernel kernel;
@@ -72,16 +63,16 @@ RnnStatus EnqueueMoveSteps(CUstream stream, const StepMove& move) {
                   GridOfRows(num_rows, CeilDiv(move.width, kColumns)), rows,
                   move.batch_size, move.width, move.steps, move.from, move.to);
   }
-  const int64_t unit_bytes = UnitBytes(move);
+  const int64_t row_bytes =
+      move.width * static_cast<int64_t>(SizeOf(move.dtype));
+  const int64_t unit_bytes = UnitBytes(move.from, move.to, row_bytes);
   CRNN_RETURN_IF_ERROR(
       CompileKernel(kFile, "move_steps",
                     {"UNIT_BYTES=" + std::to_string(unit_bytes)}, &kernel));
   if (num_rows == 0) return {};
-  const int64_t width =
-      move.width * static_cast<int64_t>(SizeOf(move.dtype)) / unit_bytes;
   return Launch(kernel, stream, GridOfRows(num_rows), rows, move.batch_size,
-                width, move.packs, move.repeats, move.places, move.steps,
-                move.from, move.to);
+                row_bytes / unit_bytes, move.packs, move.repeats, move.places,
+                move.steps, move.from, move.to);
 }
 
 RnnStatus ReadMaskOnHost(CUstream stream, const RnnMask& mask,

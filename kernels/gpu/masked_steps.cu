@@ -1,9 +1,11 @@
 // The kernels that kernels/masked_steps.h describes. Arrays of places, steps
 // and lengths are [B, T] or [B], of 64 bits.
 //
-// Whoever compiles move_steps defines UNIT_BYTES, the bytes that a thread moves
-// at once.
-#if !defined(UNIT_BYTES) && !defined(IS_MASK)
+// Whoever compiles defines IS_MASK for read_mask, UNIT_BYTES for move_steps and
+// a type for add_steps.
+#if defined(UNIT_BYTES)
+#include "unit.cuh"
+#elif !defined(IS_MASK)
 #include "items.cuh"
 #endif
 
@@ -63,16 +65,6 @@ extern "C" __global__ void read_mask(const unsigned char* mask, Rows rows,
 }
 
 #elif defined(UNIT_BYTES)
-
-#if UNIT_BYTES == 16
-using Unit = uint4;
-#elif UNIT_BYTES == 8
-using Unit = uint2;
-#elif UNIT_BYTES == 4
-using Unit = unsigned int;
-#else
-using Unit = unsigned short;
-#endif
 
 extern "C" __global__ void move_steps(Rows rows, Index batch, Index width,
                                       bool packs, bool repeats,

@@ -13,8 +13,8 @@ constexpr int kLanes = 32, kRowsPerBlock = 8;
 
 // Does the same without a kernel: the driver copies all rows of one index at
 // once, which takes a call for each index.
-RnnStatus CopyRows(CUstream stream, CUdeviceptr from, CUdeviceptr to,
-                   int64_t outer, int64_t inner, int64_t row_bytes) {
+RnnStatus CopyRows(CUstream stream, const void* from, void* to, int64_t outer,
+                   int64_t inner, int64_t row_bytes) {
   const bool by_outer = outer < inner;
   CUDA_MEMCPY2D copy = {};
   copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
@@ -23,19 +23,19 @@ RnnStatus CopyRows(CUstream stream, CUdeviceptr from, CUdeviceptr to,
   copy.srcPitch = (by_outer ? 1 : inner) * row_bytes;
   copy.dstPitch = (by_outer ? outer : 1) * row_bytes;
   for (int64_t i = 0; i < std::min(outer, inner); ++i) {
-    copy.srcDevice = from + i * (by_outer ? inner : 1) * row_bytes;
-    copy.dstDevice = to + i * (by_outer ? 1 : outer) * row_bytes;
+    copy.srcDevice = reinterpret_cast<CUdeviceptr>(from) +
+                     i * (by_outer ? inner : 1) * row_bytes;
+    copy.dstDevice = reinterpret_cast<CUdeviceptr>(to) +
+                     i * (by_outer ? 1 : outer) * row_bytes;
     CRNN_RETURN_IF_ERROR(CudaStatus(Gpu().cuda.cuMemcpy2DAsync(&copy, stream),
                                     "transpose batch and time"));
   }
   return {};
 }
 
-RnnStatus Transpose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
-                    int64_t outer, int64_t inner, int64_t row_bytes) {
-  // This is the largest power of two, up to 16, that divides all of these.
-  const CUdeviceptr bits = from | to | row_bytes | 16;
-  const auto unit_bytes = static_cast<int64_t>(bits & (~bits + 1));
+RnnStatus Transpose(CUstream stream, const void* from, void* to, int64_t outer,
+                    int64_t inner, int64_t row_bytes) {
+  const int64_t unit_bytes = UnitBytes(from, to, row_bytes);
   const int64_t units = row_bytes / unit_bytes;
   // The numbers of threads beyond the last row or unit must not overflow, or
   // these threads would copy the first ones again.
@@ -66,9 +66,7 @@ RnnStatus Transpose(CUstream stream, CUdeviceptr from, CUdeviceptr to,
 
 RnnStatus Copies::Enqueue(CUstream stream) const {
   for (const auto& [from, to, outer, inner, row_bytes] : copies_) {
-    CRNN_RETURN_IF_ERROR(Transpose(stream, reinterpret_cast<CUdeviceptr>(from),
-                                   reinterpret_cast<CUdeviceptr>(to), outer,
-                                   inner, row_bytes));
+    CRNN_RETURN_IF_ERROR(Transpose(stream, from, to, outer, inner, row_bytes));
   }
   return {};
 }

@@ -1,17 +1,6 @@
-// Transposes the first two dimensions of an array, [outer, inner, width]. A row
-// of threads copies a row of numbers.
-//
-// Whoever compiles defines UNIT_BYTES, the size of the units that a thread
-// copies, of which a row has `width`.
-#if UNIT_BYTES == 16
-using Unit = uint4;
-#elif UNIT_BYTES == 8
-using Unit = unsigned long long;
-#elif UNIT_BYTES == 4
-using Unit = unsigned int;
-#else
-using Unit = unsigned short;
-#endif
+// Transposes the first two dimensions of an array of units, [outer, inner,
+// width]. A row of threads copies a row of them.
+#include "unit.cuh"
 
 extern "C" __global__ void transpose(const Unit* __restrict__ from,
                                      Unit* __restrict__ to, unsigned int outer,

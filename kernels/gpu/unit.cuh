@@ -1,0 +1,11 @@
+// What a thread moves at once. Whoever compiles defines UNIT_BYTES, its size.
+// There is no guard: tests include this in one program for several sizes.
+#if UNIT_BYTES == 16
+using Unit = uint4;
+#elif UNIT_BYTES == 8
+using Unit = unsigned long long;
+#elif UNIT_BYTES == 4
+using Unit = unsigned int;
+#else
+using Unit = unsigned short;
+#endif
