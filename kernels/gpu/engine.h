@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "kernels/arena.h"
@@ -78,6 +79,24 @@ class Engine {
   virtual RnnStatus Backward(const Handles& handles,
                              const RnnBackwardBuffers& buffers) const = 0;
 };
+
+class Session;
+
+// Makes the network that runs one of cuDNN's algorithms, which must be that of
+// the forward pass in a backward pass. The network must not outlive the
+// session's next plan.
+RnnStatus CreateCudnnNetwork(const RnnProblem& problem, RnnAlgorithm algorithm,
+                             const GpuOptions& options, Session* session,
+                             std::unique_ptr<Engine>* network);
+
+// Makes a network that runs inference with `resident` and cuBLAS, without
+// cuDNN. For each layer, one matrix product computes the input side of as many
+// steps as the workspace has room for, and then the kernel runs these steps.
+// The status says why if the kernel cannot run the problem. In float32,
+// `allow_tf32` decides how the input side is multiplied; the recurrent side is
+// always multiplied in full float32.
+RnnStatus CreateResidentNetwork(const RnnProblem& problem, bool allow_tf32,
+                                std::unique_ptr<Engine>* network);
 
 }  // namespace cudnn_rnn_tf
 

@@ -12,11 +12,9 @@
 
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/cudnn/network.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/resident/network.h"
 
 namespace cudnn_rnn_tf {
 namespace {

@@ -12,11 +12,10 @@
 #include <utility>
 
 #include "kernels/gpu/algorithm_rule.h"
-#include "kernels/gpu/cudnn/network.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/resident/network.h"
 #include "tests/programs/draws_and_failures.h"
 #include "tests/programs/fake_gpu.h"
 #include "tests/programs/without_masks.h"

@@ -14,9 +14,9 @@
 
 #include "kernels/arena.h"
 #include "kernels/gpu/compiler.h"
-#include "kernels/gpu/cudnn/network.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/gpu/persistent/network.h"
-#include "kernels/gpu/resident/network.h"
+#include "kernels/gpu/session.h"
 #include "tests/programs/fake_cudnn.h"
 #include "tests/programs/fake_resident.h"
 

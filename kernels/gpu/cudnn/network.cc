@@ -1,5 +1,5 @@
-#include "kernels/gpu/cudnn/network.h"
-
+// Runs a network's passes with cuDNN.
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -7,6 +7,9 @@
 #include "kernels/arena.h"
 #include "kernels/ceil_div.h"
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/cudnn/plan.h"
+#include "kernels/gpu/engine.h"
+#include "kernels/gpu/session.h"
 #include "kernels/gpu/time_major.h"
 
 namespace cudnn_rnn_tf {

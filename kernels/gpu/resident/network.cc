@@ -1,9 +1,10 @@
-#include "kernels/gpu/resident/network.h"
-
+// Runs a network in inference with our own kernel and cuBLAS.
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "kernels/gpu/compiler.h"
+#include "kernels/gpu/engine.h"
 #include "kernels/gpu/product.h"
 #include "kernels/gpu/resident/kernel.h"
 #include "kernels/gpu/time_major.h"
