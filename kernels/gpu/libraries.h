@@ -26,7 +26,6 @@ namespace cudnn_rnn_tf {
   F(cudnnCreateTensorDescriptor)   \
   F(cudnnDestroyTensorDescriptor)  \
   F(cudnnSetTensorNdDescriptor)    \
-  F(cudnnGetTensorNdDescriptor)    \
   F(cudnnCreateDropoutDescriptor)  \
   F(cudnnDestroyDropoutDescriptor) \
   F(cudnnDropoutGetStatesSize)     \

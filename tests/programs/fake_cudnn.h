@@ -20,9 +20,7 @@ namespace cudnn_rnn_tf {
 inline int num_more_params = 0, num_before_biases = 0;
 inline int num_descriptors = 0;
 
-struct FakeTensor {
-  int dims[3];
-};
+struct FakeTensor {};
 struct FakeDropout {
   float rate = 0.0f;
   void* states = nullptr;
@@ -261,12 +259,6 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
   cudnn->cudnnSetTensorNdDescriptor =
       [](cudnnTensorDescriptor_t, cudnnDataType_t, int, const int*,
          const int*) { return CUDNN_STATUS_SUCCESS; };
-  cudnn->cudnnGetTensorNdDescriptor = [](cudnnTensorDescriptor_t descriptor,
-                                         int, cudnnDataType_t*, int*, int* dims,
-                                         int*) {
-    std::copy_n(Of<FakeTensor>(descriptor).dims, 3, dims);
-    return CUDNN_STATUS_SUCCESS;
-  };
   cudnn->cudnnDropoutGetStatesSize = [](cudnnHandle_t, size_t* bytes) {
     *bytes = 1000;
     return CUDNN_STATUS_SUCCESS;
@@ -316,32 +308,28 @@ inline void FakeCudnn(CudnnLibrary* cudnn) {
                  SizeOf(problem.dtype);
         return CUDNN_STATUS_SUCCESS;
       };
-  cudnn->cudnnGetRNNWeightParams = [](cudnnHandle_t, cudnnRNNDescriptor_t rnn,
-                                      int32_t pseudo_layer, size_t,
-                                      const void* base, int32_t id,
-                                      cudnnTensorDescriptor_t matrix,
-                                      void** matrix_address,
-                                      cudnnTensorDescriptor_t bias,
-                                      void** bias_address) {
-    const RnnProblem& problem = Of<FakeRnn>(rnn).problem;
-    const ParamLayout layout(problem.spec);
-    for (const auto* const blocks : {&layout.weights(), &layout.biases()}) {
-      for (const ParamBlock& block : *blocks) {
-        if (block.layer * problem.spec.num_dirs() + block.dir != pseudo_layer ||
-            block.linear_layer_id != id) {
-          continue;
+  cudnn->cudnnGetRNNWeightParams =
+      [](cudnnHandle_t, cudnnRNNDescriptor_t rnn, int32_t pseudo_layer, size_t,
+         const void* base, int32_t id, cudnnTensorDescriptor_t,
+         void** matrix_address, cudnnTensorDescriptor_t, void** bias_address) {
+        const RnnProblem& problem = Of<FakeRnn>(rnn).problem;
+        const ParamLayout layout(problem.spec);
+        for (const auto* const blocks : {&layout.weights(), &layout.biases()}) {
+          for (const ParamBlock& block : *blocks) {
+            if (block.layer * problem.spec.num_dirs() + block.dir !=
+                    pseudo_layer ||
+                block.linear_layer_id != id) {
+              continue;
+            }
+            const int64_t offset =
+                block.offset + (block.is_bias ? num_before_biases : 0);
+            *(block.is_bias ? bias_address : matrix_address) =
+                static_cast<char*>(const_cast<void*>(base)) +
+                offset * SizeOf(problem.dtype);
+          }
         }
-        Of<FakeTensor>(block.is_bias ? bias : matrix) = {
-            {1, static_cast<int>(block.rows), static_cast<int>(block.cols)}};
-        const int64_t offset =
-            block.offset + (block.is_bias ? num_before_biases : 0);
-        *(block.is_bias ? bias_address : matrix_address) =
-            static_cast<char*>(const_cast<void*>(base)) +
-            offset * SizeOf(problem.dtype);
-      }
-    }
-    return CUDNN_STATUS_SUCCESS;
-  };
+        return CUDNN_STATUS_SUCCESS;
+      };
   cudnn->cudnnGetVersion = []() -> size_t { return 91900; };
   cudnn->cudnnRNNForward = FakeForward;
   cudnn->cudnnRNNBackwardData_v8 = FakeBackwardData;

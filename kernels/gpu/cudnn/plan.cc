@@ -241,59 +241,40 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
 }
 
 RnnStatus CudnnPlan::CheckLayout(cudnnHandle_t handle) {
-  const RnnSpec& spec = problem_.spec;
-  const ParamLayout layout(spec);
-  const size_t item = SizeOf(problem_.dtype);
+  const ParamLayout layout(problem_.spec);
+  // Blocks that begin where ours do, in a buffer of our size, have our sizes.
+  const auto check = [&](const std::string& what, uintptr_t its,
+                         int64_t ours) -> RnnStatus {
+    const uintptr_t expected = ours * SizeOf(problem_.dtype);
+    if (its == expected) return {};
+    return {RnnStatus::Code::kUnimplemented,
+            "cuDNN " + std::to_string(Cudnn().cudnnGetVersion()) +
+                " has another layout of parameters than the opaque buffer: " +
+                what + " is " + std::to_string(its) + ", but expected " +
+                std::to_string(expected) + " for " + Describe(problem_)};
+  };
+  CRNN_RETURN_IF_ERROR(
+      check("its size in bytes", weight_space_size_, layout.size()));
   TensorDescriptor matrix, bias;
   CRNN_RETURN_IF_FAILED(matrix.Create());
   CRNN_RETURN_IF_FAILED(bias.Create());
-  char* const base = static_cast<char*>(UnreadAddress());
-  const auto differs = [&](const std::string& what, size_t ours, size_t its) {
-    return RnnStatus{RnnStatus::Code::kUnimplemented,
-                     "cuDNN " + std::to_string(Cudnn().cudnnGetVersion()) +
-                         " has another layout of parameters than the opaque "
-                         "buffer: " +
-                         what + " is " + std::to_string(its) +
-                         ", but expected " + std::to_string(ours) + " for " +
-                         Describe(problem_)};
-  };
-  if (weight_space_size_ != layout.size() * item) {
-    return differs("its size in bytes", layout.size() * item,
-                   weight_space_size_);
-  }
-  for (const bool is_bias : {false, true}) {
-    for (const ParamBlock& block :
-         is_bias ? layout.biases() : layout.weights()) {
+  for (const auto* const blocks : {&layout.weights(), &layout.biases()}) {
+    for (const ParamBlock& block : *blocks) {
       void* matrix_address = nullptr;
       void* bias_address = nullptr;
       CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetRNNWeightParams(
           handle, rnn_.get(),
-          static_cast<int32_t>(block.layer * spec.num_dirs() + block.dir),
-          weight_space_size_, base, static_cast<int32_t>(block.linear_layer_id),
-          matrix.get(), &matrix_address, bias.get(), &bias_address));
-      const char* const address =
-          static_cast<const char*>(is_bias ? bias_address : matrix_address);
-      if (address == nullptr) {
-        return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
-                                                     block.Name() + " for " +
-                                                     Describe(problem_)};
-      }
-      cudnnDataType_t type;
-      int num_dims, dims[3], strides[3];
-      CRNN_RETURN_IF_FAILED(Cudnn().cudnnGetTensorNdDescriptor(
-          (is_bias ? bias : matrix).get(), 3, &type, &num_dims, dims, strides));
-      if (dims[1] * static_cast<int64_t>(dims[2]) != block.size() ||
-          dims[1] != block.rows) {
-        return {RnnStatus::Code::kUnimplemented,
-                "cuDNN expects parameter " + block.Name() + " of shape [" +
-                    std::to_string(dims[1]) + ", " + std::to_string(dims[2]) +
-                    "] for " + Describe(problem_)};
-      }
-      const auto offset = static_cast<size_t>(address - base);
-      if (offset != block.offset * item) {
-        return differs("the first byte of " + block.Name(), block.offset * item,
-                       offset);
-      }
+          static_cast<int32_t>(block.layer * problem_.spec.num_dirs() +
+                               block.dir),
+          weight_space_size_, UnreadAddress(),
+          static_cast<int32_t>(block.linear_layer_id), matrix.get(),
+          &matrix_address, bias.get(), &bias_address));
+      const void* const address = block.is_bias ? bias_address : matrix_address;
+      CRNN_RETURN_IF_ERROR(
+          check("the first byte of " + block.Name(),
+                reinterpret_cast<uintptr_t>(address) -
+                    reinterpret_cast<uintptr_t>(UnreadAddress()),
+                block.offset));
     }
   }
   return {};
