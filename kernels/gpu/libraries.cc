@@ -202,24 +202,24 @@ RnnStatus LoadNvrtc() {
 }  // namespace
 
 RnnStatus LoadCudaDriver() {
-  static Loading loading;
-  return loading.Once(LoadCuda);
+  static NeverDestroyed<Loading> loading;
+  return loading->Once(LoadCuda);
 }
 
 RnnStatus LoadGpuLibraries() {
-  static Loading loading;
+  static NeverDestroyed<Loading> loading;
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  return loading.Once(LoadCudnn);
+  return loading->Once(LoadCudnn);
 }
 
 RnnStatus LoadCompiler() {
-  static NeverDestroyed<RareLoading> loading;
-  return loading->Once(LoadNvrtc);
+  static NeverDestroyed<Loading> loading;
+  return loading->Once(LoadNvrtc, /*may_be_missing=*/true);
 }
 
 RnnStatus LoadKernelLibraries() {
-  static NeverDestroyed<RareLoading> loading;
-  CRNN_RETURN_IF_ERROR(loading->Once(LoadCublas));
+  static NeverDestroyed<Loading> loading;
+  CRNN_RETURN_IF_ERROR(loading->Once(LoadCublas, /*may_be_missing=*/true));
   return LoadCompiler();
 }
 

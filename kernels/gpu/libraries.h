@@ -159,43 +159,29 @@ struct GpuLibraries {
 };
 
 // Runs a loading function until it has succeeded once in the process. Any
-// thread may call this. A failure is not remembered: TensorFlow may load cuDNN
-// later, or memory may become free.
+// thread may call this. After a failure, the next call tries again: TensorFlow
+// may load cuDNN later, or memory may become free. If what is loaded
+// `may_be_missing` for good, twice as many calls as before get the failure
+// first, so that looking costs little, and libraries that appear later are
+// found.
 class Loading {
  public:
   template <typename Load>
-  RnnStatus Once(const Load& load) {
+  RnnStatus Once(const Load& load, bool may_be_missing = false) {
     if (loaded_.load(std::memory_order_acquire)) return {};
     const std::lock_guard<std::mutex> lock(mutex_);
     if (loaded_.load(std::memory_order_relaxed)) return {};
-    const RnnStatus status = load();
-    loaded_.store(status.ok(), std::memory_order_release);
-    return status;
+    if (!failure_.ok() && ++calls_ < wait_) return failure_;
+    calls_ = 0;
+    if (may_be_missing) wait_ *= 2;
+    failure_ = load();
+    loaded_.store(failure_.ok(), std::memory_order_release);
+    return failure_;
   }
 
  private:
   std::mutex mutex_;
   std::atomic<bool> loaded_ = false;
-};
-
-// Does the same for libraries that may be missing for good. After each failure,
-// twice as many calls get that failure before the libraries are looked for
-// again, so that looking costs little, and libraries that appear later are
-// found.
-class RareLoading {
- public:
-  template <typename Load>
-  RnnStatus Once(const Load& load) {
-    return loading_.Once([&] {
-      if (!failure_.ok() && ++calls_ < wait_) return failure_;
-      calls_ = 0;
-      wait_ *= 2;
-      return failure_ = load();
-    });
-  }
-
- private:
-  Loading loading_;
   RnnStatus failure_;
   int64_t calls_ = 0, wait_ = 1;
 };

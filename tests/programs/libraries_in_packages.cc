@@ -17,14 +17,16 @@ int main(int argc, char** argv) {
     }
   }
   // Where something is missing, it is looked for in few of many calls.
-  cudnn_rnn_tf::RareLoading rare;
+  cudnn_rnn_tf::Loading rare;
   int looks = 0;
   for (int i = 0; i < 100; ++i) {
-    const cudnn_rnn_tf::RnnStatus status = rare.Once([&] {
+    const auto look = [&] {
       return cudnn_rnn_tf::RnnStatus{
           cudnn_rnn_tf::RnnStatus::Code::kFailedPrecondition,
           std::to_string(++looks)};
-    });
+    };
+    const cudnn_rnn_tf::RnnStatus status =
+        rare.Once(look, /*may_be_missing=*/true);
     if (status.message != std::to_string(looks)) return 1;
   }
   if (looks != 6) return 1;
