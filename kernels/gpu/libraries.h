@@ -67,7 +67,6 @@ namespace cudnn_rnn_tf {
   F(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   F(cuOccupancyMaxActiveClusters)                \
   F(cuStreamCreate)                              \
-  F(cuStreamDestroy)                             \
   F(cuStreamIsCapturing)                         \
   F(cuStreamSynchronize)                         \
   F(cuThreadExchangeStreamCaptureMode)

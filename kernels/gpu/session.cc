@@ -1,7 +1,6 @@
 #include "kernels/gpu/session.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "kernels/never_destroyed.h"
@@ -24,10 +23,6 @@ RnnStatus MakeHandle(CUstream stream, CudnnHandle* handle) {
 }
 
 }  // namespace
-
-Session::~Session() {
-  if (capture_stream_ != nullptr) Gpu().cuda.cuStreamDestroy(capture_stream_);
-}
 
 RnnStatus Session::MakeBlas() {
   if (blas_.get() != nullptr) return {};
@@ -69,34 +64,26 @@ SessionPool& SessionPool::Instance() {
 }
 
 std::unique_ptr<Session> SessionPool::Take(int device, CUstream stream) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found =
-        std::find_if(idle_.rbegin(), idle_.rend(), [&](const Idle& idle) {
-          return idle.device == device && idle.stream == stream;
-        });
-    if (found != idle_.rend()) {
-      std::unique_ptr<Session> session = std::move(found->session);
-      idle_.erase(std::next(found).base());
-      return session;
-    }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found =
+      std::find_if(idle_.rbegin(), idle_.rend(), [&](const Idle& idle) {
+        return idle.device == device && idle.stream == stream;
+      });
+  if (found == idle_.rend()) {
+    idle_.reserve(++num_sessions_);
+    return std::make_unique<Session>(stream);
   }
-  return std::make_unique<Session>(stream);
+  std::unique_ptr<Session> session = std::move(found->session);
+  idle_.erase(std::next(found).base());
+  return session;
 }
 
-// Destructors call this, so it does not throw.
+// Destructors call this. It does not throw, since there is room for all
+// sessions.
 void SessionPool::Return(int device, CUstream stream,
                          std::unique_ptr<Session> session) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  try {
-    idle_.push_back({device, stream, nullptr});
-  } catch (const std::bad_alloc&) {
-    // Nobody gets the session any more, but graphs may use memory of its
-    // handles, so it is not closed.
-    static_cast<void>(session.release());
-    return;
-  }
-  idle_.back().session = std::move(session);
+  idle_.push_back({device, stream, std::move(session)});
 }
 
 }  // namespace cudnn_rnn_tf

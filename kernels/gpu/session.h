@@ -16,7 +16,8 @@
 
 namespace cudnn_rnn_tf {
 
-// Used by one thread at a time, for one stream of one device.
+// Used by one thread at a time, for one stream of one device. The pool never
+// closes a session, since graphs may use memory of its handles.
 class Session {
  public:
   // This is known of a problem that the persistent kernels do not run.
@@ -28,9 +29,6 @@ class Session {
   };
 
   explicit Session(CUstream stream) : stream_(stream) {}
-  ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
 
   // These make a handle, unless there is one.
   RnnStatus MakeBlas();
@@ -72,6 +70,7 @@ class SessionPool {
   };
 
   std::mutex mutex_;
+  size_t num_sessions_ = 0;
   std::vector<Idle> idle_;  // The most recently used comes last.
 };
 
