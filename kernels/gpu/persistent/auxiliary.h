@@ -25,6 +25,9 @@ class Auxiliary {
         resets_before_(problem.spec.resets_before()),
         rate_(problem.spec.dropout) {}
 
+  // The places of a unit in an array of gates.
+  int slots() const { return slots_; }
+
   // Compiles the kernels, unless that was done before.
   RnnStatus Compile() const {
     CUkernel kernel;

@@ -157,7 +157,7 @@ RnnStatus Kernel::Compile(const KernelRequest& request, const Shape& shape,
   CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
   kernel->shape_ = shape;
   kernel->is_backward_ = request.is_backward;
-  kernel->has_clusters_ = limits.architecture >= 90;
+  kernel->has_clusters_ = LargestCluster(limits.architecture) > 1;
   kernel->teams_at_once_ = 0;
   if (shape.is_cluster && shape.team > limits.largest_cluster) return {};
   const char* const name = request.is_backward ? "backward" : "forward";

@@ -92,10 +92,9 @@ Network::Network(const RnnProblem& problem, bool allow_tf32)
     : problem_(problem),
       item_(static_cast<int64_t>(SizeOf(problem.dtype))),
       sum_(static_cast<int64_t>(SizeOf(SumType(problem.dtype)))),
+      auxiliary_(problem),
       rows_(problem.max_time * problem.batch_size),
-      slots_(problem.spec.num_gates() > 1 ? 4 : 1),
-      allows_tf32_(allow_tf32),
-      auxiliary_(problem) {}
+      allows_tf32_(allow_tf32) {}
 
 RnnStatus Network::CreateOfSteps(const RnnProblem& problem, bool allow_tf32,
                                  std::unique_ptr<Engine>* network) {

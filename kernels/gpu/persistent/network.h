@@ -119,7 +119,8 @@ class Network : public Engine {
   const RnnProblem problem_;
   const RnnSpec& spec_ = problem_.spec;
   const int64_t item_, sum_;  // The bytes of a number and of a sum.
-  const int64_t rows_, slots_;
+  const Auxiliary auxiliary_;
+  const int64_t rows_, slots_ = auxiliary_.slots();
   const bool allows_tf32_;
   // This runs the steps of a layer. If it is empty, `kernel_` does, the forward
   // or the backward one, as the pass.
@@ -127,7 +128,6 @@ class Network : public Engine {
   int shares_ = 0;  // Of the batch, each as large as a team takes at once.
   bool is_stack_ = false;  // All layers run at the same time, forward.
   Kernel kernel_;
-  const Auxiliary auxiliary_;
 };
 
 }  // namespace persistent
