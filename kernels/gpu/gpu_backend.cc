@@ -14,6 +14,7 @@
 #include "kernels/gpu/compiler.h"
 #include "kernels/gpu/device_limits.h"
 #include "kernels/gpu/graph_cache.h"
+#include "kernels/gpu/host_copy.h"
 #include "kernels/gpu/persistent/network.h"
 
 namespace cudnn_rnn_tf {
@@ -194,18 +195,12 @@ RnnStatus GpuBackend::ReadSequenceLengths(size_t reserve_space,
   if (engine_ != nullptr) return {};
   // cuDNN needs the lengths in host memory to describe the data.
   CRNN_RETURN_IF_ERROR(LoadCudaDriver());
-  std::vector<int64_t> copied(problem->batch_size);
-  CRNN_RETURN_IF_ERROR(CudaStatus(
-      Gpu().cuda.cuMemcpyDtoHAsync(
-          copied.data(), reinterpret_cast<CUdeviceptr>(lengths->on_device),
-          copied.size() * sizeof(int64_t), stream()),
-      "copy sequence lengths"));
-  CRNN_RETURN_IF_ERROR(CudaStatus(Gpu().cuda.cuStreamSynchronize(stream()),
-                                  "wait for sequence lengths"));
+  const HostCopy<int64_t> copied(problem->batch_size);
+  CRNN_RETURN_IF_ERROR(copied.Fetch(stream(), lengths->on_device));
   // A length that does not fit 32 bits is clamped and then found out of range.
-  for (const int64_t length : copied) {
-    host_lengths_.push_back(static_cast<int32_t>(
-        std::clamp<int64_t>(length, -1, std::numeric_limits<int32_t>::max())));
+  for (int64_t b = 0; b < problem->batch_size; ++b) {
+    host_lengths_.push_back(static_cast<int32_t>(std::clamp<int64_t>(
+        copied.items()[b], -1, std::numeric_limits<int32_t>::max())));
   }
   *lengths = {host_lengths_.data(), nullptr};
   return CheckSequenceLengths(problem, lengths);

@@ -10,8 +10,7 @@
 
 namespace cudnn_rnn_tf {
 
-// Memory of the host for an array that is in device memory. Work that is done
-// on it is for installations without CUDA's compiler, which are rare.
+// Memory of the host for an array that is in device memory.
 template <typename T>
 class HostCopy {
  public:
@@ -48,7 +47,8 @@ class HostCopy {
 };
 
 // Loads the driver and does work by a kernel or, if the device has none for it,
-// on the host. Both functions take the stream.
+// on the host. That is for installations without CUDA's compiler, which are
+// rare. Both functions take the stream.
 template <typename ByKernel, typename OnHost>
 RnnStatus ByKernelOrOnHost(const GpuResources& gpu, const ByKernel& by_kernel,
                            const OnHost& on_host) {
