@@ -46,6 +46,9 @@ inline constexpr NamedGpu kKnownGpus[] = {
 // Returns the most blocks that a cluster may have on an architecture.
 int LargestCluster(int architecture);
 
+// Tells whether the tensor cores of an architecture multiply in TF32.
+inline bool HasTf32(int architecture) { return architecture >= 80; }
+
 // Parses the value of $CUDNN_RNN_TF_IMITATE_GPU: a name in kKnownGpus, or
 // limits such as
 // "arch=80,multiprocessors=108,shared_memory=166912,registers=65536,

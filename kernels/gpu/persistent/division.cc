@@ -58,11 +58,11 @@ const Architecture& ArchitectureOf(const DeviceLimits& gpu) {
 // about as many cycles.
 constexpr double kSplitProducts = 6.0;
 
-// The ways to multiply. The tensor cores know TF32 since 8.0.
+// The ways to multiply.
 std::vector<int> WaysToMultiply(const KernelRequest& request,
                                 const DeviceLimits& gpu) {
   if (request.dtype != RnnDataType::kFloat32) return {Shape::kDirect};
-  if (gpu.architecture < 80) return {Shape::kFused};
+  if (!HasTf32(gpu.architecture)) return {Shape::kFused};
   if (request.allow_tf32) return {Shape::kDirect};
   return {Shape::kSplit, Shape::kFused};
 }

@@ -55,7 +55,7 @@ RnnStatus CheckProblem(const RnnProblem& problem) {
 RnnStatus LoadLibraries(bool* allow_tf32) {
   DeviceLimits limits;
   CRNN_RETURN_IF_ERROR(ReadLimits(&limits));
-  *allow_tf32 = *allow_tf32 && limits.architecture >= 80;
+  *allow_tf32 = *allow_tf32 && HasTf32(limits.architecture);
   return LoadKernelLibraries();
 }
 
