@@ -125,8 +125,11 @@ extern "C" const char* persistent_error(int64_t num_units, int64_t max_time) {
   problem.batch_size = 1;
   problem.is_training = true;
   double cycles;
+  bool is_stack;
   static std::string message;
-  message = persistent::Network::EstimateCycles(problem, true, &cycles).message;
+  message =
+      persistent::Network::EstimateCycles(problem, true, &cycles, &is_stack)
+          .message;
   return message.c_str();
 }
 
