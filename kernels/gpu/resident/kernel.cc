@@ -31,11 +31,6 @@ constexpr int kRegisters = 255, kOtherRegisters = 20, kRegistersOfRound = 32;
 // Streamed weights are assumed to get this part of the L2 cache.
 constexpr double kKeptPart = 0.6;
 
-RnnStatus NotResident(const std::string& why) {
-  return {RnnStatus::Code::kUnimplemented,
-          "the algorithm resident cannot run this: " + why};
-}
-
 }  // namespace
 
 RnnStatus PlaceResident(const ResidentRequest& request, const DeviceLimits& gpu,

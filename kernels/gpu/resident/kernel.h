@@ -13,6 +13,12 @@
 
 namespace cudnn_rnn_tf {
 
+// The status of what cannot be run.
+inline RnnStatus NotResident(const std::string& why) {
+  return {RnnStatus::Code::kUnimplemented,
+          "the algorithm resident cannot run this: " + why};
+}
+
 // This is what a kernel is made for.
 struct ResidentRequest {
   RnnMode rnn_mode;

@@ -24,11 +24,6 @@ constexpr int64_t kBlasParts = 4;
 constexpr int64_t kMinBlasBytes = int64_t{16} << 10;
 constexpr int64_t kMaxBlasBytes = int64_t{4} << 20;
 
-RnnStatus Unsupported(const char* what) {
-  return {RnnStatus::Code::kUnimplemented,
-          std::string("the algorithm resident cannot run ") + what};
-}
-
 CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
@@ -39,14 +34,14 @@ const void* At(const void* base, int64_t bytes) {
 
 RnnStatus CheckSupport(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
-  if (problem.is_training) return Unsupported("training");
-  if (problem.has_sequence_lengths) return Unsupported("sequence lengths");
-  if (spec.num_proj > 0) return Unsupported("projections");
+  if (problem.is_training) return NotResident("training");
+  if (problem.has_sequence_lengths) return NotResident("sequence lengths");
+  if (spec.num_proj > 0) return NotResident("projections");
   if (spec.resets_before()) {
-    return Unsupported("a GRU's reset gate before the product");
+    return NotResident("a GRU's reset gate before the product");
   }
-  if (spec.input_mode == InputMode::kSkip) return Unsupported("skip_input");
-  if (spec.cell_clip > 0.0f) return Unsupported("cell clipping");
+  if (spec.input_mode == InputMode::kSkip) return NotResident("skip_input");
+  if (spec.cell_clip > 0.0f) return NotResident("cell clipping");
   return {};
 }
 
@@ -54,6 +49,7 @@ RnnStatus CheckSupport(const RnnProblem& problem) {
 // laid out.
 struct Pass : TimeMajorBuffers<RnnForwardBuffers> {
   int64_t steps_at_once;
+  size_t output_bytes;  // Of a layer.
   size_t blas_bytes;
   void* blas;
   float* projected;
@@ -75,11 +71,9 @@ struct Pass : TimeMajorBuffers<RnnForwardBuffers> {
                    kMinBlasBytes, kMaxBlasBytes));
     blas = arena.Take<char>(blas_bytes);
     projected = arena.Take<float>(num_projected);
-    if (spec.num_layers > 1) {
-      outputs =
-          arena.Take<char>(problem.max_time * problem.batch_size *
-                           spec.layer_output_size() * SizeOf(problem.dtype));
-    }
+    output_bytes = problem.max_time * problem.batch_size *
+                   spec.layer_output_size() * SizeOf(problem.dtype);
+    if (spec.num_layers > 1) outputs = arena.Take<char>(output_bytes);
     LayOut(this);
   }
 };
@@ -105,9 +99,6 @@ class ResidentNetwork : public Engine {
     const Pass pass(problem_, buffers);
     CRNN_RETURN_IF_ERROR(pass.before.Enqueue(handles.stream));
     CRNN_RETURN_IF_ERROR(SetUpBlas(handles, pass.blas, pass.blas_bytes));
-    const size_t output_bytes = problem_.max_time * problem_.batch_size *
-                                spec.layer_output_size() *
-                                SizeOf(problem_.dtype);
     const void* inputs = pass.input;
     for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
       const bool to_output = (spec.num_layers - layer) % 2 == 1;
@@ -115,7 +106,7 @@ class ResidentNetwork : public Engine {
       // All bits set marks an output as absent; the kernel's blocks poll for
       // it.
       CRNN_RETURN_IF_ERROR(
-          EnqueueFill(handles.stream, outputs, 0xFF, output_bytes));
+          EnqueueFill(handles.stream, outputs, 0xFF, pass.output_bytes));
       for (int64_t dir = 0; dir < spec.num_dirs(); ++dir) {
         CRNN_RETURN_IF_ERROR(EnqueueLayer(handles, pass, layout,
                                           layer * spec.num_dirs() + dir, inputs,
@@ -127,7 +118,7 @@ class ResidentNetwork : public Engine {
   }
   RnnStatus Backward(const Handles& /*handles*/,
                      const RnnBackwardBuffers& /*buffers*/) const override {
-    return Unsupported("training");
+    return NotResident("training");
   }
 
  private:
