@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "kernels/gpu/algorithm_rule.h"
 #include "kernels/gpu/compiler.h"
