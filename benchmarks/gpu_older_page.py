@@ -42,6 +42,12 @@ ROWS = [
 
 VARIANTS = ("lengths", "full")
 
+# The kernel that computes a row's gradients, unless cuDNN does.
+_KERNELS = {
+    str(row): f"{row.mode}, {row.units} units, {row.type.replace('tf', 'TF')}, backward"
+    for row in ROWS
+}
+
 # Milliseconds by system, row and variant.
 Times = dict[tuple[str, str, str], float]
 # By variant and row, where it was measured.
@@ -52,7 +58,7 @@ def read(directory: pathlib.Path) -> tuple[Times, Environments]:
     """Returns the times in a directory, and where each row was measured.
 
     Rows of another system than Hopper are named with it. Of equal rows, the last one counts. Rows
-    that an imitated GPU leaves to cuDNN have no time.
+    that a GPU leaves to cuDNN have no time of its own kernels.
     """
     times: Times = {}
     environments: Environments = {variant: {} for variant in VARIANTS}
@@ -60,32 +66,42 @@ def read(directory: pathlib.Path) -> tuple[Times, Environments]:
         path = directory / f"{system.replace(' ', '_')}.jsonl"
         if not path.exists():
             continue
+        used: set[str] = set()  # Kernels of this process; a line has the new ones.
         for line in path.read_text().splitlines():
             result = json.loads(line)
             if "environment" in result:
                 about = result["environment"]
                 del about["imitated"]
                 about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
+                used.clear()
                 continue
-            name, run = _name(result["row"]), pages.listed(about)
-            found = environments[result["variant"].removeprefix("cudnn_")]
+            row, variant = result["row"], result["variant"]
+            used.update(name for name, _ in result["kernels"])
+            name, run = _name(row), pages.listed(about)
+            found = environments[variant.removeprefix("cudnn_")]
             if system == "Hopper" or found.get(name) == run:
                 found[name] = run
             else:
                 found[f"{name}, as {system}"] = run
-            if result["kernels"]:
-                key = (system, result["row"], result["variant"])
-                times[key] = statistics.median(result["ms"])
+            times.pop((system, row, variant), None)
+            if variant not in VARIANTS or _KERNELS[row] in used:
+                times[system, row, variant] = statistics.median(result["ms"])
     return times, environments
+
+
+def _cudnn_system(times: Times, system: str, variant: str) -> str:
+    """Returns the system whose process timed cuDNN for another system."""
+    own = any(key[0] == system and key[2] == f"cudnn_{variant}" for key in times)
+    return system if own else "Hopper"
 
 
 def _ratios(times: Times, variant: str) -> dict[str, dict[str, float]]:
     """How many times as long cuDNN takes, by imitated GPU and row."""
     found: dict[str, dict[str, float]] = {system: {} for system in SYSTEMS if system != "Hopper"}
     for system, ratios in found.items():
+        of_cudnn = _cudnn_system(times, system, variant)
         for row in map(str, ROWS):
-            # With different lengths, only one process times cuDNN.
-            cudnn = times.get((system if variant == "full" else "Hopper", row, f"cudnn_{variant}"))
+            cudnn = times.get((of_cudnn, row, f"cudnn_{variant}"))
             own = times.get((system, row, variant))
             if cudnn and own:  # Otherwise the row is newer than the data, or cuDNN ran it.
                 ratios[row] = cudnn / own
@@ -103,7 +119,8 @@ def _table(times: Times, variant: str) -> str:
         cudnn = times.get(("Hopper", row, f"cudnn_{variant}"))
         if cudnn is None:  # The row is newer than the data.
             continue
-        cells = [_name(row), f"{cudnn:.2f}", f"{times['Hopper', row, variant]:.2f}"]
+        hopper = times.get(("Hopper", row, variant))
+        cells = [_name(row), f"{cudnn:.2f}", f"{hopper:.2f}" if hopper else "–"]
         for system, found in ratios.items():
             own = times.get((system, row, variant))
             cells.append(f"{own:.2f} ({found[row]:.2f})" if own else "–")
@@ -134,7 +151,34 @@ def plot(times: Times, path: pathlib.Path) -> None:
     )
 
 
+def _turns(times: Times) -> str:
+    """Says which processes timed cuDNN at full length."""
+    own = [each for each in SYSTEMS if _cudnn_system(times, each, "full") == each != "Hopper"]
+    others = [each for each in SYSTEMS if each not in own and each != "Hopper"]
+    parts = []
+    if own:
+        parts.append(
+            f"As {' and '.join(own)}, cuDNN took turns with the kernels in one process, and the "
+            "ratio is of two times of that process."
+        )
+    if others:
+        parts.append(
+            f"As {' and '.join(others)}, the ratio is to the time in the column “cuDNN”, which is "
+            "of the process with Hopper's kernels."
+        )
+    return " ".join(parts)
+
+
 def _written(environments: dict[str, str]) -> str:
+    environments = dict(environments)
+    for system, types in SYSTEMS.items():
+        # A system whose rows are all of one other run is named once.
+        rows = [f"{_name(str(row))}, as {system}" for row in ROWS if row.type in types]
+        found = {environments.get(row) for row in rows}
+        if len(found) == 1 and None not in found:
+            environments |= {f"as {system}": environments[rows[0]]}
+            for row in rows:
+                del environments[row]
     run = pages.runs(environments)
     return f"Written by `python -m benchmarks.gpu_older` from a run with {run}."
 
@@ -166,9 +210,8 @@ kernels timed cuDNN.
 
 ## Sequences of full length
 
-cuDNN took turns with the kernels in the process of each GPU, and a ratio is of two times of one
-process, since the host takes most of a small network's step, and not the same time in all
-processes. The column “cuDNN” is of the process with Hopper's kernels.
+The host takes most of a small network's step, and not the same time in all processes.
+{_turns(times)}
 
 {_table(times, "full")}
 {_written(environments["full"])}
