@@ -235,31 +235,54 @@ def test_results_are_not_from_code_of_older_sources(tmp_path):
 
 
 def test_page_of_older_gpus_says_what_ran():
-    names = [(str(row), row.type) for row in gpu_older_page.ROWS]
-    milliseconds = {"lengths": 0.5, "full": 0.5, "cudnn_lengths": 2.0, "cudnn_full": 1.0}
+    """Where the process of a GPU has not timed cuDNN, that with Hopper's kernels has."""
+    own = {"lengths": 0.5, "full": 0.5}
+    measured = {system: own | {"cudnn_full": 1.0} for system in gpu_older_page.SYSTEMS}
+    measured["T4"] = own
+    measured["Hopper"] = own | {"cudnn_lengths": 4.0, "cudnn_full": 2.0}
     times = {
-        (system, row, variant): value * (2 if system == "Hopper" else 1)
-        for row, type_ in names
+        (system, str(row), variant): milliseconds
+        for row in gpu_older_page.ROWS
         for system, types in gpu_older_page.SYSTEMS.items()
-        if type_ in types
-        for variant, value in milliseconds.items()
+        if row.type in types
+        for variant, milliseconds in measured[system].items()
     }
-    run = dict.fromkeys((row for row, _ in names), "GPU NVIDIA H200, driver 1.2")
+    run = {str(row): "GPU NVIDIA H200, driver 1.2" for row in gpu_older_page.ROWS}
     page = " ".join(gpu_older_page.page(times, {"lengths": run, "full": run}).split())
     assert "(NVIDIA H200), held" in page and "no such card was at hand" in page
-    # With different lengths, only the process with Hopper's kernels times cuDNN.
-    assert page.count("8.0 as A100 (smallest: 8.00)") == page.count("as T4 (smallest: 8.00)") == 1
-    assert page.count("2.0 as A100 (smallest: 2.00)") == page.count("as T4 (smallest: 2.00)") == 1
-    assert (
-        page.count("0.50 (8.00)")
-        == page.count("0.50 (2.00)")
-        == sum(
-            type_ in types
-            for _, type_ in names
-            for system, types in gpu_older_page.SYSTEMS.items()
-            if system != "Hopper"
-        )
-    )
+    assert "8.0 as A100 (smallest: 8.00)" in page and "8.0 as T4 (smallest: 8.00)" in page
+    assert "2.0 as A100 (smallest: 2.00)" in page and "4.0 as T4 (smallest: 4.00)" in page
+    assert "As A100 and RTX 4090 and L4, cuDNN took turns" in page
+    assert "As T4, the ratio is to the time in the column" in page
+    of_t4 = sum(row.type in gpu_older_page.SYSTEMS["T4"] for row in gpu_older_page.ROWS)
+    assert page.count("0.50 (4.00)") == of_t4
+    assert page.count("0.50 (2.00)") == 3 * len(gpu_older_page.ROWS)
+
+
+def test_rows_of_older_gpus_are_of_the_kernels_that_ran(tmp_path):
+    """A row counts as cuDNN's unless the process has used the kernel of its gradients."""
+    kernels = [["lstm, 128 units, float32, backward", "teams"]]
+    lines = [
+        {"environment": {"GPU": "NVIDIA H200, 1.2", "imitated": "A100"}},
+        {"row": "LSTM 32, B64 T100, tf32, training", "variant": "full", "kernels": []},
+        {"row": "LSTM 128, B64 T100, float32, training", "variant": "full", "kernels": kernels},
+        # It shares the kernel.
+        {
+            "row": "bidirectional LSTM 128, B32 T300, float32, training",
+            "variant": "full",
+            "kernels": [],
+        },
+    ]
+    text = "".join(json.dumps({"ms": [1.0]} | line) + "\n" for line in lines)
+    (tmp_path / "A100.jsonl").write_text(text)
+    times, environments = gpu_older_page.read(tmp_path)
+    assert sorted(row for _, row, _ in times) == [lines[2]["row"], lines[3]["row"]]
+    # In another process, cuDNN has run the last row.
+    again = "".join(json.dumps({"ms": [1.0]} | line) + "\n" for line in (lines[0], lines[3]))
+    (tmp_path / "A100.jsonl").write_text(text + again)
+    times, _ = gpu_older_page.read(tmp_path)
+    assert [row for _, row, _ in times] == [lines[2]["row"]]
+    assert "LSTM 32, B64 T100, tf32, as A100" in environments["full"]
 
 
 def test_page_of_lengths_says_what_single_steps_cost(made_pages):
