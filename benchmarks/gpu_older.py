@@ -90,7 +90,8 @@ def _measure(system: str, path: pathlib.Path) -> None:
                 continue
             steps: dict[str, StepFunction] = {}
             kernels = {}
-            # cuDNN may run a row at full length only, so the kernels of this come first.
+            # cuDNN may run a row at full length only. So this is first, and its kernels are told
+            # from those for different lengths.
             for variant in sorted(_VARIANTS.value):
                 before = set(crnn.info()["gpu"]["kernels"].items())
                 steps[variant] = _step(row, variant, "auto")

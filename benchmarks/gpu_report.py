@@ -62,7 +62,8 @@ for mode in ("lstm", "gru", "rnn_tanh"):
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch([x, params])
                 y, _ = ops.forward(
-                    config, x, states, params, time_major=time_major, sequence_lengths=lengths)
+                    config, x, states, params, time_major=time_major, sequence_lengths=lengths,
+                    algorithm="cudnn")
             for _ in range(2):
                 tape.gradient(y, [x, params])
 print("done on", y.device)

@@ -20,15 +20,13 @@ bool IsLargeForPersistStatic(const RnnProblem& problem) {
 // cuDNN's persist_static_small_h trains small LSTMs in TF32 faster than the
 // kernels of GPUs without clusters. As an A100, an H200 took 1.2 to 1.5 times
 // as long as small_h with one to three layers of 32 to 96 units and 16 or 64
-// sequences, where the model says 2.0e3 to 5.3e3 cycles; for Hopper's kernels
-// it says 1.2e3 to 2.4e3. With 256 sequences and as GRUs, the A100's kernels
-// took 0.74 to 0.97 of small_h's time.
-bool IsForSmallH(const RnnProblem& problem, double cycles) {
+// sequences. With 256 sequences, as GRUs and in inference, the two took 0.7 to
+// 1.07 times as long.
+bool IsForSmallH(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
-  return problem.is_training && !problem.has_sequence_lengths &&
-         spec.is_lstm() && spec.num_dirs() == 1 && spec.num_units <= 96 &&
-         problem.batch_size <= 128 &&
-         cycles > 1200.0 + 20.0 * static_cast<double>(spec.num_units);
+  return spec.is_lstm() && spec.num_dirs() == 1 &&
+         spec.input_mode == InputMode::kLinear && spec.num_units <= 96 &&
+         problem.batch_size <= 128;
 }
 
 }  // namespace
@@ -39,8 +37,8 @@ bool MayBeSteps(const RnnProblem& problem) {
          problem.spec.num_proj == problem.spec.num_units;
 }
 
-bool IsForWholeBatches(const RnnProblem& problem, bool uses_tf32,
-                       double cycles) {
+bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
+                       const DeviceLimits& gpu, double cycles) {
   const bool is_float = problem.dtype == RnnDataType::kFloat32;
   const int passes = problem.is_training ? 2 : 1;
   if (IsLargeForPersistStatic(problem)) return true;
@@ -50,13 +48,15 @@ bool IsForWholeBatches(const RnnProblem& problem, bool uses_tf32,
   }
   if (is_float) {
     return cycles > passes * 30e3 ||
-           (uses_tf32 && IsForSmallH(problem, cycles));
+           (problem.is_training && allow_tf32 && HasTf32(gpu.architecture) &&
+            gpu.largest_cluster == 1 && IsForSmallH(problem));
   }
   // As an A100 and as an RTX 4090, an H200 trained an LSTM of 1024 units and 32
   // sequences in 0.79 and 0.46 ms a step, where the model says 24e3 and 16e3
   // cycles. cuDNN's persist_static took 0.61 to 0.65 ms.
-  const bool is_static = CudnnAlgorithmFor(problem, /*allow_tf32=*/true) ==
-                         RnnAlgorithm::kPersistStatic;
+  const bool is_static =
+      problem.is_training && problem.spec.num_dirs() == 1 &&
+      CudnnAlgorithmFor(problem, allow_tf32) == RnnAlgorithm::kPersistStatic;
   return cycles > passes * (is_static ? 10e3 : 18e3);
 }
 

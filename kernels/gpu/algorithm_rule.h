@@ -3,6 +3,7 @@
 #ifndef CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 #define CUDNN_RNN_TF_KERNELS_GPU_ALGORITHM_RULE_H_
 
+#include "kernels/gpu/device_limits.h"
 #include "kernels/rnn_backend.h"
 
 namespace cudnn_rnn_tf {
@@ -16,12 +17,11 @@ bool MayBeSteps(const RnnProblem& problem);
 // persistent kernels, which take about `cycles` for a step of a layer. cuDNN
 // computes such products or, with sequence lengths, a network that enqueues its
 // steps one by one. Large batches cost these less, and cuDNN has kernels for
-// one or two sequences, and for small layers. `uses_tf32` says whether products
-// of float32 are computed in TF32. The limits were measured on an H200. On
-// another GPU, its clock slows both sides alike, so the limits are as many of
-// its own cycles.
-bool IsForWholeBatches(const RnnProblem& problem, bool uses_tf32,
-                       double cycles);
+// one or two sequences, and for small layers. The limits were measured on an
+// H200. On another GPU, its clock slows both sides alike, so the limits are as
+// many of its own cycles.
+bool IsForWholeBatches(const RnnProblem& problem, bool allow_tf32,
+                       const DeviceLimits& gpu, double cycles);
 
 // Returns that algorithm of cuDNN's which is likely to be the fastest. Its
 // persistent algorithms are exact to about 1e-5 only, so they are for float16

@@ -25,8 +25,8 @@ struct NamedGpu {
   const char* name;
   DeviceLimits limits;
 };
-// These are NVIDIA's data sheets and the table of compute capabilities in the
-// CUDA Programming Guide.
+// The numbers are from NVIDIA's data sheets and the table of compute
+// capabilities in the CUDA Programming Guide.
 inline constexpr NamedGpu kKnownGpus[] = {
     {"T4", {75, 40, 65536, 65536, 1}},
     {"RTX 2080 Ti", {75, 68, 65536, 65536, 1}},

@@ -103,10 +103,10 @@ RnnStatus GpuBackend::Choose(const RnnProblem& problem, size_t reserve_space) {
   status = persistent::Network::EstimateCycles(problem, options_.allow_tf32,
                                                &cycles, &is_stack);
   const bool may_be_steps = MayBeSteps(problem);
-  const bool uses_tf32 = options_.allow_tf32 && HasTf32(limits.architecture);
   const bool has_kernels =
-      status.ok() && ((is_pinned && !may_be_steps) ||
-                      !IsForWholeBatches(problem, uses_tf32, cycles));
+      status.ok() &&
+      ((is_pinned && !may_be_steps) ||
+       !IsForWholeBatches(problem, options_.allow_tf32, limits, cycles));
   if (!has_kernels && !is_pinned && !may_be_steps) return {};
   if (has_kernels) {
     status = persistent::Network::Create(problem, options_.allow_tf32,

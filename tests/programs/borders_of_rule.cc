@@ -1,8 +1,11 @@
 // Checks what the rule says on both sides of each of its borders.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
+#include <iterator>
 
 #include "kernels/gpu/algorithm_rule.h"
 
@@ -54,6 +57,9 @@ const Change kFloat = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat32; };
 const Change kFloatTraining = Both(kFloat, kTraining);
 const Change kBothWays = [](RnnProblem* p) {
   p->spec.direction = Direction::kBidirectional;
+};
+const Change kSkip = [](RnnProblem* p) {
+  p->spec.input_mode = InputMode::kSkip;
 };
 const Change kDouble = [](RnnProblem* p) { p->dtype = RnnDataType::kFloat64; };
 const Change kBfloat = [](RnnProblem* p) { p->dtype = RnnDataType::kBfloat16; };
@@ -124,24 +130,34 @@ void CheckCycles() {
     const char* what;
     Change change;
     double most;
-    bool uses_tf32 = true;
+    const char* gpu = "A100";
+    bool allow_tf32 = true;
   } rows[] = {
       {"what persist_static is for", Sizes(1280, 32), -1.0},
-      {"the smallest in TF32", Both(Sizes(1, 128), kFloatTraining), 1220.0},
-      {"the largest in TF32", Both(Sizes(96, 128), kFloatTraining), 3120.0},
+      {"small in TF32", Both(Sizes(96, 128), kFloatTraining), -1.0},
+      {"small in TF32 as an L4", Both(Sizes(96, 128), kFloatTraining), -1.0,
+       "L4"},
+      {"no TF32", Both(Sizes(96, 128), kFloatTraining), 60e3, "T4"},
+      {"clusters", Both(Sizes(96, 128), kFloatTraining), 60e3, "H100"},
+      {"other clusters", Both(Sizes(96, 128), kFloatTraining), 60e3,
+       "RTX 5090"},
       {"not small in TF32", Both(Sizes(97, 128), kFloatTraining), 60e3},
       {"many sequences", Both(Sizes(96, 129), kFloatTraining), 60e3},
-      {"small in float32", Both(Sizes(96, 128), kFloatTraining), 60e3, false},
+      {"TF32 is forbidden", Both(Sizes(96, 128), kFloatTraining), 60e3, "A100",
+       false},
       {"small GRUs", Both(Sizes(96, 128), Both(kFloatTraining, kGru)), 60e3},
       {"both directions", Both(Sizes(96, 128), Both(kFloatTraining, kBothWays)),
        60e3},
+      {"skip input", Both(Sizes(96, 128), Both(kFloatTraining, kSkip)), 60e3},
       {"small in inference", Both(Sizes(96, 128), kFloat), 30e3},
       {"small in half", Both(Sizes(96, 128), kTraining), 36e3},
       {"small with lengths",
        Both(Sizes(96, 128), Both(kFloatTraining, kLengths)), 100e3},
       {"inference", Sizes(512, 33), 18e3},
-      {"inference of a few", Sizes(512, 32), 10e3},
+      {"inference of a few", Sizes(512, 32), 18e3},
       {"training of a few", Both(Sizes(1024, 32), kTraining), 20e3},
+      {"a few in both directions",
+       Both(Sizes(1024, 32), Both(kTraining, kBothWays)), 36e3},
       {"training of GRUs", Both(Sizes(1024, 32), Both(kGru, kTraining)), 36e3},
       {"few in bfloat16", Both(Sizes(512, 32), kBfloat), 18e3},
       {"inference in float32", Both(Sizes(512, 3), kFloat), 30e3},
@@ -156,8 +172,11 @@ void CheckCycles() {
   };
   for (const auto& row : rows) {
     const RnnProblem problem = Changed(row.change);
+    const NamedGpu& gpu = *std::find_if(
+        std::begin(kKnownGpus), std::end(kKnownGpus),
+        [&](const NamedGpu& each) { return !std::strcmp(each.name, row.gpu); });
     const auto is_for = [&](double cycles) {
-      return IsForWholeBatches(problem, row.uses_tf32, cycles);
+      return IsForWholeBatches(problem, row.allow_tf32, gpu.limits, cycles);
     };
     Check(!is_for(row.most) || row.most < 0.0, row.what);
     Check(is_for(std::nextafter(row.most, 1e9)), row.what);

@@ -187,7 +187,10 @@ void CheckStackedNetwork(const DeviceLimits& limits) {
             "an estimate");
       return chosen;
     };
-    if (!is_stack()) break;  // No room.
+    if (!is_stack()) {
+      Check(limits.largest_cluster < 16, "room for a stack");
+      break;
+    }
     most_granted = problem.batch_size == 17 ? 16 : 1;
     const bool is_refused = std::min(most_granted, limits.largest_cluster) < 16;
     Check((bytes(true) > bytes(false)) != is_refused, "layers at once");

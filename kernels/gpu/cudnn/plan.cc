@@ -242,7 +242,8 @@ RnnStatus CudnnPlan::Build(cudnnHandle_t handle, RnnAlgorithm algorithm,
 
 RnnStatus CudnnPlan::CheckLayout(cudnnHandle_t handle) {
   const ParamLayout layout(problem_.spec);
-  // Blocks that begin where ours do, in a buffer of our size, have our sizes.
+  // Our blocks leave no gaps. So blocks that begin where ours do, in a buffer
+  // of our size, have our sizes.
   const auto check = [&](const std::string& what, uintptr_t its,
                          int64_t ours) -> RnnStatus {
     const uintptr_t expected = ours * SizeOf(problem_.dtype);
@@ -270,6 +271,11 @@ RnnStatus CudnnPlan::CheckLayout(cudnnHandle_t handle) {
           static_cast<int32_t>(block.linear_layer_id), matrix.get(),
           &matrix_address, bias.get(), &bias_address));
       const void* const address = block.is_bias ? bias_address : matrix_address;
+      if (address == nullptr) {
+        return {RnnStatus::Code::kUnimplemented, "cuDNN knows no parameter " +
+                                                     block.Name() + " for " +
+                                                     Describe(problem_)};
+      }
       CRNN_RETURN_IF_ERROR(
           check("the first byte of " + block.Name(),
                 reinterpret_cast<uintptr_t>(address) -

@@ -123,8 +123,8 @@ RnnStatus Network::Create(const RnnProblem& problem, bool allow_tf32,
                : Kernel::Get(request, &made->kernel_);
   };
   RnnStatus status = get(made->is_stack_ ? problem.spec.num_layers : 1);
-  // If the device does not grant the clusters of a stack, layers run one after
-  // the other.
+  // If the device does not grant the clusters of a stack, for example, layers
+  // run one after the other.
   if (!status.ok() && std::exchange(made->is_stack_, false)) status = get(1);
   CRNN_RETURN_IF_ERROR(status);
   const int64_t rows = made->kernel_.shape().rows();

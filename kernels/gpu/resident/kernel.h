@@ -13,7 +13,7 @@
 
 namespace cudnn_rnn_tf {
 
-// The status of what cannot be run.
+// Returns an error that says what `resident` cannot run.
 inline RnnStatus NotResident(const std::string& why) {
   return {RnnStatus::Code::kUnimplemented,
           "the algorithm resident cannot run this: " + why};
