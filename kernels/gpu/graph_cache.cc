@@ -22,27 +22,27 @@ GraphCache& GraphCache::Of(int device) {
 
 int64_t GraphCache::NumLaunches() { return num_launches; }
 
-GraphCache::Known& GraphCache::Use(const ReplayablePass& pass) {
-  Known& known = passes_.Use(pass.key);
-  known.last_use = ++num_uses_;
-  if (++known.uses == 1) {
-    known.captured_use = is_crowded_ ? kCapturedUseOfMany : pass.captured_use;
+GraphCache::Entry& GraphCache::Use(const ReplayablePass& pass) {
+  Entry& entry = passes_.Use(pass.key);
+  entry.last_use = ++num_uses_;
+  if (++entry.uses == 1) {
+    entry.captured_use = is_crowded_ ? kCapturedUseOfMany : pass.captured_use;
   }
-  if (known.graph == nullptr && pass.may_make &&
-      known.uses >= known.captured_use) {
-    known.graph = std::make_shared<Graph>();
+  if (entry.graph == nullptr && pass.may_make &&
+      entry.uses >= entry.captured_use) {
+    entry.graph = std::make_shared<Graph>();
   }
   if (passes_.size() > kMaxPasses) {
     Drop(&passes_.oldest(), 0);
     passes_.DropOldest();
   }
-  return known;
+  return entry;
 }
 
 bool GraphCache::MayGrow() {
   const std::lock_guard<std::mutex> lock(mutex_);
   size_t in_use = bytes_;
-  passes_.VisitFromOldest([&](const Known& oldest) {
+  passes_.VisitFromOldest([&](const Entry& oldest) {
     if (num_uses_ - oldest.last_use < kRecentUses) return false;
     in_use -= oldest.bytes;
     return true;
@@ -50,24 +50,24 @@ bool GraphCache::MayGrow() {
   return in_use <= kMaxBytes / 2;
 }
 
-void GraphCache::Drop(Known* known, int64_t uses) {
-  bytes_ -= known->bytes;
-  known->bytes = 0;
-  known->graph.reset();
-  known->captured_use = known->uses + uses;
+void GraphCache::Drop(Entry* entry, int64_t uses) {
+  bytes_ -= entry->bytes;
+  entry->bytes = 0;
+  entry->graph.reset();
+  entry->captured_use = entry->uses + uses;
 }
 
 void GraphCache::Count(const std::string& key,
                        const std::shared_ptr<Graph>& graph) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Known* const known = passes_.Find(key);
+  Entry* const entry = passes_.Find(key);
   // Meanwhile, other passes may have pushed this one out.
-  if (known == nullptr || known->graph != graph) return;
-  bytes_ += graph->bytes() - known->bytes;
-  known->bytes = graph->bytes();
-  passes_.VisitFromOldest([&](Known& oldest) {
+  if (entry == nullptr || entry->graph != graph) return;
+  bytes_ += graph->bytes() - entry->bytes;
+  entry->bytes = graph->bytes();
+  passes_.VisitFromOldest([&](Entry& oldest) {
     if (bytes_ <= kMaxBytes) return false;
-    if (oldest.bytes == 0 || &oldest == known) return true;
+    if (oldest.bytes == 0 || &oldest == entry) return true;
     is_crowded_ = num_uses_ - oldest.last_use < kRecentUses;
     Drop(&oldest, kCapturedUseOfMany);
     return true;
@@ -77,10 +77,10 @@ void GraphCache::Count(const std::string& key,
 void GraphCache::Forget(const std::string& key,
                         const std::shared_ptr<Graph>& graph) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Known* const known = passes_.Find(key);
-  if (known == nullptr || known->graph != graph) return;
-  Drop(known, known->wait);
-  known->wait = std::min(2 * known->wait, kMaxWait);
+  Entry* const entry = passes_.Find(key);
+  if (entry == nullptr || entry->graph != graph) return;
+  Drop(entry, entry->wait);
+  entry->wait = std::min(2 * entry->wait, kMaxWait);
 }
 
 bool GraphCache::Replay(const ReplayablePass& pass) {

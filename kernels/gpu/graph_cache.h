@@ -65,14 +65,14 @@ class GraphCache {
   // uses go by without a graph. Each further failure doubles the wait.
   static constexpr int64_t kFirstWait = 64, kMaxWait = int64_t{1} << 20;
 
-  struct Known {
+  struct Entry {
     std::shared_ptr<Graph> graph;
     size_t bytes = 0;  // Of the graph, as counted in bytes_.
     int64_t uses = 0, captured_use = 0, wait = kFirstWait;
     int64_t last_use = 0;  // Among those of all passes.
   };
 
-  Known& Use(const ReplayablePass& pass);
+  Entry& Use(const ReplayablePass& pass);
   // Tells whether a graph may have more than its first instances, which must
   // not push out graphs that are in use.
   bool MayGrow();
@@ -81,10 +81,10 @@ class GraphCache {
   // Drops a graph that failed.
   void Forget(const std::string& key, const std::shared_ptr<Graph>& graph);
   // Drops the pass's graph, if it has one, until so many uses later.
-  void Drop(Known* known, int64_t uses);
+  void Drop(Entry* entry, int64_t uses);
 
   std::mutex mutex_;
-  LruMap<Known> passes_;
+  LruMap<Entry> passes_;
   int64_t num_uses_ = 0;
   size_t bytes_ = 0;
   bool is_crowded_ = false;
