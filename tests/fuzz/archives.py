@@ -46,7 +46,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
         elif kind == "cut":
             changes.append([kind, rng.random(), 0])
         elif kind == "stride":
-            changes.append([kind, rng.choice((10**6, 10**9, 10**12, 2**62)), 0])
+            changes.append([kind, rng.choice((10**6, 10**9, 10**12, 2**60)), 0])
         else:
             at = rng.choice(("source", "target", "checkpoint", "checkpoint.index"))
             changes.append([kind, at, rng.choice(_PLACES)])
