@@ -4,7 +4,7 @@ On a Hopper GPU, in the root of the repository:
 
     python -m benchmarks.gpu_older --output=DIR --commit=HASH
 
-leaves DIR/SYSTEM.jsonl for each system of SYSTEMS, in six minutes. Anywhere, from these files:
+leaves DIR/SYSTEM.jsonl for each system of SYSTEMS, in some minutes. Anywhere, from these files:
 
     python -m benchmarks.gpu_older --output=DIR --report
 

@@ -25,7 +25,7 @@ def output_of(*command: str | pathlib.Path, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("program", "seeds", "sources"),
     [
-        ("graphs_on_fake_driver", 6, GRAPHS),
+        ("graphs_on_fake_driver", 12, GRAPHS),
         ("resident_kernel_on_fake_gpu", 250, RESIDENT_KERNEL),
         (
             "backend_on_fake_gpu",

@@ -20,8 +20,8 @@ bool IsLargeForPersistStatic(const RnnProblem& problem) {
 // cuDNN's persist_static_small_h trains small LSTMs in TF32 faster than the
 // kernels of GPUs without clusters. As an A100, an H200 took 1.2 to 1.5 times
 // as long as small_h with one to three layers of 32 to 96 units and 16 or 64
-// sequences. With 256 sequences, as GRUs and in inference, the two took 0.7 to
-// 1.07 times as long.
+// sequences. With 256 sequences, as GRUs and in inference, it took 0.7 to 1.07
+// times as long.
 bool IsForSmallH(const RnnProblem& problem) {
   const RnnSpec& spec = problem.spec;
   return spec.is_lstm() && spec.num_dirs() == 1 &&

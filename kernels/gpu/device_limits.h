@@ -50,10 +50,9 @@ int LargestCluster(int architecture);
 inline bool HasTf32(int architecture) { return architecture >= 80; }
 
 // Parses the value of $CUDNN_RNN_TF_IMITATE_GPU: a name in kKnownGpus, or
-// limits such as
-// "arch=80,multiprocessors=108,shared_memory=166912,registers=65536,
-// largest_cluster=1", of which arch is needed and those left out are the GPU's
-// own. A limit of 0 stands for the latter.
+// limits such as "arch=80,multiprocessors=108,shared_memory=166912". There are
+// also "registers" and "largest_cluster"; arch is needed, and limits left out
+// are the GPU's own, for which 0 stands in `limits`.
 RnnStatus ParseImitation(const std::string& text, DeviceLimits* limits);
 
 // Returns the architecture that the process imitates, or 0 if it imitates none.

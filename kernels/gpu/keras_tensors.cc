@@ -1,4 +1,4 @@
-// What GpuBackend does for the weights of Keras's layers.
+// GpuBackend moves the weights of Keras's layers here.
 #include "kernels/cpu/keras_tensors.h"
 
 #include <algorithm>

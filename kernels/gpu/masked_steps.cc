@@ -1,4 +1,4 @@
-// What GpuBackend does for masks.
+// GpuBackend reads masks and moves masked steps here.
 #include "kernels/masked_steps.h"
 
 #include <algorithm>

@@ -313,7 +313,7 @@ void CheckTypes(const DeviceLimits& limits) {
 void CheckAll(const std::string& imitated) {
   DeviceLimits limits;
   const RnnStatus status = ReadLimits(&limits);
-  // What is wrong with these.
+  // An error names the part that is wrong.
   const std::map<std::string, std::string> wrong = {
       {"arch=120", "120"}, {"A1000", "A1000"}, {"arch=80,foo=1", "foo=1"}};
   if (const auto found = wrong.find(imitated); found != wrong.end()) {
