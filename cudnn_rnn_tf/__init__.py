@@ -5,7 +5,7 @@
 registers the ops, which a SavedModel that uses them needs.
 """
 
-from typing import NoReturn as _NoReturn
+import typing as _typing
 
 from cudnn_rnn_tf import command_line as _command_line
 from cudnn_rnn_tf import native
@@ -16,13 +16,15 @@ try:
 except ModuleNotFoundError as error:
     # If TensorFlow is missing, cudnn_rnn_tf.native still works.
     _missing = str(error)
-    __all__ = ["native"]
+    # An editor would take these for what there is always.
+    if not _typing.TYPE_CHECKING:
+        __all__ = ["native"]
 
-    def __getattr__(name: str) -> _NoReturn:
-        raise AttributeError(
-            f"cudnn_rnn_tf.{name} needs TensorFlow, which cannot be imported ({_missing}); only "
-            "cudnn_rnn_tf.native works without it"
-        )
+        def __getattr__(name: str) -> None:
+            raise AttributeError(
+                f"cudnn_rnn_tf.{name} needs TensorFlow, which cannot be imported ({_missing}); "
+                "only cudnn_rnn_tf.native works without it"
+            )
 else:
     import keras as _keras
 

@@ -1,5 +1,22 @@
 """The names of modes, as `tf.contrib.cudnn_rnn` spelled them."""
 
+__all__ = [
+    "CUDNN_GRU",
+    "CUDNN_GRU_PARAMS_PER_LAYER",
+    "CUDNN_INPUT_AUTO_MODE",
+    "CUDNN_INPUT_LINEAR_MODE",
+    "CUDNN_INPUT_SKIP_MODE",
+    "CUDNN_LSTM",
+    "CUDNN_LSTM_PARAMS_PER_LAYER",
+    "CUDNN_RNN_BIDIRECTION",
+    "CUDNN_RNN_RELU",
+    "CUDNN_RNN_RELU_PARAMS_PER_LAYER",
+    "CUDNN_RNN_TANH",
+    "CUDNN_RNN_TANH_PARAMS_PER_LAYER",
+    "CUDNN_RNN_UNIDIRECTION",
+    "GRU_RESET_BEFORE",
+]
+
 CUDNN_LSTM = "lstm"
 CUDNN_GRU = "gru"
 # The GRU whose reset gate acts before the recurrent product, which cuDNN does not have.

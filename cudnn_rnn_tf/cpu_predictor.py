@@ -96,8 +96,7 @@ class CpuPredictor:
 
     def __setstate__(self, state: "_State") -> None:
         self._state = state
-        config, *options = state
-        self._call = _native.PredictorBinding(config.layout, *options)
+        self._call = _native.PredictorBinding(state.config.layout, *state[1:])
 
     def __call__(
         self, inputs: Any, initial_state: Any = None, sequence_lengths: Any = None

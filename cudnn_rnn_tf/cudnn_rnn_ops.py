@@ -11,11 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from cudnn_rnn_tf import constants, ops
+import cudnn_rnn_tf.constants as constants
+from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import HasConfig, RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.contrib_call import params_size, rate_below_1, run
-from cudnn_rnn_tf.contrib_functions import (  # noqa: F401 - Programs look for the functions here.
+from cudnn_rnn_tf.contrib_functions import (
     cudnn_gru,
     cudnn_lstm,
     cudnn_rnn_canonical_to_opaque_params,
@@ -24,6 +25,21 @@ from cudnn_rnn_tf.contrib_functions import (  # noqa: F401 - Programs look for t
     cudnn_rnn_relu,
     cudnn_rnn_tanh,
 )
+
+__all__ = [
+    "CudnnGRU",
+    "CudnnLSTM",
+    "CudnnRNNRelu",
+    "CudnnRNNTanh",
+    "cudnn_gru",
+    "cudnn_lstm",
+    "cudnn_rnn_canonical_to_opaque_params",
+    "cudnn_rnn_opaque_params_size",
+    "cudnn_rnn_opaque_params_to_canonical",
+    "cudnn_rnn_relu",
+    "cudnn_rnn_tanh",
+]
+__all__ += constants.__all__
 
 
 class _CudnnRNN(HasConfig):

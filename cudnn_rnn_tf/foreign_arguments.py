@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -50,6 +50,8 @@ _INSTEAD = {
 }
 
 
+_Layer = TypeVar("_Layer", bound="ChecksKeywords")
+
 # Stacks of more layers are rare, and of fewer units than layers rarer still.
 _MANY_LAYERS = 16
 
@@ -57,7 +59,7 @@ _MANY_LAYERS = 16
 class ChecksKeywords:
     """A layer that says what to write in place of arguments of Keras's or PyTorch's layers."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls: type[_Layer], *args: Any, **kwargs: Any) -> _Layer:
         # This is done before `__init__` is called, because Python would first complain that
         # num_units is missing.
         names = list(inspect.signature(cls.__init__).parameters)

@@ -7,15 +7,17 @@ Each class explains the arguments of its own; `CudnnRNN` explains those that all
 """
 
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
 from cudnn_rnn_tf import constants
 from cudnn_rnn_tf.rnn_layer import CudnnRNN
 
+_Layer = TypeVar("_Layer", bound=type[CudnnRNN])
 
-def _with_shared_arguments(layer: type[CudnnRNN]) -> type[CudnnRNN]:
+
+def _with_shared_arguments(layer: _Layer) -> _Layer:
     """Appends what `CudnnRNN` says of its arguments; notebooks show only a class's own text."""
     if layer.__doc__ and CudnnRNN.__doc__:
         shared = inspect.cleandoc(CudnnRNN.__doc__).partition("Args:\n")[2]

@@ -1,11 +1,13 @@
 """The package as it is built and installed."""
 
+import ast
 import importlib.metadata
 import importlib.util
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 
 import project_url
@@ -56,6 +58,27 @@ def test_dependency_groups_repeat_what_they_say_they_repeat(pyproject):
         name for name in pyproject["project"]["dependencies"] if name.startswith("tensorflow")
     )
     assert pyproject["dependency-groups"]["build"] == [*requires, tensorflow]
+
+
+def test_what_is_imported_is_declared(pyproject):
+    project = pyproject["project"]
+    extras = project["optional-dependencies"]
+    required = [*project["dependencies"], *(name for extra in extras.values() for name in extra)]
+    declared = {re.match(r"[\w-]+", name)[0].replace("-", "_").lower() for name in required}
+    distributions = importlib.metadata.packages_distributions()
+    for path in pathlib.Path(crnn.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            for name in {name.partition(".")[0] for name in names}:
+                if name not in {*sys.stdlib_module_names, "cudnn_rnn_tf"}:
+                    of = {
+                        each.replace("-", "_").lower() for each in distributions.get(name, [name])
+                    }
+                    assert of & declared, f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda f: f.name)

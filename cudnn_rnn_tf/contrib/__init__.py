@@ -6,6 +6,7 @@
 `tf.compat.v1` run in graphs with sessions, with version 2 behavior off or on, and eagerly.
 """
 
+import cudnn_rnn_tf.constants as _constants
 from cudnn_rnn_tf.constants import *  # noqa: F403 - All of them.
 from cudnn_rnn_tf.contrib.cells import (
     BasicRNNCell,
@@ -84,3 +85,4 @@ __all__ = [
     "restore_keras_layer",
     "stack_bidirectional_dynamic_rnn",
 ]
+__all__ += _constants.__all__

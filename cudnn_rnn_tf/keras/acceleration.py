@@ -1,7 +1,7 @@
 """Keras models that exist, with their recurrent layers run by the fused ops, and back again."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import keras
 
@@ -10,6 +10,17 @@ from cudnn_rnn_tf.keras.copies import copied, has_same_order, take_over
 from cudnn_rnn_tf.keras.report import AccelerationReport, acceleration_report
 
 
+@overload
+def accelerate(
+    model: keras.Model,
+    dry_run: Literal[False] = False,
+    stacks: bool = True,
+    verbose: bool = False,
+) -> keras.Model: ...
+@overload
+def accelerate(
+    model: keras.Model, dry_run: Literal[True], stacks: bool = True, verbose: bool = False
+) -> AccelerationReport: ...
 def accelerate(
     model: keras.Model, dry_run: bool = False, stacks: bool = True, verbose: bool = False
 ) -> keras.Model | AccelerationReport:

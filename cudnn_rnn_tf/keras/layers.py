@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
@@ -15,6 +15,8 @@ from cudnn_rnn_tf.mask_packing import packing_of
 from cudnn_rnn_tf.xla import CompiledByXla
 
 logger = logging.getLogger("cudnn_rnn_tf")
+
+_Constructor = TypeVar("_Constructor", bound=Callable[..., None])
 
 
 class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
@@ -88,15 +90,15 @@ class _FusedLoop(TakesLengths, CompiledByXla, keras.layers.RNN):
         return outputs, outputs, states
 
 
-def _constructor(stock: Any) -> Callable[..., None]:
+def _constructor(stock: _Constructor) -> _Constructor:
     def construct(self: _FusedLoop, *args: Any, **kwargs: Any) -> None:
-        stock.__init__(self, *args, **kwargs)
+        stock(self, *args, **kwargs)
         # Where there is a GPU, Keras says False for the sake of its own op.
         self.supports_jit = True
 
     # Keras looks at the signature, and so do people.
-    vars(construct)["__signature__"] = inspect.signature(stock.__init__)
-    return construct
+    vars(construct)["__signature__"] = inspect.signature(stock)
+    return construct  # type: ignore[return-value]
 
 
 # With names of its own, a copied, pickled or loaded layer stays a drop-in, while Keras's names are
@@ -104,13 +106,13 @@ def _constructor(stock: Any) -> Callable[..., None]:
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class LSTM(_FusedLoop, keras.layers.LSTM):
     __doc__ = keras.layers.LSTM.__doc__
-    __init__ = _constructor(keras.layers.LSTM)
+    __init__ = _constructor(keras.layers.LSTM.__init__)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class GRU(_FusedLoop, keras.layers.GRU):
     __doc__ = keras.layers.GRU.__doc__
-    __init__ = _constructor(keras.layers.GRU)
+    __init__ = _constructor(keras.layers.GRU.__init__)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")

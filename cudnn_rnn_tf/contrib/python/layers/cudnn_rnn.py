@@ -6,6 +6,7 @@ They create one variable, `<variable scope>/<name>/opaque_kernel`, by `tf.compat
 so that variable scopes, `reuse` and collections work as they did.
 """
 
+import cudnn_rnn_tf.constants as _constants
 from cudnn_rnn_tf import cudnn_rnn_ops
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
@@ -27,6 +28,7 @@ from cudnn_rnn_tf.saveable import (
 )
 
 __all__ = ["CudnnGRU", "CudnnLSTM", "CudnnRNNRelu", "CudnnRNNTanh"]
+__all__ += _constants.__all__
 
 
 class CudnnLSTM(_CudnnRNN):

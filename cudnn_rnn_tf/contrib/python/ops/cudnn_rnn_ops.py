@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+import cudnn_rnn_tf.constants as _constants
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.constants import *  # noqa: F403 - Programs look for them here.
 from cudnn_rnn_tf.constants import (
@@ -150,3 +151,4 @@ __all__ = [
     "cudnn_rnn_relu",
     "cudnn_rnn_tanh",
 ]
+__all__ += _constants.__all__
