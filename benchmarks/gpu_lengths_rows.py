@@ -21,7 +21,13 @@ class Row:
     type: str
     training: bool
     projection: int = 0
-    clips: bool = False  # Cell states are limited to [-1, 1].
+    clip: float = 0.0  # The bound of cell states, if any.
+    inputs: int = 0  # The size of a step's input; 0 for the number of units.
+    has_bias: bool = True
+
+    @property
+    def input_size(self) -> int:
+        return self.inputs or self.units
 
     @property
     def outputs(self) -> int:
@@ -37,7 +43,7 @@ class Row:
         stack = f"{self.layers}×{self.units}" if self.layers > 1 else f"{self.units}"
         what = "training" if self.training else "inference"
         stack += f" projected to {self.projection}" if self.projection else ""
-        stack += ", clipped" if self.clips else ""
+        stack += ", clipped" if self.clip else ""
         return (
             f"{sides}{self.mode.upper()} {stack}, B{self.batch} T{self.time}, {self.type}, {what}"
         )
@@ -87,8 +93,8 @@ STEP_ROWS = [
         (("lstm", 1, 256, 2, 32, 100), (128,), ("tf32",), True),
         (("lstm", 1, 512, 1, 32, 100), (256,), ("tf32",), True),
         (("lstm", 3, 512, 1, 32, 100), (256,), ("tf32",), True),
-        (("lstm", 1, 512, 1, 64, 100), (0, True), ("float16", "tf32"), True),
-        (("lstm", 1, 256, 2, 32, 200), (0, True), ("tf32",), True),
+        (("lstm", 1, 512, 1, 64, 100), (0, 1.0), ("float16", "tf32"), True),
+        (("lstm", 1, 256, 2, 32, 200), (0, 1.0), ("tf32",), True),
         (("lstm", 1, 256, 1, 64, 200), (), ("float64",), True),
         (("gru", 1, 512, 1, 64, 100), (), ("float64",), True),
         (("lstm", 2, 256, 2, 32, 100), (), ("float64",), True),

@@ -30,8 +30,8 @@ import sys
 
 from absl import app, flags
 
-from benchmarks import gpu_environment, pages, tensorflow_steps
-from benchmarks.gpu_lengths_rows import Row, draw_lengths
+from benchmarks import gpu_environment, pages, systems
+from benchmarks.gpu_lengths_rows import Row
 from benchmarks.gpu_older_page import ROWS, SYSTEMS, VARIANTS, page, plot, read
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
 
@@ -44,31 +44,8 @@ _VARIANTS = flags.DEFINE_list("variants", list(VARIANTS), "What to time: lengths
 
 
 def _step(row: Row, variant: str, algorithm: str) -> StepFunction:
-    import tensorflow as tf
-
-    import cudnn_rnn_tf as crnn
-
-    tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
-    make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
-    layer = make(
-        row.layers,
-        row.units,
-        direction="bidirectional" if row.directions == 2 else "unidirectional",
-        algorithm=algorithm,
-        dtype=row.dtype,
-    )
-    draws = [None]
-    if variant == "lengths":
-        with tf.device("CPU"):
-            draws = [tf.constant(lengths, tf.int32) for lengths in draw_lengths(row)]
-    return tensorflow_steps.step_of(
-        row,
-        lambda inputs, lengths, training: layer(
-            inputs, sequence_lengths=lengths, training=training
-        ),
-        lambda: layer.trainable_variables,
-        draws,
-    )
+    draws = systems.host_lengths(row) if variant == "lengths" else [None]
+    return systems.ours(row, draws, algorithm)
 
 
 def _measure(system: str, path: pathlib.Path) -> None:

@@ -1,157 +1,286 @@
-"""Times the algorithms that a GPU has for full-length networks, beside the one that the rule takes.
+"""Times the algorithms that a GPU has for random networks, beside the one that the rule takes.
 
 On the GPU machine, in the root of the repository:
 
-    python -m benchmarks.gpu_rule --output=FILE.jsonl --commit=HASH [--part=0 --parts=4]
+    python -m benchmarks.gpu_rule --compile
+    python -m benchmarks.gpu_rule --output=FILE.jsonl --commit=HASH
 
-adds a line for each algorithm of each network to the file. Anywhere, from this file:
+The first command runs every network once, in many processes at a time, so that the kernels are
+compiled and kept in the folder that CUDNN_RNN_TF_KERNEL_CACHE names. The second one adds a line for
+each network to the file, and times networks on each visible GPU. Anywhere, from this file:
 
     python -m benchmarks.gpu_rule --output=benchmarks/results/gpu_rule.jsonl --report
 
-writes the page beside it. The networks come in a random order, so that a run that was cut off has
-some of each kind. A network's algorithms take turns, a sample each; the median of a step counts.
+writes the page beside it.
+
+The networks are random, and follow from `--seed` and `--count` alone: LSTM, GRU, tanh and ReLU
+networks of one to three layers and one or both directions, of 16 to 2560 units and 1 to 2048
+sequences (logarithms are uniform) of 20 to 60 steps, in all types, training and inference, with and
+without lengths. Those that need much memory or time are drawn again. A network's algorithms take
+turns, a sample each; the median of its samples counts.
 """
 
+import argparse
+import dataclasses
 import gc
+import itertools
 import json
+import math
+import os
 import pathlib
 import random
 import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from absl import app, flags
-
-from benchmarks import gpu_environment, gpu_timing, pages, tensorflow_steps
-from benchmarks.gpu_lengths_rows import Row
-
-_OUTPUT = flags.DEFINE_string("output", None, "File of the results, a line each.")
-_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-_REPORT = flags.DEFINE_bool("report", False, "Write the page.")
-_PART = flags.DEFINE_integer("part", 0, "Which part of the networks to time.")
-_PARTS = flags.DEFINE_integer("parts", 1, "Of how many.")
+from benchmarks import gpu_environment, gpu_timing, pages, systems
+from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
+from benchmarks.model_list import flops_of
 
 AUTO = "auto"
-FIXED = ("persistent", "standard", "persist_static", "persist_static_small_h", "resident")
-TIME = 50
-BATCHES = {
-    32: (1, 64),
-    64: (1, 16, 32, 256),
-    128: (1, 16, 64, 256),
-    256: (1, 16, 64),
-    384: (48,),
-    640: (32,),
-    512: (1, 2, 4, 8, 128, 512),
-    768: (1, 8, 64, 256),
-    1024: (1, 2, 4, 8, 32, 64, 128),
-    1280: (1, 4, 32, 64, 128),
-    1536: (1, 2, 4, 8, 16, 32, 64, 128),
-    2048: (1, 4, 8, 32, 128),
-    2816: (1, 32),
-}
-# Layers, units, directions and sequences of networks of other kinds.
-OTHERS = ((1, 256, 1, 2048), (2, 1280, 1, 32), (1, 1280, 2, 32), (3, 1024, 1, 32))
-# The rule counts as wrong where a fixed algorithm takes less than this part of its time.
-LIMIT = 0.9
+TYPES = ("float16", "bfloat16", "tf32", "float32")
+MODES = {"lstm": 3, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # And how often each is drawn.
+# Bounds of a network: operations of a step, and bytes of its weights, data and reserve.
+MOST_FLOPS, MOST_BYTES = 1.2e12, 2.5e9
+# What a network may take, by which samples are divided among its algorithms.
+NETWORK_SECONDS, SAMPLES = 1.5, 5
 
 
-def networks() -> list[Row]:
-    """Returns the networks in a random order, which is always the same."""
-    shapes = [(1, units, 1, batch) for units, batches in BATCHES.items() for batch in batches]
-    rows = [
-        Row(mode, layers, units, directions, batch, TIME, type_, training)
-        for mode in ("lstm", "gru")
-        for type_ in ("float16", "tf32")
-        for training in (True, False)
-        for layers, units, directions, batch in (*shapes, *OTHERS)
-    ]
-    random.Random(0).shuffle(rows)
-    return rows
+def networks(seed: int, count: int) -> list[tuple[Row, bool]]:
+    """Returns random networks, and whether each has lengths."""
+    rng = random.Random(seed)
+
+    def log_uniform(low: int, high: int) -> int:
+        return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+    def draw() -> tuple[Row, bool]:
+        units = log_uniform(16, 2560)
+        if rng.random() < 0.75:  # As most people choose.
+            units = max(16, 8 * round(units / 8))
+        shape = rng.randint(1, 3), units, rng.randint(1, 2), log_uniform(1, 2048)
+        times = rng.randint(20, 60), rng.choice(TYPES), rng.random() < 0.5
+        mode = rng.choices(list(MODES), list(MODES.values()))[0]
+        return Row(mode, *shape, *times), rng.random() < 0.5
+
+    def is_small(row: Row) -> bool:
+        numbers = row.batch * row.time * row.layers * row.directions * row.units * 8
+        numbers += 6 * flops_of(row) / (row.batch * row.time)  # Weights and their gradients.
+        size = 4 if row.dtype == "float32" else 2
+        return flops_of(row) <= MOST_FLOPS and size * numbers <= MOST_BYTES
+
+    drawn = (draw() for _ in itertools.count())
+    return list(itertools.islice((item for item in drawn if is_small(item[0])), count))
 
 
-def _step(row: Row, algorithm: str) -> gpu_timing.StepFunction:
-    import cudnn_rnn_tf as crnn
+def fixed_algorithms() -> list[str]:
+    """Those that a layer's `algorithm` can name, without those that are a rule's name."""
+    from cudnn_rnn_tf import ops
 
-    make = {"lstm": crnn.CudnnLSTM, "gru": crnn.CudnnGRU}[row.mode]
-    direction = "bidirectional" if row.directions == 2 else "unidirectional"
-    layer = make(row.layers, row.units, direction=direction, algorithm=algorithm, dtype=row.dtype)
-    step = tensorflow_steps.step_of(
-        row,
-        lambda inputs, _, training: layer(inputs, training=training),
-        lambda: layer.trainable_variables,
-        [None],
-    )
-    step(0)
-    return step
+    return [name for name in ops.ALGORITHMS if name not in (AUTO, "cudnn")]
 
 
-def _measure(path: pathlib.Path) -> None:
+def _steps(row: Row, has_lengths: bool) -> Callable[[str], gpu_timing.StepFunction]:
+    """Returns what makes a step of an algorithm; weights and data are the same for all."""
     import tensorflow as tf
 
-    gpu_timing.WARM_UP_SECONDS, gpu_timing.SAMPLE_SECONDS = 0.1, 0.025
-    environment = gpu_environment.environment(_COMMIT.value)
-    environment["TensorFlow"] = tf.__version__
-    with path.open("a") as file:
-        print(json.dumps({"environment": environment}), file=file)
-        for row in networks()[_PART.value :: _PARTS.value]:
+    from cudnn_rnn_tf import config, ops
+
+    systems.allow_tf32(row)
+    direction = "bidirectional" if row.directions == 2 else "unidirectional"
+    network = config.RnnConfig(row.mode, row.layers, row.units, row.input_size, direction=direction)
+    dtype = tf.as_dtype(row.dtype)
+
+    def normal(*shape: int, scale: float = 1.0) -> Any:
+        return tf.cast(scale * tf.random.normal(shape), dtype)
+
+    params = tf.Variable(normal(network.layout.size, scale=0.5 / math.sqrt(row.units)))
+    inputs = normal(row.batch, row.time, row.units)
+    d_outputs = normal(row.batch, row.time, row.outputs, scale=0.1)
+    states = [tf.zeros(shape, dtype) for shape in network.state_shapes(row.batch, False)]
+    draws = systems.host_lengths(row) if has_lengths else [None] * DRAWS
+
+    def make(algorithm: str) -> gpu_timing.StepFunction:
+        @tf.function(autograph=False)
+        def step(lengths: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch([inputs, params])
+                outputs, _ = ops.forward(
+                    network,
+                    inputs,
+                    states,
+                    params.value(),
+                    sequence_lengths=lengths,
+                    time_major=False,
+                    is_training=row.training,
+                    algorithm=algorithm,
+                )
+            if not row.training:
+                return outputs
+            return tape.gradient(outputs, [inputs, params], output_gradients=d_outputs)
+
+        def run(index: int) -> None:
+            step(draws[index % DRAWS])
+
+        run(0)
+        return run
+
+    return make
+
+
+def measure(row: Row, has_lengths: bool, only_compile: bool = False) -> dict[str, Any]:
+    """Returns a network's fields, its times by algorithm, and why others cannot run it."""
+    import tensorflow as tf
+
+    make, steps, refused = _steps(row, has_lengths), {}, {}
+    for algorithm in (AUTO, *fixed_algorithms()):
+        if only_compile and algorithm.startswith(("standard", "persist_static")):
+            continue  # cuDNN has its kernels.
+        try:
+            steps[algorithm] = make(algorithm)
+            tf.test.experimental.sync_devices()
+        except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
+            refused[algorithm] = str(error).partition("\n")[0][:100]
+        except tf.errors.OpError as error:
+            refused[algorithm] = f"{type(error).__name__}: {error}"[:300]
+    line: dict[str, Any] = {
+        field: getattr(row, field)
+        for field in ("mode", "layers", "units", "directions", "batch", "time", "type", "training")
+    }
+    line |= {"lengths": has_lengths, "refused": refused}
+    if not only_compile:
+        share = NETWORK_SECONDS / (len(steps) * (SAMPLES + 2))
+        gpu_timing.WARM_UP_SECONDS = gpu_timing.SAMPLE_SECONDS = share
+        wait = tf.test.experimental.sync_devices
+        line["ms"] = gpu_timing.sample_in_turns(steps, wait, samples_of_each=SAMPLES)
+    if has_lengths:
+        line["read"] = [int(lengths.sum()) for lengths in draw_lengths(row)]
+    return line
+
+
+def _measure_part(options: argparse.Namespace, path: pathlib.Path | None) -> None:
+    """Times a part of the networks, or only compiles their kernels if there is no path."""
+    import tensorflow as tf
+
+    chosen = networks(options.seed, options.count)[options.part :: options.parts]
+    if path is None:
+        for row, has_lengths in chosen:
+            line = measure(row, has_lengths, only_compile=True)
+            print(f"{row}: compiled; {line['refused']}", flush=True)
             gc.collect()
-            tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
-            steps, refused = {}, {}
-            for algorithm in (AUTO, *FIXED):
-                try:
-                    steps[algorithm] = _step(row, algorithm)
-                except (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError) as error:
-                    refused[algorithm] = str(error)[:200]
-            times = gpu_timing.sample_in_turns(steps, tf.test.experimental.sync_devices)
-            result = {"row": str(row), "ms": times, "refused": refused}
-            print(json.dumps(result), file=file, flush=True)
+        return
+    environment = gpu_environment.environment(options.commit)
+    environment |= {"TensorFlow": tf.__version__, "seed": str(options.seed)}
+    with path.open("a") as file:
+        print(json.dumps({"environment": environment}), file=file, flush=True)
+        for row, has_lengths in chosen:
+            print(json.dumps(measure(row, has_lengths)), file=file, flush=True)
+            gc.collect()
 
 
-def _medians(line: dict) -> dict[str, float]:
-    return {name: statistics.median(times) for name, times in line["ms"].items()}
+def _start_parts(options: argparse.Namespace) -> None:
+    """Starts a process for each GPU, or many that share the GPUs to compile."""
+    gpus = gpu_environment.visible_gpus()
+    count = min(len(os.sched_getaffinity(0)), 12 * len(gpus)) if options.compile else len(gpus)
+    print(f"seed {options.seed}, {options.count} networks, {count} processes", flush=True)
+    processes = []
+    for part in range(count):
+        command = [*(sys.executable, "-m", "benchmarks.gpu_rule"), *sys.argv[1:]]
+        command += [f"--part={part}", f"--parts={count}"]
+        environment = gpu_environment.variables_of(gpus[part % len(gpus)])
+        processes.append(subprocess.Popen(command, env=environment))
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        sys.exit(f"processes ended with {codes}")
 
 
-def page(lines: list[dict]) -> str:
-    """Returns the page for the lines of a results file."""
-    found = [line["environment"] for line in lines if "environment" in line]
-    rows = {line["row"]: _medians(line) for line in lines if "row" in line}
-    ratios = {}
-    for row, times in rows.items():
-        fixed = {name: times[name] for name in FIXED if name in times}
-        ratios[row] = min(fixed.values()) / times[AUTO]
-    described = "; ".join(dict.fromkeys(map(pages.listed, found)))
-    order = sorted(rows, key=lambda row: ratios[row])
-    wrong = [row for row in rows if ratios[row] < LIMIT]
+def read(path: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """Returns the networks of a file, with the median of each algorithm, and the environments."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [line for line in lines if "ms" in line]
+    for row in rows:
+        row["ms"] = {name: statistics.median(times) for name, times in row["ms"].items()}
+    return rows, [line["environment"] for line in lines if "environment" in line]
+
+
+def best(row: dict[str, Any]) -> tuple[float, str]:
+    """Returns the time of the fastest fixed algorithm, and its name."""
+    return min((time, name) for name, time in row["ms"].items() if name != AUTO)
+
+
+def _lost(row: dict[str, Any]) -> float:
+    """How many times the fastest fixed algorithm's time the rule's choice takes."""
+    return row["ms"][AUTO] / best(row)[0]
+
+
+def _cells(row: dict[str, Any], names: list[str]) -> Iterator[str]:
+    fields = [field.name for field in dataclasses.fields(Row)[:8]]
+    yield str(Row(*(row[field] for field in fields))) + (", lengths" if row["lengths"] else "")
+    for name in names:
+        yield f"{row['ms'][name]:.3f}" if name in row["ms"] else "–"
+    yield f"{_lost(row):.2f}"
+
+
+def page(path: pathlib.Path) -> str:
+    """Returns the page for a file of results."""
+    rows, environments = read(path)
+    rows = [row for row in rows if len(row["ms"]) > 1 and AUTO in row["ms"]]
+    rows.sort(key=_lost, reverse=True)
+    names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
+    described = "; ".join(dict.fromkeys(map(pages.listed, environments)))
+
+    def within(limit: float, chosen: list[dict[str, Any]]) -> str:
+        close = sum(_lost(row) <= limit for row in chosen)
+        return f"{close} of {len(chosen)} ({close / max(len(chosen), 1):.1%})"
+
+    shares = [
+        [name, within(1.05, chosen), within(1.2, chosen)]
+        for name, chosen in (
+            ("all", rows),
+            ("training", [row for row in rows if row["training"]]),
+            ("inference", [row for row in rows if not row["training"]]),
+            ("lengths", [row for row in rows if row["lengths"]]),
+            ("full length", [row for row in rows if not row["lengths"]]),
+        )
+    ]
     text = [
         "# The rule and the fixed algorithms",
-        "This page is generated by `python -m benchmarks.gpu_rule`; do not edit it by hand.",
         f"Measured with: {described}.",
-        f"A step of each network, with sequences of {TIME} time steps that all have full length, in"
-        " milliseconds, by the algorithm that the rule takes (`auto`) and by those that a layer's"
-        " `algorithm` can name. “–” means that the algorithm cannot run the network. The last"
-        " column is the time of the fastest fixed algorithm as a part of `auto`'s; it is below 1"
-        " where the rule is not the fastest, and above 1 by chance alone. It is"
-        f" {statistics.geometric_mean(ratios.values()):.2f} in the geometric mean of"
-        f" {len(rows)} networks, and below {LIMIT} in {len(wrong)}.",
+        "A step of random networks in milliseconds, by the algorithm that the rule takes (`auto`)"
+        " and by those that a layer's `algorithm` can name. “–” means that the algorithm cannot run"
+        " the network. The last column is `auto`'s time over that of the fastest fixed algorithm;"
+        " it differs from 1 by chance too.",
+        pages.table(["networks", "within 5 % of the fastest", "within 20 %"], shares),
+        pages.table(
+            ["network", *names, "auto / fastest"], [list(_cells(row, names)) for row in rows]
+        ),
+        "Written by `python -m benchmarks.gpu_rule --report`.",
     ]
-    cells = [
-        [
-            row,
-            *(f"{rows[row][name]:.3f}" if name in rows[row] else "–" for name in (AUTO, *FIXED)),
-            f"{ratios[row]:.2f}",
-        ]
-        for row in order
-    ]
-    table = pages.table(["network", AUTO, *FIXED, "fastest / auto"], cells)
-    return "\n\n".join([*text, table]) + "\n"
+    return "\n\n".join(text) + "\n"
 
 
-def main(_: list[str]) -> None:
-    path = pathlib.Path(_OUTPUT.value)
-    if _REPORT.value:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        path.with_suffix(".md").write_text(page(lines))
-        return
-    _measure(path)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", help="The file of results, a line each.")
+    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
+    parser.add_argument("--compile", action="store_true", help="Only run each network once.")
+    parser.add_argument("--report", action="store_true", help="Write the page.")
+    parser.add_argument("--seed", type=int, default=2026, help="Of the networks.")
+    parser.add_argument("--count", type=int, default=200, help="Of the networks.")
+    parser.add_argument("--part", type=int, help="Which part to run, in this process.")
+    parser.add_argument("--parts", type=int, default=1, help="Of how many.")
+    options = parser.parse_args()
+    path = pathlib.Path(options.output) if options.output else None
+    if path is None and not options.compile:
+        parser.error("--output is needed")
+    if options.report:
+        path.with_suffix(".md").write_text(page(path))
+    elif options.part is None:
+        _start_parts(options)
+    else:
+        _measure_part(options, None if options.compile else path)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

@@ -13,7 +13,10 @@ StepFunction = Callable[[int], None]
 
 
 def sample_in_turns(
-    steps: dict[str, StepFunction], wait: Callable[[], None], fewest: int = DRAWS
+    steps: dict[str, StepFunction],
+    wait: Callable[[], None],
+    fewest: int = DRAWS,
+    samples_of_each: int = SAMPLES,
 ) -> dict[str, list[float]]:
     """Milliseconds of a step of each variant, some times.
 
@@ -39,7 +42,7 @@ def sample_in_turns(
             seconds(step, fewest)
         counts[variant] = max(fewest, int(SAMPLE_SECONDS / seconds(step, fewest)))
     samples: dict[str, list[float]] = {variant: [] for variant in steps}
-    for _ in range(SAMPLES):
+    for _ in range(samples_of_each):
         for variant, step in steps.items():
-            samples[variant].append(1e3 * seconds(step, counts[variant]))
+            samples[variant].append(round(1e3 * seconds(step, counts[variant]), 5))
     return samples

@@ -7,6 +7,14 @@ from benchmarks import cpu_timing, gpu_environment
 from benchmarks.gpu_lengths_rows import Row
 from benchmarks.gpu_timing import StepFunction
 
+# This package's layers, by mode.
+LAYERS = {
+    "lstm": "CudnnLSTM",
+    "gru": "CudnnGRU",
+    "rnn_tanh": "CudnnRNNTanh",
+    "rnn_relu": "CudnnRNNRelu",
+}
+
 
 def step_of(
     row: Row,
@@ -15,6 +23,7 @@ def step_of(
     draws: Sequence[Any],
     times: Sequence[int] = (),
     calls: int = 1,
+    jit_compile: bool = False,
 ) -> StepFunction:
     """Makes a step of `call(inputs, draw, training)`, which returns outputs.
 
@@ -28,15 +37,16 @@ def step_of(
         draws: Masks or lengths, or `None`s, which take turns.
         times: For each draw, the time steps of its data; by default, all have `row.time`.
         calls: How many steps each call of the `tf.function` runs, one after another.
+        jit_compile: Whether XLA compiles the step.
     """
     import tensorflow as tf
 
     dtype = tf.as_dtype(row.dtype)
-    inputs = tf.cast(tf.random.normal((row.batch, row.time, row.units)), dtype)
+    inputs = tf.cast(tf.random.normal((row.batch, row.time, row.input_size)), dtype)
     d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, row.outputs)), dtype)
     call(inputs, draws[0], False)
     takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in variables()]
-    of_inputs = tf.Variable(tf.zeros_like(inputs), shape=(row.batch, None, row.units))
+    of_inputs = tf.Variable(tf.zeros_like(inputs), shape=(row.batch, None, row.input_size))
 
     def step(inputs: Any, d_outputs: Any, draw: Any = None) -> Any:
         if not row.training:
@@ -66,10 +76,11 @@ def step_of(
     one = tf.function(
         step,
         input_signature=[
-            tf.TensorSpec((row.batch, max_time, row.units), dtype),
+            tf.TensorSpec((row.batch, max_time, row.input_size), dtype),
             tf.TensorSpec((row.batch, max_time, row.outputs), dtype),
             *map(tf.TensorSpec.from_tensor, arguments[0][2:]),
         ],
+        jit_compile=jit_compile or None,
     )
     return lambda index: one(*arguments[index % len(arguments)])
 

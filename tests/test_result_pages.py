@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import xml.etree.ElementTree
 
 import fresh_process
 import keras
@@ -20,6 +21,11 @@ from benchmarks import (
     gpu_lengths_page,
     gpu_lengths_rows,
     gpu_older_page,
+    gpu_rule,
+    gpu_timing,
+    model_list,
+    models,
+    models_page,
     pages,
     tensorflow_steps,
 )
@@ -38,6 +44,9 @@ def test_pages_are_those_of_the_data_in_the_repository():
         assert (RESULTS / f"{folder.name}.md").read_text() == lengths
     older = gpu_older_page.page(*gpu_older_page.read(RESULTS / "gpu_older"))
     assert (RESULTS / "gpu_older.md").read_text() == older
+    for module in (models_page, gpu_rule):
+        for data in RESULTS.glob(f"{module.__name__.split('.')[1].removesuffix('_page')}.jsonl"):
+            assert data.with_suffix(".md").read_text() == module.page(data)
     for script, data in (
         *(("gpu_doors", data) for data in RESULTS.glob("*_doors.jsonl")),
         ("gpu_fit", RESULTS / "gpu_fit.jsonl"),
@@ -346,3 +355,102 @@ def test_steps_of_benchmarks_take_draws_in_turns():
     for arguments in ([masks], [[None]], [[None] * 2, (2, 4)], [masks, (), 3]):
         step = step_of(training, *arguments)
         step(0), step(1)
+
+
+# What another program found for these models, in milliseconds of a training step.
+YARDSTICKS = {"deepspeech": 9.78, "elmo": 1.17, "lpcnet": 8.16, "dtln": 12.73, "bonito-sup": 40.72}
+YARDSTICKS |= {"mlperf-rnnt-post": 5.94, "medaka": 6.80, "recbole-gru4rec": 0.17}
+
+
+def test_models_of_the_list_have_known_yardsticks():
+    of_list = {model.name: model for model in model_list.models()}
+    assert len(of_list) == 44 and sum(model.core for model in of_list.values()) == 22
+    assert len({model.title for model in of_list.values()}) == 44
+    for name, milliseconds in YARDSTICKS.items():
+        assert 1e3 * of_list[name].least_seconds(True) == pytest.approx(milliseconds, abs=0.006)
+    chain = [of_list["dtln"].least_seconds(training) for training in (True, False)]
+    assert chain[0] == 2 * chain[1]
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_model_is_measured_by_each_system(monkeypatch):
+    monkeypatch.setattr(gpu_timing, "SAMPLE_SECONDS", 0.001)
+    monkeypatch.setattr(gpu_timing, "WARM_UP_SECONDS", 0.001)
+    model = next(model for model in model_list.models() if model.name == "recbole-gru4rec")
+    row = dataclasses.replace(model.row, units=4, inputs=3, batch=2, time=5)
+    found = {
+        (line["system"], line["variant"], line["training"]): len(line["ms"])
+        for system in ("cudnn_rnn_tf", "torch", "keras")
+        for line in models.measure(model._replace(row=row), system)
+    }
+    ways = [("cudnn_rnn_tf", "layer"), ("torch", "packed"), ("torch", "padded")]
+    ways += [("keras", "cuDNN"), ("keras", "compiled")]
+    assert found == {(*way, training): models.SAMPLES for way in ways for training in (True, False)}
+
+
+def test_page_of_models_compares_with_the_faster_library(tmp_path):
+    def line(model, system, variant, milliseconds, training=True):
+        measured = {"ms": [milliseconds] * 3, "peak_bytes": 2_000_000, "training": training}
+        return {"model": model, "system": system, "variant": variant} | measured
+
+    failed = {"model": "elmo", "system": "torch", "variant": "process", "failed": "killed"}
+    lines = [
+        {"environment": {"GPU": "NVIDIA H200, 1.2; NVIDIA H200, 1.2"}},
+        line("deepspeech", "cudnn_rnn_tf", "layer", 39.11),
+        line("deepspeech", "cudnn_rnn_tf", "layer", 39.11, training=False),
+        line("deepspeech", "torch", "packed", 90),
+        line("deepspeech", "torch", "padded", 80),
+        line("deepspeech", "keras", "cuDNN", 100),
+        line("elmo", "cudnn_rnn_tf", "layer", 10),
+        failed,
+        line("isaac-allegro", "torch", "padded", 1),
+        failed | {"model": "isaac-allegro"},
+        line("isaac-allegro", "torch", "padded", 3),
+        line("isaac-allegro", "cudnn_rnn_tf", "layer", 4),
+    ]
+    path = tmp_path / "models.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    models_page.write(path)
+    page = path.with_suffix(".md").read_text()
+    of_training, of_inference, memory, _ = tables(page)
+    elmo, isaac, deepspeech = of_training[1:]  # Those of which little is known come first.
+    assert [elmo[0], *elmo[2:6]] == ["ELMo", "10", "–", "–", "–"]
+    assert isaac[2:6] == ["4", "3 (padded)", "–", "0.75"]
+    assert deepspeech[2:] == ["39.1", "80 (padded)", "100 (cuDNN)", "2.05", "25%"]
+    assert of_inference[3][2:5] == ["39.1", "–", "–"] and memory[3][1] == "2"
+    assert "training 1.24 (least 0.75)" in page and "2 × NVIDIA H200, driver 1.2" in page
+    assert (
+        "* elmo, PyTorch, process, training: killed" in page
+        and "isaac" not in page.split("## What failed")[1]
+    )
+    plot = path.with_suffix(".svg").read_text()
+    assert ">Mozilla DeepSpeech</text>" in plot and ">ELMo<" not in plot and ">0.75</text>" in plot
+    assert xml.etree.ElementTree.fromstring(plot).tag.endswith("svg")
+
+
+def test_networks_of_the_rule_are_random_and_its_page_counts_what_is_lost(tmp_path):
+    networks = gpu_rule.networks(7, 150)
+    assert networks == gpu_rule.networks(7, 150) != gpu_rule.networks(8, 150)
+    rows = [row for row, _ in networks]
+    for field, values in {"type": gpu_rule.TYPES, "mode": gpu_rule.MODES}.items():
+        assert {getattr(row, field) for row in rows} == set(values)
+    assert all(16 <= row.units <= 2560 and 1 <= row.batch <= 2048 for row in rows)
+    assert all(model_list.flops_of(row) <= gpu_rule.MOST_FLOPS for row in rows)
+    lines = [{"environment": {"GPU": "one", "seed": "7"}}]
+    for (row, has_lengths), auto in zip(networks, [1.04, 1.1, 1.3], strict=False):
+        ms = {"auto": [auto], "persistent": [1.0], "standard": [2.0, 0.5, 3.0]}
+        lines.append(dataclasses.asdict(row) | {"lengths": has_lengths, "refused": {}, "ms": ms})
+    path = tmp_path / "rule.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shares, losses = tables(gpu_rule.page(path))
+    assert shares[1] == ["all", "1 of 3 (33.3%)", "2 of 3 (66.7%)"]
+    assert [row[-1] for row in losses[1:]] == ["1.30", "1.10", "1.04"]
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_network_of_the_rule_is_measured_by_each_algorithm():
+    row = gpu_lengths_rows.Row("gru", 2, 5, 2, 3, 6, "float32", True)
+    line = gpu_rule.measure(row, has_lengths=True)
+    assert set(line["ms"]) == {"auto", *gpu_rule.fixed_algorithms()} and not line["refused"]
+    assert (line["units"], line["training"], line["lengths"]) == (5, True, True)
+    assert set(gpu_rule.measure(row, False, only_compile=True)) == set(line) - {"ms", "read"}

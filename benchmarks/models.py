@@ -1,0 +1,227 @@
+"""Times the recurrent part of models that people train, beside PyTorch and Keras, on GPUs.
+
+On the GPU machine, in the root of the repository:
+
+    python -m benchmarks.models --output=FILE.jsonl --commit=HASH
+
+adds a line for each measurement to the file: for the models of models.json that are marked as core
+ones, in some minutes. `--all` times every model, `--only=NAME,…` the named ones, and
+`--system=SYSTEM,…` leaves the other systems out. Each GPU that is visible takes one model after the
+other. Anywhere, from this file:
+
+    python -m benchmarks.models --output=benchmarks/results/models.jsonl --report
+
+writes the page beside it, and its plot.
+
+A model's recurrent layers alone are timed: a training step (a forward and a backward pass, from a
+given gradient of the outputs to those of inputs and weights, which are added to variables) and an
+inference. Inputs are random; where the model has sequences of different lengths, these are drawn
+uniformly from [T/4, T], another draw each step. Dropout is left out, and where the model resets
+states inside of sequences, so are resets. Each system is called as its documentation says is
+fastest, and where there are two ways, both are timed and the faster one counts:
+
+* this package: one layer object in a `tf.function`, with lengths in host memory;
+* PyTorch: one layer; sequences packed in each step, or padded and read to their end;
+* Keras: its layers in a `tf.function`, with a mask; with cuDNN where Keras uses it, or compiled.
+
+Each model and system has a process of its own, alone on its GPU; it imports its libraries while the
+process before it measures. A sample is the time of steps that run back to back for about 0.1 s, at
+least one; the device is waited for at its end. The median of five samples counts. The peak of
+memory is the most that tensors hold at once in steps of training, by the framework's allocator.
+"""
+
+import argparse
+import dataclasses
+import gc
+import itertools
+import json
+import pathlib
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import gpu_environment, gpu_timing, models_page, systems
+from benchmarks.gpu_lengths_rows import DRAWS
+from benchmarks.model_list import Model, models
+from benchmarks.models_page import SYSTEMS
+
+SAMPLE_SECONDS, SAMPLES = 0.1, 5
+# A process that takes longer is ended: one that cannot be compiled, say.
+LIMIT_SECONDS = 100
+
+
+def variants(model: Model, system: str) -> dict[str, Callable[[Any], Any]]:
+    """The ways to run a model, each a function that makes a step of a row, or returns None."""
+    if system == "cudnn_rnn_tf":
+        draws = systems.host_lengths if model.has_lengths else _full
+        return {"layer": lambda row: systems.ours(row, draws(row))}
+    if system == "torch":
+        packed = {"packed": lambda row: systems.of_torch(row, is_packed=True)}
+        padded = {"padded": lambda row: systems.of_torch(row, is_packed=False)}
+        return packed | padded if model.has_lengths else padded
+    draws = systems.masks if model.has_lengths else _full
+    return {
+        "cuDNN": lambda row: systems.of_keras(row, draws(row)),
+        "compiled": lambda row: systems.of_keras(row, draws(row), False, jit_compile=True),
+    }
+
+
+def _full(_: Any) -> list[None]:
+    return [None] * DRAWS
+
+
+def measure(model: Model, system: str) -> Iterator[dict[str, Any]]:
+    """Yields what is measured of a model, an item for each variant, in training and inference."""
+    framework = systems.FRAMEWORKS[system]
+    for variant, is_training in itertools.product(variants(model, system), (True, False)):
+        line = {"model": model.name, "system": system, "variant": variant, "training": is_training}
+        row = dataclasses.replace(model.row, training=is_training)
+        try:
+            step = variants(model, system)[variant](row)
+            if step is None:
+                return
+            for index in range(2):
+                step(index)
+            framework.wait()
+            framework.peak_bytes()
+            for index in range(DRAWS):
+                step(index)
+            framework.wait()
+            line["peak_bytes"] = framework.peak_bytes()
+            samples = gpu_timing.sample_in_turns(
+                {variant: step}, framework.wait, samples_of_each=SAMPLES
+            )
+            line["ms"] = samples[variant]
+        except Exception as error:  # The library cannot run it; the rest goes on.
+            line["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
+        yield line
+        step = None
+        gc.collect()
+
+
+def _work(model: Model, system: str, commit: str) -> None:
+    """Writes what is measured of a model to stdout, once there is a line in stdin."""
+    gpu_timing.SAMPLE_SECONDS = SAMPLE_SECONDS
+    versions = systems.FRAMEWORKS[system].versions()  # This imports the framework.
+    if system == "cudnn_rnn_tf":
+        import cudnn_rnn_tf  # noqa: F401 - So that it is there when its turn comes.
+    if not sys.stdin.readline():
+        return
+    environment = {**gpu_environment.environment(commit), **versions}
+    print(json.dumps({"system": system, "environment": environment}), flush=True)
+    for line in measure(model, system):
+        print(json.dumps(line), flush=True)
+
+
+class Results:
+    """A file to which threads add lines; an environment is written when it is a new one."""
+
+    def __init__(self, path: pathlib.Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a")
+        self._lock = threading.Lock()
+        self._environments: set[str] = set()
+
+    def add(self, line: str) -> None:
+        with self._lock:
+            if "environment" in json.loads(line):
+                if line in self._environments:
+                    return
+                self._environments.add(line)
+            print(line.strip(), file=self._file, flush=True)
+
+
+def _start(job: tuple[Model, str] | None, gpu: str, commit: str) -> Any:
+    if job is None:
+        return None
+    model, system = job
+    command = [*(sys.executable, "-m", "benchmarks.models"), f"--only={model.name}"]
+    command += [f"--worker={system}", f"--commit={commit}"]
+    process = subprocess.Popen(
+        command,
+        env=gpu_environment.variables_of(gpu),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return model, system, process
+
+
+def _run_on(gpu: str, jobs: Iterator[tuple[Model, str]], results: Results, commit: str) -> None:
+    upcoming = _start(next(jobs, None), gpu, commit)
+    while upcoming:
+        (model, system, process), upcoming = upcoming, _start(next(jobs, None), gpu, commit)
+        process.stdin.write("go\n")
+        process.stdin.close()
+        timer = threading.Timer(LIMIT_SECONDS, process.kill)
+        timer.start()
+        for line in process.stdout:
+            if line.startswith("{"):
+                results.add(line)
+        code = process.wait()
+        timer.cancel()
+        print(f"GPU {gpu}: {model.name}, {system}: {'done' if code == 0 else code}", flush=True)
+        if code:
+            failed = f"the process ended with {code} (within {LIMIT_SECONDS} s)"
+            line = {"model": model.name, "system": system, "variant": "process", "failed": failed}
+            results.add(json.dumps(line))
+
+
+def _measure(chosen: list[Model], chosen_systems: list[str], output: str, commit: str) -> None:
+    results = Results(pathlib.Path(output))
+    waiting: queue.SimpleQueue[Model] = queue.SimpleQueue()
+    for model in chosen:
+        waiting.put(model)
+
+    def jobs() -> Iterator[tuple[Model, str]]:
+        while True:
+            try:
+                model = waiting.get_nowait()
+            except queue.Empty:
+                return
+            yield from ((model, system) for system in chosen_systems)
+
+    threads = [
+        threading.Thread(target=_run_on, args=(gpu, jobs(), results, commit))
+        for gpu in gpu_environment.visible_gpus()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", help="The file of results, a line each.")
+    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
+    parser.add_argument("--only", default="", help="Names of models, separated by commas.")
+    parser.add_argument("--system", default=",".join(SYSTEMS), help="What to time, likewise.")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--core", action="store_true", help="The core models (the default).")
+    which.add_argument("--all", action="store_true", help="All models.")
+    parser.add_argument("--report", action="store_true", help="Write the page and its plot.")
+    parser.add_argument("--worker", choices=list(SYSTEMS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.report:
+        models_page.write(pathlib.Path(options.output))
+        return
+    named = set(filter(None, options.only.split(",")))
+    chosen_systems = options.system.split(",")
+    unknown = named - {model.name for model in models()} | set(chosen_systems) - set(SYSTEMS)
+    if unknown:
+        parser.error(f"unknown models or systems: {', '.join(sorted(unknown))}")
+    chosen = [
+        model for model in models() if (model.name in named if named else model.core or options.all)
+    ]
+    if options.worker:
+        _work(chosen[0], options.worker, options.commit)
+    else:
+        _measure(chosen, chosen_systems, options.output, options.commit)
+
+
+if __name__ == "__main__":
+    main()

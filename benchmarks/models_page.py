@@ -1,0 +1,183 @@
+"""Writes the page and the plot of `benchmarks.models`."""
+
+import json
+import pathlib
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks import gpu_environment, pages
+from benchmarks.model_list import Model, models
+
+SYSTEMS = {"cudnn_rnn_tf": "this package", "torch": "PyTorch", "keras": "Keras"}
+OURS, *OTHERS = SYSTEMS
+INTRODUCTION = """
+The recurrent part of models that people train, by this package, PyTorch and Keras. A training step
+is a forward and a backward pass. Sequences have different lengths where the model's do, drawn
+uniformly from [T/4, T]; PyTorch packs or pads them, Keras has a mask, and the faster way of each
+library counts. *times as fast* is the time of the faster of PyTorch and Keras over this package's:
+above 1, this package is faster. A dash means that the library has no such layer, or that the row
+was not measured.
+
+*share* is a yardstick's part of this package's time. The yardstick is the longer of two times: the
+products of matrices of the steps that are read, at the chip's dense peak for the type, and 1.7 µs
+for each step of a layer in each pass. Small layers can be faster than that.
+"""
+
+
+class Measured(NamedTuple):
+    """The fastest variant of a system."""
+
+    milliseconds: float
+    spread: float  # The range of the samples as a part of their median.
+    peak_bytes: int | None
+    variant: str
+
+
+# By the model's name, the system, and whether it is training.
+Times = dict[tuple[str, str, bool], Measured]
+
+
+def read(path: pathlib.Path) -> tuple[Times, list[dict[str, str]], list[str]]:
+    """Returns the times, the environments, and what failed; later lines replace earlier ones."""
+    found: dict[tuple[str, str, bool], dict[str, Measured]] = {}
+    failed: dict[tuple[str, ...], str] = {}
+    environments = []
+    for line in map(json.loads, path.read_text().splitlines()):
+        if "environment" in line:
+            environments.append(line["environment"])
+            continue
+        key = line["model"], line["system"], line.get("training", True)
+        what = *key[:2], "training" if key[2] else "inference", line["variant"]
+        failed.pop(what, None)
+        if "failed" in line:
+            failed[what] = line["failed"]
+            continue
+        failed.pop((*what[:2], "training", "process"), None)
+        median = statistics.median(line["ms"])
+        spread = (max(line["ms"]) - min(line["ms"])) / median
+        measured = Measured(median, spread, line["peak_bytes"], line["variant"])
+        found.setdefault(key, {})[line["variant"]] = measured
+    reasons = [
+        f"{model}, {SYSTEMS[system]}, {variant}, {what}: {reason.splitlines()[0][:160]}"
+        for (model, system, what, variant), reason in failed.items()
+    ]
+    return {key: min(ways.values()) for key, ways in found.items()}, environments, reasons
+
+
+def ratio(times: Times, model: Model, training: bool) -> float | None:
+    """Returns how many times as fast as the faster of the others this package is."""
+    others = [times[key] for s in OTHERS if (key := (model.name, s, training)) in times]
+    ours = times.get((model.name, OURS, training))
+    return min(others).milliseconds / ours.milliseconds if ours and others else None
+
+
+def share(times: Times, model: Model, training: bool) -> float | None:
+    """Returns the yardstick's part of this package's time."""
+    ours = times.get((model.name, OURS, training))
+    return 1e3 * model.least_seconds(training) / ours.milliseconds if ours else None
+
+
+def network(model: Model) -> str:
+    """Describes the recurrent part in a table's cell."""
+    row = model.row
+    text = str(row).removesuffix(", training")
+    return f"{text}, inputs {row.input_size}" + (", lengths" if model.has_lengths else "")
+
+
+def _means(ratios: Iterable[float | None]) -> str:
+    known = [value for value in ratios if value]
+    if not known:
+        return "–"
+    return f"{statistics.geometric_mean(known):.2f} (least {min(known):.2f})"
+
+
+def _times_table(times: Times, chosen: Sequence[Model], training: bool) -> str:
+    cells = []
+    for model in chosen:
+        row: dict[str, Any] = {"model": model.title, "network": network(model)}
+        for system, title in SYSTEMS.items():
+            measured = times.get((model.name, system, training))
+            row[f"{title}, ms"] = f"{measured.milliseconds:.3g}" if measured else "–"
+            if system != OURS:
+                row[f"{title}, ms"] += f" ({measured.variant})" if measured else ""
+        fast, part = ratio(times, model, training), share(times, model, training)
+        row["times as fast"] = f"{fast:.2f}" if fast else "–"
+        row["share"] = f"{part:.0%}" if part else "–"
+        cells.append(row)
+    return pages.table_of(cells)
+
+
+def _memory_table(times: Times, chosen: Sequence[Model]) -> str:
+    cells = []
+    for model in chosen:
+        row: dict[str, Any] = {"model": model.title}
+        for system, title in SYSTEMS.items():
+            measured = times.get((model.name, system, True))
+            known = measured and measured.peak_bytes
+            row[f"{title}, MB"] = f"{known / 1e6:,.0f}" if known else "–"
+        spreads = [times.get((model.name, system, True)) for system in SYSTEMS]
+        row["spread"] = ", ".join(f"{found.spread:.0%}" if found else "–" for found in spreads)
+        cells.append(row)
+    return pages.table_of(cells)
+
+
+def _order(times: Times, chosen: Sequence[Model]) -> list[Model]:
+    """Models of which this package gains the least come first."""
+    return sorted(chosen, key=lambda model: ratio(times, model, True) or 0)
+
+
+def page(path: pathlib.Path) -> str:
+    """Returns the page for a file of results."""
+    times, environments, reasons = read(path)
+    timed = {name for name, _, _ in times}
+    chosen = _order(times, [model for model in models() if model.name in timed])
+    core = [model for model in chosen if model.core]
+    described = dict.fromkeys(pages.listed(about) for about in environments)
+    gpus = dict.fromkeys(gpu_environment.describe_gpus(about["GPU"]) for about in environments)
+    summary = "; ".join(
+        f"{name} {_means(ratio(times, model, training) for model in core)}"
+        for name, training in (("training", True), ("inference", False))
+    )
+    parts = [
+        "# Models that people train",
+        f"![How many times as fast as the faster of PyTorch and Keras, by model]({path.stem}.svg)",
+        INTRODUCTION.strip(),
+        f"Geometric means of *times as fast* over {len(core)} core models: {summary}.",
+        f"GPU: {'; '.join(gpus)}. Each process saw one GPU. Environments: {'; '.join(described)}.",
+        "## Training",
+        _times_table(times, chosen, True),
+        "## Inference",
+        _times_table(times, chosen, False),
+        "## Memory at the peak of a training step",
+        "What tensors hold, by the framework's allocator, inputs and gradients included. *spread*"
+        " is the range of five samples as a part of their median, in training, in the same order.",
+        _memory_table(times, chosen),
+        "## Where the models are from",
+        pages.table(
+            ["model", "name here", "source", "note"],
+            [[model.title, f"`{model.name}`", model.source, model.note] for model in chosen],
+        ),
+    ]
+    if reasons:
+        parts += ["## What failed", "\n".join(f"* {reason}" for reason in reasons)]
+    command = "python -m benchmarks.models --report"
+    return "\n\n".join([*parts, f"Written by `{command}`."]) + "\n"
+
+
+def write(path: pathlib.Path) -> None:
+    """Writes the page beside a file of results, and the plot of its core models."""
+    path.with_suffix(".md").write_text(page(path))
+    times, environments, _ = read(path)
+    chosen = [model for model in models() if model.core and ratio(times, model, True)]
+    chosen = _order(times, chosen)[::-1]
+    gpu = environments[-1]["GPU"].partition(",")[0]
+    pages.plot_bars(
+        path.with_suffix(".svg"),
+        f"Times as fast as the faster of PyTorch and Keras, on an {gpu.removeprefix('NVIDIA ')}",
+        [model.title for model in chosen],
+        {
+            "training": [ratio(times, model, True) for model in chosen],
+            "inference": [ratio(times, model, False) for model in chosen],
+        },
+    )

@@ -1,0 +1,217 @@
+"""Steps of a network in this package, in Keras and in PyTorch, each called as its users call it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks import tensorflow_steps
+from benchmarks.gpu_lengths_rows import DRAWS, Row, draw_lengths
+from benchmarks.gpu_timing import StepFunction
+
+
+def allow_tf32(row: Row) -> None:
+    """Makes TensorFlow compute in TF32 where the row asks for it, and nowhere else."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(row.type == "tf32")
+
+
+def ours(
+    row: Row,
+    draws: Sequence[Any] = (None,),
+    algorithm: str = "auto",
+    call: Callable[..., Any] | None = None,
+    **options: Any,
+) -> StepFunction:
+    """Makes a step of one layer of this package, which holds the whole stack.
+
+    Args:
+        row: The network and its data.
+        draws: Lengths, masks (of booleans), or `None`s for sequences of full length.
+        algorithm: The layer's option.
+        call: Calls the layer, `call(layer, inputs, draw, training)`; by default, as `draws` say.
+        options: Those of `tensorflow_steps.step_of`.
+    """
+    import cudnn_rnn_tf as crnn
+
+    allow_tf32(row)
+    make = getattr(crnn, tensorflow_steps.LAYERS[row.mode])
+    of_lstm = {"num_proj": row.projection or None, "cell_clip": row.clip or None}
+    layer = make(
+        row.layers,
+        row.units,
+        direction="bidirectional" if row.directions == 2 else "unidirectional",
+        bias_mode="double" if row.has_bias else "none",
+        algorithm=algorithm,
+        dtype=row.dtype,
+        **(of_lstm if row.mode == "lstm" else {}),
+    )
+
+    def run(inputs: Any, draw: Any, training: bool) -> Any:
+        if call is not None:
+            return call(layer, inputs, draw, training)
+        is_mask = draw is not None and draw.dtype == "bool"
+        name = "mask" if is_mask else "sequence_lengths"
+        return layer(inputs, training=training, **{name: draw})
+
+    return tensorflow_steps.step_of(row, run, lambda: layer.trainable_variables, draws, **options)
+
+
+def of_keras(
+    row: Row, draws: Sequence[Any] = (None,), use_cudnn: bool | str = "auto", **options: Any
+) -> StepFunction | None:
+    """Makes a step of Keras's layers, which are given masks; None if it has no such layers."""
+    import keras
+
+    if row.projection or row.clip:
+        return None
+    allow_tf32(row)
+    layers = []
+    for _ in range(row.layers):
+        layer = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[row.mode](
+            row.units,
+            return_sequences=True,
+            recurrent_initializer="glorot_uniform",  # An orthogonal matrix takes long to make.
+            use_bias=row.has_bias,
+            use_cudnn=use_cudnn,
+            dtype=row.dtype,
+        )
+        if row.directions == 2:
+            layer = keras.layers.Bidirectional(layer, dtype=row.dtype)
+        layers.append(layer)
+
+    def run(inputs: Any, mask: Any, training: bool) -> Any:
+        for layer in layers:
+            inputs = layer(inputs, mask=mask, training=training)
+        return inputs
+
+    def variables() -> list[Any]:
+        return [variable for layer in layers for variable in layer.trainable_variables]
+
+    return tensorflow_steps.step_of(row, run, variables, draws, **options)
+
+
+def masks(row: Row) -> list[Any]:
+    """Returns the masks of the row's lengths, on the device."""
+    import tensorflow as tf
+
+    return [tf.sequence_mask(lengths, row.time) for lengths in draw_lengths(row)]
+
+
+def host_lengths(row: Row) -> list[Any]:
+    """Returns the row's lengths in host memory, where an input pipeline leaves them."""
+    import tensorflow as tf
+
+    with tf.device("CPU"):
+        return [tf.constant(lengths, tf.int32) for lengths in draw_lengths(row)]
+
+
+def of_torch(row: Row, is_packed: bool) -> StepFunction:
+    """Makes a step of PyTorch's layer, which packs its sequences in each step if it is to.
+
+    PyTorch has no bound of cell states, so its LSTM runs without one.
+    """
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = row.type == "tf32"
+    dtype = getattr(torch, row.dtype)
+    network = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[row.mode](
+        *(row.input_size, row.units, row.layers),
+        bias=row.has_bias,
+        bidirectional=row.directions == 2,
+        batch_first=True,
+        **({"proj_size": row.projection} if row.projection else {}),
+    )
+    device = torch_device()
+    network = network.to(device, dtype)
+    network.flatten_parameters()
+    network.train(row.training)
+    inputs = torch.randn(row.batch, row.time, row.input_size, device=device, dtype=dtype)
+    inputs.requires_grad_(row.training)
+    size = row.outputs
+    d_outputs = 0.1 * torch.randn(row.batch, row.time, size, device=device, dtype=dtype)
+    draws = [torch.tensor(lengths) for lengths in draw_lengths(row)]
+
+    def step(index: int) -> None:
+        data, gradient = inputs, d_outputs
+        if is_packed:
+            data = pack_padded_sequence(
+                inputs, draws[index % DRAWS], batch_first=True, enforce_sorted=False
+            )
+        with torch.set_grad_enabled(row.training):
+            outputs, _ = network(data)
+        if row.training:
+            if is_packed:
+                outputs = outputs.data
+                gradient = d_outputs.view(-1, size)[: outputs.shape[0]]
+            outputs.backward(gradient)
+
+    return step
+
+
+def torch_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _wait_for_tensorflow() -> None:
+    import tensorflow as tf
+
+    tf.test.experimental.sync_devices()
+
+
+def _wait_for_torch() -> None:
+    import torch
+
+    if torch_device() == "cuda":
+        torch.cuda.synchronize()
+
+
+def _tensorflow_versions() -> dict[str, str]:
+    import keras
+    import tensorflow as tf
+
+    return {"TensorFlow": tf.__version__, "Keras": keras.__version__}
+
+
+def _torch_versions() -> dict[str, str]:
+    import torch
+
+    return {"PyTorch": torch.__version__}
+
+
+def _tensorflow_peak() -> int | None:
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    return int(peak)
+
+
+def _torch_peak() -> int | None:
+    import torch
+
+    if torch_device() == "cpu":
+        return None
+    peak = torch.cuda.max_memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    return int(peak)
+
+
+class Framework(NamedTuple):
+    """What a system runs in."""
+
+    wait: Callable[[], None]  # For the GPU.
+    versions: Callable[[], dict[str, str]]
+    peak_bytes: Callable[
+        [], int | None
+    ]  # On GPUs, the most that tensors have held since the last call.
+
+
+TENSORFLOW = Framework(_wait_for_tensorflow, _tensorflow_versions, _tensorflow_peak)
+TORCH = Framework(_wait_for_torch, _torch_versions, _torch_peak)
+FRAMEWORKS = {"cudnn_rnn_tf": TENSORFLOW, "keras": TENSORFLOW, "torch": TORCH}
