@@ -101,7 +101,7 @@ class Timing:
     """One network, in inference or in training.
 
     Args:
-        result: an element of `networks` in cpu.json.
+        result: an element of `runs` in cpu.json.
         what: "inference" or "training".
         peers: other libraries, of which those count that ran the network.
     """
@@ -238,7 +238,7 @@ def _half_type_rows(timings: dict[str, list[Timing]]) -> list[dict[str, Any]]:
 
 
 def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
-    results = {str(Network(**result["network"])): result for result in report["networks"]}
+    results = {str(Network(**result["network"])): result for result in report["runs"]}
     needed = {name: Network(**result["network"]).needed_bytes for name, result in results.items()}
     memory = {
         name: {
@@ -337,7 +337,7 @@ def _plot(what: str, timings: list[Timing], path: pathlib.Path) -> None:
 
 def _timings(report: dict[str, Any]) -> dict[str, list[Timing]]:
     return {
-        what: [Timing(result, what, report["peers"]) for result in report["networks"]]
+        what: [Timing(result, what, report["peers"]) for result in report["runs"]]
         for what in TITLES
     }
 
@@ -347,12 +347,11 @@ def page(report: dict[str, Any]) -> str:
     return _text(report, _timings(report))
 
 
-def write(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Writes cpu.md and its plots from the directory's cpu.json; returns their paths."""
+def write(directory: pathlib.Path) -> None:
+    """Writes cpu.md and its plots from the directory's cpu.json, if it has one."""
+    if not (directory / "cpu.json").exists():
+        return
     report = json.loads((directory / "cpu.json").read_text())
-    text = directory / "cpu.md"
-    text.write_text(page(report))
-    plots = [directory / f"cpu_{what}.svg" for what in TITLES]
-    for what, plot in zip(TITLES, plots, strict=True):
-        _plot(what, _timings(report)[what], plot)
-    return [text, *plots]
+    (directory / "cpu.md").write_text(page(report))
+    for what, timings in _timings(report).items():
+        _plot(what, timings, directory / f"cpu_{what}.svg")

@@ -10,21 +10,18 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from absl import app
 
 from benchmarks.cpu_models import Network
 from benchmarks.cpu_worker import (
     FUSED,
     HALF_TYPES,
-    KERAS,
     ONNX,
     PEERS,
     PREDICTOR,
-    TORCH,
     Worker,
     in_half_type,
 )
@@ -37,37 +34,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOLERANCE = {"outputs": 1e-5, "gradient": 1e-4}
 HALF_TYPES_TOLERANCE = 0.05  # This is ten times bfloat16's rounding error.
 
-# In a round, a library is timed for this long, within these numbers of calls. Shared machines are
-# slow for tenths of a second at a time, so many short rounds tell more than a few long ones.
-BLOCK_SECONDS, QUICK_BLOCK_SECONDS = 0.1, 0.05
+# In a round, a library is timed within these numbers of calls. Shared machines are slow for tenths
+# of a second at a time, so many short rounds tell more than a few long ones.
 CALLS = (1, 300)
 # The threads of the library before take this long to fall asleep.
 PAUSE_SECONDS = 0.03
 
 IN_HALF_TYPES = [in_half_type(*both) for both in itertools.product((FUSED, PREDICTOR), HALF_TYPES)]
 _INFERENCE_ONLY = (ONNX, PREDICTOR, *(in_half_type(PREDICTOR, dtype) for dtype in HALF_TYPES))
-_SHORT_NAMES = {"torch": TORCH, "keras": KERAS, "onnxruntime": ONNX}
 
 
-def find_peers(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The libraries of these flags that are installed, and those that are not.
-
-    Raises:
-        app.UsageError: if a name is unknown.
-    """
-    unknown = set(names) - set(_SHORT_NAMES)
-    if unknown:
-        raise app.UsageError(
-            f"expected --peers among {', '.join(_SHORT_NAMES)}, but received "
-            f"{', '.join(sorted(unknown))}"
-        )
-    peers = [_SHORT_NAMES[name] for name in names]
-    missing = [peer for peer in peers if not all(map(importlib.util.find_spec, PEERS[peer]))]
-    return [peer for peer in peers if peer not in missing], missing
-
-
-def block_seconds(is_quick: bool) -> float:
-    return QUICK_BLOCK_SECONDS if is_quick else BLOCK_SECONDS
+def find_peers() -> tuple[list[str], list[str]]:
+    """The other libraries that are installed, and those that are not."""
+    missing = [peer for peer in PEERS if not all(map(importlib.util.find_spec, PEERS[peer]))]
+    return [peer for peer in PEERS if peer not in missing], missing
 
 
 def check_results(

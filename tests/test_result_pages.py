@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pathlib
 import re
 import xml.etree.ElementTree
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 from benchmarks import (
     cpu_models,
     cpu_report,
+    cpu_threads_page,
     cpu_worker,
     gallery,
     gpu_lengths_page,
@@ -65,16 +65,8 @@ def test_pages_are_those_of_the_data_in_the_repository():
     lines = (RESULTS / "gallery.jsonl").read_text().splitlines()
     table = gallery.table([json.loads(line) for line in lines])
     assert f"\n\n{table}\n" in (RESULTS.parents[1] / "docs/gallery.md").read_text()
-    threads = of_cpu_threads(RESULTS / "cpu_threads", "cpu_threads.page(reports)")
-    assert (RESULTS / "cpu_threads.md").read_text().strip() == threads.strip()
-
-
-def of_cpu_threads(folder: pathlib.Path, expression: str) -> str:
-    """Returns what an expression of the reports in a folder prints."""
-    return printed(
-        "import pathlib; from benchmarks import cpu_threads; "
-        f"reports = cpu_threads.load(pathlib.Path({str(folder)!r})); print({expression})"
-    )
+    threads = cpu_threads_page.page(cpu_threads_page.load(RESULTS / "cpu_threads"))
+    assert (RESULTS / "cpu_threads.md").read_text() == threads
 
 
 def test_a_model_that_xla_cannot_compile_does_not_end_its_benchmark(tmp_path):
@@ -143,15 +135,13 @@ def test_times_of_later_runs_replace_those_of_earlier_ones(tmp_path):
             "runs": [{"threads": count, **run} for count in counts],
         }
         (tmp_path / f"{file}.json").write_text(json.dumps(report))
-    scaling = "cpu_threads.Times(reports[0]).scaling('GRU 1, 2, 3, 4, 5, 1', 'training', '{}', 2)"
-    assert float(of_cpu_threads(tmp_path, scaling.format(cpu_worker.FUSED))) == 0.25 / 0.5
-    titles = of_cpu_threads(tmp_path, "[report['title'] for report in reports]")
-    assert titles.strip() == "['P, 2 cores, avx2', 'P, 2 cores, avx512']"
-    name = "GRU 1, 2, 2–3, 4, 5, 1"
-    times = (
-        f"cpu_threads.Times(reports[0], different_lengths=True).of({name!r}, 'training', '{{}}', 2)"
-    )
-    assert float(of_cpu_threads(tmp_path, times.format(cpu_worker.FUSED))) == 0.0625
+    reports = cpu_threads_page.load(tmp_path)
+    titles = [report["title"] for report in reports]
+    assert titles == ["P, 2 cores, avx2", "P, 2 cores, avx512"]
+    times, lengths = (cpu_threads_page.Times(reports[0], different) for different in (False, True))
+    name = "GRU 1, 2, 3, 4, 5, 1"
+    assert times.scaling(name, "training", cpu_worker.FUSED, 2) == 0.25 / 0.5
+    assert lengths.of("GRU 1, 2, 2–3, 4, 5, 1", "training", cpu_worker.FUSED, 2) == 0.0625
 
 
 def page_of_lengths() -> str:
