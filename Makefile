@@ -5,7 +5,7 @@
 # make docs   builds the documentation as a web site, in build/site
 # make fuzz   calls what is there as nobody would, ARGS=--seconds=600 for so long
 # make sanitize  does so with sanitizers built in, ARGS=--fast without the ops
-# make reliability ARGS="calls --seconds=600"  does so for long and writes down what came of it
+# make reliability ARGS="kills --count=100"  kills programs, and writes down what came of it
 #
 # All of it happens in a virtual environment, .venv, that these targets make and
 # keep up to date. The package in it is an editable installation: changes to

@@ -90,11 +90,12 @@ def test_nothing_is_found(fuzz, target, capsys):
 
 
 @pytest.mark.parametrize(
-    ("target", "count"), [("layers", 10), ("models", 8), ("onnx_graphs", 40), ("archives", 12)]
+    ("target", "count"),
+    [("layers", 10), ("models", 8), ("onnx_graphs", 40), ("archives", 12), ("threads", 1)],
 )
 def test_nothing_is_wrong(fuzz, target, count, capsys):
     """Runs the first cases of the targets that compare results; the others are slow."""
     source = fuzz.requests(target, seconds=60, seed=0, with_corpus=True)
     ends, failures = fuzz.fuzz(target, itertools.islice(source, count))
     assert not failures, capsys.readouterr().out
-    assert len(ends) > 1  # There are several kinds of cases.
+    assert len(ends) > 1 or target == "threads"  # There are several kinds of cases.

@@ -1,4 +1,4 @@
-"""Tests short runs of what `make reliability` and `soak.py` do for long."""
+"""Tests short runs of what `make reliability` does for long."""
 
 import json
 import pathlib
@@ -11,24 +11,19 @@ import test_fake_gpu
 RELIABILITY = pathlib.Path(__file__).with_name("reliability")
 
 
-@pytest.fixture(autouse=True)
-def modules(monkeypatch):
+def test_page_is_that_of_the_runs(monkeypatch):
     monkeypatch.syspath_prepend(str(RELIABILITY))
+    import reliability
 
-
-def test_page_is_that_of_the_runs():
-    import page
-    import record
-
-    rows = record.read()
-    assert page.PAGE.read_text() == page.text(rows)
+    rows = reliability.read()
+    assert reliability.PAGE.read_text() == reliability.text(rows)
     # A number on the page is the sum over the runs.
     calls = [row for row in rows if row["run"] == "calls"]
     total = sum(n for row in calls for ends in row["counts"].values() for n in ends.values())
-    assert f"| Hostile calls | {total:,} calls |" in page.text(rows)
+    assert f"| [calls](#calls) | {total:,} calls |" in reliability.text(rows)
     with_failure = [*rows, {**calls[0], "failures": ["it fell over"]}]
     failure = f"* Failed in [run](#the-runs) {len(with_failure)}: it fell over"
-    assert failure in page.text(with_failure)
+    assert failure in reliability.text(with_failure)
 
 
 @pytest.mark.slow
@@ -81,12 +76,3 @@ def test_forks(tmp_path):
     lines = done.stdout.splitlines()
     expected = ["True ['well']", "True ['badly']", "True []"]
     assert lines == [*expected, "True ['ZeroDivisionError: division by zero']", "True", "hung"]
-
-
-def test_memory_that_grows_is_noticed():
-    import soak_work
-
-    flat = [{"host": 700 + 50 * (index % 3)} for index in range(40)]
-    assert soak_work._growth(flat) == []
-    growing = [{"host": 700 + 10 * index} for index in range(40)]
-    assert soak_work._growth(growing) == ["memory of the host grew from 800 MB to 1000 MB"]

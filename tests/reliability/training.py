@@ -8,7 +8,6 @@ from typing import Any
 
 import forks
 import numpy as np
-import record
 import tensorflow as tf
 from absl import app
 
@@ -28,7 +27,7 @@ SETTINGS = {
 # compared.
 _STRUCTURE = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
-sys.path.insert(0, str(record.ROOT / "examples"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 _char_lm = importlib.import_module("char_lm")
 
 
