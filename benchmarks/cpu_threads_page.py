@@ -1,4 +1,4 @@
-"""Writes the page of `benchmarks.cpu` with several numbers of threads, and its plots."""
+"""Writes the page of `benchmarks.cpu` with several numbers of threads."""
 
 import functools
 import json
@@ -189,8 +189,6 @@ def page(reports: list[dict[str, Any]]) -> str:
         "of threads, and how much faster each becomes with more threads. Each machine's title ends "
         "with this package's instruction set. The files that this page ends with have all times "
         "of all networks.",
-        "![Training: how many times as fast, over the number of threads](cpu_threads_training.svg)",
-        "![Inference: the same, by CpuPredictor](cpu_threads_inference.svg)",
         LEGEND,
     ]
     for report in reports:
@@ -212,47 +210,9 @@ def page(reports: list[dict[str, Any]]) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def _plot(what: str, reports: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """Draws how many times as fast as the fastest other library, over the number of threads.
-
-    Machines that ran with one and two threads only are in the tables alone.
-    """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot, ticker
-
-    pyplot.rcParams.update({"svg.hashsalt": "cpu_threads", "font.size": 10})
-    system = PREDICTOR if what == "inference" else FUSED
-    figure, panel = pyplot.subplots(figsize=(7.5, 4), layout="constrained")
-    panel.axhline(1, color="black", linewidth=1)
-    for report in reports:
-        for lengths, times in _comparisons(report):
-            if len(times.counts) > 2:
-                means = [
-                    geometric_mean(_values(times, what, system, count, times.ratio))
-                    for count in times.counts
-                ]
-                cores = report["title"].split(", ")[1]
-                label = f"{lengths.removeprefix(', ') or 'equal length'}, {cores}"
-                panel.plot(times.counts, means, "o-", label=label)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    panel.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
-    panel.set_ylim(bottom=0)
-    panel.grid(color="#dddddd")
-    panel.set_xlabel("threads, on Intel Xeons")
-    panel.set_ylabel(f"{what}: how many times as fast\nas the fastest other library")
-    panel.legend(frameon=False)
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
 def write(directory: pathlib.Path) -> None:
-    """Writes the page and its plots from the files in the directory's cpu_threads/."""
+    """Writes the page of the files in the directory's cpu_threads/."""
     reports = load(directory / "cpu_threads")
     if not reports:
         return
     (directory / "cpu_threads.md").write_text(page(reports))
-    for what in TITLES:
-        _plot(what, reports, directory / f"cpu_threads_{what}.svg")

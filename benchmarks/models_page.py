@@ -172,7 +172,7 @@ def write(path: pathlib.Path) -> None:
     chosen = [model for model in models() if model.core and ratio(times, model, True)]
     chosen = _order(times, chosen)[::-1]
     gpu = environments[-1]["GPU"].partition(",")[0]
-    pages.plot_bars(
+    pages.plot_ratios(
         path.with_suffix(".svg"),
         f"Times as fast as the faster of PyTorch and Keras, on an {gpu.removeprefix('NVIDIA ')}",
         [model.title for model in chosen],

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
-STYLES = (("#c0392b", "o"), ("#2471a3", "s"), ("#d68910", "D"), ("#1e8449", "^"))
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -40,63 +39,18 @@ def runs(environments: Mapping[str, str]) -> str:
     )
 
 
-def plot_ratios(
-    path: pathlib.Path,
-    title: str,
-    rows: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
-) -> None:
-    """Writes a plot that has a line of dots for each row, as SVG.
-
-    It is as wide as a phone shows without making letters small.
-
-    Args:
-        path: The file. The same numbers become the same file.
-        title: What the numbers mean.
-        rows: Names of networks; what follows the first comma gets a line of its own.
-        series: A label and a ratio for each row, or `None` where there is none.
-    """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot, ticker
-
-    # Letters stay text, which is small and can be searched.
-    settings = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "font.size": 9}
-    with pyplot.rc_context(settings):
-        figure, axes = pyplot.subplots(figsize=(5, 1 + 0.28 * len(rows)), layout="constrained")
-        for (label, ratios), (colour, marker) in zip(series.items(), STYLES, strict=False):
-            found = [(ratio, place) for place, ratio in enumerate(ratios) if ratio]
-            values, places = zip(*found, strict=True)
-            axes.plot(values, places, marker, color=colour, label=label, markersize=5)
-        axes.axvline(1, color="black", linewidth=1)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g×"))
-        axes.set_yticks(
-            range(len(rows)), [row.replace(", ", "\n", 1) for row in rows], fontsize=7.5
-        )
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(color="#dddddd")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_xlabel(title)
-        figure.legend(loc="outside upper center", ncols=2, frameon=False)
-        figure.savefig(path, metadata={"Date": None})
-        pyplot.close(figure)
-
-
-BAR_COLOURS = ("#2471a3", "#d68910")
-BARS_STYLE = """
-text { font: 12px sans-serif; fill: #1f2328 } .title { font-weight: bold; font-size: 14px }
-.paper { fill: #ffffff } .line { stroke: #9aa4b0 } .one { stroke: #1f2328; stroke-width: 1.5 }
+COLOURS = ("#2471a3", "#d68910", "#1e8449", "#c0392b")
+STYLE = """
+text { font: 12px sans-serif; fill: #1f2328 } .strong { font-weight: bold }
 .number { font-size: 10px }
+.paper { fill: #ffffff } .line { stroke: #9aa4b0 } .one { stroke: #1f2328; stroke-width: 1.5 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .paper { fill: #0d1117 } .line { stroke: #4b535d } .one { stroke: #e6edf3 }
 }
 """
 
 
-def plot_bars(
+def plot_ratios(
     path: pathlib.Path,
     title: str,
     rows: Sequence[str],
@@ -104,57 +58,53 @@ def plot_bars(
 ) -> None:
     """Writes a plot that has a bar for each row and series, from 1 to its ratio, as SVG.
 
-    The first row is that of the means. The scale is logarithmic; colours follow the reader's.
+    The first bars are those of the means. The scale is logarithmic. Colours follow the reader's.
+
+    Args:
+        path: The file. The same numbers become the same file.
+        title: What the numbers mean.
+        rows: Names of networks.
+        series: A label and a ratio for each row, or `None` where there is none.
     """
+    found = {name: [ratio for ratio in values if ratio] for name, values in series.items()}
+    means = {name: [statistics.geometric_mean(values)] for name, values in found.items() if values}
+    columns = [[*means.get(name, [None]), *values] for name, values in series.items()]
     rows = [f"geometric mean of {len(rows)}", *rows]
-    known = {}
-    for name, values in series.items():
-        measured = [ratio for ratio in values if ratio]
-        known[name] = [statistics.geometric_mean(measured) if measured else None, *values]
-    all_ratios = [ratio for values in known.values() for ratio in values if ratio]
-    low = min(0, math.floor(math.log2(min(all_ratios))))
-    high = math.ceil(math.log2(max(all_ratios)))
-    left, width, bar = 230, 480, 11
-    tall = bar * len(series) + 7
-    top, bottom = 66, 66 + tall * len(rows)
+    low = min(0, math.floor(math.log2(min(min(values, default=1) for values in found.values()))))
+    high = math.ceil(math.log2(max(max(values, default=2) for values in found.values())))
+    left, width, bar, top = 20 + 7 * max(map(len, rows)), 440, 10, 64
+    tall = bar * len(columns) + 7
+    bottom, right = top + tall * len(rows), left + width + 45
 
-    def place(ratio: float) -> float:
-        return left + width * (math.log2(ratio) - low) / (high - low)
+    def x_of(ratio: float) -> float:
+        return round(left + width * (math.log2(ratio) - low) / (high - low), 1)
 
-    marks = [
-        f'<rect class="paper" width="{left + width + 50}" height="{bottom + 30}"/>',
-        f'<text class="title" x="12" y="24">{html.escape(title)}</text>',
-    ]
+    marks = [f'<rect class="paper" width="{right}" height="{bottom + 28}"/>']
+
+    def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
+        attributes = f'x="{x}" y="{y}" text-anchor="{anchor}" class="{kind}"'
+        marks.append(f"<text {attributes}>{html.escape(words)}</text>")
+
+    text(12, 22, title, "strong")
     for power in range(low, high + 1):
-        x = f"{place(2.0**power):.1f}"
-        kind = "line" if power else "one"
-        marks.append(f'<path class="{kind}" d="M{x} {top - 4}V{bottom}"/>')
-        marks.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{2.0**power:g}×</text>')
-    for place_of_series, name in enumerate(known):
-        x, colour = left + 110 * place_of_series, BAR_COLOURS[place_of_series]
-        marks.append(f'<rect x="{x}" y="38" width="14" height="11" fill="{colour}"/>')
-        marks.append(f'<text x="{x + 20}" y="48">{html.escape(name)}</text>')
+        x = x_of(2.0**power)
+        marks.append(f'<path class="{"line" if power else "one"}" d="M{x} {top - 4}V{bottom}"/>')
+        text(x, bottom + 18, f"{2.0**power:g}×", anchor="middle")
+    x = left
+    for name, colour in zip(series, COLOURS, strict=False):
+        marks.append(f'<rect x="{x}" y="36" width="12" height="12" fill="{colour}"/>')
+        text(x + 17, 46, name)
+        x += 40 + 7 * len(name)
     for index, row in enumerate(rows):
         y = top + tall * index
-        middle = y + bar * len(series) / 2 + 4
-        bold = "" if index else ' font-weight="bold"'
-        anchor = f'x="{left - 10}" y="{middle:g}" text-anchor="end"{bold}'
-        marks.append(f"<text {anchor}>{html.escape(row)}</text>")
-        for place_of_series, values in enumerate(known.values()):
-            ratio = values[index]
-            if not ratio:
-                continue
-            start, end = sorted((place(1), place(ratio)))
-            line = y + bar * place_of_series
-            marks.append(
-                f'<rect x="{start:.1f}" y="{line}" width="{max(end - start, 1):.1f}"'
-                f' height="{bar - 1}" fill="{BAR_COLOURS[place_of_series]}"/>'
-            )
-            marks.append(
-                f'<text class="number" x="{end + 4:.1f}" y="{line + bar - 2}">{ratio:.3g}</text>'
-            )
-    size = f"{left + width + 50} {bottom + 30}"
+        text(left - 8, y + bar * len(columns) / 2 + 4, row, "" if index else "strong", "end")
+        for place, (values, colour) in enumerate(zip(columns, COLOURS, strict=False)):
+            if ratio := values[index]:
+                start, end = sorted((x_of(1), x_of(ratio)))
+                size = f'width="{max(end - start, 1):.1f}" height="{bar - 1}"'
+                marks.append(f'<rect x="{start}" y="{y + bar * place}" {size} fill="{colour}"/>')
+                text(round(end + 4, 1), y + bar * (place + 1) - 1, f"{ratio:.3g}", "number")
     path.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}">'
-        f"<style>{BARS_STYLE}</style>\n" + "\n".join(marks) + "\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right} {bottom + 28}">'
+        f"<style>{STYLE}</style>\n" + "\n".join(marks) + "\n</svg>\n"
     )
