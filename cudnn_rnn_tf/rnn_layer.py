@@ -195,6 +195,12 @@ class CudnnRNN(HasConfig, ChecksKeywords, HasOpaqueKernel, CompiledByXla):
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "zero_output_for_mask":
             return super().__setattr__(name, value)
+        if not value and self.return_sequences:
+            raise ValueError(
+                f"expected zero_output_for_mask of layer {self.name!r} to be True, but received "
+                f"{value!r}: outputs of masked steps are zero; the layers of "
+                "cudnn_rnn_tf.keras repeat the last one"
+            )
         # Keras's Bidirectional sets this attribute; nothing else tells that the layer is in one.
         if self.time_major:
             raise ValueError(

@@ -124,47 +124,6 @@ def test_keras_own_file_stays_keras_own(tmp_path, suffix):
     assert not any(is_drop_in(layer) for layer in recurrent(loaded))
 
 
-def as_earlier_versions_wrote(path: Any) -> None:
-    """Gives a file the names that earlier versions of this package wrote."""
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    text = parts["config.json"].decode()
-    for name in NAMES:
-        text = text.replace(
-            f'"registered_name": "cudnn_rnn_tf>{name}"', f'"registered_name": "{name}"'
-        )
-    text = re.sub(r'"cudnn_rnn_tf\.keras\.(layers|bidirectional)"', '"keras.layers"', text)
-    assert "cudnn_rnn_tf" not in text.replace("cudnn_rnn_tf>Stack", "").replace(
-        "cudnn_rnn_tf.keras.stack", ""
-    )
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, part in parts.items():
-            archive.writestr(name, text if name == "config.json" else part)
-
-
-def test_a_file_of_an_earlier_version_loads_as_keras_own(tmp_path):
-    model = make_model(drop_ins)
-    expected = model.predict(data(), verbose=0)
-    model.save(tmp_path / "m.keras")
-    as_earlier_versions_wrote(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    assert not any(is_drop_in(layer) for layer in recurrent(loaded))
-    np.testing.assert_allclose(loaded.predict(data(), verbose=0), expected, atol=1e-6)
-    fast = crnn.accelerate(loaded)
-    assert all(is_drop_in(layer) for layer in recurrent(fast))
-    np.testing.assert_array_equal(fast.predict(data(), verbose=0), expected)
-
-
-def test_a_stack_in_a_file_of_an_earlier_version(tmp_path):
-    wrap = drop_ins.Bidirectional
-    parts = [wrap(drop_ins.GRU(4, return_sequences=True)), wrap(drop_ins.GRU(4))]
-    model = keras.Sequential([keras.Input((6, 3)), drop_ins.Stack(parts)])
-    model.save(tmp_path / "m.keras")
-    as_earlier_versions_wrote(tmp_path / "m.keras")
-    loaded = keras.saving.load_model(tmp_path / "m.keras")
-    np.testing.assert_array_equal(loaded(data()), model(data()))
-
-
 @pytest.mark.parametrize("file", ["m.weights.h5", "checkpoint"])
 @pytest.mark.parametrize("writer", [keras.layers, drop_ins])
 def test_weights_move_both_ways(tmp_path, writer, file):
@@ -287,7 +246,6 @@ def test_pickles_and_sources(name):
 def test_layers_are_keras_own_as_well():
     for name in NAMES:
         assert issubclass(getattr(drop_ins, name), getattr(keras.layers, name))
-        assert getattr(drop_ins, name).__doc__ == getattr(keras.layers, name).__doc__
 
 
 def test_saved_models(tmp_path):

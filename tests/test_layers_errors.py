@@ -260,6 +260,15 @@ def test_another_input_size(call):
         call(layer, INPUTS[:, :, :2])
 
 
+def test_masked_outputs_are_zero():
+    layer = make("gru", 1, 4, name="net")
+    with pytest.raises(
+        ValueError, match="zero_output_for_mask of layer 'net' to be True, .* False"
+    ):
+        layer.zero_output_for_mask = False
+    layer.zero_output_for_mask = True
+
+
 def test_mask_and_lengths(call):
     with pytest.raises(ValueError, match="'net' received both sequence_lengths and a mask"):
         call(

@@ -25,7 +25,19 @@ _PLAIN = {"dropout": 0, "stateful": False, "activity_regularizer": None}
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class Bidirectional(TakesLengths, keras.layers.Bidirectional):
-    __doc__ = keras.layers.Bidirectional.__doc__
+    """Keras's wrapper that runs a layer in both directions: here in one op, where that is possible.
+
+    The arguments, weights, configs and errors are those of `keras.layers.Bidirectional`. The layer
+    in it should be an `LSTM`, `GRU` or `SimpleRNN` of this module; calls take `sequence_lengths` as
+    these do. Two ops run directions that differ, or have `dropout` or `stateful`; the attribute
+    `needs_two_ops` says why.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.keras.Bidirectional(cudnn_rnn_tf.keras.LSTM(32))
+        both = layer(np.zeros((4, 20, 16)))  # [4, 64]
+        ```
+    """
 
     @property
     def runs_fused(self) -> Fusion:

@@ -76,12 +76,6 @@ def unbuilt(config: dict[str, Any]) -> keras.layers.Layer:
     return keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=False)
 
 
-def drop_in_for(layer: keras.layers.Layer) -> keras.layers.Layer:
-    """Returns an unbuilt drop-in for one of Keras's layers; any other layer is returned itself."""
-    config = keras.saving.serialize_keras_object(layer)
-    return unbuilt(to_drop_in(config)) if is_stock(config) else layer
-
-
 def why_left(layer: keras.layers.Layer) -> str:
     """Returns why no drop-in replaces a layer of Keras's own in a model; "" if one does."""
     for part in directions_of(layer):

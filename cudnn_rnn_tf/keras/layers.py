@@ -105,16 +105,68 @@ def _constructor(stock: _Constructor) -> _Constructor:
 # left to Keras's classes and to the classes of users.
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class LSTM(_FusedLoop, keras.layers.LSTM):
-    __doc__ = keras.layers.LSTM.__doc__
+    """Keras's LSTM layer, all of whose steps one op of this package runs, on GPUs and CPUs.
+
+    The arguments, defaults, weights, configs and errors are those of `keras.layers.LSTM`. The op
+    runs the layer in more cases than Keras's own op for GPUs: masks may leave out any steps, and
+    `recurrent_dropout`, `unroll` and `use_bias=False` make no difference. Keras's loop runs it if
+    `activation` is not tanh, `recurrent_activation` not sigmoid, or `use_cudnn` False; in training
+    with `recurrent_dropout`, also if a GPU is older than a T4. `runs_fused` says what runs it.
+
+    Call arguments:
+        sequences: [B, T, I].
+        initial_state: h and c, [B, H] each; by default zeros, or the states of a stateful layer.
+        mask: boolean [B, T], true for each step that is to be read; by default the mask that comes
+            with the sequences, such as an `Embedding`'s.
+        training: whether dropout acts.
+        sequence_lengths: integers [B] in place of a mask, which Keras's layer has not: how many
+            steps of each sequence are to be read. More than T are as good as T.
+
+    Returns:
+        The last output [B, H] or, with `return_sequences`, all of them [B, T, H]; with
+        `return_state`, a tuple of that and of the final h and c.
+
+    Raises:
+        TypeError: if sequence lengths are not integers.
+        ValueError: if they are not of shape [B], or there is a mask as well; and as in Keras.
+
+    Example:
+        ```python
+        layer = cudnn_rnn_tf.keras.LSTM(32, return_state=True)
+        last, h, c = layer(np.zeros((4, 20, 16)), sequence_lengths=[20, 3, 7, 1])  # [4, 32] each
+        ```
+    """
+
     __init__ = _constructor(keras.layers.LSTM.__init__)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class GRU(_FusedLoop, keras.layers.GRU):
-    __doc__ = keras.layers.GRU.__doc__
+    """Keras's GRU layer, all of whose steps one op of this package runs, on GPUs and CPUs.
+
+    The arguments, defaults, weights, configs and errors are those of `keras.layers.GRU`. What is
+    said of `LSTM` holds here, too, but there is one state, h. With `reset_after=False`, the op runs
+    the layer where no GPU is older than a T4; a GPU runs the steps one by one.
+
+    Example:
+        ```python
+        mask = np.array([[True, True, False], [False, True, True]])
+        last = cudnn_rnn_tf.keras.GRU(32)(np.zeros((2, 3, 16)), mask=mask)  # [2, 32]
+        ```
+    """
+
     __init__ = _constructor(keras.layers.GRU.__init__)
 
 
 @keras.saving.register_keras_serializable("cudnn_rnn_tf")
 class SimpleRNN(_FusedLoop, keras.layers.SimpleRNN):
-    __doc__ = keras.layers.SimpleRNN.__doc__
+    """Keras's plain recurrent layer, all of whose steps one op of this package runs.
+
+    The arguments, defaults, weights, configs and errors are those of `keras.layers.SimpleRNN`. What
+    is said of `LSTM` holds here, too; but the op has ReLU as `activation` as well as tanh.
+
+    Example:
+        ```python
+        last = cudnn_rnn_tf.keras.SimpleRNN(32, activation="relu")(np.zeros((2, 3, 16)))  # [2, 32]
+        ```
+    """

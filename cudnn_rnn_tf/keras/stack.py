@@ -7,7 +7,6 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
-from cudnn_rnn_tf.keras.configs import drop_in_for
 from cudnn_rnn_tf.keras.fusion import Fusion, forward
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
 from cudnn_rnn_tf.keras.lengths import TakesLengths
@@ -131,8 +130,7 @@ class Stack(TakesLengths, CompiledByXla):
     def from_config(cls, config: dict[str, Any]) -> "Stack":
         config = dict(config)
         layers = [keras.saving.deserialize_keras_object(each) for each in config.pop("layers")]
-        # Files of earlier versions name Keras's own layers.
-        return cls([drop_in_for(layer) for layer in layers], **config)
+        return cls(layers, **config)
 
 
 def needs_several_ops(layers: Sequence[keras.layers.Layer]) -> str:

@@ -17,7 +17,7 @@ except ImportError as error:
         "another folder, or install the package with `pip install -e .`"
     ) from error
 
-__all__ = ["ParamLayout", "build_info", "info", "op_library_files", "xla_library_files"]
+__all__ = ["ParamLayout", "info", "op_library_files", "xla_library_files"]
 
 
 def op_library_files() -> dict[str, pathlib.Path]:
