@@ -145,7 +145,12 @@ def systems(row: Row) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     yield "CudnnLSTM", dict.fromkeys(MASKS, [layer])
 
 
-def step_of(row: Row, layers: list[Any], kind: str) -> StepFunction:
+def is_compiled(name: str, kind: str) -> bool:
+    """Whether XLA compiles a step: of Keras's layers that cuDNN does not run, which gain by it."""
+    return name == "keras" and _DEVICE.value == "gpu" and kind in MASKS[2:]
+
+
+def step_of(row: Row, layers: list[Any], kind: str, jit_compile: bool) -> StepFunction:
     import tensorflow as tf
 
     def call(inputs, mask, training):
@@ -162,6 +167,7 @@ def step_of(row: Row, layers: list[Any], kind: str) -> StepFunction:
         call,
         lambda: [weight for layer in layers for weight in layer.trainable_variables],
         masks,
+        jit_compile=jit_compile,
     )
 
 
@@ -178,7 +184,9 @@ def measure(output: pathlib.Path, rows: list[Row]) -> None:
         for name, layers in systems(row):
             # Without cuDNN, Keras's layers take as long whichever steps are masked.
             for kind in MASKS[:3] if name == "keras" else kinds:
-                steps[f"{name}, {kind}"] = step_of(row, layers[kind], kind)
+                compiled = is_compiled(name, kind)
+                title = f"{name}{' compiled' * compiled}, {kind}"
+                steps[title] = step_of(row, layers[kind], kind, compiled)
         samples = sample_in_turns(steps, wait, fewest)
         write(output, {"row": str(row), "about": about, "ms": samples})
         medians = {name: statistics.median(times) for name, times in samples.items()}
@@ -193,18 +201,23 @@ def write(output: pathlib.Path, result: dict[str, Any]) -> None:
         file.write(json.dumps(result) + "\n")
 
 
+MASKED = (
+    'Sequences are masked: not at all; behind, as `keras.utils.pad_sequences(…, padding="post")` '
+    'pads (lengths uniform in [T/4, T]); in front, as it pads by default (`"pre"`)'
+)
 ON_GPU = (
     "# Drop-ins and accelerated models on a GPU",
-    "Sequences are masked: not at all, behind (lengths uniform in [T/4, T]), in front, or with as "
-    "many holes at random places. In the latter two cases, Keras's layers have `use_cudnn=False`, "
-    "since cuDNN refuses such masks; their time is that with masks in front. Steps below a "
+    f"{MASKED}, or with as many holes at random places. In the latter two cases, Keras's layers "
+    "have `use_cudnn=False`, since cuDNN refuses such masks, and XLA compiles their step, as `fit` does by default unless "
+    "a layer is bidirectional; their time is that with masks in front, and “–” is not measured yet "
+    "([five networks](../../docs/guides/lengths.md#how-fast-it-is) are). Steps below a "
     "millisecond are bounded by the host, and vary with what else it does. In a training step, the "
     "host also reads and changes each of Keras's weights, six a bidirectional layer, where "
     "`CudnnLSTM` has one buffer for all layers. ",
 )
 ON_CPU = (
     "# Drop-ins and accelerated models on a CPU",
-    "Sequences are masked: not at all, behind (lengths uniform in [T/4, T]), or in front. ",
+    f"{MASKED}. XLA compiles no step, as `fit` does not by default on a CPU. ",
 )
 
 
@@ -222,13 +235,19 @@ class Results:
         self.device = "gpu" if "GPU" in lines[0]["about"] else "cpu"
         self.kinds = MASKS_ON[self.device]
 
-    def ms(self, row: str, system: str, kind: str) -> float:
-        if (system, kind) == ("keras", "holes"):
+    def ms(self, row: str, system: str, kind: str) -> float | None:
+        if system == "keras" and kind in MASKS[2:]:
             kind = "in front"
-        return self.medians[row][f"{system}, {kind}"]
+            system += " compiled" * (self.device == "gpu")
+        return self.medians[row].get(f"{system}, {kind}")
+
+    def ratio(self, row: str, slower: str, faster: str, kind: str) -> float | None:
+        ms = self.ms(row, slower, kind)
+        return ms and ms / self.ms(row, faster, kind)
 
     def ratios(self, slower: str, faster: str, kind: str) -> list[float]:
-        return [self.ms(row, slower, kind) / self.ms(row, faster, kind) for row in self.medians]
+        found = [self.ratio(row, slower, faster, kind) for row in self.medians]
+        return [ratio for ratio in found if ratio]
 
 
 def _described(about: dict[str, str]) -> dict[str, str]:
@@ -244,7 +263,9 @@ def page(path: pathlib.Path) -> str:
     rows = []
     for row, kind in itertools.product(results.medians, results.kinds):
         ms = [results.ms(row, system, kind) for system in SYSTEMS]
-        rows.append([row, kind, *(f"{value:.3f}" for value in ms), f"{ms[0] / ms[1]:.1f}"])
+        times = [f"{value:.3f}" if value else "–" for value in ms]
+        ratio = results.ratio(row, "keras", "drop-in", kind)
+        rows.append([row, kind, *times, f"{ratio:.1f}" if ratio else "–"])
     ratios = {
         f"{slower} / {faster}, mask: {kind}": results.ratios(slower, faster, kind)
         for kind in results.kinds
@@ -262,6 +283,7 @@ def page(path: pathlib.Path) -> str:
             *(f"{of(values):.2f}" for of in (statistics.geometric_mean, min, max)),
         ]
         for name, values in ratios.items()
+        if values
     ]
     parts = [
         title,
@@ -283,15 +305,16 @@ def page(path: pathlib.Path) -> str:
 def plot(path: pathlib.Path, picture: pathlib.Path) -> None:
     """Draws how many times as fast as Keras's layers the drop-ins are, for each kind of mask."""
     results = Results(path)
-    names = {"none": "no mask", "behind": "mask behind", "in front": "mask in front"}
+    names = {"none": "no padding", "behind": "padding='post'", "in front": "padding='pre'"}
     rows = sorted(
         results.medians,
-        key=lambda row: results.ms(row, "keras", "none") / results.ms(row, "drop-in", "none"),
+        key=lambda row: results.ratio(row, "keras", "drop-in", "none"),
         reverse=True,
     )
     series = {
-        name: [results.ms(row, "keras", kind) / results.ms(row, "drop-in", kind) for row in rows]
+        name: [results.ratio(row, "keras", "drop-in", kind) for row in rows]
         for kind, name in names.items()
+        if results.ratios("keras", "drop-in", kind)
     }
     pages.plot_ratios(picture, "times as fast as Keras, with one changed import", rows, series)
 

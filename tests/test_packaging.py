@@ -173,10 +173,10 @@ def test_every_file_has_the_same_address():
     addresses = project_url.addresses()
     (old,) = set(addresses.values())
     is_placeholder = old == project_url.PLACEHOLDER
-    for name in addresses:
+    for name in (*addresses, *project_url.PAGES):
         text = (ROOT / name).read_text()
-        if name.endswith(".md"):
-            assert (project_url.NOTE in text) == is_placeholder
+        if name in project_url.PAGES:
+            assert (project_url.FROM_A_CLONE in text) == is_placeholder
         new = project_url.replaced(text, old, "https://host.example/x")
         assert "https://host.example/x" in new
         assert old not in new and "placeholder" not in new
