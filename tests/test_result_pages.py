@@ -22,6 +22,7 @@ from benchmarks import (
     gpu_lengths_rows,
     gpu_older_page,
     gpu_rule,
+    gpu_tests,
     gpu_timing,
     model_list,
     models,
@@ -44,7 +45,7 @@ def test_pages_are_those_of_the_data_in_the_repository():
         assert (RESULTS / f"{folder.name}.md").read_text() == lengths
     older = gpu_older_page.page(*gpu_older_page.read(RESULTS / "gpu_older"))
     assert (RESULTS / "gpu_older.md").read_text() == older
-    for module in (models_page, gpu_rule):
+    for module in (models_page, gpu_rule, gpu_tests):
         for data in RESULTS.glob(f"{module.__name__.split('.')[1].removesuffix('_page')}.jsonl"):
             assert data.with_suffix(".md").read_text() == module.page(data)
     for script, data in (
