@@ -18,11 +18,11 @@ _Layer = TypeVar("_Layer", bound=type[CudnnRNN])
 
 
 def _with_shared_arguments(layer: _Layer) -> _Layer:
-    """Appends what `CudnnRNN` says of its arguments; notebooks show only a class's own text."""
+    """Appends what `CudnnRNN` says of all layers; notebooks show only a class's own text."""
     if layer.__doc__ and CudnnRNN.__doc__:
-        shared = inspect.cleandoc(CudnnRNN.__doc__).partition("Args:\n")[2]
-        own = inspect.cleandoc(layer.__doc__)
-        layer.__doc__ = f"{own}\n\nArguments that all four layers have:\n{shared}"
+        shared = inspect.cleandoc(CudnnRNN.__doc__).partition("\n\n")[2]
+        shared = shared.replace("Args:\n", "Arguments that all four layers have:\n", 1)
+        layer.__doc__ = f"{inspect.cleandoc(layer.__doc__)}\n\n{shared}"
     return layer
 
 

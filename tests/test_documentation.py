@@ -34,7 +34,8 @@ MESSAGES_OF_OTHERS = (
 # So are these names, options and programs; and TensorFlow 2 lacks what begins with the last two.
 NAMES_OF_OTHERS = {
     *("AddN", "CMAKE_BUILD_PARALLEL_LEVEL", "CUDA_ERROR_LAUNCH_FAILED", "RaggedTensorToTensor"),
-    *("TF_ENABLE_ONEDNN_OPTS", "model_base_path", "padded_batch", "steps_per_execution"),
+    *("AdamW", "TF_ENABLE_ONEDNN_OPTS", "exclude_from_weight_decay", "model_base_path"),
+    *("padded_batch", "steps_per_execution"),
 }
 PROGRAMS_OF_OTHERS = ("docker", "pip", "tensorflow_model_server", "apt", "bazel")
 OF_TENSORFLOW_1 = ("tf.contrib", "tf.layers")
