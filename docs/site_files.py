@@ -1,7 +1,8 @@
 """Brings files of the repository that pages link to into the site that MkDocs builds.
 
-In the repository, pages link to files outside docs/ by relative paths. The site has those files
-under their paths in the repository, beside the pages of docs/, and this hook adapts the links.
+In the repository, pages link to files outside docs/ by relative paths. The site has
+those files under their paths in the repository, beside the pages of docs/, and this
+hook adapts the links.
 """
 
 import os
@@ -16,7 +17,11 @@ from mkdocs.structure.pages import Page
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 # The navigation names these.
-PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", *(ROOT / "benchmarks" / "results").glob("*.md"))
+PAGES = (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(ROOT / "benchmarks" / "results").glob("*.md"),
+)
 LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[#)])")
 
 
@@ -45,7 +50,9 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
             waiting += [target for target in _targets(path) if target not in pages]
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(
+    markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
     source = pathlib.Path(page.file.abs_src_path).resolve()
 
     def adapted(link: re.Match[str]) -> str:

@@ -19,11 +19,11 @@ FILES = {
 # What these pages say of installing as long as there is no address, and then instead.
 PAGES = ("README.md", "docs/index.md")
 FROM_A_CLONE = """\
-pip install .                       # in a clone: 0.6 GB of downloads, minutes of g++, 4 GB of disk
-cd ..                               # in the clone itself, Python would import its source, and fail
+pip install .                       # in a clone: loads 0.6 GB, compiles for minutes
+cd ..                               # since scripts in the clone would import its source
 """
 FROM_THE_ADDRESS = """\
-pip install git+{}  # 0.6 GB of downloads, minutes of g++, 4 GB of disk
+pip install git+{}  # loads 0.6 GB, compiles for minutes
 """
 
 

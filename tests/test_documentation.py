@@ -35,7 +35,7 @@ MESSAGES_OF_OTHERS = (
 NAMES_OF_OTHERS = {
     *("AddN", "CMAKE_BUILD_PARALLEL_LEVEL", "CUDA_ERROR_LAUNCH_FAILED", "RaggedTensorToTensor"),
     *("AdamW", "TF_ENABLE_ONEDNN_OPTS", "exclude_from_weight_decay", "model_base_path"),
-    *("padded_batch", "steps_per_execution"),
+    *("padded_batch", "steps_per_execution", "var_names"),
 }
 PROGRAMS_OF_OTHERS = ("docker", "pip", "tensorflow_model_server", "apt", "bazel")
 OF_TENSORFLOW_1 = ("tf.contrib", "tf.layers")
@@ -86,6 +86,12 @@ def test_most_pages_show_python():
     with_python = [page for page in PAGES if snippets(page)]
     assert len(with_python) >= 13
     assert {"README.md", "docs/quickstart.md", "docs/coming_from.md"} <= set(with_python)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_of_code_fit_the_column(page):
+    for block in re.findall(r"```\w*\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        assert max(map(len, block.splitlines())) <= 88, block
 
 
 def headings(page: pathlib.Path) -> set[str]:
