@@ -14,9 +14,7 @@ the rows of ROWS and STEP_ROWS that this package was timed on.
 
 The layer is called as a user calls it: one `tf.function` a step, with another draw of lengths each
 step, uniform in [T/4, T]; PyTorch packs its sequences in each step. For the variants "full" and
-"cudnn", every sequence has T steps; "full_8" and "cudnn_8" run eight such steps in each call of the
-`tf.function`, one after another. For "drawn", all of a step's sequences
-are equally long, but each step has another length, in [T/2, T]. A training step is a forward and a
+"cudnn", every sequence has T steps. A training step is a forward and a
 backward pass, from a given gradient of the outputs to those of inputs and weights, which are added
 to variables. In a sample, steps run back to back for about 50 ms, then the
 device is waited for. A row's variants take turns, a sample each, so that a slow moment of the host
@@ -33,15 +31,13 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks import gpu_environment, gpu_lengths_page, systems
-from benchmarks.gpu_lengths_rows import DRAWS, ROWS, STEP_ROWS, SYSTEMS, Row, draw_times
+from benchmarks.gpu_lengths_rows import DRAWS, ROWS, STEP_ROWS, SYSTEMS, Row
 from benchmarks.gpu_timing import StepFunction, sample_in_turns
 
 _SYSTEM = flags.DEFINE_enum("system", None, [*SYSTEMS, "report"], "What to time.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "Directory of the results.", required=True)
 _COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
 _ROWS = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
-
-STEPS_OF_CALL = {"full_8": DRAWS, "cudnn_8": DRAWS}  # By variant; others have one.
 
 
 def _lengths_of_mask(layer: Any, inputs: Any, mask: Any, training: bool) -> Any:
@@ -53,8 +49,7 @@ def _lengths_of_mask(layer: Any, inputs: Any, mask: Any, training: bool) -> Any:
 
 
 def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, StepFunction | None]]:
-    all_variants = ("mask", "lengths", "full", "drawn", "cudnn", "full_8", "cudnn_8")
-    for variant in ("mask", "lengths", "cudnn") if row in STEP_ROWS else all_variants:
+    for variant in ("mask", "lengths", "cudnn", *(() if row in STEP_ROWS else ("full",))):
         yield (
             variant,
             systems.ours(
@@ -62,8 +57,6 @@ def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, StepFunction | None]]:
                 systems.masks(row) if variant in ("mask", "lengths") else [None] * DRAWS,
                 algorithm="cudnn" if variant.startswith("cudnn") else "auto",
                 call=_lengths_of_mask if variant == "lengths" else None,
-                times=draw_times(row) if variant == "drawn" else (),
-                calls=STEPS_OF_CALL.get(variant, 1),
             ),
         )
 
@@ -71,10 +64,9 @@ def _cudnn_rnn_tf(row: Row) -> Iterator[tuple[str, StepFunction | None]]:
 def _keras(row: Row) -> Iterator[tuple[str, StepFunction | None]]:
     if row.dtype == "bfloat16":
         return  # Its cuDNN op has no such kernel.
-    for variant in ("mask", "full", "drawn"):
+    for variant in ("mask", "full"):
         draws = systems.masks(row) if variant == "mask" else [None] * DRAWS
-        times = draw_times(row) if variant == "drawn" else ()
-        yield variant, systems.of_keras(row, draws, times=times)
+        yield variant, systems.of_keras(row, draws)
 
 
 def _torch(row: Row) -> Iterator[tuple[str, StepFunction | None]]:
@@ -96,9 +88,7 @@ def _measure(system: str, path: pathlib.Path) -> None:
             gc.collect()
             made = {name: step for name, step in VARIANTS[system](row) if step}
             for variant, milliseconds in sample_in_turns(made, framework.wait).items():
-                steps = STEPS_OF_CALL.get(variant, 1)
-                of_step = [time / steps for time in milliseconds]
-                result = {"row": str(row), "variant": variant, "ms": of_step}
+                result = {"row": str(row), "variant": variant, "ms": milliseconds}
                 print(json.dumps(result), file=file, flush=True)
 
 

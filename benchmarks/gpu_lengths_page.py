@@ -5,8 +5,9 @@ import pathlib
 import statistics
 
 from benchmarks import gpu_environment, pages
-from benchmarks.gpu_lengths_rows import ROWS, STEP_ROWS, SYSTEMS, Row, draw_times
+from benchmarks.gpu_lengths_rows import ROWS, STEP_ROWS, SYSTEMS, Row
 
+MASKED = (", mask", ", packed")  # What Keras and PyTorch are given for different lengths.
 # Milliseconds by system, row and variant.
 Times = dict[tuple[str, str, str], float]
 
@@ -53,14 +54,15 @@ def _speed_table(times: Times, training: bool, variant: str) -> str:
     rows = sorted(
         map(str, _rows(times, training)), key=lambda row: _against_keras(times, row, variant)
     )
+    titles, own_variants = ["this package"], [variant]
     peers = {"Keras": ("keras", variant), "PyTorch": ("torch", variant)}
     if variant == "full":
-        titles = ["this package", "Keras", "ratio", "PyTorch", "ratio"]
-        own_variants = [variant]
+        peers["cuDNN"] = ("cudnn_rnn_tf", "cudnn")
     else:
-        titles = ["this package, mask", "this package, lengths"]
-        titles += ["Keras, mask", "ratio", "PyTorch, packed", "ratio"]
-        own_variants = [variant, "lengths"]
+        titles, own_variants = ["this package, mask", "this package, lengths"], [variant, "lengths"]
+    for name, suffix in zip(peers, ("", "") if variant == "full" else MASKED, strict=False):
+        titles += [name + suffix, "ratio"]
+    titles += ["by cuDNN", "ratio"] if variant == "full" else []
     ratios: dict[str, list[float]] = {name: [] for name in peers}
     table = []
     for row in rows:
@@ -73,38 +75,6 @@ def _speed_table(times: Times, training: bool, variant: str) -> str:
                 ratios[name].append(time / own)
         table.append([row.rsplit(", ", 1)[0], *cells])
     return _table(["network", *titles], table) + _means(ratios)
-
-
-def _cudnn_table(times: Times, training: bool) -> str:
-    """All rows, with as many steps in a call as were measured; those that gain least come first."""
-    names = [str(row) for row in _rows(times, training)]
-    steps_of = {
-        suffix: text
-        for suffix, text in (("_8", "eight steps"), ("", "one step"))
-        if ("cudnn_rnn_tf", names[0], "full" + suffix) in times
-    }
-    rows: list[tuple[list[float], list[str]]] = []
-    for name in names:
-        ratios, cells = [], [name.rsplit(", ", 1)[0]]
-        for suffix in steps_of:
-            own, cudnn = (
-                times["cudnn_rnn_tf", name, which + suffix] for which in ("full", "cudnn")
-            )
-            ratios.append(cudnn / own)
-            cells += [_cell(own), _cell(cudnn), f"{cudnn / own:.2f}"]
-        rows.append((ratios, cells))
-    titles = ["network"]
-    for steps in steps_of.values():
-        titles += [f"this package, {steps}", f"by cuDNN, {steps}", "ratio"]
-    means = " and ".join(
-        f"{statistics.geometric_mean(found):.2f} with {steps} in a call "
-        f"(smallest: {min(found):.2f})"
-        for steps, found in zip(
-            steps_of.values(), zip(*(ratios for ratios, _ in rows), strict=True), strict=True
-        )
-    )
-    table = _table(titles, [cells for _, cells in sorted(rows)])
-    return f"{table}\nThe geometric mean of the ratios is {means}.\n"
 
 
 def _steps_table(times: Times) -> str:
@@ -122,24 +92,6 @@ def _steps_table(times: Times) -> str:
     titles = ["this package, mask", "this package, lengths", "full length by cuDNN"]
     titles += ["lengths over full length", "Keras, mask", "PyTorch, packed"]
     return _table(["network", *titles], [cells for _, cells in sorted(rows)]) if rows else ""
-
-
-def _drawn_table(times: Times) -> str:
-    rows = sorted(
-        _rows(times, training=True), key=lambda row: _against_keras(times, str(row), "drawn")
-    )
-    ratios, cells = [], []
-    for row in rows:
-        own = times["cudnn_rnn_tf", str(row), "drawn"]
-        steps = statistics.mean(draw_times(row)) / row.time
-        of_full = own / steps / times["cudnn_rnn_tf", str(row), "full"]
-        keras = times.get(("keras", str(row), "drawn"))
-        if keras:
-            ratios.append(keras / own)
-        name = str(row).rsplit(", ", 1)[0]
-        cells.append([name, _cell(own), _cell(keras), _ratio(keras, own), f"{of_full:.2f}"])
-    titles = ["network", "this package", "Keras", "ratio", "per time step, over full length"]
-    return _table(titles, cells) + _means({"Keras": ratios})
 
 
 def _plot(times: Times, path: pathlib.Path) -> None:
@@ -221,20 +173,6 @@ def page(times: Times, environments: Environments, name: str) -> str:
         _speed_table(times, training=False, variant="mask").rstrip(),
         "## Inference, full length",
         _speed_table(times, training=False, variant="full").rstrip(),
-        "## Training, full length: own kernels and cuDNN",
-        "If a network is small, TensorFlow's work on the CPU takes longer than the GPU's work. "
-        "Most of the CPU's work is done once in each call of a `tf.function`, however many steps "
-        "the call runs. So in this table and the next, the first columns come from calls that run "
-        "eight steps one after another. The last columns, and all other tables of this page, come "
-        "from calls of one step.",
-        _cudnn_table(times, training=True).rstrip(),
-        "## Inference, full length: own kernels and cuDNN",
-        _cudnn_table(times, training=False).rstrip(),
-        "## Training, with a different sequence length in each training step",
-        "All sequences of a training step have the same length, which changes from step to step; "
-        "eight lengths from [T/2, T] take turns. The last column divides this package's time per "
-        "time step in this table by its time per time step in “Training, full length”.",
-        _drawn_table(times).rstrip(),
         *(
             [
                 "## Different lengths where no persistent kernel fits",

@@ -115,8 +115,3 @@ STEP_ROWS = [
 def draw_lengths(row: Row) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     return [rng.integers(row.time // 4, row.time + 1, size=row.batch) for _ in range(DRAWS)]
-
-
-def draw_times(row: Row) -> list[int]:
-    rng = np.random.default_rng(1)
-    return [int(steps) for steps in rng.integers(row.time // 2, row.time + 1, size=DRAWS)]

@@ -204,15 +204,15 @@ def page(path: pathlib.Path) -> str:
     last = {(line["part"], gpu.search(line["environment"]["GPU"])[1]): line for line in lines}
     parts = [
         "# Tests of the package on a GPU",
-        "The tests that need a GPU, and small networks under NVIDIA's compute-sanitizer. It has"
-        " four tools: `memcheck` looks for accesses outside allocated memory, `racecheck` for"
-        " races in shared memory, `synccheck` for wrong synchronization, and `initcheck` for reads"
-        " of memory that was never written. The last column has the kernels that their reports name. A run"
-        " that was stopped at its time limit has no summary. `initcheck` reports nothing where the"
-        " memory that a pass writes to was filled with NaN first. So its other reports are of reads"
-        " of that memory: cuDNN reads its scratch memory, and a"
-        " [test](../../tests/test_gpu_persistent.py) shows that the persistent kernels' results"
-        " are the same bits with and without the filling.",
+        "The tests that need a GPU, and small networks under NVIDIA's compute-sanitizer. It has "
+        "four tools: `memcheck` looks for accesses outside allocated memory, `racecheck` for "
+        "races in shared memory, `synccheck` for wrong synchronization, and `initcheck` for "
+        "reads of memory that was never written. The last column has the kernels that their "
+        "reports name. A run that was stopped at its time limit has no summary. `initcheck` "
+        "reports nothing where the memory that a pass writes to was filled with NaN first. So "
+        "its other reports are of reads of that memory: cuDNN reads its scratch memory, and a "
+        "[test](../../tests/test_gpu_persistent.py) shows that the persistent kernels' results "
+        "are the same bits with and without the filling.",
     ]
     for (part, kind), line in sorted(last.items()):
         about = line["environment"]

@@ -21,8 +21,6 @@ def step_of(
     call: Callable[..., Any],
     variables: Callable[[], list[Any]],
     draws: Sequence[Any],
-    times: Sequence[int] = (),
-    calls: int = 1,
     jit_compile: bool = False,
 ) -> StepFunction:
     """Makes a step of `call(inputs, draw, training)`, which returns outputs.
@@ -35,8 +33,6 @@ def step_of(
         call: What is to be timed.
         variables: Returns the weights, after a first call.
         draws: Masks or lengths, or `None`s, which take turns.
-        times: For each draw, the time steps of its data; by default, all have `row.time`.
-        calls: How many steps each call of the `tf.function` runs, one after another.
         jit_compile: Whether XLA compiles the step.
     """
     import tensorflow as tf
@@ -46,7 +42,7 @@ def step_of(
     d_outputs = tf.cast(0.1 * tf.random.normal((row.batch, row.time, row.outputs)), dtype)
     call(inputs, draws[0], False)
     takers = [tf.Variable(tf.zeros_like(tensor)) for tensor in variables()]
-    of_inputs = tf.Variable(tf.zeros_like(inputs), shape=(row.batch, None, row.input_size))
+    of_inputs = tf.Variable(tf.zeros_like(inputs))
 
     def step(inputs: Any, d_outputs: Any, draw: Any = None) -> Any:
         if not row.training:
@@ -62,24 +58,10 @@ def step_of(
             taker.assign_add(gradient, read_value=False)
         return None
 
-    times = times or [row.time] * len(draws)
-    arguments = [
-        (inputs[:, :count], d_outputs[:, :count], *([] if draw is None else [draw]))
-        for count, draw in zip(times, draws, strict=True)
-    ]
-    if calls > 1:
-        several = tf.function(
-            lambda: [step(*arguments[index % len(arguments)]) for index in range(calls)]
-        )
-        return lambda _: several()
-    max_time = row.time if set(times) == {row.time} else None
+    arguments = [(inputs, d_outputs, *([] if draw is None else [draw])) for draw in draws]
     one = tf.function(
         step,
-        input_signature=[
-            tf.TensorSpec((row.batch, max_time, row.input_size), dtype),
-            tf.TensorSpec((row.batch, max_time, row.outputs), dtype),
-            *map(tf.TensorSpec.from_tensor, arguments[0][2:]),
-        ],
+        input_signature=[*map(tf.TensorSpec.from_tensor, arguments[0])],
         jit_compile=jit_compile or None,
     )
     return lambda index: one(*arguments[index % len(arguments)])

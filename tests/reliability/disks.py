@@ -137,7 +137,7 @@ def _convert_on_full(disk: Disk, directory: pathlib.Path, kilobytes: int, suffix
     if process.wait() == 0:
         assert target.exists()
         return "had enough room"
-    _check_one_line(process, r"python -m cudnn_rnn_tf convert: error: .*")
+    _check_one_line(process, r"cudnn-rnn-tf convert: error: .*")
     left = [path for path in disk.path.iterdir() if path != source]
     assert not left, f"{left} is left on a full disk"
     return "reported in one line that it could not write; made no output file"
@@ -165,7 +165,7 @@ def _convert_on_read_only(disk: Disk, directory: pathlib.Path) -> str:
     disk.forbid_writing()
     process = _convert(source, disk.path / "m.pt", directory)
     assert process.wait() == 1
-    _check_one_line(process, r"python -m cudnn_rnn_tf convert: error: .*")
+    _check_one_line(process, r"cudnn-rnn-tf convert: error: .*")
     # The file can still be read.
     assert _convert(source, directory / "elsewhere.pt", directory).wait() == 0
     return (
