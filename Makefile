@@ -43,15 +43,16 @@ reliability: $(VENV)/.package $(VENV)/.test
 	$(BIN)/python tests/reliability/reliability.py $(ARGS)
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(CXX_PROGRAMS)
+	@$(BIN)/zizmor --offline --quiet .github/workflows
 
 # With --quiet, MkDocs would count no warnings, and --strict would let them all pass.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	$(BIN)/python tests/check_site.py build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python tests/check_site.py build/site
 
 wheel: $(VENV)/.wheel
 	$(BIN)/python pip_package/build_pip_package.py $(ARGS)
@@ -62,29 +63,34 @@ clean:
 # The files below say that a step is done, and when.
 
 $(VENV)/.created: | pip_package/install_system_packages.sh
-	pip_package/install_system_packages.sh $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade 'pip>=25.1'
+	@pip_package/install_system_packages.sh $(PYTHON)
+	@echo "Making $(VENV), which all of this happens in"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
 # What building, linting, documenting and making wheels need, each a dependency group.
 $(VENV)/.build $(VENV)/.dev $(VENV)/.docs $(VENV)/.wheel: $(VENV)/.%: $(VENV)/.created pyproject.toml
-	$(PIP) install --group $*
+	@echo "Downloading the tools of pyproject.toml's group $*"
+	@$(PIP) install --group $*
 	@touch $@
 
 $(VENV)/.package: $(VENV)/.build $(BUILD_FILES) $(CXX_FILES)
-	$(PIP) install --no-build-isolation \
+	@echo "Compiling what changed of the C++ code; the first time, it takes about 3 minutes"
+	@$(PIP) install --no-build-isolation \
 	  --config-settings=build-dir=$(VENV)/cmake --editable .
 	@touch $@
 
 # The package is there by now, so these only add what its extras need.
 $(VENV)/.test: pyproject.toml | $(VENV)/.package
-	$(PIP) install 'cudnn_rnn_tf[test]'
+	@echo "Downloading what the tests need, PyTorch above all"
+	@$(PIP) install 'cudnn_rnn_tf[test]'
 	@touch $@
 
 # An example reads a file of sktime. Without what sktime itself needs, such as scikit-learn, which
 # Keras imports where it can, all processes start faster.
 $(VENV)/.examples: pyproject.toml examples/requirements.txt | $(VENV)/.package
-	$(PIP) install 'cudnn_rnn_tf[examples]' statsmodels
-	$(PIP) install --no-deps --requirement examples/requirements.txt
+	@echo "Downloading what the examples need"
+	@$(PIP) install 'cudnn_rnn_tf[examples]' statsmodels
+	@$(PIP) install --no-deps --requirement examples/requirements.txt
 	@touch $@
