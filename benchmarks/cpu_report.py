@@ -212,31 +212,6 @@ def _summary(
     return rows
 
 
-def _half_type_rows(timings: dict[str, list[Timing]]) -> list[dict[str, Any]]:
-    """A row per network, part and system, the least gain of bfloat16's first."""
-    rows = [
-        {
-            "network": timing.network,
-            "what": f"{TITLES[what]}, {_NAMES[system]}",
-            "float32": timing.milliseconds(system),
-            **{
-                column: value
-                for dtype in HALF_TYPES
-                for stored in [in_half_type(system, dtype)]
-                for column, value in (
-                    (dtype, timing.milliseconds(stored)),
-                    (f"ratio, {dtype}", f"{timing.speed_against(system, stored):.2f}"),
-                )
-            },
-        }
-        for what, of_networks in timings.items()
-        for timing in of_networks
-        for system in SYSTEMS
-        if in_half_type(system, HALF_TYPES[0]) in timing.seconds
-    ]
-    return sorted(rows, key=lambda row: float(row["ratio, bfloat16"].split()[0]))
-
-
 def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     results = {str(Network(**result["network"])): result for result in report["runs"]}
     needed = {name: Network(**result["network"]).needed_bytes for name, result in results.items()}
@@ -265,12 +240,6 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
     for what, of_networks in timings.items():
         rows = [_timing_row(timing, report) for timing in _slowest_first(of_networks)]
         text += [f"## {TITLES[what]}", pages.table_of(rows)]
-    text += [
-        "## Half types",
-        "The half types are float16 and bfloat16. The ratio is this package's time in float32 over "
-        "its time in the half type.",
-        pages.table_of(_half_type_rows(timings)),
-    ]
     rows = [
         {
             "network": name,
@@ -287,25 +256,15 @@ def _text(report: dict[str, Any], timings: dict[str, list[Timing]]) -> str:
         for name, of in sorted(memory.items(), key=lambda item: -item[1][FUSED].median)
     ]
     text += ["## Memory of a training step", MEMORY_METHOD, pages.table_of(rows)]
-    rows = [
-        {
-            "network": name,
-            **{
-                library.replace(FUSED, "this package"): f"{value:.1e}"
-                for library, value in result["differences"].items()
-            },
-        }
-        for name, result in results.items()
-    ]
-    rows = [{**dict.fromkeys({k: 0 for row in rows for k in row}, ""), **row} for row in rows]
+    differences = [of["differences"] for of in results.values()]
+    half = [one for of in differences for library, one in of.items() if "float16" in library]
+    others = [one for of in differences for library, one in of.items() if "float16" not in library]
     text += [
-        "## Largest differences from this package's numbers",
-        "For each tensor that a network computes, the largest difference from this package's "
-        "result in float32 is divided by the largest magnitude in that result. Each number is the "
-        "largest of these quotients. Some columns compare this package with itself: the same layer "
-        "with the same inputs, run in a half type, or by CpuPredictor, or both. For half types, "
-        "only the outputs are compared.",
-        pages.table_of(rows),
+        "## Do they compute the same?",
+        "Before a network was timed, all libraries' outputs and gradients were compared with this "
+        "package's. The largest difference, as a part of a tensor's largest magnitude, is "
+        f"{max(others):.1e} in float32 and {max(half):.1e} where this package computes in a half "
+        "type.",
         f"Written by `python -m benchmarks.cpu` from [cpu.json](cpu.json): {environment}; "
         f"{report['rounds']} rounds.",
     ]
