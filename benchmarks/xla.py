@@ -5,13 +5,13 @@ In the root of the repository, on a machine with a GPU or without one:
     python -m benchmarks.xla --device=cpu|gpu --output=FILE.jsonl --commit=HASH [--rows=REGEX]
 
 Lines are added to the file. `python -m benchmarks.xla --report --output=FILE.jsonl` writes the page
-benchmarks/results/xla.md from the lines of all devices.
+beside it from the lines of all devices.
 
 Each row has four variants: this package's layers and Keras's, each as it is and compiled. They take
 turns in one process. What counts is the median of the ratios of runs that follow each other.
 """
 
-import collections
+import argparse
 import functools
 import gc
 import json
@@ -23,15 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from absl import app, flags
-
-from benchmarks import gpu_environment
-
-_OUTPUT = flags.DEFINE_string("output", None, "The file of results.", required=True)
-_COMMIT = flags.DEFINE_string("commit", "unknown", "The commit that is run.")
-_FILTER = flags.DEFINE_string("rows", "", "A regular expression: the rows to time.")
-_REPORT = flags.DEFINE_bool("report", False, "Write the page.")
-_DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where the models run.")
+from benchmarks import gpu_environment, pages
 
 OURS, KERAS = "this package", "Keras"
 SYSTEMS = (OURS, KERAS)
@@ -97,9 +89,9 @@ MODELS: dict[str, Any] = {
 }
 
 
-def rows_of_fit() -> Iterator[tuple[str, tuple[int, int, int]]]:
+def rows_of_fit(device: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
     first, *others = MODELS
-    for shape in SMALL + LARGE[_DEVICE.value]:
+    for shape in SMALL + LARGE[device]:
         yield first, shape
     for name in others:
         yield name, (16, 20, 64)
@@ -238,40 +230,38 @@ def in_turns(runs: dict[str, tuple[Run, int]]) -> dict[str, list[float]]:
     return found
 
 
-def measure(output: pathlib.Path) -> None:
+def rows(device: str) -> Iterator[tuple[str, str, Callable[[str], tuple[Run, int]]]]:
+    """Yields the kind and the name of each row, and what makes a run of a variant."""
+    for name, shape in rows_of_fit(device):
+        row = f"{name}, {' × '.join(map(str, shape))}"
+        yield "fit", row, functools.partial(fit, name=name, shape=shape)
+    for units in LOOPS:
+        yield "loop", f"LSTM {units}", functools.partial(loop, units=units)
+    for shape in TRAINED:
+        row = f"LSTM, {' × '.join(map(str, shape))}"
+        yield "training", row, functools.partial(training, shape=shape)
+
+
+def measure(output: pathlib.Path, device: str, commit: str, wanted: str) -> None:
     from benchmarks import tensorflow_steps
 
-    about = tensorflow_steps.describe(_DEVICE.value, _COMMIT.value)
+    about = tensorflow_steps.describe(device, commit)
 
     def write(kind: str, row: str, us: dict[str, list[float]], errors: dict[str, str]) -> None:
-        result = {"device": _DEVICE.value, "about": about, "kind": kind, "row": row, "us": us}
+        result = {"device": device, "about": about, "kind": kind, "row": row, "us": us}
         if errors:
             result["errors"] = errors
         with output.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(row, medians(result), errors or "", flush=True)
 
-    def is_wanted(row: str) -> bool:
-        return re.search(_FILTER.value, row) is not None
-
-    for name, shape in rows_of_fit():
-        row = f"{name}, {' × '.join(map(str, shape))}"
-        if is_wanted(row):
-            runs, errors = of_each(variants(), functools.partial(fit, name=name, shape=shape))
-            write("fit", row, in_turns(runs), errors)
+    for kind, row, make in rows(device):
+        if re.search(wanted, row):
+            runs, errors = of_each(variants(), make)
+            write(kind, row, in_turns(runs), errors)
             del runs
-        gc.collect()
-    for units in LOOPS:
-        row = f"LSTM {units}"
-        if is_wanted(row):
-            runs, errors = of_each(variants(), functools.partial(loop, units=units))
-            write("loop", row, in_turns(runs), errors)
-    for shape in TRAINED:
-        row = f"LSTM, {' × '.join(map(str, shape))}"
-        if is_wanted(row):
-            runs, errors = of_each(variants(), functools.partial(training, shape=shape))
-            write("training", row, in_turns(runs), errors)
-    if is_wanted("new length"):
+            gc.collect()
+    if re.search(wanted, "new length"):
         write("length", "new length", *of_each([s + COMPILED for s in SYSTEMS], new_lengths))
 
 
@@ -288,111 +278,101 @@ def gain(result: dict[str, Any], slow: str, fast: str) -> str:
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
-def table(results: list[dict[str, Any]], title: str, scale: float, digits: int) -> list[str]:
-    lines = [
-        f"| {title} | this package | compiled | gain | Keras | compiled | "
-        "Keras / this package, compiled |",
-        "|---|---|---|---|---|---|---|",
-    ]
+# By kind, what the page says of its rows, the unit in microseconds, and the digits of a time.
+KINDS = {
+    "fit": (
+        "Milliseconds of a training step of `model.fit`, in float32. The sizes are batch size × "
+        "time steps × units.",
+        1e3,
+        2,
+    ),
+    "loop": (
+        f"Microseconds of a step of a `tf.while_loop` of {LOOP_STEPS} that samples tokens: "
+        "Embedding, LSTM, Dense and argmax, of one sequence.",
+        1,
+        1,
+    ),
+    "training": (
+        "Milliseconds of a training step outside of `fit`, one in a call of a concrete function: a "
+        "layer forward and backward, and an update by the gradient. The sizes are batch size × "
+        "time steps × units.",
+        1e3,
+        3,
+    ),
+}
+
+
+def table(results: list[dict[str, Any]], scale: float, digits: int) -> str:
+    titles = ["network", "this package", "compiled", "gain", "Keras", "compiled"]
+    cells = []
     for result in results:
         us = medians(result)
         times = [f"{us[s] / scale:.{digits}f}" if s in us else MISSING for s in variants()]
-        cells = [*times[:2], gain(result, OURS, OURS + COMPILED), *times[2:]]
-        cells.append(gain(result, KERAS + COMPILED, OURS + COMPILED))
-        lines.append(f"| {result['row']} | {' | '.join(cells)} |")
-    return lines + [line for result in results for line in told_errors(result)]
+        gains = [gain(result, slow, OURS + COMPILED) for slow in (OURS, KERAS + COMPILED)]
+        cells.append([result["row"], *times[:2], gains[0], *times[2:], gains[1]])
+    return pages.table([*titles, "Keras / this package, compiled"], cells)
 
 
-def told_errors(result: dict[str, Any]) -> list[str]:
-    """Returns lines of the page that say which variants cannot be compiled, and why."""
+def told_errors(results: list[dict[str, Any]]) -> list[str]:
+    """Returns paragraphs that say which variants cannot be compiled, and why."""
     return [
-        line
+        f"{result['row']}: {system.removesuffix(COMPILED)} cannot be compiled:\n\n    {error}"
+        for result in results
         for system, error in result.get("errors", {}).items()
-        for line in (
-            "",
-            f"{result['row']}: {system.removesuffix(COMPILED)} cannot be compiled:",
-            "",
-            f"    {error}",
-        )
     ]
 
 
-def report(output: pathlib.Path) -> str:
-    """Returns the page."""
-    by_device = collections.defaultdict(lambda: collections.defaultdict(list))
-    runs = collections.defaultdict(lambda: collections.defaultdict(list))
-    for line in output.read_text().splitlines():
-        result = json.loads(line)
-        by_device[result["device"]][result["kind"]].append(result)
-        # Lines of one version and machine belong together, whatever their date.
-        about = {key: value for key, value in result["about"].items() if key != "date"}
-        if "GPU" in about:
-            about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
-        listed = ", ".join(f"{key} {value}" for key, value in about.items())
-        runs[result["device"]][listed].append(result["row"])
-    lines = [
+def page(path: pathlib.Path) -> str:
+    """Returns the page of a file of results."""
+    results = [json.loads(line) for line in path.read_text().splitlines()]
+    parts = [
         "# XLA",
-        "",
         "Models, loops and training steps as they are and compiled by XLA. Times are medians of "
         "nine runs; all variants of a row take turns in one process. A gain is the time of a run "
         "divided by that of the compiled run after it, the median and the quartiles of nine. "
         "[benchmarks/xla.py](../xla.py) says what a run is.",
     ]
-    for device, kinds in sorted(by_device.items()):
-        (most, _), *others = sorted(runs[device].items(), key=lambda run: -len(run[1]))
-        lines += ["", f"## On a {device.upper()}", "", most]
-        for run, rows in others:
-            lines += ["", f"The rows “{'”, “'.join(rows)}” are from another run: {run}."]
-        if kinds["fit"]:
-            lines += [
-                "",
-                "Milliseconds of a training step of `model.fit`, in float32. The sizes are batch "
-                "size × time steps × units.",
-                "",
-                *table(kinds["fit"], "model", 1e3, 2),
-            ]
-        if kinds["loop"]:
-            lines += [
-                "",
-                f"Microseconds of a step of a `tf.while_loop` of {LOOP_STEPS} that samples tokens: "
-                "Embedding, LSTM, Dense and argmax, of one sequence.",
-                "",
-                *table(kinds["loop"], "layer", 1, 1),
-            ]
-        if kinds["training"]:
-            lines += [
-                "",
-                "Milliseconds of a training step outside of `fit`, one in a call of a concrete "
-                "function: a layer forward and backward, and an update by the gradient. The sizes "
-                "are batch size × time steps × units.",
-                "",
-                *table(kinds["training"], "layer", 1e3, 3),
-            ]
-        for result in kinds["length"]:
+    for device in sorted({result["device"] for result in results}):
+        of_device = [result for result in results if result["device"] == device]
+        runs = {}
+        for result in of_device:
+            # Lines of one version and machine belong together, whatever their date.
+            about = {key: value for key, value in result["about"].items() if key != "date"}
+            if "GPU" in about:
+                about["GPU"] = gpu_environment.describe_gpus(about["GPU"])
+            runs[result["row"]] = pages.listed(about)
+        parts += [f"## On a {device.upper()}", f"From a run with {pages.runs(runs)}."]
+        for kind, (text, scale, digits) in KINDS.items():
+            if of_kind := [result for result in of_device if result["kind"] == kind]:
+                parts += [text, table(of_kind, scale, digits), *told_errors(of_kind)]
+        for result in (result for result in of_device if result["kind"] == "length"):
             seconds = " and ".join(
                 f"{us / 1e6:.2f} s with {system.removesuffix(COMPILED)}"
                 for system, us in medians(result).items()
             )
-            lines += [
-                "",
+            parts += [
                 "The first call with another number of time steps, of a compiled training step of "
                 f"an LSTM of 64 units and 16 sequences, takes {seconds}.",
-                *told_errors(result),
+                *told_errors([result]),
             ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def main(_: list[str]) -> None:
-    output = pathlib.Path(_OUTPUT.value)
-    if _REPORT.value:
-        page = pathlib.Path(__file__).parent / "results" / "xla.md"
-        page.write_text(report(output))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="File of the results.")
+    parser.add_argument("--commit", default="unknown", help="The commit that is run.")
+    parser.add_argument("--rows", default="", help="A regular expression: the rows to time.")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"], help="Of the models.")
+    parser.add_argument("--report", action="store_true", help="Write the page.")
+    options = parser.parse_args()
+    if options.report:
+        options.output.with_suffix(".md").write_text(page(options.output))
         return
-    if _DEVICE.value == "cpu":
+    if options.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    measure(output)
+    measure(options.output, options.device, options.commit, options.rows)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()
