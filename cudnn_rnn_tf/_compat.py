@@ -32,12 +32,14 @@ __all__ = [
     "SaveSpec",
     "SaveableObject",
     "Trackable",
+    "decays",
     "format_of_exporter",
     "is_compiled_by_xla",
     "is_in_call_of_tf_keras",
     "is_reference",
     "is_resolving_auto_jit_compile",
     "keras_mask",
+    "layers_in",
     "saved_model_pb2",
     "set_keras_mask",
     "sublayers",
@@ -130,6 +132,19 @@ def set_keras_mask(tensor: Any, mask: Any) -> None:
 def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Returns the layers right in a layer. `Model.layers`, the public way, is for models alone."""
     return layer._flatten_layers(include_self=False, recursive=False)
+
+
+def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Returns a layer, and all layers within it and within these, of which no public name tells."""
+    return layer._flatten_layers()
+
+
+def decays(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    """Returns whether weight decay acts on a variable, which no public name tells.
+
+    `Optimizer.exclude_from_weight_decay`, the public way, only sets it.
+    """
+    return optimizer._use_weight_decay(variable)
 
 
 def is_reference(variable: Any) -> bool:

@@ -4,10 +4,11 @@ The exporter is tf2onnx, by way of Keras. It translates a TensorFlow graph, in w
 are ops of this package with a layer each, by the handler that is registered here.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from cudnn_rnn_tf import constants, core_network, ops
+from cudnn_rnn_tf._compat import layers_in
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.convert import network, onnx_format
 from cudnn_rnn_tf.convert.files import write_whole
@@ -64,7 +66,7 @@ def export_onnx(
         signature = input_signature or input_signature_of(copy)
 
         def write(partial: pathlib.Path) -> None:
-            with ops.substituted_forward(forward):
+            with ops.substituted_forward(forward), _tensors_as_constants(copy):
                 copy.export(
                     partial,
                     format="onnx",
@@ -81,6 +83,27 @@ def export_onnx(
                 ) from error
 
         write_whole(path, write)
+
+
+@contextlib.contextmanager
+def _tensors_as_constants(model: keras.Model) -> Iterator[None]:
+    """Has tensors that layers hold be constants in a graph.
+
+    Otherwise the graph's function captures them, and tf2onnx takes them for inputs of the model.
+    """
+    held = [
+        (vars(layer), name, value)
+        for layer in layers_in(model)
+        for name, value in vars(layer).items()
+        if isinstance(value, tf.Tensor)
+    ]
+    for attributes, name, value in held:
+        attributes[name] = value.numpy()
+    try:
+        yield
+    finally:
+        for attributes, name, value in held:
+            attributes[name] = value
 
 
 def register_handler() -> None:

@@ -363,7 +363,6 @@ def test_a_class_of_which_keras_makes_no_copy():
         Plain(),
         Plain(layers.GRU(2)),
         keras.Sequential([keras.Input((5, 3)), Plain(layers.GRU(2))]),
-        keras.Sequential([keras.Input((5, 3)), layers.LSTM(2, activation=unregistered)]),
         with_loss(unregistered_loss),
     ):
         model(draw(2, 5, 3))

@@ -91,7 +91,10 @@ def test_nothing_is_found(fuzz, target, capsys):
 
 @pytest.mark.parametrize(
     ("target", "count"),
-    [("layers", 10), ("models", 8), ("onnx_graphs", 40), ("archives", 12), ("threads", 1)],
+    [
+        *(("layers", 10), ("models", 8), ("held", 8), ("onnx_graphs", 40), ("archives", 12)),
+        ("threads", 1),
+    ],
 )
 def test_nothing_is_wrong(fuzz, target, count, capsys):
     """Runs the first cases of the targets that compare results; the others are slow."""

@@ -28,6 +28,8 @@ def randomized(model: Any) -> Any:
     for index, weight in enumerate(model.weights):
         value = normal(*weight.shape, seed=index)
         weight.assign(abs(value) + 0.5 if "variance" in weight.name else value)
+    for layer in model.layers:
+        getattr(layer, "finalize_state", lambda: None)()
     return model
 
 
@@ -145,6 +147,12 @@ def dropped() -> Any:
     )
 
 
+def normalized() -> Any:
+    return tf_keras.Sequential(
+        [layers.Input((6, 4)), layers.Normalization(), layers.LSTM(3), layers.Normalization()]
+    )
+
+
 MODELS = {
     **{
         f"{cell}-{options}": (
@@ -172,6 +180,7 @@ MODELS = {
     "dropped": (dropped, [(2, 6, 4)]),
     "embedded": (embedded, [(3, 6)]),
     "convolved": (convolved, [(2, 20, 4)]),
+    "normalized": (normalized, [(2, 6, 4)]),
 }
 
 
@@ -203,6 +212,23 @@ def test_models_of_tensorflows_keras_2(name, tmp_path):
         outputs = each(inputs if len(inputs) > 1 else inputs[0])
         for received, value in zip(as_list(outputs), as_list(expected), strict=True):
             np.testing.assert_allclose(received, value, atol=2e-6)
+
+
+def test_vocabularies_of_tensorflows_keras_2(tmp_path):
+    texts = np.array([["b a"], ["a c a"], ["d"]])
+    text = layers.TextVectorization(output_sequence_length=4)
+    lookup = layers.StringLookup()
+    text.adapt(texts)
+    lookup.adapt(texts)
+    inputs = layers.Input((1,), dtype="string")
+    x = layers.LSTM(3)(layers.Embedding(9, 2)(text(inputs)))
+    model = tf_keras.Model(inputs, [x, lookup(inputs)])
+    model.save(tmp_path / "old.keras")
+    values = tf_keras.backend.constant(texts, dtype="string")
+    loaded = crnn.load_keras_model(tmp_path / "old.keras")
+    for copy in (loaded, crnn.accelerate(loaded)):
+        for received, expected in zip(copy(values), model(values), strict=True):
+            np.testing.assert_allclose(received, expected, atol=2e-6)
 
 
 def as_list(outputs: Any) -> list[Any]:
@@ -397,6 +423,59 @@ def test_weights_alone(module, by_name, tmp_path):
     expected = lstm(inputs, *reference.as_cudnn_reads([v for _, v in weights["a"]], 4))
     expected = gru(expected, *(array for _, array in weights["c"]))[:, -1]
     np.testing.assert_allclose(model(inputs), expected, atol=1e-6)
+
+
+def inner_model(module: Any, frozen: str, numbers: tuple[str, ...]) -> Any:
+    """Returns a model with parts of equal shapes, of which some are frozen."""
+    names = {kind: f"{kind}{number}" for kind, number in zip("abcd", numbers, strict=True)}
+    inner = module.Sequential([module.layers.Input((5, 4))])
+    inner.add(module.layers.Dense(4, name=names["a"]))
+    inner.add(module.layers.Dense(4, name=names["b"]))
+    inner.add(module.layers.BatchNormalization(name=names["c"]))
+    both = module.layers.Bidirectional(module.layers.GRU(4), merge_mode="sum", name=names["d"])
+    model = module.Sequential([module.layers.Input((5, 4)), inner, both])
+    for kind in frozen:
+        if kind in "abc":
+            inner.get_layer(names[kind]).trainable = False
+    both.forward_layer.trainable = "f" not in frozen
+    if "g" in frozen and module is keras:
+        inner.get_layer(names["c"]).gamma.trainable = False
+    return model
+
+
+@pytest.mark.parametrize("module", [keras, tf_keras])
+@pytest.mark.parametrize("saved", ["", "a", "bc", "f", "acf", "g"])
+@pytest.mark.parametrize("loaded", ["", "bf", "g"])
+def test_weights_when_other_layers_were_frozen(saved, loaded, module, tmp_path):
+    source = randomized(inner_model(module, saved, ("a", "b", "c", "d")))
+    source.save(tmp_path / "w.h5")
+    target = inner_model(keras, loaded, ("a", "b", "c", "d"))
+    crnn.load_keras_weights(target, tmp_path / "w.h5")
+    np.testing.assert_allclose(
+        target(normal(2, 5, 4)), np.asarray(source(normal(2, 5, 4))), atol=1e-6
+    )
+
+
+def test_weights_of_other_names_when_other_layers_were_frozen(tmp_path):
+    def model(frozen: str, *names: str) -> keras.Model:
+        inner = keras.Sequential([keras.Input((4,))])
+        for name in names:
+            inner.add(keras.layers.Dense(4, name=name, bias_initializer="normal"))
+            inner.layers[-1].trainable = name not in frozen
+        return keras.Sequential([keras.Input((4,)), inner])
+
+    path, inputs = tmp_path / "w.h5", normal(2, 4)
+    target = model("", "dense_7", "dense_8")
+    source = model("", "dense", "dense_1")
+    source.save(path)
+    crnn.load_keras_weights(target, path)
+    np.testing.assert_allclose(target(inputs), source(inputs), atol=1e-6)
+    model("dense", "dense", "dense_1").save(path)
+    with pytest.raises(ValueError, match="other ones were frozen when it was written"):
+        crnn.load_keras_weights(target, path)
+    inner = target.layers[0]
+    inner.layers[0].trainable = False
+    crnn.load_keras_weights(target, path)
 
 
 def test_weights_that_do_not_fit(tmp_path):

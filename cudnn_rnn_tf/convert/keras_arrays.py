@@ -1,52 +1,55 @@
 """The arrays in which Keras of any version stores a layer's weights, in the order of Keras 3."""
 
-from collections.abc import Sequence
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
+
+from cudnn_rnn_tf._compat import sublayers
+from cudnn_rnn_tf.keras.held_state import refresh
 
 # For each gate in the order of today's kernels, its place in Keras 1's files, where each gate has
 # an input-side matrix, a recurrent one and a bias of its own: i c f o, and z r h.
 _KERAS_1_GATES = {12: (0, 2, 1, 3), 9: (0, 1, 2)}
 _NUM_GATES = {keras.layers.LSTM: 4, keras.layers.GRU: 3}
+_RECURRENT = (*_NUM_GATES, keras.layers.SimpleRNN)
 
 
-def assign(layer: keras.layers.Layer, arrays: Sequence[np.ndarray]) -> None:
+def assign(layer: keras.layers.Layer, named: Mapping[str, Any]) -> None:
     """Gives a built layer, or a model within a model, the weights that a file has for it.
 
+    Args:
+        layer: the layer.
+        named: the arrays by their names in the file, in the file's order.
+
     Raises:
-        ValueError: if their number or shapes are others than the layer's.
+        ValueError: if their number or shapes are others than the layer's, or they are in another
+            order, which the names do not tell.
     """
-    if isinstance(layer, keras.layers.Bidirectional):
-        half = len(arrays) // 2
-        assign(layer.forward_layer, arrays[:half])
-        assign(layer.backward_layer, arrays[half:])
-    elif isinstance(layer, keras.layers.Wrapper) and len(layer.weights) == len(layer.layer.weights):
-        assign(layer.layer, arrays)
-    elif isinstance(layer, (keras.Sequential, keras.Model)):
-        _assign_nested(layer, arrays)
-    else:
-        _assign_leaf(layer, arrays)
+    _assign(layer, {name: np.asarray(array) for name, array in named.items()})
+    refresh(layer)
 
 
-def _assign_nested(model: keras.Model, arrays: Sequence[np.ndarray]) -> None:
-    """Assigns a flat list, in which what is trained precedes what is not, across all layers."""
-    layers = [layer for layer in model.layers if layer.weights]
-    _check_count(model, sum(len(layer.weights) for layer in layers), arrays)
-    trained = iter(arrays[: len(model.trainable_weights)])
-    others = iter(arrays[len(model.trainable_weights) :])
-    for layer in layers:
-        own = [next(trained) for _ in layer.trainable_weights]
-        own += [next(others) for _ in layer.non_trainable_weights]
-        assign(layer, own)
-
-
-def _assign_leaf(layer: keras.layers.Layer, arrays: Sequence[np.ndarray]) -> None:
+def _assign(layer: keras.layers.Layer, named: dict[str, np.ndarray]) -> None:
+    parts = _parts(layer)
+    if parts:
+        for part, own in zip(parts, _shared_out(layer, parts, named), strict=True):
+            _assign(part, own)
+        return
     weights = layer.trainable_weights + layer.non_trainable_weights
+    # What is frozen comes last, now and when the file was written.
+    last_parts = {_last(name): array for name, array in named.items()}
+    arrays = list(named.values())
+    if last_parts.keys() == {weight.name for weight in weights} and len(weights) == len(arrays):
+        arrays = [last_parts[weight.name] for weight in layer.weights]
+        weights = layer.weights
     for kind, num_gates in _NUM_GATES.items():
         if isinstance(layer, kind):
             arrays = of_today(arrays, num_gates)
-    _check_count(layer, len(weights), arrays)
+    _check_count(layer, len(weights), len(arrays))
     for weight, array in zip(weights, arrays, strict=True):
         if tuple(weight.shape) != array.shape:
             raise ValueError(
@@ -54,6 +57,87 @@ def _assign_leaf(layer: keras.layers.Layer, arrays: Sequence[np.ndarray]) -> Non
                 f"{tuple(weight.shape)}, but the file has {array.shape}"
             )
         weight.assign(array)
+
+
+def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Returns the layers in a layer that have all of its weights; none if it has some itself."""
+    if isinstance(layer, _RECURRENT):
+        return []
+    inner = layer.layers if isinstance(layer, keras.Model) else sublayers(layer)
+    found = [part for part in inner if part.weights]
+    return found if sum(len(part.weights) for part in found) == len(layer.weights) else []
+
+
+def _shared_out(
+    layer: keras.layers.Layer, parts: Sequence[keras.layers.Layer], named: dict[str, np.ndarray]
+) -> list[dict[str, np.ndarray]]:
+    """Returns the weights of each part of a layer.
+
+    In a file, what was trained precedes what was not, across all parts.
+    """
+    is_wrapper = isinstance(layer, keras.layers.Bidirectional)
+    owners = {}
+    for name in named:
+        folders = name.split("/")
+        if is_wrapper:
+            # Keras has given one part this name; the other one's may be a user's.
+            owners[name] = [parts[not any(each.startswith("forward_") for each in folders)]]
+        else:
+            owners[name] = [part for part in parts if part.name in folders]
+    by_name = [
+        {name: array for name, array in named.items() if owners[name] == [part]} for part in parts
+    ]
+    if [len(own) for own in by_name] == [len(part.weights) for part in parts]:
+        return by_name
+    names = list(named)
+    if is_wrapper:
+        half = len(names) // 2
+        shares = [names[:half], names[half:]]
+    else:
+        _check_count(layer, sum(len(part.weights) for part in parts), len(names))
+        count = sum(len(part.trainable_weights) for part in parts)
+        trained, others = iter(names[:count]), iter(names[count:])
+        shares = [
+            [next(trained) for _ in part.trainable_weights]
+            + [next(others) for _ in part.non_trainable_weights]
+            for part in parts
+        ]
+    _check_order(layer, shares)
+    return [{name: named[name] for name in share} for share in shares]
+
+
+def _check_order(layer: keras.layers.Layer, shares: Sequence[Sequence[str]]) -> None:
+    """Raises ValueError if names say that weights are not those of the parts that would get them.
+
+    Weights of one of the file's layers would go into several parts, or layers that the file numbers
+    as `dense` and `dense_1` into parts in another order.
+    """
+    folders = [[name.split("/")[:-1] for name in share] for share in shares]
+    depth = len(os.path.commonprefix([each for share in folders for each in share]))
+    scopes = [{"/".join(each[depth : depth + 1]) for each in share} for share in folders]
+    for above, below in itertools.combinations(scopes, 2):
+        is_reversed = any(
+            kind == other_kind and number >= other_number
+            for kind, number in map(_numbered, above)
+            for other_kind, other_number in map(_numbered, below)
+        )
+        if is_reversed and "" not in above | below:
+            raise ValueError(
+                f"the layers in {layer.name!r} have other names in the file ({sorted(above)} and "
+                f"{sorted(below)}), and other ones were frozen when it was written, so that it "
+                "does not say which weights are whose: name the layers as in the file, or freeze "
+                "the same ones before loading"
+            )
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2].partition(":")[0]
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """Returns the two parts of a name that Keras made, such as dense_1; 0 if it has no number."""
+    kind, _, number = name.rpartition("_")
+    return (kind, int(number)) if kind and number.isdecimal() else (name, 0)
 
 
 def of_today(arrays: Sequence[np.ndarray], num_gates: int) -> list[np.ndarray]:
@@ -86,8 +170,8 @@ def is_of_cudnn(shapes: Sequence[tuple[int, ...]], num_gates: int) -> bool:
     )
 
 
-def _check_count(layer: keras.layers.Layer, expected: int, arrays: Sequence[np.ndarray]) -> None:
-    if len(arrays) != expected:
+def _check_count(layer: keras.layers.Layer, expected: int, received: int) -> None:
+    if received != expected:
         raise ValueError(
-            f"expected {expected} weights of layer {layer.name!r}, but the file has {len(arrays)}"
+            f"expected {expected} weights of layer {layer.name!r}, but the file has {received}"
         )

@@ -31,6 +31,11 @@ _FUSED = {"CuDNNLSTM": LSTM, "CuDNNGRU": GRU}
 _RECURRENT = ("LSTM", "GRU", "SimpleRNN", "Bidirectional", *_FUSED)
 # The arguments of wrappers that are layers.
 _WRAPPED = ("layer", "backward_layer", "cell")
+_WITH_VOCABULARY = (
+    keras.layers.TextVectorization,
+    keras.layers.StringLookup,
+    keras.layers.IntegerLookup,
+)
 # Arguments that Keras 3 lacks, with the values at which they say nothing; None for all values.
 _GONE: dict[str, tuple[Any, ...] | None] = {
     "implementation": None,
@@ -340,6 +345,9 @@ def _parameters(owner: type) -> set[str]:
         found |= parameters.keys()
         if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
             break
+    if issubclass(owner, _WITH_VOCABULARY):
+        # These are not in the signatures.
+        found |= {"vocabulary_size", "has_input_vocabulary"}
     return found - {"self", "args", "kwargs"}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from cudnn_rnn_tf._compat import keras_mask
 from cudnn_rnn_tf.convert import file_kinds, keras_arrays, network, untrusted
 from cudnn_rnn_tf.convert.keras_configs import Translation, is_model, recurrent_in, valid_name
+from cudnn_rnn_tf.keras.copies import take_over_weights
 
 
 def load_keras_model(
@@ -102,7 +103,7 @@ def _load_weights(model: keras.Model, path: pathlib.Path, by_name: bool) -> None
                 )
             pairs = list(zip(names, with_weights, strict=True))
         for name, layer in pairs:
-            keras_arrays.assign(layer, source.arrays(name))
+            keras_arrays.assign(layer, source.datasets(name))
 
 
 def _loaded(
@@ -193,11 +194,11 @@ def recurrent_layers(path: pathlib.Path) -> dict[str, keras.layers.Layer]:
                 config = translation.model(source.config)
                 for name, layer_config in recurrent_in(config):
                     last = name.rpartition("/")[2]
-                    own = [array for key, array in weights.items() if last in key.split("/")]
+                    own = {key: each for key, each in weights.items() if last in key.split("/")}
                     if last in translation.problems or not own:
                         continue
                     layer = keras.saving.deserialize_keras_object(layer_config, safe_mode=True)
-                    layer.build((None, None, own[0].shape[0]))
+                    layer.build((None, None, next(iter(own.values())).shape[0]))
                     keras_arrays.assign(layer, own)
                     found[name] = layer
     return found
@@ -242,9 +243,6 @@ class H5Model:
         group = untrusted.h5_item(self._weights, layer)
         return {name: untrusted.h5_item(group, name) for name in self.weight_names(layer)}
 
-    def arrays(self, layer: str) -> list[np.ndarray]:
-        return [np.asarray(dataset) for dataset in self.datasets(layer).values()]
-
     def all_datasets(self) -> dict[str, h5py.Dataset]:
         """Returns all weights of the file by name, those of a layer after each other."""
         if self.is_keras_3_weights:
@@ -268,7 +266,7 @@ class H5Model:
                 if layer.weights:
                     if layer.name not in names:
                         raise ValueError(f"{self._path} has no weights of layer {layer.name!r}")
-                    keras_arrays.assign(layer, self.arrays(names[layer.name]))
+                    keras_arrays.assign(layer, self.datasets(names[layer.name]))
 
         return _made(self._path, self.version, self.config, custom_objects, load_weights)
 
@@ -281,9 +279,20 @@ def _archived_model(
         with zipfile.ZipFile(path) as archive:
             config = json.loads(archive.read("config.json"))
             weights = archive.extract("model.weights.h5", directory)
-        return _made(
-            path, version, config, custom_objects, lambda model: model.load_weights(weights)
-        )
+            has_assets = any(name.startswith("assets/") for name in archive.namelist())
+
+        def load_weights(model: keras.Model) -> None:
+            model.load_weights(weights)
+            if has_assets:
+                # Keras reads them, such as vocabularies, only together with a model of its own.
+                whole = pathlib.Path(directory, "whole.keras")
+                with zipfile.ZipFile(path) as source, zipfile.ZipFile(whole, "w") as target:
+                    target.writestr("config.json", model.to_json())
+                    for name in {*source.namelist()} - {"config.json"}:
+                        target.writestr(name, source.read(name))
+                take_over_weights(keras.saving.load_model(whole, custom_objects), model)
+
+        return _made(path, version, config, custom_objects, load_weights)
 
 
 def _made(
@@ -354,7 +363,7 @@ def _with_masks(model: keras.Model) -> keras.Model:
     options = {} if isinstance(model, keras.Sequential) else {"call_function": call}
     copied = keras.models.clone_model(model, clone_function=copy, **options)
     for layer, its_copy in copies:
-        its_copy.set_weights(layer.get_weights())
+        take_over_weights(layer, its_copy)
     return copied
 
 

@@ -38,23 +38,25 @@ def accelerate(
     Args:
         model: a built model, which is not changed. It may be sequential or functional, with nested
             models and shared layers, or of any class that Keras can make from its config; then the
-            layers that are in its config are replaced. Functions of your own must be registered
-            with Keras, or be in a `keras.saving.custom_object_scope`.
+            layers that are in its config are replaced. Losses and metrics of your own must be
+            registered with Keras, or be in a `keras.saving.custom_object_scope`; the functions of
+            layers need not be, lambdas included, as the copy's layers hold the same ones.
         dry_run: whether to return the report alone. The copy is made nevertheless, without state.
         stacks: whether layers in a row are to run in one op. Otherwise all layers' names stay.
         verbose: whether to print the report.
 
     Returns:
-        The copy: compiled, if the model is, with its weights, seeds and optimizer state, and with
-        the same weights frozen. States of stateful layers are zero. If the model's class overrides
-        `compile` and not `compile_from_config`, Keras cannot compile the copy, and warns. For a dry
-        run, the report.
+        The copy: compiled, if the model is, with its weights, seeds and optimizer state, with the
+        same weights frozen, and with what layers hold besides, such as vocabularies, by the methods
+        with which Keras saves them. States of stateful layers are zero. If the model's class
+        overrides `compile` and not `compile_from_config`, Keras cannot compile the copy, and warns.
+        For a dry run, the report.
 
     Raises:
         TypeError: if `model` is no Keras model, or Keras cannot make one of its objects from its
             config.
-        ValueError: if it is not built, or a copy has other weights, as where layers are shared
-            between models.
+        ValueError: if it is not built, a copy has other weights, as where layers are shared
+            between models, or a layer's own method to save or load fails.
 
     Example:
         ```python

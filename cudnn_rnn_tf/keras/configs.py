@@ -9,6 +9,7 @@ import keras
 from cudnn_rnn_tf.keras.bidirectional import Bidirectional, directions_of
 from cudnn_rnn_tf.keras.fusion import fusion_of
 from cudnn_rnn_tf.keras.layers import GRU, LSTM, SimpleRNN
+from cudnn_rnn_tf.keras.registration import registered_name
 
 _DROP_INS = {layer.__name__: layer for layer in (LSTM, GRU, SimpleRNN, Bidirectional)}
 _STOCK = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
@@ -34,7 +35,7 @@ def is_drop_in(config: Any) -> bool:
 
 
 def _registered_names() -> list[str]:
-    return [keras.saving.get_registered_name(layer) for layer in _DROP_INS.values()]
+    return [registered_name(layer) for layer in _DROP_INS.values()]
 
 
 def to_drop_in(config: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def to_drop_in(config: dict[str, Any]) -> dict[str, Any]:
         layer = _DROP_INS[class_name]
         return {
             "module": layer.__module__,
-            "registered_name": keras.saving.get_registered_name(layer),
+            "registered_name": registered_name(layer),
         }
 
     return _renamed(config, names)

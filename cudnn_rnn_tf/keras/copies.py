@@ -6,7 +6,9 @@ from typing import Any
 
 import keras
 
-from cudnn_rnn_tf._compat import sublayers
+from cudnn_rnn_tf._compat import decays, sublayers
+from cudnn_rnn_tf.keras.held_state import hand_over
+from cudnn_rnn_tf.keras.registration import own_functions, unregistered_classes
 from cudnn_rnn_tf.keras.stack import Stack
 from cudnn_rnn_tf.keras.stack_configs import lists_layers
 
@@ -18,12 +20,13 @@ def copied(model: keras.Model, rewrite: Callable[[Any], Any]) -> keras.Model:
         TypeError: if Keras cannot make the copy.
     """
     try:
-        config = rewrite(keras.saving.serialize_keras_object(model))
-        config.pop("compile_config", None)
-        # The safe mode would refuse lambda layers, but the model is the caller's own.
-        return keras.saving.deserialize_keras_object(
-            config, custom_objects=_classes_of(model), safe_mode=False
-        )
+        with own_functions(model) as config:
+            config = rewrite(config)
+            config.pop("compile_config", None)
+            # The safe mode would refuse lambdas, but the model is the caller's own.
+            return keras.saving.deserialize_keras_object(
+                config, custom_objects=unregistered_classes(model), safe_mode=False
+            )
     except Exception as error:  # A class of a user's may raise anything.
         raise TypeError(_what_to_write(model, error)) from error
 
@@ -41,31 +44,11 @@ def _what_to_write(model: keras.Model, error: BaseException) -> str:
     )
 
 
-def _classes_of(layer: keras.layers.Layer) -> dict[str, type]:
-    """Returns the classes in a model that nobody has registered, by name.
-
-    Where two classes have one name, Keras could not tell them apart, so both are left out.
-    """
-    found: dict[str, set[type]] = {}
-    for part in _all(layer):
-        kind = type(part)
-        name = keras.saving.get_registered_name(kind)
-        if name == kind.__name__ and kind.__module__.partition(".")[0] != "keras":
-            found.setdefault(name, set()).add(kind)
-    return {name: kind for name, kinds in found.items() for kind in kinds if len(kinds) == 1}
-
-
-def _all(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
-    yield layer
-    for part in sublayers(layer):
-        yield from _all(part)
-
-
 def take_over(model: keras.Model, copy: keras.Model) -> None:
-    """Gives a copy the weights, the seeds, what is frozen, and the optimizer of a model.
+    """Gives a copy the state, what is frozen, and the optimizer of a model.
 
     Raises:
-        ValueError: if the copy has other variables.
+        ValueError: if the copy has other variables, or a layer's own hooks fail.
     """
     take_over_weights(model, copy)
     compile_config = keras.saving.serialize_keras_object(model.get_compile_config())
@@ -74,14 +57,16 @@ def take_over(model: keras.Model, copy: keras.Model) -> None:
 
 
 def take_over_weights(model: keras.Model, copy: keras.Model) -> None:
-    """Gives a copy the weights, the seeds and what is frozen of a model.
+    """Gives a copy the weights, the seeds, what layers hold besides, and what is frozen of a model.
 
     Raises:
-        ValueError: if the copy has other variables.
+        ValueError: if the copy has other variables, or a layer's own hooks fail.
     """
     pairs = list(_pairs(model, copy))
-    for old, new in pairs:
+    # A shared layer is in several pairs.
+    for old, new in {id(old): (old, new) for old, new in pairs}.values():
         new.trainable = old.trainable
+        hand_over(old, new)
     for source, target in _variables(model, pairs):
         target.assign(source)
         # A single weight may be frozen, too.
@@ -111,7 +96,10 @@ def _compile(model: keras.Model, copy: keras.Model, config: dict[str, Any]) -> N
         copy.compile_from_config(config)
     except Exception as error:  # A loss or metric of a user's may raise anything.
         raise TypeError(_what_to_write(model, error)) from error
-    if not (copy.compiled and model.optimizer.built):
+    if not copy.compiled:
+        return
+    _exclude_from_weight_decay(model, copy)
+    if not model.optimizer.built:
         return
     # Building an optimizer that scales losses a second time would give it more variables.
     if not copy.optimizer.built:
@@ -129,6 +117,23 @@ def _compile(model: keras.Model, copy: keras.Model, config: dict[str, Any]) -> N
         return
     for source, target in zip(sources, targets, strict=True):
         target.assign(source)
+
+
+def _exclude_from_weight_decay(model: keras.Model, copy: keras.Model) -> None:
+    """Excludes the variables that the model's optimizer does, which its config does not say."""
+    pairs = _variables(model, list(_pairs(model, copy)))
+
+    def excluded(optimizer: Any) -> list[keras.Variable]:
+        return [target for source, target in pairs if not decays(optimizer, source)]
+
+    wrapped = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if not excluded(wrapped):
+        return
+    # Keras has built the optimizer, after which it excludes nothing more.
+    copy.optimizer = type(copy.optimizer).from_config(copy.optimizer.get_config())
+    inner = getattr(copy.optimizer, "inner_optimizer", copy.optimizer)
+    inner.exclude_from_weight_decay(var_list=excluded(wrapped))
+    copy.optimizer.build(copy.trainable_variables)
 
 
 def _pairs(

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from cudnn_rnn_tf import _compat, ops
+from cudnn_rnn_tf.keras.registration import registered_name
 
 
 class TakesLengths:
@@ -22,6 +23,12 @@ class TakesLengths:
     @supports_masking.setter
     def supports_masking(self, value: bool) -> None:
         pass
+
+    def get_config(self) -> dict[str, Any]:
+        # Keras is about to make a layer of it, as for each direction of a wrapper.
+        if type(self).__module__.startswith("cudnn_rnn_tf."):
+            registered_name(type(self))
+        return super().get_config()  # type: ignore[misc]
 
     def __call__(
         self, sequences: Any, *args: Any, sequence_lengths: Any = None, **kwargs: Any

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from cudnn_rnn_tf.keras.configs import is_drop_in, unbuilt
+from cudnn_rnn_tf.keras.registration import registered_name
 from cudnn_rnn_tf.keras.stack import Stack, needs_several_ops
 
 # A call of a stack may have these after the sequences.
@@ -20,9 +21,7 @@ def lists_layers(class_name: Any) -> bool:
 
 def is_stack(config: Any) -> bool:
     """Returns whether a config is that of a stack."""
-    return isinstance(config, dict) and config.get(
-        "registered_name"
-    ) == keras.saving.get_registered_name(Stack)
+    return isinstance(config, dict) and config.get("registered_name") == registered_name(Stack)
 
 
 def with_stacks(config: dict[str, Any]) -> dict[str, Any]:
