@@ -19,6 +19,15 @@ from keras.src.backend import AutocastScope
 # TensorFlow wheel has the protocol buffers, but only some of them have public names.
 from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
+# These tell a tape of an operation as its user wants it recorded. The public way,
+# `tf.custom_gradient`, copies all outputs, and a tape keeps what runs in it as well.
+from tensorflow.python.eager.forwardprop_util import pack_tangents
+from tensorflow.python.eager.record import (
+    could_possibly_record,
+    record_operation_backprop_only,
+    stop_recording,
+)
+
 # Only this tells whether XLA will compile the function that is being traced.
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -32,6 +41,7 @@ __all__ = [
     "SaveSpec",
     "SaveableObject",
     "Trackable",
+    "could_possibly_record",
     "decays",
     "format_of_exporter",
     "is_compiled_by_xla",
@@ -40,8 +50,11 @@ __all__ = [
     "is_resolving_auto_jit_compile",
     "keras_mask",
     "layers_in",
+    "pack_tangents",
+    "record_operation_backprop_only",
     "saved_model_pb2",
     "set_keras_mask",
+    "stop_recording",
     "sublayers",
     "trackable_object_graph_pb2",
 ]

@@ -1,10 +1,13 @@
 """Registers the gradients of the ops, except that of `CudnnRnnTf>Backward`: see second_order.py."""
 
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from cudnn_rnn_tf import _compat
 from cudnn_rnn_tf.config import RnnConfig
 from cudnn_rnn_tf.op_library import raw_ops
 
@@ -19,6 +22,7 @@ _SPEC_ATTRS = (
 )
 _CONFIG_ATTRS = _SPEC_ATTRS + ("dropout", "cell_clip", "recurrent_dropout")
 _RUN_ATTRS = _CONFIG_ATTRS + ("time_major", "has_sequence_lengths")
+_FORWARD_ATTRS = _RUN_ATTRS + ("is_training", "algorithm")
 _PARAMS_ATTRS = _SPEC_ATTRS + ("input_size",)
 
 
@@ -50,46 +54,84 @@ def config_of(op: tf.Operation) -> RnnConfig:
 
 
 @tf.RegisterGradient("CudnnRnnTf>Forward")
-def _forward_gradient(
-    op: tf.Operation, output_grad: Any, output_h_grad: Any, output_c_grad: Any, _: Any
+def _forward_gradient(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
+    return _backward(list(op.inputs), list(op.outputs), _attrs(op, _FORWARD_ATTRS), output_grads)
+
+
+def _backward(
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+    attrs: Mapping[str, Any],
+    output_grads: Sequence[tf.Tensor],
 ) -> tuple[Any, ...]:
+    """Returns the gradients of a Forward's inputs, of those of its first three outputs."""
     # Only the kind of device that ran a forward pass can read what it keeps, so the gradient is
     # placed as that pass is, whatever the scope of `tf.device` in which it is asked for. An op of a
     # graph that has no such scope has "" for its device, but only None leaves other scopes.
-    with tf.device(op.outputs[0].device or None):
-        return _backward(op, output_grad, output_h_grad, output_c_grad)
-
-
-def _backward(op: tf.Operation, *output_grads: Any) -> tuple[Any, ...]:
-    attrs = _attrs(op, _RUN_ATTRS)
-    inputs, seeds = list(op.inputs)[:5], list(op.inputs)[5:]
-    outputs = list(op.outputs)
-    if not op.get_attr("is_training"):
-        # An inference pass keeps nothing for its gradient, so that it is cheap if no gradient
-        # follows. If one does, the pass runs again, still without dropout.
-        attrs["dropout"] = attrs["recurrent_dropout"] = 0.0
-        algorithm = _attrs(op, ["algorithm"])["algorithm"]
-        outputs = list(
-            raw_ops.cudnn_rnn_tf_forward(
-                *inputs,
-                seeds,
+    with tf.device(outputs[0].device or None):
+        run_attrs = {name: attrs[name] for name in _RUN_ATTRS}
+        arguments = [*inputs[:5], inputs[5:]]
+        if not attrs["is_training"]:
+            # An inference pass keeps nothing for its gradient, so that it is cheap if no gradient
+            # follows. If one does, the pass runs again, still without dropout.
+            run_attrs["dropout"] = run_attrs["recurrent_dropout"] = 0.0
+            algorithm = attrs["algorithm"]
+            outputs = raw_ops.cudnn_rnn_tf_forward(
+                *arguments,
                 is_training=True,
                 algorithm="standard" if algorithm == "resident" else algorithm,
-                **attrs,
+                **run_attrs,
             )
+        *states, reserve_space = outputs
+        grads = raw_ops.cudnn_rnn_tf_backward(
+            *arguments, *states, *output_grads[:3], reserve_space, **run_attrs
         )
-    output, output_h, output_c, reserve_space = outputs
-    grads = raw_ops.cudnn_rnn_tf_backward(
-        *inputs,
-        seeds,
-        output,
-        output_h,
-        output_c,
-        *output_grads,
-        reserve_space,
-        **attrs,
-    )
-    return *grads, None, *[None for _ in seeds]
+    return *grads, *[None for _ in inputs[4:]]
+
+
+def _recorded_without_reserve_space(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the op Forward with its own way to a tape where it runs outside of a graph.
+
+    A tape makes zeros in place of the gradient of each output that nothing has read, and keeps
+    some: as many bytes as the reserve space has, and none where their number exceeds an int32. So
+    it is told of an operation that lacks this output.
+    """
+    signature = inspect.signature(forward)
+
+    @tf.autograph.experimental.do_not_convert
+    @functools.wraps(forward)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not (tf.executing_eagerly() and _compat.could_possibly_record()):
+            return forward(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        attrs = bound.arguments
+        *tensors, lengths = [attrs[name] for name in list(attrs)[:5]]
+        dtype = next((each.dtype for each in tensors if hasattr(each, "dtype")), None)
+        # A variable is read here, where the tape sees it.
+        inputs = [tf.convert_to_tensor(each, dtype_hint=dtype) for each in tensors]
+        inputs.append(tf.convert_to_tensor(lengths, dtype_hint=tf.int32))
+        seeds = [tf.convert_to_tensor(each, dtype_hint=tf.int64) for each in attrs["seed"]]
+        attrs.update(zip(attrs, inputs, strict=False), seed=seeds)
+        if _compat.pack_tangents(inputs).tangents:
+            # An accumulator goes by the op itself. Tapes take what they are told of last.
+            outputs = forward(**attrs)
+        else:
+            with _compat.stop_recording():
+                outputs = forward(**attrs)
+        inputs += seeds
+        _compat.record_operation_backprop_only(
+            "CudnnRnnTf>Forward",
+            outputs[:3],
+            inputs,
+            lambda *grads: _backward(inputs, outputs, attrs, grads),
+        )
+        return outputs
+
+    return call
+
+
+raw_ops.cudnn_rnn_tf_forward = _recorded_without_reserve_space(raw_ops.cudnn_rnn_tf_forward)
 
 
 def _register_conversions(

@@ -1,13 +1,18 @@
 """The ops' gradients: against finite differences, on tapes, in functions and in graphs."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import backprop
 
-from cudnn_rnn_tf import ops
+import cudnn_rnn_tf as crnn
+from cudnn_rnn_tf import cudnn_rnn_ops, ops
+from cudnn_rnn_tf import keras as drop_ins
 from cudnn_rnn_tf.config import RnnConfig
+from cudnn_rnn_tf.op_library import raw_ops
 
 BIDIRECTIONAL = {"direction": "bidirectional"}
 
@@ -169,6 +174,49 @@ def test_two_backwards_of_one_forward_in_a_function(rnn_mode):
         for once, twice, reference in zip(*gradients(), expected, strict=True):
             np.testing.assert_array_equal(2.0 * once, twice)
             np.testing.assert_allclose(once, reference, rtol=0, atol=1e-5)
+
+
+def call_raw_op(inputs: tf.Tensor) -> tf.Tensor:
+    states = [np.zeros((1, inputs.shape[1], 3), "float32")] * 2
+    attrs = {"rnn_mode": "lstm", "num_layers": 1, "num_units": 3}
+    params = np.ones(4 * 3 * (3 + 3 + 2), "float32")
+    return raw_ops.cudnn_rnn_tf_forward(inputs, *states, params, [], [], **attrs).output
+
+
+def call_op_level_model(inputs: tf.Tensor) -> tf.Tensor:
+    model = cudnn_rnn_ops.CudnnGRU(2, 3, 3, dropout=0.5)
+    params = tf.Variable(tf.ones([int(model.params_size())]))
+    return model(inputs, tf.zeros([2, inputs.shape[1], 3]), params)[0]
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_tape_makes_no_zeros_for_the_reserve_space(accumulates, monkeypatch):
+    """They would need as much memory, and TensorFlow fails to make 2 GiB of them."""
+    made, fill = set(), backprop._fast_fill
+
+    def noted_fill(value, shape, dtype):
+        made.add(tf.as_dtype(dtype).name)
+        return fill(value, shape, dtype)
+
+    monkeypatch.setattr(backprop, "_fast_fill", noted_fill)
+    layer = crnn.CudnnLSTM(1, 3)
+    calls = [
+        call_raw_op,
+        call_op_level_model,
+        layer,
+        lambda inputs: layer(inputs, training=True),
+        lambda inputs: drop_ins.LSTM(3)(inputs, training=True),
+        lambda inputs: drop_ins.Bidirectional(drop_ins.GRU(3))(inputs, training=True),
+    ]
+    # TensorFlow keeps zeros for later tapes, so each reserve space has a size of its own.
+    for steps, call in enumerate(calls, 60 + len(calls) * accumulates):
+        inputs = tf.ones([steps, 7, 3])
+        scope = tf.autodiff.ForwardAccumulator(inputs, inputs)
+        with scope if accumulates else contextlib.nullcontext(), tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = tf.reduce_sum(call(inputs) ** 2)
+        assert tf.reduce_any(tape.gradient(loss, inputs) != 0)
+    assert made == {"float32"}
 
 
 def test_several_forwards_before_one_backward():
