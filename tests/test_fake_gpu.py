@@ -189,7 +189,7 @@ def test_compiled_code_in_files(tmp_path):
 
 def test_sequences_lie_within_the_buffers(tmp_path):
     gpu = ROOT / "kernels" / "gpu"
-    options = ("-DIS_FLOAT", "-Wno-unused-function")
+    options = ("-DIS_FLOAT", "-Wno-unused-function", "-Wno-unknown-pragmas")
     options = (f"-I{gpu}", f"-I{gpu}/persistent", *options)
     output_of(compiled(tmp_path, "sequences_on_fake_device", [], *options))
 

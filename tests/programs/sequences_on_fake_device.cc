@@ -1,13 +1,22 @@
 // Checks that sequences lie within the buffers, whatever their order and their
-// lengths are said to be.
+// lengths are said to be, and the order that a kernel gives them.
 // clang-format off
 #include "tests/programs/fake_device.h"
-#include "kernels/gpu/persistent/sequences.cuh"
+#define __shared__ static
+inline Word __umulhi(Word a, Word b) {
+  return static_cast<Word>(static_cast<uint64_t>(a) * b >> 32);
+}
+inline void __syncthreads() { SynchronizeBlock(); }
+using std::min;
+#include "kernels/gpu/persistent/auxiliary.cu"
 // clang-format on
 
 #include <cstdio>
+#include <numeric>
 
-int main() {
+namespace {
+
+bool LieWithinBuffers() {
   constexpr int kBatch = 4, kSteps = 7;
   const int order[kBatch] = {2, -1, 65792, kBatch};
   const int lengths[kBatch] = {-1, kSteps, kSteps + 1, -65792};
@@ -18,9 +27,52 @@ int main() {
         sequence.length > kSteps) {
       std::printf("row %d has %d steps of sequence %d\n", row, sequence.length,
                   sequence.b);
-      return 1;
+      return false;
     }
   }
   const Sequence none(all, kBatch);
-  return none.b == -1 ? 0 : 1;
+  return none.b == -1;
+}
+
+// Compares the kernel's order and lengths with those of a stable sort. Some
+// lengths are out of range, by one or by more than an int holds.
+bool AreOrdered(int batch, int steps, int distinct, std::mt19937* random) {
+  std::vector<long long> given(batch);
+  std::vector<int> expected_lengths, expected(batch), lengths(batch),
+      order(batch);
+  for (long long& length : given) {
+    const long long out_of_range[] = {-1, steps + 1LL, (1LL << 32) + 1};
+    const auto draw = (*random)() % 20;
+    length = draw < 3 ? out_of_range[draw]
+                      : steps - (*random)() % distinct % (steps + 1LL);
+    const bool is_valid = length >= 0 && length <= steps;
+    expected_lengths.push_back(is_valid ? static_cast<int>(length) : -1);
+  }
+  std::iota(expected.begin(), expected.end(), 0);
+  std::stable_sort(expected.begin(), expected.end(), [&](int a, int b) {
+    return expected_lengths[a] > expected_lengths[b];
+  });
+  const int threads = min((batch + 31) / 32 * 32, kOrderingThreads);
+  blockDim = {static_cast<unsigned int>(threads), 1};
+  FakeTeam(1, threads, 0, (*random)()).Run([&] {
+    order_sequences(given.data(), batch, steps, lengths.data(), order.data());
+  });
+  if (order == expected && lengths == expected_lengths) return true;
+  std::printf("%d sequences of %d steps are in disorder\n", batch, steps);
+  return false;
+}
+
+}  // namespace
+
+int main() {
+  if (!LieWithinBuffers()) return 1;
+  std::mt19937 random(0);
+  for (const int batch : {1, 2, 31, 33, 64, 257, 512, 513, 1500, 8192}) {
+    for (const int steps : {0, 1, 14, 15, 254, 255, 5000, 0x7FFFFFFF}) {
+      for (const int distinct : {1, 3, 0x7FFFFFFF}) {
+        if (!AreOrdered(batch, steps, distinct, &random)) return 1;
+      }
+    }
+  }
+  return 0;
 }

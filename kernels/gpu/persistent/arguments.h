@@ -188,6 +188,9 @@ struct HostLengths {
   int of[kMax];
 };
 
+// The most threads of the block that orders sequences.
+inline constexpr int kOrderingThreads = 512;
+
 // One direction of a layer. A unit has S slots in `gates`. A plain RNN has 1
 // slot and an LSTM 4, one for each gate; a GRU has 4, for the reset gate, the
 // update gate, the candidate, and the candidate's recurrent side. Rows of

@@ -53,8 +53,10 @@ class Auxiliary {
   // The following take what they read from device memory.
   RnnStatus OrderSequences(CUstream stream, const int64_t* given, int* lengths,
                            int* order) const {
-    return Enqueue("order_sequences", stream, {CeilDiv(batch_, 256), 256},
-                   given, batch_, steps_, lengths, order);
+    const int threads =
+        std::min<int>(CeilDiv(batch_, 32) * 32, kOrderingThreads);
+    return Enqueue("order_sequences", stream, {1, threads}, given, batch_,
+                   steps_, lengths, order);
   }
   RnnStatus ApplyDropout(CUstream stream, const Sequences& sequences,
                          int64_t width, int64_t layer, const uint64_t* seed,
