@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <random>
 #include <sstream>
 
@@ -106,6 +107,17 @@ bool CompiledCodeCache::Read(const std::string& key, std::string* code) const {
 void CompiledCodeCache::Write(const std::string& key,
                               const std::string& code) const {
   if (folder_.empty() || !MakeFolder(folder_)) return;
+  if (!BelongsToUser(folder_)) {
+    static std::once_flag warned;
+    std::call_once(warned, [&] {
+      std::fprintf(stderr,
+                   "cudnn_rnn_tf: compiled GPU kernels are not kept in %s, "
+                   "since it is not this user's or others may write it "
+                   "(chmod go-w helps); each process compiles them again\n",
+                   folder_.c_str());
+    });
+    return;
+  }
   ReplaceFile(FileOf(key), Contents(key, code));
 }
 

@@ -9,7 +9,9 @@ namespace cudnn_rnn_tf {
 
 // Each file holds a key and the code that belongs to it. Reading ignores a file
 // that is incomplete, damaged, or of another key, and one that other users may
-// write. Failures to write are no errors: the next process compiles again.
+// write. Failures to write are no errors: the next process compiles again. In a
+// folder that others may write, nothing is read or written, and the first
+// attempt to write prints a warning.
 class CompiledCodeCache {
  public:
   // With an empty folder, the cache keeps nothing.

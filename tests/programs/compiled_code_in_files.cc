@@ -47,6 +47,14 @@ int main(int, char** argv) {
   Check(!files.Read(key, &read), "others may write the file");
   chmod(file.c_str(), 0600);
   Check(files.Read(key, &read), "they may not any more");
+  for (const mode_t mode : {0775, 0707}) {
+    chmod(folder.c_str(), mode);
+    Check(!files.Read(key, &read), "others may write the folder");
+    files.Write("another key", code);
+    Check(OnlyFileIn(folder) == file, "nothing is written there");
+  }
+  chmod(folder.c_str(), 0700);
+  Check(files.Read(key, &read), "others may not write the folder any more");
   const auto size = std::filesystem::file_size(file);
   for (size_t at = 0; at < size; ++at) {
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
