@@ -4,6 +4,8 @@ import inspect
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from cudnn_rnn_tf import _compat, ops
 from cudnn_rnn_tf.keras.registration import registered_name
@@ -38,15 +40,16 @@ class TakesLengths:
         Args:
             sequences: [B, T, I].
             *args: as in Keras.
-            sequence_lengths: integers [B], how many steps of each sequence are to be read; more
-                than T are as good as T, and less than 0 as good as 0. None for all steps, or if
-                there is a mask.
+            sequence_lengths: integers [B], how many steps of each sequence are to be read, each in
+                [0, T]. In a model or a function, where nobody knows them yet, more than T are as
+                good as T, and less than 0 as good as 0. None for all steps, or if there is a mask.
             **kwargs: as in Keras.
 
         Raises:
             TypeError: if the lengths are not integers.
-            ValueError: if the lengths are not of shape [B], or there are lengths and a mask. A mask
-                that the sequences carry themselves, as `Embedding` makes it, is ignored.
+            ValueError: if the lengths are not of shape [B], the call is no part of a graph and a
+                length is not in [0, T], or there are lengths and a mask. A mask that the sequences
+                carry themselves, as `Embedding` makes it, is ignored.
         """
         layer: Any = self
         call = super().__call__  # type: ignore[misc]
@@ -77,6 +80,8 @@ def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:
         )
     batch_size = sequences.shape[0]
     ops.check_shape(f"sequence_lengths of {owner}", sequence_lengths, (batch_size,), " ([batch])")
+    if tf.executing_eagerly() and isinstance(sequence_lengths, tf.Tensor):
+        _check_lengths(owner, sequence_lengths, sequences.shape[1])
     # TensorFlow sums integers on a CPU only. Float32 counts up to 16 million steps.
     counts = keras.ops.cumsum(keras.ops.ones_like(sequences[:, :, 0], dtype="float32"), axis=1)
     lengths = keras.ops.expand_dims(keras.ops.cast(sequence_lengths, "float32"), 1)
@@ -85,3 +90,15 @@ def _mask(owner: str, sequences: Any, sequence_lengths: Any) -> Any:
     # A comparison alone would take one length for all sequences.
     both = keras.ops.concatenate([lengths, counts], axis=1)
     return both[:, 1:] <= both[:, :1]
+
+
+def _check_lengths(owner: str, lengths: tf.Tensor, max_time: int | None) -> None:
+    """Raises ValueError if a length is out of range and the host need not wait for a GPU."""
+    if max_time is None or not lengths.backing_device.endswith("CPU:0"):
+        return
+    values = lengths.numpy()
+    for index in np.flatnonzero((values < 0) | (values > max_time))[:1]:
+        raise ValueError(
+            f"sequence_lengths[{index}] of {owner} must lie in [0, {max_time}], but received "
+            f"{values[index]}"
+        )
