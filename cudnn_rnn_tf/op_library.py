@@ -109,6 +109,8 @@ _ADDED = re.compile(r"^\{\{function_node __wrapped__\S*\}\} | \[Op:\S+\](?: name
 def _with_plain_errors(op: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an op whose errors say what its kernel says, where it runs outside of a graph."""
 
+    # AutoGraph cannot convert an op, and would warn of it.
+    @tf.autograph.experimental.do_not_convert
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -164,6 +164,7 @@ def named_to_params(
     return canonical_to_params(config, canonical[:num_weights], canonical[num_weights:])
 
 
+@tf.autograph.experimental.do_not_convert
 def forward(
     config: RnnConfig,
     inputs: tf.Tensor,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from fresh_process import run_program
 
 from cudnn_rnn_tf import ops
 from cudnn_rnn_tf.config import RnnConfig
@@ -468,3 +469,26 @@ def test_conversions_check_the_configuration(mode):
 
 
 # The wrapper.
+
+
+WARNINGS_OF_AUTOGRAPH = """
+import logging
+import tensorflow as tf
+from cudnn_rnn_tf import ops
+from cudnn_rnn_tf.config import RnnConfig
+
+warnings = logging.StreamHandler(open("/dev/stdout", "w"))
+tf.get_logger().addHandler(warnings)
+config = RnnConfig("rnn_tanh", 1, 2, 3)
+
+@tf.function
+def call():
+    params = ops.canonical_to_params(config, *ops.params_to_canonical(config, tf.ones([14])))
+    return ops.forward(config, tf.ones([4, 1, 3]), [tf.ones([1, 1, 2])], params)
+
+call()
+"""
+
+
+def test_functions_of_users_call_ops_without_a_warning():
+    assert run_program(WARNINGS_OF_AUTOGRAPH) == ""
