@@ -86,6 +86,15 @@ def test_two_devices_train_as_one(devices, one_device, how):
 
 
 @pytest.mark.slow
+def test_workers_run_the_program_of_the_guide(tmp_path):
+    ports = free_ports(2)
+    run(tmp_path, *(["guide", str(index), *ports] for index in range(2)))
+    # Each worker has data of its own, but both have the sum of the gradients.
+    for first, second in zip(*(load(tmp_path / f"guide_{i}.npz") for i in (0, 1)), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
 def test_two_workers_train_as_one(workers, one_device, index):
     for weight, expected in zip(load(workers / f"worker_{index}.npz"), one_device, strict=True):

@@ -5,11 +5,13 @@ TensorFlow has started.
 
     distributed_training.py FOLDER devices
     distributed_training.py FOLDER worker INDEX PORT PORT
+    distributed_training.py FOLDER guide INDEX PORT PORT
 """
 
 import json
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 
@@ -131,13 +133,28 @@ def run_devices(folder: pathlib.Path) -> None:
     np.save(folder / "predictions.npy", model(INPUTS).numpy())
 
 
-def run_worker(folder: pathlib.Path, index: int, ports: list[str]) -> None:
+def set_cluster(index: int, ports: tuple[str, ...]) -> None:
     os.environ["TF_CONFIG"] = json.dumps(
         {
             "cluster": {"worker": [f"localhost:{port}" for port in ports]},
             "task": {"type": "worker", "index": index},
         }
     )
+
+
+def run_guide(folder: pathlib.Path, index: str, *ports: str) -> None:
+    """Runs the guide's program for several workers."""
+    set_cluster(int(index), ports)
+    guide = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "distributed.md"
+    _, several_workers = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    names = {"keras": keras, "tf": tf, "crnn": crnn}
+    names["data"] = RNG.standard_normal((64, 20, 16)).astype("float32")
+    exec(compile(several_workers, guide, "exec"), names)
+    np.savez(folder / f"guide_{index}.npz", loss=names["loss"], **weights_of(names["model"]))
+
+
+def run_worker(folder: pathlib.Path, index: int, ports: tuple[str, ...]) -> None:
+    set_cluster(index, ports)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     np.savez(folder / f"worker_{index}.npz", **train_in_loop(strategy))
     np.savez(folder / f"worker_dropped_{index}.npz", **dropped(strategy))
@@ -146,7 +163,8 @@ def run_worker(folder: pathlib.Path, index: int, ports: list[str]) -> None:
 if __name__ == "__main__":
     commands: dict[str, Callable[..., None]] = {
         "devices": run_devices,
-        "worker": lambda folder, index, *ports: run_worker(folder, int(index), list(ports)),
+        "worker": lambda folder, index, *ports: run_worker(folder, int(index), ports),
+        "guide": run_guide,
     }
     commands[sys.argv[2]](pathlib.Path(sys.argv[1]), *sys.argv[3:])
     print("done", flush=True)
